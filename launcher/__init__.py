@@ -1,0 +1,3 @@
+"""tlaunch: start distributed Transformer training from a rank table."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,61 @@
+"""Every error that a person can cause, in one tree; each class owns its exit code.
+
+TlaunchError                1   something failed that no other class names
+├── UsageError              2   options, configuration or values that make no sense
+├── UnreadableError         2   a file or directory that is missing, unreadable or unwritable
+└── RefusedError            3   what was read is well understood, and refused
+    ├── RefusedTableError   3   a rank table that HCCL or a launcher could not use
+    └── RefusedLayoutError  3   dp·mp·pp, micro batches or model sizes that do not fit
+
+A failed run has no class here: its exit code is the failing rank's own, or 128 + signal.
+"""
+
+from __future__ import annotations
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_REFUSED = 3
+EXIT_HANGUP = 129
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+class TlaunchError(Exception):
+    """What was read and why it is wrong (`message`), and what to do about it (`hint`)."""
+
+    exit_code = EXIT_FAILURE
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        """The message, then the hint on a line of its own."""
+        return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
+
+
+class UsageError(TlaunchError):
+    exit_code = EXIT_USAGE
+
+
+class UnreadableError(TlaunchError):
+    exit_code = EXIT_USAGE
+
+
+class RefusedError(TlaunchError):
+    exit_code = EXIT_REFUSED
+
+
+class RefusedTableError(RefusedError):
+    pass
+
+
+class RefusedLayoutError(RefusedError):
+    pass
+
+
+def exit_code_of(status: int) -> int:
+    """The exit code a shell would report for a process `status` as in `subprocess`: -15 (killed by 15) gives 143."""
+    return 128 - status if status < 0 else status

@@ -1,0 +1,98 @@
+"""Plain, frozen records that rooms hand to each other. No behaviour beyond what follows from the fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_GRACE_S = 15.0
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator (or one CPU process slot) and the rank that a table gives it."""
+
+    device_id: int  # physical id on its server, as the driver counts
+    global_rank: int
+    device_ip: str | None = None  # as written in the table; None where a table has none
+
+
+@dataclass(frozen=True)
+class Server:
+    server_id: str  # as written: often an address, but any name is allowed
+    devices: tuple[Device, ...]  # Invariant: not empty, ascending by global_rank
+    host_nic_ip: str | None = None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What a rank table says. Invariant: the global ranks of all devices are exactly 0 .. n-1."""
+
+    servers: tuple[Server, ...]
+    source: Path | None = None  # the table's file; None when made from --devices
+
+    @property
+    def device_count(self) -> int:
+        return sum(len(server.devices) for server in self.servers)
+
+    @classmethod
+    def local(cls, device_count: int, server_id: str = "127.0.0.1") -> Cluster:
+        """One server, this one, with `device_count` devices numbered as the ranks are."""
+        return cls((Server(server_id, tuple(Device(index, index) for index in range(device_count))),))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many ways each axis splits the work. Rank arithmetic is in `launcher.mesh`.
+
+    Data parallel (dp) copies the model, model parallel (mp) splits every layer, pipeline parallel (pp) splits the
+    stack of layers into stages.
+    """
+
+    dp: int = 1
+    mp: int = 1
+    pp: int = 1
+    micro_batches: int = 1  # how many parts each data-parallel rank cuts its batch into
+
+    @property
+    def world_size(self) -> int:
+        return self.dp * self.mp * self.pp
+
+    def __str__(self) -> str:
+        """As people write it: dp=2 mp=2 pp=2."""
+        return f"dp={self.dp} mp={self.mp} pp={self.pp}"
+
+
+@dataclass(frozen=True)
+class RankSpec:
+    """One process to start: who it is, what it runs, and what tlaunch adds to its environment."""
+
+    global_rank: int
+    local_rank: int  # index among the ranks of its server, by ascending global rank
+    server_id: str
+    server_index: int
+    device_id: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str | None]  # laid over the inherited environment; None takes a variable away
+    device_ip: str | None = None
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """Everything that a run is, decided before any process starts: dry-run prints it, run.json keeps it."""
+
+    name: str  # of the run directory, e.g. 20261121-053712-transformer
+    run_dir: Path  # absolute
+    cluster: Cluster
+    layout: Layout
+    ranks: tuple[RankSpec, ...]  # Invariant: ranks[i].global_rank == i
+    cwd: Path  # absolute: every rank starts here
+    master_addr: str
+    master_port: int
+    grace_s: float = DEFAULT_GRACE_S
+    console_ranks: tuple[int, ...] = (0,)  # whose lines the console shows
+
+    @property
+    def idle_device_count(self) -> int:
+        return self.cluster.device_count - len(self.ranks)

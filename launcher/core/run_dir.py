@@ -1,0 +1,49 @@
+"""Every path of a run, in one class, and the name of a run.
+
+<runs-dir>/
+    latest -> 20261121-053712-transformer
+    20261121-053712-transformer/
+        run.json          the RunSpec, secrets masked
+        events.jsonl      what happened, one JSON object a line
+        report.json       how it ended
+        device0/train.log, env.log
+        device1/...
+        model/            weights, configuration and tokenizer that the bundled trainer leaves
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class RunDir:
+    root: Path
+
+    @property
+    def run_json(self) -> Path:
+        return self.root / "run.json"
+
+    @property
+    def events(self) -> Path:
+        return self.root / "events.jsonl"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.json"
+
+    @property
+    def model(self) -> Path:
+        return self.root / "model"
+
+    def device(self, global_rank: int) -> Path:
+        return self.root / f"device{global_rank}"
+
+    def train_log(self, global_rank: int) -> Path:
+        return self.device(global_rank) / "train.log"
+
+    def env_log(self, global_rank: int) -> Path:
+        return self.device(global_rank) / "env.log"

@@ -1,0 +1,1 @@
+"""Who is where: ranks, coordinates, groups, stages. Pure arithmetic, standard library only."""

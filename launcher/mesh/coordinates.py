@@ -1,0 +1,69 @@
+"""Rank <-> (pp, dp, mp), with mp fastest and pp slowest.
+
+    global_rank = (pp * DP + dp) * MP + mp
+
+Worked example, DP=2 MP=2 PP=2: the rank at pp=1 dp=0 mp=1 is (1*2 + 0)*2 + 1 = 5. Its mp group is {4, 5} (they share
+a server, since neighbours in rank are neighbours in space), its dp group {5, 7}, its pp group {1, 5}.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from launcher.core.records import Cluster, Layout
+
+Axis = Literal["dp", "mp", "pp"]
+AXES: tuple[Axis, ...] = ("dp", "mp", "pp")
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """A rank's place along each axis."""
+
+    pp: int
+    dp: int
+    mp: int
+
+
+def coordinate_of(global_rank: int, layout: Layout) -> Coordinate:
+    """Where `global_rank` stands.
+
+    Raises:
+        ValueError: the rank is not one of the layout's.
+    """
+    if not 0 <= global_rank < layout.world_size:
+        raise ValueError(f"rank {global_rank} is outside 0 .. {layout.world_size - 1} ({layout})")
+    rest, mp = divmod(global_rank, layout.mp)
+    pp, dp = divmod(rest, layout.dp)
+    return Coordinate(pp=pp, dp=dp, mp=mp)
+
+
+def rank_at(coordinate: Coordinate, layout: Layout) -> int:
+    """The inverse of `coordinate_of`."""
+    return (coordinate.pp * layout.dp + coordinate.dp) * layout.mp + coordinate.mp
+
+
+def groups(axis: Axis, layout: Layout) -> tuple[tuple[int, ...], ...]:
+    """All groups along `axis`: the ranks that differ in that coordinate only, each group in its coordinate's order.
+
+    >>> groups("dp", Layout(dp=2, mp=2, pp=2))
+    ((0, 2), (1, 3), (4, 6), (5, 7))
+    """
+    members: dict[tuple[int, ...], list[int]] = {}
+    for global_rank in range(layout.world_size):
+        coordinate = coordinate_of(global_rank, layout)
+        elsewhere = tuple(getattr(coordinate, other) for other in ("pp", "dp", "mp") if other != axis)
+        members.setdefault(elsewhere, []).append(global_rank)
+    return tuple(tuple(ranks) for ranks in members.values())
+
+
+def group_of(global_rank: int, axis: Axis, layout: Layout) -> tuple[int, ...]:
+    """The group along `axis` that `global_rank` is in."""
+    return next(ranks for ranks in groups(axis, layout) if global_rank in ranks)
+
+
+def crossing_groups(axis: Axis, layout: Layout, cluster: Cluster) -> tuple[tuple[int, ...], ...]:
+    """The groups along `axis` whose traffic leaves a server."""
+    server_of = {device.global_rank: index for index, server in enumerate(cluster.servers) for device in server.devices}
+    return tuple(ranks for ranks in groups(axis, layout) if len({server_of[rank] for rank in ranks}) > 1)

@@ -1,0 +1,79 @@
+"""Choose and check dp·mp·pp against a number of devices, and say which layouts would fit."""
+
+from __future__ import annotations
+
+import math
+
+from launcher.core.errors import RefusedLayoutError
+from launcher.core.records import Layout
+
+
+def resolve_layout(
+    device_count: int,
+    *,
+    dp: int | None = None,
+    mp: int = 1,
+    pp: int = 1,
+    micro_batches: int = 1,
+    allow_idle_devices: bool = False,
+) -> Layout:
+    """The layout for `device_count` devices; `dp` left out means as many copies as fit.
+
+    Raises:
+        RefusedLayoutError: an axis below 1, more ranks than devices, or idle devices that nobody allowed.
+    """
+    for name, value in (("dp", dp), ("mp", mp), ("pp", pp), ("micro batches", micro_batches)):
+        if value is not None and value < 1:
+            raise RefusedLayoutError(f"{name} is {value}; every axis needs at least 1")
+    if dp is None:
+        dp = max(1, device_count // (mp * pp))
+    layout = Layout(dp=dp, mp=mp, pp=pp, micro_batches=micro_batches)
+    product = f"dp * mp * pp = {dp} * {mp} * {pp} = {layout.world_size}"
+    if layout.world_size > device_count:
+        raise RefusedLayoutError(
+            f"{product} is more than {_devices(device_count)}", hint=_fitting(layout, device_count)
+        )
+    if layout.world_size < device_count and not allow_idle_devices:
+        idle = device_count - layout.world_size
+        raise RefusedLayoutError(
+            f"{product} leaves {_devices(idle)} of {device_count} idle",
+            hint=f"{_fitting(layout, device_count)}, or pass --allow-idle-devices",
+        )
+    return layout
+
+
+def nearest_layouts(wanted: Layout, device_count: int, limit: int = 3) -> tuple[Layout, ...]:
+    """The layouts that use every device, nearest first.
+
+    Distance is counted in doublings, so mp=4 is as far from mp=2 as mp=1 is:  Σ |log2(axis / wanted axis)|.
+    Ties keep mp, then pp, closest, since a change of dp changes no shape of the model.
+
+    >>> [str(layout) for layout in nearest_layouts(Layout(dp=3, mp=2, pp=2), 8, limit=2)]
+    ['dp=2 mp=2 pp=2', 'dp=4 mp=2 pp=1']
+    """
+    candidates = [
+        Layout(dp=device_count // (mp * pp), mp=mp, pp=pp, micro_batches=wanted.micro_batches)
+        for mp in _divisors(device_count)
+        for pp in _divisors(device_count // mp)
+    ]
+    return tuple(sorted(candidates, key=lambda candidate: _distance(candidate, wanted))[:limit])
+
+
+def _distance(candidate: Layout, wanted: Layout) -> tuple[float, float, float]:
+    doublings = {axis: abs(math.log2(getattr(candidate, axis) / getattr(wanted, axis))) for axis in ("dp", "mp", "pp")}
+    return (round(sum(doublings.values()), 9), doublings["mp"], doublings["pp"])
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+def _fitting(wanted: Layout, device_count: int) -> str:
+    choices = ", ".join(
+        f"--dp {near.dp} --mp {near.mp} --pp {near.pp}" for near in nearest_layouts(wanted, device_count)
+    )
+    return f"the nearest that fit {_devices(device_count)}: {choices}"
+
+
+def _devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"
