@@ -1,0 +1,1 @@
+"""The encoder-decoder Transformer's recipe: settings, packaged configurations, checks."""

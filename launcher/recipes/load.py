@@ -1,0 +1,97 @@
+"""Read a recipe: packaged defaults, then a TOML file, then `--set KEY=VALUE`, each overriding the one before."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.core.errors import UnreadableError, UsageError
+from launcher.recipes.settings import Assignment, build
+from launcher.recipes.transformer.config import TransformerRecipe
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PACKAGED = Path(__file__).resolve().parent
+
+
+def load_transformer(config: str | None, settings: Sequence[str] = ()) -> TransformerRecipe:
+    """The Transformer's recipe from an optional configuration and any number of KEY=VALUE settings.
+
+    `config` is a file, or the name of a packaged configuration ("recipes/transformer/tutorial.toml").
+
+    Raises:
+        UnreadableError: the file is missing or unreadable.
+        UsageError: broken TOML, an unknown setting, a value of the wrong type or out of bounds.
+    """
+    from_file = [] if config is None else list(_file_assignments(find_config(config)))
+    return build(TransformerRecipe, [*from_file, *(_parse_setting(text) for text in settings)])
+
+
+def find_config(config: str) -> Path:
+    """The file that `config` names: itself, or the packaged one of that name.
+
+    Raises:
+        UnreadableError: neither exists.
+    """
+    if (path := Path(config)).is_file():
+        return path
+    packaged = PACKAGED / config.removeprefix("recipes/")
+    if ".." not in path.parts and not path.is_absolute() and packaged.is_file():
+        return packaged
+    names = ", ".join(sorted(f"recipes/{found.relative_to(PACKAGED)}" for found in PACKAGED.rglob("*.toml")))
+    raise UnreadableError(f"{config}: there is no such configuration file", hint=f"packaged configurations: {names}")
+
+
+def _file_assignments(path: Path) -> Iterator[Assignment]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        document = tomllib.loads(text)
+    except OSError as error:
+        raise UnreadableError(f"{path}: {error.strerror}") from error
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are both ValueErrors
+        raise UsageError(f"{path}: this is not TOML: {error}") from error
+    for name, value in _flattened(document):
+        yield Assignment(name, value, where=f"{path}:{_line_of(name, text)}")
+
+
+def _flattened(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flattened(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _line_of(name: str, text: str) -> int:
+    """The line that sets `name`: tomllib keeps no positions, so look for the key below its section's header."""
+    section, _, key = name.rpartition(".")
+    current = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
+            current = header[1]
+        elif (found := re.match(r"\s*([\w.\-\"']+)\s*=", line)) and (
+            (current == section and found[1].strip("\"'") == key) or (not current and found[1] == name)
+        ):
+            return number
+    return 1
+
+
+def _parse_setting(text: str) -> Assignment:
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip():
+        raise UsageError(f"--set {text}: this is not KEY=VALUE", hint="for instance --set train.learning_rate=0.001")
+    return Assignment(name.strip(), _toml_value(value.strip()), where=f"--set {text}")
+
+
+def _toml_value(text: str) -> Any:
+    """`text` as a TOML value; bare words are text, so that nobody has to quote quotes in a shell."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except ValueError:
+        return text

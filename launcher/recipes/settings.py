@@ -1,0 +1,123 @@
+"""Settings as frozen dataclasses whose fields carry their own bounds, and the way text becomes one of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from launcher.core.errors import UsageError
+
+Section = TypeVar("Section")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a setting's value must satisfy, and one line that says what it means."""
+
+    help: str
+    minimum: float | None = None
+    below: float | None = None  # exclusive
+    choices: tuple[str, ...] = ()
+
+    def complaint(self, value: Any) -> str | None:
+        """Why `value` is not allowed, in the words that follow "is", or None."""
+        if self.choices and value not in self.choices:
+            return f"not one of {', '.join(self.choices)}"
+        if isinstance(value, float) and not math.isfinite(value):
+            return "not finite"
+        if self.minimum is not None and value < self.minimum:
+            return f"below {self.minimum:g}"
+        if self.below is not None and value >= self.below:
+            return f"not below {self.below:g}"
+        return None
+
+
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    minimum: float | None = None,
+    below: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """Declare a dataclass field with its default, its meaning and its bounds."""
+    bounds = Bounds(help=meaning, minimum=minimum, below=below, choices=choices)
+    return dataclasses.field(default=default, metadata={"bounds": bounds})
+
+
+def all_settings(recipe: type) -> dict[str, dataclasses.Field[Any]]:
+    """Every setting of `recipe` (a dataclass of sections) under its dotted name, in the order of declaration."""
+    return {
+        f"{section.name}.{field.name}": field
+        for section in dataclasses.fields(recipe)
+        for field in dataclasses.fields(_section_class(section))
+    }
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One value for one setting, and where a person wrote it."""
+
+    name: str  # dotted, e.g. "model.d_model"
+    value: Any
+    where: str  # "tutorial.toml:7" or "--set model.d_model=12"
+
+
+def build(recipe: type[Section], assignments: Sequence[Assignment]) -> Section:
+    """Make a `recipe` from its defaults and the assignments, later ones winning.
+
+    Raises:
+        UsageError: an unknown name, a value of the wrong type or out of bounds; it says where that was written.
+    """
+    known = all_settings(recipe)
+    values: dict[str, dict[str, Any]] = {}
+    for assignment in assignments:
+        if assignment.name not in known:
+            raise _unknown(assignment, known)
+        section, _, name = assignment.name.partition(".")
+        values.setdefault(section, {})[name] = _checked(assignment, known[assignment.name])
+    sections = {
+        section.name: _section_class(section)(**values.get(section.name, {}))
+        for section in dataclasses.fields(recipe)  # type: ignore[arg-type]
+    }
+    return recipe(**sections)
+
+
+def _section_class(section: dataclasses.Field[Any]) -> Any:
+    """The dataclass of one section: a recipe names it as the section's default factory."""
+    return section.default_factory
+
+
+def _checked(assignment: Assignment, field: dataclasses.Field[Any]) -> Any:
+    wanted, value = type(field.default), assignment.value
+    if wanted is float and type(value) is int:
+        value = float(value)
+    if type(value) is not wanted:
+        raise UsageError(
+            f"{assignment.where}: {assignment.name} is {assignment.value!r}, but must be "
+            f"{ {int: 'a whole number', float: 'a number', str: 'text'}[wanted] }",
+            hint=f"the default is {assignment.name} = {_as_toml(field.default)}",
+        )
+    bounds: Bounds = field.metadata["bounds"]
+    if complaint := bounds.complaint(value):
+        raise UsageError(
+            f"{assignment.where}: {assignment.name} is {value!r}, which is {complaint}",
+            hint=f"{assignment.name} is {bounds.help}; the default is {_as_toml(field.default)}",
+        )
+    return value
+
+
+def _unknown(assignment: Assignment, known: Mapping[str, object]) -> UsageError:
+    near = difflib.get_close_matches(assignment.name, known, n=1, cutoff=0.6) or [
+        name for name in known if name.endswith(f".{assignment.name}")
+    ]
+    hint = f"did you mean {near[0]}?" if near else f"known settings: {', '.join(known)}"
+    return UsageError(f"{assignment.where}: there is no setting {assignment.name}", hint=hint)
+
+
+def _as_toml(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -1,0 +1,48 @@
+"""Does a layout fit the Transformer's sizes? Refused before any process starts, with the values that would fit."""
+
+from __future__ import annotations
+
+from launcher.core.errors import RefusedLayoutError
+from launcher.core.records import Layout
+from launcher.mesh.stages import split_into_stages
+from launcher.recipes.transformer.config import TransformerRecipe
+
+
+def check_layout(recipe: TransformerRecipe, layout: Layout) -> None:
+    """Refuse a layout that would cut a head, a feed-forward block or a micro batch, or leave a stage empty.
+
+    Raises:
+        RefusedLayoutError: with the numbers put in and the nearest values that fit.
+    """
+    model = recipe.model
+    if model.d_model % model.heads:
+        raise RefusedLayoutError(
+            f"model.d_model = {model.d_model} cannot be divided by model.heads = {model.heads}",
+            hint=f"--set model.d_model={_multiples_near(model.d_model, model.heads)}",
+        )
+    _check_model_parallel("model.heads", model.heads, layout.mp)
+    _check_model_parallel("model.feed_forward_dim", model.feed_forward_dim, layout.mp)
+    split_into_stages(model.encoder_layers, model.decoder_layers, layout.pp)
+    _check_batch(recipe.train.batch_size, layout)
+
+
+def _check_model_parallel(name: str, value: int, mp: int) -> None:
+    if value % mp:
+        fitting = ", ".join(str(ways) for ways in range(1, value + 1) if value % ways == 0)
+        raise RefusedLayoutError(f"{name} = {value} cannot be divided by mp = {mp}", hint=f"--mp can be {fitting}")
+
+
+def _check_batch(batch_size: int, layout: Layout) -> None:
+    parts = layout.dp * layout.micro_batches
+    if batch_size % parts:
+        raise RefusedLayoutError(
+            f"train.batch_size = {batch_size} cannot be divided by "
+            f"dp * micro batches = {layout.dp} * {layout.micro_batches} = {parts}",
+            hint=f"--set train.batch_size={_multiples_near(batch_size, parts)}",
+        )
+
+
+def _multiples_near(value: int, factor: int) -> str:
+    """The multiples of `factor` on both sides of `value`, zero left out."""
+    below = value - value % factor
+    return " or ".join(str(multiple) for multiple in (below, below + factor) if multiple > 0)
