@@ -1,0 +1,88 @@
+"""Thin functions over torch.distributed: nothing happens in a group of one, and nothing relies on message tags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that differ along one axis only, in the order of their coordinate there."""
+
+    ranks: tuple[int, ...]
+    index: int  # this rank's place in `ranks`
+    handle: dist.ProcessGroup | None = None  # None: a group of one never communicates
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def scatters(self) -> bool:
+        """Whether reduce_scatter is cheaper than all_reduce here; gloo's is an all_reduce and a copy."""
+        return self.handle is not None and dist.get_backend(self.handle) != "gloo"
+
+
+ALONE = Group(ranks=(0,), index=0)
+
+
+def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = "sum") -> Tensor:
+    """The sum or maximum over the group, in place; `tensor` must be contiguous. Blocks on CPU backends."""
+    if group.size > 1:
+        dist.all_reduce(tensor, op=dist.ReduceOp.SUM if operation == "sum" else dist.ReduceOp.MAX, group=group.handle)
+    return tensor
+
+
+def reduce_scatter(output: Tensor, tensor: Tensor, group: Group) -> None:
+    """`output` becomes this rank's slice of the sum of `tensor` over the group. Blocks on CPU backends."""
+    _REDUCE_SCATTER(output, tensor, group=group.handle)
+
+
+def all_gather(output: Tensor, part: Tensor, group: Group) -> None:
+    """`output` becomes the ranks' parts, one after another. Blocks on CPU backends."""
+    _ALL_GATHER(output, part, group=group.handle)
+
+
+# torch 2.13 renamed both and warns of the old names.
+_REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class _EnterModelParallel(torch.autograd.Function):
+    """Identity forward; backward sums the gradients, since every rank used the tensor for a different part."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
+        return all_reduce(upstream[0].clone(memory_format=torch.contiguous_format), ctx.group), None
+
+
+class _LeaveModelParallel(torch.autograd.Function):
+    """Sum the ranks' partial results forward; backward hands the same gradient to each."""
+
+    @staticmethod
+    def forward(ctx: Any, partial: Tensor, group: Group) -> Tensor:  # noqa: ARG004
+        return all_reduce(partial.clone(memory_format=torch.contiguous_format), group)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
+        return upstream[0], None
+
+
+def enter_model_parallel(tensor: Tensor, group: Group) -> Tensor:
+    """Where a replicated tensor enters sharded computation ("f" of Megatron-LM, arXiv:1909.08053)."""
+    return _EnterModelParallel.apply(tensor, group)
+
+
+def leave_model_parallel(partial: Tensor, group: Group) -> Tensor:
+    """Where partial results of sharded computation become one replicated tensor ("g" of Megatron-LM)."""
+    return _LeaveModelParallel.apply(partial, group)

@@ -1,0 +1,84 @@
+"""From a corpus on disk to token ids on every rank, with one tokenizer for all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+
+from launcher.core.errors import UsageError
+from launcher.corpus.dataset import Splits, content_digest, find_splits, read_pairs
+from launcher.corpus.sample import cached_sample
+from launcher.recipes.transformer.config import TransformerRecipe
+from launcher.trainer.data import Example, tokenize
+from launcher.trainer.tokenizer import Tokenizer, obtain_tokenizer
+from launcher.trainer.world import World
+
+HELD_OUT = 20  # without a validation split, one training pair in so many is held out ...
+HELD_OUT_AT_MOST = 1000  # ... up to this number
+
+Pairs = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    train: list[Example]
+    valid: list[Example]
+    showcase: Pairs  # sentences whose translations are worth showing, with their references
+    tokenizer: Tokenizer
+    origin: str  # where all this comes from, in one line
+
+
+def open_corpus(recipe: TransformerRecipe, world: World, data: Path | None) -> Corpus:
+    """Read the corpus at `data`, or the generated sample. All ranks must call it; the tokenizer comes from rank 0.
+
+    Raises:
+        UnreadableError: missing or malformed files.
+        UsageError: too few pairs for one batch, or a vocabulary that no tokenizer fits.
+    """
+    splits = find_splits(data or _sample(world), recipe.data.direction)
+    train, valid = _with_validation(read_pairs(splits.train), splits)
+    if len(train) < recipe.train.batch_size:
+        raise UsageError(
+            f"{splits.train}: {len(train)} training pairs do not fill one batch of {recipe.train.batch_size}",
+            hint=f"--set train.batch_size={max(1, len(train))}, or more data",
+        )
+    tokenizer, kept_at = _shared_tokenizer(recipe, world, splits, train)
+    return Corpus(
+        train=tokenize(train, tokenizer, recipe.data),
+        valid=tokenize(valid, tokenizer, recipe.data),
+        showcase=read_pairs(splits.test) if splits.test else valid,
+        tokenizer=tokenizer,
+        origin=f"{splits.train}, {len(train)} training and {len(valid)} validation pairs, tokenizer {kept_at}",
+    )
+
+
+def _sample(world: World) -> Path:
+    """The generated corpus: the first rank of each server makes it while the others wait."""
+    if world.place.local_rank == 0:
+        cached_sample()
+    if world.place.world_size > 1:
+        dist.barrier()
+    return cached_sample()
+
+
+def _with_validation(train: Pairs, splits: Splits) -> tuple[Pairs, Pairs]:
+    if splits.valid is not None:
+        return train, read_pairs(splits.valid)
+    count = min(max(1, len(train) // HELD_OUT), HELD_OUT_AT_MOST)
+    return train[:-count], train[-count:]
+
+
+def _shared_tokenizer(
+    recipe: TransformerRecipe, world: World, splits: Splits, train: Pairs
+) -> tuple[Tokenizer, Path | None]:
+    serialized, kept_at = None, None
+    if world.place.global_rank == 0:
+        serialized, kept_at = obtain_tokenizer(
+            (sentence for pair in train for sentence in pair),
+            vocabulary_size=recipe.model.vocabulary_size,
+            corpus_digest=content_digest([splits.train]),
+            beside=splits.train.parent,
+        )
+    return Tokenizer(world.share_bytes(serialized)), kept_at

@@ -1,0 +1,88 @@
+"""Sentence pairs as token ids, and batches as a pure function of (seed, epoch, step).
+
+Every rank holds the ids of all pairs and computes which of them are its own, so no rank is ever asked for data, every
+pipeline stage knows the shapes that will arrive, and the number of tokens in a global batch needs no communication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from launcher.core.records import Layout
+from launcher.mesh.coordinates import Coordinate
+from launcher.recipes.transformer.config import DataConfig
+from launcher.trainer.model import BEGIN, END, PAD, Batch
+from launcher.trainer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Example:
+    """One sentence pair."""
+
+    source: list[int]  # ends with END
+    target: list[int]  # ends with END
+
+
+def tokenize(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, config: DataConfig) -> list[Example]:
+    """Encode pairs, cut to the configured lengths, END included."""
+    sources = tokenizer.encode([source for source, _ in pairs])
+    targets = tokenizer.encode([target for _, target in pairs])
+    return [
+        Example([*source[: config.source_length - 1], END], [*target[: config.target_length - 1], END])
+        for source, target in zip(sources, targets, strict=True)
+    ]
+
+
+def epoch_order(example_count: int, *, seed: int, epoch: int) -> list[int]:
+    """The order in which epoch number `epoch` (from 0) visits the examples."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    return torch.randperm(example_count, generator=generator).tolist()
+
+
+def token_count(examples: Sequence[Example]) -> int:
+    """Target tokens, END included: what the loss is an average over."""
+    return sum(len(example.target) for example in examples)
+
+
+def own_micro_batches(
+    examples: Sequence[Example], layout: Layout, coordinate: Coordinate, device: torch.device
+) -> list[Batch]:
+    """This rank's share of a global batch, cut into micro batches, each padded to its own longest sentence.
+
+    A global batch whose size dp * micro batches does not divide (the last of a validation) is filled up with pairs
+    whose labels are all PAD: they cost time but count nothing.
+    """
+    parts = layout.dp * layout.micro_batches
+    size = -(-len(examples) // parts)
+    first = coordinate.dp * layout.micro_batches
+    return [
+        _collate(examples[index * size : (index + 1) * size], size, examples[0], device)
+        for index in range(first, first + layout.micro_batches)
+    ]
+
+
+def in_batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Example]]:
+    """Consecutive batches; the last may be smaller."""
+    for start in range(0, len(examples), size):
+        yield examples[start : start + size]
+
+
+def _collate(examples: Sequence[Example], size: int, filler: Example, device: torch.device) -> Batch:
+    missing = size - len(examples)
+    rows = [*examples, *[filler] * missing]
+    labels = [*(example.target for example in examples), *[[PAD]] * missing]
+    inputs = [[BEGIN, *example.target[:-1]] for example in rows]
+    width = max(len(row) for row in inputs)
+    return Batch(
+        source_BS=_padded([row.source for row in rows], max(len(row.source) for row in rows), device),
+        target_BT=_padded(inputs, width, device),
+        labels_BT=_padded(labels, width, device),
+    )
+
+
+def _padded(rows: Sequence[Sequence[int]], width: int, device: torch.device) -> Tensor:
+    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows], device=device)

@@ -1,0 +1,34 @@
+"""Initial weights as a pure function of (name, full shape, seed): every layout of ranks starts from the same model."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import torch
+from torch import Tensor
+
+HEAD_STD = 0.02  # small, so that the first loss is the logarithm of the vocabulary
+
+
+def initial_weight(name: str, full_shape: torch.Size, seed: int) -> Tensor:
+    """The whole float32 tensor that parameter `name` of the single-device model starts with, on the CPU.
+
+    Biases are 0 and norms 1. Embeddings are normal with deviation d^-1/2 and linear layers uniform as in Glorot and
+    Bengio 2010: within +-sqrt(6 / (inputs + outputs)).
+    """
+    if name.endswith(".bias"):
+        return torch.zeros(full_shape)
+    if name.endswith("norm.weight"):
+        return torch.ones(full_shape)
+    generator = torch.Generator().manual_seed(_seed_of(name, seed))
+    if name == "head.weight":
+        return torch.normal(0.0, HEAD_STD, full_shape, generator=generator)
+    if "_embedding." in name:
+        return torch.normal(0.0, full_shape[1] ** -0.5, full_shape, generator=generator)
+    bound = math.sqrt(6 / sum(full_shape))
+    return torch.empty(full_shape).uniform_(-bound, bound, generator=generator)
+
+
+def _seed_of(name: str, seed: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "little") >> 1

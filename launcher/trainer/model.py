@@ -1,0 +1,172 @@
+"""The encoder-decoder Transformer (Vaswani et al. 2017, arXiv:1706.03762), norms first, as single-device code.
+
+Nothing here knows of ranks. Model parallelism replaces weights by shards and adds communication from outside
+(`plan.py`), so widths are read from the weights, never from the configuration. Pipeline parallelism takes parts away:
+a stage is this model without the layers of the others, and `forward` skips what is not there.
+
+Shapes: B sentences, S source tokens, T target tokens, D model width, H heads, K width of a head, F feed-forward
+width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from launcher.recipes.transformer.config import DataConfig, ModelConfig
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Token ids of some sentence pairs, on the device that computes."""
+
+    source_BS: Tensor  # padded with PAD
+    target_BT: Tensor  # what the decoder reads: BEGIN, then the sentence
+    labels_BT: Tensor  # what it shall say: the sentence, then END; PAD does not count
+
+    @property
+    def streams_shape(self) -> tuple[int, int]:
+        """(B, S + T): what both streams measure when joined along time."""
+        return self.source_BS.shape[0], self.source_BS.shape[1] + self.target_BT.shape[1]
+
+
+# The first ids of every vocabulary (launcher/trainer/tokenizer.py trains it so).
+PAD, UNKNOWN, BEGIN, END = range(4)
+
+
+def attention_mask(source_BS: Tensor) -> Tensor:
+    """True where a source token may be attended to: B11S."""
+    return (source_BS != PAD)[:, None, None, :]
+
+
+Streams = tuple[Tensor, Tensor]  # (encoded_BSD, decoded_BTD): what flows from stage to stage
+
+
+class Embedding(nn.Module):
+    """The sum of a word's and its position's vector."""
+
+    def __init__(self, vocabulary_size: int, length: int, d_model: int, dropout: float) -> None:
+        super().__init__()
+        self.word = nn.Embedding(vocabulary_size, d_model)
+        self.position = nn.Embedding(length, d_model)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, ids_BT: Tensor) -> Tensor:
+        positions_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
+        return self.dropout(self.word(ids_BT) + self.position(positions_T))
+
+
+class Attention(nn.Module):
+    """Multi-head attention of one sequence (T) to another or to itself (S)."""
+
+    def __init__(self, d_model: int, heads: int) -> None:
+        super().__init__()
+        self.head_dim = d_model // heads
+        self.query = nn.Linear(d_model, d_model)
+        self.key = nn.Linear(d_model, d_model)
+        self.value = nn.Linear(d_model, d_model)
+        self.output = nn.Linear(d_model, d_model)
+
+    def forward(
+        self, hidden_BTD: Tensor, memory_BSD: Tensor, *, mask: Tensor | None = None, causal: bool = False
+    ) -> Tensor:
+        mixed_BHTK = functional.scaled_dot_product_attention(
+            self._heads(self.query(hidden_BTD)),
+            self._heads(self.key(memory_BSD)),
+            self._heads(self.value(memory_BSD)),
+            attn_mask=mask,
+            is_causal=causal,
+        )
+        return self.output(mixed_BHTK.transpose(1, 2).flatten(start_dim=2))
+
+    def _heads(self, projected_BTD: Tensor) -> Tensor:
+        # As many heads as the (possibly sharded) projection is wide.
+        return projected_BTD.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    def __init__(self, d_model: int, feed_forward_dim: int) -> None:
+        super().__init__()
+        self.expand = nn.Linear(d_model, feed_forward_dim)
+        self.contract = nn.Linear(feed_forward_dim, d_model)
+
+    def forward(self, hidden_BTD: Tensor) -> Tensor:
+        return self.contract(functional.relu(self.expand(hidden_BTD)))
+
+
+class EncoderLayer(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.d_model)
+        self.attention = Attention(config.d_model, config.heads)
+        self.feed_forward_norm = nn.LayerNorm(config.d_model)
+        self.feed_forward = FeedForward(config.d_model, config.feed_forward_dim)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, encoded_BSD: Tensor, source_mask_B11S: Tensor) -> Tensor:
+        normed_BSD = self.attention_norm(encoded_BSD)
+        encoded_BSD = encoded_BSD + self.dropout(self.attention(normed_BSD, normed_BSD, mask=source_mask_B11S))
+        return encoded_BSD + self.dropout(self.feed_forward(self.feed_forward_norm(encoded_BSD)))
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.d_model)
+        self.attention = Attention(config.d_model, config.heads)
+        self.cross_attention_norm = nn.LayerNorm(config.d_model)
+        self.cross_attention = Attention(config.d_model, config.heads)
+        self.feed_forward_norm = nn.LayerNorm(config.d_model)
+        self.feed_forward = FeedForward(config.d_model, config.feed_forward_dim)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, decoded_BTD: Tensor, encoded_BSD: Tensor, source_mask_B11S: Tensor) -> Tensor:
+        # Padding stands at the end of a target, so the causal mask alone keeps it out of every token that counts.
+        normed_BTD = self.attention_norm(decoded_BTD)
+        decoded_BTD = decoded_BTD + self.dropout(self.attention(normed_BTD, normed_BTD, causal=True))
+        normed_BTD = self.cross_attention_norm(decoded_BTD)
+        crossed_BTD = self.cross_attention(normed_BTD, encoded_BSD, mask=source_mask_B11S)
+        decoded_BTD = decoded_BTD + self.dropout(crossed_BTD)
+        return decoded_BTD + self.dropout(self.feed_forward(self.feed_forward_norm(decoded_BTD)))
+
+
+class Transformer(nn.Module):
+    """The whole model, or one pipeline stage of it once `plan.keep_stage` took the other parts away."""
+
+    def __init__(self, model: ModelConfig, data: DataConfig) -> None:
+        super().__init__()
+        vocabulary_size, d_model = model.vocabulary_size, model.d_model
+        self.source_embedding = Embedding(vocabulary_size, data.source_length, d_model, model.dropout)
+        self.target_embedding = Embedding(vocabulary_size, data.target_length, d_model, model.dropout)
+        # Keyed by the global index, so that a stage's parameters keep the names they have in the whole model.
+        self.encoder = nn.ModuleDict({str(index): EncoderLayer(model) for index in range(model.encoder_layers)})
+        self.encoder_norm: nn.Module | None = nn.LayerNorm(d_model)
+        self.decoder = nn.ModuleDict({str(index): DecoderLayer(model) for index in range(model.decoder_layers)})
+        self.decoder_norm = nn.LayerNorm(d_model)
+        self.head: nn.Module | None = nn.Linear(d_model, vocabulary_size, bias=False)
+
+    def forward(self, batch: Batch, streams: Streams | None = None) -> Tensor | Streams:
+        """From token ids, or the previous stage's `streams`, to logits_BTV, or the streams for the next stage."""
+        if streams is None:
+            streams = self.source_embedding(batch.source_BS), self.target_embedding(batch.target_BT)
+        mask_B11S = attention_mask(batch.source_BS)
+        encoded_BSD = self.encode(streams[0], mask_B11S)
+        decoded_BTD = self.decode(streams[1], encoded_BSD, mask_B11S)
+        return (encoded_BSD, decoded_BTD) if self.head is None else self.project(decoded_BTD)
+
+    def encode(self, encoded_BSD: Tensor, source_mask_B11S: Tensor) -> Tensor:
+        for layer in self.encoder.values():
+            encoded_BSD = layer(encoded_BSD, source_mask_B11S)
+        return encoded_BSD if self.encoder_norm is None else self.encoder_norm(encoded_BSD)
+
+    def decode(self, decoded_BTD: Tensor, encoded_BSD: Tensor, source_mask_B11S: Tensor) -> Tensor:
+        for layer in self.decoder.values():
+            decoded_BTD = layer(decoded_BTD, encoded_BSD, source_mask_B11S)
+        return decoded_BTD
+
+    def project(self, decoded_BTD: Tensor) -> Tensor:
+        assert self.head is not None, "only the last stage has the head"
+        return self.head(self.decoder_norm(decoded_BTD))

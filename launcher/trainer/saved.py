@@ -1,0 +1,132 @@
+"""A trained model as files: weights, configuration, tokenizer. Written by all ranks together, read by one device.
+
+<directory>/
+    model.safetensors   parameters under the names of the single-device model, whatever the layout was
+    config.json         the recipe, and how the training ended
+    tokenizer.model     sentencepiece's own format
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from launcher.core.errors import UnreadableError
+from launcher.mesh.coordinates import Coordinate, rank_at
+from launcher.mesh.stages import split_into_stages
+from launcher.recipes.settings import Assignment, build
+from launcher.recipes.transformer.config import TransformerRecipe
+from launcher.trainer.collectives import Group
+from launcher.trainer.model import Transformer
+from launcher.trainer.plan import Placement, keep_stage, placements, replace_parameter
+from launcher.trainer.session import Session, meta_model
+from launcher.trainer.tokenizer import Tokenizer
+
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.model"
+
+
+def gather(session: Session, tensors: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+    """The tensors of the single-device model, on the CPU of rank 0; None elsewhere. All ranks must call it.
+
+    `tensors` are this rank's parts, one for each of its parameters. The ranks of the first data-parallel copy send
+    what they hold, one message each, in the order of their ranks.
+    """
+    world = session.world
+    own = torch.cat([tensors[name].detach().reshape(-1) for name in session.placements])
+    if world.place.global_rank != 0:
+        if world.dp.index == 0:
+            dist.send(own, dst=0)
+        return None
+    whole: dict[str, Tensor] = {}
+    for stage in range(world.pp.size):
+        for part in range(world.mp.size):
+            placed = _placements_of(session.recipe, stage, world.pp.size, part, world.mp.size)
+            sender = rank_at(Coordinate(pp=stage, dp=0, mp=part), world.place.layout)
+            flat = own if sender == 0 else own.new_empty(sum(place.shape.numel() for place in placed.values()))
+            if sender != 0:
+                dist.recv(flat, src=sender)
+            _put(whole, placed, flat.cpu())
+    return whole
+
+
+def save_model(
+    directory: Path, weights: dict[str, Tensor], recipe: TransformerRecipe, tokenizer: Tokenizer, facts: dict[str, Any]
+) -> None:
+    """Write the three files aside, then rename the directory: it is whole or it is not there.
+
+    `facts` are kept in the configuration under "training".
+
+    Raises:
+        OSError: the directory exists already and is not empty, the disk is full, ...
+    """
+    aside = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.partial")
+    aside.mkdir(parents=True)
+    try:
+        save_file(weights, aside / WEIGHTS, metadata={"format": "pt"})
+        content = {"program": "transformer", "recipe": dataclasses.asdict(recipe), "training": facts}
+        (aside / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        (aside / TOKENIZER).write_bytes(tokenizer.serialized)
+        aside.rename(directory)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def load_model(directory: str | Path) -> tuple[Transformer, TransformerRecipe, Tokenizer]:
+    """The whole model on the CPU, ready to translate or to validate; its recipe and its tokenizer.
+
+    Raises:
+        UnreadableError: a file is missing.
+    """
+    directory = Path(directory)
+    for name in (WEIGHTS, CONFIG, TOKENIZER):
+        if not (directory / name).is_file():
+            raise UnreadableError(f"{directory / name}: this model directory has no such file")
+    sections = json.loads((directory / CONFIG).read_text(encoding="utf-8"))["recipe"]
+    recipe = build(
+        TransformerRecipe,
+        [
+            Assignment(f"{section}.{name}", value, where=str(directory / CONFIG))
+            for section, values in sections.items()
+            for name, value in values.items()
+        ],
+    )
+    model = meta_model(recipe)
+    model.load_state_dict(load_file(directory / WEIGHTS), assign=True)
+    return model.eval(), recipe, Tokenizer((directory / TOKENIZER).read_bytes())
+
+
+def _placements_of(
+    recipe: TransformerRecipe, stage: int, stage_count: int, part: int, part_count: int
+) -> dict[str, Placement]:
+    """What the rank at (`stage`, `part`) holds, in the order in which it sends."""
+    model = meta_model(recipe)
+    keep_stage(model, split_into_stages(recipe.model.encoder_layers, recipe.model.decoder_layers, stage_count)[stage])
+    return placements(model, Group(ranks=tuple(range(part_count)), index=part))
+
+
+def _put(whole: dict[str, Tensor], placed: dict[str, Placement], flat: Tensor) -> None:
+    """Lay one rank's parameters into the whole ones."""
+    offset = 0
+    for name, placement in placed.items():
+        size = placement.shape.numel()
+        full = whole.setdefault(name, torch.empty(placement.full_shape, dtype=flat.dtype))
+        placement.part_of(full).copy_(flat[offset : offset + size].view(placement.shape))
+        offset += size
+
+
+def single_device_model(recipe: TransformerRecipe, weights: dict[str, Tensor], device: torch.device) -> Transformer:
+    """The whole model with `weights`, ready to translate."""
+    model = meta_model(recipe)
+    for name, value in weights.items():
+        replace_parameter(model, name, value.to(device))
+    return model.eval()

@@ -1,0 +1,96 @@
+"""Byte-pair encoding by sentencepiece: one vocabulary for both languages, trained once per corpus and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import sentencepiece
+
+from launcher.core.atomic import replacing
+from launcher.core.errors import UsageError
+from launcher.core.resources import cache_dir
+from launcher.trainer.model import BEGIN, END, PAD, UNKNOWN
+
+RECIPE = "bpe-1"  # part of the cached file's name: change it when the training below changes
+
+
+class Tokenizer:
+    """Sentences to ids and back. `serialized` is the whole tokenizer, as sentencepiece's own file format."""
+
+    def __init__(self, serialized: bytes) -> None:
+        self.serialized = serialized
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=serialized)
+
+    @property
+    def size(self) -> int:
+        """How many ids it uses; at most the vocabulary size that was asked for."""
+        return int(self._processor.vocab_size())
+
+    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Ids of each sentence, without begin and end marks."""
+        return self._processor.encode(list(sentences), num_threads=1)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids` up to the first END; other marks are left out."""
+        words = list(ids)
+        if END in words:
+            words = words[: words.index(END)]
+        return self._processor.decode([token for token in words if token not in (PAD, BEGIN)])
+
+
+def obtain_tokenizer(
+    sentences: Iterable[str], *, vocabulary_size: int, corpus_digest: str, beside: Path
+) -> tuple[bytes, Path]:
+    """The tokenizer of a corpus, from the cache beside the data or newly trained; and where it is kept.
+
+    The cached file's name holds a digest of the corpus and of everything else that decides the result, so it is never
+    stale. Where the data's directory cannot be written to, the user's cache directory serves.
+
+    Raises:
+        UsageError: the vocabulary is too small for the corpus's characters.
+    """
+    key = hashlib.sha256(f"{RECIPE}/{vocabulary_size}/{corpus_digest}".encode()).hexdigest()[:16]
+    name = f"tokenizer-{key}.model"
+    for directory in (beside, cache_dir()):
+        if (directory / name).is_file():
+            return (directory / name).read_bytes(), directory / name
+    serialized = train_tokenizer(sentences, vocabulary_size)
+    directory = beside if os.access(beside, os.W_OK) else cache_dir()
+    directory.mkdir(parents=True, exist_ok=True)
+    with replacing(directory / name) as aside:
+        aside.write_bytes(serialized)
+    return serialized, directory / name
+
+
+def train_tokenizer(sentences: Iterable[str], vocabulary_size: int) -> bytes:
+    """Train byte-pair encoding with at most `vocabulary_size` ids; a small corpus may yield fewer.
+
+    Characters that the corpus never shows fall back to bytes, so any text can be encoded and decoded again.
+    """
+    written = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=written,
+            model_type="bpe",
+            vocab_size=vocabulary_size,
+            hard_vocab_limit=False,
+            byte_fallback=True,
+            character_coverage=1.0,
+            pad_id=PAD,
+            unk_id=UNKNOWN,
+            bos_id=BEGIN,
+            eos_id=END,
+            num_threads=1,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        raise UsageError(
+            f"no tokenizer with model.vocabulary_size = {vocabulary_size} could be trained: {error}",
+            hint="a larger --set model.vocabulary_size=N: 260 ids are marks and bytes, then every character needs one",
+        ) from error
+    return written.getvalue()

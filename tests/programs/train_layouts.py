@@ -1,0 +1,131 @@
+"""Train a small model under each layout that standard input lists, and write what came out.
+
+    train_layouts.py DIRECTORY < [{"name": "dp2", "dp": 2, "mp": 1, "pp": 1, "micro_batches": 1, "precision": "float64"}]
+
+The ranks are forked from this process, which imports the trainer once and runs no tensor operation itself. Writes
+<name>.json (the loss of every step), <name>.gradients and <name>.weights (safetensors, gathered) for each layout.
+"""
+
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from launcher.core import env
+from launcher.recipes.load import load_transformer
+from launcher.trainer.collectives import all_reduce
+from launcher.trainer.data import Example
+from launcher.trainer.model import END
+from launcher.trainer.saved import gather
+from launcher.trainer.session import Session, learning_rate_at
+from launcher.trainer.world import open_world, this_place
+
+STEPS = 20
+BATCH_SIZE = 32
+VOCABULARY_SIZE = 67  # no number of ranks divides it
+LONGEST = 12
+TIMEOUT_S = 240
+SETTINGS = {
+    "model.vocabulary_size": VOCABULARY_SIZE,
+    "model.d_model": 32,
+    "model.heads": 8,
+    "model.feed_forward_dim": 64,
+    "model.encoder_layers": 2,
+    "model.decoder_layers": 2,
+    "model.dropout": 0,
+    "data.source_length": LONGEST,
+    "data.target_length": LONGEST,
+    "train.batch_size": BATCH_SIZE,
+    "train.warmup_steps": 5,
+    "train.learning_rate": 5e-3,
+    "train.weight_decay": 0.1,
+    "train.clip_norm": 1.0,
+    "train.device": "cpu",
+}
+
+
+def example(numbers: random.Random) -> Example:
+    """A pair whose target repeats its source reversed: there is something to learn, and lengths vary."""
+    words = [numbers.randrange(4, VOCABULARY_SIZE) for _ in range(numbers.randrange(1, LONGEST))]
+    return Example([*words, END], [*reversed(words), END])
+
+
+def batches() -> list[list[Example]]:
+    numbers = random.Random(7)
+    return [[example(numbers) for _ in range(BATCH_SIZE)] for _ in range(STEPS)]
+
+
+def train(case: dict, directory: Path) -> None:
+    settings = [f"{key}={value}" for key, value in {**SETTINGS, "train.precision": case["precision"]}.items()]
+    recipe = load_transformer(None, [*settings, *case.get("settings", [])])
+    torch.set_num_threads(1)
+    with open_world(this_place(micro_batches=1), torch.device("cpu")) as world:
+        session = Session(recipe, world)
+        session.accumulate_gradients(batches()[0])
+        gradients = {name: parameter.grad for name, parameter in session.model.named_parameters()}
+        summed = {name: all_reduce(gradient.clone(), world.dp) for name, gradient in gradients.items()}
+        write_gathered(session, summed, directory / f"{case['name']}.gradients")
+        losses = [
+            session.train_step(batch, learning_rate_at(step, recipe.train)).loss
+            for step, batch in enumerate(batches(), start=1)
+        ]
+        # 13 examples fill neither a batch nor the micro batches: the rest is padding that must not count.
+        validation_loss = session.validate(batches()[0] + batches()[1][:13])
+        write_gathered(session, dict(session.model.named_parameters()), directory / f"{case['name']}.weights")
+        if world.reports:
+            content = {"losses": losses, "validation_loss": validation_loss}
+            (directory / f"{case['name']}.json").write_text(json.dumps(content))
+
+
+def write_gathered(session: Session, tensors: dict, path: Path) -> None:
+    if (whole := gather(session, tensors)) is not None:
+        save_file(whole, path)
+
+
+def fork_ranks(case: dict, directory: Path) -> None:
+    world_size = case["dp"] * case["mp"] * case["pp"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    children = {}
+    for rank in range(world_size):
+        child = os.fork()
+        if child == 0:
+            os.environ.update(
+                {
+                    env.RANK: str(rank),
+                    env.WORLD_SIZE: str(world_size),
+                    env.MASTER_ADDR: "127.0.0.1",
+                    env.MASTER_PORT: str(port),
+                    env.TLAUNCH_DP: str(case["dp"]),
+                    env.TLAUNCH_MP: str(case["mp"]),
+                    env.TLAUNCH_PP: str(case["pp"]),
+                    env.TLAUNCH_MICRO_BATCHES: str(case["micro_batches"]),
+                }
+            )
+            signal.alarm(TIMEOUT_S)
+            try:
+                train(case, directory)
+            except BaseException:  # noqa: BLE001 - a child must never return into its parent's code
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        children[child] = rank
+    while children:
+        child, status = os.wait()
+        rank = children.pop(child)
+        if status != 0:
+            for other in children:
+                os.kill(other, signal.SIGKILL)
+            sys.exit(f"{case['name']}: rank {rank} ended with {os.waitstatus_to_exitcode(status)}")
+
+
+if __name__ == "__main__":
+    for one_case in json.load(sys.stdin):
+        fork_ranks(one_case, Path(sys.argv[1]))
