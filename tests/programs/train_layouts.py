@@ -7,18 +7,15 @@ The ranks are forked from this process, which imports the trainer once and runs 
 """
 
 import json
-import os
 import random
-import signal
-import socket
 import sys
-import traceback
+from functools import partial
 from pathlib import Path
 
 import torch
+from ranks import fork_ranks
 from safetensors.torch import save_file
 
-from launcher.core import env
 from launcher.recipes.load import load_transformer
 from launcher.trainer.collectives import all_reduce
 from launcher.trainer.data import Example
@@ -31,7 +28,6 @@ STEPS = 20
 BATCH_SIZE = 32
 VOCABULARY_SIZE = 67  # no number of ranks divides it
 LONGEST = 12
-TIMEOUT_S = 240
 SETTINGS = {
     "model.vocabulary_size": VOCABULARY_SIZE,
     "model.d_model": 32,
@@ -89,43 +85,12 @@ def write_gathered(session: Session, tensors: dict, path: Path) -> None:
         save_file(whole, path)
 
 
-def fork_ranks(case: dict, directory: Path) -> None:
-    world_size = case["dp"] * case["mp"] * case["pp"]
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    children = {}
-    for rank in range(world_size):
-        child = os.fork()
-        if child == 0:
-            os.environ.update(
-                {
-                    env.RANK: str(rank),
-                    env.WORLD_SIZE: str(world_size),
-                    env.MASTER_ADDR: "127.0.0.1",
-                    env.MASTER_PORT: str(port),
-                    env.TLAUNCH_DP: str(case["dp"]),
-                    env.TLAUNCH_MP: str(case["mp"]),
-                    env.TLAUNCH_PP: str(case["pp"]),
-                    env.TLAUNCH_MICRO_BATCHES: str(case["micro_batches"]),
-                }
-            )
-            signal.alarm(TIMEOUT_S)
-            try:
-                train(case, directory)
-            except BaseException:  # noqa: BLE001 - a child must never return into its parent's code
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
-        children[child] = rank
-    while children:
-        child, status = os.wait()
-        rank = children.pop(child)
-        if status != 0:
-            for other in children:
-                os.kill(other, signal.SIGKILL)
-            sys.exit(f"{case['name']}: rank {rank} ended with {os.waitstatus_to_exitcode(status)}")
+def main() -> None:
+    directory = Path(sys.argv[1])
+    for case in json.load(sys.stdin):
+        axes = {axis: case[axis] for axis in ("dp", "mp", "pp", "micro_batches")}
+        fork_ranks(case["name"], **axes, work=partial(train, case, directory))
 
 
 if __name__ == "__main__":
-    for one_case in json.load(sys.stdin):
-        fork_ranks(one_case, Path(sys.argv[1]))
+    main()

@@ -1,0 +1,186 @@
+"""Hold one kind of parallelism against torch's own: `oracles.py tensor|pipeline|data`. Exit 0 when they agree.
+
+In float64, on two ranks forked from this process. torch's parts are slower or fail on ragged batches, so the trainer
+has its own; here, on a batch that both can take, they must give the same numbers.
+"""
+
+import copy
+import dataclasses
+import random
+import sys
+
+import torch
+from ranks import fork_ranks
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn import functional
+
+from launcher.mesh.stages import split_into_stages
+from launcher.recipes.load import load_transformer
+from launcher.trainer.collectives import ALONE
+from launcher.trainer.data import Example, own_micro_batches, token_count
+from launcher.trainer.model import END, PAD, Batch
+from launcher.trainer.plan import apply_plan
+from launcher.trainer.session import Session, meta_model
+from launcher.trainer.world import open_world, this_place
+
+CPU = torch.device("cpu")
+SETTINGS = [
+    "model.vocabulary_size=40",
+    "model.d_model=16",
+    "model.heads=4",
+    "model.feed_forward_dim=32",
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
+    "model.dropout=0",
+    "data.source_length=8",
+    "data.target_length=8",
+    "train.batch_size=8",
+    "train.clip_norm=0",
+    "train.weight_decay=0.1",
+    "train.precision=float64",
+    "train.device=cpu",
+]
+RECIPE = load_transformer(None, SETTINGS)
+MICRO_BATCHES = 4
+STEPS = 5
+LEARNING_RATE = 1e-2
+
+
+def examples(step=0):
+    """Pairs of one length, since torch's pipeline fixes shapes at its first step."""
+    numbers = random.Random(step)
+    return [
+        Example([*numbers.choices(range(4, 40), k=7), END], [*numbers.choices(range(4, 40), k=7), END])
+        for _ in range(RECIPE.train.batch_size)
+    ]
+
+
+def single_device_model():
+    model = meta_model(RECIPE)
+    [whole] = split_into_stages(RECIPE.model.encoder_layers, RECIPE.model.decoder_layers, 1)
+    apply_plan(model, whole, ALONE, seed=RECIPE.train.seed, device=CPU, dtype=torch.float64)
+    return model
+
+
+def whole_batch(world):
+    [batch] = own_micro_batches(
+        examples(), dataclasses.replace(world.place.layout, micro_batches=1), world.place.coordinate, CPU
+    )
+    return batch
+
+
+def mean_loss(logits, labels):
+    return functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), ignore_index=PAD, label_smoothing=0.1, reduction="sum"
+    ) / token_count(examples())
+
+
+def full(tensor):
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def check(name, ours, theirs):
+    # Key biases have a gradient of zero but for rounding.
+    if "key.bias" not in name:
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12, msg=lambda text: f"{name}: {text}")
+
+
+def tensor():
+    """Model parallelism against DTensor's Colwise and Rowwise styles."""
+    with open_world(this_place(micro_batches=1), CPU) as world:
+        session = Session(RECIPE, world)
+        loss = session.accumulate_gradients(examples())
+        model = single_device_model()
+        styles = {}
+        for name, _ in model.named_modules():
+            if name.endswith((".query", ".key", ".value", ".expand")):
+                styles[name] = ColwiseParallel()
+            elif name.endswith((".output", ".contract")):
+                styles[name] = RowwiseParallel()
+            elif name.endswith(".word"):
+                styles[name] = RowwiseParallel(input_layouts=Replicate())
+        styles["head"] = ColwiseParallel(output_layouts=Replicate())
+        parallelize_module(model, init_device_mesh("cpu", (2,)), styles)
+        batch = whole_batch(world)
+        theirs = mean_loss(model(batch), batch.labels_BT)
+        theirs.backward()
+        check("loss", torch.tensor(loss, dtype=torch.float64), theirs.detach())
+        reference = dict(model.named_parameters())
+        for name, parameter in session.model.named_parameters():
+            check(name, parameter.grad, session.placements[name].part_of(full(reference[name].grad)))
+
+
+class TorchStage(torch.nn.Module):
+    """One of our stages with the calling convention of torch's pipeline."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *received, source_ids, target_ids):
+        # torch insists on an argument for the first stage; later ones get the two streams.
+        streams = received if len(received) == 2 else None
+        return self.model(Batch(source_BS=source_ids, target_BT=target_ids, labels_BT=target_ids), streams)
+
+
+def pipeline():
+    """The 1F1B engine against PipelineStage and Schedule1F1B."""
+    with open_world(this_place(micro_batches=MICRO_BATCHES), CPU) as world:
+        session = Session(RECIPE, world)
+        theirs = copy.deepcopy(session.model)
+        theirs.zero_grad(set_to_none=True)
+        loss = session.accumulate_gradients(examples())
+        stage = PipelineStage(TorchStage(theirs), world.pp.index, world.pp.size, CPU)
+        schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=mean_loss, scale_grads=False)
+        batch, losses = whole_batch(world), []
+        ids = {"source_ids": batch.source_BS, "target_ids": batch.target_BT}
+        if session.stage.is_first:
+            schedule.step(batch.source_BS, **ids)
+        else:
+            schedule.step(target=batch.labels_BT, losses=losses, **ids)
+            check("loss", torch.tensor(loss, dtype=torch.float64), torch.stack(losses).sum().detach())
+        reference = dict(theirs.named_parameters())
+        for name, parameter in session.model.named_parameters():
+            check(name, parameter.grad, reference[name].grad)
+
+
+def data():
+    """The sharded optimizer against FSDP2 and torch.optim.AdamW."""
+    with open_world(this_place(micro_batches=1), CPU) as world:
+        session = Session(RECIPE, world)
+        model = single_device_model()
+        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+        matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+        vectors = [parameter for parameter in model.parameters() if parameter.dim() == 1]
+        train = RECIPE.train
+        optimizer = torch.optim.AdamW(
+            [{"params": matrices, "weight_decay": train.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
+            lr=LEARNING_RATE,
+            betas=(train.beta1, train.beta2),
+            eps=train.epsilon,
+        )
+        for step in range(STEPS):
+            session.train_step(examples(step), LEARNING_RATE)
+            [batch] = own_micro_batches(examples(step), world.place.layout, world.place.coordinate, CPU)
+            optimizer.zero_grad()
+            # FSDP2 averages gradients over the ranks, and each rank sees its own half of the sum.
+            (mean_loss(model(batch), batch.labels_BT) * world.dp.size).backward()
+            optimizer.step()
+        reference = dict(model.named_parameters())
+        for name, parameter in session.model.named_parameters():
+            check(name, parameter.detach(), full(reference[name]).detach())
+
+
+AXES = {
+    "tensor": ({"dp": 1, "mp": 2, "pp": 1, "micro_batches": 1}, tensor),
+    "pipeline": ({"dp": 1, "mp": 1, "pp": 2, "micro_batches": MICRO_BATCHES}, pipeline),
+    "data": ({"dp": 2, "mp": 1, "pp": 1, "micro_batches": 1}, data),
+}
+
+if __name__ == "__main__":
+    axes, oracle = AXES[sys.argv[1]]
+    fork_ranks(sys.argv[1], **axes, work=oracle)

@@ -1,0 +1,50 @@
+"""Fork the ranks of a layout from a process that imported the trainer once and runs no tensor operation itself."""
+
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+
+from launcher.core import env
+
+TIMEOUT_S = 240
+
+
+def fork_ranks(name: str, *, dp: int, mp: int, pp: int, micro_batches: int, work: Callable[[], None]) -> None:
+    """Run `work` in every rank and wait for all; the first that fails ends the others and this process."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    shared = {
+        env.WORLD_SIZE: dp * mp * pp,
+        env.MASTER_ADDR: "127.0.0.1",
+        env.MASTER_PORT: port,
+        env.TLAUNCH_DP: dp,
+        env.TLAUNCH_MP: mp,
+        env.TLAUNCH_PP: pp,
+        env.TLAUNCH_MICRO_BATCHES: micro_batches,
+    }
+    children = {_fork(work, {**shared, env.RANK: rank}): rank for rank in range(dp * mp * pp)}
+    while children:
+        child, status = os.wait()
+        rank = children.pop(child)
+        if status != 0:
+            for other in children:
+                os.kill(other, signal.SIGKILL)
+            sys.exit(f"{name}: rank {rank} ended with {os.waitstatus_to_exitcode(status)}")
+
+
+def _fork(work: Callable[[], None], variables: dict[str, object]) -> int:
+    child = os.fork()
+    if child == 0:
+        os.environ.update({name: str(value) for name, value in variables.items()})
+        signal.alarm(TIMEOUT_S)
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 - a child must never return into its parent's code
+            traceback.print_exc()
+            os._exit(1)
+        sys.stdout.flush()
+        os._exit(0)
+    return child

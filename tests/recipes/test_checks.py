@@ -1,0 +1,33 @@
+"""Layouts against the Transformer's sizes."""
+
+import pytest
+
+from launcher.core.errors import RefusedLayoutError
+from launcher.core.records import Layout
+from launcher.recipes.load import load_transformer
+from launcher.recipes.transformer.checks import check_layout
+
+
+@pytest.mark.parametrize(
+    ("settings", "layout", "message", "hint"),
+    [
+        ([], Layout(mp=3), "model.heads = 8 cannot be divided by mp = 3", "--mp can be 1, 2, 4, 8"),
+        (["model.feed_forward_dim=6"], Layout(mp=4), "model.feed_forward_dim = 6 cannot be divided by mp = 4", "1, 2"),
+        (["model.d_model=100"], Layout(), "model.d_model = 100 cannot be divided by model.heads = 8", "96 or 104"),
+        ([], Layout(pp=5), "2 encoder + 2 decoder = 4 layers", "--pp 4 at most"),
+        ([], Layout(dp=3), "train.batch_size = 64 cannot be divided by dp * micro batches = 3 * 1 = 3", "63 or 66"),
+        ([], Layout(dp=2, micro_batches=64), "dp * micro batches = 2 * 64 = 128", "train.batch_size=128"),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
+    """The numbers are put in, and the hint names values that fit."""
+    with pytest.raises(RefusedLayoutError) as refusal:
+        check_layout(load_transformer(None, settings), layout)
+
+    assert message in refusal.value.message
+    assert hint in refusal.value.hint
+
+
+def test_a_layout_that_fits_is_accepted():
+    """No complaint, no result."""
+    assert check_layout(load_transformer(None), Layout(dp=2, mp=2, pp=2, micro_batches=4)) is None

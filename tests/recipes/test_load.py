@@ -1,0 +1,84 @@
+"""Recipes from defaults, a file, and --set."""
+
+import pytest
+
+from launcher.core.errors import UnreadableError, UsageError
+from launcher.recipes.load import load_transformer
+from launcher.recipes.settings import all_settings
+from launcher.recipes.transformer.config import TransformerRecipe
+
+
+@pytest.fixture(name="config")
+def _config(tmp_path):
+    def write(text):
+        path = tmp_path / "my.toml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_without_a_file_the_defaults_hold():
+    """No configuration is needed to start."""
+    assert load_transformer(None) == TransformerRecipe()
+
+
+def test_a_setting_overrides_the_file_which_overrides_the_default(config):
+    """The closer to the hands, the stronger."""
+    recipe = load_transformer(config("[model]\nheads = 4\nd_model = 64\n"), ["model.heads=2", "data.direction=en_fr"])
+
+    assert (recipe.model.heads, recipe.model.d_model, recipe.data.direction) == (2, 64, "en_fr")
+
+
+def test_the_tutorial_is_packaged():
+    """The tutorial's sizes are found by name from any directory."""
+    model = load_transformer("recipes/transformer/tutorial.toml").model
+
+    assert (model.vocabulary_size, model.d_model, model.heads) == (20000, 128, 8)
+
+
+def test_an_unknown_file_lists_the_packaged_ones():
+    """A wrong name is answered with the right ones."""
+    with pytest.raises(UnreadableError) as error:
+        load_transformer("nowhere.toml")
+
+    assert "recipes/transformer/tutorial.toml" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("[model]\nd_modl = 3\n", "my.toml:2: there is no setting model.d_modl", "did you mean model.d_model?"),
+        ("[train]\n\nseed = 1\nsteps = -1\n", "my.toml:4: train.steps is -1, which is below 0", "train.steps is"),
+        ("[model]\nheads = '8'\n", "my.toml:2: model.heads is '8', but must be a whole number", "the default is"),
+        ("[model]\nheads = true\n", "my.toml:2: model.heads is True, but must be a whole number", "the default is"),
+        ("model.dropout = 1.0\n", "my.toml:1: model.dropout is 1.0, which is not below 1", "model.dropout is"),
+        ("[train]\nlearning_rate = nan\n", "my.toml:2: train.learning_rate is nan, which is not finite", "step size"),
+        ("[train]\nprecision = 'half'\n", "my.toml:2: train.precision is 'half', which is not one of", "float32"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_line(config, text, message, hint):
+    """File, line, what was read, why it is wrong, what to write."""
+    with pytest.raises(UsageError) as error:
+        load_transformer(config(text))
+
+    assert message in error.value.message
+    assert hint in error.value.hint
+
+
+def test_broken_toml_is_a_usage_error(config):
+    """The parser's own position is passed on."""
+    with pytest.raises(UsageError, match=r"this is not TOML: .*line 1"):
+        load_transformer(config("[model\n"))
+
+
+@pytest.mark.parametrize("text", ["train.seed", "=3"])
+def test_a_setting_needs_a_key_and_a_value(text):
+    """What is not KEY=VALUE is shown, with an example."""
+    with pytest.raises(UsageError, match="this is not KEY=VALUE"):
+        load_transformer(None, [text])
+
+
+def test_every_setting_says_what_it_means():
+    """No setting is left without words."""
+    assert all(field.metadata["bounds"].help for field in all_settings(TransformerRecipe).values())

@@ -1,0 +1,65 @@
+"""What each rank holds of the model."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.mesh.stages import split_into_stages
+from launcher.recipes.load import load_transformer
+from launcher.trainer.collectives import Group
+from launcher.trainer.initial import initial_weight
+from launcher.trainer.plan import keep_stage, part_bounds, placements
+from launcher.trainer.session import meta_model
+
+RECIPE = load_transformer(None, ["model.vocabulary_size=67"])
+
+
+@given(st.integers(1, 300), st.integers(1, 16))
+def test_parts_cover_all_rows_once(size, ranks):
+    """Parts follow each other without gap or overlap, and differ by at most one row."""
+    bounds = [part_bounds(size, Group(ranks=tuple(range(ranks)), index=index)) for index in range(ranks)]
+
+    assert [row for start, stop in bounds for row in range(start, stop)] == list(range(size))
+    assert max(stop - start for start, stop in bounds) - min(stop - start for start, stop in bounds) <= 1
+
+
+@pytest.mark.parametrize("mp", [2, 4, 8])
+@pytest.mark.parametrize("pp", [1, 2, 4])
+def test_the_parts_of_all_ranks_are_the_whole_model(mp, pp):
+    """Every element of every parameter is on some rank, sharded ones on exactly one."""
+    counted = {name: torch.zeros(parameter.shape) for name, parameter in meta_model(RECIPE).named_parameters()}
+    for stage in split_into_stages(RECIPE.model.encoder_layers, RECIPE.model.decoder_layers, pp):
+        for index in range(mp):
+            model = meta_model(RECIPE)
+            keep_stage(model, stage)
+            for name, placement in placements(model, Group(ranks=tuple(range(mp)), index=index)).items():
+                placement.part_of(counted[name]).add_(1)
+                assert placement.part_of(counted[name]).shape == placement.shape
+
+    for name, count in counted.items():
+        assert set(count.unique().tolist()) <= {1.0, float(mp)}, name
+        assert len(count.unique()) == 1, name
+
+
+def test_most_of_the_model_is_sharded():
+    """Under mp, only norms, positions and the biases behind a sum are held whole."""
+    placed = placements(meta_model(RECIPE), Group(ranks=(0, 1), index=0))
+    whole = {name for name, placement in placed.items() if placement.dim is None}
+
+    assert all(
+        name.endswith((
+            "norm.weight", "norm.bias", "position.weight", "output.bias", "contract.bias",
+        ))
+        for name in whole
+    )  # fmt: skip
+
+
+def test_initial_weights_depend_on_name_and_seed_alone():
+    """The same name and seed give the same tensor, another name or seed another one."""
+    shape = torch.Size((4, 6))
+    first = initial_weight("encoder.0.feed_forward.expand.weight", shape, 1)
+
+    assert torch.equal(first, initial_weight("encoder.0.feed_forward.expand.weight", shape, 1))
+    assert not torch.equal(first, initial_weight("encoder.1.feed_forward.expand.weight", shape, 1))
+    assert not torch.equal(first, initial_weight("encoder.0.feed_forward.expand.weight", shape, 2))

@@ -1,0 +1,78 @@
+"""A trained model as files."""
+
+import pytest
+import torch
+
+from launcher.core.errors import UnreadableError
+from launcher.recipes.load import load_transformer
+from launcher.trainer.collectives import ALONE
+from launcher.trainer.greedy import translate
+from launcher.trainer.model import BEGIN, END, Batch
+from launcher.trainer.pipeline import Links
+from launcher.trainer.saved import gather, load_model, save_model
+from launcher.trainer.session import Session
+from launcher.trainer.tokenizer import Tokenizer, train_tokenizer
+from launcher.trainer.world import World, place_from_environment
+
+SENTENCES = ["le chat noir dort", "the black cat sleeps"]
+RECIPE = load_transformer(None, ["model.vocabulary_size=300", "model.d_model=16", "train.seed=5"])
+
+
+@pytest.fixture(scope="module", name="session")
+def _session():
+    place = place_from_environment({}, micro_batches=1)
+    return Session(RECIPE, World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links()))
+
+
+@pytest.fixture(scope="module", name="tokenizer")
+def _tokenizer():
+    return Tokenizer(train_tokenizer(SENTENCES, 300))
+
+
+def test_a_model_read_back_computes_the_same(session, tokenizer, tmp_path):
+    """Weights, recipe and tokenizer survive, and nothing else is left beside them."""
+    weights = gather(session, dict(session.model.named_parameters()))
+    save_model(tmp_path / "model", weights, RECIPE, tokenizer, {"validation_loss": 1.5})
+
+    model, recipe, read_tokenizer = load_model(tmp_path / "model")
+    ids = torch.tensor([read_tokenizer.encode(SENTENCES)[0]])
+    batch = Batch(source_BS=ids, target_BT=ids, labels_BT=ids)
+
+    assert recipe == RECIPE
+    assert list(tmp_path.iterdir()) == [tmp_path / "model"]
+    torch.testing.assert_close(model(batch), session.model.eval()(batch), rtol=0, atol=0)
+
+
+def test_a_model_is_never_overwritten(tokenizer, tmp_path):
+    """An earlier model stays whole, and no half of the new one is left."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "precious").touch()
+
+    with pytest.raises(OSError, match="not empty"):
+        save_model(tmp_path / "model", {}, RECIPE, tokenizer, {})
+
+    assert [path.name for path in tmp_path.rglob("*")] == ["model", "precious"]
+
+
+def test_a_missing_file_is_named(tmp_path):
+    """A directory that is no model says which file it lacks."""
+    with pytest.raises(UnreadableError, match=r"model\.safetensors"):
+        load_model(tmp_path)
+
+
+@torch.no_grad()
+def test_greedy_search_takes_the_likeliest_token_each_time(session, tokenizer):
+    """Translations are those of a plain loop over the whole model, one sentence at a time."""
+    model = session.model.eval()
+
+    def plain(sentence):
+        source, target = torch.tensor([[*tokenizer.encode([sentence])[0], END]]), [BEGIN]
+        while len(target) <= 6 and END not in target:
+            read = torch.tensor([target])
+            logits = model(Batch(source_BS=source, target_BT=read, labels_BT=read))
+            target.append(int(logits[0, -1, : tokenizer.size].argmax()))
+        return tokenizer.decode(target)
+
+    translations = translate(model, tokenizer, SENTENCES, source_length=30, target_length=6)
+
+    assert translations == [plain(sentence) for sentence in SENTENCES]

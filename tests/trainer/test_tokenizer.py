@@ -1,0 +1,53 @@
+"""Byte-pair encoding, trained once and kept."""
+
+import pytest
+
+from launcher.core.errors import UsageError
+from launcher.trainer.model import BEGIN, END, PAD, UNKNOWN
+from launcher.trainer.tokenizer import Tokenizer, obtain_tokenizer, train_tokenizer
+
+SENTENCES = ["le chat noir dort", "the black cat sleeps", "où est l'école ?", "where is the school?"] * 5
+
+
+@pytest.fixture(scope="module", name="tokenizer")
+def _tokenizer():
+    return Tokenizer(train_tokenizer(SENTENCES, 320))
+
+
+@pytest.mark.parametrize("text", ["le chat noir dort", "où est l'école ?", "日本語 never seen"])
+def test_text_survives_encoding_and_decoding(tokenizer, text):
+    """Characters that training never saw fall back to bytes."""
+    [ids] = tokenizer.encode([text])
+
+    assert tokenizer.decode([*ids, END, 9]) == text
+    assert UNKNOWN not in ids
+    assert not {PAD, BEGIN, END} & set(ids)
+
+
+def test_a_small_corpus_yields_fewer_ids_than_asked_for():
+    """A vocabulary may be larger than what the corpus has pairs for."""
+    assert Tokenizer(train_tokenizer(SENTENCES, 20000)).size < 1000
+
+
+def test_a_vocabulary_too_small_for_the_characters_is_refused():
+    """The message names the setting to change."""
+    with pytest.raises(UsageError, match=r"model\.vocabulary_size = 50") as error:
+        train_tokenizer(SENTENCES, 50)
+
+    assert "--set model.vocabulary_size" in error.value.hint
+
+
+def test_the_cache_is_keyed_by_content(tmp_path):
+    """The same corpus and size are trained once; another corpus or size has its own file."""
+    first, kept_at = obtain_tokenizer(SENTENCES, vocabulary_size=320, corpus_digest="a", beside=tmp_path)
+    again, _ = obtain_tokenizer(iter(()), vocabulary_size=320, corpus_digest="a", beside=tmp_path)
+    obtain_tokenizer(SENTENCES, vocabulary_size=321, corpus_digest="a", beside=tmp_path)
+    obtain_tokenizer(SENTENCES, vocabulary_size=320, corpus_digest="b", beside=tmp_path)
+
+    assert first == again == kept_at.read_bytes()
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_training_is_deterministic():
+    """Two servers that train on the same corpus get the same tokenizer."""
+    assert train_tokenizer(SENTENCES, 320) == train_tokenizer(SENTENCES, 320)
