@@ -1,0 +1,40 @@
+# make demo    set up, and train the Transformer on eight ranks of one server
+# make test    set up, and run the tests
+# make check   what a change must pass: lint, format, types, import contracts, tests
+# make bench   the claims of the README, as ratios measured in one run
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+# Where no accelerator is present, a version of torch is installed that is also built for CPUs alone; point pip at your
+# CPU index (PIP_INDEX_URL or pip's configuration) if your default index serves builds with accelerator packages only.
+TORCH ?= $(if $(wildcard /dev/nvidia0 /dev/davinci0 /dev/kfd),torch,torch==2.13.0)
+
+.PHONY: demo test check lint bench clean
+
+demo: $(VENV)/installed-train
+	$(BIN)/tlaunch run --rank-table rank_tables/rank_table_8pcs.json --dp 2 --mp 2 --pp 2 --micro-batches 4
+
+test: $(VENV)/installed-test
+	$(BIN)/pytest
+
+check: lint test
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/installed-train
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV)
+
+$(VENV)/installed-%: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet "$(TORCH)"
+	$(BIN)/pip install --quiet --editable ".[$*]"
+	touch $@

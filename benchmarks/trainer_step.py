@@ -1,0 +1,140 @@
+"""One training step at dp=2 mp=2 pp=2: the trainer's own parts against torch's, in turn, in the same eight processes.
+
+Torch's side is DTensor tensor parallelism, FSDP2, Schedule1F1B and AdamW over the same model, batch and micro batches.
+Prints the ratio of medians, and of each pair of neighbouring rounds its least and greatest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn import functional
+
+from launcher.recipes.load import load_transformer
+from launcher.trainer.collectives import ALONE
+from launcher.trainer.data import Example, own_micro_batches
+from launcher.trainer.model import END, PAD, Batch
+from launcher.trainer.plan import apply_plan
+from launcher.trainer.session import Session, meta_model
+from launcher.trainer.world import open_world, this_place
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "programs"))
+from ranks import fork_ranks
+
+ROUNDS, STEPS_PER_ROUND, MICRO_BATCHES, LENGTH = 7, 3, 4, 24
+RECIPE = load_transformer(
+    None, ["model.dropout=0", "model.d_model=256", "model.feed_forward_dim=1024", "train.device=cpu"]
+)
+
+
+def examples() -> list[Example]:
+    """Sentences of one length: torch's pipeline cannot take others."""
+    numbers = random.Random(0)
+    words = range(4, RECIPE.model.vocabulary_size)
+    return [
+        Example([*numbers.choices(words, k=LENGTH), END], [*numbers.choices(words, k=LENGTH), END])
+        for _ in range(RECIPE.train.batch_size)
+    ]
+
+
+class TorchStage(torch.nn.Module):
+    """One stage with the calling convention of torch's pipeline."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *received: torch.Tensor, source_ids: torch.Tensor, target_ids: torch.Tensor) -> object:
+        streams = received if len(received) == 2 else None
+        return self.model(Batch(source_BS=source_ids, target_BT=target_ids, labels_BT=target_ids), streams)
+
+
+def styles(model: torch.nn.Module) -> dict[str, object]:
+    """DTensor's tensor-parallel plan of the same layers."""
+    found: dict[str, object] = {}
+    for name, _ in model.named_modules():
+        if name.endswith((".query", ".key", ".value", ".expand")):
+            found[name] = ColwiseParallel()
+        elif name.endswith((".output", ".contract")):
+            found[name] = RowwiseParallel()
+        elif name.endswith(".word"):
+            found[name] = RowwiseParallel(input_layouts=Replicate())
+        elif name == "head":
+            found[name] = ColwiseParallel(output_layouts=Replicate())
+    return found
+
+
+def torch_step(session: Session, pairs: list[Example]) -> Callable[[], None]:
+    """A function that takes one step with torch's parts."""
+    world, train = session.world, RECIPE.train
+    model = meta_model(RECIPE)
+    apply_plan(model, session.stage, ALONE, seed=1, device=world.device, dtype=torch.float32)
+    mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pp", "dp", "mp"))
+    parallelize_module(model, mesh["mp"], styles(model))
+    fully_shard(model, mesh=mesh["dp"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
+    layout = dataclasses.replace(world.place.layout, micro_batches=1)  # torch's schedule cuts the batch itself
+    [batch] = own_micro_batches(pairs, layout, world.place.coordinate, world.device)
+    ids = {"source_ids": batch.source_BS, "target_ids": batch.target_BT}
+
+    def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), ignore_index=PAD, label_smoothing=train.label_smoothing
+        )
+
+    stage = PipelineStage(TorchStage(model), world.pp.index, world.pp.size, world.device, group=mesh["pp"].get_group())
+    schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=loss)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        if session.stage.is_first:
+            schedule.step(batch.source_BS, **ids)
+        else:
+            schedule.step(target=batch.labels_BT, losses=[], **ids)
+        optimizer.step()
+
+    return step
+
+
+def timed(step: Callable[[], object], rounds: int) -> float:
+    dist.barrier()
+    started_s = time.perf_counter()
+    for _ in range(rounds):
+        step()
+    dist.barrier()
+    return (time.perf_counter() - started_s) / rounds
+
+
+def measure() -> None:
+    pairs = examples()
+    torch.set_num_threads(1)
+    with open_world(this_place(micro_batches=MICRO_BATCHES), torch.device("cpu")) as world:
+        session = Session(RECIPE, world)
+        ours, theirs = partial(session.train_step, pairs, 1e-4), torch_step(session, pairs)
+        timed(ours, 2), timed(theirs, 2)
+        seconds = [(timed(ours, STEPS_PER_ROUND), timed(theirs, STEPS_PER_ROUND)) for _ in range(ROUNDS)]
+        if world.place.global_rank == 0:
+            our_s, their_s = (statistics.median(column) for column in zip(*seconds, strict=True))
+            ratios = [theirs_s / ours_s for ours_s, theirs_s in seconds]
+            print(
+                f"step at dp=2 mp=2 pp=2, 8 processes: torch's parts take {their_s / our_s:.2f} times as long as the "
+                f"trainer's (pairs {min(ratios):.2f} to {max(ratios):.2f}; {their_s * 1e3:.0f} ms to {our_s * 1e3:.0f} ms)"
+            )
+
+
+if __name__ == "__main__":
+    fork_ranks("benchmark", dp=2, mp=2, pp=2, micro_batches=MICRO_BATCHES, work=measure)
