@@ -1,0 +1,7 @@
+"""Rank tables: read, check, explain, and write them. Importing this package does not load pydantic."""
+
+from launcher.rank_table.diagnostics import Problem, Severity
+from launcher.rank_table.read import TableReport, load_cluster, read_rank_table
+from launcher.rank_table.render import render_table
+
+__all__ = ["Problem", "Severity", "TableReport", "load_cluster", "read_rank_table", "render_table"]

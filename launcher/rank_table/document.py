@@ -1,0 +1,160 @@
+"""From the bytes of a file to JSON values with a line and a column for each of them."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from bisect import bisect_right
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, NamedTuple, NoReturn
+
+from launcher.rank_table.faults import Fault, mended
+from launcher.rank_table.locator import locate
+from launcher.rank_table.places import Place, Pointer, RepeatedKey
+from launcher.rank_table.scanner import Scanner
+
+_WIDE_MARKS = (
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
+_LONGEST_INTEGER = 19  # digits; beyond it HCCL's parser keeps a float, and so do we
+
+
+class Position(NamedTuple):
+    """Both from 1; columns count characters, a byte order mark is none."""
+
+    line: int
+    column: int
+
+
+class Document:
+    """A JSON text, what it says, and where.
+
+    `value` is what the text says, or would say without faults that can be overwritten in place; `checkable` tells
+    whether there is one. Faults and repeated keys are in file order.
+    """
+
+    def __init__(
+        self, text: str, value: Any, faults: Iterable[Fault], repeats: Iterable[RepeatedKey], *, checkable: bool
+    ) -> None:
+        self.text = text
+        self.value = value
+        self.faults = tuple(faults)
+        self.repeats = tuple(repeats)
+        self.checkable = checkable
+        self._scanned = text  # where `locate` looks: the text, mended when it had to be
+
+    def locate(self, pointers: Iterable[Pointer]) -> dict[Pointer, Place]:
+        """Where the values at `pointers` stand; pointers that lead nowhere are left out. One pass over the text."""
+        return locate(self._scanned, set(pointers), repeated_keys=bool(self.repeats))
+
+    def position(self, offset: int) -> Position:
+        line = bisect_right(self._line_starts, offset)
+        return Position(line, offset - self._line_starts[line - 1] + 1)
+
+    def line_text(self, line: int) -> str:
+        """Line `line` (from 1) without its end."""
+        starts = self._line_starts
+        end = starts[line] - 1 if line < len(starts) else len(self.text)
+        return self.text[starts[line - 1] : end].rstrip("\r")
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        starts = [0]
+        for line in self.text.split("\n")[:-1]:
+            starts.append(starts[-1] + len(line) + 1)
+        return starts
+
+
+def parse_document(data: bytes) -> Document:
+    """Read JSON as strictly as HCCL does, with faults instead of exceptions.
+
+    UTF-8, a byte order mark allowed. Faults that can be mended in place do not hide the rest. Text after the table is
+    a fault, although HCCL ignores it, because every other reader of the file stops there.
+    """
+    text, encoding_faults = _decode(data)
+    if encoding_faults and not text:
+        return Document(text, None, encoding_faults, (), checkable=False)
+    document = _parse(text)
+    document.faults = (*encoding_faults, *document.faults)
+    return document
+
+
+def _decode(data: bytes) -> tuple[str, list[Fault]]:
+    for mark, name in _WIDE_MARKS:
+        if data.startswith(mark):
+            return _wide(name)
+    if b"\0" in data[:4]:
+        return _wide("UTF-16 or UTF-32")
+    try:
+        return data.decode("utf-8-sig"), []
+    except UnicodeDecodeError as error:
+        # error.start counts from after a byte order mark, and so does the text that the fault points into.
+        body = data.removeprefix(codecs.BOM_UTF8)
+        offset = len(body[: error.start].decode("utf-8"))
+        message = f"byte 0x{body[error.start]:02X} is not UTF-8"
+        hint = "save the file as UTF-8; addresses and numbers need ASCII only"
+        return body.decode("utf-8", errors="replace"), [Fault("RT101", offset, 1, message, hint)]
+
+
+def _wide(name: str) -> tuple[str, list[Fault]]:
+    source = name.split(maxsplit=1)[0]
+    hint = f"convert it: iconv -f {source} -t UTF-8 table.json"
+    return "", [Fault("RT101", 0, 1, f"the file is encoded as {name}, HCCL reads UTF-8", hint)]
+
+
+def _parse(text: str) -> Document:
+    loaded = _Loader()
+    try:
+        value = loaded.load(text)
+    except (ValueError, RecursionError) as error:
+        return _diagnose(text, error)
+    if not loaded.repeated and "\\u" not in text:
+        return Document(text, value, (), (), checkable=True)
+    scanner = Scanner(text, max_depth=None).run()
+    return Document(text, value, scanner.faults, scanner.repeats, checkable=not scanner.faults)
+
+
+def _diagnose(text: str, error: Exception) -> Document:
+    scanner = Scanner(text).run()
+    faults = scanner.faults or [Fault("RT102", getattr(error, "pos", 0), 1, f"not JSON: {error}")]
+    if not (scanner.faults and scanner.mendable):
+        return Document(text, None, _in_order(faults), scanner.repeats, checkable=False)
+    repaired = mended(text, scanner.patches)
+    try:
+        value = _Loader().load(repaired)
+    except (ValueError, RecursionError):
+        return Document(text, None, _in_order(faults), scanner.repeats, checkable=False)
+    document = Document(text, value, _in_order(faults), scanner.repeats, checkable=True)
+    document._scanned = repaired  # noqa: SLF001  # same module, same class
+    return document
+
+
+def _in_order(faults: Iterable[Fault]) -> list[Fault]:
+    return sorted(faults, key=lambda fault: fault.offset)
+
+
+class _Loader:
+    """`json.loads`, strict, noticing whether any object repeats a key."""
+
+    def __init__(self) -> None:
+        self.repeated = False
+
+    def load(self, text: str) -> Any:
+        return json.loads(text, object_pairs_hook=self._object, parse_int=_integer, parse_constant=_refuse_constant)
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        self.repeated = self.repeated or len(members) != len(pairs)
+        return members
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _LONGEST_INTEGER else float(digits)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

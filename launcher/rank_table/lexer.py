@@ -1,0 +1,76 @@
+"""Cut text into the tokens of JSON, and into the things that people write where JSON has none."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+# Kinds of token beside the punctuation marks, which are their own kind.
+STRING = '"'
+SCALAR = "0"  # a number, true, false or null
+END = ""
+COMMENT = "comment"
+OPEN_COMMENT = "open comment"  # /* without */
+SINGLE_QUOTED = "'"
+ELLIPSIS = "..."
+WORD = "word"  # anything else that stands together
+BROKEN_STRING = "broken string"  # not closed on its line, or with something in it that JSON does not allow
+
+# Up to the first character that may not stand in a string. No nested repetition can match one text in two ways.
+_BODY = r'[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*'
+_TOKEN = re.compile(
+    rf"""[ \t\n\r]*(?:
+        (?P<punctuation>[{{}}\[\],:])
+      | (?P<string>"{_BODY}")
+      | (?P<scalar>(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)(?![^\s,:{{}}\[\]"/]))
+      | (?P<comment>//[^\n]*|\#[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)
+      | (?P<ellipsis>\.{{2,}}|…+)
+      | (?P<single>'[^'"\\\x00-\x1f]*')
+      | (?P<open_comment>/\*)
+      | (?P<word>[^\s,:{{}}\[\]"]+"?)
+    )""",
+    re.VERBOSE,
+)
+_KINDS = {
+    "string": STRING,
+    "scalar": SCALAR,
+    "comment": COMMENT,
+    "ellipsis": ELLIPSIS,
+    "single": SINGLE_QUOTED,
+    "open_comment": OPEN_COMMENT,
+    "word": WORD,
+}
+_BLANK = re.compile(r"[ \t\n\r]*")
+_STRING_BODY = re.compile(_BODY)
+
+
+class Token(NamedTuple):
+    kind: str
+    start: int
+    end: int
+
+
+def next_token(text: str, at: int) -> Token:
+    """The first token of `text` at or after `at`, blanks skipped. END at the end; never fails."""
+    match = _TOKEN.match(text, at)
+    if match is None:
+        return _odd_token(text, at)
+    group = match.lastgroup or ""
+    start, end = match.span(group)
+    return Token(text[start] if group == "punctuation" else _KINDS[group], start, end)
+
+
+def string_body_end(text: str, start: int) -> int:
+    """Where the string that opens at `start` stops being one: at its closing quote, or at what may not stand in it."""
+    match = _STRING_BODY.match(text, start + 1)
+    return match.end() if match else start + 1
+
+
+def _odd_token(text: str, at: int) -> Token:
+    """A broken string, the end, or a single character that is blank elsewhere but not in JSON."""
+    blank = _BLANK.match(text, at)
+    start = blank.end() if blank else at
+    if start == len(text):
+        return Token(END, start, start)
+    kind = BROKEN_STRING if text[start] == '"' else WORD
+    return Token(kind, start, start + 1)

@@ -1,0 +1,115 @@
+"""Find where given values stand in a text that is known to be JSON.
+
+The values come from `json.loads`, which runs in C but forgets positions; they are looked for only when a problem is to
+be shown. What was not asked for is stepped over by one regular expression, and the walk ends with the last find.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from typing import Any
+
+from launcher.rank_table.places import Place, Pointer
+
+_FOUND = -1  # the key under which a node of the trie holds its own pointer: no list index and no object key
+_BLANK = re.compile(r"[ \t\n\r]*")
+_SCALAR = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[^\s,\]}]+')
+_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{])|([\]}])')
+
+Trie = dict[str | int, Any]
+
+
+def locate(text: str, pointers: Collection[Pointer], *, repeated_keys: bool = False) -> dict[Pointer, Place]:
+    """The places of the values at `pointers`; pointers that lead nowhere are left out.
+
+    The last of several equal keys counts; say `repeated_keys` when there may be some, for then nothing may end early.
+    Recursion is as deep as the longest pointer, not as deep as the text.
+    """
+    if not pointers:
+        return {}
+    locator = _Locator(text, endless=repeated_keys)
+    locator.walk(_blank_end(text, 0), _trie(pointers), None, len(set(pointers)))
+    return locator.places
+
+
+class _Locator:
+    def __init__(self, text: str, *, endless: bool) -> None:
+        self.text = text
+        self.places: dict[Pointer, Place] = {}
+        self._endless = endless
+
+    def walk(self, at: int, wanted: Trie, key_at: int | None, goal: int) -> int:
+        """Go through the value at `at` until `goal` places are known in all; give where the value ends."""
+        opening = self.text[at]
+        is_container = opening in "{["
+        if _FOUND in wanted:
+            end = at + 1 if is_container else _scalar_end(self.text, at)
+            self.places[wanted[_FOUND]] = Place(key_at, at, end)
+        if opening == "{":
+            return self._members(at + 1, wanted, goal)
+        return self._items(at + 1, wanted, goal) if opening == "[" else _scalar_end(self.text, at)
+
+    def _members(self, at: int, wanted: Trie, goal: int) -> int:
+        while self._is_unfinished(goal) and self.text[at := _separator_end(self.text, at)] != "}":
+            key_end = _scalar_end(self.text, at)
+            key = _key_text(self.text[at:key_end])
+            value_at = _separator_end(self.text, key_end)
+            below = wanted.get(key)
+            at = self.walk(value_at, below, at, goal) if below is not None else _value_end(self.text, value_at)
+        return at + 1
+
+    def _items(self, at: int, wanted: Trie, goal: int) -> int:
+        index = 0
+        while self._is_unfinished(goal) and self.text[at := _separator_end(self.text, at)] != "]":
+            below = wanted.get(index)
+            at = self.walk(at, below, None, goal) if below is not None else _value_end(self.text, at)
+            index += 1
+        return at + 1
+
+    def _is_unfinished(self, goal: int) -> bool:
+        return self._endless or len(self.places) < goal
+
+
+def _trie(pointers: Collection[Pointer]) -> Trie:
+    """Nested dictionaries, name by name, with the pointer itself under _FOUND at its end."""
+    top: Trie = {}
+    for pointer in pointers:
+        node = top
+        for name in pointer:
+            node = node.setdefault(name, {})
+        node[_FOUND] = pointer
+    return top
+
+
+def _key_text(raw: str) -> str:
+    return str(json.loads(raw)) if "\\" in raw else raw[1:-1]
+
+
+def _separator_end(text: str, at: int) -> int:
+    """Past blanks and the comma or colon between them."""
+    at = _blank_end(text, at)
+    return _blank_end(text, at + 1) if text[at] in ",:" else at
+
+
+def _blank_end(text: str, at: int) -> int:
+    match = _BLANK.match(text, at)
+    return match.end() if match else at
+
+
+def _scalar_end(text: str, at: int) -> int:
+    match = _SCALAR.match(text, at)
+    return match.end() if match else at
+
+
+def _value_end(text: str, at: int) -> int:
+    """Past the value at `at`, whatever it holds."""
+    if text[at] not in "{[":
+        return _scalar_end(text, at)
+    depth = 0
+    for match in _BRACKET.finditer(text, at):
+        depth += (match.lastindex == 1) - (match.lastindex == 2)
+        if depth == 0:
+            return match.end()
+    return len(text)

@@ -1,0 +1,58 @@
+"""What only a 910 asks for: its servers are two rings of four devices. Silent for every other chip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.rank_table.catalogue import Finding, rule
+from launcher.rank_table.table import ServerRow, Table
+
+COUNTS = frozenset({1, 2, 4, 8})
+QUARTETS = frozenset(
+    map(
+        frozenset,
+        (
+            (0, 1, 2, 3),
+            (4, 5, 6, 7),
+            (0, 1, 4, 5),
+            (0, 2, 4, 6),
+            (0, 3, 4, 7),
+            (1, 2, 5, 6),
+            (1, 3, 5, 7),
+            (2, 3, 6, 7),
+        ),
+    )
+)
+
+
+@rule("RT341", "a number of devices that a 910 server cannot use")
+def device_count_odd(table: Table) -> Iterator[Finding]:
+    """A job uses 1, 2, 4 or 8 devices of a 910 server."""
+    for server in _servers(table):
+        if len(server.devices) not in COUNTS:
+            message = f"a 910 server is used with 1, 2, 4 or 8 devices, not {len(server.devices)}"
+            yield Finding(server.at("device"), message, "add or remove entries")
+
+
+@rule("RT342", "910 servers with different numbers of devices")
+def device_counts_differ(table: Table) -> Iterator[Finding]:
+    """A job uses the same number of devices on each 910 server."""
+    servers = _servers(table)
+    for server in servers[1:]:
+        if len(server.devices) != len(servers[0].devices):
+            message = f"this server has {len(server.devices)} devices, the first one {len(servers[0].devices)}"
+            yield Finding(server.at("device"), message, "use as many devices on each server")
+
+
+@rule("RT343", "four devices that a 910 server cannot join")
+def quartet_unconnected(table: Table) -> Iterator[Finding]:
+    """Four devices of a 910 server must form a ring: one of the two groups of four, or two pairs across them."""
+    for server in _servers(table):
+        ids = frozenset(device.device_id for device in server.devices if device.device_id is not None)
+        if len(server.devices) == 4 and len(ids) == 4 and max(ids) < 8 and ids not in QUARTETS:
+            message = f"devices {', '.join(map(str, sorted(ids)))} of a 910 server do not form a ring"
+            yield Finding(server.at("device"), message, "use 0 1 2 3, 4 5 6 7, or two pairs such as 0 1 4 5")
+
+
+def _servers(table: Table) -> tuple[ServerRow, ...]:
+    return tuple(server for server in table.servers if server.devices) if table.chip.is_910 else ()

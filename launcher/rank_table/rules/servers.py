@@ -1,0 +1,60 @@
+"""What a table says about itself and its servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.rank_table.catalogue import Finding, rule
+from launcher.rank_table.table import Table, read_decimal, text_at
+
+COMPLETED = "completed"
+SERVER_ID_LIMIT = 64  # characters; older versions of HCCL allow 127
+
+
+@rule("RT311", "the table is not completed", hccl_code="EI0004")
+def status_not_completed(table: Table) -> Iterator[Finding]:
+    """A table is written in steps on clouds, and `status` says when it is done.
+
+    HCCL reads the file again once a second until it says "completed", for up to 30 minutes, and then gives up.
+    tlaunch does not wait.
+    """
+    status = text_at(table.fields, "status")
+    if status is not None and status != COMPLETED:
+        message = f'status is "{status[:40]}": HCCL would wait up to 30 minutes for "{COMPLETED}"'
+        hint = f'write "{COMPLETED}" when the table is final, or wait for whoever writes it'
+        yield Finding(("status",), message, hint)
+
+
+@rule("RT312", "server_count differs from the number of servers")
+def server_count_differs(table: Table) -> Iterator[Finding]:
+    """`server_count` repeats the length of `server_list`, as a string; HCCL refuses a table where they differ."""
+    written, servers = text_at(table.fields, "server_count"), table.fields.get("server_list")
+    if written is not None and isinstance(servers, list) and read_decimal(written) != len(servers):
+        found = f"server_list has {len(servers)} {'entry' if len(servers) == 1 else 'entries'}"
+        yield Finding(("server_count",), f'server_count is "{written[:20]}", {found}', f'write "{len(servers)}"')
+
+
+@rule("RT313", "a server without a usable name", hccl_code=None)
+def server_id_unusable(table: Table) -> Iterator[Finding]:
+    """A server_id is any name of 1 to 64 characters; it need not be an address."""
+    for server in table.servers:
+        if server.server_id == "":
+            yield Finding(server.at("server_id"), "server_id is empty", "write the server's address or name")
+        elif server.server_id is not None and len(server.server_id.encode()) > SERVER_ID_LIMIT:
+            length = len(server.server_id.encode())
+            message = f"server_id has {length} bytes, HCCL allows {SERVER_ID_LIMIT}"
+            yield Finding(server.at("server_id"), message, "write a shorter name; it only has to be unique")
+
+
+@rule("RT314", "a server_id used twice")
+def server_id_repeated(table: Table) -> Iterator[Finding]:
+    """HCCL tells servers apart by server_id, compared as text. All devices of a server stand in one entry."""
+    first: dict[str, int] = {}
+    for server in table.servers:
+        if not server.server_id:
+            continue
+        earlier = first.setdefault(server.server_id, server.position)
+        if earlier != server.position:
+            message = f'server_id "{server.server_id[:64]}" is used twice'
+            hint = "write the other server's own address, or put the devices of one server into one entry"
+            yield Finding(server.at("server_id"), message, hint, ("server_list", earlier, "server_id"))

@@ -1,0 +1,271 @@
+"""One pass over a text that should be JSON: what is wrong with it, and which keys are repeated.
+
+Only for texts that `json.loads` refused, or in which it met a repeated key; all others never come here. The scanner keeps its own stack, so depth of nesting costs memory and no recursion, and looks at each character a fixed number
+of times.
+
+Broken text is not only refused: what can be mended by overwriting characters in place (a trailing comma, a comment, a
+missing comma where there is a blank) is noted as a `Patch` of the same length, so that the rest of the table can
+still be checked with every offset unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from launcher.rank_table import faults, lexer
+from launcher.rank_table.faults import Fault, Patch
+from launcher.rank_table.lexer import SCALAR, STRING, Token, next_token
+from launcher.rank_table.places import RepeatedKey
+
+MAX_DEPTH = 100  # a rank table of any format needs fewer than 15 levels
+_CLOSING = {"{": "}", "[": "]"}
+
+
+@dataclass
+class _Frame:
+    """A container that is still open."""
+
+    bracket: str
+    start: int
+    name: str | int  # its key or index in the container around it
+    key: str = ""  # of the member being read
+    count: int = 0
+    comma: int | None = None  # the comma after which nothing has come yet
+    seen: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def member(self) -> str | int:
+        """The name, in this container, of the value being read."""
+        return self.key if self.bracket == "{" else self.count
+
+
+class Scanner:
+    """Scan once with `run`, then read `repeats`, `faults` and `patches`."""
+
+    def __init__(self, text: str, *, max_depth: int | None = MAX_DEPTH) -> None:
+        self.text = text
+        self.repeats: list[RepeatedKey] = []
+        self.faults: list[Fault] = []
+        self.patches: list[Patch] = []
+        self.mendable = True  # the patches turn the text into JSON that says what was meant
+        self._max_depth = max_depth
+        self._done = False
+        self._last_end = 0  # of the token before the present one
+        self._frames = [_Frame("", 0, "")]
+        self._expect: Callable[[Token], None] = self._value  # what handles the next token
+
+    def run(self) -> Scanner:
+        """Scan the text to its end, or to the first fault that cannot be read over."""
+        at = 0
+        while not self._done:
+            token = next_token(self.text, at)
+            at = token.end
+            plain = self._odd.get(token.kind)
+            known = plain(self, token) if plain else token
+            if known is not None:
+                self._expect(known)
+                self._last_end = token.end
+        return self
+
+    # --- what may come next: each handler takes a token and says what handles the one after it ---
+
+    def _value(self, token: Token) -> None:
+        frame = self._frames[-1]
+        if token.kind in (STRING, SCALAR):
+            self._check_surrogates(token)
+            self._after_value()
+        elif token.kind in _CLOSING:
+            self._open(token)
+        elif token.kind == "]" and frame.bracket == "[":
+            self._close_after_comma(frame)
+        elif token.kind == "," and frame.bracket == "[":
+            self._needless_comma(token)
+        else:
+            self._refuse(token, f"a value is missing before {token.kind}")
+
+    def _key(self, token: Token) -> None:
+        frame = self._frames[-1]
+        if token.kind == STRING:
+            self._note_key(frame, token)
+            self._expect = self._colon
+        elif token.kind == "}":
+            self._close_after_comma(frame)
+        elif token.kind == ",":
+            self._needless_comma(token)
+        else:
+            self._refuse(token, f"a key is missing before {self.text[token.start : token.start + 1]}")
+
+    def _colon(self, token: Token) -> None:
+        if token.kind == ":":
+            self._expect = self._value
+        elif token.kind in (STRING, SCALAR, "{", "["):
+            self._missing(":", "the key and its value")
+            self._expect = self._value
+            self._value(token)
+        else:
+            self._refuse(token, f"a key has no value before {token.kind}")
+
+    def _comma(self, token: Token) -> None:
+        frame = self._frames[-1]
+        if token.kind == ",":
+            frame.comma = token.start
+            self._expect = self._entry
+        elif token.kind == _CLOSING[frame.bracket]:
+            self._close()
+        elif token.kind in ("}", "]", ":"):
+            what = "a key stands in a list" if token.kind == ":" else f"{token.kind} closes nothing here"
+            line = self.text.count("\n", 0, frame.start) + 1
+            self._stop(faults.still_open(token.start, what, frame.bracket, line, _CLOSING[frame.bracket]))
+        elif token.kind == lexer.END:
+            self._cut_off()
+        else:
+            self._missing(",", "two entries")
+            self._expect = self._entry
+            self._entry(token)
+
+    def _entry(self, token: Token) -> None:
+        """The start of the next entry of the container that is open."""
+        (self._key if self._frames[-1].bracket == "{" else self._value)(token)
+
+    def _end(self, token: Token) -> None:
+        if token.kind == lexer.END:
+            self._done = True
+        else:
+            self._stop(faults.text_after(token.start))
+
+    # --- containers and their members ---
+
+    def _open(self, token: Token) -> None:
+        if self._max_depth is not None and len(self._frames) > self._max_depth:
+            self._stop(faults.too_deep(token.start, self._max_depth))
+            return
+        self._frames.append(_Frame(token.kind, token.start, self._frames[-1].member))
+        self._expect = self._entry
+
+    def _close(self) -> None:
+        self._frames.pop()
+        self._after_value()
+
+    def _close_after_comma(self, frame: _Frame) -> None:
+        """A closing bracket where an entry could stand: fine when there is none yet, else a comma too many."""
+        if frame.comma is not None:
+            self.faults.append(faults.trailing_comma(frame.comma, _CLOSING[frame.bracket]))
+            self.patches.append(Patch(frame.comma, frame.comma + 1, " "))
+        self._close()
+
+    def _after_value(self) -> None:
+        frame = self._frames[-1]
+        frame.count += 1
+        frame.comma = None
+        self._expect = self._comma if frame.bracket else self._end
+
+    def _note_key(self, frame: _Frame, token: Token) -> None:
+        self._check_surrogates(token)
+        key = _key_text(self.text[token.start : token.end])
+        if key in frame.seen:
+            pointer = (*(inner.name for inner in self._frames[2:]), key)
+            self.repeats.append(RepeatedKey(pointer, frame.seen[key], token.start))
+        frame.seen.setdefault(key, token.start)
+        frame.key, frame.comma = key, None
+
+    # --- faults that are said and read over ---
+
+    def _comment(self, token: Token) -> None:
+        self.faults.append(faults.comment(token))
+        self._blank_out(token)
+
+    def _ellipsis(self, token: Token) -> None:
+        self.faults.append(faults.ellipsis(token))
+        self._blank_out(token)
+        self.mendable = False
+        self._frames[-1].comma = None  # commas around it are not worth a fault of their own
+        if self._expect == self._comma:
+            self._expect = self._entry
+
+    def _single_quoted(self, token: Token) -> Token:
+        self.faults.append(faults.single_quoted(self.text, token))
+        self.patches.append(Patch(token.start, token.end, f'"{self.text[token.start + 1 : token.end - 1]}"'))
+        return token._replace(kind=STRING)
+
+    def _word(self, token: Token) -> Token | None:
+        fault = faults.typographic(self.text, token)
+        if fault is None and self._expect in (self._value, self._key, self._entry):
+            self.faults.append(faults.unquoted(self.text, token))
+            self.mendable = False
+            return token._replace(kind=STRING)
+        self._stop(fault or faults.unexpected_word(self.text, token, self._expected()))
+        return None
+
+    def _open_comment(self, token: Token) -> None:
+        self._stop(faults.open_comment(token))
+
+    def _broken_string(self, token: Token) -> None:
+        self._stop(faults.broken_string(self.text, token))
+
+    _odd: dict[str, Callable[[Scanner, Token], Token | None]] = {  # noqa: RUF012  # never changed
+        lexer.COMMENT: _comment,
+        lexer.ELLIPSIS: _ellipsis,
+        lexer.SINGLE_QUOTED: _single_quoted,
+        lexer.WORD: _word,
+        lexer.OPEN_COMMENT: _open_comment,
+        lexer.BROKEN_STRING: _broken_string,
+    }
+
+    def _blank_out(self, token: Token) -> None:
+        self.patches.append(Patch(token.start, token.end, " " * (token.end - token.start)))
+
+    def _needless_comma(self, token: Token) -> None:
+        frame = self._frames[-1]
+        if frame.comma is not None or frame.count == 0:
+            self.faults.append(faults.needless_comma(token.start))
+        self._blank_out(token)
+
+    def _missing(self, mark: str, between: str) -> None:
+        at = self._last_end
+        self.faults.append(faults.missing(mark, at, between))
+        if self.text[at] in " \t\r\n":
+            self.patches.append(Patch(at, at + 1, mark))
+        else:
+            self.mendable = False
+
+    def _check_surrogates(self, token: Token) -> None:
+        """Half a surrogate pair is no character: Python lets it pass, HCCL's parser does not."""
+        raw = self.text[token.start : token.end]
+        if "\\u" in raw and any("\ud800" <= char <= "\udfff" for char in _key_text(raw)):
+            self.faults.append(faults.half_a_pair(token))
+            self.mendable = False
+
+    # --- faults after which guessing would say more than the text does ---
+
+    def _stop(self, fault: Fault) -> None:
+        self.faults.append(fault)
+        self._done, self.mendable = True, False
+
+    def _refuse(self, token: Token, what: str) -> None:
+        if token.kind == lexer.END:
+            self._cut_off()
+        else:
+            self._stop(faults.misplaced(what, token.start, self._expected()))
+
+    def _cut_off(self) -> None:
+        closings = "".join(_CLOSING[frame.bracket] for frame in reversed(self._frames[1:]))
+        self._stop(faults.cut_off(max(self._last_end - 1, 0), closings) if closings else faults.nothing())
+
+    def _expected(self) -> str:
+        if self._expect == self._colon:
+            return "expected a colon between key and value"
+        if self._expect == self._comma:
+            return "expected a comma, or the bracket that closes this list or object"
+        if self._expect == self._end:
+            return "expected the end of the file"
+        is_key = self._expect in (self._key, self._entry) and self._frames[-1].bracket == "{"
+        return "expected a key in double quotes" if is_key else "expected a value in double quotes, a list or an object"
+
+
+def _key_text(raw: str) -> str:
+    """What a string token says; a word that stands for a string says itself."""
+    if raw.startswith('"'):
+        return str(json.loads(raw)) if "\\" in raw else raw[1:-1]
+    return raw.strip("'")

@@ -1,0 +1,320 @@
+"""From a file to a cluster: formats, shape, records, errors, and what a person sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from launcher.core.errors import RefusedTableError, UnreadableError
+from launcher.core.records import Cluster, Device, Server
+from launcher.core.resources import data_dir
+from launcher.rank_table import Severity, load_cluster, read_rank_table, render_table
+from launcher.rank_table.formats import Format
+
+
+def codes(report):
+    return [problem.code for problem in report.problems]
+
+
+def test_cluster_has_devices_by_rank_and_servers_in_file_order(table, report):
+    """The records keep the file's order of servers and sort each server's devices by global rank."""
+    shuffled = table(2, 2)
+    shuffled["server_list"].reverse()
+    for server in shuffled["server_list"]:
+        server["device"].reverse()
+    found = report(shuffled)
+    assert [server.server_id for server in found.cluster.servers] == ["10.0.0.2", "10.0.0.1"]
+    assert found.cluster.servers[0] == Server(
+        "10.0.0.2", (Device(0, 2, "192.1.0.2"), Device(1, 3, "192.2.0.2")), "reserve"
+    )
+    assert found.cluster.source == found.path.absolute()
+
+
+@pytest.mark.parametrize("count", [2, 4, 8, 16])
+def test_samples_are_valid_for_every_chip_and_canonical(count):
+    """The tables that ship with tlaunch have no problem on any chip, and are written as `render_table` writes."""
+    path = data_dir("rank_tables") / f"rank_table_{count}pcs.json"
+    for chip in ("auto", "910", "a2", "a3", "300i"):
+        cluster, warnings = load_cluster(path, chip=chip)
+        assert warnings == ()
+        assert cluster.device_count == count
+    assert render_table(cluster) == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("broken", [1, 1.5, True, None, ["1"], {"1": "1"}])
+@pytest.mark.parametrize("key", ["version", "status", "server_count"])
+def test_strings_are_strings(key, broken, table, report):
+    """A number, even the right one, is refused where HCCL reads a string."""
+    wrong = {**table(), key: broken}
+    found = report(wrong)
+    assert codes(found) == ["RT205"]
+    assert found.problems[0].pointer == f"/{key}"
+    assert key in found.problems[0].message
+
+
+@pytest.mark.parametrize("key", ["device_id", "device_ip", "rank_id", "device_port"])
+def test_number_for_a_string_has_the_value_to_write(key, table, report):
+    """An integer for a string is shown at its place, and the hint puts quotes around it."""
+    wrong = table()
+    wrong["server_list"][0]["device"][1][key] = 1
+    found = report(wrong)
+    assert codes(found) == ["RT205"]
+    assert found.problems[0].pointer == f"/server_list/0/device/1/{key}"
+    assert found.problems[0].hint.startswith('write "1"')
+
+
+@pytest.mark.parametrize(
+    ("way", "key"),
+    [
+        ((), "version"),
+        ((), "status"),
+        ((), "server_list"),
+        (("server_list", 0), "server_id"),
+        (("server_list", 0), "device"),
+        (("server_list", 0, "device", 1), "device_id"),
+        (("server_list", 0, "device", 1), "rank_id"),
+    ],
+)
+def test_missing_key_is_shown_where_it_should_be(way, key, table, report):
+    """A missing key is reported at the object that lacks it, with an example."""
+    wrong = table()
+    holder = wrong
+    for part in way:
+        holder = holder[part]
+    del holder[key]
+    found = report(wrong)
+    assert codes(found) == ["RT204"]
+    assert found.problems[0].message == f"{key} is missing here"
+    assert found.problems[0].pointer == "".join(f"/{part}" for part in way)
+    assert f'"{key}"' in found.problems[0].hint
+
+
+def test_one_server_without_any_rank_is_no_rank_table(table, report):
+    """One device without a rank is what LLM-DataDist reads, and is called that."""
+    wrong = table(1, 1)
+    del wrong["server_list"][0]["device"][0]["rank_id"]
+    found = report(wrong)
+    assert (found.format, codes(found)) == (Format.LOCAL_RESOURCES, ["RT202"])
+
+
+@pytest.mark.parametrize("at", ["server_list", "device"])
+def test_empty_lists_are_refused(at, table, report):
+    """A table without servers, and a server without devices, is refused."""
+    wrong = table(1, 1)
+    holder = wrong if at == "server_list" else wrong["server_list"][0]
+    holder[at] = []
+    assert "RT206" in codes(report(wrong))
+
+
+@pytest.mark.parametrize("entry", [3, "server", None, []])
+def test_entries_are_objects(entry, table, report):
+    """Something else than an object in a list is refused, and the other entries are still checked."""
+    wrong = table(2, 1)
+    wrong["server_list"][0] = entry
+    wrong["server_list"][1]["device"][0]["device_ip"] = "10.*.*.*"
+    assert {"RT205", "RT331"} <= set(codes(report(wrong)))
+
+
+@pytest.mark.parametrize(
+    ("document", "code", "table_format"),
+    [
+        ({"version": "1.1"}, "RT202", Format.V1_1),
+        ({"version": "1.2"}, "RT202", Format.V1_2),
+        ({"version": "2.0"}, "RT202", Format.V2_0),
+        ({"group_list": []}, "RT202", Format.CLOUD),
+        ({"group_list": [], "deploy_mode": "lab"}, "RT202", Format.LAB),
+        ({"server_group_list": []}, "RT202", Format.GLOBAL_TABLE),
+        ({"version": "1.0", "cluster_list": []}, "RT202", Format.CROSS_CLUSTER),
+        ({"version": "1.2", "prefill_device_list": []}, "RT202", Format.DISAGGREGATED_PREFILL),
+        ({"version": "3.0"}, "RT203", None),
+        ([1], "RT201", None),
+        ("1.0", "RT201", None),
+        (None, "RT201", None),
+    ],
+)
+def test_other_formats_are_called_by_name(document, code, table_format, report):
+    """A document in a format that is not read is recognised, and refused with one problem that names it."""
+    found = report(document)
+    assert (codes(found), found.format, found.cluster) == ([code], table_format, None)
+    if table_format is not None:
+        assert table_format.value in found.problems[0].message
+
+
+def test_problems_come_in_file_order_and_all_at_once(table, report):
+    """A trailing comma hides neither the faults above it nor those below."""
+    wrong = table(2, 2)
+    wrong["server_list"][0]["device"][1]["rank_id"] = "7"
+    wrong["server_list"][1]["server_id"] = "10.0.0.1"
+    wrong["status"] = "waiting"
+    text = json.dumps(wrong, indent=2).replace("\n  ],", ",\n  ],")
+    found = report(text)
+    assert codes(found) == ["RT301", "RT314", "RT103", "RT311"]
+    assert [problem.line for problem in found.problems] == sorted(problem.line for problem in found.problems)
+    assert found.cluster is None
+
+
+def test_warnings_do_not_refuse(table, report):
+    """A table with warnings only gives a cluster."""
+    found = report({**table(), "note": "x"})
+    assert codes(found) == ["RT401"]
+    assert found.problems[0].severity is Severity.WARNING
+    assert found.cluster is not None
+
+
+def test_repeated_key_is_a_warning_and_the_last_one_counts(table, report):
+    """HCCL reads the last of two equal keys, and so does tlaunch, not without a word."""
+    text = json.dumps(table(1, 1), indent=2).replace('"server_id"', '"server_id": "other",\n      "server_id"')
+    found = report(text)
+    assert codes(found) == ["RT405"]
+    assert found.cluster.servers[0].server_id == "10.0.0.1"
+    assert found.problems[0].pointer == "/server_list/0/server_id"
+
+
+def test_name_without_json_is_a_warning(table, report):
+    """HCCL refuses a file by its name, so the name is worth a warning."""
+    found = report(table(), name="table.txt")
+    assert codes(found) == ["RT406"]
+    assert found.cluster is not None
+
+
+def test_rendered_problem_has_place_source_caret_and_hint(table, report):
+    """What a person sees: where, which code, the line itself, what to write."""
+    wrong = table(1, 2)
+    wrong["server_list"][0]["device"][1]["rank_id"] = "5"
+    found = report(wrong)
+    line = next(n for n, text in enumerate(found.document.text.split("\n"), 1) if '"rank_id": "5"' in text)
+    source = '          "rank_id": "5"'
+    column = source.index('"5"') + 1
+    gutter = " " * 5
+    assert found.render() == (
+        f"{found.path}:{line}:{column}: error[RT301]: rank_id 5 is outside 0 .. 1 (2 devices in this table)\n"
+        f"{line:>5} | {source}\n"
+        f"{gutter} | {' ' * (column - 1)}^^^\n"
+        f'{gutter} hint: write "1", which no device has\n'
+        f"{found.path}: 1 error"
+    )
+
+
+def test_terminal_controls_in_a_table_stay_harmless(table, report):
+    """No value of a table reaches the terminal with the power to move its cursor."""
+    wrong = table(1, 1)
+    wrong["server_list"][0]["device"][0]["device_ip"] = "\x1b[2J\u202e"
+    for ascii_only in (True, False):
+        shown = report(json.dumps(wrong, ensure_ascii=ascii_only)).render()
+        assert all(char.isprintable() or char == "\n" for char in shown)
+
+
+def test_caret_of_a_long_line_stays_in_view(table, report):
+    """In a table of one long line only the part around the fault is shown, with the caret under it."""
+    wrong = table(8, 8)
+    wrong["server_list"][5]["device"][3]["device_ip"] = "nowhere"
+    found = report(json.dumps(wrong))
+    _, source, caret, *_ = found.render().split("\n")
+    assert len(source) < 130
+    start = caret.index("^")
+    assert source[start : start + len('"nowhere"')] == '"nowhere"'
+
+
+def test_caret_stands_under_its_character_after_wide_ones(report, table):
+    """Characters that take two cells of a terminal move the caret by two."""
+    text = json.dumps(table(1, 1)).replace('"status"', '"状态": "x", "status"').replace("completed", "no")
+    found = report(text.replace('"version"', '\n"version"').replace('"状态"', '\n"状态"'))
+    problem = next(problem for problem in found.problems if problem.code == "RT311")
+    rendered = found.render().split("\n")
+    at = next(n for n, line in enumerate(rendered) if "RT311" in line)
+    assert rendered[at + 2].index("^") == rendered[at + 1].index('"no"') + 2
+    assert problem.width == len('"no"')
+
+
+def test_many_problems_are_shown_up_to_a_limit_and_counted(table, report):
+    """A table with a thousand faults does not fill the screen, and the count is right."""
+    wrong = table(1, 1)
+    wrong["server_list"][0]["device"] = [{"device_id": 1, "rank_id": 1}] * 500
+    found = report(wrong)
+    shown = found.render()
+    assert len(found.problems) == 1000
+    assert "... and 950 more" in shown
+    assert shown.endswith("1000 errors")
+
+
+def test_load_cluster_raises_with_everything_shown(table, tmp_path):
+    """A refused table is one error whose message shows every problem; its exit code is 3."""
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps({**table(), "status": "no", "server_count": "9"}))
+    with pytest.raises(RefusedTableError) as raised:
+        load_cluster(path)
+    assert "RT311" in str(raised.value)
+    assert "RT312" in str(raised.value)
+    assert raised.value.exit_code == 3
+
+
+def test_missing_file_names_the_tables_beside_it(tmp_path):
+    """A path that does not exist is unreadable, exit code 2, and the hint lists what is there."""
+    (tmp_path / "rank_table_8pcs.json").write_text("{}")
+    with pytest.raises(UnreadableError) as raised:
+        read_rank_table(tmp_path / "rank_table_8pc.json")
+    assert "rank_table_8pcs.json" in raised.value.hint
+    assert raised.value.exit_code == 2
+
+
+def test_directory_is_unreadable(tmp_path):
+    """A directory is no table."""
+    with pytest.raises(UnreadableError, match="is a directory"):
+        read_rank_table(tmp_path)
+
+
+def test_file_in_place_of_a_directory_is_unreadable(tmp_path):
+    """A path through a file is unreadable, with the system's own reason."""
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UnreadableError, match="Not a directory"):
+        read_rank_table(tmp_path / "file" / "table.json")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_file_without_permission_is_unreadable(tmp_path, table):
+    """A file that may not be read is unreadable, not refused."""
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(table()))
+    path.chmod(0)
+    with pytest.raises(UnreadableError, match="Permission denied"):
+        read_rank_table(path)
+
+
+def test_table_may_come_through_a_pipe(tmp_path, table):
+    """A named pipe, as a shell's <(...) makes, is read to its end."""
+    pipe = tmp_path / "table.json"
+    os.mkfifo(pipe)
+    text = json.dumps(table(2, 2))
+    writer = subprocess.Popen([sys.executable, "-c", f"open({str(pipe)!r}, 'w').write({text!r})"])
+    try:
+        assert read_rank_table(pipe).cluster.device_count == 4
+    finally:
+        assert writer.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        Cluster.local(3),
+        Cluster((Server('a "name"', (Device(7, 0),)),)),
+        Cluster((Server("b", (Device(0, 2, "fd00::1"),)), Server("a", (Device(5, 0, "fd00::2"), Device(1, 1, "fd00::3")), "é"))),
+    ],
+)  # fmt: skip
+def test_render_then_read_gives_the_same_cluster(cluster, tmp_path):
+    """A cluster written as a table and read again is the same cluster."""
+    path = tmp_path / "table.json"
+    path.write_text(render_table(cluster), encoding="utf-8")
+    again, _ = load_cluster(path)
+    assert replace(again, source=None) == cluster
+
+
+def test_importing_the_room_loads_no_pydantic():
+    """The package can be imported everywhere; pydantic is loaded when a table is read."""
+    program = "import sys, launcher.rank_table; print('pydantic' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"
