@@ -1,0 +1,125 @@
+"""Find, read and fingerprint pair files: what the trainer needs to know about a corpus."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.core.errors import UnreadableError, UsageError
+from launcher.corpus.files import DIRECTIONS, SPLITS, Direction, pair_file_name
+from launcher.corpus.text import read_lines
+
+MAKE_ONE = "`tlaunch data preprocess --fr FILE --en FILE --output DIR` makes one"
+BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The pair files of one direction. None where there is none."""
+
+    train: Path
+    valid: Path | None
+    test: Path | None
+
+
+def find_splits(path: Path, direction: str) -> Splits:
+    """The pair files of `direction` ("fr_en" or "en_fr") in the directory `path`; or `path` itself, if it is a file.
+
+    Raises:
+        UsageError: no such direction, or a file whose name says the other one.
+        UnreadableError: nothing there, or a directory without a training split.
+    """
+    chosen = _checked_direction(direction)
+    if path.is_file():
+        _refuse_other_direction(path, chosen)
+        return Splits(path, None, None)
+    if not path.is_dir():
+        raise UnreadableError(f"{path}: there is no such file or directory of sentence pairs", hint=MAKE_ONE)
+    train, valid, test = (_file_or_none(path / pair_file_name(chosen, split)) for split in SPLITS)
+    if train is None:
+        raise UnreadableError(
+            f"{path}: there is no {pair_file_name(chosen, 'train')} in this directory; it holds {_contents(path)}",
+            hint=MAKE_ONE,
+        )
+    return Splits(train, valid, test)
+
+
+def read_pairs(path: Path) -> list[tuple[str, str]]:
+    """Every (source, target) of a pair file, gzip or plain. Holds them all in memory.
+
+    Raises:
+        UnreadableError: missing, unreadable, not UTF-8, without pairs, or a line that is not two texts with one tab
+            between them.
+    """
+    pairs = [_pair(line, path, number) for number, line in enumerate(read_lines(path), start=1)]
+    if not pairs:
+        raise UnreadableError(f"{path}: no sentence pairs: the file is empty", hint=MAKE_ONE)
+    return pairs
+
+
+def content_digest(paths: Iterable[Path]) -> str:
+    """One SHA-256 (hexadecimal) for the bytes of all files in the given order, whatever their names. Streams.
+
+    Each file is digested by itself first, so that bytes that move from one file to the next change the result.
+
+    Raises:
+        UnreadableError: a file is missing or unreadable.
+    """
+    whole = hashlib.sha256()
+    for path in paths:
+        whole.update(_file_digest(path))
+    return whole.hexdigest()
+
+
+def _checked_direction(direction: str) -> Direction:
+    if direction not in DIRECTIONS:
+        raise UsageError(f"{direction}: there is no such direction", hint=f"one of {', '.join(DIRECTIONS)}")
+    return direction
+
+
+def _refuse_other_direction(path: Path, direction: Direction) -> None:
+    """Nothing fails when the columns are swapped, a model is just trained on the wrong task; so the name counts."""
+    other = next(candidate for candidate in DIRECTIONS if candidate != direction)
+    if path.name.startswith(f"wmt14.{other}."):
+        raise UsageError(
+            f"{path}: its name says {other}, but {direction} was asked for",
+            hint=f"use {path.with_name(path.name.replace(other, direction))}, or the direction {other}",
+        )
+
+
+def _file_or_none(path: Path) -> Path | None:
+    return path if path.is_file() else None
+
+
+def _contents(directory: Path, limit: int = 5) -> str:
+    try:
+        names = sorted(entry.name for entry in directory.iterdir())
+    except OSError as error:
+        return f"nothing that can be listed ({error.strerror})"
+    shown = ", ".join(names[:limit]) or "nothing"
+    return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
+
+
+def _pair(line: str, path: Path, number: int) -> tuple[str, str]:
+    source, *targets = line.split("\t")
+    if len(targets) != 1:
+        raise UnreadableError(
+            f"{path}:{number}: {len(targets)} tabs, but a pair is source, one tab, target", hint=MAKE_ONE
+        )
+    if not (source.strip() and targets[0].strip()):
+        empty = "target" if source.strip() else "source"
+        raise UnreadableError(f"{path}:{number}: the {empty} is empty", hint=MAKE_ONE)
+    return source, targets[0]
+
+
+def _file_digest(path: Path) -> bytes:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK_BYTES):
+                digest.update(block)
+    except OSError as error:
+        raise UnreadableError(f"{path}: cannot be read: {error.strerror}") from error
+    return digest.digest()

@@ -1,0 +1,81 @@
+"""The names of pair files, and how several of them are written: together or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Literal, TextIO
+
+from launcher.core.atomic import replacing
+from launcher.core.errors import UnreadableError, UsageError
+
+Direction = Literal["fr_en", "en_fr"]
+Split = Literal["train", "valid", "test"]
+DIRECTIONS: tuple[Direction, ...] = ("fr_en", "en_fr")
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+
+
+def pair_file_name(direction: Direction, split: Split) -> str:
+    """The training split goes by the tutorial's name, the others add theirs.
+
+    >>> pair_file_name("fr_en", "train"), pair_file_name("en_fr", "valid")
+    ('wmt14.fr_en.txt', 'wmt14.en_fr.valid.txt')
+    """
+    return f"wmt14.{direction}.txt" if split == "train" else f"wmt14.{direction}.{split}.txt"
+
+
+def pair_files(directory: Path, split: Split) -> tuple[Path, Path]:
+    """Both directions of one split: French-English, English-French."""
+    return (directory / pair_file_name("fr_en", split), directory / pair_file_name("en_fr", split))
+
+
+def write_pairs(pairs: Iterable[tuple[str, str]], french_english: TextIO, english_french: TextIO) -> None:
+    """Write (French, English) pairs to both directions, one a line, "source<TAB>target"."""
+    for french, english in pairs:
+        french_english.write(f"{french}\t{english}\n")
+        english_french.write(f"{english}\t{french}\n")
+
+
+def refuse_overwriting(paths: Iterable[Path]) -> None:
+    """Make sure that nothing is lost.
+
+    Raises:
+        UsageError: one of `paths` exists.
+    """
+    if existing := [path for path in paths if path.exists()]:
+        others = f", and {len(existing) - 1} more" if len(existing) > 1 else ""
+        raise UsageError(f"{existing[0]} exists already{others}", hint="--force replaces it, --output writes elsewhere")
+
+
+@contextmanager
+def replacing_together(paths: Sequence[Path]) -> Iterator[Sequence[TextIO]]:
+    """Give an open text file for each of `paths`; all take their names at the end, or none on any failure.
+
+    Everything that commonly fails (the writing, the disk, a directory in the way) fails before the first name
+    changes. Only a power cut or SIGKILL between two renames can leave one file new and the next one old.
+    Directories that are missing are made, and stay.
+
+    Raises:
+        UnreadableError: the directory or a file cannot be written.
+    """
+    try:
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_dir():
+                raise UnreadableError(f"{path}: cannot be written: it is a directory")
+        with ExitStack() as renames:
+            asides = [renames.enter_context(replacing(path)) for path in paths]
+            with ExitStack() as closing:
+                files = [closing.enter_context(aside.open("w", encoding="utf-8", newline="\n")) for aside in asides]
+                yield files
+                for file in files:
+                    file.flush()
+                    os.fsync(file.fileno())
+    except OSError as error:
+        directory = paths[0].parent
+        raise UnreadableError(
+            f"{directory}: cannot be written: {error.strerror}",
+            hint="choose a directory that exists or can be made, on a disk with room",
+        ) from error

@@ -1,0 +1,207 @@
+"""Make pair files from two languages: a WMT `.sgm` pair, or two plain texts aligned by line."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+
+from launcher.core.errors import RefusedError, UsageError
+from launcher.corpus.files import Split, pair_files, refuse_overwriting, replacing_together, write_pairs
+from launcher.corpus.sgm import SgmFile, read_sgm
+from launcher.corpus.text import normalised, read_lines
+
+DEFAULT_MAX_WORDS = 250
+SHOWN_MISSING = 5
+LANGUAGE_NAMES = {
+    "French": {"fr", "fra", "fre", "french", "francais", "français"},
+    "English": {"en", "eng", "english", "anglais"},
+}
+
+Sides = tuple[str | None, str | None]  # French, English; None where the partner is missing
+
+
+@dataclass(frozen=True)
+class Preprocessed:
+    """What became of two files. `kept + sum(dropped.values())` is the number of pairs that were looked at."""
+
+    written: tuple[Path, ...]
+    kept: int
+    dropped: Mapping[str, int]  # reason -> pairs; reasons without pairs are left out
+    missing: tuple[str, ...]  # the first few segments without a partner, one sentence each
+    warnings: tuple[str, ...]  # what the files say about themselves and contradicts the options
+
+    def __str__(self) -> str:
+        """One line: kept, dropped and why."""
+        dropped = sum(self.dropped.values())
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.dropped.items())
+        return f"kept {self.kept:,} of {self.kept + dropped:,} pairs" + (f"; dropped: {reasons}" if dropped else "")
+
+
+def preprocess(
+    *,
+    fr: Path,
+    en: Path,
+    output: Path,
+    split: Split = "train",
+    max_words: int = DEFAULT_MAX_WORDS,
+    force: bool = False,
+) -> Preprocessed:
+    """Write both directions of `split` below `output`, both or neither.
+
+    Pairs of `.sgm` files are matched by doc id and segment id, other files line by line; both streams and remembers
+    only a digest of each pair of the training split, whose exact repetitions are dropped. Validation and test sets
+    keep their repetitions, so that scores on them stay comparable. `max_words` counts blanks-separated words.
+
+    Raises:
+        UsageError: the same file twice, one `.sgm` and one plain text, or files that exist and no `force`.
+        UnreadableError: an input that cannot be read or an output that cannot be written.
+        RefusedError: unequal numbers of lines, or no pair left.
+    """
+    _refuse_mixture(fr, en)
+    written = pair_files(output, split)
+    if not force:
+        refuse_overwriting(written)
+    source = _SgmPair(read_sgm(fr), read_sgm(en)) if _is_sgm(fr) else _TextPair(fr, en)
+    sieve = _Sieve(max_words, keeps_duplicates=split != "train")
+    with replacing_together(written) as files:
+        write_pairs(sieve.sifted(source.pairs()), *files)
+        if not sieve.kept:
+            raise RefusedError(
+                f"{fr} and {en}: no pair is left of {sum(sieve.dropped.values())}: {_counts(sieve.dropped)}",
+                hint="do both files belong to the same set, with the same doc and seg ids?" if _is_sgm(fr) else None,
+            )
+    return Preprocessed(written, sieve.kept, dict(sieve.dropped), source.missing(), source.warnings())
+
+
+@dataclass(frozen=True)
+class _TextPair:
+    fr: Path
+    en: Path
+
+    def pairs(self) -> Iterator[Sides]:
+        both = zip_longest(_text_lines(self.fr), _text_lines(self.en))
+        for number, (french, english) in enumerate(both, start=1):
+            if french is None or english is None:
+                shorter, longer = number - 1, number + sum(1 for _ in both)
+                fr_count, en_count = (shorter, longer) if french is None else (longer, shorter)
+                raise RefusedError(
+                    f"{self.fr} has {fr_count} lines, but {self.en} has {en_count}: they cannot be aligned by line",
+                    hint="line N of one file must be the translation of line N of the other",
+                )
+            yield french, english
+
+    def missing(self) -> tuple[str, ...]:
+        return ()
+
+    def warnings(self) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class _SgmPair:
+    fr: SgmFile
+    en: SgmFile
+
+    def pairs(self) -> Iterator[Sides]:
+        """In the order of the French file, then what only the English file has."""
+        for key, segment in self.fr.segments.items():
+            yield segment.text, self.en.segments[key].text if key in self.en.segments else None
+        for key, segment in self.en.segments.items():
+            if key not in self.fr.segments:
+                yield None, segment.text
+
+    def missing(self) -> tuple[str, ...]:
+        lonely = [
+            f"doc {segment.doc_id} seg {segment.segment_id} ({one.path}:{segment.line}) has no partner in {other.path}"
+            for one, other in ((self.fr, self.en), (self.en, self.fr))
+            for key, segment in one.segments.items()
+            if key not in other.segments
+        ]
+        return tuple(lonely[:SHOWN_MISSING])
+
+    def warnings(self) -> tuple[str, ...]:
+        stated = [
+            f"{file.path} says that its language is {file.language}, but it was given as the {wanted} side"
+            for file, wanted in ((self.fr, "French"), (self.en, "English"))
+            if file.language is not None and _language_code(file.language) not in LANGUAGE_NAMES[wanted]
+        ]
+        if self.fr.set_id and self.en.set_id and self.fr.set_id != self.en.set_id:
+            stated.append(f"{self.fr.path} is of set {self.fr.set_id}, but {self.en.path} is of set {self.en.set_id}")
+        return tuple(stated)
+
+
+@dataclass
+class _Sieve:
+    """Keeps good pairs and counts the others by reason."""
+
+    max_words: int
+    keeps_duplicates: bool
+    kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    _seen: set[bytes] = field(default_factory=set)
+
+    def sifted(self, pairs: Iterator[Sides]) -> Iterator[tuple[str, str]]:
+        for french, english in pairs:
+            if french is None or english is None:
+                self.dropped["missing partner"] += 1
+                continue
+            pair = (normalised(french), normalised(english))
+            if reason := self._objection(pair):
+                self.dropped[reason] += 1
+            else:
+                self.kept += 1
+                yield pair
+
+    def _objection(self, pair: tuple[str, str]) -> str | None:
+        if not all(pair):
+            return "empty side"
+        if any(len(text.split(" ")) > self.max_words for text in pair):
+            return f"longer than {self.max_words} words"
+        if not self.keeps_duplicates and self._is_repeated(pair):
+            return "duplicate"
+        return None
+
+    def _is_repeated(self, pair: tuple[str, str]) -> bool:
+        digest = hashlib.blake2b("\t".join(pair).encode(), digest_size=12).digest()
+        repeated = digest in self._seen
+        self._seen.add(digest)
+        return repeated
+
+
+def _text_lines(path: Path) -> Iterator[str]:
+    """The lines of a plain text, which must not be markup: tags as sentences would train without complaint."""
+    for number, line in enumerate(read_lines(path), start=1):
+        if number == 1 and re.match(r"\s*<(srcset|refset|tstset|mteval|doc|\?xml|!doctype)\b", line, re.IGNORECASE):
+            raise UsageError(
+                f"{path}:1: this is markup, not plain text: {line.strip()[:60]}", hint="name the file .sgm if it is one"
+            )
+        yield line
+
+
+def _is_sgm(path: Path) -> bool:
+    return path.name.lower().removesuffix(".gz").endswith((".sgm", ".sgml"))
+
+
+def _refuse_mixture(fr: Path, en: Path) -> None:
+    if fr.exists() and en.exists() and fr.samefile(en):
+        raise UsageError(f"{fr}: the French and the English side are the same file")
+    if _is_sgm(fr) != _is_sgm(en):
+        sgm, plain = (fr, en) if _is_sgm(fr) else (en, fr)
+        raise UsageError(
+            f"{sgm} is .sgm, but {plain} is plain text: their sentences cannot be matched",
+            hint="give two .sgm files of one set, or two texts with the same number of lines",
+        )
+
+
+def _language_code(stated: str) -> str:
+    """The language without the region: "fr-FR" is "fr"."""
+    return re.split("[-_]", stated.lower())[0]
+
+
+def _counts(dropped: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()) or "both files are empty"

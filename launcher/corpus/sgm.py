@@ -1,0 +1,178 @@
+"""Read the `.sgm` files of the WMT and IWSLT evaluations.
+
+They are SGML by name and tag soup by nature: bare `&` and `<` beside entities, tags in either case, attributes with
+any quotes or none, several sets in a file. An XML parser refuses them and an HTML parser takes `AT&T` or `a <b` for
+markup; so only the tags that carry structure are looked for, and whatever else stands in a segment is its text.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import unescape
+from html.entities import html5
+from pathlib import Path
+
+from launcher.core.errors import UnreadableError
+from launcher.corpus.text import normalised, read_lines
+
+# A well-formed tag (attributes only as NAME=VALUE, so "a <b and c> d" stays text), a comment, a declaration; or the
+# start of a structural tag that is not well formed, which would otherwise lose a sentence in silence.
+MARKUP = re.compile(
+    r"""<!--.*?-->
+    |<[!?][^>]*>
+    |<(?P<close>/?)(?P<name>[A-Za-z][\w:.-]*)
+     (?P<attributes>(?:\s+[\w:.-]+\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'<>]+))*)\s*/?>
+    |(?P<broken></?(?:doc|seg|srcset|refset|tstset)(?![\w:.-]))""",
+    re.DOTALL | re.VERBOSE | re.IGNORECASE,
+)
+ATTRIBUTE = re.compile(r"""([\w:.-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'<>]+))""")
+ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
+
+Key = tuple[str, str]  # doc id, segment id
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One sentence of a document: entities resolved, whitespace normalised, possibly empty."""
+
+    doc_id: str
+    segment_id: str
+    text: str
+    line: int  # of its opening tag, from 1
+
+
+@dataclass(frozen=True)
+class SgmFile:
+    """What one file says. Invariant: `segments` is not empty and in the order of the file."""
+
+    path: Path
+    segments: Mapping[Key, Segment]
+    language: str | None  # of the text, as written: "fr", "French"; None where the file says "any" or nothing
+    set_id: str | None
+
+
+def read_sgm(path: Path) -> SgmFile:
+    """Every segment of `path` (gzip or plain) by doc id and segment id.
+
+    A doc or segment without an id goes by its place: "#1", "#2", ...
+
+    Raises:
+        UnreadableError: missing, unreadable, not UTF-8, a damaged tag, a segment left open, the same segment
+            twice, or no segment at all; always with the line.
+    """
+    reading = _Reading(path, "\n".join(read_lines(path)))
+    for markup in MARKUP.finditer(reading.text):
+        reading.take(markup)
+    return reading.finished()
+
+
+class _Reading:
+    """Where the reader stands between two tags."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path = path
+        self.text = text
+        self.segments: dict[Key, Segment] = {}
+        self.language: str | None = None
+        self.set_id: str | None = None
+        self._newlines = [found.start() for found in re.finditer("\n", text)]
+        self._doc_count = 0
+        self._doc_id = "#0"  # segments before any <doc>
+        self._segment_count = 0  # in this doc
+        self._open: tuple[str, int, int] | None = None  # segment id, where its tag starts, where its text starts
+
+    def take(self, markup: re.Match[str]) -> None:
+        if markup["broken"]:
+            raise self._error(
+                markup.start(),
+                f"{markup['broken']} begins a tag that has no proper end",
+                hint="look for a missing quote or >; a < that belongs to the text is written &lt;",
+            )
+        name, closes = (markup["name"] or "").lower(), bool(markup["close"])
+        if name == "seg":
+            (self._close_segment if closes else self._open_segment)(markup)
+        elif name == "doc":
+            self._refuse_open_segment(markup)
+            if not closes:
+                self._begin_doc(_attributes(markup))
+        elif name in {"srcset", "refset", "tstset"} and not closes:
+            self._begin_set(name, _attributes(markup))
+
+    def finished(self) -> SgmFile:
+        if self._open is not None:
+            segment_id, start, _ = self._open
+            raise self._error(start, f"<seg> {segment_id} is never closed", hint="is the file cut off?")
+        if not self.segments:
+            raise UnreadableError(
+                f"{self.path}:{len(self._newlines) + 1}: no <seg> up to this last line",
+                hint="an .sgm file holds <doc>s with <seg id=...> sentences; a text file is named .txt or .fr/.en",
+            )
+        return SgmFile(self.path, self.segments, self.language, self.set_id)
+
+    def _begin_set(self, name: str, attributes: dict[str, str]) -> None:
+        """A source set's language is `srclang`; references and translations state theirs as `trglang`."""
+        language = attributes.get("srclang" if name == "srcset" else "trglang", "any")
+        self.language = self.language or (None if language.lower() == "any" else language)
+        self.set_id = self.set_id or attributes.get("setid")
+
+    def _begin_doc(self, attributes: dict[str, str]) -> None:
+        self._doc_count += 1
+        self._segment_count = 0
+        self._doc_id = attributes.get("docid") or f"#{self._doc_count}"
+
+    def _open_segment(self, markup: re.Match[str]) -> None:
+        self._refuse_open_segment(markup)
+        self._segment_count += 1
+        segment_id = _attributes(markup).get("id") or f"#{self._segment_count}"
+        self._open = (segment_id, markup.start(), markup.end())
+
+    def _close_segment(self, markup: re.Match[str]) -> None:
+        if self._open is None:
+            raise self._error(markup.start(), "</seg> closes a segment that was never opened")
+        segment_id, start, text_start = self._open
+        key = (self._doc_id, segment_id)
+        if earlier := self.segments.get(key):
+            raise self._error(
+                start,
+                f"doc {self._doc_id} has a second seg {segment_id}; the first is on line {earlier.line}",
+                hint="keep one reference per file: pairs are matched by doc id and seg id",
+            )
+        self.segments[key] = Segment(*key, _plain(self.text[text_start : markup.start()]), self._line(start))
+        self._open = None
+
+    def _refuse_open_segment(self, markup: re.Match[str]) -> None:
+        if self._open is not None:
+            segment_id, start, _ = self._open
+            raise self._error(
+                markup.start(),
+                f"{markup[0]} comes before the </seg> of seg {segment_id} on line {self._line(start)}",
+            )
+
+    def _line(self, position: int) -> int:
+        return bisect_left(self._newlines, position) + 1
+
+    def _error(self, position: int, message: str, hint: str | None = None) -> UnreadableError:
+        return UnreadableError(f"{self.path}:{self._line(position)}: {message}", hint=hint)
+
+
+def _attributes(markup: re.Match[str]) -> dict[str, str]:
+    """Names in lower case; values resolved, and stripped of the blanks that some sets carry inside their quotes."""
+    return {
+        name.lower(): _resolved(double or single or bare).strip()
+        for name, double, single, bare in ATTRIBUTE.findall(markup["attributes"])
+    }
+
+
+def _plain(body: str) -> str:
+    """A segment's text: stray markup taken out first, so that a resolved `&lt;b&gt;` stays."""
+    return normalised(_resolved(MARKUP.sub(" ", body)))
+
+
+def _resolved(text: str) -> str:
+    """Resolve `&name;` and `&#number;` once. Unknown names and bare `&` stay, unlike in `html.unescape`."""
+    return ENTITY.sub(
+        lambda entity: unescape(entity[0]) if entity[0][1] == "#" else html5.get(entity[0][1:], entity[0]), text
+    )

@@ -1,0 +1,113 @@
+"""`tlaunch data` as a person types it."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from launcher.cli.data import data
+from launcher.core.errors import RefusedError, TlaunchError, UnreadableError, UsageError
+from launcher.corpus import preprocess, sample
+from launcher.corpus.dataset import read_pairs
+
+
+def tlaunch_data(*arguments):
+    result = CliRunner().invoke(data, [str(argument) for argument in arguments])
+    if isinstance(result.exception, TlaunchError):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def texts(tmp_path):
+    fr, en = tmp_path / "in.fr", tmp_path / "in.en"
+    fr.write_text("un\nun\ndeux\n")
+    en.write_text("one\none\ntwo\n")
+    return ("--fr", fr, "--en", en)
+
+
+def test_preprocess_prints_paths_and_tells_counts(tmp_path, texts):
+    """Standard output holds the written paths alone; the summary with its reasons is on standard error."""
+    result = tlaunch_data("preprocess", *texts, "--output", tmp_path / "out")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [str(tmp_path / "out" / f"wmt14.{way}.txt") for way in ("fr_en", "en_fr")]
+    assert result.stderr == "kept 2 of 3 pairs; dropped: 1 duplicate\n"
+
+
+def test_preprocess_tells_warnings_and_missing_partners(tmp_path):
+    """What contradicts the options and what has no partner is on standard error, the long list cut with its count."""
+    fr, en = tmp_path / "in.fr.sgm", tmp_path / "in.en.sgm"
+    segments = "".join(f"<seg id={number}>mot</seg>\n" for number in range(9))
+    fr.write_text(f"<refset trglang='de'><doc docid=d>\n{segments}</doc>")
+    en.write_text("<doc docid=d><seg id=0>word</seg></doc>")
+    result = tlaunch_data("preprocess", "--fr", fr, "--en", en, "--split", "test", "--output", tmp_path)
+    lines = result.stderr.splitlines()
+    assert lines[0].startswith("warning: ")
+    assert "is de, but it was given as the French side" in lines[0]
+    assert [line.startswith("missing partner: doc d seg ") for line in lines[1:6]] == [True] * 5
+    assert lines[6:] == ["missing partner: ... and 3 more", "kept 1 of 9 pairs; dropped: 8 missing partner"]
+
+
+def test_sample_writes_what_was_asked_for(tmp_path):
+    """Sizes and seed are the options'; the paths on standard output exist."""
+    result = tlaunch_data("sample", "--output", tmp_path, "--train", 30, "--valid", 5, "--test", 7, "--seed", 3)
+    assert result.stderr == "drew 30 training, 5 validation and 7 test pairs, seed 3\n"
+    assert sorted(result.stdout.splitlines()) == sorted(str(path) for path in tmp_path.iterdir())
+    assert len(read_pairs(tmp_path / "wmt14.en_fr.test.txt")) == 7
+
+
+@pytest.mark.parametrize("command", ["preprocess", "sample"])
+def test_nothing_is_overwritten_unless_forced(tmp_path, texts, command):
+    """A second run is refused and changes nothing; with --force it replaces."""
+    arguments = (command, *(texts if command == "preprocess" else ("--train", 4)), "--output", tmp_path / "out")
+    tlaunch_data(*arguments)
+    kept = tmp_path / "out" / "wmt14.fr_en.txt"
+    kept.write_text("mine\tmien\n")
+    with pytest.raises(UsageError, match="exists already"):
+        tlaunch_data(*arguments)
+    assert kept.read_text() == "mine\tmien\n"
+    assert tlaunch_data(*arguments, "--force").exit_code == 0
+    assert kept.read_text() != "mine\tmien\n"
+
+
+def test_errors_reach_the_entry_point(tmp_path, texts):
+    """Missing files and unequal counts come out as errors of the one tree, which own their exit codes."""
+    with pytest.raises(UnreadableError, match="No such file"):
+        tlaunch_data("preprocess", "--fr", tmp_path / "none", "--en", texts[3], "--output", tmp_path / "out")
+    texts[3].write_text("one\n")
+    with pytest.raises(RefusedError, match=r"has 3 lines, but .* has 1"):
+        tlaunch_data("preprocess", *texts, "--output", tmp_path / "out")
+
+
+@pytest.mark.parametrize("wrong", [("--split", "dev"), ("--max-words", "0"), ()])
+def test_wrong_options_end_with_2(tmp_path, texts, wrong):
+    """An unknown split, a senseless limit, or no output."""
+    output = ("--output", tmp_path) if wrong else ()
+    assert tlaunch_data("preprocess", *texts, *output, *wrong).exit_code == 2
+
+
+@pytest.mark.parametrize("command", ["preprocess", "sample"])
+def test_help_has_an_example_whose_lines_are_kept(command):
+    """The example can be copied from the help."""
+    shown = tlaunch_data(command, "--help").stdout
+    assert f"Example:\n    tlaunch data {command} " in shown
+
+
+def test_defaults_are_those_of_the_library():
+    """What the help promises is what the functions would do by themselves."""
+    options = {option.name: option.default for option in data.commands["sample"].params}
+    defaults = inspect.signature(sample.write_sample).parameters
+    assert all(options[name] == defaults[name].default for name in ("train", "valid", "test", "seed"))
+    limit = next(option for option in data.commands["preprocess"].params if option.name == "max_words")
+    assert limit.default == preprocess.DEFAULT_MAX_WORDS
+
+
+def test_help_loads_no_corpus_code():
+    """The command module is light: the corpus room is loaded by the command that needs it."""
+    program = "import sys, launcher.cli.data; print([name for name in sys.modules if 'launcher.corpus' in name])"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout == "[]\n"

@@ -1,0 +1,99 @@
+"""What the trainer asks of a corpus."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from launcher.core.errors import UnreadableError, UsageError
+from launcher.corpus.dataset import Splits, content_digest, find_splits, read_pairs
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    for name in ("wmt14.fr_en.txt", "wmt14.fr_en.valid.txt", "wmt14.en_fr.txt"):
+        (tmp_path / name).write_text("a\tb\n")
+    return tmp_path
+
+
+def test_a_directory_gives_the_splits_it_has(corpus):
+    """Each direction finds its own files; splits without a file are None."""
+    assert find_splits(corpus, "fr_en") == Splits(corpus / "wmt14.fr_en.txt", corpus / "wmt14.fr_en.valid.txt", None)
+    assert find_splits(corpus, "en_fr") == Splits(corpus / "wmt14.en_fr.txt", None, None)
+
+
+def test_a_file_is_its_own_training_split(tmp_path):
+    """One pair file of any name is enough."""
+    file = tmp_path / "mine.tsv"
+    file.write_text("a\tb\n")
+    assert find_splits(file, "en_fr") == Splits(file, None, None)
+
+
+def test_a_file_of_the_other_direction_is_refused(corpus):
+    """A name that says fr_en is not read as en_fr, since nothing later would notice."""
+    with pytest.raises(UsageError) as caught:
+        find_splits(corpus / "wmt14.fr_en.txt", "en_fr")
+    assert "its name says fr_en, but en_fr was asked for" in caught.value.message
+    assert str(corpus / "wmt14.en_fr.txt") in caught.value.hint
+
+
+def test_what_is_missing_is_named(tmp_path):
+    """The error says what was looked for, what is there, and which command makes it."""
+    (tmp_path / "notes.md").touch()
+    with pytest.raises(UnreadableError) as caught:
+        find_splits(tmp_path, "en_fr")
+    assert "there is no wmt14.en_fr.txt in this directory; it holds notes.md" in caught.value.message
+    assert "tlaunch data preprocess" in caught.value.hint
+    with pytest.raises(UnreadableError, match="there is no such file or directory"):
+        find_splits(tmp_path / "nowhere", "fr_en")
+
+
+def test_an_unknown_direction_is_a_usage_error(corpus):
+    """Only fr_en and en_fr exist."""
+    with pytest.raises(UsageError, match="fr_de: there is no such direction"):
+        find_splits(corpus, "fr_de")
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_pairs_are_read_in_order(tmp_path, pack):
+    """Source and target of each line, plain or packed."""
+    file = tmp_path / "pairs"
+    file.write_bytes(pack("Un chat.\tA cat.\nL'été\u2028!\tSummer!\n".encode()))
+    assert read_pairs(file) == [("Un chat.", "A cat."), ("L'été\u2028!", "Summer!")]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("a\tb\nno tab\n", ":2: 0 tabs"),
+        ("a\tb\tc\n", ":1: 2 tabs"),
+        ("a\tb\n\n", ":2: 0 tabs"),
+        ("a\t \n", ":1: the target is empty"),
+        ("\tb\n", ":1: the source is empty"),
+        ("", ": no sentence pairs: the file is empty"),
+    ],
+)
+def test_a_malformed_line_is_named(tmp_path, content, expected):
+    """A line that is not one pair is an error with file and line."""
+    file = tmp_path / "pairs"
+    file.write_text(content)
+    with pytest.raises(UnreadableError) as caught:
+        read_pairs(file)
+    assert caught.value.message.startswith(f"{file}{expected}")
+
+
+def test_the_digest_goes_by_content_order_and_boundaries(tmp_path):
+    """Names do not count; bytes, their order, and where one file ends do."""
+    contents = {"a": b"x" * 3_000_000, "same": b"x" * 3_000_000, "b": b"y", "ab": b"x" * 3_000_000 + b"y", "none": b""}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+
+    def digest(*names):
+        return content_digest([tmp_path / name for name in names])
+
+    assert digest("a", "b") == digest("same", "b")
+    assert len({digest("a", "b"), digest("b", "a"), digest("ab"), digest("ab", "none"), digest("a")}) == 5
+    assert len(digest("a")) == 64
+    with pytest.raises(UnreadableError, match="No such file"):
+        digest("missing")

@@ -1,0 +1,85 @@
+"""Several files together or not at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from launcher.core.errors import UnreadableError
+from launcher.corpus.files import pair_files, replacing_together
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from launcher.core.errors import UnreadableError
+from launcher.corpus.preprocess import preprocess
+
+folder = Path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    preprocess(fr=folder / "in.fr", en=folder / "in.en", output=folder / "out", force=True)
+except UnreadableError as error:
+    print(error.message)
+"""
+
+
+@pytest.mark.parametrize("old", [None, "old\tvieux\n"])
+def test_a_full_disk_leaves_both_files_as_they_were(tmp_path, old):
+    """Writing that fails in the middle leaves neither new file nor a trace of it, and keeps old ones."""
+    lines = [f"mot numéro {index}\n" for index in range(10_000)]
+    (tmp_path / "in.fr").write_text("".join(lines))
+    (tmp_path / "in.en").write_text("".join(lines))
+    (tmp_path / "out").mkdir()
+    if old:
+        for path in pair_files(tmp_path / "out", "train"):
+            path.write_text(old)
+    before = {path: path.read_text() for path in (tmp_path / "out").iterdir()}
+    program = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
+    ran = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True)
+    assert "out: cannot be written: File too large" in ran.stdout
+    assert {path: path.read_text() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_a_directory_in_the_way_of_the_second_file_leaves_no_first(tmp_path):
+    """Names change only when both can."""
+    first, second = tmp_path / "a", tmp_path / "b"
+    second.mkdir()
+    with (
+        pytest.raises(UnreadableError, match="b: cannot be written: it is a directory"),
+        replacing_together([first, second]) as files,
+    ):
+        files[0].write("text")
+    assert not first.exists()
+
+
+def test_an_output_that_is_a_file_is_unwritable(tmp_path):
+    """A file where the directory should be is named."""
+    (tmp_path / "out").touch()
+    with (
+        pytest.raises(UnreadableError, match="out: cannot be written"),
+        replacing_together(pair_files(tmp_path / "out", "train")),
+    ):
+        pass
+    assert (tmp_path / "out").read_bytes() == b""
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_read_only_directory_is_unwritable(tmp_path):
+    """A directory without write permission is named."""
+    (tmp_path / "out").mkdir(mode=0o555)
+    with (
+        pytest.raises(UnreadableError, match="Permission denied"),
+        replacing_together(pair_files(tmp_path / "out", "train")),
+    ):
+        pass
+
+
+def test_missing_directories_are_made(tmp_path):
+    """The output may be several levels below what exists."""
+    paths = pair_files(tmp_path / "deep" / "er", "valid")
+    with replacing_together(paths) as files:
+        files[0].write("a\tb\n")
+    assert [path.read_text() for path in paths] == ["a\tb\n", ""]

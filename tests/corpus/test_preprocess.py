@@ -1,0 +1,196 @@
+"""From two languages to pair files."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from launcher.core.errors import RefusedError, UnreadableError, UsageError
+from launcher.corpus.dataset import read_pairs
+from launcher.corpus.preprocess import preprocess
+
+MULTI30K = Path(__file__).resolve().parents[3] / "shared" / "corpus" / "multi30k"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Preprocess two contents under the given names; returns the record and the fr_en pairs."""
+
+    def preprocessed(fr, en, *, names=("in.fr", "in.en"), split="train", **options):
+        files = [tmp_path / name for name in names]
+        for file, content in zip(files, (fr, en), strict=True):
+            file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        result = preprocess(fr=files[0], en=files[1], output=tmp_path / "out", split=split, **options)
+        return result, read_pairs(result.written[0])
+
+    return preprocessed
+
+
+def sgm(segments, header="<refset setid='s'>"):
+    docs = {}
+    for (doc, seg), text in segments.items():
+        docs.setdefault(doc, []).append(f"<seg id='{seg}'>{text}</seg>\n")
+    return header + "".join(f"<doc docid='{doc}'>\n{''.join(lines)}</doc>\n" for doc, lines in docs.items())
+
+
+SGM = ("in.fr.sgm", "in.en.sgm")
+
+
+def test_sgm_pairs_go_by_doc_and_segment_not_by_line(run):
+    """Docs and segments in another order still meet their partners."""
+    fr = sgm({("d1", "1"): "un", ("d1", "2"): "deux", ("d2", "1"): "trois"})
+    en = sgm({("d2", "1"): "three", ("d1", "2"): "two", ("d1", "1"): "one"})
+    result, pairs = run(fr, en, names=SGM)
+    assert pairs == [("un", "one"), ("deux", "two"), ("trois", "three")]
+    assert (result.kept, dict(result.dropped), result.warnings) == (3, {}, ())
+
+
+def test_missing_partners_are_counted_and_the_first_few_named(run):
+    """Each side's lonely segments are dropped; doc, seg, file and line of the first ones are told."""
+    fr = sgm({("d", str(n)): f"mot {n}" for n in range(1, 9)})
+    en = sgm({("d", "1"): "word 1", ("e", "5"): "alone"})
+    result, pairs = run(fr, en, names=SGM)
+    assert pairs == [("mot 1", "word 1")]
+    assert dict(result.dropped) == {"missing partner": 8}
+    assert len(result.missing) == 5
+    assert "doc d seg 2" in result.missing[0]
+    assert "in.fr.sgm:3) has no partner in" in result.missing[0]
+
+
+def test_every_reason_is_counted(run):
+    """Empty sides, long sides and repetitions are dropped for their own reason, and the counts add up."""
+    fr = "un\nun\n \nseul\nbeaucoup de mots ici\nun\t \tdeux\n"
+    en = "one\none\nempty\n\nmany\none two\n"
+    result, pairs = run(fr, en, max_words=3)
+    assert pairs == [("un", "one"), ("un deux", "one two")]
+    assert dict(result.dropped) == {"duplicate": 1, "empty side": 2, "longer than 3 words": 1}
+    assert str(result) == "kept 2 of 6 pairs; dropped: 1 duplicate, 2 empty side, 1 longer than 3 words"
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_validation_and_test_sets_keep_repetitions(run, split):
+    """A test set keeps its size, and its files carry the split's name."""
+    result, pairs = run("oui\noui\n", "yes\nyes\n", split=split)
+    assert pairs == [("oui", "yes")] * 2
+    assert [path.name for path in result.written] == [f"wmt14.fr_en.{split}.txt", f"wmt14.en_fr.{split}.txt"]
+
+
+def test_both_directions_hold_the_same_pairs(run):
+    """The twin file has the columns exchanged, line for line."""
+    result, pairs = run("un\ndeux\n", gzip.compress(b"one\ntwo\n"), names=("in.fr", "in.en.gz"))
+    assert [path.name for path in result.written] == ["wmt14.fr_en.txt", "wmt14.en_fr.txt"]
+    assert read_pairs(result.written[1]) == [(en, fr) for fr, en in pairs]
+
+
+def test_text_that_would_break_a_line_is_made_harmless(run):
+    """Tabs and every character that some program takes for the end of a line end up as blanks."""
+    result, pairs = run("a\tb\u2028c\x85d\x0ce\r\n", "f\n")
+    assert pairs == [("a b c d e", "f")]
+    assert result.written[0].read_text().splitlines() == ["a b c d e\tf"]
+
+
+@pytest.mark.parametrize(("fr_lines", "en_lines"), [(3, 5), (7, 2), (0, 1)])
+def test_unequal_line_counts_are_both_told(run, tmp_path, fr_lines, en_lines):
+    """Texts that cannot be aligned are refused with both counts, and leave no file."""
+    with pytest.raises(RefusedError) as caught:
+        run("mot\n" * fr_lines, "word\n" * en_lines)
+    assert f"in.fr has {fr_lines} lines, but " in caught.value.message
+    assert f"in.en has {en_lines}:" in caught.value.message
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [(("a.sgm", "b.en"), "a.sgm is .sgm, but "), (("a.txt", "b.SGM.gz"), "b.SGM.gz is .sgm, but ")],
+)
+def test_mixed_kinds_are_refused(run, names, message):
+    """One .sgm and one plain text cannot be matched."""
+    with pytest.raises(UsageError) as caught:
+        run("x\n", "y\n", names=names)
+    assert message in caught.value.message
+
+
+def test_the_same_file_twice_is_refused(run):
+    """A corpus that translates nothing is not made."""
+    with pytest.raises(UsageError, match="are the same file"):
+        run("x\n", "x\n", names=("a", "a"))
+
+
+def test_markup_under_a_text_name_is_refused(run):
+    """An .sgm file that is named .txt would otherwise train on its tags."""
+    with pytest.raises(UsageError) as caught:
+        run("<refset setid='x'>\n<seg id=1>x</seg>\n", "a\nb\n")
+    assert ":1: this is markup, not plain text" in caught.value.message
+    assert ".sgm" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("fr_header", "en_header", "warnings"),
+    [
+        ("<srcset setid='s' srclang='French'>", "<refset setid='s' trglang='en-GB'>", []),
+        ("<refset setid='s' trglang='any'>", "<refset>", []),
+        (
+            "<refset setid='s' trglang='en'>",
+            "<srcset setid='s' srclang='de'>",
+            ["its language is en, but it was given as the French", "its language is de, but it was given as the Eng"],
+        ),
+        ("<refset setid='newstest2013'>", "<refset setid='newstest2014'>", ["is of set newstest2013, but "]),
+    ],
+)
+def test_what_files_say_about_themselves_is_compared_with_the_options(run, fr_header, en_header, warnings):
+    """A language or set that contradicts the options is a warning, not an error."""
+    segments = {("d", "1"): "x"}
+    result, _ = run(sgm(segments, fr_header), sgm(segments, en_header), names=SGM)
+    assert len(result.warnings) == len(warnings)
+    assert all(expected in warning for expected, warning in zip(warnings, result.warnings, strict=True))
+
+
+def test_no_pair_left_is_refused_with_the_reasons(run, tmp_path):
+    """Two files of different sets end with the counts and no output."""
+    with pytest.raises(RefusedError, match="no pair is left of 2: 2 missing partner"):
+        run(sgm({("d", "1"): "x"}), sgm({("e", "1"): "y"}), names=SGM)
+    with pytest.raises(RefusedError, match="both files are empty"):
+        run("", "")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_files_that_exist_are_kept_unless_forced(run):
+    """Without force the old files stay as they are; with it they are replaced."""
+    result, _ = run("un\n", "one\n")
+    with pytest.raises(UsageError) as caught:
+        run("deux\n", "two\n")
+    assert "exists already, and 1 more" in caught.value.message
+    assert "--force" in caught.value.hint
+    assert read_pairs(result.written[0]) == [("un", "one")]
+    assert run("deux\n", "two\n", force=True)[1] == [("deux", "two")]
+
+
+def test_an_error_in_the_middle_of_the_input_leaves_the_old_files(run, tmp_path):
+    """Both files stay what they were when line 5000 turns out to be Latin-1."""
+    result, _ = run("un\n", "one\n")
+    before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    with pytest.raises(UnreadableError, match=r"in\.fr:5000: not UTF-8"):
+        run(b"mot\n" * 4999 + b"\xe9t\xe9\n", "word\n" * 5000, split="train", force=True)
+    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    assert set(before) == set(result.written)
+
+
+@pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"real text is not at {MULTI30K}")
+@pytest.mark.parametrize(
+    ("stem", "split", "read", "dropped"),
+    [
+        ("train", "train", 29_000, {"duplicate": 5}),
+        ("val", "valid", 1_014, {}),
+        ("test_2016_flickr", "test", 1_000, {}),
+    ],
+)
+def test_multi30k(tmp_path, stem, split, read, dropped):
+    """Real text loses nothing but exact repetitions, and stays aligned to its last line."""
+    fr, en = (MULTI30K / f"{stem}.{language}.gz" for language in ("fr", "en"))
+    result = preprocess(fr=fr, en=en, output=tmp_path, split=split)
+    pairs = read_pairs(result.written[0])
+    assert (result.kept, dict(result.dropped)) == (read - sum(dropped.values()), dropped)
+    last = [gzip.decompress(file.read_bytes()).decode().splitlines()[-1].split() for file in (fr, en)]
+    assert [side.split() for side in pairs[-1]] == last

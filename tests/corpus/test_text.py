@@ -1,0 +1,86 @@
+"""Lines as people deliver them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import threading
+
+import pytest
+
+from launcher.core.errors import UnreadableError
+from launcher.corpus.text import normalised, read_lines
+
+
+def test_gzip_is_recognised_by_content_whatever_the_name(tmp_path):
+    """A packed file is unpacked and a plain one is not, even when their names say the opposite."""
+    packed, plain = tmp_path / "packed.txt", tmp_path / "plain.gz"
+    packed.write_bytes(gzip.compress(b"un\ndeux\n"))
+    plain.write_text("un\ndeux\n")
+    assert list(read_lines(packed)) == list(read_lines(plain)) == ["un", "deux"]
+
+
+def test_only_newlines_end_lines(tmp_path):
+    """Other characters that Unicode calls line ends stay inside their line; CRLF and a byte order mark go."""
+    file = tmp_path / "odd"
+    file.write_bytes("\ufeffa\u2028b\x85c\x0bd\r\nlast".encode())
+    assert list(read_lines(file)) == ["a\u2028b\x85c\x0bd", "last"]
+
+
+def test_a_pipe_can_be_read(tmp_path):
+    """A named pipe, as `<(zcat file)` makes one, is read in one pass."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(gzip.compress(b"one\ntwo\n"),))
+    writer.start()
+    assert list(read_lines(pipe)) == ["one", "two"]
+    writer.join()
+
+
+@pytest.mark.parametrize(
+    ("content", "where", "hint"),
+    [
+        ("bon\nété\n".encode("latin-1"), ":2: not UTF-8: byte 0xe9 at position 1", "iconv -f ISO-8859-1"),
+        ("bon\n".encode("utf-16"), ":1: not UTF-8: byte 0xff at position 1", "iconv -f UTF-16"),
+    ],
+)
+def test_a_wrong_encoding_names_line_and_byte(tmp_path, content, where, hint):
+    """The error says where the first wrong byte is and how to convert the file."""
+    file = tmp_path / "wrong"
+    file.write_bytes(content)
+    with pytest.raises(UnreadableError) as caught:
+        list(read_lines(file))
+    assert f"{file}{where}" in caught.value.message
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("damage", [slice(0, 60), slice(0, 5)])
+def test_a_cut_off_gzip_file_is_an_error(tmp_path, damage):
+    """Half a packed file is reported, not read as if it were whole."""
+    file = tmp_path / "half.gz"
+    file.write_bytes(gzip.compress(os.urandom(1000).hex().encode())[damage])
+    with pytest.raises(UnreadableError, match=r"half\.gz: cannot be read"):
+        list(read_lines(file))
+
+
+def test_missing_files_and_directories_are_unreadable(tmp_path):
+    """What cannot be opened is named with the system's reason."""
+    with pytest.raises(UnreadableError, match="No such file"):
+        list(read_lines(tmp_path / "missing"))
+    with pytest.raises(UnreadableError, match="directory"):
+        list(read_lines(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("raw", "clean"),
+    [
+        ("  a \t b\n\nc ", "a b c"),
+        ("e\u0301te\u0301", "\u00e9t\u00e9"),  # composed
+        ("Quoi\u00a0? Oui\u202f!", "Quoi ? Oui !"),
+        ("a\x00b\x1fc\x85d\u2028e", "a b c d e"),
+        ("", ""),
+    ],
+)
+def test_normalised(raw, clean):
+    """Text is composed, and every kind of blank or control character becomes one blank."""
+    assert normalised(raw) == clean
