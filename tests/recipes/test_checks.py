@@ -15,7 +15,7 @@ from launcher.recipes.transformer.checks import check_layout
         (["model.feed_forward_dim=6"], Layout(mp=4), "model.feed_forward_dim = 6 cannot be divided by mp = 4", "1, 2"),
         (["model.d_model=100"], Layout(), "model.d_model = 100 cannot be divided by model.heads = 8", "96 or 104"),
         ([], Layout(pp=5), "2 encoder + 2 decoder = 4 layers", "--pp 4 at most"),
-        ([], Layout(dp=3), "train.batch_size = 64 cannot be divided by dp * micro batches = 3 * 1 = 3", "63 or 66"),
+        ([], Layout(dp=3), "train.batch_size = 32 cannot be divided by dp * micro batches = 3 * 1 = 3", "30 or 33"),
         ([], Layout(dp=2, micro_batches=64), "dp * micro batches = 2 * 64 = 128", "train.batch_size=128"),
     ],
 )

@@ -9,13 +9,13 @@ from launcher.recipes.settings import setting
 
 @dataclass(frozen=True)
 class ModelConfig:
-    vocabulary_size: int = setting(4000, "rows of each embedding and of the output head", minimum=8)
+    vocabulary_size: int = setting(1200, "rows of each embedding and of the output head", minimum=8)
     d_model: int = setting(128, "width of every layer", minimum=1)
     heads: int = setting(8, "attention heads; divides d_model", minimum=1)
     feed_forward_dim: int = setting(512, "inner width of the feed-forward blocks", minimum=1)
     encoder_layers: int = setting(2, "layers of the encoder", minimum=0)
     decoder_layers: int = setting(2, "layers of the decoder", minimum=1)
-    dropout: float = setting(0.1, "dropout on embeddings and residual branches", minimum=0, below=1)
+    dropout: float = setting(0.05, "dropout on embeddings and residual branches", minimum=0, below=1)
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class DataConfig:
 class TrainConfig:
     epochs: int = setting(1, "passes over the training pairs", minimum=1)
     steps: int = setting(0, "optimizer steps after which to stop; 0 means after the epochs", minimum=0)
-    batch_size: int = setting(64, "sentence pairs per optimizer step, over all ranks", minimum=1)
+    batch_size: int = setting(32, "sentence pairs per optimizer step, over all ranks", minimum=1)
     micro_batches: int = setting(1, "parts into which each data-parallel rank cuts its share of a batch", minimum=1)
-    learning_rate: float = setting(2e-3, "AdamW's step size after warm-up", minimum=0)
-    warmup_steps: int = setting(30, "steps over which the learning rate grows from zero", minimum=0)
+    learning_rate: float = setting(4e-3, "AdamW's step size after warm-up", minimum=0)
+    warmup_steps: int = setting(100, "steps over which the learning rate grows from zero", minimum=0)
     beta1: float = setting(0.9, "decay of AdamW's first moment", minimum=0, below=1)
     beta2: float = setting(0.98, "decay of AdamW's second moment", minimum=0, below=1)
     epsilon: float = setting(1e-9, "AdamW's guard against division by zero", minimum=0)
