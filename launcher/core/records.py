@@ -23,6 +23,7 @@ class Server:
     server_id: str  # as written: often an address, but any name is allowed
     devices: tuple[Device, ...]  # Invariant: not empty, ascending by global_rank
     host_nic_ip: str | None = None
+    host_ip: str | None = None  # where HCCL talks over the servers' own network cards
 
 
 @dataclass(frozen=True)

@@ -196,5 +196,6 @@ def _cluster(table: Table, path: Path) -> Cluster:
             for device in server.devices
         ]
         devices.sort(key=lambda device: device.global_rank)
-        servers.append(Server(server.server_id or "", tuple(devices), text_at(server.fields, "host_nic_ip")))
+        host_nic_ip = text_at(server.fields, "host_nic_ip")
+        servers.append(Server(server.server_id or "", tuple(devices), host_nic_ip, server.host_ip or None))
     return Cluster(tuple(servers), path.absolute())

@@ -26,7 +26,8 @@ def render_table(cluster: Cluster) -> str:
 
 def _server(server: Server) -> str:
     devices = ",\n".join(f"        {_device(device)}" for device in server.devices)
-    host = f',\n      "host_nic_ip": {_string(server.host_nic_ip)}' if server.host_nic_ip is not None else ""
+    addresses = {"host_ip": server.host_ip, "host_nic_ip": server.host_nic_ip}
+    host = "".join(f',\n      "{key}": {_string(value)}' for key, value in addresses.items() if value is not None)
     return (
         f'    {{\n      "server_id": {_string(server.server_id)},\n      "device": [\n{devices}\n      ]{host}\n    }}'
     )

@@ -318,3 +318,15 @@ def test_importing_the_room_loads_no_pydantic():
     program = "import sys, launcher.rank_table; print('pydantic' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"
+
+
+def test_host_addresses_survive_writing_and_reading(tmp_path):
+    """A table of servers that talk over their own network cards is the same cluster after a round trip."""
+    servers = tuple(
+        Server(f"node{index}", (Device(0, index),), host_nic_ip="reserve", host_ip=f"10.0.0.{index + 1}")
+        for index in range(2)
+    )
+    path = tmp_path / "table.json"
+    path.write_text(render_table(Cluster(servers)), encoding="utf-8")
+    cluster, _ = load_cluster(path)
+    assert cluster.servers == servers
