@@ -119,5 +119,17 @@ def _unknown(assignment: Assignment, known: Mapping[str, object]) -> UsageError:
     return UsageError(f"{assignment.where}: there is no setting {assignment.name}", hint=hint)
 
 
+def as_template(recipe: type) -> str:
+    """A configuration file that states every setting's default and meaning, to be copied and changed."""
+    lines: list[str] = []
+    for section in dataclasses.fields(recipe):
+        lines += ["", f"[{section.name}]"]
+        for field in dataclasses.fields(_section_class(section)):
+            bounds: Bounds = field.metadata["bounds"]
+            choices = f" ({' | '.join(bounds.choices)})" if bounds.choices else ""
+            lines.append(f"{field.name} = {_as_toml(field.default)}  # {bounds.help}{choices}")
+    return "\n".join(lines[1:]) + "\n"
+
+
 def _as_toml(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)

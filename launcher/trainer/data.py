@@ -14,9 +14,11 @@ from torch import Tensor
 
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
-from launcher.recipes.transformer.config import DataConfig
+from launcher.recipes.transformer.config import DataConfig, TrainConfig
 from launcher.trainer.model import BEGIN, END, PAD, Batch
 from launcher.trainer.tokenizer import Tokenizer
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,29 @@ def tokenize(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, config: Dat
         Example([*source[: config.source_length - 1], END], [*target[: config.target_length - 1], END])
         for source, target in zip(sources, targets, strict=True)
     ]
+
+
+@dataclass(frozen=True)
+class GlobalBatch:
+    """What all ranks together train on in one optimizer step. All numbers count from 1."""
+
+    epoch: int
+    step_of_epoch: int  # as the tutorials' log lines count
+    step: int
+    is_last: bool
+    examples: list[Example]
+
+
+def global_batches(examples: Sequence[Example], config: TrainConfig) -> Iterator[GlobalBatch]:
+    """The batches of a whole training; what is left of an epoch after its last full batch is not used in it."""
+    steps_per_epoch = len(examples) // config.batch_size
+    last_step = config.steps or config.epochs * steps_per_epoch
+    for step in range(1, last_step + 1):
+        epoch, index = divmod(step - 1, steps_per_epoch)
+        if index == 0:
+            order = epoch_order(len(examples), seed=config.seed, epoch=epoch)
+        chosen = order[index * config.batch_size : (index + 1) * config.batch_size]
+        yield GlobalBatch(epoch + 1, index + 1, step, step == last_step, [examples[place] for place in chosen])
 
 
 def epoch_order(example_count: int, *, seed: int, epoch: int) -> list[int]:
@@ -56,13 +81,10 @@ def own_micro_batches(
     A global batch whose size dp * micro batches does not divide (the last of a validation) is filled up with pairs
     whose labels are all PAD: they cost time but count nothing.
     """
-    parts = layout.dp * layout.micro_batches
-    size = -(-len(examples) // parts)
+    size = -(-len(examples) // (layout.dp * layout.micro_batches))
     first = coordinate.dp * layout.micro_batches
-    return [
-        _collate(examples[index * size : (index + 1) * size], size, examples[0], device)
-        for index in range(first, first + layout.micro_batches)
-    ]
+    shares = [examples[index * size : (index + 1) * size] for index in range(first, first + layout.micro_batches)]
+    return [collate(share, fillers=[examples[0]] * (size - len(share)), device=device) for share in shares]
 
 
 def in_batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Example]]:
@@ -71,11 +93,11 @@ def in_batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Exam
         yield examples[start : start + size]
 
 
-def _collate(examples: Sequence[Example], size: int, filler: Example, device: torch.device) -> Batch:
-    missing = size - len(examples)
-    rows = [*examples, *[filler] * missing]
-    labels = [*(example.target for example in examples), *[[PAD]] * missing]
+def collate(examples: Sequence[Example], *, fillers: Sequence[Example] = (), device: torch.device = CPU) -> Batch:
+    """One batch of `examples`, and of `fillers` whose labels do not count."""
+    rows = [*examples, *fillers]
     inputs = [[BEGIN, *example.target[:-1]] for example in rows]
+    labels = [*(example.target for example in examples), *[[PAD]] * len(fillers)]
     width = max(len(row) for row in inputs)
     return Batch(
         source_BS=_padded([row.source for row in rows], max(len(row.source) for row in rows), device),

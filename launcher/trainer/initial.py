@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-HEAD_STD = 0.02  # small, so that the first loss is the logarithm of the vocabulary
+HEAD_STD = 0.01  # small, so that the first loss is the logarithm of the vocabulary
 
 
 def initial_weight(name: str, full_shape: torch.Size, seed: int) -> Tensor:

@@ -3,8 +3,9 @@
 import pytest
 
 from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.resources import data_dir
 from launcher.recipes.load import load_transformer
-from launcher.recipes.settings import all_settings
+from launcher.recipes.settings import all_settings, as_template
 from launcher.recipes.transformer.config import TransformerRecipe
 
 
@@ -82,3 +83,11 @@ def test_a_setting_needs_a_key_and_a_value(text):
 def test_every_setting_says_what_it_means():
     """No setting is left without words."""
     assert all(field.metadata["bounds"].help for field in all_settings(TransformerRecipe).values())
+
+
+def test_the_template_states_every_default():
+    """templates/transformer.toml is what the settings say, and loading it changes nothing."""
+    template = data_dir("templates") / "transformer.toml"
+
+    assert template.read_text(encoding="utf-8").endswith(f"\n\n{as_template(TransformerRecipe)}")
+    assert load_transformer(str(template)) == TransformerRecipe()

@@ -10,7 +10,7 @@ from launcher.core.records import Layout
 from launcher.mesh.coordinates import coordinate_of
 from launcher.recipes.load import load_transformer
 from launcher.trainer.baseline import unigram_perplexity
-from launcher.trainer.data import Example, epoch_order, own_micro_batches, token_count, tokenize
+from launcher.trainer.data import Example, epoch_order, global_batches, own_micro_batches, token_count, tokenize
 from launcher.trainer.model import BEGIN, END, PAD
 
 CPU = torch.device("cpu")
@@ -86,3 +86,15 @@ def test_the_unigram_model_is_the_formula():
     train, valid = [Example([END], [4, 4, END])], [Example([END], [4, END])]
 
     assert unigram_perplexity(train, valid, 5) == pytest.approx(math.exp(-(math.log(3 / 8) + math.log(2 / 8)) / 2))
+
+
+@pytest.mark.parametrize(("steps", "count"), [(0, 6), (5, 5), (8, 8)])
+def test_batches_run_through_the_epochs_or_the_steps(steps, count):
+    """Ten pairs in batches of three give three steps an epoch; a number of steps overrides the number of epochs."""
+    config = load_transformer(None, ["train.batch_size=3", "train.epochs=2", f"train.steps={steps}"]).train
+    batches = list(global_batches(examples(10), config))
+
+    assert [batch.step for batch in batches] == list(range(1, count + 1))
+    assert [(batch.epoch, batch.step_of_epoch) for batch in batches[2:5]] == [(1, 3), (2, 1), (2, 2)]
+    assert [batch.is_last for batch in batches] == [False] * (count - 1) + [True]
+    assert all(len(batch.examples) == 3 for batch in batches)

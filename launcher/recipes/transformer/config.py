@@ -35,7 +35,7 @@ class TrainConfig:
     warmup_steps: int = setting(100, "steps over which the learning rate grows from zero", minimum=0)
     beta1: float = setting(0.9, "decay of AdamW's first moment", minimum=0, below=1)
     beta2: float = setting(0.98, "decay of AdamW's second moment", minimum=0, below=1)
-    epsilon: float = setting(1e-9, "AdamW's guard against division by zero", minimum=0)
+    epsilon: float = setting(1e-9, "AdamW's guard against division by zero", minimum=1e-20)
     weight_decay: float = setting(0.01, "decay of matrices; norms and biases are never decayed", minimum=0)
     clip_norm: float = setting(1.0, "largest norm of the whole gradient; 0 means unlimited", minimum=0)
     label_smoothing: float = setting(0.1, "probability spread evenly over the vocabulary", minimum=0, below=1)

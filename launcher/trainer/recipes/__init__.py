@@ -1,0 +1,1 @@
+"""The bundled programs, each from its settings to its last line of output."""

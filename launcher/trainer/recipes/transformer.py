@@ -1,0 +1,106 @@
+"""Train the encoder-decoder Transformer to translate, validate it, keep it, and show what it can do.
+
+The first rank of the last pipeline stage knows the loss and writes the lines about it; rank 0 writes all others.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+from launcher.core.errors import TlaunchError
+from launcher.recipes.transformer.config import TransformerRecipe
+from launcher.trainer.baseline import unigram_perplexity
+from launcher.trainer.corpus import Corpus, open_corpus
+from launcher.trainer.data import GlobalBatch, global_batches
+from launcher.trainer.greedy import translate
+from launcher.trainer.model import Transformer
+from launcher.trainer.saved import gather, save_model, single_device_model
+from launcher.trainer.session import Session, StepResult, learning_rate_at
+from launcher.trainer.world import World
+
+
+def train(recipe: TransformerRecipe, world: World, data: Path | None, output: Path | None) -> None:
+    """The whole program on one rank; every rank must call it. `output` None keeps no model.
+
+    Raises:
+        TlaunchError: unusable data, or a gradient that is not finite.
+    """
+    corpus = open_corpus(recipe, world, data)
+    session = Session(recipe, world)
+    _introduce(session, corpus)
+    validation_loss = _run_steps(session, corpus)
+    weights = gather(session, dict(session.model.named_parameters()))
+    if weights is None:
+        return
+    if output is None:
+        say("the model is not kept: neither --output nor a run directory says where")
+    else:
+        save_model(output, weights, recipe, corpus.tokenizer, {"validation_loss": validation_loss})
+        say(f"saved {output}")
+    _show_translations(session, corpus, single_device_model(recipe, weights, world.device))
+
+
+def say(line: str) -> None:
+    """Write a line to this rank's log at once."""
+    print(line, flush=True)
+
+
+def _introduce(session: Session, corpus: Corpus) -> None:
+    world, layout = session.world, session.world.place.layout
+    if world.place.global_rank != 0:
+        return
+    held = sum(parameter.numel() for parameter in session.model.parameters())
+    say(f"data: {corpus.origin}")
+    say(f"vocabulary: {corpus.tokenizer.size} tokens of {session.recipe.model.vocabulary_size} rows")
+    say(
+        f"layout: {layout} micro_batches={layout.micro_batches}, {world.place.world_size} ranks on {world.device.type}, "
+        f"{held} parameters on this rank"
+    )
+
+
+def _run_steps(session: Session, corpus: Corpus) -> float:
+    """Train to the end; the last validation loss."""
+    config = session.recipe.train
+    validation_loss = math.nan
+    for batch in global_batches(corpus.train, config):
+        started_s = time.perf_counter()
+        result = session.train_step(batch.examples, learning_rate_at(batch.step, config))
+        _check_finite(result, batch)
+        if session.world.reports:
+            speed = result.tokens / (time.perf_counter() - started_s)
+            say(f"epoch: {batch.epoch} step: {batch.step_of_epoch}, loss is {result.loss:.4f}, {speed:.0f} tokens/s")
+        if batch.is_last or (config.validate_every and batch.step % config.validate_every == 0):
+            validation_loss = _validate(session, corpus)
+    return validation_loss
+
+
+def _check_finite(result: StepResult, batch: GlobalBatch) -> None:
+    """Every rank knows the norm, so all of them stop together."""
+    if not math.isfinite(result.gradient_norm):
+        raise TlaunchError(
+            f"epoch {batch.epoch} step {batch.step_of_epoch}: the norm of the gradient is {result.gradient_norm}",
+            hint="a smaller train.learning_rate, or more train.warmup_steps",
+        )
+
+
+def _validate(session: Session, corpus: Corpus) -> float:
+    loss = session.validate(corpus.valid)
+    if session.world.reports:
+        bar = unigram_perplexity(corpus.train, corpus.valid, session.recipe.model.vocabulary_size)
+        say(f"validation loss is {loss:.6f}, perplexity {math.exp(min(loss, 700)):.2f} (unigram model: {bar:.2f})")
+    return loss
+
+
+def _show_translations(session: Session, corpus: Corpus, model: Transformer) -> None:
+    data = session.recipe.data
+    shown = corpus.showcase[: session.recipe.train.translations]
+    if not shown:
+        return
+    sources = [source for source, _ in shown]
+    translations = translate(
+        model, corpus.tokenizer, sources, source_length=data.source_length, target_length=data.target_length
+    )
+    for (source, reference), translation in zip(shown, translations, strict=True):
+        say(f"source:      {source}\nreference:   {reference}\ntranslation: {translation}\n")
