@@ -1,0 +1,133 @@
+"""The main job through the real command: rank table in, trained model out."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MULTI30K = ROOT.parent / "shared" / "corpus" / "multi30k"
+STEP_LINE = re.compile(r"^epoch: (\d+) step: (\d+), loss is (\d+\.\d{4}), \d+ tokens/s$", re.MULTILINE)
+VALIDATION_LINE = re.compile(
+    r"^validation loss is (\d+\.\d{6}), perplexity ([\d.]+) \(unigram model: ([\d.]+)\)$", re.MULTILINE
+)
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module", name="environment")
+def _environment(tmp_path_factory):
+    """The environment of all runs here: one cache for the sample corpus, none of this machine's."""
+    return {**os.environ, "TLAUNCH_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
+
+
+def tlaunch(*arguments, environment):
+    command = [sys.executable, "-m", "launcher", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module", name="run")
+def _run(tmp_path_factory, environment):
+    """The main job, cut short: eight ranks from the sample table at dp=2 mp=2 pp=2."""
+    runs_dir = tmp_path_factory.mktemp("runs")
+    arguments = [
+        "run",
+        "--rank-table",
+        "rank_tables/rank_table_8pcs.json",
+        "--dp",
+        "2",
+        "--mp",
+        "2",
+        "--pp",
+        "2",
+        "--micro-batches",
+        "4",
+    ]
+    done = tlaunch(*arguments, "--set", "train.steps=60", "--runs-dir", runs_dir, environment=environment)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return runs_dir / "latest", done
+
+
+def test_each_device_has_its_directory_and_logs(run):
+    """Eight ranks leave eight directories, each with its output and its environment."""
+    directory, _ = run
+
+    assert sorted(path.name for path in directory.glob("device*")) == [f"device{rank}" for rank in range(8)]
+    for rank in range(8):
+        environment = (directory / f"device{rank}" / "env.log").read_text()
+        assert f"RANK_ID={rank}\n" in environment
+        assert "TLAUNCH_PP=2\n" in environment
+        assert (directory / f"device{rank}" / "train.log").is_file()
+
+
+def test_the_loss_falls_and_is_written_once_per_step(run):
+    """The first rank of the last stage, and no other, writes one line per step; the loss falls clearly."""
+    directory, done = run
+    lines = {rank: STEP_LINE.findall((directory / f"device{rank}" / "train.log").read_text()) for rank in range(8)}
+    losses = [float(loss) for _, _, loss in lines[4]]
+
+    assert [rank for rank, found in lines.items() if found] == [4]
+    assert [int(step) for _, step, _ in lines[4]] == list(range(1, 61))
+    assert sum(losses[-5:]) / 5 < losses[0] - 1
+    assert f"loss is {losses[-1]:.4f}" in done.stdout
+
+
+def test_rank_0_shows_translations(run):
+    """Sentences of the test split stand beside their references and what the model makes of them."""
+    directory, _ = run
+    log = (directory / "device0" / "train.log").read_text()
+
+    assert len(re.findall(r"^source: .+\nreference: .+\ntranslation: .*$", log, re.MULTILINE)) == 5
+
+
+def test_the_readme_script_gives_the_last_validation_loss(run, environment):
+    """The weights of dp=2 mp=2 pp=2 are those of one device: a short script finds the same validation loss."""
+    directory, _ = run
+    [script] = re.findall(r"```python\n(.+?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", script, directory / "model"],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    [(expected, _, _)] = VALIDATION_LINE.findall((directory / "device4" / "train.log").read_text())
+
+    assert done.returncode == 0, done.stderr
+    assert len(script.splitlines()) <= 20
+    assert float(re.search(r"[\d.]+", done.stdout)[0]) == pytest.approx(float(expected), abs=1e-4)
+
+
+def test_the_tutorial_starts_at_the_logarithm_of_its_vocabulary(tmp_path, environment):
+    """With the tutorial's sizes, the first loss is ln 20000 = 9.90."""
+    done = tlaunch(
+        "run", "--devices", 2, "--pp", 2, "--config", "recipes/transformer/tutorial.toml",
+        "--set", "train.steps=1", "--set", "train.translations=0", "--runs-dir", tmp_path, environment=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    [(epoch, step, loss)] = STEP_LINE.findall((tmp_path / "latest" / "device1" / "train.log").read_text())
+
+    assert (epoch, step) == ("1", "1")
+    assert float(loss) == pytest.approx(9.90, abs=0.05)
+
+
+@pytest.mark.skipif(not MULTI30K.is_dir(), reason="the Multi30k text is not beside the repository (../shared/corpus)")
+def test_real_text_is_learnt_by_two_ranks(tmp_path, environment):
+    """On real captions, prepared by `tlaunch data preprocess`, perplexity falls well under the unigram model's."""
+    for split, name in (("train", "train"), ("valid", "val"), ("test", "test_2016_flickr")):
+        done = tlaunch(
+            "data", "preprocess", "--fr", MULTI30K / f"{name}.fr.gz", "--en", MULTI30K / f"{name}.en.gz",
+            "--split", split, "--output", tmp_path / "text", environment=environment,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    settings = ["model.vocabulary_size=4000", "train.steps=200", "train.translations=1"]
+    done = tlaunch(
+        "run", "--devices", 2, "--data", tmp_path / "text", "--runs-dir", tmp_path / "runs",
+        *[part for setting in settings for part in ("--set", setting)], environment=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    [(_, perplexity, unigram)] = VALIDATION_LINE.findall(
+        (tmp_path / "runs" / "latest" / "device0" / "train.log").read_text()
+    )
+
+    assert float(perplexity) < float(unigram) / 3

@@ -1,0 +1,51 @@
+"""The wheel holds all that a checkout has at run time."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module", name="installed")
+def _installed(tmp_path_factory):
+    """A directory into which the wheel was unpacked, as an installer does."""
+    directory = tmp_path_factory.mktemp("wheel")
+    built = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", directory]
+    subprocess.run(built, cwd=ROOT, check=True, capture_output=True)
+    [wheel] = directory.glob("tlaunch-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(directory / "site-packages")
+    return directory / "site-packages"
+
+
+def python(installed, *arguments):
+    """Run Python away from the checkout, with the unpacked wheel first on its path."""
+    program = f"import sys; sys.path.insert(0, {str(installed)!r}); {arguments[0]}"
+    command = [sys.executable, "-c", program, *map(str, arguments[1:])]
+    return subprocess.run(command, cwd=installed, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("name", "file"), [("rank_tables", "rank_table_8pcs.json"), ("templates", "transformer.toml")])
+def test_data_is_found_from_an_installed_copy(installed, name, file):
+    """Sample tables and templates come with the wheel and are found inside it."""
+    done = python(installed, f"from launcher.core.resources import data_dir; print(data_dir({name!r}))")
+
+    assert done.stdout.strip() == str(installed / "launcher" / "_data" / name), done.stderr
+    assert (installed / "launcher" / "_data" / name / file).read_bytes() == (ROOT / name / file).read_bytes()
+
+
+def test_the_readme_command_works_from_an_installed_copy(installed):
+    """Sample tables and packaged configurations are found by the names that the documentation uses."""
+    done = python(
+        installed,
+        "from launcher.cli.main import main; main()",
+        *["run", "--rank-table", "rank_tables/rank_table_8pcs.json", "--mp", "2", "--pp", "2", "--dry-run"],
+        *["--config", "recipes/transformer/tutorial.toml"],
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "RANK_ID=7" in done.stdout
