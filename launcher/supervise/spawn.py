@@ -1,0 +1,135 @@
+"""Fork and exec one rank: its own session, clean signals, its own log, nothing inherited that it should not have."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.supervise.linux import die_with_parent
+
+EXIT_NOT_EXECUTABLE = 126
+EXIT_NOT_FOUND = 127
+_LARGEST_COMPLAINT = 4096  # PIPE_BUF on Linux: a write up to this size is never mixed with another's
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to start, with everything decided."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    cwd: Path
+    log: Path  # stdout and stderr both append to it
+
+
+class Complaints:
+    """One pipe on which every child says why it could not become its program.
+
+    It is shared by all of them, so that the number of ranks never meets a limit on descriptors. A child writes before
+    it exits: once it has been reaped, its complaint can be read.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if hasattr(os, "pipe2") else _pipe()
+        self._reasons: dict[int, str] = {}
+
+    def write(self, reason: str) -> None:
+        """Called in the child."""
+        line = json.dumps([os.getpid(), reason[:512]]).encode() + b"\n"
+        os.write(self._writer, line[:_LARGEST_COMPLAINT])
+
+    def reason_of(self, pid: int) -> str | None:
+        """Why the child `pid`, already reaped, never became its program; None if it did."""
+        with suppress(BlockingIOError):
+            while chunk := os.read(self._reader, 1 << 16):
+                self._reasons.update(json.loads(line) for line in chunk.splitlines())
+        return self._reasons.pop(pid, None)
+
+    def close(self) -> None:
+        os.close(self._reader)
+        os.close(self._writer)
+
+
+def keep_descriptors_private() -> None:
+    """Mark everything above stderr close-on-exec, so that ranks inherit nothing but their own log. Call once."""
+    for name in os.listdir("/dev/fd"):  # noqa: PTH208 - names are numbers here, not paths
+        with suppress(OSError):  # the descriptor of the listing itself is among them, and closed by now
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
+
+
+def spawn(program: Program, complaints: Complaints) -> int:
+    """Start `program` and return its pid, which is its session's and process group's id too. Does not wait for exec.
+
+    Raises:
+        OSError: no process could be made (limits on processes or memory).
+    """
+    agent_pid = os.getpid()
+    # A signal that arrives in the child before its handlers are reset would be taken for one sent to the agent.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become(program, complaints, agent_pid)
+        return pid
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _become(program: Program, complaints: Complaints, agent_pid: int) -> None:
+    """In the child: turn into the program, or say why not. Never returns, whatever happens."""
+    code = EXIT_NOT_EXECUTABLE
+    try:
+        os.setsid()
+        die_with_parent(agent_pid)
+        _prepare(program)
+        code = _exec(program, complaints)
+    except OSError as error:
+        complaints.write(f"cannot use {error.filename}: {error.strerror}")
+    except BaseException as error:  # noqa: BLE001 - a child must never return into the agent's code
+        complaints.write(repr(error))
+    finally:
+        os._exit(code)
+
+
+def _prepare(program: Program) -> None:
+    _redirect(program.log)
+    os.chdir(program.cwd)
+    _reset_signals()
+
+
+def _exec(program: Program, complaints: Complaints) -> int:
+    """Returns only when the program could not be started, with the exit code a shell would use."""
+    try:
+        os.execvpe(program.argv[0], program.argv, program.environment)  # noqa: S606 - no shell is wanted
+    except OSError as error:
+        complaints.write(f"cannot start {program.argv[0]}: {error.strerror}")
+        return EXIT_NOT_FOUND if error.errno == errno.ENOENT else EXIT_NOT_EXECUTABLE
+
+
+def _redirect(log: Path) -> None:
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for descriptor, standard in ((nowhere, 0), (output, 1), (output, 2)):
+        os.dup2(descriptor, standard, inheritable=True)
+
+
+def _reset_signals() -> None:
+    """Default dispositions (Python ignores SIGPIPE and SIGXFSZ) and an empty mask: both survive exec otherwise."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _pipe() -> tuple[int, int]:
+    reader, writer = os.pipe()  # close-on-exec by default
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    return reader, writer
