@@ -1,0 +1,1 @@
+"""Read what ranks wrote to their logs, while they write and afterwards. Nothing here writes a log."""

@@ -1,0 +1,33 @@
+"""A line of a log as a terminal may safely show it."""
+
+from __future__ import annotations
+
+import re
+
+_COLOUR_END = "\x1b[0m"
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+# Complete sequences that move the cursor, set a title, ...: they mean nothing in a line among others' lines.
+_OTHER_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-ln-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+
+
+def printable(line: str) -> str:
+    r"""`line` with colours and tabs kept and no other way to act on the terminal.
+
+    Of text that is overwritten by a carriage return (progress bars) the last part is kept, as on a screen.
+
+    >>> printable("10%\r20%\r"), printable("\x1b]0;title\x07bell\x07")
+    ('20%', 'bell^G')
+    """
+    visible = next((part for part in reversed(line.split("\r")) if part), "")
+    if _CONTROL.search(visible) is None:
+        return visible
+    pieces = _COLOUR.split(_OTHER_SEQUENCE.sub("", visible))
+    colours = [*_COLOUR.findall(_OTHER_SEQUENCE.sub("", visible)), ""]
+    text = "".join(_CONTROL.sub(_caret, piece) + colour for piece, colour in zip(pieces, colours, strict=True))
+    return text + _COLOUR_END if any(colours) and not text.endswith(_COLOUR_END) else text
+
+
+def _caret(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"^{chr(code ^ 0x40)}" if code < 0x80 else f"\\x{code:02x}"

@@ -1,0 +1,52 @@
+"""run.json: the RunSpec as JSON, with secrets masked, so that it may be shown and kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from launcher.core.env import masked
+from launcher.core.records import RankSpec, RunSpec
+
+SCHEMA = 1
+
+
+def spec_to_json(spec: RunSpec) -> str:
+    """The whole spec, one rank after the other; paths as text, a variable that is taken away as null."""
+    record: dict[str, Any] = {
+        "schema": SCHEMA,
+        "name": spec.name,
+        "run_dir": str(spec.run_dir),
+        "cwd": str(spec.cwd),
+        "master_addr": spec.master_addr,
+        "master_port": spec.master_port,
+        "grace_s": spec.grace_s,
+        "console_ranks": spec.console_ranks,
+        "layout": asdict(spec.layout),
+        "cluster": {
+            "source": None if spec.cluster.source is None else str(spec.cluster.source),
+            "servers": [asdict(server) for server in spec.cluster.servers],
+        },
+        "ranks": [_rank(rank) for rank in spec.ranks],
+    }
+    return json.dumps(record, indent=2) + "\n"
+
+
+def masked_environment(environment: Mapping[str, str | None]) -> dict[str, str | None]:
+    """What may be shown of a rank's variables."""
+    return {name: None if value is None else masked(name, value) for name, value in environment.items()}
+
+
+def _rank(rank: RankSpec) -> dict[str, Any]:
+    return {
+        "global_rank": rank.global_rank,
+        "local_rank": rank.local_rank,
+        "server_id": rank.server_id,
+        "server_index": rank.server_index,
+        "device_id": rank.device_id,
+        "device_ip": rank.device_ip,
+        "argv": rank.argv,
+        "env": masked_environment(rank.env),
+    }

@@ -1,0 +1,39 @@
+"""Lines made safe for a terminal."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.logs.terminal import printable
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("plain\ttext é 漢", "plain\ttext é 漢"),
+        ("", ""),
+        ("\x1b[1;31mred\x1b[0m", "\x1b[1;31mred\x1b[0m"),
+        ("\x1b[31mopen", "\x1b[31mopen\x1b[0m"),
+        ("\x1b[2J\x1b[Hclear", "clear"),
+        ("\x1b]0;title\x07text", "text"),
+        ("\x1b]8;;http://x\x1b\\link", "link"),
+        ("10%\r20%\r100%", "100%"),
+        ("10%\r20%\r", "20%"),
+        ("bell\x07 null\x00 del\x7f", "bell^G null^@ del^?"),
+        ("\x1bc reset", "^[c reset"),
+        ("\x9b2J c1", "\\x9b2J c1"),
+        ("\x1b[31", "^[[31"),
+    ],
+)
+def test_what_is_shown(line, shown):
+    """Colours and tabs stay; everything else that acts on a terminal is dropped or made visible."""
+    assert printable(line) == shown
+
+
+@given(st.text(st.sampled_from("\x1b[]0;31mHJ\x07\x08\r\x9b\\ax\x00")))
+def test_nothing_dangerous_is_left(line):
+    """After taking away the colours, no control character remains, whatever the line was made of."""
+    rest = re.sub(r"\x1b\[[0-9;:]*m", "", printable(line))
+    assert not re.search(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", rest)
