@@ -1,0 +1,102 @@
+"""The head's part while a run goes on: pass signals down, hand events and time to an observer, sweep if need be."""
+
+from __future__ import annotations
+
+import selectors
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Protocol
+
+from launcher.core.events import AgentEnded, Stamped
+from launcher.core.records import RunSpec
+from launcher.engines.local import LocalAgent
+from launcher.engines.sweep import Sweep
+
+TICK_S = 0.1
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Observer(Protocol):
+    """Whoever shows a run to a person."""
+
+    def event(self, stamped: Stamped) -> None: ...
+
+    def interrupted(self, number: int, *, at_once: bool) -> None:
+        """A signal was passed down; `at_once` when it ends the run without grace."""
+
+    def tick(self) -> None:
+        """Called about every TICK_S seconds."""
+
+
+class Head:
+    """Attends one local agent. Made inside `signals_held_back`, right after `start_agent`."""
+
+    def __init__(self, spec: RunSpec, agent: LocalAgent, observer: Observer) -> None:
+        self._spec = spec
+        self._agent = agent
+        self._observer = observer
+        self._interrupts = 0
+        self._news: list[tuple[int, bool]] = []
+        self._ended: AgentEnded | None = None
+        self._kill_now: Callable[[], None] = lambda: agent.signal(signal.SIGQUIT)
+        # A signal that was ignored from the start (nohup, a shell's background job) stays ignored.
+        self._former = {
+            number: signal.signal(number, self._pass_down)
+            for number in SIGNALS
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
+
+    def attend(self) -> int:
+        """Blocks until nothing of the run is left; the exit code of the run. Signals act as before afterwards."""
+        try:
+            return self._attend()
+        finally:
+            for number, handler in self._former.items():
+                signal.signal(number, handler)
+
+    def _attend(self) -> int:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._agent, selectors.EVENT_READ)
+            going_on = True
+            while going_on:
+                if selector.select(TICK_S):
+                    going_on = self._take_events()
+                self._tell_news()
+                self._observer.tick()
+        agent_exit_code = self._agent.wait()
+        if self._ended is None:
+            self._sweep(agent_exit_code)
+        self._tell_news()
+        self._observer.tick()
+        return self._ended.exit_code if self._ended else agent_exit_code
+
+    def _take_events(self) -> bool:
+        events = self._agent.read()
+        for stamped in events or ():
+            if isinstance(stamped.event, AgentEnded):
+                self._ended = stamped.event
+            self._observer.event(stamped)
+        return events is not None
+
+    def _pass_down(self, number: int, _frame: FrameType | None) -> None:
+        """Acts here, not in the loop: the loop may hang in a write to a terminal that takes nothing."""
+        self._interrupts += number == signal.SIGINT
+        at_once = number == signal.SIGINT and self._interrupts > 1
+        if at_once:
+            self._kill_now()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third ends the head itself; the agent finishes alone
+        else:
+            self._agent.signal(number)
+        self._news.append((number, at_once))
+
+    def _tell_news(self) -> None:
+        news, self._news = self._news, []
+        for number, at_once in news:
+            self._observer.interrupted(number, at_once=at_once)
+
+    def _sweep(self, agent_exit_code: int) -> None:
+        """The agent went away without a last word: end what it left, and report in its place."""
+        sweep = Sweep(self._spec, agent_exit_code, self._observer.event)
+        self._kill_now = sweep.kill_now
+        self._ended = sweep.run()

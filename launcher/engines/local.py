@@ -1,0 +1,116 @@
+"""The agent of this machine: a forked child of the launcher, tied to it by two pipes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from launcher.core.errors import EXIT_FAILURE, exit_code_of
+from launcher.core.events import Stamped, from_line
+from launcher.core.records import RunSpec
+from launcher.supervise.agent import Agent, HeadLink
+from launcher.supervise.linux import become_subreaper
+from launcher.supervise.spawn import keep_descriptors_private
+
+THIS_SERVER = 0
+
+
+@contextmanager
+def signals_held_back() -> Iterator[None]:
+    """Signals that arrive in this block act after it, when whoever shall handle them is in place."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+class LocalAgent:
+    """The head's end of an agent on this machine."""
+
+    def __init__(self, pid: int, events_fd: int, life_fd: int) -> None:
+        self.pid = pid
+        self._events_fd = events_fd
+        self._life_fd = life_fd  # its write end is open nowhere else: the agent sees our end in its closing
+        self._partial = b""
+        self._gone = False  # reaped: the pid may be anyone's
+
+    def fileno(self) -> int:
+        """Readable when there are events, and at their end."""
+        return self._events_fd
+
+    def read(self) -> list[Stamped] | None:
+        """The events that have come; None at their end. Blocks if there are none yet."""
+        chunk = os.read(self._events_fd, 1 << 16)
+        if not chunk:
+            return None
+        *lines, self._partial = (self._partial + chunk).split(b"\n")
+        return [from_line(line) for line in lines]
+
+    def signal(self, number: int) -> None:
+        """SIGINT, SIGTERM or SIGHUP: end the run by the grace rule. SIGQUIT: end it now. Safe in a signal handler."""
+        if not self._gone:
+            os.kill(self.pid, number)
+
+    def wait(self) -> int:
+        """Wait for the agent's end and close the pipes; its exit code as a shell would say it."""
+        self._gone = True  # before it is reaped, since a signal handler may come in between
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self._events_fd)
+        os.close(self._life_fd)
+        return exit_code_of(os.waitstatus_to_exitcode(status))
+
+
+def start_agent(spec: RunSpec, port_holder: socket.socket | None = None) -> LocalAgent:
+    """Fork the agent of this machine and return at once. Call inside `signals_held_back`, before any thread exists.
+
+    The agent keeps `port_holder` open; it is closed here. This process becomes a subreaper, so that nothing escapes
+    even if the agent is killed.
+
+    Raises:
+        OSError: no process or pipe could be made.
+    """
+    become_subreaper()
+    events_reader, events_writer = os.pipe()
+    life_reader, life_writer = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(events_reader)
+        os.close(life_writer)
+        _be_agent(spec, HeadLink(death_fd=life_reader, events_fd=events_writer))
+    os.close(events_writer)
+    os.close(life_reader)
+    if port_holder is not None:
+        port_holder.close()
+    return LocalAgent(pid, events_reader, life_writer)
+
+
+def _be_agent(spec: RunSpec, head: HeadLink) -> NoReturn:
+    """In the child: never returns into the launcher's code, whatever happens."""
+    exit_code = EXIT_FAILURE
+    try:
+        os.setsid()  # a terminal's Ctrl-C is for the head alone
+        become_subreaper()
+        _let_go_of_terminal()
+        keep_descriptors_private()
+        exit_code = Agent(spec, THIS_SERVER, inherited=os.environ, head=head).run()
+    except BaseException:  # noqa: BLE001 - told, and then the head sees that the agent is gone
+        traceback.print_exc()
+    finally:
+        os._exit(exit_code)
+
+
+def _let_go_of_terminal() -> None:
+    """An agent that outlives its head must not keep a pipe's reader waiting. Stderr stays, for tracebacks."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)

@@ -1,0 +1,85 @@
+"""What the head does when an agent was killed: end everything that it left, by the agent's own rule."""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from launcher.core import atomic
+from launcher.core.errors import EXIT_FAILURE
+from launcher.core.events import AgentEnded, Cause, Event, Killing, Report, Stamped, Stopping
+from launcher.core.records import RunSpec
+from launcher.core.run_dir import RunDir
+from launcher.supervise.journal import Journal
+from launcher.supervise.tree import Ending, NothingLeft, reap
+from launcher.supervise.wakeup import Wakeup
+
+
+class Sweep:
+    """Ends every descendant of this process, which adopted them as a subreaper, and writes the missing report."""
+
+    def __init__(self, spec: RunSpec, agent_exit_code: int, tell: Callable[[Stamped], None]) -> None:
+        self._spec = spec
+        self._exit_code = agent_exit_code or EXIT_FAILURE
+        self._tell = tell
+        self._run_dir = RunDir(spec.run_dir)
+        self._journal = Journal(self._run_dir.events, server_index=0)
+        self._ending: Ending | None = None
+
+    def run(self) -> AgentEnded:
+        """Blocks until nothing is left, or what is left cannot be killed. Call after the agent has been reaped."""
+        started_ns = self._record(Stopping(Cause.AGENT_LOST, self._spec.grace_s))
+        wakeup = Wakeup([signal.SIGCHLD])
+        try:
+            self._ending = Ending(self._spec.grace_s, tuple, on_kill=lambda count: self._record(Killing(count)))
+            with selectors.DefaultSelector() as selector:
+                selector.register(wakeup, selectors.EVENT_READ)
+                while _something_left() and not self._ending.in_vain:
+                    selector.select(self._ending.timeout_s)
+                    wakeup.take()
+                    self._ending.step()
+        finally:
+            wakeup.close()
+        return self._finish(started_ns, self._ending.killed)
+
+    def kill_now(self) -> None:
+        """Let no grace period pass. Safe in a signal handler, at any time."""
+        if self._ending:
+            self._ending.kill_now()
+
+    def _finish(self, started_ns: int, killed: int) -> AgentEnded:
+        report = Report(
+            run=self._spec.name,
+            server_index=0,
+            cause=Cause.AGENT_LOST,
+            exit_code=self._exit_code,
+            started_ns=started_ns,
+            ended_ns=time.time_ns(),
+            first_failure=None,
+            exits=(),
+            killed=killed,
+            events_lost=self._journal.lost,
+        )
+        with suppress(OSError):
+            atomic.write_text(self._run_dir.report, report.to_json())
+        ended = AgentEnded(Cause.AGENT_LOST, self._exit_code)
+        self._record(ended)
+        self._journal.close()
+        return ended
+
+    def _record(self, event: Event) -> int:
+        time_ns = self._journal.record(event)
+        self._tell(Stamped(time_ns, 0, event))
+        return time_ns
+
+
+def _something_left() -> bool:
+    try:
+        for _ in reap():
+            pass
+    except NothingLeft:
+        return False
+    return True
