@@ -1,0 +1,32 @@
+"""What `--dry-run` prints: per rank a comment and a line that a shell would take."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from launcher.core.env import masked
+from launcher.core.records import RankSpec, RunSpec
+from launcher.mesh.coordinates import coordinate_of
+
+
+def render(spec: RunSpec) -> Iterator[str]:
+    """The lines, two per rank. Masked values would have to be filled in before pasting; the comment names them."""
+    for rank in spec.ranks:
+        yield _comment(rank, spec)
+        yield _command_line(rank, spec)
+
+
+def _comment(rank: RankSpec, spec: RunSpec) -> str:
+    place = coordinate_of(rank.global_rank, spec.layout)
+    hidden = [name for name, value in rank.env.items() if value is not None and masked(name, value) != value]
+    return (
+        f"# rank {rank.global_rank}: server {rank.server_id}, device {rank.device_id}, "
+        f"pp={place.pp} dp={place.dp} mp={place.mp}" + (f", masked here: {', '.join(hidden)}" if hidden else "")
+    )
+
+
+def _command_line(rank: RankSpec, spec: RunSpec) -> str:
+    removed = [word for name, value in rank.env.items() if value is None for word in ("-u", name)]
+    added = [f"{name}={masked(name, value)}" for name, value in rank.env.items() if value is not None]
+    return f"cd {shlex.quote(str(spec.cwd))} && {shlex.join(['env', *removed, *added, *rank.argv])}"

@@ -1,0 +1,110 @@
+"""`tlaunch`: the table of commands, loaded one at a time, and how errors reach a person."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from launcher import __version__
+from launcher.core.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, RefusedTableError, TlaunchError
+
+# name: (module:attribute, the command's own short help). `tlaunch --help` reads this and imports no command.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("launcher.cli.run:run", "Start one process per device and watch over them."),
+    "data": ("launcher.cli.data:data", "Make the sentence pairs that the bundled trainer reads."),
+}
+
+EXIT_CODES = """\b
+Exit codes:
+  0        all ranks ended well
+  1        something failed that nothing below names
+  2        wrong usage, or a file or directory that is missing, unreadable or unwritable
+  3        a rank table or a layout that was understood and refused
+  126/127  a rank's program could not be started / was not found
+  129      hung up (SIGHUP)
+  130/143  interrupted (Ctrl-C) / terminated (SIGTERM)
+  else     the first failing rank's own code, or 128 + the signal that ended it
+"""
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports only the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, short_help) for name, (_, short_help) in COMMANDS.items()])
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
+@click.version_option(__version__, prog_name="tlaunch")
+def tlaunch() -> None:
+    """Start distributed Transformer training from a rank table: checked, supervised, logged per device."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit with the code that `tlaunch --help` documents. Never returns."""
+    _have_standard_descriptors()
+    sys.exit(_run(tlaunch, arguments))
+
+
+def _run(command: click.Command, arguments: Sequence[str] | None) -> int:
+    try:
+        code: Any = command.main(arguments, prog_name="tlaunch", standalone_mode=False)
+        sys.stdout.flush()
+    except TlaunchError as error:
+        _complain(error)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _forget_stdout()
+        return EXIT_FAILURE
+    except OSError as error:
+        print(f"error: {_readable(error)}", file=sys.stderr)
+        return EXIT_FAILURE
+    return code if isinstance(code, int) else EXIT_OK
+
+
+def _have_standard_descriptors() -> None:
+    """Started with stdin, stdout or stderr closed, the next pipe would take its number and be mistaken for it."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for name in ("stdout", "stderr"):  # Python leaves None where it found the descriptor closed
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - for ever
+
+
+def _complain(error: TlaunchError) -> None:
+    """A refused table's lines say themselves, as a compiler's do, where and what the errors are."""
+    print(error if isinstance(error, RefusedTableError) else f"error: {error}", file=sys.stderr)
+
+
+def _readable(error: OSError) -> str:
+    """What a person can use of an OSError: the file, if any, and the system's words; not Python's errno notation."""
+    reason = error.strerror or str(error)
+    return f"{os.fsdecode(error.filename)}: {reason}" if isinstance(error.filename, str | bytes) else reason
+
+
+def _forget_stdout() -> None:
+    """Whoever read our output has gone: let the interpreter's last flush go nowhere instead of complaining."""
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - devnull is no path of the user's
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -1,0 +1,109 @@
+"""What a person typed after `tlaunch run`, as one record, and what cannot be meant."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.core import env
+from launcher.core.errors import UsageError
+from launcher.core.records import DEFAULT_GRACE_S
+
+# What tells a rank who it is comes from the table and the layout alone.
+_DECIDED_BY_TLAUNCH = {
+    **dict.fromkeys(
+        (
+            env.DEVICE_ID, env.RANK_ID, env.RANK_SIZE, env.RANK_TABLE_FILE, env.RANK, env.LOCAL_RANK, env.WORLD_SIZE,
+            env.LOCAL_WORLD_SIZE, env.GROUP_RANK, env.GROUP_WORLD_SIZE, env.TLAUNCH_RUN_ID,
+        ),
+        "it follows from the rank table and the layout",
+    ),
+    env.MASTER_PORT: "use --master-port",
+    env.TLAUNCH_RUN_DIR: "use --runs-dir and --name",
+    env.TLAUNCH_DP: "use --dp",
+    env.TLAUNCH_MP: "use --mp",
+    env.TLAUNCH_PP: "use --pp",
+    env.TLAUNCH_MICRO_BATCHES: "use --micro-batches",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Field by field the options of `tlaunch run`."""
+
+    rank_table: Path | None
+    devices: int | None
+    dp: int | None
+    mp: int
+    pp: int
+    micro_batches: int | None
+    allow_idle_devices: bool
+    config: str | None
+    settings: tuple[str, ...]
+    data: Path | None
+    runs_dir: Path
+    name: str | None
+    env: tuple[str, ...]
+    grace: float
+    master_port: int | None
+    dry_run: bool
+    json: bool
+    command: tuple[str, ...]  # empty: the bundled trainer
+
+
+def check_options(options: RunOptions) -> None:
+    """Refuse combinations that cannot be meant.
+
+    Raises:
+        UsageError: names the options and what to do.
+    """
+    if options.rank_table is not None and options.devices is not None:
+        raise UsageError("--rank-table and --devices both say which devices there are", hint="give one of them")
+    if options.json and not options.dry_run:
+        raise UsageError("--json shows what --dry-run found", hint="add --dry-run")
+    if math.isnan(options.grace):
+        raise UsageError("--grace nan is no number of seconds", hint=f"for instance --grace {DEFAULT_GRACE_S:g}")
+    if options.command:
+        _check_command_options(options)
+    if options.name is not None and not _is_file_name(options.name):
+        raise UsageError(
+            f"--name {options.name!r} cannot be part of a directory's name", hint="letters, digits, dots and dashes do"
+        )
+
+
+def user_environment(pairs: tuple[str, ...]) -> Mapping[str, str]:
+    """The variables given by --env; the last one of a name counts.
+
+    Raises:
+        UsageError: no KEY=VALUE, or a name that tlaunch itself decides.
+    """
+    variables: dict[str, str] = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise UsageError(f"--env {pair}: this is not KEY=VALUE", hint="for instance --env NCCL_DEBUG=INFO")
+        if name in _DECIDED_BY_TLAUNCH:
+            raise UsageError(f"--env {name}: tlaunch decides this variable", hint=_DECIDED_BY_TLAUNCH[name])
+        variables[name] = value
+    return variables
+
+
+def _check_command_options(options: RunOptions) -> None:
+    given = [
+        name
+        for name, value in (("--config", options.config), ("--set", options.settings), ("--data", options.data))
+        if value
+    ]
+    if given:
+        raise UsageError(
+            f"{' and '.join(given)} would reach the bundled trainer, but COMMAND ({options.command[0]}) is started",
+            hint="pass them to COMMAND itself, after its name",
+        )
+    if not options.command[0]:
+        raise UsageError("COMMAND is empty", hint="leave it out to start the bundled trainer")
+
+
+def _is_file_name(name: str) -> bool:
+    return bool(name) and "/" not in name and name.isprintable() and len(name.encode()) <= 200

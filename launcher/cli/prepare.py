@@ -1,0 +1,173 @@
+"""Every check before the first process or directory, in order; what is left is ready to run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launcher.cli.options import RunOptions, check_options, user_environment
+from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.records import Cluster, Layout
+from launcher.core.resources import data_dir
+from launcher.engines.assemble import REDUCED_TABLE, Request, used_cluster
+from launcher.mesh.coordinates import Coordinate, rank_at
+from launcher.mesh.layouts import resolve_layout
+
+TRAINER = "launcher.trainer"
+TRAINER_RUN_NAME = "transformer"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    request: Request
+    name: str  # of the run, without its time
+    notes: tuple[str, ...]  # said before the run starts
+    files: Mapping[str, str]  # name: text, to be kept in the run directory
+
+
+@dataclass(frozen=True)
+class _Program:
+    argv: tuple[str, ...]
+    layout: Layout
+    console_ranks: tuple[int, ...]
+    name: str
+
+
+def prepare(options: RunOptions, inherited: Mapping[str, str]) -> Prepared:
+    """Check options, table, layout, recipe and command, in this order. Starts and creates nothing.
+
+    Raises:
+        UsageError, UnreadableError, RefusedTableError, RefusedLayoutError: with a hint, and an exit code of its own.
+    """
+    check_options(options)
+    variables = user_environment(options.env)
+    cluster, notes = _cluster(options)
+    layout = resolve_layout(
+        cluster.device_count,
+        dp=options.dp,
+        mp=options.mp,
+        pp=options.pp,
+        micro_batches=1 if options.micro_batches is None else options.micro_batches,
+        allow_idle_devices=options.allow_idle_devices,
+    )
+    used = used_cluster(cluster, layout.world_size)
+    program = _command(options, layout) if options.command else _trainer(options, layout)
+    if not options.dry_run:
+        _refuse_several_servers(used)
+    if options.command:
+        _check_command(options.command[0], {**inherited, **variables})
+    request = Request(
+        cluster=cluster,
+        layout=program.layout,
+        argv=program.argv,
+        cwd=Path.cwd(),
+        runs_dir=options.runs_dir.absolute(),
+        grace_s=options.grace,
+        console_ranks=program.console_ranks,
+        user_env=variables,
+        inherited_env=inherited,
+        usable_cores=_usable_cores(),
+    )
+    idle = _idle_note(cluster, layout.world_size)
+    return Prepared(request, options.name or program.name, (*notes, *idle), _files(cluster, used))
+
+
+def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...]]:
+    if options.rank_table is None:
+        return Cluster.local(options.devices or 1), ()
+    from launcher.rank_table import load_cluster  # noqa: PLC0415 - loads pydantic, which --devices does not need
+
+    cluster, warnings = load_cluster(_found_table(options.rank_table))
+    return cluster, tuple(
+        f"warning: {options.rank_table}:{problem.line}:{problem.column}: {problem.message} [{problem.code}]"
+        for problem in warnings
+    )
+
+
+def _found_table(path: Path) -> Path:
+    """`path` itself, or the sample table of that name where no such file is here: an installed copy has them too."""
+    if (
+        not path.exists()
+        and path.parent == Path("rank_tables")
+        and (sample := data_dir("rank_tables") / path.name).exists()
+    ):
+        return sample
+    return path
+
+
+def _trainer(options: RunOptions, layout: Layout) -> _Program:
+    """The bundled trainer, once its recipe, the layout and the data are known to fit each other."""
+    from launcher.corpus.dataset import find_splits  # noqa: PLC0415 - other commands need none of this
+    from launcher.recipes.load import load_transformer  # noqa: PLC0415
+    from launcher.recipes.transformer.checks import check_layout  # noqa: PLC0415
+
+    recipe = load_transformer(options.config, options.settings)
+    if options.micro_batches is None:
+        layout = replace(layout, micro_batches=recipe.train.micro_batches)
+    check_layout(recipe, layout)
+    arguments = [sys.executable, "-m", TRAINER]
+    if options.config is not None:
+        config = Path(options.config)
+        arguments += ["--config", str(config.absolute()) if config.is_file() else options.config]
+    for setting in options.settings:
+        arguments += ["--set", setting]
+    if options.data is not None:
+        find_splits(options.data, recipe.data.direction)
+        arguments += ["--data", str(options.data.absolute())]
+    first_of_last_stage = rank_at(Coordinate(pp=layout.pp - 1, dp=0, mp=0), layout)
+    console_ranks = tuple(dict.fromkeys((0, first_of_last_stage)))  # the loss is known on the last stage only
+    return _Program(tuple(arguments), layout, console_ranks, TRAINER_RUN_NAME)
+
+
+def _command(options: RunOptions, layout: Layout) -> _Program:
+    words = re.findall(r"[A-Za-z0-9_.+]+", Path(options.command[0]).name)
+    return _Program(options.command, layout, (0,), "-".join(words).strip(".")[:50] or "command")
+
+
+def _refuse_several_servers(used: Cluster) -> None:
+    if len(used.servers) > 1:
+        names = ", ".join(server.server_id for server in used.servers)
+        raise UsageError(
+            f"the ranks belong to {len(used.servers)} servers ({names}), but processes can be started on this "
+            "machine only",
+            hint=f"--devices {used.device_count} runs as many ranks here; --dry-run shows what each server would run",
+        )
+
+
+def _check_command(name: str, environment: Mapping[str, str]) -> None:
+    """Look where the ranks will look."""
+    search = environment.get("PATH", os.defpath)
+    if shutil.which(name, path=search) is not None:
+        return
+    if "/" in name:
+        reason = "is not executable" if Path(name).exists() else "does not exist"
+        hint = "a script is started by its interpreter: -- python script.py" if Path(name).is_file() else None
+        raise UnreadableError(f"{name} {reason}, so no rank could start it", hint=hint)
+    local = f"; ./{name} is a file here" if Path(name).is_file() else ""
+    raise UnreadableError(f"{name}: there is no such program on the ranks' PATH{local}", hint=f"PATH is {search}")
+
+
+def _files(cluster: Cluster, used: Cluster) -> dict[str, str]:
+    if cluster.source is None or used.device_count == cluster.device_count:
+        return {}
+    from launcher.rank_table.render import render_table  # noqa: PLC0415 - see above
+
+    return {REDUCED_TABLE: render_table(used)}
+
+
+def _idle_note(cluster: Cluster, world_size: int) -> tuple[str, ...]:
+    idle = cluster.device_count - world_size
+    if not idle:
+        return ()
+    last = cluster.device_count - 1
+    which = f"rank {last}" if idle == 1 else f"ranks {world_size} to {last}"
+    return (f"{idle} of {cluster.device_count} devices stay idle: {which}",)
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

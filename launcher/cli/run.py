@@ -1,0 +1,79 @@
+"""`tlaunch run`: check everything, then start one process per device and watch over them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from launcher.core.env import TLAUNCH_RUNS_DIR
+from launcher.core.records import DEFAULT_GRACE_S
+
+EPILOG = """\b
+Examples:
+  tlaunch run --rank-table rank_tables/rank_table_8pcs.json --dp 2 --mp 2 --pp 2
+  tlaunch run --devices 4 -- python train.py --epochs 3
+  tlaunch run --devices 8 --mp 2 --dry-run
+
+\b
+What a rank gets: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT as torch's
+env:// reads them; RANK_ID, RANK_SIZE, DEVICE_ID, RANK_TABLE_FILE as MindSpore does; TLAUNCH_RUN_DIR, TLAUNCH_DP, _MP,
+_PP, _MICRO_BATCHES. Its output goes to <runs-dir>/<time>-<name>/device<rank>/train.log.
+
+\b
+The first rank that fails ends the run: all others get SIGTERM, and SIGKILL after --grace seconds. Ctrl-C ends the run
+in the same way, a second Ctrl-C kills at once. Exit codes: 0 when all ranks ended well; the first failing rank's own
+code, or 128 + its signal; 2 wrong usage or unreadable files; 3 a refused table or layout; 126 a rank could not be
+started, 127 its program was not found; 129, 130, 143 stopped by SIGHUP, Ctrl-C, SIGTERM.
+"""
+
+LONGEST_GRACE_S = 7 * 24 * 3600
+FILE = click.Path(path_type=Path)
+
+
+@click.command(context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
+@click.option("--rank-table", type=FILE, metavar="FILE", help="The devices, as an HCCL rank table.")
+@click.option("--devices", type=click.IntRange(min=1), metavar="N", help="This many devices, all on this machine.")
+@click.option("--dp", type=int, metavar="N", help="Data parallel ways.  [default: devices / (mp * pp)]")
+@click.option("--mp", type=int, default=1, metavar="N", help="Model parallel ways.  [default: 1]")
+@click.option("--pp", type=int, default=1, metavar="N", help="Pipeline stages.  [default: 1]")
+@click.option("--micro-batches", type=int, metavar="N", help="Parts of each data parallel rank's batch.")
+@click.option("--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices unused.")
+@click.option("--config", metavar="FILE", help="The bundled trainer's settings, TOML.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting of the bundled trainer.")
+@click.option("--data", type=FILE, metavar="PATH", help="Sentence pairs for the bundled trainer (`tlaunch data`).")
+@click.option(
+    "--runs-dir", type=FILE, metavar="DIR", envvar=TLAUNCH_RUNS_DIR, default=Path("runs"),
+    help=f"Where run directories are made.  [default: ${TLAUNCH_RUNS_DIR} or runs]",
+)  # fmt: skip
+@click.option("--name", metavar="NAME", help="The run's name, after its time.")
+@click.option("--env", multiple=True, metavar="KEY=VALUE", help="A variable for every rank.")
+@click.option(
+    "--grace", type=click.FloatRange(min=0, max=LONGEST_GRACE_S), default=DEFAULT_GRACE_S, metavar="SECONDS",
+    help=f"Between SIGTERM and SIGKILL.  [default: {DEFAULT_GRACE_S:g}]",
+)  # fmt: skip
+@click.option("--master-port", type=click.IntRange(1, 65535), metavar="N", help="The rendezvous port.  [default: free]")
+@click.option("--dry-run", is_flag=True, help="Print each rank's command and environment; start nothing.")
+@click.option("--json", is_flag=True, help="With --dry-run: everything as JSON.")
+@click.argument("command", nargs=-1, metavar="[-- COMMAND [ARG]...]")
+@click.pass_context
+def run(context: click.Context, /, **options: Any) -> None:
+    """Start one process per device and watch over them.
+
+    Without COMMAND the bundled Transformer is trained; with it, any program is started, Python or not. Without
+    --rank-table and --devices there is one process.
+    """
+    from launcher.cli.options import RunOptions  # noqa: PLC0415 - `--help` needs none of it
+    from launcher.cli.prepare import prepare  # noqa: PLC0415
+    from launcher.cli.start import carry_out, show  # noqa: PLC0415
+
+    chosen = RunOptions(**options)
+    prepared = prepare(chosen, os.environ)
+    wanted_name = f"{time.strftime('%Y%m%d-%H%M%S')}-{prepared.name}"
+    if chosen.dry_run:
+        show(prepared, wanted_name, chosen)
+    else:
+        context.exit(carry_out(prepared, wanted_name, chosen.master_port))

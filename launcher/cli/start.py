@@ -1,0 +1,72 @@
+"""From what was prepared to a run: shown (`--dry-run`), or carried out from the first fork to the exit code."""
+
+from __future__ import annotations
+
+import sys
+
+from launcher.cli import dry_run, summary
+from launcher.cli.console import Console, write_out
+from launcher.cli.options import RunOptions
+from launcher.cli.prepare import Prepared
+from launcher.core.records import RunSpec
+from launcher.engines.assemble import assemble, used_cluster
+from launcher.engines.attend import Head
+from launcher.engines.local import signals_held_back, start_agent
+from launcher.engines.port import HeldPort, check_port, hold_port
+from launcher.runs.create import create_run, free_name
+from launcher.runs.record import spec_to_json
+
+SEVERAL_SERVERS_PORT = 29500  # which port is free on another server cannot be seen from here; torchrun's default
+
+
+def show(prepared: Prepared, wanted_name: str, options: RunOptions) -> None:
+    """Print what would be run. Starts and creates nothing."""
+    request = prepared.request
+    port = options.master_port or _likely_port(prepared)
+    spec = assemble(request, name=free_name(request.runs_dir, wanted_name), master_port=port)
+    if options.json:
+        write_out(spec_to_json(spec))
+        return
+    _say_notes(prepared)
+    if options.master_port is None:
+        print(f"# MASTER_PORT {port} is an example: a free port is chosen when the run starts", file=sys.stderr)
+    write_out("".join(f"{line}\n" for line in dry_run.render(spec)))
+
+
+def carry_out(prepared: Prepared, wanted_name: str, master_port: int | None) -> int:
+    """Make the run directory, start everything, attend until nothing is left; the run's exit code.
+
+    Raises:
+        UsageError: the port is taken.
+        UnreadableError: no run directory can be made.
+    """
+    _say_notes(prepared)
+    with signals_held_back():
+        port = hold_port() if master_port is None else check_port(master_port)
+        spec = _create(prepared, wanted_name, port)
+        console = Console(spec)
+        head = Head(spec, start_agent(spec, port.holder), console)
+    exit_code = head.attend()
+    console.finish(lambda: summary.render(console.progress, spec, console.shown_dir))
+    return exit_code
+
+
+def _create(prepared: Prepared, wanted_name: str, port: HeldPort) -> RunSpec:
+    def specify(name: str) -> RunSpec:
+        return assemble(prepared.request, name=name, master_port=port.number)
+
+    return create_run(prepared.request.runs_dir, wanted_name, specify, prepared.files)
+
+
+def _likely_port(prepared: Prepared) -> int:
+    request = prepared.request
+    if len(used_cluster(request.cluster, request.layout.world_size).servers) > 1:
+        return SEVERAL_SERVERS_PORT
+    held = hold_port()
+    held.close()
+    return held.number
+
+
+def _say_notes(prepared: Prepared) -> None:
+    for note in prepared.notes:
+        print(note, file=sys.stderr)

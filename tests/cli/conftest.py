@@ -1,0 +1,118 @@
+"""The real command in a subprocess, and what it left in the process list."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
+PATIENCE_S = 60  # how long to wait for what must happen; never how long it may take
+
+
+def wait_until(condition, what, patience_s=PATIENCE_S):
+    """The first true value of `condition`."""
+    deadline = time.monotonic() + patience_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"never seen: {what}"
+        time.sleep(0.01)
+    return value
+
+
+class Launcher:
+    """`tlaunch` in a directory of its own."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.runs = directory / "runs"
+        self._started = []
+
+    def argv(self, *arguments):
+        return [sys.executable, "-m", "launcher", *map(str, arguments)]
+
+    def run(self, *arguments, **options):
+        """Run to the end; stdout and stderr as text."""
+        return subprocess.run(
+            self.argv(*arguments),
+            cwd=self.directory,
+            env=self.environment(options.pop("env", {})),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+            **options,
+        )
+
+    def start(self, *arguments, env=None, **options):
+        """Start and return a Popen; it is killed and reaped at the end of the test, if need be."""
+        process = subprocess.Popen(
+            self.argv(*arguments),
+            cwd=self.directory,
+            env=self.environment(env or {}),
+            **{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True, **options},
+        )
+        self._started.append(process)
+        return process
+
+    def environment(self, changes):
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TLAUNCH_", "RANK"))}
+        return {**inherited, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", **changes}
+
+    def wait_ready(self, ranks, marker="ready"):
+        """Until every rank's log holds `marker`; the run's directory."""
+
+        def all_ready():
+            logs = [self.latest / f"device{rank}" / "train.log" for rank in range(ranks)]
+            return all(log.is_file() and marker in log.read_text(errors="replace") for log in logs)
+
+        wait_until(all_ready, f"{marker} in all {ranks} logs")
+        return self.latest.resolve()
+
+    @property
+    def latest(self):
+        return self.runs / "latest"
+
+    def processes(self):
+        """The pids of every rank, and descendant of a rank, of any run in this directory."""
+        mark = f"TLAUNCH_RUN_DIR={self.runs}".encode()
+        return [int(path.name) for path in Path("/proc").glob("[0-9]*") if mark in _environ(path)]
+
+    def close(self):
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+
+
+def _environ(process):
+    try:
+        return (process / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    made = Launcher(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def programs():
+    return PROGRAMS
+
+
+@pytest.fixture(name="wait_until", scope="session")
+def _wait_until():
+    return wait_until
+
+
+@pytest.fixture(scope="session")
+def sample_tables():
+    return PROGRAMS.parents[1] / "rank_tables"

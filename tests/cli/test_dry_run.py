@@ -1,0 +1,66 @@
+"""`--dry-run`: exact, pasteable, and without any effect."""
+
+import json
+import subprocess
+
+
+def test_lines_can_be_pasted_into_a_shell(launcher):
+    """Each command line, run by a shell, gives the program the same arguments and variables as a run would."""
+    (launcher.directory / "a b").mkdir()
+    words = ["it's", "a  b", "$HOME", "", "*", "new\nline"]
+    program = ["python", "-c", "import os, sys; print(sys.argv[1:], os.environ['RANK'], os.environ['X'])"]
+    done = launcher.run("run", "--devices", 2, "--env", "X=1 'two'", "--dry-run", "--", *program, *words)
+    shown = done.stdout.split("# rank ")[1:]
+    assert len(shown) == 2
+    for rank, text in enumerate(shown):
+        line = text.partition("\n")[2]
+        pasted = subprocess.run(
+            ["sh", "-c", line], env=launcher.environment({}), capture_output=True, text=True, check=True
+        )
+        assert pasted.stdout == f"{words} {rank} 1 'two'\n"
+
+
+def test_comments_say_who_is_where(launcher, sample_tables):
+    """Each rank's server, device and coordinates stand above its command."""
+    table = sample_tables / "rank_table_8pcs.json"
+    done = launcher.run("run", "--rank-table", table, "--mp", 2, "--pp", 2, "--dry-run", "--", "true")
+    comments = [line for line in done.stdout.splitlines() if line.startswith("#")]
+    assert len(comments) == 8
+    assert comments[5].endswith("device 5, pp=1 dp=0 mp=1")
+
+
+def test_nothing_is_created(launcher):
+    """A dry run makes no directory, whatever it shows."""
+    assert launcher.run("run", "--devices", 2, "--dry-run", "--", "touch", "x").returncode == 0
+    assert list(launcher.directory.iterdir()) == []
+
+
+def test_secrets_are_masked(launcher):
+    """Neither the lines nor the JSON show a secret, and the comment names what would have to be filled in."""
+    arguments = ["run", "--env", "API_KEY=s3cr3t", "--env", "PROXY=http://me:s3cr3t@host", "--dry-run"]
+    lines = launcher.run(*arguments, "--", "true").stdout
+    as_json = launcher.run(*arguments, "--json", "--", "true").stdout
+    assert "s3cr3t" not in lines + as_json
+    assert "masked here: API_KEY, PROXY" in lines
+
+
+def test_the_bundled_trainer_is_shown_with_its_options(launcher):
+    """Without COMMAND the ranks run the trainer, with settings and the absolute path of a configuration file."""
+    (launcher.directory / "my.toml").write_text("[train]\nmicro_batches = 4\n")
+    done = launcher.run(
+        "run", "--devices", 4, "--pp", 2, "--config", "my.toml", "--set", "train.steps=3", "--dry-run", "--json"
+    )
+    spec = json.loads(done.stdout)
+    config = str(launcher.directory / "my.toml")
+    assert spec["ranks"][0]["argv"][1:] == ["-m", "launcher.trainer", "--config", config, "--set", "train.steps=3"]
+    assert spec["layout"]["micro_batches"] == 4
+    assert spec["console_ranks"] == [0, 2]
+
+
+def test_json_and_run_json_are_one_format(launcher):
+    """What a dry run prints is what a run keeps, but for name, time and port."""
+    arguments = ["run", "--devices", 2, "--name", "same", "--master-port", 29876]
+    shown = json.loads(launcher.run(*arguments, "--dry-run", "--json", "--", "true").stdout)
+    assert launcher.run(*arguments, "--", "true").returncode == 0
+    kept = (launcher.latest / "run.json").read_text()
+    assert json.loads(kept.replace(json.loads(kept)["name"], shown["name"])) == shown

@@ -1,0 +1,125 @@
+"""What is refused before any process starts: the exit code, one helpful message, and nothing left behind."""
+
+import json
+
+import pytest
+
+
+def assert_refused(done, launcher, code, *words):
+    assert done.returncode == code, done.stderr
+    for word in words:
+        assert word in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not launcher.runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--rank-table", "t.json", "--devices", "2"], ["--rank-table and --devices"]),
+        (["--json"], ["--json", "--dry-run"]),
+        (["--config", "x.toml", "--", "true"], ["--config", "bundled trainer"]),
+        (["--set", "a=1", "--data", "d", "--", "true"], ["--set and --data", "bundled trainer"]),
+        (["--", ""], ["COMMAND is empty"]),
+        (["--devices", "0", "--", "true"], ["--devices"]),
+        (["--grace", "-1", "--", "true"], ["--grace"]),
+        (["--grace", "nan", "--", "true"], ["--grace"]),
+        (["--grace", "inf", "--", "true"], ["--grace"]),
+        (["--env", "NOVALUE", "--", "true"], ["--env NOVALUE", "KEY=VALUE"]),
+        (["--env", "RANK=3", "--", "true"], ["--env RANK", "tlaunch decides"]),
+        (["--env", "MASTER_PORT=3", "--", "true"], ["use --master-port"]),
+        (["--name", "a/b", "--", "true"], ["--name 'a/b'"]),
+        (["--set", "model.hedas=4"], ["model.hedas"]),
+        (["--no-such-option"], ["--no-such-option"]),
+    ],
+    ids=lambda value: " ".join(value) if value and value[0].startswith("--") and len(value) > 1 else None,
+)
+def test_usage_errors_end_with_2(launcher, arguments, words):
+    """Options that cannot be meant are named, with what to do instead."""
+    assert_refused(launcher.run("run", *arguments), launcher, 2, *words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--rank-table", "missing.json", "--", "true"], ["missing.json", "does not exist"]),
+        (["--config", "missing.toml"], ["missing.toml"]),
+        (["--data", "missing"], ["missing", "tlaunch data preprocess"]),
+        (["--", "no-such-program"], ["no-such-program", "PATH"]),
+        (["--", "./missing"], ["./missing does not exist"]),
+        (["--", "./plain.py"], ["./plain.py is not executable", "python script.py"]),
+        (["--", "plain.py"], ["./plain.py is a file here"]),
+    ],
+    ids=lambda value: value[0] + " " + value[1] if value[0].startswith("--") else None,
+)
+def test_missing_files_end_with_2(launcher, arguments, words):
+    """What is missing or cannot be executed is named before any process."""
+    (launcher.directory / "plain.py").write_text("print()")
+    assert_refused(launcher.run("run", *arguments), launcher, 2, *words)
+
+
+def test_program_is_looked_for_where_the_ranks_will_look(launcher):
+    """A PATH given by --env decides whether COMMAND is found."""
+    tools = launcher.directory / "tools"
+    tools.mkdir()
+    (tools / "mine").write_text("#!/bin/sh\necho found\n")
+    (tools / "mine").chmod(0o755)
+    assert launcher.run("run", "--", "mine").returncode == 2
+    assert launcher.run("run", "--env", f"PATH={tools}", "--", "mine").stdout == "found\n"
+
+
+def test_table_with_a_repeated_device_is_refused(launcher, sample_tables):
+    """A table that HCCL could not use ends with 3, at its line."""
+    table = json.loads((sample_tables / "rank_table_4pcs.json").read_text())
+    table["server_list"][0]["device"][2]["device_id"] = "1"
+    (launcher.directory / "table.json").write_text(json.dumps(table, indent=1))
+    done = launcher.run("run", "--rank-table", "table.json", "--", "touch", "started")
+    assert_refused(done, launcher, 3, "table.json:", "device_id")
+    assert not (launcher.directory / "started").exists()
+
+
+def test_layout_that_does_not_fit_names_those_that_do(launcher, sample_tables):
+    """dp*mp*pp = 12 on 8 devices ends with 3 and lists the nearest layouts."""
+    table = sample_tables / "rank_table_8pcs.json"
+    done = launcher.run("run", "--rank-table", table, "--dp", 3, "--mp", 2, "--pp", 2, "--", "true")
+    assert_refused(done, launcher, 3, "= 12 is more than 8 devices", "--dp 2 --mp 2 --pp 2")
+
+
+def test_idle_devices_must_be_allowed(launcher):
+    """dp*mp*pp = 4 on 8 devices is refused, with the option that allows it."""
+    done = launcher.run("run", "--devices", 8, "--dp", 4, "--", "true")
+    assert_refused(done, launcher, 3, "leaves 4 devices of 8 idle", "--allow-idle-devices")
+
+
+def test_recipe_is_checked_against_the_layout(launcher):
+    """Heads that mp does not divide are refused for the bundled trainer before any process."""
+    done = launcher.run("run", "--devices", 2, "--mp", 2, "--set", "model.heads=1")
+    assert_refused(done, launcher, 3, "model.heads = 1 cannot be divided by mp = 2")
+
+
+def test_several_servers_can_be_shown_but_not_started(launcher, sample_tables):
+    """A table of two servers is refused by a run, which says what would work here, and shown by a dry run."""
+    table = sample_tables / "rank_table_16pcs.json"
+    assert_refused(launcher.run("run", "--rank-table", table, "--", "true"), launcher, 2, "--devices 16", "--dry-run")
+    shown = launcher.run("run", "--rank-table", table, "--dry-run", "--json", "--", "true")
+    assert len(json.loads(shown.stdout)["ranks"]) == 16
+
+
+@pytest.mark.parametrize("below", ["file", "file/deeper/still"])
+def test_unwritable_runs_dir_ends_with_2(launcher, below):
+    """A runs directory that cannot be made is named, and nothing starts."""
+    (launcher.directory / "file").touch()
+    done = launcher.run("run", "--runs-dir", below, "--", "touch", "started")
+    assert_refused(done, launcher, 2, f"{below}: no run directory can be made here", "--runs-dir DIR")
+    assert [path.name for path in launcher.directory.iterdir()] == ["file"]
+
+
+def test_taken_master_port_is_refused(launcher):
+    """--master-port names a port that something listens on: 2, before any directory is made."""
+    import socket
+
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        done = launcher.run("run", "--master-port", port, "--", "true")
+    assert_refused(done, launcher, 2, f"port {port} cannot be used", "Address already in use")

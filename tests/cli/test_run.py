@@ -1,0 +1,303 @@
+"""`tlaunch run -- COMMAND` on real processes: environment, logs, console, exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.core.events import Report, from_line
+
+
+def environment_of(run_dir, rank):
+    lines = (run_dir / f"device{rank}" / "env.log").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+def report_of(run_dir):
+    return Report.from_json((run_dir / "report.json").read_text())
+
+
+def test_ranks_get_their_place_and_their_own_directory(launcher, sample_tables):
+    """Every rank of a table finds its device, rank and size, and writes to its own log."""
+    table = sample_tables / "rank_table_4pcs.json"
+    done = launcher.run("run", "--rank-table", table, "--mp", 2, "--", "sh", "-c", "echo $RANK_ID of $RANK_SIZE")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "0 of 4\n"
+    for rank in range(4):
+        environment = environment_of(launcher.latest, rank)
+        assert environment["RANK"] == environment["RANK_ID"] == environment["LOCAL_RANK"] == str(rank)
+        assert environment["RANK_TABLE_FILE"] == str(table)
+        assert (environment["TLAUNCH_DP"], environment["TLAUNCH_MP"]) == ("2", "2")
+        assert (launcher.latest / f"device{rank}" / "train.log").read_text() == f"{rank} of 4\n"
+
+
+def test_device_id_is_the_tables_physical_id(launcher, sample_tables):
+    """DEVICE_ID comes from the table, not from the order of ranks."""
+    table = json.loads((sample_tables / "rank_table_2pcs.json").read_text())
+    for device, physical in zip(table["server_list"][0]["device"], ("5", "3"), strict=True):
+        device["device_id"] = physical
+    changed = launcher.directory / "table.json"
+    changed.write_text(json.dumps(table))
+    assert launcher.run("run", "--rank-table", changed, "--", "true").returncode == 0
+    assert [environment_of(launcher.latest, rank)["DEVICE_ID"] for rank in (0, 1)] == ["5", "3"]
+
+
+def test_idle_devices_get_a_reduced_table(launcher, sample_tables):
+    """With --allow-idle-devices the ranks see a table of themselves only, and a person is told who is idle."""
+    table = sample_tables / "rank_table_8pcs.json"
+    done = launcher.run("run", "--rank-table", table, "--dp", 3, "--allow-idle-devices", "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert "5 of 8 devices stay idle: ranks 3 to 7" in done.stderr
+    reduced = json.loads(Path(environment_of(launcher.latest, 2)["RANK_TABLE_FILE"]).read_text())
+    assert [device["rank_id"] for device in reduced["server_list"][0]["device"]] == ["0", "1", "2"]
+    assert not (launcher.latest / "device3").exists()
+
+
+def test_inherited_rank_table_is_taken_away_without_a_table(launcher):
+    """A RANK_TABLE_FILE of the user's shell does not reach ranks made by --devices."""
+    done = launcher.run("run", "--", "sh", "-c", "echo ${RANK_TABLE_FILE-none}", env={"RANK_TABLE_FILE": "/old.json"})
+    assert done.stdout == "none\n"
+
+
+def test_secrets_are_masked_in_what_is_kept(launcher):
+    """Ranks get the token; env.log and run.json show stars, and env.log is private."""
+    done = launcher.run("run", "--env", "HF_TOKEN=s3cr3t", "--", "sh", "-c", "echo ${#HF_TOKEN}; exit 0")
+    assert done.stdout == "6\n"
+    kept = [launcher.latest / "run.json", launcher.latest / "device0" / "env.log"]
+    assert not any("s3cr3t" in path.read_text() for path in kept)
+    assert environment_of(launcher.latest, 0)["HF_TOKEN"] == "********"
+    assert kept[1].stat().st_mode & 0o777 == 0o600
+
+
+def test_newlines_in_a_value_stay_on_one_line(launcher):
+    """One variable is one line of env.log, whatever it holds."""
+    launcher.run("run", "--env", "TWO=first\nsecond\\", "--", "true")
+    assert "TWO=first\\nsecond\\\\" in (launcher.latest / "device0" / "env.log").read_text().splitlines()
+
+
+def test_a_persons_thread_count_stands(launcher):
+    """OMP_NUM_THREADS is a share of the cores, unless the user chose one."""
+    launcher.run("run", "--devices", 2, "--", "true", env={"OMP_NUM_THREADS": "7"})
+    assert environment_of(launcher.latest, 1)["OMP_NUM_THREADS"] == "7"
+    launcher.run("run", "--devices", 2, "--env", "OMP_NUM_THREADS=9", "--", "true", env={"OMP_NUM_THREADS": "7"})
+    assert environment_of(launcher.latest, 1)["OMP_NUM_THREADS"] == "9"
+
+
+def test_options_after_the_command_are_the_commands(launcher):
+    """Nothing after COMMAND is read by tlaunch, with or without `--`."""
+    done = launcher.run("run", "echo", "--devices", "3", "--dry-run")
+    assert done.stdout == "--devices 3 --dry-run\n"
+
+
+def test_first_failure_is_the_exit_code(launcher):
+    """`exit $RANK_ID` with two ranks ends with rank 1's code, and the report names it."""
+    done = launcher.run("run", "--devices", 2, "--", "sh", "-c", "echo last words of $RANK_ID; exit $RANK_ID")
+    assert done.returncode == 1
+    assert "error: rank 1 failed: exit code 1" in done.stderr
+    assert "server 127.0.0.1, device 1" in done.stderr
+    assert "| last words of 1" in done.stderr
+    assert report_of(launcher.latest).first_failure == 1
+
+
+def test_eight_ranks_that_exit_with_their_rank(launcher, sample_tables):
+    """Some rank other than 0 is the first to fail; its number is the exit code, and its log is named."""
+    table = sample_tables / "rank_table_8pcs.json"
+    done = launcher.run("run", "--rank-table", table, "--", "sh", "-c", "exit $RANK_ID")
+    assert done.returncode == report_of(launcher.latest).first_failure
+    assert 1 <= done.returncode <= 7
+    assert f"device{done.returncode}/train.log" in done.stderr
+
+
+def test_killed_rank_gives_128_plus_signal(launcher):
+    """A rank that kills itself with SIGKILL makes the run end with 137, the signal called by its name."""
+    done = launcher.run("run", "--devices", 2, "--", sys.executable, "-c", "import os; os.kill(os.getpid(), 9)")
+    assert done.returncode == 137
+    assert "SIGKILL (signal 9)" in done.stderr
+
+
+def test_the_others_are_ended_when_one_fails(launcher, programs):
+    """Ranks that would wait for ever, deaf to SIGTERM and with children elsewhere, are gone after the grace period."""
+    script = f"""
+        if [ $RANK = 0 ]; then exec "{sys.executable}" "{programs / "stubborn.py"}" ignore double-fork; fi
+        until grep -q ready "$TLAUNCH_RUN_DIR/device0/train.log"; do :; done; exit 5"""
+    done = launcher.run("run", "--devices", 2, "--grace", 0.3, "--", "sh", "-c", script)
+    assert done.returncode == 5
+    assert launcher.processes() == []
+    assert "1 by SIGKILL (signal 9) after 0.3 s of grace" in done.stderr
+    assert report_of(launcher.latest).killed == 2
+
+
+def test_leftovers_of_a_good_run_are_ended(launcher, programs):
+    """A daemon that a rank leaves behind does not outlive the run, and the run still ends with 0."""
+    done = launcher.run(
+        "run", "--grace", 0.3, "--", sys.executable, programs / "stubborn.py", "double-fork", "ignore", "child-only"
+    )
+    assert done.returncode == 0, done.stderr
+    assert launcher.processes() == []
+    assert "left running" in done.stderr
+
+
+def test_stopped_ranks_can_be_ended_gracefully(launcher, programs, wait_until):
+    """A rank that was stopped (SIGSTOP) is continued to act on SIGTERM, long before the grace period is over."""
+    process = launcher.start(
+        "run", "--grace", 50, "--", sys.executable, programs / "stubborn.py", "stopped", stderr=subprocess.PIPE
+    )
+    launcher.wait_ready(1)
+    (rank,) = launcher.processes()
+    wait_until(lambda: "T (stopped)" in Path(f"/proc/{rank}/status").read_text(), "the rank stops")
+    process.terminate()
+    assert process.wait(30) == 143
+    assert report_of(launcher.latest).killed == 0
+
+
+def test_program_that_cannot_be_executed(launcher):
+    """A script without a known interpreter is reported with the system's words and 126 or 127."""
+    script = launcher.directory / "script"
+    script.write_text("#!/nonexistent/interpreter\n")
+    script.chmod(0o755)
+    done = launcher.run("run", "--devices", 2, "--", "./script")
+    assert done.returncode == 127
+    assert "cannot start ./script: No such file or directory" in done.stderr
+
+
+def test_a_rank_inherits_nothing_it_should_not(launcher, programs):
+    """Own session and group, three descriptors, no stdin, the user's directory."""
+    reader, writer = os.pipe()
+    done = launcher.run("run", "--", sys.executable, programs / "state.py", pass_fds=[writer])
+    os.close(reader)
+    os.close(writer)
+    state = json.loads(done.stdout)
+    assert state["session"] == state["group"] == state["pid"]
+    assert state["descriptors"] == [0, 1, 2]
+    assert state["stdin"] == "/dev/null"
+    assert state["cwd"] == str(launcher.directory)
+
+
+def test_a_rank_starts_with_default_signals(launcher):
+    """What the launcher's parent blocked or ignored, and what Python ignores, is neither in a rank."""
+    former = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    try:
+        done = launcher.run("run", "--", "cat", "/proc/self/status")
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    status = dict(line.split(":\t") for line in done.stdout.splitlines())
+    assert (int(status["SigBlk"], 16), int(status["SigIgn"], 16)) == (0, 0)
+
+
+def test_the_console_shows_the_whole_log_of_rank_0(launcher, programs):
+    """Much output, broken UTF-8, control sequences and a last line without end all reach the console, made harmless."""
+    done = launcher.run("run", "--devices", 2, "--", sys.executable, programs / "noisy.py", 20000)
+    lines = done.stdout.splitlines()
+    assert lines[:20000] == [
+        f"line {number} of rank output, long enough to fill more than one block in the end" for number in range(20000)
+    ]
+    assert lines[20000:] == ["broken \ufffd\ufffd utf-8", "\x1b[31mred\x1b[0m", "no newline at the end"]
+    raw = (launcher.latest / "device0" / "train.log").read_bytes()
+    assert b"\xff\xfe" in raw
+    assert b"\x1b[2J" in raw
+
+
+def test_a_reader_that_leaves_does_not_disturb_the_run(launcher, programs):
+    """`tlaunch run | head -1` runs to its end, silently."""
+    command = launcher.argv("run", "--", sys.executable, programs / "noisy.py", 20000)
+    done = subprocess.run(
+        ["sh", "-c", '{ "$@"; echo $? >code; } | head -1', "sh", *command],
+        cwd=launcher.directory, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert (launcher.directory / "code").read_text() == "0\n"
+    assert "Traceback" not in done.stderr
+    assert report_of(launcher.latest).exit_code == 0
+
+
+def test_closed_standard_descriptors_are_no_trouble(launcher):
+    """A launcher started with stdin, stdout and stderr closed (some daemons do) runs its ranks all the same."""
+    command = launcher.argv("run", "--devices", "2", "--", "sh", "-c", "echo fine >&2; exit 3")
+    done = subprocess.run(
+        ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], cwd=launcher.directory, check=False, timeout=60
+    )
+    assert done.returncode == 3
+    assert (launcher.latest / "device0" / "train.log").read_text() in {"fine\n", ""}
+
+
+def test_sixty_four_ranks(launcher):
+    """64 ranks start with a limit of 32 descriptors, all end, and every one has its report entry and log."""
+    command = launcher.argv("run", "--devices", "64", "--", "sh", "-c", "echo $RANK")
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -n 32; "$@"', "sh", *command],
+        cwd=launcher.directory, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert {ended.global_rank for ended in report_of(launcher.latest).exits} == set(range(64))
+    assert (launcher.latest / "device63" / "train.log").read_text() == "63\n"
+
+
+def test_too_few_processes_allowed(launcher):
+    """A rank for which the system makes no process fails the run with the system's words; the others are ended."""
+    if os.geteuid() == 0 and subprocess.run(["setpriv", "--version"], capture_output=True, check=False).returncode:
+        pytest.skip("root has no process limit here, and setpriv is missing")
+    launcher.directory.chmod(0o777)
+    for parent in launcher.directory.parents[:3]:
+        parent.chmod(0o755)
+    command = launcher.argv("run", "--devices", "64", "--grace", "5", "--", "sleep", "1000")
+    drop = ["setpriv", "--reuid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+    done = subprocess.run(
+        ["prlimit", "--nproc=20", *drop, *command],
+        cwd=launcher.directory, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    if "Permission denied" in done.stderr or "No module named" in done.stderr:
+        pytest.skip("another user cannot read this checkout or its Python")
+    assert done.returncode == 126
+    assert "no process could be made: Resource temporarily unavailable" in done.stderr
+    assert launcher.processes() == []
+
+
+def test_events_tell_the_story_in_order(launcher):
+    """events.jsonl holds start and end of every rank between the agent's first and last word."""
+    launcher.run("run", "--devices", 3, "--", "true")
+    events = [from_line(line) for line in (launcher.latest / "events.jsonl").read_text().splitlines()]
+    names = [type(stamped.event).__name__ for stamped in events]
+    assert names[0] == "AgentStarted"
+    assert names[-1] == "AgentEnded"
+    assert sorted(names[1:-1]) == ["RankEnded"] * 3 + ["RankStarted"] * 3
+    assert [stamped.time_ns for stamped in events] == sorted(stamped.time_ns for stamped in events)
+
+
+def test_an_old_run_is_never_overwritten(launcher):
+    """Runs of the same name in the same second get -2, -3; `latest` is the last."""
+    for _ in range(3):
+        assert launcher.run("run", "--name", "same", "--", "true").returncode == 0
+    runs = [path for path in launcher.runs.iterdir() if not path.is_symlink()]
+    assert len(runs) == 3
+    assert len({path.name for path in runs}) == 3
+    assert launcher.latest.resolve() in {path.resolve() for path in runs}
+
+
+def test_disk_full_before_the_start_leaves_nothing(launcher):
+    """Where run.json cannot be written, nothing starts and nothing is left, the runs directory included."""
+    done = with_file_limit(0, launcher, "--", "touch", "started")
+    assert done.returncode == 2
+    assert "no run directory can be made here: File too large" in done.stderr
+    assert list(launcher.directory.iterdir()) == []
+
+
+def test_disk_full_while_running_does_not_change_the_end(launcher):
+    """A rank whose log cannot grow, and ignores that, still ends the run with its own code."""
+    done = with_file_limit(8, launcher, "--", "sh", "-c", "trap '' XFSZ; seq 20000; exit 4")
+    assert done.returncode == 4, done.stderr
+    assert (launcher.latest / "device0" / "train.log").stat().st_size == 8 * 1024
+    assert report_of(launcher.latest).exit_code == 4
+
+
+def with_file_limit(kibibytes, launcher, *arguments):
+    """`tlaunch run` where no file can grow beyond a limit: an honest stand-in for a full disk."""
+    command = launcher.argv("run", *arguments)
+    return subprocess.run(
+        ["bash", "-c", f'ulimit -f {kibibytes}; "$@"', "bash", *command],
+        cwd=launcher.directory, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip

@@ -1,0 +1,236 @@
+"""Stopping a run in every way a person, a terminal or a system can."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.core.events import Cause, Report, from_line
+
+GRACE_S = 0.5
+ALLOWED_S = GRACE_S + 2
+
+
+def start_stubborn(launcher, programs, *wishes, grace=GRACE_S, devices=2, **options):
+    process = launcher.start(
+        "run",
+        "--devices",
+        devices,
+        "--grace",
+        grace,
+        "--",
+        sys.executable,
+        programs / "stubborn.py",
+        *wishes,
+        **options,
+    )
+    launcher.wait_ready(devices)
+    return process
+
+
+def assert_all_gone(launcher, wait_until, within_s=ALLOWED_S):
+    wait_until(lambda: not launcher.processes(), "the end of every rank and grandchild", within_s)
+
+
+def report_of(launcher):
+    return Report.from_json((launcher.latest / "report.json").read_text())
+
+
+def agent_pid(launcher):
+    return from_line((launcher.latest / "events.jsonl").read_text().splitlines()[0]).event.agent_pid
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
+)
+def test_a_signal_ends_willing_ranks_at_once(launcher, programs, wait_until, number, code):
+    """Ranks that heed SIGTERM end long before the grace period, and the exit code says which signal it was."""
+    process = start_stubborn(launcher, programs, grace=50)
+    process.send_signal(number)
+    assert process.wait(30) == code
+    report = report_of(launcher)
+    assert (report.cause, report.exit_code, report.killed) == (Cause.STOPPED, code, 0)
+    assert launcher.processes() == []
+
+
+@pytest.mark.parametrize("wishes", [["ignore", "new-session"], ["ignore", "double-fork"]], ids=lambda w: w[1])
+def test_terminated_launcher_leaves_nothing(launcher, programs, wait_until, wishes):
+    """`kill -TERM`: ranks and grandchildren in new sessions that ignore SIGTERM are gone after the grace period."""
+    process = start_stubborn(launcher, programs, *wishes)
+    process.terminate()
+    assert process.wait(30) == 143
+    assert launcher.processes() == []
+    assert report_of(launcher).killed == 4
+
+
+@pytest.mark.parametrize("wishes", [["ignore", "new-session"], ["ignore", "double-fork"]], ids=lambda w: w[1])
+def test_killed_launcher_leaves_nothing(launcher, programs, wait_until, wishes):
+    """`kill -9` of the launcher: the agent ends everything within the grace period and two seconds."""
+    process = start_stubborn(launcher, programs, *wishes)
+    agent = agent_pid(launcher)
+    process.kill()
+    process.wait()
+    assert_all_gone(launcher, wait_until)
+    wait_until((launcher.latest / "report.json").is_file, "the agent's report")
+    assert report_of(launcher).cause is Cause.HEAD_LOST
+    wait_until(lambda: not alive(agent), "the end of the agent")
+
+
+def test_killed_agent_leaves_nothing(launcher, programs, wait_until):
+    """`kill -9` of the agent: ranks die with it, the head ends what they leave and says so."""
+    process = start_stubborn(launcher, programs, "ignore", "double-fork", stderr=subprocess.PIPE)
+    os.kill(agent_pid(launcher), signal.SIGKILL)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 137
+    assert b"was killed" in errors
+    assert launcher.processes() == []
+    assert report_of(launcher).cause is Cause.AGENT_LOST
+
+
+def test_second_interrupt_kills_at_once(launcher, programs, wait_until):
+    """Ctrl-C in a terminal is told and repeated: the second ends ranks that ignore the first, without any grace."""
+    head, terminal = pty.openpty()
+    process = start_stubborn(
+        launcher, programs, "ignore", "new-session", grace=1000,
+        stdin=terminal, stdout=terminal, stderr=terminal, preexec_fn=own_terminal, start_new_session=False,
+    )  # fmt: skip
+    os.close(terminal)
+    os.write(head, b"\x03")
+    shown = read_until(head, b"Ctrl-C again kills them at once")
+    assert process.poll() is None
+    assert len(launcher.processes()) == 4
+    os.write(head, b"\x03")
+    shown += read_until(head, None)
+    os.close(head)
+    assert process.wait(30) == 130
+    assert b"killing all ranks" in shown
+    assert launcher.processes() == []
+
+
+def test_interrupted_before_the_first_rank(launcher, wait_until):
+    """Two interrupts while the run directory has only just been made end the run with 130 and leave no process."""
+    process = launcher.start("run", "--devices", 4, "--grace", 5, "--", "sleep", 1000)
+    wait_until(launcher.runs.exists, "the runs directory")
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert launcher.processes() == []
+    assert not list(launcher.runs.glob(".*"))
+
+
+def test_interrupted_at_any_early_time(launcher):
+    """Interrupts while Python is still starting leave neither a process nor half a run directory."""
+    for _ in range(5):
+        process = launcher.start("run", "--devices", 4, "--grace", 5, "--", "sleep", 1000)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) != 0
+        assert launcher.processes() == []
+        assert not list(launcher.runs.glob(".*"))
+
+
+def test_stop_while_ranks_are_being_started(launcher, wait_until):
+    """SIGTERM between the first and the last of many ranks starts no more of them and leaves none."""
+    process = launcher.start("run", "--devices", 200, "--grace", 5, "--", "sleep", 1000)
+    wait_until((launcher.latest / "device0" / "train.log").exists, "the first rank")
+    process.terminate()
+    assert process.wait(30) == 143
+    assert launcher.processes() == []
+    started = sum(b'"RankStarted"' in line for line in (launcher.latest / "events.jsonl").read_bytes().splitlines())
+    assert len(report_of(launcher).exits) == started
+
+
+def test_stop_while_a_failure_is_being_handled(launcher, programs, wait_until):
+    """Ctrl-C twice while a failed run waits out its grace period kills at once; the failure stays the exit code."""
+    script = (
+        f'[ $RANK = 0 ] && exec "{sys.executable}" "{programs / "stubborn.py"}" ignore; '
+        'until grep -q ready "$TLAUNCH_RUN_DIR/device0/train.log"; do :; done; exit 5'
+    )
+    process = launcher.start("run", "--devices", 2, "--grace", 1000, "--", "sh", "-c", script)
+    wait_until(lambda: "Stopping" in read(launcher.latest / "events.jsonl"), "the failure")
+    process.send_signal(signal.SIGINT)
+    wait_until(lambda: interrupted(process.pid), "the first interrupt")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 5
+    assert launcher.processes() == []
+
+
+def test_hung_up_under_nohup_goes_on(launcher, programs):
+    """A launcher started with SIGHUP ignored (nohup) keeps ignoring it."""
+    process = launcher.start(
+        "run", "--", "sh", "-c", 'echo ready; until [ -e "$TLAUNCH_RUN_DIR/go" ]; do sleep 0.01; done',
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )  # fmt: skip
+    run_dir = launcher.wait_ready(1)
+    process.send_signal(signal.SIGHUP)
+    (run_dir / "go").touch()
+    assert process.wait(30) == 0
+
+
+def test_a_stopped_head_does_not_stop_supervision(launcher, programs, wait_until):
+    """While the launcher is suspended (Ctrl-Z), a failure still ends all ranks and the report is written."""
+    script = 'echo ready; until [ -e "$TLAUNCH_RUN_DIR/go" ]; do sleep 0.01; done; exit $RANK'
+    process = launcher.start("run", "--devices", 2, "--grace", 1, "--", "sh", "-c", script)
+    run_dir = launcher.wait_ready(2)
+    process.send_signal(signal.SIGSTOP)
+    (run_dir / "go").touch()
+    wait_until((run_dir / "report.json").is_file, "the report")
+    assert launcher.processes() == []
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(30) == 1
+
+
+def own_terminal():
+    """In the child: a session whose controlling terminal is stdin, as a shell would arrange it."""
+    import fcntl
+    import termios
+
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def read_until(descriptor, marker, patience_s=30):
+    """What a terminal shows, up to `marker`, or to its end where that is None."""
+    shown = b""
+    deadline = time.monotonic() + patience_s
+    while marker is None or marker not in shown:
+        assert time.monotonic() < deadline, shown
+        try:
+            chunk = os.read(descriptor, 4096)
+        except OSError:  # EIO: the last process on the terminal has gone
+            chunk = b""
+        if not chunk:
+            assert marker is None, shown
+            return shown
+        shown += chunk
+    return shown
+
+
+def read(path):
+    return path.read_text() if path.is_file() else ""
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "\nState:\tZ" not in read_status(pid)
+
+
+def read_status(pid):
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return "\nState:\tZ"
+
+
+def interrupted(pid):
+    """Whether no SIGINT is pending any more: the next one will be counted as another."""
+    pending = [line for line in read_status(pid).splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
+    return not any(int(line.split()[1], 16) & (1 << (signal.SIGINT - 1)) for line in pending)
