@@ -14,7 +14,7 @@ TORCH ?= $(if $(wildcard /dev/nvidia0 /dev/davinci0 /dev/kfd),torch,torch==2.13.
 .PHONY: demo test check lint bench clean
 
 demo: $(VENV)/installed-train
-	$(BIN)/tlaunch run --rank-table rank_tables/rank_table_8pcs.json --dp 2 --mp 2 --pp 2 --micro-batches 4
+	$(BIN)/tlaunch run --rank-table rank_tables/rank_table_8pcs.json --dp 2 --mp 2 --pp 2 --micro-batches 2
 
 test: $(VENV)/installed-test
 	$(BIN)/pytest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +54,8 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
         UnreadableError: missing, unreadable, not UTF-8, without pairs, or a line that is not two texts with one tab
             between them.
     """
-    pairs = [_pair(line, path, number) for number, line in enumerate(read_lines(path), start=1)]
+    with closing(read_lines(path)) as lines:  # a malformed line ends the reading half way
+        pairs = [_pair(line, path, number) for number, line in enumerate(lines, start=1)]
     if not pairs:
         raise UnreadableError(f"{path}: no sentence pairs: the file is empty", hint=MAKE_ONE)
     return pairs

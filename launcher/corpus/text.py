@@ -6,7 +6,7 @@ import gzip
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -18,7 +18,7 @@ UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
-def read_lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path) -> Generator[str, None, None]:
     """Every line of `path` without its end, UTF-8, unpacked when the file is gzip (whatever its name).
 
     Only a newline ends a line: U+2028, U+0085 and their like occur inside the sentences of web corpora, and would
