@@ -54,7 +54,7 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
     The files are a WMT .sgm pair, matched by document and segment, or two plain texts, matched line by line; either may
     be gzip. The paths written are printed, everything else goes to stderr.
     """
-    from launcher.corpus.preprocess import preprocess as run  # noqa: PLC0415 - loaded by this command alone
+    from launcher.corpus.preprocess import preprocess as run  # loaded by this command alone
 
     _report(run(fr=fr, en=en, output=output, split=split, max_words=max_words, force=force))
 
@@ -71,8 +71,8 @@ def sample(*, output: Path, train: int, valid: int, test: int, seed: int, force:
 
     The same seed and sizes give the same text. The test split is written as a pair of .sgm files too.
     """
-    from launcher.corpus.files import refuse_overwriting  # noqa: PLC0415 - loaded by this command alone
-    from launcher.corpus.sample import sample_files, write_sample  # noqa: PLC0415 - loaded by this command alone
+    from launcher.corpus.files import refuse_overwriting  # loaded by this command alone
+    from launcher.corpus.sample import sample_files, write_sample  # loaded by this command alone
 
     if not force:
         refuse_overwriting(sample_files(output, train=train, valid=valid, test=test))

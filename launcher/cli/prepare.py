@@ -80,7 +80,7 @@ def prepare(options: RunOptions, inherited: Mapping[str, str]) -> Prepared:
 def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...]]:
     if options.rank_table is None:
         return Cluster.local(options.devices or 1), ()
-    from launcher.rank_table import load_cluster  # noqa: PLC0415 - loads pydantic, which --devices does not need
+    from launcher.rank_table import load_cluster  # loads pydantic, which --devices does not need
 
     cluster, warnings = load_cluster(_found_table(options.rank_table))
     return cluster, tuple(
@@ -102,9 +102,9 @@ def _found_table(path: Path) -> Path:
 
 def _trainer(options: RunOptions, layout: Layout) -> _Program:
     """The bundled trainer, once its recipe, the layout and the data are known to fit each other."""
-    from launcher.corpus.dataset import find_splits  # noqa: PLC0415 - other commands need none of this
-    from launcher.recipes.load import load_transformer  # noqa: PLC0415
-    from launcher.recipes.transformer.checks import check_layout  # noqa: PLC0415
+    from launcher.corpus.dataset import find_splits  # other commands need none of this
+    from launcher.recipes.load import load_transformer
+    from launcher.recipes.transformer.checks import check_layout
 
     recipe = load_transformer(options.config, options.settings)
     if options.micro_batches is None:
@@ -155,7 +155,7 @@ def _check_command(name: str, environment: Mapping[str, str]) -> None:
 def _files(cluster: Cluster, used: Cluster) -> dict[str, str]:
     if cluster.source is None or used.device_count == cluster.device_count:
         return {}
-    from launcher.rank_table.render import render_table  # noqa: PLC0415 - see above
+    from launcher.rank_table.render import render_table  # see above
 
     return {REDUCED_TABLE: render_table(used)}
 

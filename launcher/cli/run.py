@@ -66,9 +66,9 @@ def run(context: click.Context, /, **options: Any) -> None:
     Without COMMAND the bundled Transformer is trained; with it, any program is started, Python or not. Without
     --rank-table and --devices there is one process.
     """
-    from launcher.cli.options import RunOptions  # noqa: PLC0415 - `--help` needs none of it
-    from launcher.cli.prepare import prepare  # noqa: PLC0415
-    from launcher.cli.start import carry_out, show  # noqa: PLC0415
+    from launcher.cli.options import RunOptions  # `--help` needs none of it
+    from launcher.cli.prepare import prepare
+    from launcher.cli.start import carry_out, show
 
     chosen = RunOptions(**options)
     prepared = prepare(chosen, os.environ)

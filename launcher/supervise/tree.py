@@ -39,7 +39,7 @@ def reap() -> Iterator[tuple[int, int]]:
 
 def descendants() -> list[int]:
     """The pid of every living process below this one. Zombies are left out: they only wait to be reaped."""
-    import psutil  # type: ignore[import-untyped]  # noqa: PLC0415 - needed only when something has to be ended
+    import psutil  # noqa: PLC0415 - needed only when something has to be ended
 
     living: list[int] = []
     for process in psutil.Process().children(recursive=True):
