@@ -20,20 +20,20 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-from torch.distributed.tensor import Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import parallelize_module
 from torch.nn import functional
 
 from launcher.recipes.load import load_transformer
 from launcher.trainer.collectives import ALONE
 from launcher.trainer.data import Example, own_micro_batches
-from launcher.trainer.model import END, PAD, Batch
+from launcher.trainer.model import END, PAD
 from launcher.trainer.plan import apply_plan
 from launcher.trainer.session import Session, meta_model
 from launcher.trainer.world import open_world, this_place
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "programs"))
 from ranks import fork_ranks
+from torch_parts import TorchStage, tensor_parallel_styles
 
 ROUNDS, STEPS_PER_ROUND, MICRO_BATCHES, LENGTH = 7, 3, 4, 24
 RECIPE = load_transformer(
@@ -51,40 +51,13 @@ def examples() -> list[Example]:
     ]
 
 
-class TorchStage(torch.nn.Module):
-    """One stage with the calling convention of torch's pipeline."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *received: torch.Tensor, source_ids: torch.Tensor, target_ids: torch.Tensor) -> object:
-        streams = received if len(received) == 2 else None
-        return self.model(Batch(source_BS=source_ids, target_BT=target_ids, labels_BT=target_ids), streams)
-
-
-def styles(model: torch.nn.Module) -> dict[str, object]:
-    """DTensor's tensor-parallel plan of the same layers."""
-    found: dict[str, object] = {}
-    for name, _ in model.named_modules():
-        if name.endswith((".query", ".key", ".value", ".expand")):
-            found[name] = ColwiseParallel()
-        elif name.endswith((".output", ".contract")):
-            found[name] = RowwiseParallel()
-        elif name.endswith(".word"):
-            found[name] = RowwiseParallel(input_layouts=Replicate())
-        elif name == "head":
-            found[name] = ColwiseParallel(output_layouts=Replicate())
-    return found
-
-
 def torch_step(session: Session, pairs: list[Example]) -> Callable[[], None]:
     """A function that takes one step with torch's parts."""
     world, train = session.world, RECIPE.train
     model = meta_model(RECIPE)
     apply_plan(model, session.stage, ALONE, seed=1, device=world.device, dtype=torch.float32)
     mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pp", "dp", "mp"))
-    parallelize_module(model, mesh["mp"], styles(model))
+    parallelize_module(model, mesh["mp"], tensor_parallel_styles(model))
     fully_shard(model, mesh=mesh["dp"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
     layout = dataclasses.replace(world.place.layout, micro_batches=1)  # torch's schedule cuts the batch itself

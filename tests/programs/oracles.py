@@ -14,15 +14,16 @@ from ranks import fork_ranks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-from torch.distributed.tensor import DTensor, Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import parallelize_module
 from torch.nn import functional
+from torch_parts import TorchStage, tensor_parallel_styles
 
 from launcher.mesh.stages import split_into_stages
 from launcher.recipes.load import load_transformer
 from launcher.trainer.collectives import ALONE
 from launcher.trainer.data import Example, own_micro_batches, token_count
-from launcher.trainer.model import END, PAD, Batch
+from launcher.trainer.model import END, PAD
 from launcher.trainer.plan import apply_plan
 from launcher.trainer.session import Session, meta_model
 from launcher.trainer.world import open_world, this_place
@@ -95,16 +96,7 @@ def tensor():
         session = Session(RECIPE, world)
         loss = session.accumulate_gradients(examples())
         model = single_device_model()
-        styles = {}
-        for name, _ in model.named_modules():
-            if name.endswith((".query", ".key", ".value", ".expand")):
-                styles[name] = ColwiseParallel()
-            elif name.endswith((".output", ".contract")):
-                styles[name] = RowwiseParallel()
-            elif name.endswith(".word"):
-                styles[name] = RowwiseParallel(input_layouts=Replicate())
-        styles["head"] = ColwiseParallel(output_layouts=Replicate())
-        parallelize_module(model, init_device_mesh("cpu", (2,)), styles)
+        parallelize_module(model, init_device_mesh("cpu", (2,)), tensor_parallel_styles(model))
         batch = whole_batch(world)
         theirs = mean_loss(model(batch), batch.labels_BT)
         theirs.backward()
@@ -112,19 +104,6 @@ def tensor():
         reference = dict(model.named_parameters())
         for name, parameter in session.model.named_parameters():
             check(name, parameter.grad, session.placements[name].part_of(full(reference[name].grad)))
-
-
-class TorchStage(torch.nn.Module):
-    """One of our stages with the calling convention of torch's pipeline."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, *received, source_ids, target_ids):
-        # torch insists on an argument for the first stage; later ones get the two streams.
-        streams = received if len(received) == 2 else None
-        return self.model(Batch(source_BS=source_ids, target_BT=target_ids, labels_BT=target_ids), streams)
 
 
 def pipeline():
