@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +28,29 @@ def replacing(path: Path) -> Iterator[Path]:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """Give a directory beside `path` to fill; rename it into place on success, remove it on any failure.
+
+    Its files reach the disk before the name does, and parents are made. Nothing that exists is ever replaced.
+
+    Raises:
+        OSError: `path` exists, its parent is not writable, the disk is full, ...
+    """
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    aside.mkdir(parents=True)
+    try:
+        yield aside
+        for file in aside.iterdir():
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+        aside.rename(path)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from launcher.core import env
-from launcher.core.errors import TlaunchError, UsageError
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError
 from launcher.core.run_dir import RunDir
 from launcher.recipes.load import load_transformer
 from launcher.recipes.transformer.checks import check_layout
@@ -19,20 +22,26 @@ from launcher.trainer.world import choose_device, open_world, this_place
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one rank; the exit code is 0, or that of the TlaunchError it ended with."""
+    """Run one rank; the exit code is 0, that of the TlaunchError it ended with, or 1 after a traceback."""
     faulthandler.enable()
+    for stream in (sys.stdout, sys.stderr):  # a locale that knows no accents must not end a training
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     options = _parser().parse_args(arguments)
     try:
         recipe = load_transformer(options.config, options.settings)
         place = this_place(micro_batches=recipe.train.micro_batches)
         check_layout(recipe, place.layout)
         output = _output(options.output)
-        with open_world(place, choose_device(place, recipe.train.device)) as world:
+        with open_world(place, choose_device(place, recipe.train.device, os.environ)) as world:
             train(recipe, world, options.data, output)
     except TlaunchError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
-    return 0
+    except Exception:  # noqa: BLE001 - told, and then this rank leaves at once
+        traceback.print_exc()
+        return EXIT_FAILURE
+    return EXIT_OK
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -45,13 +54,19 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _output(chosen: Path | None) -> Path | None:
-    """Where the model goes: decided, and checked, before hours of training."""
+    """Where the model goes; None when nobody says."""
     run_dir = os.environ.get(env.TLAUNCH_RUN_DIR)
-    output = chosen or (RunDir(Path(run_dir)).model if run_dir else None)
-    if output is not None and output.exists():
-        raise UsageError(f"{output} exists already, and a trained model is never overwritten", hint="--output DIR")
-    return output
+    return chosen or (RunDir(Path(run_dir)).model if run_dir else None)
+
+
+def leave(exit_code: int) -> NoReturn:
+    """End this process; after a failure at once, since peers fail too as soon as this rank's connections close."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if exit_code != EXIT_OK:
+        os._exit(exit_code)
+    sys.exit(exit_code)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -38,12 +38,10 @@ def open_corpus(recipe: TransformerRecipe, world: World, data: Path | None) -> C
         UsageError: too few pairs for one batch, or a vocabulary that no tokenizer fits.
     """
     splits = find_splits(data or _sample(world), recipe.data.direction)
+    files = [path for path in (splits.train, splits.valid) if path is not None]
+    world.check_equal(content_digest(files).encode(), f"the text of {splits.train.parent}")
     train, valid = _with_validation(read_pairs(splits.train), splits)
-    if len(train) < recipe.train.batch_size:
-        raise UsageError(
-            f"{splits.train}: {len(train)} training pairs do not fill one batch of {recipe.train.batch_size}",
-            hint=f"--set train.batch_size={max(1, len(train))}, or more data",
-        )
+    _check_enough(train, splits, recipe.train.batch_size)
     tokenizer, kept_at = _shared_tokenizer(recipe, world, splits, train)
     return Corpus(
         train=tokenize(train, tokenizer, recipe.data),
@@ -52,6 +50,19 @@ def open_corpus(recipe: TransformerRecipe, world: World, data: Path | None) -> C
         tokenizer=tokenizer,
         origin=f"{splits.train}, {len(train)} training and {len(valid)} validation pairs, tokenizer {kept_at}",
     )
+
+
+def _check_enough(train: Pairs, splits: Splits, batch_size: int) -> None:
+    if not train:
+        raise UsageError(
+            f"{splits.train}: the only pair is held out for validation, so none is left to train on",
+            hint="more pairs, or a validation file beside it (`tlaunch data preprocess --split valid`)",
+        )
+    if len(train) < batch_size:
+        raise UsageError(
+            f"{splits.train}: {len(train)} training pairs do not fill one batch of {batch_size}",
+            hint=f"--set train.batch_size={len(train)}, or more pairs",
+        )
 
 
 def _sample(world: World) -> Path:
@@ -73,12 +84,15 @@ def _with_validation(train: Pairs, splits: Splits) -> tuple[Pairs, Pairs]:
 def _shared_tokenizer(
     recipe: TransformerRecipe, world: World, splits: Splits, train: Pairs
 ) -> tuple[Tokenizer, Path | None]:
-    serialized, kept_at = None, None
-    if world.place.global_rank == 0:
+    kept_at = None
+
+    def obtain() -> bytes:
+        nonlocal kept_at
         serialized, kept_at = obtain_tokenizer(
-            (sentence for pair in train for sentence in pair),
+            [sentence for pair in train for sentence in pair],
             vocabulary_size=recipe.model.vocabulary_size,
-            corpus_digest=content_digest([splits.train]),
             beside=splits.train.parent,
         )
-    return Tokenizer(world.share_bytes(serialized)), kept_at
+        return serialized
+
+    return Tokenizer(world.from_rank_0(obtain)), kept_at

@@ -27,6 +27,7 @@ class Example:
 
     source: list[int]  # ends with END
     target: list[int]  # ends with END
+    is_cut: bool = False  # whether either side was longer than the configured length
 
 
 def tokenize(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, config: DataConfig) -> list[Example]:
@@ -34,7 +35,11 @@ def tokenize(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, config: Dat
     sources = tokenizer.encode([source for source, _ in pairs])
     targets = tokenizer.encode([target for _, target in pairs])
     return [
-        Example([*source[: config.source_length - 1], END], [*target[: config.target_length - 1], END])
+        Example(
+            [*source[: config.source_length - 1], END],
+            [*target[: config.target_length - 1], END],
+            is_cut=len(source) >= config.source_length or len(target) >= config.target_length,
+        )
         for source, target in zip(sources, targets, strict=True)
     ]
 

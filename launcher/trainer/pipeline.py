@@ -14,6 +14,7 @@ to send never keeps its peer from sending the other way.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +22,8 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+MESSAGES_ON_THEIR_WAY = 2  # in one direction, of one stage
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,8 @@ class Pipeline:
         Blocks until every message of this stage has been sent and received.
         """
         arriving: dict[Action, tuple[dist.Work, Tensor]] = {}
-        sending: list[tuple[dist.Work, Tensor]] = []  # a tensor must live until it has left
+        forward = _Outbox(self._links.following, self._links.forward_group)
+        backward = _Outbox(self._links.previous, self._links.backward_group)
         graphs: dict[int, tuple[Tensor | None, Tensor]] = {}
         losses: list[Tensor] = []
         trains = any(action.kind == "backward" for action in schedule)
@@ -111,16 +115,15 @@ class Pipeline:
                     graphs[action.micro_batch] = (received, output)
                 if self._links.following is None:
                     losses.append(output.detach())
-                else:
-                    self._send(output.detach(), self._links.following, self._links.forward_group, sending)
+                forward.send(output.detach())
             else:
                 graph_input, graph_output = graphs.pop(action.micro_batch)
                 graph_output.backward(received)
-                if graph_input is not None and self._links.previous is not None:
-                    assert graph_input.grad is not None
-                    self._send(graph_input.grad, self._links.previous, self._links.backward_group, sending)
-        for work, _tensor in sending:
-            work.wait()
+                if graph_input is not None:
+                    assert graph_input.grad is not None, "a received tensor is a leaf that requires a gradient"
+                    backward.send(graph_input.grad)
+        forward.close()
+        backward.close()
         return losses
 
     def _expect(self, action: Action, arriving: dict[Action, tuple[dist.Work, Tensor]]) -> None:
@@ -143,14 +146,35 @@ class Pipeline:
         work.wait()
         return buffer
 
-    @staticmethod
-    def _send(
-        tensor: Tensor, to: int, group: dist.ProcessGroup | None, sending: list[tuple[dist.Work, Tensor]]
-    ) -> None:
+
+class _Outbox:
+    """Messages in one direction. A tensor lives until it has left, and at most two are on their way.
+
+    Waiting for the last but one never deadlocks: a neighbour takes message k - 2 without having seen message k.
+    """
+
+    def __init__(self, to: int | None, group: dist.ProcessGroup | None) -> None:
+        self._to, self._group = to, group
+        self._leaving: deque[tuple[dist.Work, Tensor]] = deque()
+
+    def send(self, tensor: Tensor) -> None:
+        """Send in the background; at the end of the pipeline there is nobody to send to."""
+        if self._to is None:
+            return
+        if len(self._leaving) == MESSAGES_ON_THEIR_WAY:
+            self._wait_for_oldest()
         tensor = tensor.contiguous()
-        work = dist.isend(tensor, to, group=group)
+        work = dist.isend(tensor, self._to, group=self._group)
         assert work is not None, "a stage sends only within its own group"
-        sending.append((work, tensor))
+        self._leaving.append((work, tensor))
+
+    def close(self) -> None:
+        while self._leaving:
+            self._wait_for_oldest()
+
+    def _wait_for_oldest(self) -> None:
+        work, _tensor = self._leaving.popleft()
+        work.wait()
 
 
 def _as_leaf(received: Tensor | None) -> Tensor | None:

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import secrets
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
-from launcher.core.errors import UnreadableError
+from launcher.core.atomic import new_directory
+from launcher.core.errors import UnreadableError, UsageError
 from launcher.mesh.coordinates import Coordinate, rank_at
 from launcher.mesh.stages import split_into_stages
 from launcher.recipes.settings import Assignment, build
@@ -67,18 +66,27 @@ def save_model(
     `facts` are kept in the configuration under "training".
 
     Raises:
-        OSError: the directory exists already and is not empty, the disk is full, ...
+        OSError: the directory exists already, the disk is full, ...
     """
-    aside = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.partial")
-    aside.mkdir(parents=True)
-    try:
-        save_file(weights, aside / WEIGHTS, metadata={"format": "pt"})
-        content = {"program": "transformer", "recipe": dataclasses.asdict(recipe), "training": facts}
+    content = {"program": "transformer", "recipe": dataclasses.asdict(recipe), "training": facts}
+    with new_directory(directory) as aside:
         (aside / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         (aside / TOKENIZER).write_bytes(tokenizer.serialized)
-        aside.rename(directory)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        (aside / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
+
+
+def check_can_save(directory: Path) -> None:
+    """Find out before hours of training whether `save_model` will be able to write there.
+
+    Raises:
+        UsageError: the directory exists already.
+        OSError: it cannot be made.
+    """
+    if directory.exists():
+        raise UsageError(f"{directory} exists already, and a trained model is never overwritten", hint="--output DIR")
+    with new_directory(directory):
+        pass
+    directory.rmdir()
 
 
 def load_model(directory: str | Path) -> tuple[Transformer, TransformerRecipe, Tokenizer]:

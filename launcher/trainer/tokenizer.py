@@ -15,7 +15,8 @@ from launcher.core.errors import UsageError
 from launcher.core.resources import cache_dir
 from launcher.trainer.model import BEGIN, END, PAD, UNKNOWN
 
-RECIPE = "bpe-1"  # part of the cached file's name: change it when the training below changes
+RECIPE = "bpe-2"  # part of the cached file's name: change it when the training below changes
+LONGEST_SENTENCE_BYTES = 1 << 20  # sentencepiece would leave out what is longer than 4192
 
 
 class Tokenizer:
@@ -42,19 +43,20 @@ class Tokenizer:
         return self._processor.decode([token for token in words if token not in (PAD, BEGIN)])
 
 
-def obtain_tokenizer(
-    sentences: Iterable[str], *, vocabulary_size: int, corpus_digest: str, beside: Path
-) -> tuple[bytes, Path]:
-    """The tokenizer of a corpus, from the cache beside the data or newly trained; and where it is kept.
+def obtain_tokenizer(sentences: Sequence[str], *, vocabulary_size: int, beside: Path) -> tuple[bytes, Path]:
+    """The tokenizer of some sentences, from the cache beside the data or newly trained; and where it is kept.
 
-    The cached file's name holds a digest of the corpus and of everything else that decides the result, so it is never
-    stale. Where the data's directory cannot be written to, the user's cache directory serves.
+    The cached file's name holds a digest of the sentences and of everything else that decides the result, so it is
+    never stale. Where the data's directory cannot be written to, the user's cache directory serves.
 
     Raises:
         UsageError: the vocabulary is too small for the corpus's characters.
+        OSError: neither directory can be written to.
     """
-    key = hashlib.sha256(f"{RECIPE}/{vocabulary_size}/{corpus_digest}".encode()).hexdigest()[:16]
-    name = f"tokenizer-{key}.model"
+    key = hashlib.sha256(f"{RECIPE}/{sentencepiece.__version__}/{vocabulary_size}".encode())
+    for sentence in sentences:
+        key.update(b"\n" + sentence.encode())
+    name = f"tokenizer-{key.hexdigest()[:16]}.model"
     for directory in (beside, cache_dir()):
         if (directory / name).is_file():
             return (directory / name).read_bytes(), directory / name
@@ -81,6 +83,9 @@ def train_tokenizer(sentences: Iterable[str], vocabulary_size: int) -> bytes:
             hard_vocab_limit=False,
             byte_fallback=True,
             character_coverage=1.0,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            max_sentence_length=LONGEST_SENTENCE_BYTES,
             pad_id=PAD,
             unk_id=UNKNOWN,
             bos_id=BEGIN,

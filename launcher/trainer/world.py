@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from launcher.core import env
-from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.errors import RefusedLayoutError, TlaunchError, UnreadableError, UsageError
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Axis, Coordinate, coordinate_of, group_of, rank_at
 from launcher.trainer.collectives import ALONE, Group, all_reduce
@@ -42,18 +43,24 @@ def place_from_environment(environment: Mapping[str, str], *, micro_batches: int
     """Read torchrun's variables and tlaunch's layout; without a layout every rank is a data-parallel copy.
 
     Raises:
-        UsageError: a variable is not a whole number.
+        UsageError: a variable is missing, no whole number, or out of range.
         RefusedLayoutError: dp * mp * pp is not the number of ranks.
     """
 
-    def whole(name: str, default: int) -> int:
+    def whole(name: str, default: int, minimum: int = 1) -> int:
         text = environment.get(name, "")
-        try:
-            return int(text) if text else default
-        except ValueError:
-            raise UsageError(f"the environment variable {name} is {text!r}, which is no whole number") from None
+        value = int(text) if text.isdecimal() else minimum - 1 if text else default
+        if value < minimum:
+            raise UsageError(f"the environment variable {name} is {text!r}, not a whole number of {minimum} or more")
+        return value
 
     world_size = whole(env.WORLD_SIZE, 1)
+    missing = [name for name in (env.RANK, env.MASTER_ADDR, env.MASTER_PORT) if not environment.get(name)]
+    if world_size > 1 and missing:
+        raise UsageError(f"{env.WORLD_SIZE} is {world_size}, but {', '.join(missing)} is not set")
+    global_rank = whole(env.RANK, 0, minimum=0)
+    if global_rank >= world_size:
+        raise UsageError(f"{env.RANK} is {global_rank}, but {env.WORLD_SIZE} is {world_size}")
     mp, pp = whole(env.TLAUNCH_MP, 1), whole(env.TLAUNCH_PP, 1)
     layout = Layout(
         dp=whole(env.TLAUNCH_DP, max(1, world_size // (mp * pp))),
@@ -64,26 +71,40 @@ def place_from_environment(environment: Mapping[str, str], *, micro_batches: int
     if layout.world_size != world_size:
         raise RefusedLayoutError(f"{layout} needs {layout.world_size} ranks, but {env.WORLD_SIZE} is {world_size}")
     return Place(
-        global_rank=whole(env.RANK, 0),
+        global_rank=global_rank,
         world_size=world_size,
-        local_rank=whole(env.LOCAL_RANK, 0),
+        local_rank=whole(env.LOCAL_RANK, 0, minimum=0),
         local_world_size=whole(env.LOCAL_WORLD_SIZE, world_size),
-        device_id=whole(env.DEVICE_ID, 0) if environment.get(env.DEVICE_ID) else None,
+        device_id=whole(env.DEVICE_ID, 0, minimum=0) if environment.get(env.DEVICE_ID) else None,
         layout=layout,
     )
 
 
-def choose_device(place: Place, wanted: str) -> torch.device:
+# Where one of these is set, a program counts the devices that it sees from 0, in the order of the list.
+VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+
+
+def choose_device(place: Place, wanted: str, environment: Mapping[str, str]) -> torch.device:
     """The accelerator of this rank where every local rank has one of its own, else the CPU.
 
-    DEVICE_ID counts physical devices; where only some are visible it may be too large, and the local rank is right.
+    DEVICE_ID counts physical devices, so it is the index where a program sees all of them. Where a variable narrows
+    what is seen, local rank number i takes the i-th device of it. All ranks of a server decide alike.
+
+    Raises:
+        UsageError: DEVICE_ID is none of the devices.
     """
     if wanted == "cpu" or not torch.accelerator.is_available():
         return torch.device("cpu")
     visible = torch.accelerator.device_count()
     if visible < place.local_world_size:
         return torch.device("cpu")
-    index = place.local_rank if place.device_id is None or place.device_id >= visible else place.device_id
+    narrowed = any(environment.get(name) for name in VISIBLE_DEVICES)
+    index = place.local_rank if place.device_id is None or narrowed else place.device_id
+    if index >= visible:
+        raise UsageError(
+            f"{env.DEVICE_ID} is {index}, but {visible} devices are visible here, numbered from 0",
+            hint=f"name the table's devices in one of {', '.join(VISIBLE_DEVICES)}",
+        )
     accelerator = torch.accelerator.current_accelerator()
     assert accelerator is not None, "an accelerator is available"
     torch.accelerator.set_device_index(index)
@@ -117,23 +138,60 @@ class World:
             all_reduce(tensor, group)
         return tensor
 
-    def share_bytes(self, payload: bytes | None) -> bytes:
-        """Rank 0's `payload` on every rank. All must call it."""
-        if self.place.world_size == 1:
-            assert payload is not None, "rank 0 has the payload"
-            return payload
-        size = torch.tensor([len(payload or b"")], device=self.device)
+    def from_rank_0(self, make: Callable[[], bytes]) -> bytes:
+        """What `make` gives on rank 0, on every rank. All must call it.
+
+        Raises:
+            TlaunchError: on every rank alike, when it is raised on rank 0 (or an OSError is, as UnreadableError). So
+                no rank is left waiting, and every rank ends with the same message and exit code.
+        """
+        payload, failure = b"", None
+        if self.place.global_rank == 0:
+            try:
+                payload = make()
+            except TlaunchError as error:
+                failure = error
+            except OSError as error:
+                failure = UnreadableError(f"{error.filename}: {error.strerror}")
+        if self.place.world_size > 1:
+            payload = self._shared(payload)
+            failure = _told(self._shared(_tell(failure)))
+        if failure is not None:
+            raise failure
+        return payload
+
+    def check_equal(self, content: bytes, what: str) -> None:
+        """Every rank must bring the same `content` as rank 0. All must call it.
+
+        Raises:
+            UsageError: on every rank alike, when some rank's differs.
+        """
+        differs = float(self.from_rank_0(lambda: content) != content)
+        count = int(self.sum_over_all(torch.full((1,), differs, device=self.device)))
+        if count:
+            raise UsageError(
+                f"{what} of {count} of {self.place.world_size} ranks differs from that of rank 0",
+                hint="copy the same files to every server",
+            )
+
+    def _shared(self, payload: bytes) -> bytes:
+        """Rank 0's `payload` on every rank."""
+        size = torch.tensor([len(payload)], device=self.device)
         dist.broadcast(size, src=0)
-        content = torch.empty(int(size), dtype=torch.uint8, device=self.device)
-        if payload:
+        content = torch.zeros(int(size) + 1, dtype=torch.uint8, device=self.device)  # never empty
+        if self.place.global_rank == 0:
+            payload += b"\0"
             content.copy_(torch.frombuffer(bytearray(payload), dtype=torch.uint8))
         dist.broadcast(content, src=0)
-        return content.cpu().numpy().tobytes()
+        return content.cpu().numpy().tobytes()[:-1]
 
 
 @contextmanager
 def open_world(place: Place, device: torch.device) -> Iterator[World]:
-    """Join the other ranks; leave them in order at the end. Blocks until all have come."""
+    """Join the other ranks; leave them in order at the end. Blocks until all have come.
+
+    After an error nothing is closed here: peers would see it, and could end before this rank has said what happened.
+    """
     if place.world_size == 1:
         yield World(place, device, dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
         return
@@ -144,14 +202,12 @@ def open_world(place: Place, device: torch.device) -> Iterator[World]:
         timeout=GROUP_TIMEOUT,
         device_id=None if device.type == "cpu" else device,
     )
-    try:
-        groups = {axis: _open_group(place, axis) for axis in ("mp", "dp", "pp")}
-        links = _open_links(groups["pp"])
-        links.shake_hands(device)
-        yield World(place, device, **groups, links=links)
-        dist.barrier()  # nobody closes connections that a slower rank still reads from
-    finally:
-        dist.destroy_process_group()
+    groups = {axis: _open_group(place, axis) for axis in ("mp", "dp", "pp")}
+    links = _open_links(groups["pp"])
+    links.shake_hands(device)
+    yield World(place, device, **groups, links=links)
+    dist.barrier()  # nobody closes connections that a slower rank still reads from
+    dist.destroy_process_group()
 
 
 def _open_group(place: Place, axis: Axis) -> Group:
@@ -161,7 +217,8 @@ def _open_group(place: Place, axis: Axis) -> Group:
 
 
 def _new_process_group(ranks: tuple[int, ...]) -> dist.ProcessGroup:
-    # Only the members create the group: the others need not wait for it.
+    # Only the members create the group. That is safe, also where groups are split off a parent communicator, since
+    # every rank is in exactly one group per axis and all create theirs in the same order of axes.
     group = dist.new_group(list(ranks), timeout=GROUP_TIMEOUT, use_local_synchronization=True)
     assert isinstance(group, dist.ProcessGroup), "only members ask for a group"
     return group
@@ -176,6 +233,20 @@ def _open_links(pp: Group) -> Links:
         forward_group=_new_process_group(pp.ranks),
         backward_group=_new_process_group(pp.ranks),
     )
+
+
+def _tell(failure: TlaunchError | None) -> bytes:
+    if failure is None:
+        return b""
+    return json.dumps([type(failure).__name__, failure.message, failure.hint]).encode()
+
+
+def _told(told: bytes) -> TlaunchError | None:
+    if not told:
+        return None
+    name, message, hint = json.loads(told)
+    kinds = {kind.__name__: kind for kind in (UsageError, UnreadableError, RefusedLayoutError)}
+    return kinds.get(name, TlaunchError)(message, hint=hint)
 
 
 def this_place(*, micro_batches: int) -> Place:

@@ -131,3 +131,31 @@ def test_real_text_is_learnt_by_two_ranks(tmp_path, environment):
     )
 
     assert float(perplexity) < float(unigram) / 3
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_what_only_rank_0_finds_ends_all_ranks_alike(tmp_path, environment, attempt):
+    """A vocabulary too small for the text is rank 0's discovery: whichever rank ends first says so, with exit code 2."""
+    done = tlaunch(
+        "run", "--devices", 3, "--runs-dir", tmp_path, "--set", "model.vocabulary_size=100", environment=environment
+    )
+
+    assert done.returncode == 2, done.stderr
+    assert "model.vocabulary_size = 100" in done.stderr
+    assert "gloo" not in done.stderr
+
+
+def test_the_trainer_runs_under_torchrun(tmp_path, environment):
+    """Without tlaunch's variables every rank is a data-parallel copy, and --output says where the model goes."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "launcher.trainer"]
+    settings = ["--set", "train.steps=2", "--set", "train.translations=0", "--set", "data.direction=en_fr"]
+    done = subprocess.run(
+        [*command, *settings, "--output", tmp_path / "model"],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert [step for _, step, _ in STEP_LINE.findall(done.stdout)] == ["1", "2"]
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        "config.json", "model.safetensors", "tokenizer.model",
+    ]  # fmt: skip

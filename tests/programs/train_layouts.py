@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from ranks import fork_ranks
 from safetensors.torch import save_file
 
@@ -42,7 +43,7 @@ SETTINGS = {
     "train.warmup_steps": 5,
     "train.learning_rate": 5e-3,
     "train.weight_decay": 0.1,
-    "train.clip_norm": 1.0,
+    "train.clip_norm": 0.3,  # below every norm of the first steps, so that clipping acts
     "train.device": "cpu",
 }
 
@@ -68,16 +69,37 @@ def train(case: dict, directory: Path) -> None:
         gradients = {name: parameter.grad for name, parameter in session.model.named_parameters()}
         summed = {name: all_reduce(gradient.clone(), world.dp) for name, gradient in gradients.items()}
         write_gathered(session, summed, directory / f"{case['name']}.gradients")
-        losses = [
-            session.train_step(batch, learning_rate_at(step, recipe.train)).loss
+        results = [
+            session.train_step(batch, learning_rate_at(step, recipe.train))
             for step, batch in enumerate(batches(), start=1)
         ]
         # 13 examples fill neither a batch nor the micro batches: the rest is padding that must not count.
         validation_loss = session.validate(batches()[0] + batches()[1][:13])
         write_gathered(session, dict(session.model.named_parameters()), directory / f"{case['name']}.weights")
+        check_replicas(session, results[-1].gradient_norm)
         if world.reports:
-            content = {"losses": losses, "validation_loss": validation_loss}
+            content = {
+                "losses": [result.loss for result in results],
+                "gradient_norms": [result.gradient_norm for result in results],
+                "validation_loss": validation_loss,
+            }
             (directory / f"{case['name']}.json").write_text(json.dumps(content))
+
+
+def check_replicas(session: Session, gradient_norm: float) -> None:
+    """Whatever several ranks hold, they hold bit by bit alike, dropout or not."""
+    world = session.world
+    if world.place.world_size == 1:
+        return
+    parts = {name: parameter.detach() for name, parameter in session.model.named_parameters()}
+    everywhere: list = [None] * world.place.world_size
+    dist.all_gather_object(everywhere, (world.place.coordinate, parts, gradient_norm))
+    for coordinate, theirs, their_norm in everywhere:
+        assert their_norm == gradient_norm
+        if coordinate.pp == world.pp.index:
+            for name, placement in session.placements.items():
+                if placement.dim is None or coordinate.mp == world.mp.index:
+                    assert torch.equal(theirs[name], parts[name]), f"{name} differs from that of {coordinate}"
 
 
 def write_gathered(session: Session, tensors: dict, path: Path) -> None:

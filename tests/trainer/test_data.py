@@ -78,7 +78,9 @@ def test_long_sentences_are_cut_and_keep_their_end():
     """No sequence is longer than configured, and each ends with END."""
     config = load_transformer(None, ["data.source_length=3", "data.target_length=2"]).data
 
-    assert tokenize([("aaaa aaaaa aaaaaa", "aaaa aaaaa")], Words(), config) == [Example([4, 5, END], [4, END])]
+    assert tokenize([("aaaa aaaaa aaaaaa", "aaaa aaaaa")], Words(), config) == [
+        Example([4, 5, END], [4, END], is_cut=True)
+    ]
 
 
 def test_the_unigram_model_is_the_formula():

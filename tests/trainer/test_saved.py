@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from launcher.core.errors import UnreadableError
+from launcher.core.errors import UnreadableError, UsageError
 from launcher.recipes.load import load_transformer
 from launcher.trainer.collectives import ALONE
 from launcher.trainer.greedy import translate
 from launcher.trainer.model import BEGIN, END, Batch
 from launcher.trainer.pipeline import Links
-from launcher.trainer.saved import gather, load_model, save_model
+from launcher.trainer.saved import check_can_save, gather, load_model, save_model
 from launcher.trainer.session import Session
 from launcher.trainer.tokenizer import Tokenizer, train_tokenizer
 from launcher.trainer.world import World, place_from_environment
@@ -48,10 +48,23 @@ def test_a_model_is_never_overwritten(tokenizer, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "precious").touch()
 
-    with pytest.raises(OSError, match="not empty"):
+    with pytest.raises(UsageError, match="never overwritten"):
+        check_can_save(tmp_path / "model")
+    with pytest.raises(FileExistsError):
         save_model(tmp_path / "model", {}, RECIPE, tokenizer, {})
 
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "precious"]
+
+
+def test_a_place_that_cannot_be_written_is_found_out_early(tmp_path):
+    """The check makes what saving will make, and leaves nothing."""
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        check_can_save(tmp_path / "file" / "model")
+
+    check_can_save(tmp_path / "model")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_missing_file_is_named(tmp_path):

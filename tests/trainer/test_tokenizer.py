@@ -14,7 +14,9 @@ def _tokenizer():
     return Tokenizer(train_tokenizer(SENTENCES, 320))
 
 
-@pytest.mark.parametrize("text", ["le chat noir dort", "où est l'école ?", "日本語 never seen"])
+@pytest.mark.parametrize(
+    "text", ["le chat noir dort", "où est l'école ?", "日本語 never seen", "½ ﬁn № x²", "a\xa0!  b…", " A\x07"]
+)
 def test_text_survives_encoding_and_decoding(tokenizer, text):
     """Characters that training never saw fall back to bytes."""
     [ids] = tokenizer.encode([text])
@@ -39,13 +41,20 @@ def test_a_vocabulary_too_small_for_the_characters_is_refused():
 
 def test_the_cache_is_keyed_by_content(tmp_path):
     """The same corpus and size are trained once; another corpus or size has its own file."""
-    first, kept_at = obtain_tokenizer(SENTENCES, vocabulary_size=320, corpus_digest="a", beside=tmp_path)
-    again, _ = obtain_tokenizer(iter(()), vocabulary_size=320, corpus_digest="a", beside=tmp_path)
-    obtain_tokenizer(SENTENCES, vocabulary_size=321, corpus_digest="a", beside=tmp_path)
-    obtain_tokenizer(SENTENCES, vocabulary_size=320, corpus_digest="b", beside=tmp_path)
+    first, kept_at = obtain_tokenizer(SENTENCES, vocabulary_size=320, beside=tmp_path)
+    obtain_tokenizer(SENTENCES, vocabulary_size=321, beside=tmp_path)
+    obtain_tokenizer(SENTENCES[1:], vocabulary_size=320, beside=tmp_path)
+    kept_at.write_bytes(b"marked")
+    again, _ = obtain_tokenizer(SENTENCES, vocabulary_size=320, beside=tmp_path)
 
-    assert first == again == kept_at.read_bytes()
+    assert first == train_tokenizer(SENTENCES, 320)
+    assert again == b"marked"
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_long_lines_are_learnt_from(tmp_path):
+    """No sentence is left out for its length."""
+    assert Tokenizer(train_tokenizer(["le chat noir dort " * 400] * 2, 320)).size > 260
 
 
 def test_training_is_deterministic():

@@ -1,11 +1,14 @@
 """A rank's place, as its environment says."""
 
 import pytest
+import torch
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
-from launcher.trainer.world import place_from_environment
+from launcher.trainer.world import Place, choose_device, place_from_environment
+
+TORCHRUN = {"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
 def test_one_process_alone_needs_no_environment():
@@ -17,7 +20,7 @@ def test_one_process_alone_needs_no_environment():
 
 def test_under_torchrun_every_rank_is_a_copy():
     """Without tlaunch's variables the layout is data parallel."""
-    place = place_from_environment({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, micro_batches=1)
+    place = place_from_environment({**TORCHRUN, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, micro_batches=1)
 
     assert place.layout == Layout(dp=4)
     assert place.coordinate == Coordinate(pp=0, dp=3, mp=0)
@@ -26,10 +29,75 @@ def test_under_torchrun_every_rank_is_a_copy():
 def test_a_layout_that_is_not_the_world_is_refused():
     """A rank never guesses."""
     with pytest.raises(RefusedLayoutError, match="needs 4 ranks, but WORLD_SIZE is 8"):
-        place_from_environment({"WORLD_SIZE": "8", "TLAUNCH_DP": "2", "TLAUNCH_MP": "2"}, micro_batches=1)
+        place_from_environment({**TORCHRUN, "WORLD_SIZE": "8", "TLAUNCH_DP": "2", "TLAUNCH_MP": "2"}, micro_batches=1)
 
 
-def test_a_variable_that_is_no_number_is_named():
-    """The variable and its value stand in the message."""
-    with pytest.raises(UsageError, match="RANK is 'first'"):
-        place_from_environment({"RANK": "first"}, micro_batches=1)
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"RANK": "first"}, "RANK is 'first', not a whole number of 0 or more"),
+        ({"TLAUNCH_MP": "0"}, "TLAUNCH_MP is '0', not a whole number of 1 or more"),
+        ({"WORLD_SIZE": "-2"}, "WORLD_SIZE is '-2', not a whole number of 1 or more"),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}, "WORLD_SIZE is 2, but RANK, MASTER_PORT is not set"),
+        ({**TORCHRUN, "WORLD_SIZE": "2", "RANK": "5"}, "RANK is 5, but WORLD_SIZE is 2"),
+    ],
+)
+def test_an_environment_that_makes_no_sense_is_refused(environment, message):
+    """The variable and its value stand in the message; nothing is guessed."""
+    with pytest.raises(UsageError) as error:
+        place_from_environment(environment, micro_batches=1)
+
+    assert message in error.value.message
+
+
+class Accelerators:
+    """What torch.accelerator says on a server with some devices."""
+
+    def __init__(self, count):
+        self.count, self.chosen = count, None
+
+    def is_available(self):
+        return self.count > 0
+
+    def device_count(self):
+        return self.count
+
+    def current_accelerator(self):
+        return torch.device("cuda")
+
+    def set_device_index(self, index):
+        self.chosen = index
+
+
+def device_of(local_rank, device_id, accelerators, monkeypatch, environment=None):
+    monkeypatch.setattr(torch, "accelerator", accelerators)
+    place = Place(local_rank, 4, local_rank, 4, device_id, Layout(dp=4))
+    return str(choose_device(place, "auto", environment or {}))
+
+
+def test_a_rank_takes_the_physical_device_of_its_table(monkeypatch):
+    """Where all devices are seen, DEVICE_ID is the index."""
+    ids = [5, 1, 7, 2]
+    chosen = [device_of(rank, ids[rank], Accelerators(8), monkeypatch) for rank in range(4)]
+
+    assert chosen == ["cuda:5", "cuda:1", "cuda:7", "cuda:2"]
+
+
+def test_a_narrowed_view_is_counted_from_zero(monkeypatch):
+    """Under CUDA_VISIBLE_DEVICES, ranks take what they see, in order, and never two the same."""
+    narrowed = {"CUDA_VISIBLE_DEVICES": "1,4,5,6"}
+    chosen = [device_of(rank, [1, 4, 5, 6][rank], Accelerators(4), monkeypatch, narrowed) for rank in range(4)]
+
+    assert chosen == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch):
+    """A physical id beyond what is seen is never folded onto another rank's device."""
+    with pytest.raises(UsageError, match="DEVICE_ID is 6, but 4 devices are visible"):
+        device_of(3, 6, Accelerators(4), monkeypatch)
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_without_a_device_for_each_rank_the_cpu_serves(monkeypatch, count):
+    """Two ranks never share an accelerator."""
+    assert device_of(0, 0, Accelerators(count), monkeypatch) == "cpu"

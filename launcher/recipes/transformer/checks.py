@@ -22,6 +22,11 @@ def check_layout(recipe: TransformerRecipe, layout: Layout) -> None:
         )
     _check_model_parallel("model.heads", model.heads, layout.mp)
     _check_model_parallel("model.feed_forward_dim", model.feed_forward_dim, layout.mp)
+    if layout.mp > model.vocabulary_size:
+        raise RefusedLayoutError(
+            f"mp = {layout.mp} leaves ranks without a row of model.vocabulary_size = {model.vocabulary_size}",
+            hint=f"--mp {model.vocabulary_size} at most",
+        )
     split_into_stages(model.encoder_layers, model.decoder_layers, layout.pp)
     _check_batch(recipe.train.batch_size, layout)
 

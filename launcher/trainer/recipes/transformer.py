@@ -5,8 +5,10 @@ The first rank of the last pipeline stage knows the loss and writes the lines ab
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
+from functools import partial
 from pathlib import Path
 
 from launcher.core.errors import TlaunchError
@@ -16,7 +18,7 @@ from launcher.trainer.corpus import Corpus, open_corpus
 from launcher.trainer.data import GlobalBatch, global_batches
 from launcher.trainer.greedy import translate
 from launcher.trainer.model import Transformer
-from launcher.trainer.saved import gather, save_model, single_device_model
+from launcher.trainer.saved import check_can_save, gather, save_model, single_device_model
 from launcher.trainer.session import Session, StepResult, learning_rate_at
 from launcher.trainer.world import World
 
@@ -27,6 +29,7 @@ def train(recipe: TransformerRecipe, world: World, data: Path | None, output: Pa
     Raises:
         TlaunchError: unusable data, or a gradient that is not finite.
     """
+    world.from_rank_0(partial(_check_output, output))
     corpus = open_corpus(recipe, world, data)
     session = Session(recipe, world)
     _introduce(session, corpus)
@@ -37,9 +40,16 @@ def train(recipe: TransformerRecipe, world: World, data: Path | None, output: Pa
     if output is None:
         say("the model is not kept: neither --output nor a run directory says where")
     else:
-        save_model(output, weights, recipe, corpus.tokenizer, {"validation_loss": validation_loss})
+        facts = {"validation_loss": validation_loss, "layout": dataclasses.asdict(world.place.layout)}
+        save_model(output, weights, recipe, corpus.tokenizer, facts)
         say(f"saved {output}")
     _show_translations(session, corpus, single_device_model(recipe, weights, world.device))
+
+
+def _check_output(output: Path | None) -> bytes:
+    if output is not None:
+        check_can_save(output)
+    return b""
 
 
 def say(line: str) -> None:
@@ -53,6 +63,12 @@ def _introduce(session: Session, corpus: Corpus) -> None:
         return
     held = sum(parameter.numel() for parameter in session.model.parameters())
     say(f"data: {corpus.origin}")
+    if cut := sum(example.is_cut for example in corpus.train):
+        data = session.recipe.data
+        say(
+            f"{cut} of {len(corpus.train)} training pairs are cut to data.source_length = {data.source_length} and "
+            f"data.target_length = {data.target_length} tokens"
+        )
     say(f"vocabulary: {corpus.tokenizer.size} tokens of {session.recipe.model.vocabulary_size} rows")
     say(
         f"layout: {layout} micro_batches={layout.micro_batches}, {world.place.world_size} ranks on {world.device.type}, "
@@ -64,6 +80,7 @@ def _run_steps(session: Session, corpus: Corpus) -> float:
     """Train to the end; the last validation loss."""
     config = session.recipe.train
     validation_loss = math.nan
+    bar = unigram_perplexity(corpus.train, corpus.valid, session.recipe.model.vocabulary_size)
     for batch in global_batches(corpus.train, config):
         started_s = time.perf_counter()
         result = session.train_step(batch.examples, learning_rate_at(batch.step, config))
@@ -72,7 +89,7 @@ def _run_steps(session: Session, corpus: Corpus) -> float:
             speed = result.tokens / (time.perf_counter() - started_s)
             say(f"epoch: {batch.epoch} step: {batch.step_of_epoch}, loss is {result.loss:.4f}, {speed:.0f} tokens/s")
         if batch.is_last or (config.validate_every and batch.step % config.validate_every == 0):
-            validation_loss = _validate(session, corpus)
+            validation_loss = _validate(session, corpus, bar)
     return validation_loss
 
 
@@ -85,10 +102,9 @@ def _check_finite(result: StepResult, batch: GlobalBatch) -> None:
         )
 
 
-def _validate(session: Session, corpus: Corpus) -> float:
+def _validate(session: Session, corpus: Corpus, bar: float) -> float:
     loss = session.validate(corpus.valid)
     if session.world.reports:
-        bar = unigram_perplexity(corpus.train, corpus.valid, session.recipe.model.vocabulary_size)
         say(f"validation loss is {loss:.6f}, perplexity {math.exp(min(loss, 700)):.2f} (unigram model: {bar:.2f})")
     return loss
 
