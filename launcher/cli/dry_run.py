@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from launcher.core.env import masked
+from launcher.core.env import masked, masked_argv
 from launcher.core.records import RankSpec, RunSpec
 from launcher.mesh.coordinates import coordinate_of
 
@@ -20,6 +20,7 @@ def render(spec: RunSpec) -> Iterator[str]:
 def _comment(rank: RankSpec, spec: RunSpec) -> str:
     place = coordinate_of(rank.global_rank, spec.layout)
     hidden = [name for name, value in rank.env.items() if value is not None and masked(name, value) != value]
+    hidden += ["the command"] if masked_argv(rank.argv) != rank.argv else []
     return (
         f"# rank {rank.global_rank}: server {rank.server_id}, device {rank.device_id}, "
         f"pp={place.pp} dp={place.dp} mp={place.mp}" + (f", masked here: {', '.join(hidden)}" if hidden else "")
@@ -29,4 +30,4 @@ def _comment(rank: RankSpec, spec: RunSpec) -> str:
 def _command_line(rank: RankSpec, spec: RunSpec) -> str:
     removed = [word for name, value in rank.env.items() if value is None for word in ("-u", name)]
     added = [f"{name}={masked(name, value)}" for name, value in rank.env.items() if value is not None]
-    return f"cd {shlex.quote(str(spec.cwd))} && {shlex.join(['env', *removed, *added, *rank.argv])}"
+    return f"cd {shlex.quote(str(spec.cwd))} && {shlex.join(['env', *removed, *added, *masked_argv(rank.argv)])}"

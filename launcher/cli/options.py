@@ -16,7 +16,7 @@ _DECIDED_BY_TLAUNCH = {
     **dict.fromkeys(
         (
             env.DEVICE_ID, env.RANK_ID, env.RANK_SIZE, env.RANK_TABLE_FILE, env.RANK, env.LOCAL_RANK, env.WORLD_SIZE,
-            env.LOCAL_WORLD_SIZE, env.GROUP_RANK, env.GROUP_WORLD_SIZE, env.TLAUNCH_RUN_ID,
+            env.LOCAL_WORLD_SIZE, env.GROUP_RANK, env.GROUP_WORLD_SIZE, env.MASTER_ADDR, env.TLAUNCH_RUN_ID,
         ),
         "it follows from the rank table and the layout",
     ),

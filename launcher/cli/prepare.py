@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from launcher.mesh.coordinates import Coordinate, rank_at
 from launcher.mesh.layouts import resolve_layout
 
 TRAINER = "launcher.trainer"
+TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
 TRAINER_RUN_NAME = "transformer"
 
 
@@ -65,7 +67,7 @@ def prepare(options: RunOptions, inherited: Mapping[str, str]) -> Prepared:
         cluster=cluster,
         layout=program.layout,
         argv=program.argv,
-        cwd=Path.cwd(),
+        cwd=_working_directory(),
         runs_dir=options.runs_dir.absolute(),
         grace_s=options.grace,
         console_ranks=program.console_ranks,
@@ -106,6 +108,8 @@ def _trainer(options: RunOptions, layout: Layout) -> _Program:
     from launcher.recipes.load import load_transformer
     from launcher.recipes.transformer.checks import check_layout
 
+    if not options.dry_run:
+        _check_installed()
     recipe = load_transformer(options.config, options.settings)
     if options.micro_batches is None:
         layout = replace(layout, micro_batches=recipe.train.micro_batches)
@@ -122,6 +126,23 @@ def _trainer(options: RunOptions, layout: Layout) -> _Program:
     first_of_last_stage = rank_at(Coordinate(pp=layout.pp - 1, dp=0, mp=0), layout)
     console_ranks = tuple(dict.fromkeys((0, first_of_last_stage)))  # the loss is known on the last stage only
     return _Program(tuple(arguments), layout, console_ranks, TRAINER_RUN_NAME)
+
+
+def _check_installed() -> None:
+    """One message instead of a traceback per rank. Looks, and imports nothing."""
+    missing = [name for name in TRAINER_NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UnreadableError(
+            f"the bundled trainer needs {', '.join(missing)}, not installed for {sys.executable}",
+            hint="pip install 'tlaunch[train]', or give a COMMAND of your own after --",
+        )
+
+
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UnreadableError("the current directory has been removed, and ranks would start in it") from None
 
 
 def _command(options: RunOptions, layout: Layout) -> _Program:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 # --- what a rank of a MindSpore script reads ---
 DEVICE_ID = "DEVICE_ID"  # the table's physical id, not the local index
@@ -21,6 +22,9 @@ MASTER_ADDR = "MASTER_ADDR"
 MASTER_PORT = "MASTER_PORT"
 OMP_NUM_THREADS = "OMP_NUM_THREADS"
 
+# --- what a Python program reads ---
+PYTHONUNBUFFERED = "PYTHONUNBUFFERED"  # lines reach train.log as they are printed
+
 # --- tlaunch's own, for the bundled trainer and for any script that wants them ---
 TLAUNCH_RUN_DIR = "TLAUNCH_RUN_DIR"  # absolute path of the run directory
 TLAUNCH_RUN_ID = "TLAUNCH_RUN_ID"  # the run directory's name; inherited by every descendant of a rank
@@ -38,16 +42,35 @@ SECRET_NAME = re.compile(
     r"|CONNECTION_STRING|DSN$|_SAS$",
     re.IGNORECASE,
 )
-URL_PASSWORD = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*):[^\s@/]+@")
+# All that stands before the last @ of a URL's authority: a password, or a token as the only word.
+URL_CREDENTIALS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^\s/]+@")
 MASK = "********"
 
 
 def masked(name: str, value: str) -> str:
-    """`value` as it may be shown: wholly masked when `name` looks secret, passwords inside URLs masked always.
+    """`value` as it may be shown: wholly masked when `name` looks secret, credentials inside URLs masked always.
 
     >>> masked("HF_TOKEN", "abc"), masked("PROXY", "http://me:pw@host:80")
-    ('********', 'http://me:********@host:80')
+    ('********', 'http://********@host:80')
     """
     if value and SECRET_NAME.search(name):
         return MASK
-    return URL_PASSWORD.sub(rf"\g<scheme>:{MASK}@", value)
+    return URL_CREDENTIALS.sub(rf"\g<scheme>{MASK}@", value)
+
+
+def masked_argv(argv: Sequence[str]) -> tuple[str, ...]:
+    """A command as it may be shown: the values of options whose names look secret, and credentials in URLs, masked.
+
+    >>> masked_argv(["train", "--api-token", "abc", "--password=x", "--lr", "3"])
+    ('train', '--api-token', '********', '--password=********', '--lr', '3')
+    """
+    shown: list[str] = []
+    for before, word in zip(("", *argv), argv, strict=False):
+        option, equals, value = word.partition("=")
+        if equals:
+            shown.append(f"{option}={masked(option, value)}")
+        elif before.startswith("-") and "=" not in before and not word.startswith("-"):
+            shown.append(masked(before, word))
+        else:
+            shown.append(masked("", word))
+    return tuple(shown)

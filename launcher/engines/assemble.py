@@ -11,7 +11,6 @@ from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Server
 
 REDUCED_TABLE = "rank_table.json"  # in the run directory, when some devices of the table stay idle
 THIS_MACHINE = "127.0.0.1"
-PYTHONUNBUFFERED = "PYTHONUNBUFFERED"  # lines reach train.log as they are printed
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def _defaults(request: Request, *, local_world_size: int) -> dict[str, str]:
     """What only fills a gap: a person's own choice, in the environment or by --env, stands."""
     wanted = {
         env.OMP_NUM_THREADS: str(max(1, request.usable_cores // local_world_size)),
-        PYTHONUNBUFFERED: "1",
+        env.PYTHONUNBUFFERED: "1",
     }
     return {name: value for name, value in wanted.items() if name not in request.inherited_env}
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from launcher.core.env import masked
+from launcher.core.env import masked, masked_argv
 from launcher.core.records import RankSpec, RunSpec
 
 SCHEMA = 1
@@ -47,6 +47,6 @@ def _rank(rank: RankSpec) -> dict[str, Any]:
         "server_index": rank.server_index,
         "device_id": rank.device_id,
         "device_ip": rank.device_ip,
-        "argv": rank.argv,
+        "argv": masked_argv(rank.argv),
         "env": masked_environment(rank.env),
     }

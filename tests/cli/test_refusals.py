@@ -1,6 +1,8 @@
 """What is refused before any process starts: the exit code, one helpful message, and nothing left behind."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -29,6 +31,7 @@ def assert_refused(done, launcher, code, *words):
         (["--env", "NOVALUE", "--", "true"], ["--env NOVALUE", "KEY=VALUE"]),
         (["--env", "RANK=3", "--", "true"], ["--env RANK", "tlaunch decides"]),
         (["--env", "MASTER_PORT=3", "--", "true"], ["use --master-port"]),
+        (["--env", "MASTER_ADDR=10.0.0.1", "--", "true"], ["--env MASTER_ADDR", "tlaunch decides"]),
         (["--name", "a/b", "--", "true"], ["--name 'a/b'"]),
         (["--set", "model.hedas=4"], ["model.hedas"]),
         (["--no-such-option"], ["--no-such-option"]),
@@ -123,3 +126,21 @@ def test_taken_master_port_is_refused(launcher):
         port = server.getsockname()[1]
         done = launcher.run("run", "--master-port", port, "--", "true")
     assert_refused(done, launcher, 2, f"port {port} cannot be used", "Address already in use")
+
+
+def test_a_missing_torch_is_one_message_not_a_traceback_per_rank(launcher):
+    """Where only the launcher is installed, the bundled trainer is refused before any rank."""
+    without_torch = "import sys; sys.modules['torch'] = None; from launcher.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", without_torch, "run", "--devices", "2"],
+        cwd=launcher.directory, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert_refused(done, launcher, 2, "the bundled trainer needs torch", "tlaunch[train]")
+
+
+def test_a_removed_working_directory_is_named(launcher):
+    """Ranks would start in a directory that is not there any more."""
+    (launcher.directory / "gone").mkdir()
+    script = f"cd gone && rmdir ../gone && exec {sys.executable} -m launcher run --runs-dir ../runs -- true"
+    done = subprocess.run(["sh", "-c", script], cwd=launcher.directory, capture_output=True, text=True, check=False)
+    assert_refused(done, launcher, 2, "the current directory has been removed")
