@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.cli.options import RunOptions, check_options, user_environment
-from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.errors import RefusedLayoutError, UnreadableError
 from launcher.core.records import Cluster, Layout
 from launcher.core.resources import data_dir
 from launcher.engines.assemble import REDUCED_TABLE, Request, used_cluster
@@ -153,7 +153,7 @@ def _command(options: RunOptions, layout: Layout) -> _Program:
 def _refuse_several_servers(used: Cluster) -> None:
     if len(used.servers) > 1:
         names = ", ".join(server.server_id for server in used.servers)
-        raise UsageError(
+        raise RefusedLayoutError(
             f"the ranks belong to {len(used.servers)} servers ({names}), but processes can be started on this "
             "machine only",
             hint=f"--devices {used.device_count} runs as many ranks here; --dry-run shows what each server would run",

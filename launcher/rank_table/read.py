@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,4 +199,4 @@ def _cluster(table: Table, path: Path) -> Cluster:
         devices.sort(key=lambda device: device.global_rank)
         host_nic_ip = text_at(server.fields, "host_nic_ip")
         servers.append(Server(server.server_id or "", tuple(devices), host_nic_ip, server.host_ip or None))
-    return Cluster(tuple(servers), path.absolute())
+    return Cluster(tuple(servers), Path(os.path.abspath(path)))  # noqa: PTH100 - links stay, dots go

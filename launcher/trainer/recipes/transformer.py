@@ -70,10 +70,7 @@ def _introduce(session: Session, corpus: Corpus) -> None:
             f"data.target_length = {data.target_length} tokens"
         )
     say(f"vocabulary: {corpus.tokenizer.size} tokens of {session.recipe.model.vocabulary_size} rows")
-    say(
-        f"layout: {layout} micro_batches={layout.micro_batches}, {world.place.world_size} ranks on {world.device.type}, "
-        f"{held} parameters on this rank"
-    )
+    say(f"layout: {layout} micro_batches={layout.micro_batches} on {world.device.type}, {held} parameters on this rank")
 
 
 def _run_steps(session: Session, corpus: Corpus) -> float:
@@ -119,4 +116,4 @@ def _show_translations(session: Session, corpus: Corpus, model: Transformer) -> 
         model, corpus.tokenizer, sources, source_length=data.source_length, target_length=data.target_length
     )
     for (source, reference), translation in zip(shown, translations, strict=True):
-        say(f"source:      {source}\nreference:   {reference}\ntranslation: {translation}\n")
+        say(f"source:      {source}\nreference:   {reference}\ntranslation: {translation}")
