@@ -6,7 +6,8 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from contextlib import suppress
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -59,7 +60,10 @@ def tlaunch() -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that `tlaunch --help` documents. Never returns."""
     _have_standard_descriptors()
-    sys.exit(_run(tlaunch, arguments))
+    code = _run(tlaunch, arguments)
+    for stream in (sys.stdout, sys.stderr):
+        _flush_or_forget(stream)
+    sys.exit(code)
 
 
 def _run(command: click.Command, arguments: Sequence[str] | None) -> int:
@@ -70,15 +74,15 @@ def _run(command: click.Command, arguments: Sequence[str] | None) -> int:
         _complain(error)
         return error.exit_code
     except click.ClickException as error:
-        error.show()
+        with suppress(OSError):
+            error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        _forget_stdout()
         return EXIT_FAILURE
     except OSError as error:
-        print(f"error: {_readable(error)}", file=sys.stderr)
+        _say(f"error: {_readable(error)}")
         return EXIT_FAILURE
     return code if isinstance(code, int) else EXIT_OK
 
@@ -95,7 +99,13 @@ def _have_standard_descriptors() -> None:
 
 def _complain(error: TlaunchError) -> None:
     """A refused table's lines say themselves, as a compiler's do, where and what the errors are."""
-    print(error if isinstance(error, RefusedTableError) else f"error: {error}", file=sys.stderr)
+    _say(str(error) if isinstance(error, RefusedTableError) else f"error: {error}")
+
+
+def _say(text: str) -> None:
+    """On stderr, if it takes anything: a full disk behind it must not replace the exit code."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _readable(error: OSError) -> str:
@@ -104,7 +114,10 @@ def _readable(error: OSError) -> str:
     return f"{os.fsdecode(error.filename)}: {reason}" if isinstance(error.filename, str | bytes) else reason
 
 
-def _forget_stdout() -> None:
-    """Whoever read our output has gone: let the interpreter's last flush go nowhere instead of complaining."""
-    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - devnull is no path of the user's
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+def _flush_or_forget(stream: TextIO) -> None:
+    """Whoever read our output has gone, or its disk is full: the interpreter's last flush must not change the code."""
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - devnull is no path of the user's
+            os.dup2(nowhere.fileno(), stream.fileno())

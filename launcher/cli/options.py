@@ -83,7 +83,10 @@ def user_environment(pairs: tuple[str, ...]) -> Mapping[str, str]:
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name:
-            raise UsageError(f"--env {pair}: this is not KEY=VALUE", hint="for instance --env NCCL_DEBUG=INFO")
+            # What was forgotten may be the = after a secret's name: the text itself is not shown.
+            raise UsageError("--env: this is not KEY=VALUE", hint="for instance --env NCCL_DEBUG=INFO")
+        if not name.isprintable():
+            raise UsageError(f"--env {name!r}: a variable's name cannot hold control characters")
         if name in _DECIDED_BY_TLAUNCH:
             raise UsageError(f"--env {name}: tlaunch decides this variable", hint=_DECIDED_BY_TLAUNCH[name])
         variables[name] = value

@@ -31,15 +31,23 @@ started, 127 its program was not found; 129, 130, 143 stopped by SIGHUP, Ctrl-C,
 """
 
 LONGEST_GRACE_S = 7 * 24 * 3600
+MOST_DEVICES = 65536  # of --devices: a slip of the finger must not eat the machine
+MOST_WAYS = 10**6  # of one axis
 FILE = click.Path(path_type=Path)
 
 
 @click.command(context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
 @click.option("--rank-table", type=FILE, metavar="FILE", help="The devices, as an HCCL rank table.")
-@click.option("--devices", type=click.IntRange(min=1), metavar="N", help="This many devices, all on this machine.")
-@click.option("--dp", type=int, metavar="N", help="Data parallel ways.  [default: devices / (mp * pp)]")
-@click.option("--mp", type=int, default=1, metavar="N", help="Model parallel ways.  [default: 1]")
-@click.option("--pp", type=int, default=1, metavar="N", help="Pipeline stages.  [default: 1]")
+@click.option(
+    "--devices", type=click.IntRange(1, MOST_DEVICES), metavar="N", help="This many devices, all on this machine."
+)
+@click.option(
+    "--dp", type=click.IntRange(max=MOST_WAYS), metavar="N", help="Data parallel ways.  [default: devices / (mp * pp)]"
+)
+@click.option(
+    "--mp", type=click.IntRange(max=MOST_WAYS), default=1, metavar="N", help="Model parallel ways.  [default: 1]"
+)
+@click.option("--pp", type=click.IntRange(max=MOST_WAYS), default=1, metavar="N", help="Pipeline stages.  [default: 1]")
 @click.option("--micro-batches", type=int, metavar="N", help="Parts of each data parallel rank's batch.")
 @click.option("--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices unused.")
 @click.option("--config", metavar="FILE", help="The bundled trainer's settings, TOML.")

@@ -39,11 +39,12 @@ TLAUNCH_CACHE_DIR = "TLAUNCH_CACHE_DIR"  # default: $XDG_CACHE_HOME/tlaunch or ~
 
 SECRET_NAME = re.compile(
     r"TOKEN|KEY|SECRET|PASS(WORD|WD|PHRASE)|_PASS$|^PASS$|_PW$|_PWD$|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|SALT"
-    r"|CONNECTION_STRING|DSN$|_SAS$",
+    r"|CONNECTION_STRING|DSN$|_SAS$|_PAT$|^PAT$|JWT|BEARER|WEBHOOK|PASSCODE",
     re.IGNORECASE,
 )
 # All that stands before the last @ of a URL's authority: a password, or a token as the only word.
 URL_CREDENTIALS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^\s/]+@")
+AUTHORIZATION = re.compile(r"\b(Bearer|Basic) \S+")
 MASK = "********"
 
 
@@ -55,7 +56,7 @@ def masked(name: str, value: str) -> str:
     """
     if value and SECRET_NAME.search(name):
         return MASK
-    return URL_CREDENTIALS.sub(rf"\g<scheme>{MASK}@", value)
+    return AUTHORIZATION.sub(rf"\1 {MASK}", URL_CREDENTIALS.sub(rf"\g<scheme>{MASK}@", value))
 
 
 def masked_argv(argv: Sequence[str]) -> tuple[str, ...]:

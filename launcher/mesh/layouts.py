@@ -60,12 +60,15 @@ def nearest_layouts(wanted: Layout, device_count: int, limit: int = 3) -> tuple[
 
 
 def _distance(candidate: Layout, wanted: Layout) -> tuple[float, float, float]:
-    doublings = {axis: abs(math.log2(getattr(candidate, axis) / getattr(wanted, axis))) for axis in ("dp", "mp", "pp")}
+    doublings = {
+        axis: abs(math.log2(getattr(candidate, axis)) - math.log2(getattr(wanted, axis))) for axis in ("dp", "mp", "pp")
+    }
     return (round(sum(doublings.values()), 9), doublings["mp"], doublings["pp"])
 
 
 def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})
 
 
 def _fitting(wanted: Layout, device_count: int) -> str:

@@ -27,10 +27,11 @@ def locate(text: str, pointers: Collection[Pointer], *, repeated_keys: bool = Fa
     The last of several equal keys counts; say `repeated_keys` when there may be some, for then nothing may end early.
     Recursion is as deep as the longest pointer, not as deep as the text.
     """
-    if not pointers:
+    first = _blank_end(text, 0)
+    if not pointers or first == len(text):
         return {}
     locator = _Locator(text, endless=repeated_keys)
-    locator.walk(_blank_end(text, 0), _trie(pointers), None, len(set(pointers)))
+    locator.walk(first, _trie(pointers), None, len(set(pointers)))
     return locator.places
 
 

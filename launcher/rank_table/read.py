@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import select
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,7 @@ from launcher.rank_table.formats import Format, recognise, refusal
 from launcher.rank_table.places import Place, Pointer, RepeatedKey, json_pointer
 from launcher.rank_table.table import Table, text_at
 
+PIPE_PATIENCE_S = 5
 LARGEST_TABLE_BYTES = 256 * 1024 * 1024  # far beyond 131,072 devices; keeps a wrong path from filling the memory
 
 Found = tuple[str, Finding]  # a code of the catalogue and what was found under it
@@ -91,7 +95,7 @@ def load_cluster(path: Path, *, chip: str = "auto") -> tuple[Cluster, tuple[Prob
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_open_without_waiting) as file:
             data = _read_at_most(file, LARGEST_TABLE_BYTES + 1)
     except IsADirectoryError:
         raise UnreadableError(f"{path} is a directory", hint="name the rank table inside it") from None
@@ -104,6 +108,19 @@ def _read_bytes(path: Path) -> bytes:
         limit = f"{LARGEST_TABLE_BYTES // 1024**2} MiB"
         raise UnreadableError(f"{path} is larger than {limit}", hint="a rank table has about 100 bytes per device")
     return data
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Opening a named pipe would wait for ever for somebody to write to it; give that somebody a few seconds."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        waiting = select.poll()
+        waiting.register(descriptor, select.POLLIN | select.POLLHUP)
+        if not waiting.poll(PIPE_PATIENCE_S * 1000):
+            os.close(descriptor)
+            raise OSError(errno.ETIMEDOUT, f"it is a pipe, and nobody wrote to it within {PIPE_PATIENCE_S} s")
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def _read_at_most(file: BinaryIO, limit: int) -> bytes:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +29,10 @@ def assert_refused(done, launcher, code, *words):
         (["--grace", "-1", "--", "true"], ["--grace"]),
         (["--grace", "nan", "--", "true"], ["--grace"]),
         (["--grace", "inf", "--", "true"], ["--grace"]),
-        (["--env", "NOVALUE", "--", "true"], ["--env NOVALUE", "KEY=VALUE"]),
+        (["--env", "NOVALUE", "--", "true"], ["--env", "KEY=VALUE"]),
+        (["--env", "A\nFAKE=1", "--", "true"], ["--env", "control characters"]),
+        (["--devices", str(10**9), "--", "true"], ["--devices"]),
+        (["--mp", str(10**400), "--", "true"], ["--mp"]),
         (["--env", "RANK=3", "--", "true"], ["--env RANK", "tlaunch decides"]),
         (["--env", "MASTER_PORT=3", "--", "true"], ["use --master-port"]),
         (["--env", "MASTER_ADDR=10.0.0.1", "--", "true"], ["--env MASTER_ADDR", "tlaunch decides"]),
@@ -144,3 +148,24 @@ def test_a_removed_working_directory_is_named(launcher):
     script = f"cd gone && rmdir ../gone && exec {sys.executable} -m launcher run --runs-dir ../runs -- true"
     done = subprocess.run(["sh", "-c", script], cwd=launcher.directory, capture_output=True, text=True, check=False)
     assert_refused(done, launcher, 2, "the current directory has been removed")
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["--dp", "3"], 3), (["--no-such-option"], 2), (["--", "true"], 0)])
+def test_a_stderr_that_takes_nothing_does_not_change_the_exit_code(launcher, arguments, code):
+    """A full disk behind stderr costs the message, never the code."""
+    environment = {name: value for name, value in launcher.environment({}).items() if name != "PYTHONUNBUFFERED"}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            launcher.argv("run", "--devices", "2", *arguments),
+            cwd=launcher.directory, env=environment, stderr=full, stdout=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+    assert done.returncode == code
+
+
+def test_a_table_cannot_add_lines_to_a_dry_run(launcher, sample_tables):
+    """A line break in a server's name stays inside the comment that shows it."""
+    text = (sample_tables / "rank_table_2pcs.json").read_text().replace("10.0.40.11", r"x\ntouch pwned")
+    (launcher.directory / "t.json").write_text(text)
+    done = launcher.run("run", "--rank-table", "t.json", "--dry-run", "--", "true")
+    assert done.returncode == 0
+    assert all(line.startswith(("#", "cd ")) for line in done.stdout.splitlines())

@@ -21,6 +21,7 @@ def test_passwords_in_urls_are_masked_whatever_the_name():
     """Proxies are the usual place."""
     assert masked("HTTPS_PROXY", "http://me:pa55@proxy:3128/x") == f"http://{MASK}@proxy:3128/x"
     assert masked("INDEX", "https://ghp_tok3n@host/simple") == f"https://{MASK}@host/simple"
+    assert masked("HEADER", "Authorization: Bearer abc.def") == f"Authorization: Bearer {MASK}"
     assert masked("DATABASE", "postgres://u:p@ss@h/db") == f"postgres://{MASK}@h/db"
 
 

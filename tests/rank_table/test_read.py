@@ -330,3 +330,18 @@ def test_host_addresses_survive_writing_and_reading(tmp_path):
     path.write_text(render_table(Cluster(servers)), encoding="utf-8")
     cluster, _ = load_cluster(path)
     assert cluster.servers == servers
+
+
+def test_an_empty_file_without_the_json_ending_is_refused_like_any_other(tmp_path):
+    """The warning about the name finds no place in an empty text, and that is no crash."""
+    (tmp_path / "table").touch()
+    with pytest.raises(RefusedTableError):
+        load_cluster(tmp_path / "table")
+
+
+def test_a_pipe_that_nobody_writes_to_is_refused(tmp_path, monkeypatch):
+    """Reading never waits for ever."""
+    monkeypatch.setattr("launcher.rank_table.read.PIPE_PATIENCE_S", 0)
+    os.mkfifo(tmp_path / "table.json")
+    with pytest.raises(UnreadableError, match="nobody wrote to it"):
+        load_cluster(tmp_path / "table.json")
