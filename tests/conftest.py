@@ -10,7 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from launcher.supervise.linux import become_subreaper
+
 SETTLE_S = 5
+become_subreaper()  # else what a killed launcher orphans would go to init, unseen
 # Made once per process by libraries, on purpose, and ended with it.
 KEPT_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 KEPT_DESCRIPTORS = ("/dev/", "anon_inode:", "/proc/", "/memfd:")
@@ -29,7 +32,8 @@ def _no_process_left():
         left = _children() - before
     names = {pid: _command_line(pid) for pid in left}
     for pid in left:
-        psutil.Process(pid).kill()
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).kill()
     assert not names, f"processes left behind: {names}"
 
 

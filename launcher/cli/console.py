@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
+import errno
+import math
 import os
+import select
 import shutil
 import signal
 import sys
@@ -15,14 +17,18 @@ from typing import TextIO
 
 from launcher.cli.progress import Progress
 from launcher.cli.summary import describe, ranks
-from launcher.core.events import Cause, Stamped, Stopping, Trouble
+from launcher.core.events import Cause, Leftovers, Stamped, Stopping, Trouble
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.logs.follow import Follower
 
 # Where the status cannot be redrawn in place, it is repeated at most this often.
 STATUS_EVERY_S = 1.0
-LINES_AT_ONCE = 1000  # bounds memory when a large rest is shown
+AT_ONCE_S = 0.1  # how long one tick may show lines or wait for stdout; events wait meanwhile
+LAST_BYTES = 4 << 20  # at most so much is shown once nothing runs any more
+# A run that was stopped, or failed, waits no longer for whoever reads stdout.
+END_PATIENCE_S = 2.0
+ENDING_SHOWN_AFTER_S = 0.3  # most processes end at once, and then nothing needs to be said
 
 
 class Console:
@@ -35,7 +41,10 @@ class Console:
         run_dir = RunDir(spec.run_dir)
         self._follower = Follower({rank: run_dir.train_log(rank) for rank in spec.console_ranks})
         self._prefixed = len(spec.console_ranks) > 1
+        self._stdout = Outlet(sys.stdout)
         self._status = _StatusLine(sys.stderr)
+        self._interrupted = False
+        self._stopping_since_s = math.inf
 
     # --- launcher.engines.attend.Observer ---
 
@@ -44,12 +53,17 @@ class Console:
         match stamped.event:
             case Stopping(cause=Cause.AGENT_LOST):
                 self.say("the supervising process is gone; ending everything that it left behind")
+            case Stopping():
+                self._stopping_since_s = time.monotonic()
+            case Leftovers(count=count):
+                self.say(f"every rank ended well; ending {count} processes that they left, {self._killed_when()}")
             case Trouble(message=message):
                 self.say(f"warning: {message}")
             case _:
                 pass
 
     def interrupted(self, number: int, *, at_once: bool) -> None:
+        self._interrupted = True
         if at_once:
             self.say("killing all ranks")
         else:
@@ -57,16 +71,18 @@ class Console:
             name = signal.Signals(number).name
             self.say(f"{name}: ending all ranks within {self._spec.grace_s:g} s{again}")
 
-    def tick(self) -> None:
-        self._show(self._follower.poll())
-        self._status.show(self._status_text())
+    def tick(self) -> bool:
+        more = self._show(time.monotonic() + AT_ONCE_S)
+        if not self._stdout.pending:  # else a line may be half shown
+            self._status.show(self._status_text())
+        return more
 
     # --- the rest ---
 
     def finish(self, closing_lines: Callable[[], Iterable[str]]) -> None:
-        """When nothing runs any more: the rest of the logs (Ctrl-C skips them), then the closing words."""
+        """When nothing runs any more: the end of the logs (Ctrl-C skips it), then the closing words."""
         with suppress(KeyboardInterrupt):
-            self._show(self._follower.rest())
+            self._show_rest()
         self._follower.close()
         for line in closing_lines():
             self.say(line)
@@ -79,6 +95,8 @@ class Console:
     def _status_text(self) -> str:
         """Empty while there is nothing worth a line: nothing started yet, nothing left."""
         started, running, total = len(self.progress.started_ns), self.progress.running, self.progress.rank_count
+        if self.progress.stopping is not None and not running:
+            return self._status_of_others()
         if not running or (started < total and self.progress.stopping is None):
             return ""
         if self.progress.stopping is not None:
@@ -91,11 +109,47 @@ class Console:
         failed = self.progress.first_failure
         return "" if failed is None else f"rank {failed.global_rank} failed ({describe(failed)}); "
 
-    def _show(self, lines: Iterable[tuple[int, str]]) -> None:
-        shown = (f"[{rank}] {line}\n" if self._prefixed else f"{line}\n" for rank, line in lines)
-        while text := "".join(itertools.islice(shown, LINES_AT_ONCE)):
-            self._status.erase()
-            write_out(text)
+    def _status_of_others(self) -> str:
+        """No rank is left, but perhaps what ranks had started."""
+        if self.progress.ended or time.monotonic() < self._stopping_since_s + ENDING_SHOWN_AFTER_S:
+            return ""
+        return f"{self._why_ending()}ending processes that ranks left, {self._killed_when()}"
+
+    def _killed_when(self) -> str:
+        return f"killed if they take more than {self._spec.grace_s:g} s"
+
+    def _show_rest(self) -> None:
+        if self._stdout.forgotten:
+            return
+        in_haste = self._interrupted or self.progress.stopping is not None
+        for global_rank, skipped in self._follower.skip_to_last(LAST_BYTES):
+            self.say(f"... {skipped} bytes not shown, see {RunDir(self.shown_dir).train_log(global_rank)}")
+        if self._show(time.monotonic() + END_PATIENCE_S if in_haste else math.inf, ended=True):
+            self._forget_stdout(TimeoutError(errno.ETIMEDOUT, f"its reader took more than {END_PATIENCE_S:g} s"))
+
+    def _show(self, until_s: float, *, ended: bool = False) -> bool:
+        """Show new lines as fast as stdout takes them; whether some may be left. Where nobody reads them, nor do we."""
+        try:
+            while not self._stdout.forgotten:
+                if not self._stdout.push(until_s) or time.monotonic() >= until_s:
+                    return True
+                if (lines := self._follower.next_lines(ended=ended)) is None:
+                    return False
+                self._status.erase()
+                self._stdout.put(self._as_text(*lines))
+        except OSError as error:
+            self._forget_stdout(error)
+        return False
+
+    def _as_text(self, global_rank: int, lines: list[str]) -> str:
+        prefix = f"[{global_rank}] " if self._prefixed else ""
+        return prefix + f"\n{prefix}".join(lines) + "\n"
+
+    def _forget_stdout(self, error: OSError) -> None:
+        """A reader that has left (`| head`) knows why; anything else is worth a word."""
+        self._stdout.forget()
+        if not isinstance(error, BrokenPipeError):
+            self.say(f"warning: nothing more is shown on stdout: {error.strerror}; see the logs in {self.shown_dir}")
 
 
 class _StatusLine:
@@ -131,15 +185,65 @@ class _StatusLine:
             self._stream.flush()
 
 
-def write_out(text: str) -> None:
-    """Write to stdout; once its reader has gone, to nowhere."""
-    try:
-        sys.stdout.buffer.write(text.encode(sys.stdout.encoding or "utf-8", errors="replace"))
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
+class Outlet:
+    """A stream that takes text as fast as its reader lets it: no byte is lost, and no caller waits longer than asked.
+
+    Goes around the stream's own buffer, which would lose what a non-blocking pipe does not take.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._descriptor = stream.fileno()
+        self._encoding = stream.encoding or "utf-8"
+        self._poller = select.poll()
+        self._poller.register(self._descriptor, select.POLLOUT)
+        self.pending = memoryview(b"")
+        self.forgotten = False
+
+    def put(self, text: str) -> None:
+        """To be written by `push`, which must have finished what was put before."""
+        self.pending = memoryview(text.encode(self._encoding, errors="replace"))
+
+    def push(self, until_s: float) -> bool:
+        """Whether everything was written; blocks until `until_s` (monotonic, may be infinite) at most.
+
+        Raises:
+            OSError: the stream takes nothing, now or ever.
+        """
+        while self.pending:
+            if not self._push_some(until_s):
+                return False
+        return True
+
+    def forget(self) -> None:
+        """From now on this process's writes to the stream go nowhere, the interpreter's last flush included."""
+        self.forgotten, self.pending = True, memoryview(b"")
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, self._descriptor)
         os.close(nowhere)
+
+    def _push_some(self, until_s: float) -> bool:
+        left_s = max(0.0, until_s - time.monotonic())
+        if not self._poller.poll(None if math.isinf(left_s) else math.ceil(left_s * 1000)):
+            return False
+        try:  # of so few bytes a pipe that takes some takes all: this blocks for no pipe
+            self.pending = self.pending[os.write(self._descriptor, self.pending[: select.PIPE_BUF]) :]
+        except BlockingIOError:
+            return time.monotonic() < until_s
+        return True
+
+
+def write_out(text: str) -> None:
+    """Write to stdout; once its reader has gone, to nowhere. Blocks until all is written.
+
+    Raises:
+        OSError: stdout takes nothing.
+    """
+    stdout = Outlet(sys.stdout)
+    stdout.put(text)
+    try:
+        stdout.push(math.inf)
+    except BrokenPipeError:
+        stdout.forget()
 
 
 def as_people_call_it(path: Path) -> Path:

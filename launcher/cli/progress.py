@@ -32,8 +32,11 @@ class Progress:
         self.first_failure: RankExit | None = None
         self.cause = Cause.FINISHED
         self.killed = 0
+        self.grace_passed_s: float | None = None  # between the first SIGTERM and SIGKILL; None if none was needed
         self.leftovers = 0
-        self.unkillable: tuple[int, ...] = ()
+        self.unkillable: tuple[int, ...] | None = None  # empty: something that changes its pid all the time
+        self.ended = False  # the agent has said its last word
+        self._ending_since_ns = 0
 
     @property
     def running(self) -> int:
@@ -55,6 +58,13 @@ class Progress:
             case Stopping():
                 self.stopping = stamped.event
                 self.cause = stamped.event.cause
+                self._ending_since_ns = stamped.time_ns
+            case Leftovers(count=count):
+                self.leftovers = count
+                self._ending_since_ns = stamped.time_ns
+            case Killing(count=count):
+                self.killed = count
+                self.grace_passed_s = (stamped.time_ns - self._ending_since_ns) / 1e9
             case _:
                 self._take_rest(stamped.event)
 
@@ -62,14 +72,11 @@ class Progress:
         match event:
             case AgentStarted(agent_pid=pid):
                 self.agent_pid = pid
-            case Killing(count=count):
-                self.killed = count
-            case Leftovers(count=count):
-                self.leftovers = count
             case Unkillable(pids=pids):
                 self.unkillable = pids
             case AgentEnded(cause=cause):
                 self.cause = cause
+                self.ended = True
             case _:
                 pass
 

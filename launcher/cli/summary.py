@@ -18,7 +18,9 @@ LAST_LINES = 10
 
 def render(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
     """The lines for stderr. `shown_dir` is the run directory as a person would call it."""
-    if progress.first_failure is not None and progress.cause is Cause.FAILED:
+    if not progress.ended:  # the console failed, and was let go
+        yield f"error: the run was not watched to its end; how it ended is in {RunDir(shown_dir).report}"
+    elif progress.first_failure is not None and progress.cause is Cause.FAILED:
         yield from _failure(progress.first_failure, progress, spec, shown_dir)
     elif progress.cause is Cause.STOPPED:
         yield f"stopped after {progress.seconds:.2f} s: {_how_ended(progress, without=None)}; logs in {shown_dir}"
@@ -52,12 +54,19 @@ def _failure(failed: RankExit, progress: Progress, spec: RunSpec, shown_dir: Pat
     yield f"error: rank {failed.global_rank} failed: {describe(failed)}{when}"
     process = "no process" if failed.pid is None else f"process {failed.pid}"
     yield f"  server {rank.server_id}, device {rank.device_id}, {process}"
-    lines = last_lines(log, LAST_LINES)
-    ends = "its last lines:" if lines else "which is empty"
-    yield f"  log: {RunDir(shown_dir).train_log(failed.global_rank)}, {ends}"
+    what, lines = _last_words(log)
+    yield f"  log: {RunDir(shown_dir).train_log(failed.global_rank)}, {what}"
     yield from (f"  | {line}" for line in lines)
     if progress.rank_count > 1:
         yield f"  the others: {_how_ended(progress, without=failed)}"
+
+
+def _last_words(log: Path) -> tuple[str, list[str]]:
+    try:
+        lines = last_lines(log, LAST_LINES)
+    except OSError as error:
+        return f"which cannot be read: {error.strerror}", []
+    return "its last lines:" if lines else "which is empty", lines
 
 
 def _how_ended(progress: Progress, *, without: RankExit | None) -> str:
@@ -66,9 +75,17 @@ def _how_ended(progress: Progress, *, without: RankExit | None) -> str:
     missing = progress.rank_count - len(progress.exits)
     if missing:
         counts["never started"] = missing
-    killed = f" after {progress.stopping.grace_s:g} s of grace" if progress.killed and progress.stopping else ""
-    ways = (f"{count} {way}{killed if way.startswith('by SIGKILL') else ''}" for way, count in counts.most_common())
+    grace = _grace(progress)
+    ways = (f"{count} {way}{grace if way.startswith('by SIGKILL') else ''}" for way, count in counts.most_common())
     return ", ".join(ways) or "none was started"
+
+
+def _grace(progress: Progress) -> str:
+    """A second Ctrl-C may have cut it short. Times are a wall clock's: a hair's breadth is no difference."""
+    if progress.grace_passed_s is None or progress.stopping is None:
+        return ""
+    cut_short = progress.grace_passed_s < 0.9 * progress.stopping.grace_s
+    return " at once, when asked again" if cut_short else f" after {progress.stopping.grace_s:g} s of grace"
 
 
 def _way(ended: RankExit) -> str:
@@ -78,8 +95,8 @@ def _way(ended: RankExit) -> str:
 def _remains(progress: Progress) -> Iterator[str]:
     if progress.leftovers:
         yield f"{progress.leftovers} processes that ranks had left running were ended"
-    if progress.unkillable:
-        pids = ", ".join(str(pid) for pid in progress.unkillable)
+    if progress.unkillable is not None:
+        pids = ", ".join(str(pid) for pid in progress.unkillable) or "of ever new numbers"
         yield f"warning: these processes outlived SIGKILL, since they wait inside the kernel: {pids}"
 
 

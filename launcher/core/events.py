@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from dataclasses import fields as dataclass_fields
 from enum import Enum
 from typing import Any
 
@@ -110,11 +111,11 @@ def to_line(stamped: Stamped) -> str:
     return json.dumps({**head, "event": type(stamped.event).__name__, **asdict(stamped.event)}) + "\n"
 
 
-def from_line(line: str | bytes) -> Stamped:
-    """The inverse of `to_line`.
+def from_line(line: str | bytes) -> Stamped | None:
+    """The inverse of `to_line`. Fields that a later version added are left out; None for an event that it added.
 
     Raises:
-        ValueError: the line is no event that this version knows.
+        ValueError: the line is no event, or one of another schema.
     """
     try:
         fields: dict[str, Any] = json.loads(line)
@@ -123,9 +124,14 @@ def from_line(line: str | bytes) -> Stamped:
         )
         if schema != SCHEMA:
             raise ValueError(f"schema {schema}, but this version reads {SCHEMA}")
-        return Stamped(time_ns, server_index, _KINDS[name](**_typed(fields)))
+        kind = _KINDS.get(name)
+        return Stamped(time_ns, server_index, kind(**_typed(_known(kind, fields)))) if kind else None
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no event: {line!r}") from error
+
+
+def _known(kind: type[Event], fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: fields[field.name] for field in dataclass_fields(kind) if field.name in fields}
 
 
 def _typed(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,6 +154,7 @@ class RankExit:
     started_ns: int | None
     ended_ns: int
     reason: str | None = None
+    order_known: bool = True  # False: ranks noticed with it may have ended before it, though they are told after it
 
     @property
     def failed(self) -> bool:

@@ -6,6 +6,7 @@
         run.json          the RunSpec, secrets masked
         events.jsonl      what happened, one JSON object a line
         report.json       how it ended
+        agent.log         a traceback, if the supervision itself ever breaks
         device0/train.log, env.log
         device1/...
         model/            weights, configuration and tokenizer that the bundled trainer leaves
@@ -34,6 +35,10 @@ class RunDir:
     @property
     def report(self) -> Path:
         return self.root / "report.json"
+
+    @property
+    def agent_log(self) -> Path:
+        return self.root / "agent.log"
 
     @property
     def model(self) -> Path:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import selectors
 import signal
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Protocol
 
@@ -18,15 +20,40 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Observer(Protocol):
-    """Whoever shows a run to a person."""
+    """Whoever shows a run to a person. One that raises is not called again; the run goes on."""
 
     def event(self, stamped: Stamped) -> None: ...
 
     def interrupted(self, number: int, *, at_once: bool) -> None:
         """A signal was passed down; `at_once` when it ends the run without grace."""
 
-    def tick(self) -> None:
-        """Called about every TICK_S seconds."""
+    def tick(self) -> bool:
+        """Called about every TICK_S seconds; again at once where it returns True. Events wait while it lasts."""
+
+
+class _Shelter:
+    """Keeps the head from what its observer raises: told once on stderr, and the observer is let go."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer: Observer | None = observer
+
+    def event(self, stamped: Stamped) -> None:
+        self._try(lambda observer: observer.event(stamped))
+
+    def interrupted(self, number: int, *, at_once: bool) -> None:
+        self._try(lambda observer: observer.interrupted(number, at_once=at_once))
+
+    def tick(self) -> bool:
+        return bool(self._try(lambda observer: observer.tick()))
+
+    def _try(self, call: Callable[[Observer], bool | None]) -> bool | None:
+        try:
+            return call(self._observer) if self._observer else None
+        except Exception:  # noqa: BLE001 - whatever it is, ranks need their head
+            self._observer = None
+            with suppress(OSError, ValueError):  # nobody reads stderr any more
+                traceback.print_exc()
+            return None
 
 
 class Head:
@@ -35,7 +62,7 @@ class Head:
     def __init__(self, spec: RunSpec, agent: LocalAgent, observer: Observer) -> None:
         self._spec = spec
         self._agent = agent
-        self._observer = observer
+        self._observer = _Shelter(observer)
         self._interrupts = 0
         self._news: list[tuple[int, bool]] = []
         self._ended: AgentEnded | None = None
@@ -58,17 +85,15 @@ class Head:
     def _attend(self) -> int:
         with selectors.DefaultSelector() as selector:
             selector.register(self._agent, selectors.EVENT_READ)
-            going_on = True
+            going_on, hurry = True, False
             while going_on:
-                if selector.select(TICK_S):
+                if selector.select(0 if hurry else TICK_S):
                     going_on = self._take_events()
-                self._tell_news()
-                self._observer.tick()
+                hurry = self._tick()
         agent_exit_code = self._agent.wait()
         if self._ended is None:
             self._sweep(agent_exit_code)
-        self._tell_news()
-        self._observer.tick()
+        self._tick()
         return self._ended.exit_code if self._ended else agent_exit_code
 
     def _take_events(self) -> bool:
@@ -90,10 +115,11 @@ class Head:
             self._agent.signal(number)
         self._news.append((number, at_once))
 
-    def _tell_news(self) -> None:
+    def _tick(self) -> bool:
         news, self._news = self._news, []
         for number, at_once in news:
             self._observer.interrupted(number, at_once=at_once)
+        return self._observer.tick()
 
     def _sweep(self, agent_exit_code: int) -> None:
         """The agent went away without a last word: end what it left, and report in its place."""

@@ -8,15 +8,18 @@ import socket
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NoReturn
 
 from launcher.core.errors import EXIT_FAILURE, exit_code_of
 from launcher.core.events import Stamped, from_line
 from launcher.core.records import RunSpec
+from launcher.core.run_dir import RunDir
 from launcher.supervise.agent import Agent, HeadLink
 from launcher.supervise.linux import become_subreaper
 from launcher.supervise.spawn import keep_descriptors_private
+from launcher.supervise.tree import forget_bystanders, spare_bystanders
 
 THIS_SERVER = 0
 
@@ -51,12 +54,13 @@ class LocalAgent:
         if not chunk:
             return None
         *lines, self._partial = (self._partial + chunk).split(b"\n")
-        return [from_line(line) for line in lines]
+        return [stamped for line in lines if (stamped := from_line(line))]
 
     def signal(self, number: int) -> None:
         """SIGINT, SIGTERM or SIGHUP: end the run by the grace rule. SIGQUIT: end it now. Safe in a signal handler."""
         if not self._gone:
             os.kill(self.pid, number)
+            os.kill(self.pid, signal.SIGCONT)  # a stopped agent could not act on it
 
     def wait(self) -> int:
         """Wait for the agent's end and close the pipes; its exit code as a shell would say it."""
@@ -76,7 +80,9 @@ def start_agent(spec: RunSpec, port_holder: socket.socket | None = None) -> Loca
     Raises:
         OSError: no process or pipe could be made.
     """
+    spare_bystanders()
     become_subreaper()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored from the start, it would leave no child to wait for
     events_reader, events_writer = os.pipe()
     life_reader, life_writer = os.pipe()
     sys.stdout.flush()
@@ -99,18 +105,25 @@ def _be_agent(spec: RunSpec, head: HeadLink) -> NoReturn:
     try:
         os.setsid()  # a terminal's Ctrl-C is for the head alone
         become_subreaper()
-        _let_go_of_terminal()
+        forget_bystanders()
+        _let_go_of_outputs()
         keep_descriptors_private()
         exit_code = Agent(spec, THIS_SERVER, inherited=os.environ, head=head).run()
     except BaseException:  # noqa: BLE001 - told, and then the head sees that the agent is gone
-        traceback.print_exc()
+        _keep_traceback(RunDir(spec.run_dir).agent_log)
     finally:
         os._exit(exit_code)
 
 
-def _let_go_of_terminal() -> None:
-    """An agent that outlives its head must not keep a pipe's reader waiting. Stderr stays, for tracebacks."""
+def _keep_traceback(path: Path) -> None:
+    """A file that exists only if the agent itself broke."""
+    with suppress(OSError), path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+        traceback.print_exc(file=file)
+
+
+def _let_go_of_outputs() -> None:
+    """An agent that outlives its head must not keep a pipe's reader waiting."""
     nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 0)
-    os.dup2(nowhere, 1)
+    for standard in (0, 1, 2):
+        os.dup2(nowhere, standard)
     os.close(nowhere)

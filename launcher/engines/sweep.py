@@ -1,4 +1,7 @@
-"""What the head does when an agent was killed: end everything that it left, by the agent's own rule."""
+"""What the head does when an agent was killed: end everything that it left.
+
+The kernel has killed the ranks by then, without any grace (`die_with_parent`); what they had started gets the grace.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,15 @@ from launcher.core.events import AgentEnded, Cause, Event, Killing, Report, Stam
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.journal import Journal
-from launcher.supervise.tree import Ending, NothingLeft, reap
+from launcher.supervise.tree import Ending, something_left
 from launcher.supervise.wakeup import Wakeup
 
 
 class Sweep:
-    """Ends every descendant of this process, which adopted them as a subreaper, and writes the missing report."""
+    """Ends every descendant of this process, which adopted them as a subreaper, and writes the missing report.
+
+    Bystanders, which were there before the agent, live on.
+    """
 
     def __init__(self, spec: RunSpec, agent_exit_code: int, tell: Callable[[Stamped], None]) -> None:
         self._spec = spec
@@ -37,7 +43,7 @@ class Sweep:
             self._ending = Ending(self._spec.grace_s, tuple, on_kill=lambda count: self._record(Killing(count)))
             with selectors.DefaultSelector() as selector:
                 selector.register(wakeup, selectors.EVENT_READ)
-                while _something_left() and not self._ending.in_vain:
+                while something_left() and not self._ending.in_vain:
                     selector.select(self._ending.timeout_s)
                     wakeup.take()
                     self._ending.step()
@@ -74,12 +80,3 @@ class Sweep:
         time_ns = self._journal.record(event)
         self._tell(Stamped(time_ns, 0, event))
         return time_ns
-
-
-def _something_left() -> bool:
-    try:
-        for _ in reap():
-            pass
-    except NothingLeft:
-        return False
-    return True

@@ -1,16 +1,17 @@
-"""Follow several logs at once while ranks write them: one poller, bounded memory, no line lost or torn."""
+"""Follow several logs at once while ranks write them: one reader, bounded memory, no line lost or torn."""
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from launcher.logs.terminal import printable
+from launcher.logs.terminal import printable_lines
 
 CHUNK_BYTES = 1 << 16
 LONGEST_LINE_BYTES = 1 << 16  # a longer one is given in pieces
-POLL_BYTES = 1 << 20  # at most so much of each log in one poll, so that nobody waits long for the caller
 
 
 class Follower:
@@ -21,20 +22,30 @@ class Follower:
 
     def __init__(self, paths: Mapping[int, Path]) -> None:
         self._logs = {global_rank: _Log(path) for global_rank, path in paths.items()}
+        self._turns = deque(self._logs)
 
-    def poll(self) -> Iterator[tuple[int, str]]:
-        """New complete lines: global rank and text, safe to show. Does not block."""
-        for global_rank, log in self._logs.items():
-            for line in log.complete_lines(POLL_BYTES):
-                yield global_rank, line
+    def next_lines(self, *, ended: bool = False) -> tuple[int, list[str]] | None:
+        """A global rank and some new complete lines of it, safe to show; None if no log has any. Does not block.
 
-    def rest(self) -> Iterator[tuple[int, str]]:
-        """Everything up to the end of every log, an unfinished last line included. For when the writers are gone."""
+        Gives little at once, so that nobody waits long for the caller; logs take turns. With `ended` nobody writes
+        any more, and an unfinished last line counts as a line.
+        """
+        for _ in range(len(self._turns)):
+            global_rank = self._turns[0]
+            self._turns.rotate(-1)
+            log = self._logs[global_rank]
+            if lines := log.next_lines() or (log.unfinished_line() if ended else []):
+                return global_rank, lines
+        return None
+
+    def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
+        """Leave out all but the last `keep_bytes` of what is unread, all logs together.
+
+        Gives the global rank of each log that is shortened, and how many bytes of it are left out.
+        """
         for global_rank, log in self._logs.items():
-            for line in log.complete_lines(None):
-                yield global_rank, line
-            if last := log.unfinished_line():
-                yield global_rank, last
+            if skipped := log.skip_to_last(keep_bytes // len(self._logs)):
+                yield global_rank, skipped
 
     def close(self) -> None:
         for log in self._logs.values():
@@ -48,35 +59,53 @@ class _Log:
         self._offset = 0
         self._partial = b""
 
-    def complete_lines(self, limit_bytes: int | None) -> Iterator[str]:
-        end = None if limit_bytes is None else self._offset + limit_bytes
-        while (end is None or self._offset < end) and (chunk := self._read()):
-            *lines, self._partial = (self._partial + chunk).split(b"\n")
-            yield from (_shown(line) for line in lines)
+    def next_lines(self) -> list[str]:
+        while chunk := self._read():
+            complete, newline, self._partial = (self._partial + chunk).rpartition(b"\n")
+            if newline:
+                return _shown(complete)
             if len(self._partial) >= LONGEST_LINE_BYTES:
-                yield self.unfinished_line()
+                return self.unfinished_line()
+        return []
 
-    def unfinished_line(self) -> str:
+    def unfinished_line(self) -> list[str]:
+        """The start of a line whose end was not written; empty if there is none."""
         line, self._partial = self._partial, b""
-        return _shown(line)
+        return _shown(line) if line else []
+
+    def skip_to_last(self, keep_bytes: int) -> int:
+        """How many bytes were left out, up to the start of a line."""
+        first = self._offset - len(self._partial)
+        with suppress(OSError):  # not there, or gone: then there is nothing to leave out
+            size = os.fstat(self._open()).st_size
+            if size - self._offset > keep_bytes:
+                self._offset, self._partial = size - keep_bytes, b""
+                whole_lines = self._read().partition(b"\n")[2]
+                self._offset -= len(whole_lines)
+                return self._offset - first
+        return 0
 
     def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
+    def _open(self) -> int:
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path, os.O_RDONLY)
+        return self._descriptor
+
     def _read(self) -> bytes:
         try:
-            if self._descriptor is None:
-                self._descriptor = os.open(self._path, os.O_RDONLY)
-            if os.fstat(self._descriptor).st_size < self._offset:
+            descriptor = self._open()
+            if os.fstat(descriptor).st_size < self._offset:
                 self._offset, self._partial = 0, b""
-            chunk = os.pread(self._descriptor, CHUNK_BYTES, self._offset)
+            chunk = os.pread(descriptor, CHUNK_BYTES, self._offset)
         except OSError:  # not there yet, or gone: then there is nothing to show
             return b""
         self._offset += len(chunk)
         return chunk
 
 
-def _shown(line: bytes) -> str:
-    return printable(line.removesuffix(b"\r").decode("utf-8", errors="replace"))
+def _shown(block: bytes) -> list[str]:
+    return printable_lines(block.decode("utf-8", errors="replace"))

@@ -129,12 +129,16 @@ class Agent:
         self._stop(Cause.HEAD_LOST)
 
     def _reap(self) -> None:
+        """Take every child that has ended before any is judged: which came first is known of all of them only."""
         self._childless = False
+        statuses: dict[int, int] = {}
         try:
             for pid, status in reap():
-                self._fail_on(self._crew.note_end(pid, status, time.time_ns()))
+                statuses[pid] = status  # noqa: PERF403 - kept although an exception ends the loop
         except NothingLeft:
             self._childless = True
+        for ended in self._crew.note_ends(statuses, time.time_ns()):
+            self._fail_on(ended)
 
     # --- what follows from it ---
 
@@ -182,7 +186,7 @@ class Agent:
 
     def _finish(self) -> int:
         unkillable = () if self._childless else tuple(descendants())
-        if unkillable:
+        if not self._childless:  # perhaps without a pid: it may have another one at each look
             self._journal.record(Unkillable(unkillable))
         exit_code = self._exit_code()
         self._write_report(exit_code, unkillable)

@@ -12,6 +12,7 @@ from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.environment import overlaid, write_environment
 from launcher.supervise.journal import Journal
+from launcher.supervise.order import EndOrder
 from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, Complaints, Program, spawn
 
 
@@ -30,6 +31,7 @@ class Crew:
         self._inherited = inherited
         self._journal = journal
         self._complaints = Complaints()
+        self._end_order = EndOrder()
         self._running: dict[int, _Running] = {}  # by pid. Invariant: not reaped yet, so the pid is the rank's own
         self.waiting = deque(rank for rank in spec.ranks if rank.server_index == server_index)
         self.exits: list[RankExit] = []  # in the order in which they ended
@@ -54,19 +56,29 @@ class Crew:
         except OSError as error:
             reason = f"no process could be made: {error.strerror}"
             return self._keep(RankExit(rank.global_rank, None, EXIT_NOT_EXECUTABLE, None, time.time_ns(), reason))
+        self._end_order.watch(pid)
         self._running[pid] = _Running(rank.global_rank, self._journal.record(RankStarted(rank.global_rank, pid)))
         return None
 
-    def note_end(self, pid: int, status: int, time_ns: int) -> RankExit | None:
-        """Account for a reaped process; None when it was no rank but something that a rank had left behind."""
-        running = self._running.pop(pid, None)
-        if running is None:
-            return None
-        reason = self._complaints.reason_of(pid)
-        return self._keep(RankExit(running.global_rank, pid, status, running.started_ns, time_ns, reason))
+    def note_ends(self, statuses: Mapping[int, int], time_ns: int) -> list[RankExit]:
+        """Account for reaped processes, by pid; the ranks among them, in the order in which they ended.
+
+        Others are what ranks had left behind.
+        """
+        ranks = [pid for pid in statuses if pid in self._running]
+        ordered, known = self._end_order.sort(ranks)
+        return [self._note_end(pid, statuses[pid], time_ns, len(ranks) == 1 or pid in known) for pid in ordered]
 
     def close(self) -> None:
         self._complaints.close()
+        self._end_order.close()
+
+    def _note_end(self, pid: int, status: int, time_ns: int, order_known: bool) -> RankExit:
+        running = self._running.pop(pid)
+        reason = self._complaints.reason_of(pid)
+        return self._keep(
+            RankExit(running.global_rank, pid, status, running.started_ns, time_ns, reason, order_known=order_known)
+        )
 
     def _keep(self, ended: RankExit) -> RankExit:
         self._journal.record(RankEnded(ended.global_rank, ended.pid, ended.status, ended.reason), ended.ended_ns)

@@ -41,8 +41,9 @@ class Complaints:
 
     def write(self, reason: str) -> None:
         """Called in the child."""
-        line = json.dumps([os.getpid(), reason[:512]]).encode() + b"\n"
-        os.write(self._writer, line[:_LARGEST_COMPLAINT])
+        # A character takes twelve bytes of JSON at most, so no line is ever cut.
+        line = json.dumps([os.getpid(), reason[: _LARGEST_COMPLAINT // 16]]).encode() + b"\n"
+        os.write(self._writer, line)
 
     def reason_of(self, pid: int) -> str | None:
         """Why the child `pid`, already reaped, never became its program; None if it did."""
@@ -66,6 +67,8 @@ def keep_descriptors_private() -> None:
 
 def spawn(program: Program, complaints: Complaints) -> int:
     """Start `program` and return its pid, which is its session's and process group's id too. Does not wait for exec.
+
+    The program is killed, without any grace, when this process ends first (see `die_with_parent`).
 
     Raises:
         OSError: no process could be made (limits on processes or memory).

@@ -1,7 +1,8 @@
 """Every process below this one: reap it, ask it to end, kill it.
 
 Because agents are subreapers, a descendant can neither leave the tree by a double fork nor by a session of its own;
-and "no child is left" means "nothing is left".
+and "no child is left" means "nothing is left". The head may have children that are none of the run's: `bystanders`.
+Nothing is imported when something has to be ended: that is no time to find out what an import does.
 """
 
 from __future__ import annotations
@@ -11,10 +12,65 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
 
 FIRST_KILL_AGAIN_S = 0.02
 LAST_KILL_AGAIN_S = 1.0
+_PROC = Path("/proc")
 KILL_PATIENCE_S = 10.0  # a process that is still there so long after SIGKILL waits inside the kernel
+
+
+class _Process(NamedTuple):
+    pid: int
+    state: str
+    parent: int
+    session: int
+    started: int  # with the pid, this names one process for ever
+
+    @property
+    def living(self) -> bool:
+        """A zombie only waits to be reaped."""
+        return self.state not in "ZX"
+
+
+class _Bystanders:
+    """Descendants of this process from before the run (`sh -c 'other & exec tlaunch'`), and theirs.
+
+    An orphan among them comes to this process like one of the run's. Its session tells them apart: the agent starts
+    in one of its own, and no process can enter a session that is there already.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self._processes: set[tuple[int, int]] = set()
+        self._sessions: set[int] = set()
+
+    def note(self) -> None:
+        before = _below()
+        self._processes = {(process.pid, process.started) for process in before}
+        self._sessions = {os.getsid(0), *(process.session for process in before)}
+
+    def __contains__(self, process: _Process) -> bool:
+        return (process.pid, process.started) in self._processes or process.session in self._sessions
+
+
+_bystanders = _Bystanders()  # of this process, like its being a subreaper
+
+
+def spare_bystanders() -> None:
+    """Leave whatever is below this process now, and the rest of its session, out of all that follows.
+
+    Call before the fork of an agent.
+    """
+    _bystanders.note()
+
+
+def forget_bystanders() -> None:
+    """In an agent: those of the head are not below it, and their numbers may come again."""
+    _bystanders.forget()
 
 
 class NothingLeft(Exception):  # noqa: N818 - not an error: it ends a loop
@@ -37,16 +93,53 @@ def reap() -> Iterator[tuple[int, int]]:
         yield pid, os.waitstatus_to_exitcode(status)
 
 
-def descendants() -> list[int]:
-    """The pid of every living process below this one. Zombies are left out: they only wait to be reaped."""
-    import psutil  # noqa: PLC0415 - needed only when something has to be ended
+def something_left() -> bool:
+    """Reap, and look whether anything but bystanders is left.
 
-    living: list[int] = []
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            if process.status() != psutil.STATUS_ZOMBIE:
-                living.append(process.pid)
-    return living
+    The look is exact, since only this reaps this process's children: whatever is below one of them is found below
+    it, if only below its zombie.
+    """
+    try:
+        for _ in reap():
+            pass
+    except NothingLeft:
+        return False
+    return not _PROC.is_dir() or bool(_below(_bystanders))
+
+
+def descendants() -> list[int]:
+    """The pid of every living process below this one, bystanders left out. None where there is no /proc."""
+    return [process.pid for process in _below(_bystanders) if process.living]
+
+
+def _below(spared: _Bystanders | None = None) -> list[_Process]:
+    """Every process below this one, zombies too, but none that is spared or below one that is."""
+    if _childless():  # the usual answer before a run; a look at every process of a large server takes its time
+        return []
+    children: dict[int, list[_Process]] = {}
+    for process in _all_processes():
+        if spared is None or process not in spared:
+            children.setdefault(process.parent, []).append(process)
+    found = children.pop(os.getpid(), [])
+    for process in found:  # grows meanwhile
+        found += children.pop(process.pid, [])
+    return found
+
+
+def _childless() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
+def _all_processes() -> Iterator[_Process]:
+    for directory in _PROC.glob("[0-9]*"):
+        with suppress(OSError):  # gone meanwhile
+            pid, _, rest = (directory / "stat").read_bytes().partition(b" (")
+            fields = rest[rest.rindex(b")") + 1 :].split()  # a name may hold anything
+            yield _Process(int(pid), fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
 
 
 def signal_group(leader: int, number: int) -> bool:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -81,12 +82,17 @@ class Launcher:
         return [int(path.name) for path in Path("/proc").glob("[0-9]*") if mark in _environ(path)]
 
     def close(self):
+        """Kill what is left. Ranks may be left only where a launcher is still at work."""
+        at_work = [process for process in self._started if process.poll() is None]
+        survivors = [] if at_work else self.processes()
+        for process in at_work:
+            process.kill()
         for process in self._started:
-            if process.poll() is None:
-                process.kill()
             process.communicate()
         for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert not survivors, f"ranks survive their launcher: {survivors}"
 
 
 def _environ(process):

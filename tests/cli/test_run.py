@@ -187,7 +187,8 @@ def test_a_rank_starts_with_default_signals(launcher):
         signal.signal(signal.SIGUSR1, former)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     status = dict(line.split(":\t") for line in done.stdout.splitlines())
-    assert (int(status["SigBlk"], 16), int(status["SigIgn"], 16)) == (0, 0)
+    # Signals 32 and 33 are the C library's own: it ignores them in what it spawns (make does), and nobody can undo it.
+    assert (int(status["SigBlk"], 16), int(status["SigIgn"], 16) & ~(0b11 << 31)) == (0, 0)
 
 
 def test_the_console_shows_the_whole_log_of_rank_0(launcher, programs):

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import resource
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.events import Cause, Report, from_line
+from launcher.core.events import Cause, RankStarted, Report, from_line
 
 GRACE_S = 0.5
 ALLOWED_S = GRACE_S + 2
@@ -90,6 +91,107 @@ def test_killed_agent_leaves_nothing(launcher, programs, wait_until):
     assert b"was killed" in errors
     assert launcher.processes() == []
     assert report_of(launcher).cause is Cause.AGENT_LOST
+
+
+def test_killed_agent_leaves_bystanders_alone(launcher, programs, wait_until):
+    """Processes that the launcher's shell had started, orphans and new sessions too, outlive the end of a run."""
+    others = (
+        "sleep 1001 & echo $! > child; setsid sleep 1002 & echo $! > session; "
+        "sh -c 'until [ -e go ]; do sleep 0.02; done; sleep 1003 & echo $! > orphan' & "
+        'exec "$@"'
+    )
+    run = launcher.argv(
+        "run", "--grace", GRACE_S, "--", sys.executable, programs / "stubborn.py", "ignore", "new-session"
+    )
+    process = subprocess.Popen(["sh", "-c", others, "sh", *run], cwd=launcher.directory, env=launcher.environment({}))
+    launcher.wait_ready(1)
+    (launcher.directory / "go").touch()
+    wait_until(lambda: read(launcher.directory / "orphan"), "the orphan's pid")
+    bystanders = [int(read(launcher.directory / name)) for name in ("child", "session", "orphan")]
+    wait_until(lambda: f"\nPPid:\t{process.pid}\n" in read_status(bystanders[2]), "the orphan")
+    os.kill(agent_pid(launcher), signal.SIGKILL)
+    code = process.wait(30)
+    left = [pid for pid in bystanders if alive(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == bystanders
+    assert (code, launcher.processes(), report_of(launcher).killed) == (137, [], 1)
+
+
+def test_the_first_of_several_failures_is_blamed(launcher, wait_until):
+    """Ranks that failed while the agent was suspended are told in the order in which they did."""
+    script = 'echo ready; until [ -e "$TLAUNCH_RUN_DIR/go$RANK" ]; do sleep 0.01; done; exit 4$RANK'
+    process = launcher.start("run", "--devices", 3, "--grace", 5, "--", "sh", "-c", script)
+    run_dir = launcher.wait_ready(3)
+    events = [from_line(line).event for line in read(run_dir / "events.jsonl").splitlines()]
+    pids = {event.global_rank: event.pid for event in events if isinstance(event, RankStarted)}
+    agent = agent_pid(launcher)
+    os.kill(agent, signal.SIGSTOP)
+    for rank in (1, 2, 0):
+        (run_dir / f"go{rank}").touch()
+        wait_until(lambda pid=pids[rank]: not alive(pid), f"the end of rank {rank}")
+    os.kill(agent, signal.SIGCONT)
+    assert process.wait(30) == 41
+    report = report_of(launcher)
+    assert [(ended.global_rank, ended.order_known) for ended in report.exits] == [(1, True), (2, True), (0, True)]
+
+
+def test_an_unknown_order_of_failures_is_told(launcher, wait_until):
+    """Where descriptors are too few to watch ranks, those that ended unseen are marked as in no known order."""
+    script = 'echo ready; until [ -e "$TLAUNCH_RUN_DIR/go" ]; do sleep 0.01; done; exit 4'
+    few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))  # noqa: E731
+    process = launcher.start("run", "--devices", 3, "--grace", 5, "--", "sh", "-c", script, preexec_fn=few)
+    run_dir = launcher.wait_ready(3)
+    agent = agent_pid(launcher)
+    os.kill(agent, signal.SIGSTOP)
+    (run_dir / "go").touch()
+    wait_until(lambda: not launcher.processes(), "the end of the ranks")
+    os.kill(agent, signal.SIGCONT)
+    assert process.wait(30) == 4
+    known = [ended.order_known for ended in report_of(launcher).exits]
+    assert len(known) == 3
+    assert False in known
+
+
+def test_an_orphaned_agent_keeps_no_reader_waiting(launcher, programs, wait_until):
+    """After `kill -9` of the launcher, whoever reads its output sees the end while the agent still has its grace."""
+    process = start_stubborn(launcher, programs, "ignore", grace=50, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    agent = agent_pid(launcher)
+    process.kill()
+    process.communicate(timeout=30)
+    assert alive(agent)
+    os.kill(agent, signal.SIGQUIT)
+    assert_all_gone(launcher, wait_until)
+    wait_until(lambda: not alive(agent), "the end of the agent")
+
+
+def test_a_module_of_the_user_cannot_break_supervision(launcher):
+    """A psutil.py in the directory where the launcher was started is not imported by an agent that has to end ranks."""
+    (launcher.directory / "psutil.py").write_text("raise SystemExit(77)")
+    done = launcher.run(
+        "run", "--devices", 2, "--grace", 5, "--", "sh", "-c", "[ $RANK = 0 ] && sleep 1000; exit 5",
+    )  # fmt: skip
+    assert done.returncode == 5
+    assert report_of(launcher).cause is Cause.FAILED
+
+
+def test_ignored_children_are_waited_for(launcher):
+    """A launcher started with SIGCHLD ignored (`trap '' CHLD`) reports the run's own exit code."""
+    done = launcher.run(
+        "run", "--", "sh", "-c", "exit 7", preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    )
+    assert done.returncode == 7, done.stderr
+
+
+def test_a_stopped_agent_is_ended(launcher, programs, wait_until):
+    """A signal to the launcher ends the run even while its agent is suspended."""
+    process = start_stubborn(launcher, programs)
+    agent = agent_pid(launcher)
+    os.kill(agent, signal.SIGSTOP)
+    wait_until(lambda: "\nState:\tT" in read_status(agent), "the stopped agent")
+    process.terminate()
+    assert process.wait(30) == 143
+    assert launcher.processes() == []
 
 
 def test_second_interrupt_kills_at_once(launcher, programs, wait_until):
@@ -183,6 +285,15 @@ def test_a_stopped_head_does_not_stop_supervision(launcher, programs, wait_until
     assert launcher.processes() == []
     process.send_signal(signal.SIGCONT)
     assert process.wait(30) == 1
+
+
+def test_ranks_that_survive_fail_their_test(launcher):
+    """What carries the mark of a run when its launcher has ended is killed, and told as a failure."""
+    environment = {**os.environ, "TLAUNCH_RUN_DIR": f"{launcher.runs}/run"}
+    survivor = subprocess.Popen(["sleep", "1000"], env=environment)
+    with pytest.raises(AssertionError, match=str(survivor.pid)):
+        launcher.close()
+    assert survivor.wait(30) == -signal.SIGKILL
 
 
 def own_terminal():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.logs.follow import LONGEST_LINE_BYTES, Follower
+from launcher.logs.follow import CHUNK_BYTES, LONGEST_LINE_BYTES, Follower
 from launcher.logs.tail import last_lines
 
 
@@ -23,6 +23,15 @@ def follower(log):
     made.close()
 
 
+def poll(follower, **options):
+    """Every new line with its rank."""
+    seen = []
+    while block := follower.next_lines(**options):
+        rank, lines = block
+        seen += [(rank, line) for line in lines]
+    return seen
+
+
 def append(log, data):
     with log.open("ab") as file:
         file.write(data)
@@ -30,33 +39,33 @@ def append(log, data):
 
 def test_a_log_that_does_not_exist_yet(log, follower):
     """It is waited for, then read from its start."""
-    assert list(follower.poll()) == []
+    assert poll(follower) == []
     append(log, b"one\ntwo\n")
-    assert list(follower.poll()) == [(3, "one"), (3, "two")]
-    assert list(follower.poll()) == []
+    assert poll(follower) == [(3, "one"), (3, "two")]
+    assert poll(follower) == []
 
 
 def test_an_unfinished_line_waits_for_its_end(log, follower):
     """Half a line is not shown before it is whole, or nobody writes any more."""
     append(log, b"hal")
-    assert list(follower.poll()) == []
+    assert poll(follower) == []
     append(log, b"f\nlast")
-    assert list(follower.poll()) == [(3, "half")]
-    assert list(follower.rest()) == [(3, "last")]
+    assert poll(follower) == [(3, "half")]
+    assert poll(follower, ended=True) == [(3, "last")]
 
 
 def test_a_character_cut_by_two_writes_is_put_together(log, follower):
     """UTF-8 is decoded by line, not by write."""
     append(log, "é".encode()[:1])
-    assert list(follower.poll()) == []
+    assert poll(follower) == []
     append(log, "é".encode()[1:] + b"\n")
-    assert list(follower.poll()) == [(3, "é")]
+    assert poll(follower) == [(3, "é")]
 
 
 def test_a_line_without_end_is_given_in_pieces(log, follower):
     """Memory stays bounded, and no byte is lost."""
     append(log, b"x" * (5 * LONGEST_LINE_BYTES + 7) + b"\nnext\n")
-    lines = [line for _, line in follower.rest()]
+    lines = [line for _, line in poll(follower, ended=True)]
     assert lines[-1] == "next"
     assert sum(map(len, lines[:-1])) == 5 * LONGEST_LINE_BYTES + 7
     assert max(map(len, lines)) <= 2 * LONGEST_LINE_BYTES
@@ -65,28 +74,50 @@ def test_a_line_without_end_is_given_in_pieces(log, follower):
 def test_a_log_that_is_cut_short_is_read_again(log, follower):
     """As `tail -f` does after a truncation."""
     append(log, b"a long first line\n")
-    assert list(follower.poll()) == [(3, "a long first line")]
+    assert poll(follower) == [(3, "a long first line")]
     os.truncate(log, 0)
-    assert list(follower.poll()) == []
+    assert poll(follower) == []
     append(log, b"new\n")
-    assert list(follower.poll()) == [(3, "new")]
+    assert poll(follower) == [(3, "new")]
 
 
 def test_a_log_that_is_removed_is_read_to_its_end(log, follower):
     """What was opened stays readable after its name has gone."""
     append(log, b"one\n")
-    assert list(follower.poll()) == [(3, "one")]
+    assert poll(follower) == [(3, "one")]
     append(log, b"two\n")
     log.unlink()
-    assert list(follower.rest()) == [(3, "two")]
+    assert poll(follower, ended=True) == [(3, "two")]
 
 
-def test_one_poll_does_not_read_for_ever(log, follower):
-    """However much there is, the caller gets its turn; the rest comes with the next poll."""
-    append(log, b"0123456789abcde\n" * 400_000)
-    first = len(list(follower.poll()))
-    assert 0 < first < 400_000
-    assert first + len(list(follower.rest())) == 400_000
+def test_logs_take_turns_in_small_portions(tmp_path):
+    """However much one log holds, the caller gets its turn soon, and so does the other log."""
+    logs = {rank: tmp_path / f"{rank}.log" for rank in (0, 1)}
+    for log in logs.values():
+        append(log, b"0123456789abcde\n" * 20_000)
+    follower = Follower(logs)
+    portions = [follower.next_lines() for _ in range(4)]
+    assert [rank for rank, _ in portions] == [0, 1, 0, 1]
+    assert all(len(lines) <= 2 * CHUNK_BYTES / 16 for _, lines in portions)
+    assert sum(len(lines) for _, lines in portions) + len(poll(follower)) == 40_000
+    follower.close()
+
+
+def test_only_the_end_of_what_is_unread(log, follower):
+    """What is left out and what is shown make up the log, and the first line shown is a whole one."""
+    append(log, b"shown\nhal")
+    assert poll(follower) == [(3, "shown")]
+    append(log, b"f\n" + b"".join(b"%07d\n" % number for number in range(1000)))
+    assert list(follower.skip_to_last(100)) == [(3, len("half\n") + 8 * 988)]
+    assert poll(follower) == [(3, f"{number:07d}") for number in range(988, 1000)]
+    assert list(follower.skip_to_last(100)) == []
+
+
+def test_a_line_longer_than_what_is_kept(log, follower):
+    """Without the start of a line to begin at, the last bytes are shown all the same or counted as left out."""
+    append(log, b"x" * 1000)
+    ((_, skipped),) = follower.skip_to_last(100)
+    assert skipped + sum(len(line) for _, line in poll(follower, ended=True)) == 1000
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -103,8 +134,8 @@ def test_any_way_of_writing_gives_the_same_lines(tmp_path_factory, lines, cuts):
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     for first, last in pairwise(edges):
         append(log, data[first:last])
-        seen += [line for _, line in follower.poll()]
-    seen += [line for _, line in follower.rest()]
+        seen += [line for _, line in poll(follower)]
+    seen += [line for _, line in poll(follower, ended=True)]
     follower.close()
     assert seen == lines
 
@@ -116,8 +147,9 @@ def test_the_last_lines_of_a_long_log(log):
 
 
 def test_the_last_lines_of_little(log, tmp_path):
-    """Missing, empty and short logs give what there is."""
-    assert last_lines(tmp_path / "missing", 3) == []
+    """Empty and short logs give what there is; a missing one is no empty one."""
+    with pytest.raises(FileNotFoundError):
+        last_lines(tmp_path / "missing", 3)
     append(log, b"\n\n")
     assert last_lines(log, 3) == []
     append(log, b"only")

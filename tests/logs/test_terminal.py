@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.logs.terminal import printable
+from launcher.logs.terminal import printable, printable_lines
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,9 @@ def test_nothing_dangerous_is_left(line):
     """After taking away the colours, no control character remains, whatever the line was made of."""
     rest = re.sub(r"\x1b\[[0-9;:]*m", "", printable(line))
     assert not re.search(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", rest)
+
+
+@given(st.text(st.sampled_from("ab \n\t\r\x1b[2J\x9bé\u2028")))
+def test_many_lines_are_shown_as_each_alone(text):
+    """The quick way for harmless text changes nothing, and lines end at newlines only."""
+    assert printable_lines(text) == [printable(line) for line in text.split("\n")]

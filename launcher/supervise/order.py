@@ -1,0 +1,61 @@
+"""In which order processes ended, even those that ended while nobody looked."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import sys
+from collections.abc import Iterable
+
+
+class EndOrder:
+    """Watches children from their start. The kernel keeps the ready members of an epoll set in order of arrival.
+
+    `waitpid` cannot tell this: among several ended children it gives the one forked first. A watched child costs a
+    descriptor, so children beyond half of the limit are not watched; nor is any where there are no pidfds.
+    """
+
+    def __init__(self) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._highest = sys.maxsize if soft == resource.RLIM_INFINITY else soft // 2
+        self._epoll = select.epoll() if sys.platform == "linux" and hasattr(os, "pidfd_open") else None
+        self._pids: dict[int, int] = {}  # by pidfd
+        self._ended: list[int] = []  # not asked for yet
+
+    def watch(self, pid: int) -> None:
+        """`pid` is a child that has not been reaped."""
+        if self._epoll is None:
+            return
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:  # an old kernel, or no descriptor left
+            return
+        if descriptor > self._highest:
+            os.close(descriptor)
+            return
+        self._epoll.register(descriptor, select.EPOLLIN)
+        self._pids[descriptor] = pid
+
+    def sort(self, pids: Iterable[int]) -> tuple[list[int], set[int]]:
+        """The ended children `pids`, first of all those whose order is known; and which these are."""
+        self._collect()
+        given = list(pids)
+        known = [pid for pid in self._ended if pid in given]
+        self._ended = [pid for pid in self._ended if pid not in known]
+        return known + [pid for pid in given if pid not in known], set(known)
+
+    def close(self) -> None:
+        for descriptor in self._pids:
+            os.close(descriptor)
+        self._pids.clear()
+        if self._epoll is not None:
+            self._epoll.close()
+
+    def _collect(self) -> None:
+        if self._epoll is None or not self._pids:
+            return
+        for descriptor, _ in self._epoll.poll(0, len(self._pids)):
+            self._epoll.unregister(descriptor)
+            os.close(descriptor)
+            self._ended.append(self._pids.pop(descriptor))

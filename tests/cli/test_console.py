@@ -1,0 +1,192 @@
+"""What a person sees of a run, and that a stdout in trouble never disturbs it."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.core.events import Report
+
+GO = 'until [ -e "$TLAUNCH_RUN_DIR/go" ]; do sleep 0.01; done'
+FAILING_OBSERVER = """
+from launcher.cli import console, main, start
+
+class Failing(console.Console):
+    def tick(self):
+        raise RuntimeError("seen once")
+
+start.Console = Failing
+main.main(["run", "--devices", "2", "--", "sh", "-c", "sleep 0.5; exit $((RANK * 7))"])
+"""
+
+
+def report_of(launcher):
+    return Report.from_json((launcher.latest / "report.json").read_text())
+
+
+def full_pipe():
+    """A pipe that takes nothing until someone reads."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        while True:
+            os.write(writer, b"." * 4096)
+    except BlockingIOError:
+        os.set_blocking(writer, True)
+    return reader, writer
+
+
+def test_a_stdout_that_refuses_is_forgotten(launcher):
+    """A full disk behind stdout is told once; the run goes on and ends with its own code."""
+    with Path("/dev/full").open("w") as full:
+        process = launcher.start(
+            "run", "--devices", 2, "--", "sh", "-c", "echo hi; sleep 0.5; echo more",
+            stdout=full, stderr=subprocess.PIPE, env={"PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert errors.count(b"No space left on device") == 1
+    assert b"ended well" in errors
+    assert report_of(launcher).exit_code == 0
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_stdout_that_does_not_block_loses_nothing(launcher, unbuffered):
+    """A small non-blocking pipe with a slow reader gets every byte."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    os.set_blocking(writer, False)
+    process = launcher.start(
+        "run", "--", "seq", 100_000, stdout=writer, stderr=subprocess.PIPE, env={"PYTHONUNBUFFERED": unbuffered}
+    )
+    os.close(writer)
+    with os.fdopen(reader, "rb") as shown:
+        lines = shown.read().split()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert lines == [b"%d" % number for number in range(1, 100_001)]
+
+
+def test_an_observer_that_fails_is_let_go(launcher):
+    """The head goes on without it to the run's own exit code, and nobody calls an unwatched end a good one."""
+    done = subprocess.run(
+        [sys.executable, "-c", FAILING_OBSERVER], cwd=launcher.directory, env=launcher.environment({}),
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 7, done.stderr
+    assert done.stderr.count("RuntimeError: seen once") == 1
+    assert "not watched to its end" in done.stderr
+    assert "ended well" not in done.stderr
+    assert report_of(launcher).first_failure == 1
+
+
+def test_logs_are_not_read_for_nobody(launcher, wait_until):
+    """Once stdout's reader has left, the launcher reads no more of a log that grows and grows."""
+    reader, writer = os.pipe()
+    process = launcher.start("run", "--", "sh", "-c", f"echo first; {GO}; seq 6000000", stdout=writer)
+    os.close(writer)
+    assert os.read(reader, 6) == b"first\n"
+    os.close(reader)
+    (launcher.latest / "go").touch()
+    most = 0
+
+    def ended():
+        nonlocal most
+        most = max(most, bytes_read(process.pid))
+        return process.poll() is not None
+
+    wait_until(ended, "the end")
+    assert process.returncode == 0
+    assert 0 < most < (launcher.latest / "device0" / "train.log").stat().st_size / 2
+
+
+def bytes_read(pid):
+    """By all read calls of a process, the imports of Python included; 0 once it has gone."""
+    try:
+        return int(Path(f"/proc/{pid}/io").read_text().split()[1])
+    except OSError:
+        return 0
+
+
+def test_only_the_end_of_a_large_rest_is_shown(launcher, wait_until):
+    """What stdout did not take while ranks ran is shown from near its end; stderr says how much is missing, where."""
+    reader, writer = full_pipe()
+    process = launcher.start("run", "--", "seq", 2_000_000, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    wait_until((launcher.latest / "report.json").is_file, "the end of the ranks")
+    message = read_until(process, b"not shown")
+    with os.fdopen(reader, "rb") as shown:
+        lines = shown.read().lstrip(b".").splitlines()
+    assert process.wait(60) == 0
+    assert b"device0/train.log" in message
+    whole = (launcher.latest / "device0" / "train.log").stat().st_size
+    assert sum(len(line) + 1 for line in lines) + int(message.split()[1]) == whole
+    assert lines[-1] == b"2000000"
+
+
+@pytest.mark.parametrize("blocking", [True, False], ids=["blocking", "non-blocking"])
+def test_a_stdout_that_nobody_reads_does_not_hold_the_end(launcher, blocking):
+    """SIGTERM ends a run whose stdout is a full pipe, though its reader stays and reads nothing."""
+    reader, writer = full_pipe()
+    os.set_blocking(writer, blocking)
+    process = launcher.start(
+        "run", "--grace", 5, "--", "sh", "-c", "echo ready; yes", stdout=writer, stderr=subprocess.PIPE
+    )
+    os.close(writer)
+    launcher.wait_ready(1)
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    os.close(reader)
+    assert process.returncode == 143, errors
+    assert b"SIGTERM: ending all ranks" in errors
+    assert b"nothing more is shown on stdout: its reader took more than 2 s" in errors
+
+
+def test_a_grace_that_was_cut_short_is_not_claimed(launcher, programs, wait_until):
+    """After a second interrupt the closing words say that ranks were ended at once."""
+    process = launcher.start(
+        "run", "--grace", 1000, "--", sys.executable, programs / "stubborn.py", "ignore", stderr=subprocess.PIPE
+    )
+    launcher.wait_ready(1)
+    process.send_signal(signal.SIGINT)
+    wait_until(lambda: "Stopping" in (launcher.latest / "events.jsonl").read_text(), "the first interrupt")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"1 by SIGKILL (signal 9) at once" in errors
+    assert b"1000 s of grace" not in errors
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(0, b"every rank ended well; ending 1 processes"), (3, b"ending processes that ranks left")]
+)
+def test_waiting_for_leftovers_is_told_while_it_lasts(launcher, programs, code, words):
+    """While a grandchild is given its grace, a person reads what is being waited for."""
+    script = f'"{sys.executable}" "{programs / "stubborn.py"}" double-fork ignore child-only; exit {code}'
+    process = launcher.start("run", "--grace", 1000, "--", "sh", "-c", script, stderr=subprocess.PIPE)
+    read_until(process, words)
+    process.send_signal(signal.SIGINT)
+    read_until(process, b"Ctrl-C again")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == code
+
+
+def read_until(process, words):
+    """The first line of stderr with `words`."""
+    line = b""
+    while words not in line:
+        line = process.stderr.readline()
+        assert line, f"never said: {words}"
+    return line
+
+
+def test_a_log_that_is_gone_is_not_called_empty(launcher):
+    """A rank that fails after its log was removed is told with the system's words."""
+    done = launcher.run("run", "--", "sh", "-c", 'rm "$TLAUNCH_RUN_DIR/device0/train.log"; exit 4')
+    assert done.returncode == 4
+    assert "which cannot be read: No such file or directory" in done.stderr
+    assert "which is empty" not in done.stderr

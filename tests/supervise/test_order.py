@@ -1,0 +1,52 @@
+"""The order in which processes ended."""
+
+import os
+import signal
+
+from launcher.supervise.order import EndOrder
+
+
+def sleepers(count):
+    """Pids of children that wait to be killed, in fork order."""
+    return [os.posix_spawnp("sleep", ["sleep", "1000"], os.environ) for _ in range(count)]
+
+
+def end(pid):
+    """Kill and wait for the end, but leave the child to be reaped."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_children_that_nobody_looked_at_come_in_the_order_in_which_they_ended():
+    """Neither fork order nor the order in which they are asked for decides; unwatched ones come last, unknown."""
+    order = EndOrder()
+    pids = sleepers(5)
+    for pid in pids[1:]:
+        order.watch(pid)
+    ended = [pids[index] for index in (3, 0, 1, 4, 2)]
+    for pid in ended:
+        end(pid)
+    watched = [pid for pid in ended if pid != pids[0]]
+    try:
+        assert order.sort(pids) == ([*watched, pids[0]], set(watched))
+    finally:
+        for pid in pids:
+            os.waitpid(pid, 0)
+        order.close()
+
+
+def test_an_end_seen_early_keeps_its_place():
+    """A child that had ended before it was asked for comes before one that ended after."""
+    order = EndOrder()
+    pids = sleepers(3)
+    for pid in pids:
+        order.watch(pid)
+    for pid in reversed(pids):
+        end(pid)
+    try:
+        assert order.sort([pids[1]]) == ([pids[1]], {pids[1]})
+        assert order.sort([pids[0], pids[2]]) == ([pids[2], pids[0]], {pids[0], pids[2]})
+    finally:
+        for pid in pids:
+            os.waitpid(pid, 0)
+        order.close()
