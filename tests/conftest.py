@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import tempfile
 import time
 from contextlib import suppress
@@ -14,6 +15,10 @@ from launcher.supervise.linux import become_subreaper
 
 SETTLE_S = 5
 become_subreaper()  # else what a killed launcher orphans would go to init, unseen
+# Under nohup, or in the background of a script, these are ignored, and every child would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 # Made once per process by libraries, on purpose, and ended with it.
 KEPT_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 KEPT_DESCRIPTORS = ("/dev/", "anon_inode:", "/proc/", "/memfd:")
@@ -41,9 +46,9 @@ def _no_process_left():
 def _no_descriptor_left():
     before = _descriptors()
     yield
-    gc.collect()  # a failed read's traceback may keep its file open until the next collection
-    left = {number: target for number, target in _descriptors().items() if before.get(number) != target}
-    assert not left, f"descriptors left open: {left}"
+    if _opened_since(before):
+        gc.collect()  # a failed read's traceback may keep its file open until the next collection
+    assert not _opened_since(before), "descriptors left open"
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +81,10 @@ def _reap(pids):
         with suppress(psutil.NoSuchProcess, ChildProcessError):
             if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
                 os.waitpid(pid, os.WNOHANG)
+
+
+def _opened_since(before):
+    return {number: target for number, target in _descriptors().items() if before.get(number) != target}
 
 
 def _descriptors():
