@@ -137,7 +137,7 @@ def test_real_text_is_learnt_by_two_ranks(tmp_path, environment):
 def test_what_only_rank_0_finds_ends_all_ranks_alike(tmp_path, environment, attempt):
     """A vocabulary too small for the text is rank 0's discovery: whichever rank ends first says so, with exit code 2."""
     done = tlaunch(
-        "run", "--devices", 3, "--runs-dir", tmp_path, "--set", "model.vocabulary_size=100", environment=environment
+        "run", "--devices", 4, "--runs-dir", tmp_path, "--set", "model.vocabulary_size=100", environment=environment
     )
 
     assert done.returncode == 2, done.stderr
