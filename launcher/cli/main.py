@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -12,11 +11,14 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from launcher import __version__
+from launcher.cli.lazy import LazyGroup
 from launcher.core.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, RefusedTableError, TlaunchError
 
 # name: (module:attribute, the command's own short help). `tlaunch --help` reads this and imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("launcher.cli.run:run", "Start one process per device and watch over them."),
+    "validate": ("launcher.cli.validate:validate", "Check rank tables as HCCL does, and say why at the line."),
+    "table": ("launcher.cli.table:table", "Show, compare, make and repair rank tables."),
     "data": ("launcher.cli.data:data", "Make the sentence pairs that the bundled trainer reads."),
 }
 
@@ -33,25 +35,9 @@ Exit codes:
 """
 
 
-class LazyGroup(click.Group):
-    """A group that knows its commands by name and imports only the one that is called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, short_help) for name, (_, short_help) in COMMANDS.items()])
-
-
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
+@click.command(
+    cls=LazyGroup, lookup=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES
+)
 @click.version_option(__version__, prog_name="tlaunch")
 def tlaunch() -> None:
     """Start distributed Transformer training from a rank table: checked, supervised, logged per device."""

@@ -35,6 +35,7 @@ class RunOptions:
 
     rank_table: Path | None
     devices: int | None
+    chip: str | None  # None: what this machine has
     dp: int | None
     mp: int
     pp: int

@@ -82,13 +82,20 @@ def prepare(options: RunOptions, inherited: Mapping[str, str]) -> Prepared:
 def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...]]:
     if options.rank_table is None:
         return Cluster.local(options.devices or 1), ()
-    from launcher.rank_table import load_cluster  # loads pydantic, which --devices does not need
+    from launcher.rank_table import Profile, load_cluster  # --devices needs none of it
 
-    cluster, warnings = load_cluster(_found_table(options.rank_table))
+    cluster, warnings = load_cluster(_found_table(options.rank_table), Profile(options.chip or _chip_here()))
     return cluster, tuple(
         f"warning: {options.rank_table}:{problem.line}:{problem.column}: {problem.message} [{problem.code}]"
         for problem in warnings
     )
+
+
+def _chip_here() -> str:
+    """On a machine without Ascend devices no process will use HCCL, and what only HCCL asks for is a warning."""
+    from launcher.rank_table.discover import davinci_ids
+
+    return "auto" if davinci_ids() else "none"
 
 
 def _found_table(path: Path) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from launcher.cli.profile_options import CHIP_NAMES
 from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.records import DEFAULT_GRACE_S
 
@@ -49,6 +50,10 @@ FILE = click.Path(path_type=Path)
 )
 @click.option("--pp", type=click.IntRange(max=MOST_WAYS), default=1, metavar="N", help="Pipeline stages.  [default: 1]")
 @click.option("--micro-batches", type=int, metavar="N", help="Parts of each data parallel rank's batch.")
+@click.option(
+    "--chip", type=click.Choice(CHIP_NAMES), metavar="NAME",
+    help=f"The hardware that the table is checked for: {', '.join(CHIP_NAMES)}.  [default: none without Ascend devices]",
+)  # fmt: skip
 @click.option("--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices unused.")
 @click.option("--config", metavar="FILE", help="The bundled trainer's settings, TOML.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting of the bundled trainer.")

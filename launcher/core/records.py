@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 DEFAULT_GRACE_S = 15.0
+
+
+HOST_RANK = -1  # the device_id of a rank that computes on the host itself, in heterogeneous (v1.1) tables
+Options = tuple[tuple[str, str], ...]  # keys and values as a table writes them, sorted by key
 
 
 @dataclass(frozen=True)
 class Device:
     """One accelerator (or one CPU process slot) and the rank that a table gives it."""
 
-    device_id: int  # physical id on its server, as the driver counts
+    device_id: int  # physical id on its server, as the driver counts; HOST_RANK for a rank that has no device
     global_rank: int
     device_ip: str | None = None  # as written in the table; None where a table has none
+    super_device_id: str | None = None  # the device's number in its super pod
+    options: Options = ()  # what else the table says about it: ports, backup addresses, network layers
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,8 @@ class Server:
     devices: tuple[Device, ...]  # Invariant: not empty, ascending by global_rank
     host_nic_ip: str | None = None
     host_ip: str | None = None  # where HCCL talks over the servers' own network cards
+    super_pod_id: str | None = None
+    options: Options = ()  # what else the table says about it: container_ip, hardware_type
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,8 @@ class Cluster:
     """What a rank table says. Invariant: the global ranks of all devices are exactly 0 .. n-1."""
 
     servers: tuple[Server, ...]
-    source: Path | None = None  # the table's file; None when made from --devices
+    source: Path | None = field(default=None, compare=False)  # the table's file; None when made from --devices
+    options: Options = ()  # what else the table says about the whole: collective_id, mode
 
     @property
     def device_count(self) -> int:

@@ -1,7 +1,20 @@
 """Rank tables: read, check, explain, and write them. Importing this package does not load pydantic."""
 
+from launcher.rank_table.chips import CHIPS
 from launcher.rank_table.diagnostics import Problem, Severity
-from launcher.rank_table.read import TableReport, load_cluster, read_rank_table
+from launcher.rank_table.profile import CONSUMERS, Profile
+from launcher.rank_table.read import TableReport, load_cluster, parse_rank_table, read_rank_table
 from launcher.rank_table.render import render_table
 
-__all__ = ["Problem", "Severity", "TableReport", "load_cluster", "read_rank_table", "render_table"]
+__all__ = [
+    "CHIPS",
+    "CONSUMERS",
+    "Problem",
+    "Profile",
+    "Severity",
+    "TableReport",
+    "load_cluster",
+    "parse_rank_table",
+    "read_rank_table",
+    "render_table",
+]

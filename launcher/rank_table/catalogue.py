@@ -1,9 +1,10 @@
-"""Every code that a problem can carry, in one place: what it is called and what HCCL calls it.
+"""Every code that a problem can carry, in one place: what it is called, what HCCL calls it, and who asks for it.
 
-RT1xx  the text is no JSON           (found by `scanner`)
-RT2xx  the JSON is no table          (found by `formats` and `schema`)
-RT3xx  the table contradicts itself  (found by the functions in `rules`)
+RT1xx  the text is no JSON                  (found by `scanner`, explained in `text_faults`)
+RT2xx  the JSON is no table                 (found by `formats` and `shape`, explained in `text_faults`)
+RT3xx  the table contradicts itself         (found by the functions in `rules`)
 RT4xx  warnings: HCCL would go on, people should look
+RT5xx  what one reader asks for beyond HCCL (only when that reader is named)
 A code is never given a second meaning, and never renumbered.
 """
 
@@ -11,10 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from launcher.rank_table.chips import Chip
 from launcher.rank_table.diagnostics import Severity
+from launcher.rank_table.formats import Format
 from launcher.rank_table.places import Pointer
-from launcher.rank_table.table import Table
+from launcher.rank_table.rows import Table
+
+
+class Addition(NamedTuple):
+    """A member for the object at a finding's pointer, which may be put in front of another one of its members."""
+
+    key: str
+    value: str  # as JSON
+    before: str  # the key of that other member
 
 
 @dataclass(frozen=True)
@@ -26,8 +38,11 @@ class Finding:
     hint: str | None = None
     earlier: Pointer | None = None  # the other place that this one collides with; its line is added to the message
     at_key: bool = False  # underline the key, not its value
+    rewrite: str | None = None  # JSON that may replace the value without a person deciding anything
+    addition: Addition | None = None  # what may be added without a person deciding anything
 
 
+Found = tuple[str, Finding]  # a code of the catalogue and what was found under it
 Check = Callable[[Table], Iterator[Finding]]
 
 
@@ -38,60 +53,56 @@ class Entry:
     code: str
     severity: Severity
     title: str
+    explanation: str  # a paragraph: what the rule says and why
     hccl_code: str | None = None  # the error code that HCCL reports for the same fault
-    check: Check | None = None  # None where the scanner, the formats or the schema find it
+    check: Check | None = None  # None where the scanner, the formats or the shapes find it
+    formats: frozenset[Format] | None = None  # None: every format that is read
+    consumer: str | None = None  # asked for by this reader alone
+    ascend_only: bool = False  # nothing but HCCL asks for it: a warning on other hardware
+    replaces: str | None = None  # the code of a warning that is not worth saying beside this rule of a consumer
 
-    @property
-    def explanation(self) -> str:
-        """A paragraph for `explain`: what the rule says and why. Empty where the title says it all."""
-        return " ".join((self.check.__doc__ or "").split()) if self.check else ""
+    def severity_on(self, chip: Chip) -> Severity:
+        """How bad it is for processes on `chip`."""
+        return Severity.WARNING if self.ascend_only and not chip.is_ascend else self.severity
+
+    def concerns(self, table: Table) -> bool:
+        """Whether the rule has anything to say about tables of this format, read by this consumer."""
+        of_format = self.formats is None or table.format in self.formats
+        return of_format and self.consumer in (None, table.consumer)
 
 
 CATALOGUE: dict[str, Entry] = {}
 
 
 def rule(
-    code: str, title: str, *, hccl_code: str | None = "EI0014", severity: Severity = Severity.ERROR
+    code: str,
+    title: str,
+    *,
+    hccl_code: str | None = "EI0014",
+    severity: Severity = Severity.ERROR,
+    formats: frozenset[Format] | None = None,
+    consumer: str | None = None,
+    ascend_only: bool = False,
+    replaces: str | None = None,
 ) -> Callable[[Check], Check]:
     """Enter a function into the catalogue. Its docstring is the explanation that people read."""
 
-    def enter(check: Check) -> Check:
-        _enter(Entry(code, severity, title, hccl_code, check))
+    def enter_check(check: Check) -> Check:
+        explanation = " ".join((check.__doc__ or "").split())
+        enter(Entry(code, severity, title, explanation, hccl_code, check, formats, consumer, ascend_only, replaces))
         return check
 
-    return enter
+    return enter_check
 
 
-def _enter(entry: Entry) -> None:
+def enter(entry: Entry) -> None:
+    """Add an entry.
+
+    Raises:
+        ValueError: its code has a meaning already, or nothing explains it.
+    """
     if entry.code in CATALOGUE:
         raise ValueError(f"{entry.code} has two meanings: {CATALOGUE[entry.code].title!r} and {entry.title!r}")
+    if not entry.explanation:
+        raise ValueError(f"{entry.code} is not explained")
     CATALOGUE[entry.code] = entry
-
-
-for _code, _title in (
-    ("RT101", "the file is not UTF-8"),
-    ("RT102", "something stands where JSON expects something else"),
-    ("RT103", "a comma with nothing before or after it"),
-    ("RT104", "a comment"),
-    ("RT105", "a comma or colon is missing"),
-    ("RT106", "a string that JSON does not allow"),
-    ("RT107", "a word without double quotes"),
-    ("RT108", "the file is cut off"),
-    ("RT109", "text after the table"),
-    ("RT110", "nested too deeply"),
-    ("RT111", "the file is empty"),
-    ("RT112", "brackets that do not match"),
-    ("RT113", "an ellipsis"),
-):
-    _enter(Entry(_code, Severity.ERROR, _title, "EI0004"))
-for _code, _title, _hccl_code in (
-    ("RT201", "the document is not an object", "EI0004"),
-    ("RT202", "a format that is known but not read", None),
-    ("RT203", "an unknown version", "EI0014"),
-    ("RT204", "a key is missing", "EI0017"),
-    ("RT205", "a value of the wrong type", "EI0017"),
-    ("RT206", "an empty list", "EI0014"),
-):
-    _enter(Entry(_code, Severity.ERROR, _title, _hccl_code))
-_enter(Entry("RT405", Severity.WARNING, "a key is written twice in one object"))
-_enter(Entry("RT406", Severity.WARNING, "the file's name does not end in .json", "EI0004"))

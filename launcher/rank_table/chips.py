@@ -1,7 +1,7 @@
 """What differs between the accelerators that read one and the same table format.
 
-`auto` refuses only what no supported accelerator accepts. The limits are those of HCCL's parser, not of the tutorials:
-a 910 server has 8 devices, an A2 or A3 server up to 16, a 300I server up to 32.
+`auto` takes what the table itself tells (its format, its hardware_type) and else refuses only what no supported
+accelerator accepts. The limits are those of HCCL's parser, not of the tutorials.
 """
 
 from __future__ import annotations
@@ -14,16 +14,22 @@ class Chip:
     name: str
     title: str
     device_id_limit: int  # device ids are 0 .. limit - 1
-    is_910: bool = False  # equal, power-of-two parts of a server, in the sets that its ring allows
+    is_910: bool = False  # power-of-two parts of a server, in the sets that its ring allows
+    equal_servers: bool = False  # a job uses as many devices on each server
+    needs_device_ip: bool = False  # between servers, even where they have a host_ip
+    reads_super_pods: bool = False  # others read v1.2 tables too, and skip super_pod_list
+    is_ascend: bool = True  # False: what only HCCL asks for is a warning
 
 
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("auto", "any supported accelerator", 32),
-        Chip("910", "Atlas 910", 8, is_910=True),
-        Chip("a2", "Atlas A2", 16),
-        Chip("a3", "Atlas A3", 16),
-        Chip("300i", "Atlas 300I Duo", 32),
+        Chip("auto", "any supported accelerator", 32, reads_super_pods=True),
+        Chip("910", "Atlas 910", 8, is_910=True, equal_servers=True),
+        Chip("a2", "Atlas A2", 16, needs_device_ip=True),
+        Chip("a3", "Atlas A3", 16, reads_super_pods=True),
+        Chip("a5", "Atlas A5", 64),
+        Chip("300i", "Atlas 300I Duo", 32, equal_servers=True),
+        Chip("none", "CPU or GPU", 4096, is_ascend=False, reads_super_pods=True),
     )
 }

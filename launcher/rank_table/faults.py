@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from launcher.rank_table.edits import Edit
 from launcher.rank_table.lexer import Token, string_body_end
 
-TYPOGRAPHIC = {"“": '"', "”": '"', "‘": '"', "’": '"', "，": ",", "：": ":", "\u00a0": "a plain blank"}  # noqa: RUF001
+WIDE_MARKS = {"，": ",", "：": ":"}  # noqa: RUF001
+WIDE_BLANKS = frozenset("\u00a0\u3000")
+TYPOGRAPHIC = dict.fromkeys("“”„‘’‚", '"') | WIDE_MARKS | dict.fromkeys(WIDE_BLANKS, "a plain blank")  # noqa: RUF001
+# What can only be a name or an address without its quotes. True, None, NaN and <address> are something else.
+_PLAIN_WORD = re.compile(r"(?:[A-Za-z_][\w.-]*|[0-9]{1,3}(?:\.[0-9]{1,3}){3})\Z", re.ASCII)
+_OTHER_WORDS = frozenset({"true", "false", "none", "null", "nil", "nan", "infinity", "inf", "undefined"})
+_AFTER_STRING = re.compile(r"[ \t\r\n]*[,:\]}]")
+
+
+QUOTE = '"'
 
 
 class Fault(NamedTuple):
@@ -18,10 +29,14 @@ class Fault(NamedTuple):
     width: int
     message: str
     hint: str | None = None
+    repair: Edit | None = None  # mends it for good; None where a person must decide
 
 
 class Patch(NamedTuple):
-    """Overwrite text[start:end] by `text`, which is as long, to go on as if a fault had not been made."""
+    """Overwrite text[start:end] by `text`, which is as long, to go on as if a fault had not been made.
+
+    Only for reading on: what is written to a file is a fault's `repair`.
+    """
 
     start: int
     end: int
@@ -37,9 +52,11 @@ def mended(text: str, patches: Iterable[Patch]) -> str:
     return "".join([*parts, text[at:]])
 
 
-def comment(token: Token) -> Fault:
+def comment(text: str, token: Token) -> Fault:
     hint = "remove it: a rank table has no place for remarks, HCCL stops at the first one"
-    return Fault("RT104", token.start, min(token.end - token.start, 40), "JSON has no comments", hint)
+    end = token.end - text.endswith("\r", token.start, token.end)  # the line keeps its end
+    repair = Edit(token.start, end, "")
+    return Fault("RT104", token.start, min(token.end - token.start, 40), "JSON has no comments", hint, repair)
 
 
 def open_comment(token: Token) -> Fault:
@@ -52,13 +69,27 @@ def ellipsis(token: Token) -> Fault:
 
 
 def single_quoted(text: str, token: Token) -> Fault:
-    message = "JSON strings stand in double quotes"
-    return Fault("RT107", token.start, token.end - token.start, message, in_quotes(text[token.start : token.end]))
+    message, hint = "JSON strings stand in double quotes", in_quotes(text[token.start : token.end])
+    return Fault("RT107", token.start, token.end - token.start, message, hint, _requoted(text, token))
 
 
 def unquoted(text: str, token: Token) -> Fault:
     word = text[token.start : token.end]
-    return Fault("RT107", token.start, len(word), f"{shown(word)} is not JSON", in_quotes(word))
+    repair = Edit(token.start, token.end, f'"{word.removesuffix(QUOTE)}"') if _is_certain(text, token) else None
+    return Fault("RT107", token.start, len(word), f"{shown(word)} is not JSON", in_quotes(word), repair)
+
+
+def _is_certain(text: str, token: Token) -> bool:
+    """Whether this word can be nothing but a string, of which at most the opening quote is there."""
+    word = text[token.start : token.end]
+    bare = word.removesuffix(QUOTE)
+    if _PLAIN_WORD.match(bare) is None or bare.lower() in _OTHER_WORDS:
+        return False
+    return bare == word or _AFTER_STRING.match(text, token.end) is not None
+
+
+def _requoted(text: str, token: Token) -> Edit:
+    return Edit(token.start, token.end, f'"{text[token.start + 1 : token.end - 1]}"')
 
 
 def unexpected_word(text: str, token: Token, expected: str) -> Fault:
@@ -67,12 +98,27 @@ def unexpected_word(text: str, token: Token, expected: str) -> Fault:
 
 
 def typographic(text: str, token: Token) -> Fault | None:
-    """Quotes, commas and blanks that a word processor or another keyboard puts in."""
+    """Quotes and blanks that a word processor puts in. Only the blank is certain: of the quote, the other half is missing."""
     char = text[token.start]
     if char not in TYPOGRAPHIC:
         return None
+    return _no_punctuation(char, token, Edit(token.start, token.end, " ") if char in WIDE_BLANKS else None)
+
+
+def typographic_string(text: str, token: Token) -> Fault:
+    """A string in the right places, but in the wrong quotes."""
+    return _no_punctuation(text[token.start], token, _requoted(text, token))
+
+
+def wide_mark(text: str, token: Token) -> Fault:
+    """A comma or a colon of another keyboard."""
+    char = text[token.start]
+    return _no_punctuation(char, token, Edit(token.start, token.end, WIDE_MARKS[char]))
+
+
+def _no_punctuation(char: str, token: Token, repair: Edit | None) -> Fault:
     message = f"{shown(char)} (U+{ord(char):04X}) is not JSON punctuation"
-    return Fault("RT102", token.start, 1, message, f"write {TYPOGRAPHIC[char]}")
+    return Fault("RT102", token.start, 1, message, f"write {TYPOGRAPHIC[char]}", repair)
 
 
 def broken_string(text: str, token: Token) -> Fault:
@@ -95,17 +141,20 @@ def half_a_pair(token: Token) -> Fault:
     return Fault("RT106", token.start, token.end - token.start, message, "write the character itself")
 
 
-def missing(mark: str, at: int, between: str) -> Fault:
-    return Fault("RT105", at, 1, f"{mark} is missing between {between}", f"write {mark} here")
+def missing(text: str, mark: str, at: int, between: str) -> Fault:
+    # Without a blank between them, two strings may also be one that holds a quote.
+    apart = text[at - 1] in "]}" or text[at] in " \t\r\n/#{[" or text[at] in WIDE_BLANKS
+    repair = Edit(at, at, mark) if apart else None
+    return Fault("RT105", at, 1, f"{mark} is missing between {between}", f"write {mark} here", repair)
 
 
 def trailing_comma(at: int, closing: str) -> Fault:
     hint = "remove this comma, or add the entry that is missing after it"
-    return Fault("RT103", at, 1, f"trailing comma before {closing}", hint)
+    return Fault("RT103", at, 1, f"trailing comma before {closing}", hint, Edit(at, at + 1, ""))
 
 
 def needless_comma(at: int) -> Fault:
-    return Fault("RT103", at, 1, "there is no entry before this comma", "remove the comma")
+    return Fault("RT103", at, 1, "there is no entry before this comma", "remove the comma", Edit(at, at + 1, ""))
 
 
 def misplaced(what: str, at: int, expected: str) -> Fault:
@@ -130,6 +179,10 @@ def nothing() -> Fault:
 def text_after(at: int) -> Fault:
     hint = "remove it; if it is a bracket, one was closed too early above"
     return Fault("RT109", at, 1, "there is text after the end of the table", hint)
+
+
+def too_many(at: int, count: int) -> Fault:
+    return Fault("RT114", at, 1, f"{count} faults of the text end here; the rest is not read", "is this a rank table?")
 
 
 def too_deep(at: int, depth: int) -> Fault:

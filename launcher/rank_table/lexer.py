@@ -13,6 +13,8 @@ COMMENT = "comment"
 OPEN_COMMENT = "open comment"  # /* without */
 SINGLE_QUOTED = "'"
 ELLIPSIS = "..."
+TYPOGRAPHIC = "“"  # a string in quotes of a word processor
+WIDE_MARK = "，"  # noqa: RUF001  # a comma or a colon of a Chinese keyboard
 WORD = "word"  # anything else that stands together
 BROKEN_STRING = "broken string"  # not closed on its line, or with something in it that JSON does not allow
 
@@ -22,13 +24,15 @@ _TOKEN = re.compile(
     rf"""[ \t\n\r]*(?:
         (?P<punctuation>[{{}}\[\],:])
       | (?P<string>"{_BODY}")
-      | (?P<scalar>(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)(?![^\s,:{{}}\[\]"/]))
+      | (?P<scalar>(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)(?![^\s,:{{}}\[\]"/，：]))
       | (?P<comment>//[^\n]*|\#[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)
       | (?P<ellipsis>\.{{2,}}|…+)
       | (?P<single>'[^'"\\\x00-\x1f]*')
+      | (?P<typographic>[“”„][^"“”„\\\x00-\x1f]*[“”„]|[‘’‚][^"‘’‚\\\x00-\x1f]*[‘’‚])
+      | (?P<wide_mark>[，：])
       | (?P<open_comment>/\*)
-      | (?P<word>[^\s,:{{}}\[\]"]+"?)
-    )""",
+      | (?P<word>[^\s,:{{}}\[\]"，：]+"?)
+    )""",  # noqa: RUF001
     re.VERBOSE,
 )
 _KINDS = {
@@ -37,6 +41,8 @@ _KINDS = {
     "comment": COMMENT,
     "ellipsis": ELLIPSIS,
     "single": SINGLE_QUOTED,
+    "typographic": TYPOGRAPHIC,
+    "wide_mark": WIDE_MARK,
     "open_comment": OPEN_COMMENT,
     "word": WORD,
 }

@@ -58,14 +58,14 @@ class _Locator:
             key = _key_text(self.text[at:key_end])
             value_at = _separator_end(self.text, key_end)
             below = wanted.get(key)
-            at = self.walk(value_at, below, at, goal) if below is not None else _value_end(self.text, value_at)
+            at = self.walk(value_at, below, at, goal) if below is not None else value_end(self.text, value_at)
         return at + 1
 
     def _items(self, at: int, wanted: Trie, goal: int) -> int:
         index = 0
         while self._is_unfinished(goal) and self.text[at := _separator_end(self.text, at)] != "]":
             below = wanted.get(index)
-            at = self.walk(at, below, None, goal) if below is not None else _value_end(self.text, at)
+            at = self.walk(at, below, None, goal) if below is not None else value_end(self.text, at)
             index += 1
         return at + 1
 
@@ -104,7 +104,7 @@ def _scalar_end(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def _value_end(text: str, at: int) -> int:
+def value_end(text: str, at: int) -> int:
     """Past the value at `at`, whatever it holds."""
     if text[at] not in "{[":
         return _scalar_end(text, at)

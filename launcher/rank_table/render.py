@@ -1,42 +1,23 @@
-"""A cluster back to the text of a v1.0 table."""
+"""A cluster back to the text of a table, as `tlaunch run` hands it to the ranks."""
 
 from __future__ import annotations
 
-import json
-
-from launcher.core.records import Cluster, Device, Server
+from launcher.core.records import Cluster
 
 
 def render_table(cluster: Cluster) -> str:
-    """The canonical v1.0 table: fixed order of keys, one line per device, a newline at the end.
+    """The canonical v1.0 table, or v1.2 where there are super pods: fixed order of keys, one line per device.
 
     Equal clusters give equal text on every node, which HCCL compares by checksum. Reading it gives the same cluster
     again. An address that the cluster does not have is left out, never invented.
+
+    Raises:
+        RefusedTableError: the cluster has what neither format can express, such as ranks on the host.
     """
-    servers = ",\n".join(_server(server) for server in cluster.servers)
-    return (
-        "{\n"
-        '  "version": "1.0",\n'
-        f'  "server_count": "{len(cluster.servers)}",\n'
-        f'  "server_list": [\n{servers}\n  ],\n'
-        '  "status": "completed"\n'
-        "}\n"
-    )
+    from launcher.rank_table.convert import convert_cluster  # noqa: PLC0415  # reading alone needs no writers
+
+    return convert_cluster(cluster, "v1.2" if has_super_pods(cluster) else "v1.0").text
 
 
-def _server(server: Server) -> str:
-    devices = ",\n".join(f"        {_device(device)}" for device in server.devices)
-    addresses = {"host_ip": server.host_ip, "host_nic_ip": server.host_nic_ip}
-    host = "".join(f',\n      "{key}": {_string(value)}' for key, value in addresses.items() if value is not None)
-    return (
-        f'    {{\n      "server_id": {_string(server.server_id)},\n      "device": [\n{devices}\n      ]{host}\n    }}'
-    )
-
-
-def _device(device: Device) -> str:
-    fields = {"device_id": str(device.device_id), "device_ip": device.device_ip, "rank_id": str(device.global_rank)}
-    return json.dumps({key: value for key, value in fields.items() if value is not None}, ensure_ascii=False)
-
-
-def _string(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def has_super_pods(cluster: Cluster) -> bool:
+    return any(server.super_pod_id is not None for server in cluster.servers)

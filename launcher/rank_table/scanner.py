@@ -1,7 +1,8 @@
 """One pass over a text that should be JSON: what is wrong with it, and which keys are repeated.
 
-Only for texts that `json.loads` refused, or in which it met a repeated key; all others never come here. The scanner keeps its own stack, so depth of nesting costs memory and no recursion, and looks at each character a fixed number
-of times.
+Only for texts that `json.loads` refused, or in which it met a repeated key; all others never come here. The scanner
+keeps its own stack, so depth of nesting costs memory and no recursion, and looks at each character a fixed number of
+times.
 
 Broken text is not only refused: what can be mended by overwriting characters in place (a trailing comma, a comment, a
 missing comma where there is a blank) is noted as a `Patch` of the same length, so that the rest of the table can
@@ -20,6 +21,8 @@ from launcher.rank_table.lexer import SCALAR, STRING, Token, next_token
 from launcher.rank_table.places import RepeatedKey
 
 MAX_DEPTH = 100  # a rank table of any format needs fewer than 15 levels
+MOST_FAULTS = 50_000  # a slip on every line of a large table; beyond it the text is something else
+MOST_REPEATS = 1000  # repeated keys that are told one by one
 _CLOSING = {"{": "}", "[": "]"}
 
 
@@ -33,6 +36,7 @@ class _Frame:
     key: str = ""  # of the member being read
     count: int = 0
     comma: int | None = None  # the comma after which nothing has come yet
+    elided: bool = False  # an ellipsis is the last thing that came
     seen: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -52,7 +56,9 @@ class Scanner:
         self.mendable = True  # the patches turn the text into JSON that says what was meant
         self._max_depth = max_depth
         self._done = False
+        self._stopped = False  # before the end: what was read so far may mean something else
         self._last_end = 0  # of the token before the present one
+        self._doubtful_end = -1  # of the last word that cannot be repaired
         self._frames = [_Frame("", 0, "")]
         self._expect: Callable[[Token], None] = self._value  # what handles the next token
 
@@ -67,6 +73,10 @@ class Scanner:
             if known is not None:
                 self._expect(known)
                 self._last_end = token.end
+            if len(self.faults) >= MOST_FAULTS and not self._done:
+                self._stop(faults.too_many(token.start, MOST_FAULTS))
+        if self._stopped:
+            self.faults = [fault._replace(repair=None) for fault in self.faults]
         return self
 
     # --- what may come next: each handler takes a token and says what handles the one after it ---
@@ -132,8 +142,10 @@ class Scanner:
     def _end(self, token: Token) -> None:
         if token.kind == lexer.END:
             self._done = True
-        else:
-            self._stop(faults.text_after(token.start))
+            return
+        self.faults.append(faults.text_after(token.start))
+        self.patches.append(Patch(token.start, len(self.text), " " * (len(self.text) - token.start)))
+        self._done = True
 
     # --- containers and their members ---
 
@@ -158,13 +170,13 @@ class Scanner:
     def _after_value(self) -> None:
         frame = self._frames[-1]
         frame.count += 1
-        frame.comma = None
+        frame.comma, frame.elided = None, False
         self._expect = self._comma if frame.bracket else self._end
 
     def _note_key(self, frame: _Frame, token: Token) -> None:
         self._check_surrogates(token)
         key = _key_text(self.text[token.start : token.end])
-        if key in frame.seen:
+        if key in frame.seen and len(self.repeats) < MOST_REPEATS:
             pointer = (*(inner.name for inner in self._frames[2:]), key)
             self.repeats.append(RepeatedKey(pointer, frame.seen[key], token.start))
         frame.seen.setdefault(key, token.start)
@@ -173,27 +185,44 @@ class Scanner:
     # --- faults that are said and read over ---
 
     def _comment(self, token: Token) -> None:
-        self.faults.append(faults.comment(token))
+        self.faults.append(faults.comment(self.text, token))
         self._blank_out(token)
 
     def _ellipsis(self, token: Token) -> None:
         self.faults.append(faults.ellipsis(token))
         self._blank_out(token)
         self.mendable = False
-        self._frames[-1].comma = None  # commas around it are not worth a fault of their own
+        self._frames[-1].comma, self._frames[-1].elided = None, True  # commas around it are not worth a fault
         if self._expect == self._comma:
             self._expect = self._entry
 
     def _single_quoted(self, token: Token) -> Token:
-        self.faults.append(faults.single_quoted(self.text, token))
+        return self._requoted(token, faults.single_quoted(self.text, token))
+
+    def _typographic(self, token: Token) -> Token:
+        return self._requoted(token, faults.typographic_string(self.text, token))
+
+    def _requoted(self, token: Token, fault: Fault) -> Token:
+        self.faults.append(fault)
         self.patches.append(Patch(token.start, token.end, f'"{self.text[token.start + 1 : token.end - 1]}"'))
         return token._replace(kind=STRING)
 
+    def _wide_mark(self, token: Token) -> Token:
+        mark = faults.WIDE_MARKS[self.text[token.start]]
+        self.faults.append(faults.wide_mark(self.text, token))
+        self.patches.append(Patch(token.start, token.end, mark))
+        return token._replace(kind=mark)
+
     def _word(self, token: Token) -> Token | None:
         fault = faults.typographic(self.text, token)
+        if fault and self.text[token.start] in faults.WIDE_BLANKS:
+            self.faults.append(fault)
+            self._blank_out(token)
+            return None
         if fault is None and self._expect in (self._value, self._key, self._entry):
             self.faults.append(faults.unquoted(self.text, token))
             self.mendable = False
+            self._doubtful_end = token.end if self.faults[-1].repair is None else -1
             return token._replace(kind=STRING)
         self._stop(fault or faults.unexpected_word(self.text, token, self._expected()))
         return None
@@ -208,6 +237,8 @@ class Scanner:
         lexer.COMMENT: _comment,
         lexer.ELLIPSIS: _ellipsis,
         lexer.SINGLE_QUOTED: _single_quoted,
+        lexer.TYPOGRAPHIC: _typographic,
+        lexer.WIDE_MARK: _wide_mark,
         lexer.WORD: _word,
         lexer.OPEN_COMMENT: _open_comment,
         lexer.BROKEN_STRING: _broken_string,
@@ -218,13 +249,16 @@ class Scanner:
 
     def _needless_comma(self, token: Token) -> None:
         frame = self._frames[-1]
-        if frame.comma is not None or frame.count == 0:
+        if not frame.elided and (frame.comma is not None or frame.count == 0):
             self.faults.append(faults.needless_comma(token.start))
+        frame.elided = False
         self._blank_out(token)
 
     def _missing(self, mark: str, between: str) -> None:
         at = self._last_end
-        self.faults.append(faults.missing(mark, at, between))
+        fault = faults.missing(self.text, mark, at, between)
+        # After a word that nobody understands, what is missing is not certain either.
+        self.faults.append(fault._replace(repair=None) if at == self._doubtful_end else fault)
         if self.text[at] in " \t\r\n":
             self.patches.append(Patch(at, at + 1, mark))
         else:
@@ -241,7 +275,7 @@ class Scanner:
 
     def _stop(self, fault: Fault) -> None:
         self.faults.append(fault)
-        self._done, self.mendable = True, False
+        self._done, self._stopped, self.mendable = True, True, False
 
     def _refuse(self, token: Token, what: str) -> None:
         if token.kind == lexer.END:
@@ -268,4 +302,4 @@ def _key_text(raw: str) -> str:
     """What a string token says; a word that stands for a string says itself."""
     if raw.startswith('"'):
         return str(json.loads(raw)) if "\\" in raw else raw[1:-1]
-    return raw.strip("'")
+    return raw.strip("'\"“”„‘’‚")  # noqa: RUF001

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.rank_table import read_rank_table
+from launcher.rank_table import Profile, read_rank_table
 
 
 def make_table(servers=1, devices=2):
@@ -43,11 +43,12 @@ def table():
 def report(tmp_path):
     """Read JSON values, a text or bytes as a table: the report."""
 
-    def read(content, *, chip="auto", name="table.json"):
+    def read(content, *, chip="auto", name="table.json", profile=None, mode=0o640):
         path = Path(tmp_path) / name
         if not isinstance(content, str | bytes):
             content = json.dumps(content, indent=2)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return read_rank_table(path, chip=chip)
+        path.chmod(mode)
+        return read_rank_table(path, profile or Profile(chip))
 
     return read

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.rank_table import read_rank_table
+from launcher.rank_table import Profile, read_rank_table
 from launcher.rank_table.formats import Format
 
 CORPUS = Path(__file__).resolve().parents[3] / "shared" / "rank_table_corpus"
@@ -45,7 +45,7 @@ def is_checked(row):
 @pytest.mark.parametrize("name", rows_where(is_checked))
 def test_verdict_is_that_of_hccl(name):
     """A v1.0 table is accepted or refused as HCCL does."""
-    report = read_rank_table(CORPUS / name, chip="910" if name in ONLY_ON_910 else "auto")
+    report = read_rank_table(CORPUS / name, Profile("910" if name in ONLY_ON_910 else "auto"))
     assert ("faulty" if report.cluster is None else "valid") == ROWS[name]["verdict"], report.render()
     if report.cluster is not None:
         assert report.cluster.device_count == ROWS[name]["devices"]

@@ -41,8 +41,8 @@ FAULTS = {
     "ends inside an object": ("RT108", '{"a": [1, 2¦]\n', False),
     "ends after a comma": ("RT108", "[1¦,", False),
     "ends after a key": ("RT108", '{"a"¦:', False),
-    "text after the table": ("RT109", '{"a": 1}\n¦}', False),
-    "second document": ("RT109", "[1] ¦[2]", False),
+    "text after the table": ("RT109", '{"a": 1}\n¦}', True),
+    "second document": ("RT109", "[1] ¦[2]", True),
     "too deep": ("RT110", "[" * 100 + "¦" + "[" * 20_000, False),
     "empty": ("RT111", "¦", False),
     "blank": ("RT111", "¦ \n\t\n", False),
@@ -56,8 +56,8 @@ FAULTS = {
     "value missing before a comma": ("RT102", '{"a": ¦, "b": 1}', False),
     "key without value": ("RT102", '{"a"¦}', False),
     "two words": ("RT102", '{"a": 1 ¦b}', False),
-    "typographic quotes": ("RT102", '{"a": ¦“x”}', False),
-    "full-width comma": ("RT102", '{"a": "x"¦， "b": 1}', False),  # noqa: RUF001
+    "typographic quotes": ("RT102", '{"a": ¦“x”}', True),
+    "full-width comma": ("RT102", '{"a": "x"¦， "b": 1}', True),  # noqa: RUF001
     "only a bracket": ("RT102", "¦]", False),
 }  # fmt: skip
 

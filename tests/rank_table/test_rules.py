@@ -9,7 +9,7 @@ import pytest
 
 from launcher.rank_table import rules
 from launcher.rank_table.catalogue import CATALOGUE
-from launcher.rank_table.table import read_decimal
+from launcher.rank_table.rows import read_decimal
 
 
 def servers(table):

@@ -1,5 +1,37 @@
-"""The rules for v1.0 tables. Importing this enters all of them into the catalogue."""
+"""The rules, by topic. Importing this enters all of them into the catalogue."""
 
-from launcher.rank_table.rules import addresses, chip_910, conventions, identity, ranks, servers
+from launcher.rank_table.rules import (
+    addresses,
+    backups,
+    chip_910,
+    chips,
+    consumers,
+    conventions,
+    group_list,
+    identity,
+    net_layers,
+    node_list,
+    rank_list,
+    ranks,
+    segments,
+    servers,
+    super_pods,
+)
 
-__all__ = ["addresses", "chip_910", "conventions", "identity", "ranks", "servers"]
+__all__ = [
+    "addresses",
+    "backups",
+    "chip_910",
+    "chips",
+    "consumers",
+    "conventions",
+    "group_list",
+    "identity",
+    "net_layers",
+    "node_list",
+    "rank_list",
+    "ranks",
+    "segments",
+    "servers",
+    "super_pods",
+]

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Iterable, Iterator
 
 from launcher.rank_table.catalogue import Finding, rule
-from launcher.rank_table.table import DeviceRow, Table
+from launcher.rank_table.formats import SERVER_LISTS, STRINGS, Format
+from launcher.rank_table.ip import FAMILY_NAMES, address_family
+from launcher.rank_table.rows import DeviceRow, ServerRow, Table, text_at
 
-FAMILY_NAMES = {4: "IPv4", 6: "IPv6"}
-
-
-@lru_cache(maxsize=4096)
-def address_family(address: str) -> int | None:
-    """4, 6, or None where HCCL would not read an address: two colons make it IPv6, a zone after % is allowed."""
-    bare, percent, zone = address.partition("%")
-    if percent and not zone:
-        return None
-    version = 6 if bare.count(":") >= 2 else 4
-    try:
-        socket.inet_pton(socket.AF_INET6 if version == 6 else socket.AF_INET, bare)
-    except (OSError, ValueError):  # ValueError: a NUL or a character outside ASCII
-        return None
-    return version
+UNSET_ADDRESS = "-.-.-.-"  # what hccn_tool prints for a device that has none
 
 
-@rule("RT331", "an address that is none")
+@rule("RT331", "an address that is none", formats=STRINGS, ascend_only=True)
 def address_invalid(table: Table) -> Iterator[Finding]:
     """device_ip and host_ip hold IPv4 or IPv6 addresses, device_ip also several with commas between them.
 
@@ -36,61 +22,96 @@ def address_invalid(table: Table) -> Iterator[Finding]:
         if server.host_ip is not None and address_family(server.host_ip) is None:
             hint = "write the address of the server's network card, or leave host_ip out"
             yield Finding(server.at("host_ip"), f'"{server.host_ip[:45]}" is not an IP address', hint)
-    hint = "write the address that `hccn_tool -i ID -ip -g` shows"
-    if len(table.servers) == 1:
-        hint += ', or "" on a single server'
+    families = table.address_families
+    if None not in families.values():
+        return
     for device in table.devices:
         for address in device.addresses:
-            if address_family(address) is None:
-                yield Finding(device.at("device_ip"), f'"{address[:45]}" is not an IP address', hint)
+            if families[address] is None:
+                message = f'"{address[:45]}" is not an IP address'
+                yield Finding(device.at("device_ip"), message, _where_to_look(table, device, address))
 
 
-@rule("RT332", "a device_ip used twice")
+def _where_to_look(table: Table, device: DeviceRow, address: str) -> str:
+    number = "ID" if device.device_id is None else device.device_id
+    hint = f"write the address that `hccn_tool -i {number} -ip -g` shows"
+    if address == UNSET_ADDRESS:
+        # Copied from hccn_tool: asking it again would show the same.
+        hint = f"hccn_tool shows this where the device has no address; give it one with `hccn_tool -i {number} -ip -s "
+        hint += "address ADDRESS netmask NETMASK`, and write that"
+    if table.format is Format.V1_1:
+        return f'{hint}, or "" to use node_addr'
+    return hint + (', or "" on a single server' if len(table.servers) == 1 else "")
+
+
+@rule("RT332", "a device_ip used twice", formats=STRINGS - {Format.V1_1}, ascend_only=True)
 def address_repeated(table: Table) -> Iterator[Finding]:
     """Each device has a network card and an address of its own; HCCL compares them as text over the whole file."""
+    if sum(table.address_counts.elements()) == len(table.packed_addresses):
+        return
     first: dict[str, DeviceRow] = {}
     for device in table.devices:
         for address in device.addresses:
             earlier = first.get(address)
             if earlier is None:
                 first[address] = device
-            elif address_family(address) is not None:  # a placeholder is refused as such, once is enough
-                message = f"device_ip {address[:45]} is used twice"
+            elif table.address_families[address] is not None:  # a placeholder is refused as such, once is enough
+                message = f"{device.word('device_ip')} {address[:45]} is used twice"
                 hint = "write this device's own address, as `hccn_tool -i ID -ip -g` shows it"
                 yield Finding(device.at("device_ip"), message, hint, earlier.at("device_ip"))
 
 
-@rule("RT333", "a device without device_ip although there are several servers")
+@rule("RT333", "a device without device_ip although it is needed", formats=SERVER_LISTS, ascend_only=True)
 def address_missing(table: Table) -> Iterator[Finding]:
     """Between servers, devices talk over their own network cards, so every device needs its address.
 
-    A single server needs none. A cluster may also talk over the servers' cards: then every server has a host_ip.
+    A single server needs none, nor does a single super pod, which is joined by more than a network. A cluster may also
+    talk over the servers' cards: then every server has a host_ip, and device_ip may be left out, but not on an A2.
     """
-    if len(table.servers) < 2 or table.uses_host_nics:
+    # HCCL's parser lets more pass: an empty text on a 910, and anything on an A3, whose super pods it has not read yet
+    # when it looks at devices. Such a table still fails, when the first two servers connect; its owner hears it here.
+    chip, between = table.chip, _what_is_joined(table)
+    if between is None or _is_said_to_need_none(table) or (table.uses_host_nics and not chip.needs_device_ip):
         return
-    hint = "write the address that `hccn_tool -i ID -ip -g` shows on that server"
-    for server in table.servers:
-        for device in server.devices:
-            if device.addresses or server.host_ip or _no_string(device):
-                continue
-            message = f"device_ip is needed between servers, and this table has {len(table.servers)}"
-            yield Finding(device.at("device_ip" if "device_ip" in device.fields else None), message, hint)
+    hint = "write the address that `hccn_tool -i ID -ip -g` shows on that server for each of its devices"
+    for server in table.servers if table.address_counts[0] else ():
+        if server.host_ip and not chip.needs_device_ip:
+            continue
+        without = [device for device in server.devices if not device.addresses and not _no_string(device)]
+        if without:
+            which = "this device" if len(without) == 1 else f"{len(without)} devices of this server"
+            key = without[0].word("device_ip")
+            at = without[0].at(key if key in without[0].fields else None)
+            yield Finding(at, f"{which} need{'s' * (len(without) == 1)} a {key} between {between}", hint)
+
+
+def _is_said_to_need_none(table: Table) -> bool:
+    """Whether the table itself says that its servers have no Ascend devices, and keeps to it."""
+    types = {text_at(server.fields, "hardware_type") for server in table.servers}
+    return types <= {"cpu", "gpu"} and not table.address_families
+
+
+def _what_is_joined(table: Table) -> str | None:
+    """What devices need addresses for, with its number; None where they need none."""
+    if table.format is Format.V1_2 and table.chip.reads_super_pods:
+        return f"super pods, and this table has {len(table.pods)}" if len(table.pods) > 1 else None
+    return f"servers, and this table has {len(table.servers)}" if len(table.servers) > 1 else None
 
 
 def _no_string(device: DeviceRow) -> bool:
-    return not isinstance(device.fields.get("device_ip", ""), str)
+    return not isinstance(device.fields.get(device.word("device_ip"), ""), str)
 
 
-@rule("RT334", "devices with different numbers of addresses", hccl_code=None)
+@rule("RT334", "devices with different numbers of addresses", formats=SERVER_LISTS, ascend_only=True)
 def address_counts_differ(table: Table) -> Iterator[Finding]:
     """When one device has two addresses, every device has two. An unset device_ip counts as one."""
-    if not table.devices:
+    if not table.devices or set(table.address_counts) <= {0, 1} or len(table.address_counts) == 1:
         return
     expected = max(1, len(table.devices[0].addresses))
     for device in table.devices:
         found = max(1, len(device.addresses))
         if found != expected and not _no_string(device):
-            at = device.at("device_ip" if "device_ip" in device.fields else None)
+            at = device.at("device_ip" if device.word("device_ip") in device.fields else None)
             message = f"this device has {_addresses(found)}, the first one of the table {expected}"
             yield Finding(at, message, f"write {_addresses(expected)}, with commas between them")
 
@@ -99,26 +120,51 @@ def _addresses(count: int) -> str:
     return "1 address" if count == 1 else f"{count} addresses"
 
 
-@rule("RT335", "IPv4 and IPv6 in one table", hccl_code="EI0001")
+@rule("RT335", "IPv4 and IPv6 in one table", hccl_code="EI0001", formats=STRINGS - {Format.V1_1}, ascend_only=True)
 def address_families_mixed(table: Table) -> Iterator[Finding]:
-    """All devices of a cluster of several servers use the same kind of address."""
+    """All devices of a cluster of several servers use the same kind of address, and so do all servers."""
     if len(table.servers) < 2:
         return
-    known = ((device, address_family(device.addresses[0])) for device in table.devices if device.addresses)
+    hosts = [(server, address_family(server.host_ip)) for server in table.servers if server.host_ip]
+    yield from _strangers("host_ip", hosts)
+    families = table.address_families
+    if len(set(families.values())) > 1:
+        devices = ((device, families[one]) for device in table.devices for one in device.addresses)
+        yield from _strangers("device_ip", devices)
+
+
+def _strangers(key: str, addresses: Iterable[tuple[ServerRow | DeviceRow, int | None]]) -> Iterator[Finding]:
+    """Addresses of another family than the first one. What is no address at all is reported as that."""
     first: int | None = None
-    for device, family in known:
+    for row, family in addresses:
         first = first or family
         if family is not None and family != first:
             message = f"this address is {FAMILY_NAMES[family]}, the first of the table is {FAMILY_NAMES[first or 4]}"
-            yield Finding(device.at("device_ip"), message, f"write an {FAMILY_NAMES[first or 4]} address")
+            yield Finding(row.at(key), message, f"write an {FAMILY_NAMES[first or 4]} address")
 
 
-@rule("RT336", "a server without host_ip although the table uses host addresses", hccl_code=None)
+@rule(
+    "RT336",
+    "a server without host_ip although the table uses host addresses",
+    formats=SERVER_LISTS,
+    ascend_only=True,
+)
 def host_address_missing(table: Table) -> Iterator[Finding]:
-    """When rank 0 has no device_ip but its server a host_ip, HCCL uses the servers' cards, and every server has one."""
-    if not table.uses_host_nics:
-        return
-    for server in table.servers:
+    """Where HCCL uses the servers' own network cards, every server has a host_ip.
+
+    It does so when rank 0 has no device_ip but its server a host_ip, or when a device has "host" as net_position.
+    """
+    reason = _host_position(table)
+    if table.uses_host_nics and not table.chip.needs_device_ip:
+        reason = "rank 0 has no device_ip but its server a host_ip"
+    for server in table.servers if reason else ():
         if "host_ip" not in server.fields:
-            message = "rank 0 has no device_ip, so the servers' own addresses are used, and this server has none"
+            message = f"{reason}, so the servers' own addresses are used, and this server has none"
             yield Finding(server.at(), message, 'add "host_ip": the address of its network card')
+
+
+def _host_position(table: Table) -> str | None:
+    has_positions = "net_position" in table.keys
+    if has_positions and any(device.fields.get("net_position") == "host" for device in table.devices):
+        return 'a device has "host" as net_position'
+    return None

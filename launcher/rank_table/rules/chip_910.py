@@ -1,13 +1,16 @@
-"""What only a 910 asks for: its servers are two rings of four devices. Silent for every other chip."""
+"""What older chips ask for: a 910 server is two rings of four devices, and all servers of a job are alike."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from launcher.rank_table.catalogue import Finding, rule
-from launcher.rank_table.table import ServerRow, Table
+from launcher.rank_table.formats import Format
+from launcher.rank_table.groups import GroupTable
+from launcher.rank_table.rows import ServerRow, Table
 
 COUNTS = frozenset({1, 2, 4, 8})
+UNCOUNTED = frozenset({Format.V1_1, Format.V2_0})  # HCCL does not look at the sets of devices there
 QUARTETS = frozenset(
     map(
         frozenset,
@@ -25,7 +28,7 @@ QUARTETS = frozenset(
 )
 
 
-@rule("RT341", "a number of devices that a 910 server cannot use")
+@rule("RT341", "a number of devices that a 910 server cannot use", ascend_only=True)
 def device_count_odd(table: Table) -> Iterator[Finding]:
     """A job uses 1, 2, 4 or 8 devices of a 910 server."""
     for server in _servers(table):
@@ -34,17 +37,17 @@ def device_count_odd(table: Table) -> Iterator[Finding]:
             yield Finding(server.at("device"), message, "add or remove entries")
 
 
-@rule("RT342", "910 servers with different numbers of devices")
+@rule("RT342", "servers with different numbers of devices", ascend_only=True)
 def device_counts_differ(table: Table) -> Iterator[Finding]:
-    """A job uses the same number of devices on each 910 server."""
-    servers = _servers(table)
+    """A job uses the same number of devices on each server, where those are 910 or 300I. Other chips do not mind."""
+    servers = _counted(table) if table.chip.equal_servers else ()
     for server in servers[1:]:
         if len(server.devices) != len(servers[0].devices):
             message = f"this server has {len(server.devices)} devices, the first one {len(servers[0].devices)}"
             yield Finding(server.at("device"), message, "use as many devices on each server")
 
 
-@rule("RT343", "four devices that a 910 server cannot join")
+@rule("RT343", "four devices that a 910 server cannot join", ascend_only=True)
 def quartet_unconnected(table: Table) -> Iterator[Finding]:
     """Four devices of a 910 server must form a ring: one of the two groups of four, or two pairs across them."""
     for server in _servers(table):
@@ -55,4 +58,11 @@ def quartet_unconnected(table: Table) -> Iterator[Finding]:
 
 
 def _servers(table: Table) -> tuple[ServerRow, ...]:
-    return tuple(server for server in table.servers if server.devices) if table.chip.is_910 else ()
+    return _counted(table) if table.chip.is_910 and table.format not in UNCOUNTED else ()
+
+
+def _counted(table: Table) -> tuple[ServerRow, ...]:
+    """Servers whose devices can be counted: all of them, unless a list is broken or an instance does not say where it is."""
+    if isinstance(table, GroupTable) and not table.servers_are_complete:
+        return ()
+    return tuple(server for server in table.servers if server.devices)

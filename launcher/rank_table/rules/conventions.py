@@ -2,65 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
-from launcher.rank_table.catalogue import Finding, rule
+from launcher.rank_table.catalogue import Addition, Finding, rule
 from launcher.rank_table.diagnostics import Severity
+from launcher.rank_table.formats import RANKED, SERVER_LISTS, STRINGS, Format
+from launcher.rank_table.groups import groups_of
 from launcher.rank_table.places import Pointer
-from launcher.rank_table.rules.identity import NUMBERS
-from launcher.rank_table.table import Table, read_decimal, text_at
+from launcher.rank_table.rows import DeviceRow, Table, read_decimal, text_at
+from launcher.rank_table.rules.identity import odd_numbers
 
-TABLE_KEYS = frozenset({"version", "status", "server_count", "server_list"})
-SERVER_KEYS = frozenset(
-    {"server_id", "device", "host_ip", "host_nic_ip", "container_ip", "hardware_type", "pod_ip", "server_index"}
-    | {"server_ip"}
+COUNTS = frozenset({"server_count", "group_count"})
+GROUP_COUNTS = frozenset({"instance_count", "device_count", "device_num", "server_num"})
+NAME_LIMIT = 256  # characters of a name that are looked at
+# A sign that no name has, or an address of four parts of which one or more is made of x, y, z or w alone.
+_PLACEHOLDER = re.compile(r"[*<>{}$?]|^(?=[^.]*(?:\.[^.]*){3}$)(?:.*\.)?([xyzw])\1*(?:\.|$)", re.IGNORECASE)
+_LOOPBACK = frozenset({"localhost", "::1"})
+_UNSPECIFIED = frozenset({"0.0.0.0", "::"})  # noqa: S104 - addresses that are looked for, not listened on
+
+
+@rule(
+    "RT402",
+    "ranks do not follow the order of server_id",
+    hccl_code=None,
+    severity=Severity.WARNING,
+    formats=RANKED - {Format.V2_0},
 )
-DEVICE_KEYS = frozenset(
-    {"device_id", "device_ip", "rank_id", "device_port", "device_vnic_port", "host_port", "net_position"}
-    | {"net_protocol", "backup_device_ip", "backup_device_port", "super_device_id"}
-)
-
-
-@rule("RT401", "a key that nobody reads", hccl_code=None, severity=Severity.WARNING)
-def key_unknown(table: Table) -> Iterator[Finding]:
-    """HCCL ignores keys that it does not know, so a misspelt optional key is lost without a word.
-
-    Each unknown key is named once, at its first use.
-    """
-    yield from _unknown([((), table.fields)], TABLE_KEYS)
-    yield from _unknown(((server.at(), server.fields) for server in table.servers), SERVER_KEYS)
-    yield from _unknown(((device.at(), device.fields) for device in table.devices), DEVICE_KEYS)
-
-
-def _unknown(objects: Iterable[tuple[Pointer, dict[str, Any]]], known: frozenset[str]) -> Iterator[Finding]:
-    first: dict[str, Pointer] = {}
-    uses: dict[str, int] = {}
-    for pointer, fields in objects:
-        if fields.keys() <= known:
-            continue
-        for key in fields.keys() - known:
-            first.setdefault(key, pointer)
-            uses[key] = uses.get(key, 0) + 1
-    for key, pointer in first.items():
-        more = f" (and {uses[key] - 1} more like it)" if uses[key] > 1 else ""
-        yield Finding((*pointer, key), f'key "{key[:40]}" is not known{more}', _similar(key, known), at_key=True)
-
-
-def _similar(key: str, known: frozenset[str]) -> str:
-    import difflib  # noqa: PLC0415  # needed only for a misspelt key
-
-    near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.6)
-    return f'did you mean "{near[0]}"?' if near else "remove it, or keep it knowing that HCCL ignores it"
-
-
-@rule("RT402", "ranks do not follow the order of server_id", hccl_code=None, severity=Severity.WARNING)
 def rank_order_unusual(table: Table) -> Iterator[Finding]:
     """MindSpore asks that servers get their ranks in the dictionary order of server_id ("10.0.0.10" before "10.0.0.9")."""
     if not table.ranks_are_sound:
         return
-    for (before, _), (server, _) in pairwise(table.servers_by_rank()):
+    for (before, _), (server, _) in pairwise(table.servers_by_rank):
         if before.server_id is not None and server.server_id is not None and server.server_id < before.server_id:
             message = (
                 f'server "{server.server_id[:64]}" comes after "{before.server_id[:64]}" in rank, before it in '
@@ -71,12 +45,12 @@ def rank_order_unusual(table: Table) -> Iterator[Finding]:
             return
 
 
-@rule("RT403", "ranks of servers are interleaved", hccl_code=None, severity=Severity.WARNING)
+@rule("RT403", "ranks of servers are interleaved", hccl_code=None, severity=Severity.WARNING, formats=RANKED)
 def ranks_interleaved(table: Table) -> Iterator[Finding]:
     """Each server should hold consecutive ranks: neighbours in rank are expected to be neighbours in space."""
     if not table.ranks_are_sound:
         return
-    for server, ranks in table.servers_by_rank():
+    for server, ranks in table.servers_by_rank:
         if ranks[-1] - ranks[0] >= len(ranks):
             jump = next(after for before, after in pairwise(ranks) if after != before + 1)
             device = next(device for device in server.devices if device.global_rank == jump)
@@ -86,25 +60,110 @@ def ranks_interleaved(table: Table) -> Iterator[Finding]:
             return
 
 
-@rule("RT404", "a number that only HCCL reads", hccl_code=None, severity=Severity.WARNING)
+@rule("RT404", "a number that only HCCL reads", hccl_code=None, severity=Severity.WARNING, formats=STRINGS)
 def number_unusual(table: Table) -> Iterator[Finding]:
     """HCCL skips blanks and a plus before a number and ignores what follows it; other readers refuse such numbers."""
-    count = text_at(table.fields, "server_count")
-    yield from _unusual(("server_count",), count, read_decimal(count))
-    for device in table.devices:
-        for key, number in zip(NUMBERS, (device.device_id, device.global_rank), strict=True):
-            if number is not None and device.fields[key] != str(number):
-                yield from _unusual(device.at(key), device.fields[key], number)
+    for key in COUNTS & table.fields.keys():
+        written = text_at(table.fields, key)
+        yield from _unusual((key,), written, read_decimal(written))
+    for group in groups_of(table):
+        for key in GROUP_COUNTS & group.fields.keys():
+            written = text_at(group.fields, key)
+            yield from _unusual((*group.pointer, key), written, read_decimal(written))
+    for device, key, written, number in odd_numbers(table):
+        yield from _unusual(device.at(key), written, number)
+    if table.format is Format.V1_2:
+        for device in table.devices:
+            in_pod = text_at(device.fields, "super_device_id")
+            yield from _unusual(device.at("super_device_id"), in_pod, read_decimal(in_pod))
 
 
 def _unusual(pointer: Pointer, written: str | None, number: int | None) -> Iterator[Finding]:
     if written is not None and number is not None and written != str(number):
-        yield Finding(pointer, f'"{written[:20]}" is an unusual way to write {number}', f'write "{number}"')
+        message = f'"{written[:20]}" is an unusual way to write {number}'
+        yield Finding(pointer, message, f'write "{number}"', rewrite=f'"{number}"')
 
 
-@rule("RT407", "server_count is missing", hccl_code=None, severity=Severity.WARNING)
+@rule("RT407", "server_count is missing", hccl_code=None, severity=Severity.WARNING, formats=SERVER_LISTS)
 def server_count_missing(table: Table) -> Iterator[Finding]:
     """HCCL counts the servers itself where `server_count` is missing, but its documentation and other readers ask for it."""
     servers = table.fields.get("server_list")
     if "server_count" not in table.fields and isinstance(servers, list):
-        yield Finding((), "server_count is missing", f'add "server_count": "{len(servers)}"')
+        missing = Addition("server_count", f'"{len(servers)}"', before="server_list")
+        yield Finding((), "server_count is missing", f'add "server_count": {missing.value}', addition=missing)
+
+
+@rule("RT408", "a placeholder as the name of a server", hccl_code=None, severity=Severity.WARNING, formats=SERVER_LISTS)
+def name_is_placeholder(table: Table) -> Iterator[Finding]:
+    """Tutorials print 10.*.*.*, xx.xx.xx.xx or <ip> where an address belongs.
+
+    HCCL takes any text as server_id, so such a table works on one server, but not for readers who look for an address.
+    """
+    for server in table.servers:
+        if server.server_id and _PLACEHOLDER.search(server.server_id[:NAME_LIMIT]):
+            message = f'server_id "{server.server_id[:64]}" is a placeholder'
+            yield Finding(server.at("server_id"), message, "write the server's own address or name")
+
+
+@rule(
+    "RT409",
+    "a server named by an address that every server has",
+    hccl_code=None,
+    severity=Severity.WARNING,
+    formats=SERVER_LISTS,
+)
+def name_is_loopback(table: Table) -> Iterator[Finding]:
+    """127.x.x.x and localhost mean "this server" on each of them.
+
+    Generators write them where a host's name leads to itself; no reader can tell which server such an entry means.
+    """
+    for server in table.servers if len(table.servers) > 1 else ():
+        if server.server_id and _is_loopback(server.server_id):
+            message = f'server_id "{server.server_id[:64]}" means each server itself, and this table has several'
+            yield Finding(server.at("server_id"), message, "write the address that the other servers reach it by")
+
+
+@rule(
+    "RT424",
+    "a device_ip that leads to no other server",
+    hccl_code=None,
+    severity=Severity.WARNING,
+    formats=SERVER_LISTS,
+    ascend_only=True,
+)
+def address_leads_nowhere(table: Table) -> Iterator[Finding]:
+    """0.0.0.0 and 127.x.x.x are addresses, so HCCL's parser takes them, but no other server reaches a device there."""
+    nowhere = {address for address in table.packed_addresses if address in _UNSPECIFIED or _is_loopback(address)}
+    for device in table.devices if nowhere and len(table.servers) > 1 else ():
+        for address in device.addresses:
+            if address in nowhere:
+                message = f"device_ip {address[:45]} leads to no other server"
+                hint = "write the address that `hccn_tool -i ID -ip -g` shows on that server"
+                yield Finding(device.at("device_ip"), message, hint)
+
+
+@rule(
+    "RT425",
+    "a host_port used twice on one server",
+    hccl_code=None,
+    severity=Severity.WARNING,
+    formats=SERVER_LISTS,
+    ascend_only=True,
+)
+def host_port_repeated(table: Table) -> Iterator[Finding]:
+    """The processes of one server listen at their host_port, so each needs its own. HCCL's parser does not look."""
+    for server in table.servers if "host_port" in table.keys else ():
+        first: dict[int, DeviceRow] = {}
+        for device in server.devices:
+            port = read_decimal(text_at(device.fields, "host_port"))
+            if port is None:
+                continue
+            earlier = first.setdefault(port, device)
+            if earlier is not device:
+                message = f"host_port {port} is used twice on this server"
+                hint = "write a port that no other device of this server has"
+                yield Finding(device.at("host_port"), message, hint, earlier.at("host_port"))
+
+
+def _is_loopback(name: str) -> bool:
+    return name.startswith("127.") or name in _LOOPBACK

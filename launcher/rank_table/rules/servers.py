@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.rank_table.catalogue import Finding, rule
-from launcher.rank_table.table import Table, read_decimal, text_at
+from launcher.rank_table.formats import SERVER_LISTS, STRINGS, Format
+from launcher.rank_table.rows import ServerRow, Table, read_decimal, text_at
 
 COMPLETED = "completed"
 SERVER_ID_LIMIT = 64  # characters; older versions of HCCL allow 127
@@ -25,16 +26,21 @@ def status_not_completed(table: Table) -> Iterator[Finding]:
         yield Finding(("status",), message, hint)
 
 
-@rule("RT312", "server_count differs from the number of servers")
+@rule("RT312", "server_count differs from the number of servers", formats=SERVER_LISTS)
 def server_count_differs(table: Table) -> Iterator[Finding]:
     """`server_count` repeats the length of `server_list`, as a string; HCCL refuses a table where they differ."""
     written, servers = text_at(table.fields, "server_count"), table.fields.get("server_list")
-    if written is not None and isinstance(servers, list) and read_decimal(written) != len(servers):
+    if written is not None and isinstance(servers, list) and servers and read_decimal(written) != len(servers):
         found = f"server_list has {len(servers)} {'entry' if len(servers) == 1 else 'entries'}"
-        yield Finding(("server_count",), f'server_count is "{written[:20]}", {found}', f'write "{len(servers)}"')
+        yield Finding(
+            ("server_count",),
+            f'server_count is "{written[:20]}", {found}',
+            f'write "{len(servers)}"',
+            rewrite=f'"{len(servers)}"',
+        )
 
 
-@rule("RT313", "a server without a usable name", hccl_code=None)
+@rule("RT313", "a server without a usable name", formats=STRINGS - {Format.V1_1})
 def server_id_unusable(table: Table) -> Iterator[Finding]:
     """A server_id is any name of 1 to 64 characters; it need not be an address."""
     for server in table.servers:
@@ -46,15 +52,15 @@ def server_id_unusable(table: Table) -> Iterator[Finding]:
             yield Finding(server.at("server_id"), message, "write a shorter name; it only has to be unique")
 
 
-@rule("RT314", "a server_id used twice")
+@rule("RT314", "a server_id used twice", formats=SERVER_LISTS | {Format.V1_1})
 def server_id_repeated(table: Table) -> Iterator[Finding]:
     """HCCL tells servers apart by server_id, compared as text. All devices of a server stand in one entry."""
-    first: dict[str, int] = {}
+    first: dict[str, ServerRow] = {}
     for server in table.servers:
         if not server.server_id:
             continue
-        earlier = first.setdefault(server.server_id, server.position)
-        if earlier != server.position:
-            message = f'server_id "{server.server_id[:64]}" is used twice'
+        earlier = first.setdefault(server.server_id, server)
+        if earlier is not server:
+            message = f'{server.word("server_id")} "{server.server_id[:64]}" is used twice'
             hint = "write the other server's own address, or put the devices of one server into one entry"
-            yield Finding(server.at("server_id"), message, hint, ("server_list", earlier, "server_id"))
+            yield Finding(server.at("server_id"), message, hint, earlier.at("server_id"))

@@ -1,0 +1,70 @@
+"""Claim: checking a rank table costs a small multiple of parsing its JSON, and grows as the table does.
+
+For valid v1.0 tables of 16,384 and 131,072 devices: processor time of `read_rank_table` over that of `json.load` of the
+same file, the median of neighbouring pairs; then the growth from the smaller to the larger.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from launcher.core.records import Cluster, Device, Server
+from launcher.rank_table import read_rank_table, render_table
+
+DEVICES_PER_SERVER = 8
+SERVERS = (2_048, 16_384)
+ROUNDS = 5
+
+
+def text_of(servers: int) -> str:
+    """A valid table without any warning: devices i and i + 4 of all servers are in one network."""
+    rows = []
+    for server in range(servers):
+        hosts = (2 * server, 2 * server + 1)
+        devices = tuple(
+            Device(
+                device, DEVICES_PER_SERVER * server + device,
+                f"192.{device % 4 + 1}.{hosts[device // 4] >> 8}.{hosts[device // 4] & 255}",
+            )
+            for device in range(DEVICES_PER_SERVER)
+        )  # fmt: skip
+        rows.append(Server(f"node-{server:05}", devices))
+    return render_table(Cluster(tuple(rows)))
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    result = work()
+    spent = time.process_time() - start
+    del result  # what it frees is not what is measured
+    return spent
+
+
+def load(path: Path) -> object:
+    with path.open("rb") as file:
+        return json.load(file)
+
+
+def main() -> None:
+    spent: dict[int, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.json"
+        for servers in SERVERS:
+            path.write_text(text_of(servers), encoding="utf-8")
+            assert not read_rank_table(path).problems
+            pairs = [(seconds(lambda: load(path)), seconds(lambda: read_rank_table(path))) for _ in range(ROUNDS)]
+            ratio = statistics.median(read / bare for bare, read in pairs)
+            spent[servers] = statistics.median(read for _, read in pairs)
+            devices = servers * DEVICES_PER_SERVER
+            print(f"{devices:7} devices: {spent[servers]:.2f} s, {ratio:.1f} times json.load")
+    small, large = (spent[servers] for servers in SERVERS)
+    print(f"{SERVERS[1] / SERVERS[0]:.0f} times the devices take {large / small:.1f} times as long")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""`tlaunch table fix`: repair what can be repaired without a doubt."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from launcher.cli.profile_options import chip_option, consumer_option
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
+
+if TYPE_CHECKING:
+    from launcher.rank_table.fix import Fixed, Repair
+
+EPILOG = """\b
+Examples:
+  tlaunch table fix rank_table.json
+  tlaunch table fix rank_table.json --write
+  tlaunch table fix - --write < draft.json > rank_table.json
+
+\b
+Exit codes: 0 the table is valid, or would be with these repairs; 1 errors are left that a person has to decide about;
+2 wrong usage, or a file that cannot be read or replaced.
+"""
+STDIN = "-"
+INDENT = 2
+LISTED_AT_MOST = 50  # repairs
+
+
+@click.command(epilog=EPILOG)
+@click.option("--write", is_flag=True, help="Replace FILE; with -, write the repaired table to stdout.")
+@click.option("--sort/--no-sort", default=True, show_default=True, help="Put entries in the order of their ranks.")
+@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
+@chip_option
+@consumer_option
+@click.argument("file", metavar="FILE")
+def fix(file: str, *, write: bool, sort: bool, as_json: bool, chip: str, consumer: str) -> int:
+    """Repair what can be repaired without a doubt.
+
+    Shows the difference, and writes it only with --write. Repaired are commas too many or missing, comments (they are
+    lost), quotes, UTF-16, numbers that need quotes or none, counts, and the order of entries. Ranks, ids and
+    addresses keep what they say, and so does the layout of the text. FILE may be - for stdin.
+    """
+    from launcher.cli.table.output import read_named
+    from launcher.rank_table.fix import fix_table
+    from launcher.rank_table.profile import Profile
+
+    if write and as_json and file == STDIN:
+        raise UsageError("--write and --json both want stdout", hint="leave one of them out")
+    fixed = fix_table(read_named(file), Path(file), Profile(chip, consumer), sort=sort)
+    written = write and fixed.changed and file != STDIN
+    if written:
+        _overwrite(file, fixed)
+    for line in _said(fixed, file, written=written):
+        print(line, file=sys.stderr)
+    if as_json:
+        _show(json.dumps(_to_json(fixed, file, written=written), indent=INDENT) + "\n")
+    elif write and file == STDIN:
+        sys.stdout.buffer.write(fixed.data)
+    else:
+        _show(_diff(fixed, file))
+    return EXIT_OK if fixed.report.valid else EXIT_FAILURE
+
+
+def _overwrite(file: str, fixed: Fixed) -> None:
+    from launcher.rank_table.overwrite import overwrite
+
+    overwrite(Path(file), fixed.original, fixed.data)
+
+
+def _show(text: str) -> None:
+    from launcher.cli.console import write_out
+
+    write_out(text)
+
+
+def _diff(fixed: Fixed, file: str) -> str:
+    """On a terminal nothing of the table's text may move the cursor."""
+    from launcher.rank_table.faults import printable
+
+    diff = fixed.diff(printable(file))
+    if not sys.stdout.isatty():
+        return diff
+    return "".join(f"{printable(line.rstrip(chr(13)))}\n" for line in diff.split("\n")[:-1])
+
+
+def _said(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
+    """Each repair, what is left, and one line that sums up."""
+    from launcher.rank_table.faults import printable
+
+    name = printable(file)
+    yield from _listed(fixed.repairs, name)
+    if fixed.report.problems:
+        yield fixed.report.render()
+    yield f"{name}: {_summary(fixed, file, written=written)}"
+
+
+def _listed(repairs: tuple[Repair, ...], name: str) -> Iterator[str]:
+    for repair in repairs[:LISTED_AT_MOST]:
+        yield f"{name}:{repair.line}: repaired[{repair.code or 'order'}]: {repair.message}"
+    if len(repairs) > LISTED_AT_MOST:
+        yield f"... and {len(repairs) - LISTED_AT_MOST:,} more, all of them in the difference"
+
+
+def _summary(fixed: Fixed, file: str, *, written: bool) -> str:
+    from launcher.cli.reports import counted
+
+    state = "valid" if fixed.report.valid else "not valid, a person has to decide about the rest"
+    if not fixed.changed:
+        return f"nothing to repair, {state}"
+    if written:
+        return f"{counted(len(fixed.repairs), 'repair')} written, {state}"
+    how = "" if file == STDIN else " (--write writes it)"
+    return f"{counted(len(fixed.repairs), 'repair')}, then {state}{how}"
+
+
+def _to_json(fixed: Fixed, file: str, *, written: bool) -> dict[str, Any]:
+    from launcher.cli.reports import problem_to_json
+
+    report = fixed.report
+    return {
+        "path": file,
+        "format": None if report.format is None else report.format.value,
+        "valid": report.valid,
+        "changed": fixed.changed,
+        "written": written,
+        "repairs": _repairs_to_json(fixed.repairs),
+        "problems": [problem_to_json(problem) for problem in report.problems],
+        "diff": fixed.diff(file),
+    }
+
+
+def _repairs_to_json(repairs: Iterable[Repair]) -> list[dict[str, Any]]:
+    return [{"code": repair.code, "line": repair.line, "message": repair.message} for repair in repairs]

@@ -1,0 +1,112 @@
+"""From a parsed document to findings: which format, which shape, which rules. Loads pydantic and every rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from launcher.rank_table import rules, text_faults  # noqa: F401  # enter their codes into the catalogue
+from launcher.rank_table.catalogue import CATALOGUE, Finding, Found
+from launcher.rank_table.chips import CHIPS, Chip
+from launcher.rank_table.document import Document
+from launcher.rank_table.formats import VERSIONS, Format, recognise, what_to_do_with
+from launcher.rank_table.formats.readers import READERS
+from launcher.rank_table.profile import Profile
+from launcher.rank_table.rows import Table, text_at
+from launcher.rank_table.shape import AT_MOST, Shapes
+
+MINDIE_MODE = 0o640
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Everything known about a document before its findings are given lines and columns."""
+
+    format: Format | None
+    table: Table | None  # None where the document is no rank table
+    chip: Chip
+    findings: tuple[Found, ...]
+
+
+def check_document(document: Document, path: Path, profile: Profile, *, at_most: int = AT_MOST) -> Checked:
+    """Find everything that is wrong with `document` as far as its text can be read, `at_most` faults of shape.
+
+    Raises:
+        KeyError: `profile` names a chip that is not in `CHIPS`.
+    """
+    named = (*_name_warning(path), *_mode_findings(path, profile))
+    if not document.checkable:
+        return Checked(None, None, profile.hardware, named)
+    found = recognise(document.value)
+    if found is None or not found.is_rank_table:
+        return Checked(found, None, profile.hardware, (*named, _no_table(document.value, found)))
+    shapes = Shapes(at_most)
+    table = READERS[found].read(document.value, shapes, profile)
+    table = replace(table, chip=_chip_of(table), keys=frozenset(shapes.keys))
+    of_rules = () if shapes.full else _rule_findings(table)  # what is missing there would be rules' nonsense
+    findings = [*named, *shapes.findings(), *of_rules]
+    return Checked(found, table, table.chip, tuple(findings))
+
+
+def _rule_findings(table: Table) -> Iterator[Found]:
+    entries = [entry for entry in CATALOGUE.values() if entry.concerns(table)]
+    replaced = {entry.replaces for entry in entries}
+    for entry in entries:
+        if entry.check is not None and entry.code not in replaced:
+            yield from ((entry.code, finding) for finding in _first(AT_MOST, entry.check(table)))
+
+
+def _first(count: int, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """At most `count` of the findings; the last of them says how many there are more."""
+    kept = list(islice(findings, count))
+    left_out = sum(1 for _ in findings)
+    if left_out:
+        kept[-1] = replace(kept[-1], message=f"{kept[-1].message} (and {left_out} more like it)")
+    yield from kept
+
+
+def _chip_of(table: Table) -> Chip:
+    """What "auto" means for this table: what its format or its servers say."""
+    if table.chip.name != "auto":
+        return table.chip
+    types = {(text_at(server.fields, "hardware_type") or "").lower() for server in table.servers}
+    if types and types <= {"cpu", "gpu"}:
+        return CHIPS["none"]
+    return CHIPS[_CHIP_OF_FORMAT.get(table.format, "auto")]
+
+
+_CHIP_OF_FORMAT = {Format.LAB: "910", Format.CLOUD: "910", Format.V1_2: "a3", Format.V2_0: "a5"}
+
+
+def _no_table(document: Any, found: Format | None) -> Found:
+    if found is not None:
+        message = f"this is no rank table: it looks like a {found.title}"
+        return "RT202", Finding((), message, what_to_do_with(found))
+    if isinstance(document, dict):
+        message = f'version "{str(document["version"])[:20]}" is not known'
+        return "RT203", Finding(("version",), message, f"write one of {', '.join(VERSIONS)}")
+    hint = "a rank table starts with { and has the keys version, status, server_count, server_list"
+    return "RT201", Finding((), f"a rank table is a JSON object, this is {_named(document)}", hint)
+
+
+def _mode_findings(path: Path, profile: Profile) -> Iterator[Found]:
+    if profile.consumer != "mindie" or not path.is_file():
+        return
+    mode = path.stat().st_mode & 0o777
+    if mode & ~MINDIE_MODE:
+        message = f"the file's mode is {mode:03o}, and MindIE refuses more than {MINDIE_MODE:03o}"
+        yield "RT535", Finding((), message, f"chmod {MINDIE_MODE:03o} {path.name}")
+
+
+def _named(value: Any) -> str:
+    names = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _name_warning(path: Path) -> Iterator[Found]:
+    if path.suffix != ".json" and str(path) != "-":
+        message = f'the name "{path.name}" does not end in .json, and HCCL refuses such a file'
+        yield "RT406", Finding((), message, f"rename it to {path.with_suffix('.json').name}")

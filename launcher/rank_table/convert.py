@@ -1,0 +1,155 @@
+"""From one way to write a cluster down to another, and what cannot come along.
+
+What would change the meaning for the ranks is refused; what HCCL never reads is left behind and named; nothing is
+ever made up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+from launcher.core.errors import RefusedTableError, UsageError
+from launcher.core.records import Cluster, Device, Options, Server
+from launcher.rank_table.limits import Reason
+from launcher.rank_table.targets import NEVER_READ, SUPER_POD, TARGETS, Target
+
+_SUPER_POD_NAME = "super_pod"  # what --drop calls the two keys that place a device in a pod
+KNOWN_KEYS = NEVER_READ.union(*(target.keys for target in TARGETS.values()))
+_SERVER_FIELDS = ("host_ip", "host_nic_ip", "super_pod_id")
+_DEVICE_FIELDS = ("device_ip", "super_device_id")
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A cluster in its new form."""
+
+    text: str
+    cluster: Cluster  # what the text says: the one given, without what was dropped or left behind
+    left_behind: tuple[str, ...]  # keys that the new form has no place for
+    notes: tuple[str, ...]  # what a person should know about it
+
+
+def convert_cluster(
+    cluster: Cluster, target_name: str, drop: Collection[str] = (), *, called: str | None = None
+) -> Converted:
+    """Write `cluster` as `target_name` (a name in `TARGETS`) without the keys in `drop`.
+
+    Equal clusters give equal text. `called` is what people call the file it came from, for messages.
+
+    Raises:
+        RefusedTableError: the target cannot express the cluster; the message has all reasons.
+        UsageError: `target_name` is no target, or a key in `drop` is in no format.
+    """
+    target = TARGETS[target_named(target_name)]
+    cluster = without(cluster, _dropped_keys(drop))
+    held = held_keys(cluster)
+    homeless = [key for key in held if key not in target.keys]
+    left = [key for key in homeless if key in NEVER_READ or not target.is_table]
+    cluster = without(cluster, left)
+    reasons = list(_reasons(cluster, target, {key: held[key] for key in homeless if key not in left}))
+    if reasons:
+        name = called or str(cluster.source or "the cluster")
+        raise RefusedTableError(_refusal(name, target, reasons), hint="; ".join(_unique(reasons)))
+    cluster = target.completed(cluster)
+    return Converted(target.write(cluster), cluster, tuple(left), tuple(_notes(target, {k: held[k] for k in left})))
+
+
+def target_named(name: str) -> str:
+    """The target's full name: "1.0" is "v1.0".
+
+    Raises:
+        UsageError: there is no such target.
+    """
+    full = f"v{name}" if f"v{name}" in TARGETS else name
+    if full not in TARGETS:
+        near = get_close_matches(name, TARGETS, n=1)
+        hint = f"{f'did you mean {near[0]}? ' if near else ''}known are {', '.join(TARGETS)}"
+        raise UsageError(f"{name[:40]!r} is no format that tables are converted from or to", hint=hint)
+    return full
+
+
+def held_keys(cluster: Cluster) -> dict[str, int]:
+    """The keys that the cluster has beside servers, devices and ranks, with how often each occurs."""
+    held = Counter(dict.fromkeys((key for key, _ in cluster.options), 1))
+    for server in cluster.servers:
+        held.update(_server_keys(server))
+        for device in server.devices:
+            held.update(_device_keys(device))
+    return dict(held)
+
+
+def without(cluster: Cluster, keys: Collection[str]) -> Cluster:
+    """The cluster without `keys`, wherever they stand. The same records where there is nothing to leave out."""
+    if not keys:
+        return cluster
+    servers = tuple(_server_without(server, keys) for server in cluster.servers)
+    return replace(cluster, servers=servers, options=_options_without(cluster.options, keys))
+
+
+def _server_keys(server: Server) -> Iterator[str]:
+    yield from (key for key in _SERVER_FIELDS if getattr(server, key) is not None)
+    yield from (key for key, _ in server.options)
+
+
+def _device_keys(device: Device) -> Iterator[str]:
+    yield from (key for key in _DEVICE_FIELDS if getattr(device, key) is not None)
+    yield from (key for key, _ in device.options)
+
+
+def _server_without(server: Server, keys: Collection[str]) -> Server:
+    fields: dict[str, Any] = {key: None for key in _SERVER_FIELDS if key in keys}
+    devices = tuple(_device_without(device, keys) for device in server.devices)
+    return replace(server, devices=devices, options=_options_without(server.options, keys), **fields)
+
+
+def _device_without(device: Device, keys: Collection[str]) -> Device:
+    fields: dict[str, Any] = {key: None for key in _DEVICE_FIELDS if key in keys}
+    return replace(device, options=_options_without(device.options, keys), **fields)
+
+
+def _options_without(options: Options, keys: Collection[str]) -> Options:
+    return tuple((key, value) for key, value in options if key not in keys)
+
+
+def _dropped_keys(drop: Collection[str]) -> set[str]:
+    keys = set(drop)
+    if _SUPER_POD_NAME in keys:
+        keys = keys - {_SUPER_POD_NAME} | SUPER_POD
+    for key in sorted(keys - KNOWN_KEYS):
+        near = get_close_matches(key, [*KNOWN_KEYS, _SUPER_POD_NAME], n=1)
+        hint = f"did you mean {near[0]}?" if near else f"for instance {_SUPER_POD_NAME}, device_ip, level_list"
+        raise UsageError(f"--drop {key[:40]}: no table has such a key that could be left out", hint=hint)
+    return keys
+
+
+def _reasons(cluster: Cluster, target: Target, homeless: dict[str, int]) -> Iterator[Reason]:
+    if "super_pod_id" in homeless:
+        yield Reason("super pods are only in v1.2", f"--drop {_SUPER_POD_NAME} leaves them out")
+        homeless = {key: count for key, count in homeless.items() if key not in SUPER_POD}
+    for key, count in homeless.items():
+        times = "" if count == 1 else f" (it occurs {count:,} times)"
+        yield Reason(f"there is no place for {key}{times}", f"--drop {key} leaves it out")
+    for limit in target.limits:
+        yield from limit(cluster)
+
+
+def _refusal(name: str, target: Target, reasons: list[Reason]) -> str:
+    return "\n".join(f"{name}: error: {target.name} cannot express this: {reason.message}" for reason in reasons)
+
+
+def _unique(reasons: list[Reason]) -> Iterator[str]:
+    yield from dict.fromkeys(reason.hint for reason in reasons)
+
+
+def _notes(target: Target, left: dict[str, int]) -> Iterator[str]:
+    if not left:
+        return
+    keys = ", ".join(left)
+    if target.is_table:
+        yield f"left behind, since {target.name} has no place for it and HCCL never reads it: {keys}"
+    else:
+        yield f"left behind, since a {target.name} names only hosts and slots: {keys}; keep the table"

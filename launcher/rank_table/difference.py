@@ -1,0 +1,192 @@
+"""What differs between two copies of a table, and whether HCCL would notice.
+
+Before ranks talk to each other, HCCL compares a checksum of what each of them read, and stops with EI0005 where two
+differ. It is taken over the parsed file written out again: white space and the order of keys do not matter, every value
+does, also under keys that HCCL has no use for, and so does the order of lists.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from itertools import zip_longest
+from typing import Any
+
+from launcher.core.records import Cluster
+from launcher.rank_table.document import Document
+from launcher.rank_table.places import Pointer, json_pointer
+from launcher.rank_table.read import TableReport
+
+
+class Kind(Enum):
+    """What happened on the way from the first file to the second."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+    REORDERED = "reordered"  # a list with the same entries
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One value that is not the same in both files."""
+
+    kind: Kind
+    pointer: str  # RFC 6901
+    before: Any  # None where the value was added
+    after: Any  # None where the value was removed
+    before_line: int | None  # from 1
+    after_line: int | None
+
+
+@dataclass(frozen=True)
+class RankChange:
+    """What becomes different for one rank. `name` is "rank" where only one of the tables has that rank."""
+
+    global_rank: int
+    name: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two files. Invariant: `differences` is empty exactly when the checksums would match."""
+
+    checksums: tuple[int, int]
+    differences: tuple[Difference, ...]  # in the order of the first file
+    rank_changes: tuple[RankChange, ...] | None  # by rank; None where one of the files describes no cluster
+
+    @property
+    def would_match(self) -> bool:
+        return not self.differences
+
+
+def compare(before: TableReport, after: TableReport) -> Comparison:
+    """What differs between two files whose JSON can be read; tables with other errors are welcome.
+
+    Raises:
+        RecursionError: one of them is nested some hundred levels deep.
+    """
+    texts = canonical(before.document.value), canonical(after.document.value)
+    found = [] if texts[0] == texts[1] else list(_differences(before.document.value, after.document.value))
+    changes = None
+    if before.cluster is not None and after.cluster is not None:
+        changes = tuple(_rank_changes(before.cluster, after.cluster))
+    checksums = zlib.crc32(texts[0].encode()), zlib.crc32(texts[1].encode())
+    return Comparison(checksums, _located(found, before.document, after.document), changes)
+
+
+def canonical(value: Any) -> str:
+    """What the checksum is taken over: sorted keys, no white space.
+
+    HCCL takes its own over the same content, so that its checksums are equal where these are; the numbers may differ.
+
+    >>> canonical({"b": ["1", 2], "a": None})
+    '{"a":null,"b":["1",2]}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+_Found = tuple[Kind, Pointer, Any, Any]
+_ABSENT = object()
+
+
+def _differences(before: Any, after: Any) -> Iterator[_Found]:
+    """Depth first, in the order of the first file."""
+    waiting: list[tuple[Pointer, Any, Any]] = [((), before, after)]
+    while waiting:
+        pointer, one, other = waiting.pop()
+        if other is _ABSENT:
+            yield Kind.REMOVED, pointer, one, None
+        elif one is _ABSENT:
+            yield Kind.ADDED, pointer, None, other
+        elif _is_reordered(one, other):
+            yield Kind.REORDERED, pointer, one, other
+        elif isinstance(one, dict | list) and type(one) is type(other):
+            waiting.extend((*_step(pointer, name), *pair) for name, *pair in reversed(list(_members(one, other))))
+        elif not _is_same(one, other):
+            yield Kind.CHANGED, pointer, one, other
+
+
+def _step(pointer: Pointer, name: str | int) -> tuple[Pointer]:
+    return ((*pointer, name),)
+
+
+def _members(one: Any, other: Any) -> Iterator[tuple[str | int, Any, Any]]:
+    """Lists by position; objects by key, those of the first before those that only the second has."""
+    if isinstance(one, list):
+        for index, (left, right) in enumerate(zip_longest(one, other, fillvalue=_ABSENT)):
+            yield index, left, right
+    else:
+        for key in dict.fromkeys([*one, *other]):
+            yield key, one.get(key, _ABSENT), other.get(key, _ABSENT)
+
+
+def _is_reordered(one: Any, other: Any) -> bool:
+    if not (isinstance(one, list) and isinstance(other, list)) or len(one) != len(other) or len(one) < 2:
+        return False
+    texts = [canonical(entry) for entry in one], [canonical(entry) for entry in other]
+    return texts[0] != texts[1] and sorted(texts[0]) == sorted(texts[1])
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Stricter than ==, to which 1, 1.0 and true are one."""
+    return type(one) is type(other) and repr(one) == repr(other)
+
+
+def _located(found: list[_Found], before: Document, after: Document) -> tuple[Difference, ...]:
+    lines = (
+        _lines(before, [pointer for kind, pointer, *_ in found if kind is not Kind.ADDED]),
+        _lines(after, [pointer for kind, pointer, *_ in found if kind is not Kind.REMOVED]),
+    )
+    return tuple(
+        Difference(kind, json_pointer(pointer), one, other, lines[0].get(pointer), lines[1].get(pointer))
+        for kind, pointer, one, other in found
+    )
+
+
+def _lines(document: Document, pointers: list[Pointer]) -> Mapping[Pointer, int]:
+    return {pointer: document.position(place.start).line for pointer, place in document.locate(pointers).items()}
+
+
+def _rank_changes(before: Cluster, after: Cluster) -> Iterator[RankChange]:
+    """By rank. Where servers and devices stand in their files changes nothing for anybody."""
+    facts = _facts(before), _facts(after)
+    for rank in sorted({*facts[0], *facts[1]}):
+        one, other = facts[0].get(rank), facts[1].get(rank)
+        if one is None or other is None:
+            yield RankChange(rank, "rank", _where(one), _where(other))
+        else:
+            for name in sorted({*one, *other}):
+                if one.get(name) != other.get(name):
+                    yield RankChange(rank, name, one.get(name), other.get(name))
+
+
+def _where(facts: Mapping[str, str] | None) -> str | None:
+    return None if facts is None else f"device {facts['device_id']} of server {facts['server_id']}"
+
+
+def _facts(cluster: Cluster) -> dict[int, dict[str, str]]:
+    """What a table says about each rank, its server included; nothing under a name that it leaves out."""
+    facts = {}
+    for server in cluster.servers:
+        about_server = {
+            "server_id": server.server_id,
+            "host_ip": server.host_ip,
+            "super_pod_id": server.super_pod_id,
+            **dict(server.options),
+        }
+        for device in server.devices:
+            about_device = {
+                "device_id": str(device.device_id),
+                "device_ip": device.device_ip,
+                "super_device_id": device.super_device_id,
+                **dict(device.options),
+            }
+            about = {**about_server, **about_device}
+            facts[device.global_rank] = {name: text for name, text in about.items() if text is not None}
+    return facts

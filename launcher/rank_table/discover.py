@@ -1,0 +1,195 @@
+"""Ask this machine: its devices, their addresses, its own address. Every program asked has a deadline."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from launcher.core.errors import TlaunchError, UnreadableError
+from launcher.rank_table.faults import printable
+from launcher.rank_table.generate import UNSET, FoundDevice
+from launcher.rank_table.ip import address_family
+
+DEVICE_FILES = Path("/dev")
+HCCN_CONF = Path("/etc/hccn.conf")
+HCCN_TOOL = Path("/usr/local/Ascend/driver/tools/hccn_tool")  # where the driver puts it, often not on PATH
+PATIENCE_S = 20.0  # for one answer; a driver that hangs never gives one
+LARGEST_CONF_BYTES = 1024 * 1024
+_DAVINCI = re.compile(r"davinci([0-9]{1,6})")
+_GPU = re.compile(r"^GPU ([0-9]{1,6}): ", re.MULTILINE)  # its MIG parts are listed below it, set in
+# The label ends at the first colon, the address at the next blank: an IPv6 address has colons of its own.
+_ADDRESS = re.compile(
+    r"^[ \t]*(?:(?:ipv6|inet6)[ _]?)?(?:ip[ _]?)?addr(?:ess)?[ \t]*:[ \t]*(\S*)", re.IGNORECASE | re.MULTILINE
+)
+_FAR_AWAY = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))  # reserved for documentation
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a program printed, and how it ended."""
+
+    status: int
+    output: str
+    complaint: str  # its stderr
+
+    def address(self) -> str | None:
+        """What stands where an address should, be it one or not; None where there is no such line."""
+        match = _ADDRESS.search(self.output) if self.status == 0 else None
+        return None if match is None else match[1].partition("/")[0]  # an IPv6 address may carry its prefix's length
+
+    def how_it_ended(self) -> str:
+        """For a message: the exit code, and the first line that it printed."""
+        lines = (self.complaint + "\n" + self.output).split("\n")
+        words = next((line.strip() for line in lines if line.strip()), "it said nothing")
+        return f"ended with {self.status}: {printable(words[:200])}"
+
+
+def hccn_tool() -> str | None:
+    """Where hccn_tool is; None where it is not."""
+    return shutil.which("hccn_tool") or shutil.which(HCCN_TOOL)
+
+
+def has_nvidia_smi() -> bool:
+    return shutil.which("nvidia-smi") is not None
+
+
+def davinci_ids() -> tuple[int, ...]:
+    """The ids of the Ascend devices of this machine, ascending; empty where there are none."""
+    found = DEVICE_FILES.iterdir() if DEVICE_FILES.is_dir() else ()
+    return tuple(sorted(int(match[1]) for path in found if (match := _DAVINCI.fullmatch(path.name))))
+
+
+def ask_hccn_tool(ids: Sequence[int], *, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]:
+    """The devices `ids` with the addresses that are set, IPv4 before IPv6. Blocks, `patience_s` for an answer at most.
+
+    Raises:
+        UnreadableError: hccn_tool is missing.
+        TlaunchError: it fails, hangs, or prints no address where it should.
+    """
+    tool = hccn_tool()
+    if tool is None:
+        raise UnreadableError(
+            f"hccn_tool is not on PATH, and {HCCN_TOOL} does not exist",
+            hint=f"it comes with the Ascend driver; in a container mount it, or give --hccn-conf the host's {HCCN_CONF}",
+        )
+    return tuple(FoundDevice(device_id, _address_of(tool, device_id, patience_s)) for device_id in ids)
+
+
+def _address_of(tool: str, device_id: int, patience_s: float) -> str | None:
+    """IPv6 is asked for where there is no IPv4 address. Old versions do not know the question, and then fail."""
+    command = (tool, "-i", str(device_id), "-ip", "-g")
+    answer = _ask(command, patience_s)
+    written = answer.address()
+    if written is None or written in UNSET:
+        written = _ask((*command[:-1], "-inet6", "-g"), patience_s).address() or written
+    if written is None:
+        raise TlaunchError(
+            f"`{' '.join(command)}` {answer.how_it_ended()}",
+            hint="`npu-smi info` shows which devices there are; hccn_tool often needs root",
+        )
+    if written in UNSET:
+        return None
+    if address_family(written) is None:
+        raise TlaunchError(
+            f'`{" ".join(command)}` says "{printable(written[:45])}", which is no IP address',
+            hint="give the addresses with --hccn-conf",
+        )
+    return written
+
+
+def ask_nvidia_smi(*, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]:
+    """The GPUs of this machine; a GPU that is cut into MIG parts counts once. Blocks, for `patience_s` at most.
+
+    Raises:
+        UnreadableError: nvidia-smi is missing.
+        TlaunchError: it fails, hangs, or lists no GPU.
+    """
+    if not has_nvidia_smi():
+        hint = "it comes with NVIDIA's driver; --devices N needs no program"
+        raise UnreadableError("nvidia-smi is not on PATH", hint=hint)
+    answer = _ask(("nvidia-smi", "-L"), patience_s)
+    found = tuple(FoundDevice(int(number)) for number in _GPU.findall(answer.output))
+    if answer.status != 0 or not found:
+        raise TlaunchError(f"`nvidia-smi -L` {answer.how_it_ended()}", hint="--devices N needs no driver")
+    return found
+
+
+def own_server_id() -> str:
+    """An address of this machine that others can reach, as the default route has it; its host name where there is none.
+
+    Never a loopback address, which would be the same on every server. No packet is sent, and no name is looked up.
+    """
+    addresses = (_address_towards(family, far) for family, far in _FAR_AWAY)
+    return next((address for address in addresses if address is not None), socket.gethostname())
+
+
+def _address_towards(family: socket.AddressFamily, far: str) -> str | None:
+    """Connecting a datagram socket only chooses a route, and with it the address that packets would carry."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((far, 9))
+            address = str(probe.getsockname()[0])
+    except OSError:
+        return None
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    return None if parsed.is_loopback or parsed.is_unspecified or parsed.is_link_local else address
+
+
+def read_conf(source: Path | BinaryIO, name: str) -> str:
+    """The text of a configuration file. Blocks while reading.
+
+    Raises:
+        UnreadableError: it is missing, may not be read, or is far too large.
+    """
+    try:
+        if isinstance(source, Path):
+            with source.open("rb") as file:
+                data = file.read(LARGEST_CONF_BYTES + 1)
+        else:
+            data = source.read(LARGEST_CONF_BYTES + 1)
+    except OSError as error:
+        hint = f"on a server with Ascend devices it is {HCCN_CONF}"
+        raise UnreadableError(f"{name} cannot be read: {error.strerror}", hint=hint) from None
+    if len(data) > LARGEST_CONF_BYTES:
+        raise UnreadableError(f"{name} is larger than 1 MiB", hint="hccn.conf has a few lines for each device")
+    return data.decode("utf-8", errors="replace")  # what is replaced is a comment, or refused where it stands
+
+
+def _ask(command: Sequence[str], patience_s: float) -> Answer:
+    """Run a program in a process group of its own, so that nothing of it is left when it hangs."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C"},
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UnreadableError(f"{command[0]} cannot be started: {error.strerror}") from None
+    with process:
+        try:
+            output, complaint = process.communicate(timeout=patience_s)
+        except BaseException as error:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise TlaunchError(
+                    f"`{' '.join(command)}` gave no answer within {patience_s:g} s",
+                    hint="the driver may hang, `dmesg` may say why; --devices N asks no driver",
+                ) from None
+            raise
+    return Answer(process.returncode, output, complaint)

@@ -1,0 +1,233 @@
+"""Repair in a table's text what can be repaired without a person deciding anything.
+
+Repairs are made in passes, since one uncovers others: first what makes the text JSON, then single values and missing
+counts, then the order of entries. Everything that is not repaired stays as it is, byte for byte: indentation, the
+order of keys, line ends, a byte order mark. Ranks, ids and addresses keep what they say.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.rank_table.catalogue import Addition, Finding, Found
+from launcher.rank_table.check import check_document
+from launcher.rank_table.document import Document, parse_document
+from launcher.rank_table.edits import Edit, Origins, apply_edits
+from launcher.rank_table.faults import printable, shown
+from launcher.rank_table.line_diff import unified_diff
+from launcher.rank_table.ordering import Move, moves_by_rank
+from launcher.rank_table.places import Place, Pointer
+from launcher.rank_table.profile import Profile
+from launcher.rank_table.read import AS_HCCL, TableReport, parse_rank_table
+
+AT_MOST_PASSES = 20  # four are needed: text, values, inner lists, outer lists
+# What names a process, a device or a place in the network: it may be written in another way, never say something else.
+_IDENTITY = re.compile(r"(?:^|_)(?:id|ids|ip|addr|address|port|rank)$")
+_WHOLE_NUMBER = re.compile(r'"?\s*\+?(-?)0*([0-9]+)\s*"?')
+_BLANKS = " \t\r\n"
+
+
+class Repair(NamedTuple):
+    """One thing that was repaired."""
+
+    code: str | None  # of the problem; None for the order of entries, which HCCL does not mind
+    line: int  # from 1, in the text as it was before any repair
+    message: str  # what was done
+
+
+class _Step(NamedTuple):
+    """A repair with its edits, before they are made."""
+
+    code: str | None
+    message: str
+    edits: tuple[Edit, ...]
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What came of a table. `data` is what belongs into the file: `original` itself where there is nothing to repair."""
+
+    original: bytes
+    data: bytes
+    before: str  # both as text, without a byte order mark
+    after: str
+    repairs: tuple[Repair, ...]
+    report: TableReport  # on `data`
+
+    @property
+    def changed(self) -> bool:
+        return self.data != self.original
+
+    def diff(self, name: str) -> str:
+        """What changes in the text, as `patch` reads it; empty where nothing does but the encoding."""
+        return unified_diff(self.before, self.after, name)
+
+
+def fix_table(data: bytes, path: Path, profile: Profile = AS_HCCL, *, sort: bool = True) -> Fixed:
+    """Repair the table in `data`, which people call `path`. Nothing is written.
+
+    With `sort`, entries are put in the order of their ranks where that breaks no rule of the reader in `profile`.
+    Text in UTF-16 or UTF-32 becomes UTF-8; text with bytes that belong to no encoding is left alone.
+
+    Raises:
+        KeyError: `profile` names a chip that is not in `CHIPS`.
+    """
+    readable, repairs = _as_utf8(data)
+    document = parse_document(readable)
+    if any(fault.code == "RT101" for fault in document.faults):
+        return Fixed(data, data, document.text, document.text, (), parse_rank_table(data, path, profile))
+    before, mark = document.text, codecs.BOM_UTF8 if readable.startswith(codecs.BOM_UTF8) else b""
+    after, in_text = _repaired(document, path, profile, sort=sort)
+    fixed = mark + after.encode()
+    report = parse_rank_table(fixed, path, profile)
+    in_order = sorted((*repairs, *in_text), key=lambda repair: repair.line)
+    return Fixed(data, fixed, before, after, tuple(in_order), report)
+
+
+def _as_utf8(data: bytes) -> tuple[bytes, tuple[Repair, ...]]:
+    codec = json.detect_encoding(data)
+    if codec.startswith("utf-8"):
+        return data, ()
+    try:
+        text = data.decode(codec).removeprefix("\ufeff")
+        encoded = text.encode()
+    except UnicodeError:
+        return data, ()
+    if not text.lstrip(_BLANKS).startswith(("{", "[")):  # any bytes with zeros among them look like UTF-16
+        return data, ()
+    return encoded, (Repair("RT101", 1, f"turned {codec[:6].upper()} into UTF-8"),)
+
+
+def _repaired(document: Document, path: Path, profile: Profile, *, sort: bool) -> tuple[str, list[Repair]]:
+    first = document
+    repairs: list[Repair] = []
+    history: list[Origins] = []
+    for _ in range(AT_MOST_PASSES):
+        steps = _next_steps(document, path, profile, sort=sort)
+        if not steps:
+            break
+        for step in steps:
+            line = first.position(_first_offset(step.edits[0].start, history)).line
+            repairs.append(Repair(step.code, line, step.message))
+        text, made = apply_edits(document.text, [edit for step in steps for edit in step.edits])
+        history.append(Origins(made))
+        document = parse_document(_encoded(text))
+    return document.text, repairs
+
+
+def _encoded(text: str) -> bytes:
+    """With a byte order mark, lest a second one in the text is taken for the first."""
+    return codecs.BOM_UTF8 + text.encode()
+
+
+def _first_offset(offset: int, history: Sequence[Origins]) -> int:
+    for origins in reversed(history):
+        offset = origins.offset(offset)
+    return offset
+
+
+def _next_steps(document: Document, path: Path, profile: Profile, *, sort: bool) -> list[_Step]:
+    """What can be repaired now, in file order and without overlaps; the next pass sees what became of it."""
+    steps = _apart(_text_steps(document))
+    if steps or not document.checkable:
+        return steps
+    checked = check_document(document, path, profile, at_most=sys.maxsize)
+    steps = _apart(_value_steps(document, checked.findings))
+    if steps or not sort or checked.table is None:
+        return steps
+    moves = moves_by_rank(document, checked.table)
+    order = [_Step(None, _described_move(move), move.edits) for move in moves]
+    return order if order and _does_no_harm(document, order, path, profile) else []
+
+
+def _does_no_harm(document: Document, steps: Iterable[_Step], path: Path, profile: Profile) -> bool:
+    """Some reader may ask for another order than that of the ranks."""
+    text, _ = apply_edits(document.text, [edit for step in steps for edit in step.edits])
+    before, after = (parse_rank_table(_encoded(each), path, profile) for each in (document.text, text))
+    return len(after.errors) <= len(before.errors) and len(after.problems) <= len(before.problems)
+
+
+def _apart(steps: Iterable[_Step]) -> list[_Step]:
+    """In file order; of several that want the same characters, the first."""
+    kept: list[_Step] = []
+    end = 0
+    for step in sorted(steps, key=lambda step: step.edits):
+        if step.edits[0].start >= end:
+            kept.append(step)
+            end = step.edits[-1].end
+    return kept
+
+
+def _text_steps(document: Document) -> Iterator[_Step]:
+    for fault in document.faults:
+        if fault.repair is not None:
+            yield _Step(fault.code, _described(document.text, fault.repair), (fault.repair,))
+
+
+def _value_steps(document: Document, found: Iterable[Found]) -> Iterator[_Step]:
+    wanted = [(code, finding) for code, finding in found if finding.rewrite or finding.addition]
+    places = document.locate(pointer for _, finding in wanted for pointer in _pointers(finding))
+    for code, finding in wanted:
+        edit = _value_edit(document.text, finding, places)
+        if edit is not None:
+            yield _Step(code, _described(document.text, edit), (edit,))
+
+
+def _pointers(finding: Finding) -> Iterator[Pointer]:
+    yield finding.pointer
+    if finding.addition:
+        yield (*finding.pointer, finding.addition.before)
+
+
+def _value_edit(text: str, finding: Finding, places: Mapping[Pointer, Place]) -> Edit | None:
+    if finding.addition:
+        place = places.get((*finding.pointer, finding.addition.before))
+        return None if place is None else _added(text, finding.addition, place)
+    place = places.get(finding.pointer)
+    if place is None or finding.rewrite is None or text[place.start] in "{[":
+        return None
+    source = text[place.start : place.end]
+    if finding.rewrite == source or not _may_become(finding.pointer, source, finding.rewrite):
+        return None
+    return Edit(place.start, place.end, finding.rewrite)
+
+
+def _may_become(pointer: Pointer, source: str, rewrite: str) -> bool:
+    """Counts may change. What names something, or changes its type only, stays the same number.
+
+    So "+07" becomes "7", while the "7x" that HCCL would read as 7 is left to a person.
+    """
+    if _IDENTITY.search(str(pointer[-1])) is None and source.startswith('"') == rewrite.startswith('"'):
+        return True
+    before, after = _WHOLE_NUMBER.fullmatch(source), _WHOLE_NUMBER.fullmatch(rewrite)
+    return before is not None and after is not None and before.groups() == after.groups()
+
+
+def _added(text: str, addition: Addition, place: Place) -> Edit | None:
+    """A new member in front of the one at `place`, laid out as that one is. None where its key is written oddly."""
+    at, neighbour = place.key or 0, json.dumps(addition.before)
+    if not text.startswith(neighbour, at):
+        return None
+    between = text[at + len(neighbour) : place.start]
+    gap = text[len(text[:at].rstrip(_BLANKS)) : at]
+    if not gap and between.endswith(" "):
+        gap = " "
+    return Edit(at, at, f"{json.dumps(addition.key)}{between}{addition.value},{gap}")
+
+
+def _described(text: str, edit: Edit) -> str:
+    old, new = text[edit.start : edit.end], edit.text.rstrip(_BLANKS + ",") or edit.text
+    if not old:
+        return f"added {shown(new)}"
+    return f"wrote {shown(new)} for {shown(old)}" if new else f"removed {printable(shown(old))}"
+
+
+def _described_move(move: Move) -> str:
+    return f"put the {move.entries} entries of {move.pointer[-1] if move.pointer else 'the list'} in the order of their ranks"

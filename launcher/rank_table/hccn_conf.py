@@ -1,0 +1,124 @@
+"""The text of /etc/hccn.conf: which device has which address. Every line that cannot be used is named."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from launcher.core.errors import UnreadableError
+from launcher.rank_table.faults import printable
+from launcher.rank_table.generate import DEVICE_ID_LIMIT, UNSET, FoundDevice
+from launcher.rank_table.ip import FAMILY_NAMES, address_family
+
+FAULTS_SHOWN = 20
+_KEY = re.compile(r"(?P<ipv6>IPv6)?(?P<name>address|netmask)_(?P<device>[0-9]+)")
+_ALMOST_ADDRESS = re.compile(r"(ipv6|ip)?[ _-]?add?res?s?[ _-]*[0-9]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class HccnConf:
+    devices: tuple[FoundDevice, ...]  # ascending by id; those without an address too, where a line names them
+    notes: tuple[str, ...]
+
+
+def parse_hccn_conf(text: str, name: str) -> HccnConf:
+    """The devices that `text` names, with the IPv4 address of each, or its IPv6 address where it has no other.
+
+    Comments, blank lines, either kind of line end, and keys with other meanings are fine. `name` is what messages call
+    the text.
+
+    Raises:
+        UnreadableError: lines that cannot be used, all of them in one message, or no device at all.
+    """
+    reader = _Reader(name)
+    for number, line in enumerate(_lines(text), start=1):
+        reader.take(number, line.partition("#")[0].strip())
+    if reader.faults:
+        raise UnreadableError(_several(reader.faults, name), hint="repair the file, or give --device-ids and --devices")
+    if not reader.ids:
+        hint = "it should hold lines such as address_0=192.168.100.100"
+        raise UnreadableError(f"{name} names no device", hint=hint)
+    return HccnConf(reader.devices(), tuple(reader.notes))
+
+
+def _lines(text: str) -> list[str]:
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _several(faults: list[str], name: str) -> str:
+    if len(faults) == 1:
+        return f"{name}: {faults[0]}"
+    shown = faults[:FAULTS_SHOWN]
+    if len(faults) > FAULTS_SHOWN:
+        shown.append(f"... and {len(faults) - FAULTS_SHOWN} more")
+    return "\n".join([f"{name}: {len(faults)} lines cannot be used", *(f"  {fault}" for fault in shown)])
+
+
+class _Reader:
+    """What the lines so far have said."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ids: set[int] = set()
+        self.faults: list[str] = []
+        self.notes: list[str] = []
+        self._addresses: dict[tuple[int, int], str] = {}  # by device and version of IP
+        self._said: dict[tuple[int, int], int] = {}  # on which line
+        self._owners: dict[str, tuple[int, int]] = {}  # by address: its line, its device
+
+    def devices(self) -> tuple[FoundDevice, ...]:
+        return tuple(
+            FoundDevice(one, self._addresses.get((one, 4)) or self._addresses.get((one, 6))) for one in sorted(self.ids)
+        )
+
+    def take(self, number: int, line: str) -> None:
+        key, equals, value = (part.strip() for part in line.partition("="))
+        match = _KEY.fullmatch(key)
+        if match is None or not equals:
+            self._take_other(number, line, key, is_pair=bool(equals))
+            return
+        device = self._device(number, match["device"])
+        if device is None:
+            return
+        self.ids.add(device)
+        if match["name"] == "address":
+            self._take_address(number, key, (device, 6 if match["ipv6"] else 4), value)
+
+    def _take_other(self, number: int, line: str, key: str, *, is_pair: bool) -> None:
+        if line and not is_pair:
+            self.faults.append(f'line {number}: "{printable(line[:40])}" is neither KEY=VALUE nor a comment')
+        elif _ALMOST_ADDRESS.fullmatch(key):
+            self.faults.append(
+                f'line {number}: "{printable(key[:40])}" is not known, write "address_0", "address_1" ...'
+            )
+
+    def _device(self, number: int, digits: str) -> int | None:
+        if len(digits) > 6 or str(int(digits)) != digits or int(digits) >= DEVICE_ID_LIMIT:
+            self.faults.append(f"line {number}: {digits[:20]} is no device id from 0 to {DEVICE_ID_LIMIT - 1}")
+            return None
+        return int(digits)
+
+    def _take_address(self, number: int, key: str, place: tuple[int, int], address: str) -> None:
+        if place in self._said:
+            self._take_repeated(number, key, place, address)
+            return
+        self._said[place] = number
+        if address in UNSET:
+            return
+        self._addresses[place] = address
+        if address_family(address) != place[1]:
+            wanted = FAMILY_NAMES[place[1]]
+            self.faults.append(f'line {number}: {key} is "{printable(address[:45])}", which is no {wanted} address')
+            return
+        line, owner = self._owners.setdefault(address, (number, place[0]))
+        if owner != place[0]:
+            self.faults.append(f"line {number}: {key} is {address}, which line {line} gives to device {owner}")
+
+    def _take_repeated(self, number: int, key: str, place: tuple[int, int], address: str) -> None:
+        first = self._said[place]
+        if address == self._addresses.get(place, ""):
+            self.notes.append(
+                f"{self.name}, line {number}: {key} stands on line {first} already, with the same address"
+            )
+        else:
+            self.faults.append(f"line {number}: {key} stands on line {first} already, with another address")

@@ -1,0 +1,68 @@
+"""Put the entries of a table's lists in the order of their ranks, by moving their text."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from launcher.rank_table.document import Document
+from launcher.rank_table.edits import Edit
+from launcher.rank_table.formats import RANKED
+from launcher.rank_table.locator import value_end
+from launcher.rank_table.places import Pointer
+from launcher.rank_table.rows import Table
+
+
+class Move(NamedTuple):
+    """One list whose entries change places."""
+
+    pointer: Pointer  # of the list
+    entries: int
+    edits: tuple[Edit, ...]  # each puts one entry's text where another one stood
+
+
+def moves_by_rank(document: Document, table: Table) -> Iterator[Move]:
+    """The lists whose entries are not in the order of their ranks, each with the edits that sort it.
+
+    A list that holds another one of them is left for the next time. Nothing where ranks are not written in the table,
+    or are not sound.
+    """
+    if table.format not in RANKED or not table.ranks_are_sound:
+        return
+    unsorted = {pointer: ranks for pointer, ranks in _lists(table).items() if _is_whole(ranks) and not _rises(ranks)}
+    around = {pointer[:length] for pointer in unsorted for length in range(len(pointer))}
+    inner = {pointer: ranks for pointer, ranks in unsorted.items() if pointer not in around}
+    places = document.locate((*pointer, index) for pointer, ranks in inner.items() for index in ranks)
+    for pointer, ranks in inner.items():
+        spans = [_span(document.text, places[(*pointer, index)].start) for index in range(len(ranks))]
+        yield Move(pointer, len(ranks), tuple(_edits(document.text, spans, ranks)))
+
+
+def _lists(table: Table) -> Mapping[Pointer, dict[int, int]]:
+    """By list on the way to any device: the lowest rank in each entry, by the entry's index."""
+    lists: defaultdict[Pointer, dict[int, int]] = defaultdict(dict)
+    for device in table.devices:
+        for depth, index in enumerate(device.pointer):
+            if isinstance(index, int) and device.global_rank is not None:
+                ranks = lists[device.pointer[:depth]]
+                ranks[index] = min(device.global_rank, ranks.get(index, device.global_rank))
+    return lists
+
+
+def _is_whole(ranks: Mapping[int, int]) -> bool:
+    return ranks.keys() == set(range(len(ranks)))
+
+
+def _rises(ranks: Mapping[int, int]) -> bool:
+    return sorted(ranks, key=ranks.__getitem__) == sorted(ranks)
+
+
+def _edits(text: str, spans: Sequence[tuple[int, int]], ranks: Mapping[int, int]) -> Iterator[Edit]:
+    for index, source in enumerate(sorted(ranks, key=ranks.__getitem__)):
+        if index != source:
+            yield Edit(*spans[index], text[slice(*spans[source])])
+
+
+def _span(text: str, start: int) -> tuple[int, int]:
+    return start, value_end(text, start)

@@ -1,0 +1,37 @@
+"""For whom a table is checked: which hardware it runs on, and which program reads it beside HCCL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from launcher.rank_table.chips import CHIPS, Chip
+
+
+@dataclass(frozen=True)
+class Consumer:
+    name: str
+    title: str
+
+
+CONSUMERS = {
+    consumer.name: consumer
+    for consumer in (
+        Consumer("hccl", "HCCL alone"),
+        Consumer("mindspore", "MindSpore started by hand, one process per rank"),
+        Consumer("msrun", "MindSpore started by msrun"),
+        Consumer("serving", "MindSpore Serving"),
+        Consumer("mindie", "MindIE Service"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Invariant: `chip` is a name in CHIPS, `consumer` one in CONSUMERS; other names raise KeyError where they are used."""
+
+    chip: str = "auto"
+    consumer: str = "hccl"
+
+    @property
+    def hardware(self) -> Chip:
+        return CHIPS[self.chip]

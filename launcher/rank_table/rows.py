@@ -1,0 +1,204 @@
+"""A table of any format as rows that rules can run over, whatever is wrong with it.
+
+A value of the wrong type is None here (its shape is reported elsewhere), so one fault never hides another, and no rule
+has to ask for types.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from typing import Any, NamedTuple
+
+from launcher.core.records import Options
+from launcher.rank_table.chips import CHIPS, Chip
+from launcher.rank_table.formats import Format
+from launcher.rank_table.ip import family_of, packed_address
+from launcher.rank_table.places import Pointer
+
+_LARGEST = 0xFFFFFFFF  # HCCL keeps these numbers in 32 bits
+_LARGEST_LENGTH = 10  # digits of it
+_LARGEST_SIGNED = 0x7FFFFFFF
+_BLANKS = " \t\n\v\f\r"
+# HCCL reads numbers with C++'s stoull: blanks and a plus before them are skipped, whatever follows them is ignored.
+_LENIENT = re.compile(r"[ \t\n\v\f\r]*\+?0*([0-9]{1,11})")
+_NO_WORDS: Mapping[str, str] = {}
+
+
+def read_decimal(text: Any) -> int | None:
+    """The number that HCCL reads from the string `text`; None where it reads none, or where `text` is no string.
+
+    >>> read_decimal("7"), read_decimal(" +7x"), read_decimal("-7"), read_decimal(""), read_decimal(7)
+    (7, 7, None, None, None)
+    """
+    if not isinstance(text, str):
+        return None
+    if text.isdecimal() and text.isascii() and len(text) < _LARGEST_LENGTH:
+        return int(text)
+    match = _LENIENT.match(text)
+    number = int(match.group(1)) if match else _LARGEST + 1
+    return number if number <= _LARGEST else None
+
+
+def read_signed(text: str | None) -> int | None:
+    """The number that HCCL reads from `text` where a minus is allowed, in 32 bits; None where it reads none.
+
+    >>> read_signed("7"), read_signed("-1"), read_signed("--1"), read_signed("")
+    (7, -1, None, None)
+    """
+    bare = "" if text is None else text.lstrip(_BLANKS)
+    if not bare.startswith("-"):
+        number = read_decimal(bare)
+    else:
+        magnitude = read_decimal(bare[1:]) if bare[1:2].isdigit() else None
+        number = None if magnitude is None else -magnitude
+    return number if number is not None and abs(number) <= _LARGEST_SIGNED else None
+
+
+class DeviceRow(NamedTuple):
+    """What a table says about one device."""
+
+    server: int  # index into Table.servers
+    pointer: Pointer  # of its object in the document
+    fields: dict[str, Any]  # of that object
+    device_id: int | None
+    global_rank: int | None
+    addresses: tuple[str, ...]  # of device_ip, split at commas; empty where it is unset
+    words: Mapping[str, str] = _NO_WORDS  # how this format calls device_ip and the like, where it does otherwise
+    rank_pointer: Pointer | None = None  # of the object that holds the rank, where that is another one
+
+    def word(self, key: str) -> str:
+        """The key as this format writes it."""
+        return self.words.get(key, key)
+
+    def at(self, key: str | None = None) -> Pointer:
+        """The pointer to one of its values, or to the object itself."""
+        if key is None:
+            return self.pointer
+        holder = self.rank_pointer if key == "rank_id" and self.rank_pointer is not None else self.pointer
+        return (*holder, self.word(key))
+
+    def written(self, key: str) -> Any:
+        """The value of one of the object's own keys, None where it is missing."""
+        return self.fields.get(self.word(key))
+
+
+class ServerRow(NamedTuple):
+    """What a table says about one server. Formats that name no servers, or name one several times, are put together."""
+
+    number: int  # its index in Table.servers
+    pointer: Pointer  # of its object, or of the first one that names it
+    fields: dict[str, Any]
+    server_id: str | None
+    host_ip: str | None
+    devices: tuple[DeviceRow, ...]
+    words: Mapping[str, str] = _NO_WORDS
+
+    def word(self, key: str) -> str:
+        return self.words.get(key, key)
+
+    def at(self, key: str | None = None) -> Pointer:
+        return self.pointer if key is None else (*self.pointer, self.word(key))
+
+
+class PodRow(NamedTuple):
+    """What a v1.2 table says about one super pod."""
+
+    pointer: Pointer
+    super_pod_id: str | None
+    members: tuple[tuple[Pointer, str | None], ...]  # of each entry: its pointer and its server_id
+
+    def at(self, key: str) -> Pointer:
+        return (*self.pointer, key)
+
+
+@dataclass(frozen=True)
+class Table:
+    """All rows, in file order."""
+
+    format: Format
+    fields: dict[str, Any]
+    servers: tuple[ServerRow, ...]
+    chip: Chip = CHIPS["auto"]
+    consumer: str = "hccl"
+    options: Options = field(default=())  # of the cluster
+    pods: tuple[PodRow, ...] = ()  # empty where the table names no super pods
+    keys: frozenset[str] = frozenset()  # every key that any object of the document has
+
+    @cached_property
+    def devices(self) -> tuple[DeviceRow, ...]:
+        return tuple(chain.from_iterable(server.devices for server in self.servers))
+
+    @cached_property
+    def ranks_are_sound(self) -> bool:
+        """Whether the ranks are exactly 0 .. n-1, so that questions of order make sense."""
+        ranks = {device.global_rank for device in self.devices}
+        return len(ranks) == len(self.devices) and ranks == set(range(len(ranks)))
+
+    @cached_property
+    def packed_addresses(self) -> dict[str, bytes | None]:
+        """Every address of a device, and its bytes; None where it is no address."""
+        return {address: packed_address(address) for device in self.devices for address in device.addresses}
+
+    @cached_property
+    def address_families(self) -> dict[str, int | None]:
+        """Every address of a device, and what it is: 4, 6, or None where it is none."""
+        return {address: family_of(packed) for address, packed in self.packed_addresses.items()}
+
+    @cached_property
+    def uses_host_nics(self) -> bool:
+        """HCCL talks over the servers' own addresses when rank 0 has a host_ip and no device_ip."""
+        first = next((device for device in self.devices if device.global_rank == 0), None)
+        return first is not None and not first.addresses and bool(self.servers[first.server].host_ip)
+
+    @cached_property
+    def pod_of_server(self) -> dict[str, PodRow]:
+        """The super pod of each server_id. HCCL takes the last one where several name it."""
+        return {server_id: pod for pod in self.pods for _, server_id in pod.members if server_id is not None}
+
+    @cached_property
+    def servers_by_rank(self) -> list[tuple[ServerRow, list[int]]]:
+        """Servers with their ranks, ascending, the server of rank 0 first. Only for sound ranks."""
+        pairs = [(server, sorted(_ranks(server))) for server in self.servers if server.devices]
+        return sorted(pairs, key=lambda pair: pair[1])
+
+    @cached_property
+    def address_counts(self) -> Counter[int]:
+        """How many devices have how many addresses."""
+        return Counter(len(device.addresses) for device in self.devices)
+
+
+def text_at(fields: Mapping[str, Any], key: str) -> str | None:
+    """The string under `key`; None where it is missing or no string."""
+    value = fields.get(key)
+    return value if isinstance(value, str) else None
+
+
+def integer_at(fields: Mapping[str, Any], key: str) -> int | None:
+    """The integer under `key`; None where it is missing or none. True and false are none."""
+    value = fields.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def options_at(fields: Mapping[str, Any], keys: frozenset[str]) -> Options:
+    """Those of `keys` that are set to a string, sorted, for the records."""
+    return tuple(
+        sorted((key, value) for key in fields.keys() & keys if isinstance(value := fields[key], str) and value)
+    )
+
+
+def split_addresses(device_ip: Any) -> tuple[str, ...]:
+    """As HCCL splits: at commas, and a comma at the end is forgiven. Empty where `device_ip` is empty or no string."""
+    if not device_ip or not isinstance(device_ip, str):
+        return ()
+    if "," not in device_ip:
+        return (device_ip,)
+    return tuple(device_ip.removesuffix(",").split(","))
+
+
+def _ranks(server: ServerRow) -> list[int]:
+    return [device.global_rank for device in server.devices if device.global_rank is not None]

@@ -1,0 +1,165 @@
+"""The shape of a table's objects: which keys there must be, and of which type. Imported only when a table is read.
+
+Strict, as HCCL is: where it asks for a string, a number is refused. What the strings say is left to the rules.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from launcher.rank_table.catalogue import Finding, Found
+from launcher.rank_table.places import Pointer
+
+# Faults of shape that are reported one by one: a list of a million numbers is one mistake, not a million.
+AT_MOST = 1000
+
+Fields = dict[str, Any]
+_Signature = tuple[type["Shape"], tuple[str, ...]] | tuple[type["Shape"], tuple[str, ...], tuple[type, ...]]
+
+
+class Shape(BaseModel):
+    """The scalars of one kind of object. Lists are declared as `list[Any]`; `Shapes.entries` looks into them.
+
+    Only the types of values may matter, never the values: objects with equal keys and types are checked once.
+    A key that some reader knows is declared, as `Any` where nobody minds its type; all others are reported as unknown.
+    """
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class Shapes:
+    """Collects what is wrong with the shapes of a document's objects, at most `at_most` faults and one per unknown key."""
+
+    def __init__(self, at_most: int = AT_MOST) -> None:
+        self._at_most = at_most
+        self._known: dict[_Signature, tuple[list[tuple[str, tuple[str | int, ...]]], list[str]]] = {}
+        self._faults: list[Found] = []
+        self.full = False  # so much is wrong that the rest is not looked at
+        self.keys: set[str] = set()  # every key of every object that was checked
+        self._unknown: dict[tuple[type[Shape], str], tuple[Pointer, int]] = {}
+
+    def check(self, shape: type[Shape], pointer: Pointer, fields: Fields) -> None:
+        """Note what `fields`, the object at `pointer`, has too little or too much of."""
+        signature: _Signature
+        try:
+            "".join(fields.values())  # the cheapest way to learn that all values are strings, as they nearly always are
+            signature = (shape, tuple(fields))
+        except TypeError:
+            signature = (shape, tuple(fields), tuple(map(type, fields.values())))
+        known = self._known.get(signature)
+        if known is None:
+            known = self._known[signature] = _shape_faults(shape, fields)
+            self.keys.update(fields)
+        if known[0] or known[1]:
+            self._note(shape, pointer, fields, *known)
+
+    def entries(self, pointer: Pointer, fields: Fields, key: str) -> Iterator[tuple[Pointer, Fields]]:
+        """The objects in the list `key` of the object at `pointer`, each with its own pointer, until too much is wrong.
+
+        Empty lists and entries that are no objects are noted and left out; a list that is missing or none is noted by
+        `check`.
+        """
+        value = fields.get(key)
+        if not isinstance(value, list):
+            return
+        if not value:
+            self.note("RT206", Finding((*pointer, key), f"{key} is empty", "a table names at least one of each"))
+        for index, entry in enumerate(value):
+            if self.full:
+                return
+            if isinstance(entry, dict):
+                yield (*pointer, key, index), entry
+            else:
+                message = f"an entry of {key} must be an object, not {shown(entry)}"
+                self.note("RT205", Finding((*pointer, key, index), message))
+
+    def note(self, code: str, finding: Finding) -> None:
+        if len(self._faults) < self._at_most:
+            self._faults.append((code, finding))
+        else:
+            self.full = True
+
+    def findings(self) -> Iterator[Found]:
+        """Everything noted; when there was more than `at_most`, the last fault says so."""
+        if self.full:
+            code, last = self._faults[-1]
+            self._faults[-1] = (
+                code,
+                replace(last, message=f"{last.message} (and more like it; the rest is not checked)"),
+            )
+        yield from self._faults
+        for (shape, key), (pointer, uses) in self._unknown.items():
+            more = f" (and {uses - 1} more like it)" if uses > 1 else ""
+            message = f'key "{key[:40]}" is not known{more}'
+            yield "RT401", Finding((*pointer, key), message, _similar(key, shape), at_key=True)
+
+    def _note(
+        self,
+        shape: type[Shape],
+        pointer: Pointer,
+        fields: Fields,
+        faults: list[tuple[str, tuple[str | int, ...]]],
+        unknown: list[str],
+    ) -> None:
+        for kind, where in faults:
+            self.note(*_finding(shape, pointer, fields, kind, str(where[0])))
+        for key in unknown[: self._at_most]:
+            first, uses = self._unknown.get((shape, key), (pointer, 0))
+            self._unknown[shape, key] = first, uses + 1
+
+
+def _shape_faults(shape: type[Shape], fields: Fields) -> tuple[list[tuple[str, tuple[str | int, ...]]], list[str]]:
+    unknown = [key for key in fields if key not in shape.model_fields]
+    try:
+        shape.model_validate(fields)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=False, include_input=False)
+        return [(detail["type"], detail["loc"]) for detail in details], unknown
+    return [], unknown
+
+
+def _finding(shape: type[Shape], pointer: Pointer, fields: Fields, kind: str, name: str) -> Found:
+    if kind == "missing":
+        example = shape.model_fields[name].description or '"..."'
+        return "RT204", Finding(pointer, f"{name} is missing here", f'add "{name}": {example}')
+    wanted = {"string_type": "a string", "int_type": "an integer", "list_type": "a list"}.get(kind, "an object")
+    message = f"{name} must be {wanted}, not {shown(fields[name])}"
+    rewrite = _retyped(kind, fields[name])
+    hint = None if rewrite is None else f"write {rewrite}: {_WHY[kind]}"
+    return "RT205", Finding((*pointer, name), message, hint or f"write {wanted}", rewrite=rewrite)
+
+
+_WHY = {
+    "string_type": "HCCL reads numbers from strings only in this format",
+    "int_type": "HCCL reads numbers without quotes in this format",
+}
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it, shortened."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _retyped(kind: str, value: Any) -> str | None:
+    """The same value as JSON of the wanted type: numbers need only quotes, or none. None where it cannot be said."""
+    if kind == "string_type" and isinstance(value, int | float) and not isinstance(value, bool):
+        return f'"{json.dumps(value)}"'
+    if kind == "int_type" and isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 10:
+        return str(int(value))
+    return None
+
+
+def _similar(key: str, shape: type[Shape]) -> str:
+    near = difflib.get_close_matches(key[:64], sorted(shape.model_fields), n=1, cutoff=0.6)
+    return f'did you mean "{near[0]}"?' if near else "remove it, or keep it knowing that HCCL ignores it"

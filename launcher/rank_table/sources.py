@@ -1,0 +1,59 @@
+"""Texts that are no JSON but name the hosts of a cluster: telling them apart, and reading them."""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+from launcher.core.errors import TlaunchError, UsageError
+from launcher.core.records import Cluster
+from launcher.rank_table.hostfiles import parse_hostfile, parse_rankfile
+from launcher.rank_table.nodelist import parse_nodelist
+
+LARGEST_TEXT_BYTES = 16 * 1024 * 1024  # a rankfile of 131,072 ranks has 5 MB
+
+_STARTS_JSON = ("{", "[", '"')
+_RANK_LINE = re.compile(r"\s*rank\s*[0-9]+\s*=", re.IGNORECASE)
+
+
+def recognise_plain(data: bytes) -> str | None:
+    """What the text is: "hostfile", "rankfile" or "nodelist"; None where it may be meant as JSON, or is no text.
+
+    One line of several hosts, or of brackets, is a node list; a name alone is a hostfile.
+    """
+    text = _text(data)
+    lines = [] if text is None else [line for raw in text.split("\n") if (line := raw.partition("#")[0].strip())]
+    if text is None or not lines or text.lstrip().startswith(_STARTS_JSON) or "\0" in text:
+        return None
+    if _RANK_LINE.match(lines[0]):
+        return "rankfile"
+    return "nodelist" if re.search(r"[,\[]", lines[0]) and not lines[0].startswith("[") else "hostfile"
+
+
+def read_plain(data: bytes, kind: str, name: str, devices: int | None = None) -> tuple[Cluster, tuple[str, ...]]:
+    """The cluster that a text of this `kind` names, and what has to be said about it. `name` is what people call it.
+
+    Raises:
+        TlaunchError: a line that is not understood, or a text that is too large or not UTF-8.
+        UsageError: `devices` is given for a text that has the counts itself.
+    """
+    text = _text(data)
+    if text is None:
+        raise TlaunchError(f"{name} is no UTF-8 text of at most {LARGEST_TEXT_BYTES >> 20} MiB", hint="check the file")
+    if kind == "rankfile":
+        if devices is not None:
+            raise UsageError(f"--devices {devices}: a rankfile places every rank itself", hint="leave it out")
+        return parse_rankfile(text, name)
+    if kind == "hostfile":
+        return parse_hostfile(text, name, devices), ()
+    notes = () if devices else ("a node list has no counts: one device per host; --devices N gives each N",)
+    return parse_nodelist(text, name, devices or 1), notes
+
+
+def _text(data: bytes) -> str | None:
+    if len(data) > LARGEST_TEXT_BYTES:
+        return None
+    try:
+        return data.removeprefix(codecs.BOM_UTF8).decode()
+    except UnicodeDecodeError:
+        return None

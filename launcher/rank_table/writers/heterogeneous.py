@@ -1,0 +1,71 @@
+"""v1.1: nodes whose ranks are devices or processes on the host itself."""
+
+from __future__ import annotations
+
+import hashlib
+
+from launcher.core.records import HOST_RANK, Cluster, Device, Options, Server
+from launcher.rank_table.writers.concise import write_v1_2
+from launcher.rank_table.writers.text import block, listing, member, one_line, picked, present
+
+RANK_OPTIONS = ("device_port", "bind_device_id")
+TABLE_OPTIONS = ("collective_id", "mode", "heterog_sub_version", "master_ip", "master_port")
+SUPER_POD_VERSION = "1.2"  # of heterog_sub_version: the only one there is
+NO_SUPER_DEVICE = "-1"
+AUTOMATIC_PORT = "0"
+
+
+def completed_v1_1(cluster: Cluster) -> Cluster:
+    """The cluster with what v1.1 demands and other formats have not: a collective_id, and the version of the ranks' keys.
+
+    The collective_id follows from the content, so that every node makes the same one.
+    """
+    options = dict(cluster.options)
+    if "collective_id" not in options:
+        digest = hashlib.sha256(write_v1_2(cluster).encode("utf-8", errors="surrogatepass")).hexdigest()
+        options["collective_id"] = f"tlaunch-{digest[:16]}"
+    if _names_super_devices(cluster):
+        options["heterog_sub_version"] = SUPER_POD_VERSION
+    return Cluster(cluster.servers, cluster.source, _sorted(options))
+
+
+def write_v1_1(cluster: Cluster) -> str:
+    complete = "heterog_sub_version" in dict(cluster.options)
+    nodes = listing((_node(server, complete=complete) for server in cluster.servers), 2)
+    members = [
+        member("version", "1.1"),
+        *present(picked(cluster.options, TABLE_OPTIONS)),
+        f'"node_list": {nodes}',
+        member("status", "completed"),
+    ]
+    return f"{block(members, 0)}\n"
+
+
+def _names_super_devices(cluster: Cluster) -> bool:
+    devices = [device for server in cluster.servers for device in server.devices]
+    return any(device.super_device_id is not None or picked(device.options, ["bind_device_id"]) for device in devices)
+
+
+def _node(server: Server, *, complete: bool) -> str:
+    ranks = listing((_rank(device, complete=complete) for device in server.devices), 6)
+    return block([member("node_addr", server.server_id), f'"ranks": {ranks}'], 4)
+
+
+def _rank(device: Device, *, complete: bool) -> str:
+    """With heterog_sub_version every key has to be there, also where it says nothing."""
+    options = picked(device.options, RANK_OPTIONS)
+    super_device_id = device.super_device_id or (NO_SUPER_DEVICE if complete else None)
+    return one_line(
+        {
+            "rank_id": str(device.global_rank),
+            "device_id": str(device.device_id),
+            "rank_ip": device.device_ip or ("" if complete else None),
+            "port": options.get("device_port") or (AUTOMATIC_PORT if complete else None),
+            "sdid": super_device_id,
+            "bind_device_id": options.get("bind_device_id") if device.device_id == HOST_RANK else None,
+        }
+    )
+
+
+def _sorted(options: dict[str, str]) -> Options:
+    return tuple(sorted(options.items()))

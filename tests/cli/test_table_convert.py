@@ -1,0 +1,157 @@
+"""`tlaunch table convert` as a person types it."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+from click.testing import CliRunner
+
+from launcher.cli.table.convert import convert
+from launcher.core.errors import RefusedTableError, TlaunchError, UnreadableError, UsageError
+
+
+def table_convert(*arguments, stdin=None):
+    result = CliRunner().invoke(convert, [str(argument) for argument in arguments], input=stdin, standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def table(sample_tables):
+    return sample_tables / "rank_table_16pcs.json"
+
+
+def test_stdout_is_the_result_alone(table):
+    """The new text is on standard output, notes on standard error."""
+    result = table_convert(table, "--to", "hostfile")
+    assert [line.split()[1] for line in result.stdout.splitlines()] == ["slots=8", "slots=8"]
+    assert result.stderr.startswith("note: left behind, since a hostfile names only hosts and slots: ")
+    assert result.return_value == 0
+
+
+def test_the_same_format_gives_the_canonical_text(table):
+    """A table in canonical form is written as it is."""
+    assert table_convert(table, "--to", "1.0").stdout == table.read_text()
+
+
+def test_output_is_written_and_not_replaced(table, tmp_path):
+    """The file is readable for owner and group; another run needs --force, and is told before anything is read."""
+    output = tmp_path / "hosts"
+    assert table_convert(table, "--to", "hostfile", "--output", output).stdout == ""
+    assert stat.S_IMODE(output.stat().st_mode) == 0o640
+    with pytest.raises(UsageError, match="exists already"):
+        table_convert(tmp_path / "missing.json", "--to", "hostfile", "--output", output)
+    result = table_convert(table, "--to", "nodelist", "--output", output, "--force")
+    assert f"wrote {output}: nodelist, 2 servers, 16 devices" in result.stderr
+    assert output.read_text().endswith("\n")
+    with pytest.raises(UsageError, match="is no regular file"):
+        table_convert(table, "--to", "hostfile", "--output", tmp_path, "--force")
+
+
+def test_there_and_back_through_files(table, tmp_path):
+    """A rankfile made of a table makes the table again, but for what it has no place for, and says what is missing."""
+    ranks = tmp_path / "ranks"
+    table_convert(table, "--to", "rankfile", "--output", ranks)
+    result = table_convert(ranks, "--to", "v1.0")
+    assert f"note: {ranks} is read as a rankfile; --from says otherwise" in result.stderr
+    assert "HCCL would refuse the result: RT333 (16 times)" in result.stderr
+    again, before = json.loads(result.stdout), json.loads(table.read_text())
+    for server in before["server_list"]:
+        server.pop("host_nic_ip", None)
+        for device in server["device"]:
+            device.pop("device_ip")
+    assert again == before
+    # What has no addresses is no table for HCCL, and can still be converted.
+    bare = tmp_path / "bare.json"
+    bare.write_text(result.stdout)
+    back = table_convert(bare, "--to", "rankfile")
+    assert back.stdout == ranks.read_text()
+    assert f"note: {bare}: 16 of the warnings that `tlaunch validate` shows: RT333\n" in back.stderr
+
+
+def test_a_name_that_hccl_refuses_is_noted(table, tmp_path):
+    """A table has to be called .json; a hostfile has not."""
+    result = table_convert(table, "--to", "v1.2", "--output", tmp_path / "table.txt")
+    assert "HCCL would refuse the result: RT406" in result.stderr
+    assert "RT406" not in table_convert(table, "--to", "hostfile", "--output", tmp_path / "hosts.txt").stderr
+
+
+def test_stdin_is_read_and_recognised():
+    """The output of `scontrol show hostnames` needs no --from; devices are given."""
+    result = table_convert("-", "--devices", 2, "--to", "rankfile", stdin="node1\nnode2\n")
+    assert result.stdout.splitlines()[3] == "rank 3=node2 slot=1"
+
+
+def test_a_node_list_without_counts_is_noted():
+    """One device per host is an assumption, and said."""
+    result = table_convert("-", "--to", "hostfile", stdin="node[1-2]\n")
+    assert result.stdout == "node1 slots=1\nnode2 slots=1\n"
+    assert "one device per host; --devices N gives each N" in result.stderr
+
+
+def test_from_decides_what_a_text_is(tmp_path):
+    """A name alone could be both: --from makes it a node list."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("node1\nnode1\n")
+    assert table_convert(hosts, "--to", "hostfile").stdout == "node1 slots=2\n"
+    with pytest.raises(TlaunchError, match="hosts:2: 'node1' is listed twice, first on line 1"):
+        table_convert(hosts, "--from", "nodelist", "--to", "hostfile")
+
+
+def test_a_faulty_table_shows_its_problems(tmp_path):
+    """Each with its line, on standard error; the exit code is that of `validate`."""
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"version": "1.0",}')
+    result = table_convert(broken, "--to", "v1.2")
+    assert result.return_value == 1
+    assert result.stdout == ""
+    assert f"{broken}:1:18: error[RT103]" in result.stderr
+
+
+def test_what_cannot_be_expressed_is_refused(table):
+    """The file is named, the target, and the reason; nothing is written."""
+    with pytest.raises(RefusedTableError, match=r"rank_table_16pcs\.json: error: v2\.0 cannot express this"):
+        table_convert(table, "--to", "v2.0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--to", "v9"), "'v9' is no format that tables are converted from or to"),
+        (("--to", "v1.0", "--from", "v1.2"), "was given as v1.2, and is v1.0"),
+        (("--to", "v1.0", "--from", "nonsense"), "'nonsense' is no format"),
+        (("--to", "v1.0", "--devices", "2"), "a table lists its devices itself"),
+        (("--to", "v1.0", "--drop", "colour"), "--drop colour"),
+    ],
+)
+def test_wrong_usage_is_refused(table, arguments, message):
+    """Each says what cannot be meant."""
+    with pytest.raises(UsageError) as caught:
+        table_convert(table, *arguments)
+    assert message in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_missing_file_is_unreadable(tmp_path):
+    """It is an error of its own kind, with exit code 2."""
+    with pytest.raises(UnreadableError, match="does not exist"):
+        table_convert(tmp_path / "none.json", "--to", "v1.0")
+
+
+def test_the_entry_point_owns_the_exit_codes(launcher, sample_tables):
+    """As a process: 0 with the text, 3 with the refusal at the file's name, 2 for a missing file."""
+    table = sample_tables / "rank_table_2pcs.json"
+    done = launcher.run("table", "convert", table, "--to", "nodelist")
+    assert (done.returncode, done.stdout) == (0, "10.0.40.11\n")
+    refused = launcher.run("table", "convert", table, "--to", "v2.0")
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert refused.stderr.startswith(f"{table}: error: v2.0 cannot express this: ")
+    assert launcher.run("table", "convert", "none.json", "--to", "v1.0").returncode == 2
+
+
+def test_help_has_an_example():
+    """Each command shows how it is used."""
+    assert "tlaunch table convert rank_table.json --to v1.2" in table_convert("--help").stdout

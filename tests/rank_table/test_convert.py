@@ -1,0 +1,350 @@
+"""From one format to another and back, and what is refused on the way."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from launcher.core.errors import RefusedTableError, UsageError
+from launcher.core.records import HOST_RANK, Cluster, Device, Server
+from launcher.rank_table import Profile, parse_rank_table
+from launcher.rank_table.convert import convert_cluster, held_keys, target_named, without
+from launcher.rank_table.sources import read_plain
+from launcher.rank_table.targets import NEVER_READ, SUPER_POD, TARGETS
+from launcher.rank_table.writers import a5
+
+ADDED = ("collective_id", "heterog_sub_version")  # what v1.1 demands, and other formats have not
+
+
+def servers(*sizes, names="abcdef"):
+    """A cluster whose ranks and devices are counted from host to host."""
+    made, first = [], 0
+    for name, size in zip(names, sizes, strict=False):
+        made.append(Server(name, tuple(Device(index, first + index) for index in range(size))))
+        first += size
+    return Cluster(tuple(made))
+
+
+def one_device(server_id="a", **more):
+    return Cluster((Server(server_id, (Device(0, 0, **more),)),))
+
+
+def refusal(cluster, target, drop=()):
+    with pytest.raises(RefusedTableError) as caught:
+        convert_cluster(cluster, target, drop)
+    assert caught.value.hint
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "cluster", "reason"),
+    [
+        ("v1.0", Cluster((Server("a", (Device(HOST_RANK, 0),)),)), "rank 0 run on the host itself"),
+        ("v1.2", Cluster((Server("a", (Device(HOST_RANK, 0),)),)), "which only v1.1 has"),
+        ("rankfile", Cluster((Server("a", (Device(HOST_RANK, 0),)),)), "which only v1.1 has"),
+        ("legacy-cloud", Cluster((Server("a", (Device(-1, 0), Device(-1, 1))),)), "ranks 0, 1 run on the host itself"),
+        ("v1.0", Cluster((Server("a", (Device(3, 0), Device(3, 1))),)), "device 3 of 'a' has two ranks"),
+        ("v1.1", servers(1, 1, names=["1.2.3.4", "fe80::1"]), "the servers have addresses of IPv4 and of IPv6"),
+        (
+            "v1.1",
+            Cluster((Server("1.2.3.4", (Device(0, 0),)), Server("1.2.3.5", (Device(0, 1, "fe80::1"),)))),
+            "the ranks have addresses of IPv4 and of IPv6",
+        ),
+        ("v1.1", one_device("node_0"), "node_addr is an IP address, and server_id 'node_0' is none"),
+        ("v1.0", Cluster((Server("a", (Device(0, 0),), super_pod_id="p"),)), "super pods are only in v1.2"),
+        ("legacy-lab", one_device(super_device_id="3"), "no place for super_device_id"),
+        ("v1.1", Cluster((Server("1.2.3.4", (Device(0, 0),), host_ip="1.2.3.4"),)), "no place for host_ip"),
+        ("legacy-lab", one_device(options=(("device_port", "16666"),)), "no place for device_port"),
+        ("v2.0", one_device(), "rank 0: it has no local_id and no level_list"),
+        ("v2.0", one_device(device_ip="1.2.3.4"), "no place for device_ip"),
+        ("v1.0", one_device(options=(("level_list", "[]"), ("local_id", "0"))), "no place for local_id"),
+        ("legacy-cloud", servers(1, 1, names="ba"), "device 0 of 'a' would become rank 0, and is rank 1"),
+        ("legacy-cloud", Cluster((Server("a", (Device(1, 0), Device(0, 1))),)), "device 0 of 'a' would become rank 0"),
+        ("legacy-cloud", Cluster((Server("a", (Device(8, 0),)),)), "devices are 0 to 7, and there is device_id 8"),
+        ("legacy-lab", Cluster((Server("a", (Device(31, 0),)),)), "devices are 0 to 7, and there is device_id 31"),
+        ("legacy-lab", servers(2, 1), "'a' has 2, 'b' has 1"),
+        ("legacy-lab", servers(3, 3), "1, 2, 4 or 8 devices, and 'a' has 3"),
+        ("v1.1", one_device("1.2.3.4", device_ip="1.1.1.1,1.1.1.2"), "rank 0 has '1.1.1.1,1.1.1.2'"),
+        ("legacy-cloud", one_device(device_ip="1.1.1.1,1.1.1.2"), "a device has one address"),
+        ("nodelist", servers(2, 1), "'a' has 2, 'b' has 1"),
+        ("hostfile", Cluster((Server("a", (Device(1, 0),)),)), "rank 0, device 1 of 'a' would become device 0"),
+        ("hostfile", servers(1, 1, names=["a b", "c"]), "'a b' cannot be the name of a host"),
+        ("hostfile", servers(1, names=["10.*.*.*"]), "cannot be the name of a host"),
+        ("hostfile", servers(1, names=["a:1"]), "'a:1' cannot be the name of a host"),
+        (
+            "hostfile",
+            Cluster((Server("a", (Device(0, 1),)), Server("b", (Device(0, 0),)))),
+            "rank 1, device 0 of 'a' would become rank 0",
+        ),
+        (
+            "v1.2",
+            Cluster((Server("a", (Device(0, 0),), super_pod_id="p"), Server("b", (Device(0, 1),)))),
+            "1 of 2 servers are in no super pod: 'b'",
+        ),
+    ],
+)  # fmt: skip
+def test_what_would_change_for_the_ranks_is_refused(target, cluster, reason):
+    """The message names the target, the reason and the numbers; there is always a hint."""
+    text = refusal(cluster, target)
+    assert f"error: {target} cannot express this: " in text
+    assert reason in text
+
+
+def test_all_reasons_are_told_at_once():
+    """One try shows everything that has to change."""
+    cluster = Cluster((Server("a", (Device(9, 0), Device(HOST_RANK, 1, options=(("bind_device_id", "9"),)))),))
+    text = refusal(cluster, "legacy-lab")
+    assert text.count("cannot express this") == 3
+    assert "--drop bind_device_id leaves it out" in text
+
+
+def test_what_is_dropped_is_left_out():
+    """With --drop the reason is gone, and nothing else."""
+    cluster = Cluster((Server("a", (Device(0, 0, "1.1.1.1", "5", (("host_port", "6"),)),), super_pod_id="p"),))
+    converted = convert_cluster(cluster, "v1.0", ["super_pod"])
+    assert converted.cluster == Cluster((Server("a", (Device(0, 0, "1.1.1.1", None, (("host_port", "6"),)),)),))
+    assert "host_port" not in convert_cluster(cluster, "v1.2", ["host_port"]).text
+    assert convert_cluster(cluster, "legacy-lab", ["super_pod", "host_port", "device_ip"]).left_behind == ()
+
+
+def test_a_misspelt_drop_is_refused():
+    """What no format knows cannot be left out; what the table does not have, can."""
+    with pytest.raises(UsageError, match="--drop super_pot") as caught:
+        convert_cluster(one_device(), "v1.0", ["super_pot"])
+    assert caught.value.hint == "did you mean super_pod?"
+    assert convert_cluster(one_device(), "v1.0", ["level_list"]).cluster == one_device()
+
+
+def test_what_nobody_reads_is_left_behind_with_a_note():
+    """HCCL would ignore it: no reason to refuse, but to say so."""
+    cluster = Cluster((Server("a", (Device(0, 0),), "reserve", options=(("container_ip", "1.2.3.4"),)),))
+    converted = convert_cluster(cluster, "legacy-lab")
+    assert converted.left_behind == ("host_nic_ip", "container_ip")
+    assert "host_nic_ip, container_ip" in converted.notes[0]
+
+
+def test_a_hostfile_leaves_addresses_in_the_table():
+    """It names hosts and slots alone; the note says what stays behind and where it is kept."""
+    converted = convert_cluster(one_device(device_ip="1.1.1.1"), "hostfile")
+    assert converted.left_behind == ("device_ip",)
+    assert "keep the table" in converted.notes[0]
+
+
+@pytest.mark.parametrize(("name", "expected"), [("1.0", "v1.0"), ("v2.0", "v2.0"), ("rankfile", "rankfile")])
+def test_versions_are_named_with_or_without_v(name, expected):
+    """Both are written in documents."""
+    assert target_named(name) == expected
+
+
+def test_an_unknown_target_is_refused():
+    """The hint has the nearest name and all the others."""
+    with pytest.raises(UsageError) as caught:
+        target_named("hostfle")
+    assert caught.value.hint.startswith("did you mean hostfile? known are v1.0, ")
+
+
+names = st.sampled_from(["10.0.0.1", "10.0.0.10", "10.0.0.2", "fe80::1", "node-01", "node-2", "é", "h", "n[1]"])
+ports = st.integers(1, 65535).map(str)
+
+
+def _options(draw, **choices):
+    """Some of the keys, each with a value drawn for it."""
+    keys = draw(st.sets(st.sampled_from(sorted(choices)))) if draw(st.booleans()) else ()
+    return tuple((key, draw(choices[key])) for key in sorted(keys))
+
+
+def _address(number, rank):
+    return f"192.{number}.{rank // 250}.{rank % 250 + 1}"
+
+
+def _level_list(server_id, rank):
+    address = {"addr": f"{rank:032x}", "addr_type": "EID", "plane_id": "0", "ports": ["0/0"]}
+    level = {
+        "net_attr": "",
+        "net_instance_id": server_id,
+        "net_layer": 0,
+        "net_type": "TOPO_FILE_DESC",
+        "rank_addr_list": [address],
+    }
+    return json.dumps([level], sort_keys=True, separators=(",", ":"))
+
+
+def _device(draw, kind, place, server_id):
+    number, slot, rank, addressed = place
+    address = _address(number, rank) if addressed else None
+    if kind == "concise":
+        choices = dict.fromkeys(("device_port", "host_port", "device_vnic_port"), ports)
+        choices |= {"net_position": st.just("device"), "net_protocol": st.sampled_from(["rdma", "tcp"])}
+        return Device(slot, rank, address, options=_options(draw, **choices))
+    if kind == "super pods":
+        return Device(slot, rank, address, str(rank))
+    if kind == "a5":
+        options = {"level_list": _level_list(server_id, rank), "local_id": str(slot)}
+        options |= dict(_options(draw, device_port=ports, host_port=ports))
+        return Device(slot, rank, options=tuple(sorted(options.items())))
+    port = _options(draw, device_port=ports) if kind in ("heterogeneous", "bound") else ()
+    if kind == "heterogeneous" and draw(st.booleans()):
+        return Device(HOST_RANK, rank, address, options=port)
+    if kind == "bound" and draw(st.booleans()):
+        return Device(HOST_RANK, rank, address, options=(("bind_device_id", "0"), *port))
+    return Device(slot, rank, address, str(rank) if kind == "bound" else None, port)
+
+
+def _server(draw, kind, number, server_id, *, ranks, addressed):
+    slots = draw(st.permutations(range(8)))[: len(ranks)] if draw(st.booleans()) else range(len(ranks))
+    places = [(number, slot, rank, addressed) for slot, rank in zip(slots, sorted(ranks), strict=True)]
+    devices = tuple(_device(draw, kind, place, server_id) for place in places)
+    if kind == "super pods":
+        return Server(server_id, devices, super_pod_id=f"pod{number // 2}")
+    if kind != "concise":
+        return Server(server_id, devices)
+    nobody_reads = _options(
+        draw, container_ip=st.just("172.17.0.2"), pod_ip=st.just("172.17.0.3"), hardware_type=st.just("gpu")
+    )
+    host_ip = draw(st.sampled_from([None, None, f"10.9.0.{number}"]))
+    return Server(server_id, devices, draw(st.none() | st.just("reserve")), host_ip, options=nobody_reads)
+
+
+KINDS = ("plain", "plain", "concise", "super pods", "heterogeneous", "bound", "a5")
+
+
+@st.composite
+def clusters(draw):
+    """Clusters of every kind that some format can express: in and out of order, equal and unequal, with extras."""
+    kind = draw(st.sampled_from(KINDS))
+    sizes = draw(st.lists(st.sampled_from([1, 2, 2, 4]), min_size=1, max_size=3))
+    if draw(st.booleans()):
+        sizes = [sizes[0]] * len(sizes)
+    ids = draw(st.lists(names, min_size=len(sizes), max_size=len(sizes), unique=True))
+    if draw(st.booleans()):
+        ids = [f"10.0.0.{number}" for number in range(len(sizes))]
+    total = sum(sizes)
+    ranks = draw(st.permutations(range(total))) if draw(st.booleans()) else list(range(total))
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    addressed = draw(st.booleans())
+    options = _options(draw, mode=st.sampled_from(["tcp", "rdma"])) if kind == "heterogeneous" else ()
+    made = [
+        _server(draw, kind, number, ids[number], ranks=ranks[start : start + size], addressed=addressed)
+        for number, (start, size) in enumerate(zip(starts, sizes, strict=True))
+    ]
+    return Cluster(tuple(made), options=options)
+
+
+def converted_or_none(cluster, target):
+    try:
+        return convert_cluster(cluster, target)
+    except RefusedTableError:
+        return None
+
+
+def read(converted, target):
+    """The cluster that a reader finds in the text; Ascend's own rules as warnings, as the command has them."""
+    if TARGETS[target].is_table:
+        report = parse_rank_table(converted.text.encode(), Path("table.json"), Profile(chip="none"))
+        assert report.format is None or report.format.value == target
+        return report.cluster, report
+    devices = len(converted.cluster.servers[0].devices) if target == "nodelist" else None
+    return read_plain(converted.text.encode(), target, target, devices)[0], None
+
+
+COUNTED = Cluster(
+    tuple(
+        Server(
+            f"10.0.0.{number}",
+            (Device(0, 2 * number, f"192.0.0.{number}"), Device(1, 2 * number + 1, f"192.0.1.{number}")),
+        )
+        for number in (0, 1)
+    )
+)
+ON_HOST = Cluster((Server("10.0.0.1", (Device(0, 0), Device(HOST_RANK, 1), Device(HOST_RANK, 2))),))
+LAYERED = Cluster((Server("x", (Device(3, 0, options=(("level_list", _level_list("x", 0)), ("local_id", "3"))),)),))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_written_is_read_back(target):
+    """Of random clusters those that a format can express come back as they were; some are refused, some are not."""
+    seen = Counter()
+
+    @settings(max_examples=150, deadline=None)
+    @example(cluster=COUNTED)
+    @example(cluster=ON_HOST)
+    @example(cluster=LAYERED)
+    @given(cluster=clusters())
+    def check(cluster):
+        converted = converted_or_none(cluster, target)
+        if converted is None:
+            seen["refused"] += 1
+            return
+        again, report = read(converted, target)
+        assert again is not None, report.render()
+        assert again == converted.cluster
+        assert without(again, ADDED) == without(cluster, [*converted.left_behind, *ADDED])
+        assert convert_cluster(again, target).text == converted.text
+        seen["kept"] += 1
+
+    check()
+    assert seen["kept"]
+    assert seen["refused"]
+
+
+@pytest.mark.parametrize(("first", "second"), list(permutations(TARGETS, 2)))
+def test_there_and_back_is_the_same_cluster(first, second):
+    """For every pair of formats: the second refuses, or the way back gives the cluster, less what was left behind."""
+
+    @settings(max_examples=40, deadline=None)
+    @given(cluster=clusters())
+    def check(cluster):
+        start = converted_or_none(cluster, first)
+        there = None if start is None else converted_or_none(start.cluster, second)
+        if there is None:
+            return
+        middle, report = read(there, second)
+        assert middle is not None, report.render()
+        back, left = converted_or_none(middle, first), set(there.left_behind)
+        assert back is not None or left & TARGETS[first].keys  # only what was left behind can be missing
+        if back is not None:
+            end, _ = read(back, first)
+            assert without(end, [*left, *ADDED]) == without(start.cluster, [*left, *ADDED])
+
+    check()
+
+
+@pytest.mark.parametrize(("first", "second"), [pair for pair in permutations(TARGETS, 2) if "v2.0" not in pair])
+def test_a_counted_cluster_goes_everywhere(first, second):
+    """Addresses as names, ranks and devices counted from host to host: every pair of formats but v2.0 takes that."""
+    start = convert_cluster(COUNTED, first)
+    there = convert_cluster(read(start, first)[0], second)
+    end, _ = read(convert_cluster(read(there, second)[0], first), first)
+    gone = [*start.left_behind, *there.left_behind, *ADDED]
+    assert without(end, gone) == without(COUNTED, gone)
+
+
+@pytest.mark.parametrize("target", ["v1.0", "v1.2", "legacy-lab", "legacy-cloud", "rankfile"])
+def test_layers_of_the_network_can_be_dropped(target):
+    """A v2.0 table fits other formats without them; its servers keep the names of their first layer."""
+    converted = convert_cluster(LAYERED, target, ["level_list", "local_id"])
+    assert converted.cluster.servers == (Server("x", (Device(3, 0),)),)
+    assert converted.left_behind == ()
+
+
+def test_every_key_has_a_format():
+    """No key is known that no format has a place for: each could be kept somewhere."""
+    kept = set().union(*(target.keys for target in TARGETS.values()))
+    assert kept >= NEVER_READ
+    assert kept >= SUPER_POD
+    assert set(a5.RANK_OPTIONS) <= TARGETS["v2.0"].keys
+
+
+def test_held_keys_counts_what_a_cluster_has():
+    """Keys of the table, of servers and of devices, each with how often it occurs."""
+    device = Device(0, 0, "1.1.1.1", "2", (("host_port", "6"),))
+    server = Server("a", (device, Device(1, 1)), "reserve", "1.2.3.4", "p", (("pod_ip", "1.1.1.2"),))
+    expected = {"mode", "host_ip", "host_nic_ip", "super_pod_id", "pod_ip", "device_ip", "super_device_id", "host_port"}
+    held = held_keys(Cluster((server,), options=(("mode", "tcp"),)))
+    assert held == dict.fromkeys(expected, 1)

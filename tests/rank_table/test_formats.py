@@ -1,0 +1,130 @@
+"""Which format a document is in, and what is said about files that are no rank table."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.rank_table.catalogue import CATALOGUE
+from launcher.rank_table.formats import Format, recognise, what_to_do_with
+from launcher.rank_table.formats.readers import READERS
+
+SERVERS = [{"server_id": "10.0.0.1", "device": [{"device_id": "0", "rank_id": "0"}]}]
+WITHOUT_RANK = [{"server_id": "10.0.0.1", "device": [{"device_id": "0", "device_ip": "192.0.0.1"}]}]
+
+# Small documents of each format, nothing in them but what tells it.
+DOCUMENTS = {
+    "v1.0": ({"version": "1.0", "server_list": SERVERS}, Format.V1_0),
+    "v1.0 with host ranks' key": ({"version": "1.0", "node_list": []}, Format.V1_0),
+    "v1.1": ({"version": "1.1", "node_list": []}, Format.V1_1),
+    "v1.1 with servers": ({"version": "1.1", "server_list": SERVERS}, Format.V1_1),
+    "v1.2": ({"version": "1.2", "server_list": SERVERS, "super_pod_list": []}, Format.V1_2),
+    "v1.2 without super pods": ({"version": "1.2", "server_list": SERVERS}, Format.V1_2),
+    "v2.0": ({"version": "2.0", "rank_list": []}, Format.V2_0),
+    "v2.0 with servers": ({"version": "2.0", "server_list": SERVERS}, Format.V2_0),
+    "lab": ({"deploy_mode": "lab", "group_list": []}, Format.LAB),
+    "cloud": ({"group_count": "1", "group_list": []}, Format.CLOUD),
+    "cloud without a list": ({"group_count": "1"}, Format.CLOUD),
+    "no version, servers": ({"server_list": SERVERS}, Format.V1_0),
+    "no version, nodes": ({"node_list": []}, Format.V1_1),
+    "no version, ranks": ({"rank_list": []}, Format.V2_0),
+    "nothing": ({}, Format.V1_0),
+    "version as a number": ({"version": 1.0, "server_list": SERVERS}, Format.V1_0),
+    "version as a number, ranks": ({"version": 2.0, "rank_list": []}, Format.V2_0),
+    "global table": ({"version": "1.0", "server_group_list": []}, Format.GLOBAL_TABLE),
+    "several clusters": ({"version": "1.0", "server_list": SERVERS, "cluster_list": []}, Format.CROSS_CLUSTER),
+    "prefill": ({"version": "1.2", "prefill_device_list": []}, Format.DISAGGREGATED_PREFILL),
+    "decode": ({"version": "1.2", "decode_device_list": []}, Format.DISAGGREGATED_PREFILL),
+    "one device's links": ({"version": "1.0", "server_list": WITHOUT_RANK}, Format.LOCAL_RESOURCES),
+    "one device's links, v1.2": ({"version": "1.2", "server_list": WITHOUT_RANK}, Format.LOCAL_RESOURCES),
+    "root info": ({"version": "2.0", "topo_file_path": "topo.json", "rank_list": []}, Format.ROOT_INFO),
+    "request": ({"allocated_group_resource": []}, Format.RESOURCE_REQUEST),
+    "unknown version": ({"version": "1.9", "server_list": SERVERS}, None),
+    "a version with a blank": ({"version": "1.0 ", "server_list": SERVERS}, None),
+    "a list": ([], None),
+    "a string": ("1.0", None),
+    "null": (None, None),
+}
+RELATED = sorted((form for form in Format if not form.is_rank_table), key=lambda form: form.value)
+
+
+@pytest.mark.parametrize("name", list(DOCUMENTS))
+def test_format_is_recognised(name):
+    """HCCL goes by the text of `version`, and by a few keys where there is none; related files have keys of their own."""
+    document, expected = DOCUMENTS[name]
+    assert recognise(document) is expected
+
+
+def test_every_format_has_a_document():
+    """No format is without a small document that shows what makes it."""
+    assert {expected for _, expected in DOCUMENTS.values()} == {*Format, None}
+
+
+def test_two_devices_without_ranks_are_a_faulty_table(report):
+    """Only a single device without a rank describes links; with two of them, ranks are missing."""
+    servers = [{"server_id": "a", "device": [{"device_id": "0"}, {"device_id": "1"}]}]
+    found = report({"version": "1.0", "server_count": "1", "status": "completed", "server_list": servers})
+    assert found.format is Format.V1_0
+    assert [problem.message for problem in found.errors] == ["rank_id is missing here"] * 2
+
+
+def test_every_rank_table_has_a_reader_and_nothing_else_has():
+    """What HCCL reads is read, what it does not read is named only."""
+    assert set(READERS) == {form for form in Format if form.is_rank_table}
+
+
+def test_every_format_has_a_name_for_people():
+    """The value names a format in a few characters, the title says what it is, and both are used once."""
+    assert all(form.title and form.title != form.value for form in Format)
+    assert len({form.title for form in Format}) == len(Format)
+
+
+@pytest.mark.parametrize("form", RELATED, ids=lambda form: form.value)
+def test_related_file_is_named_and_checked_no_further(form, report):
+    """A file of another program gives one error that says whose it is and what to do, and no cluster."""
+    document = next(document for document, expected in DOCUMENTS.values() if expected is form)
+    found = report({**document, "status": 7, "nobody_knows_this": 1})
+    assert found.format is form
+    assert found.cluster is None
+    (problem,) = found.problems
+    assert problem.code == "RT202"
+    assert form.title in problem.message
+    assert problem.hint == what_to_do_with(form)
+    assert (found.servers, found.devices) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("document", "remove", "add"),
+    [
+        (DOCUMENTS["several clusters"][0], "cluster_list", {}),
+        (DOCUMENTS["one device's links"][0], None, {"server_list": SERVERS}),
+    ],
+)
+def test_hint_that_makes_a_related_file_a_table_is_right(document, remove, add, report):
+    """Leaving out, or adding, the key that the hint names gives a rank table that HCCL reads."""
+    table = {"status": "completed", "server_count": "1", **document, **add}
+    table.pop(remove, None)
+    assert report(table).valid
+
+
+def test_unknown_version_is_shown_with_the_known_ones(report):
+    """The text of an unknown version stands in the message, and what HCCL knows in the hint."""
+    (problem,) = report({"version": "1.9", "server_list": SERVERS}).problems
+    assert (problem.code, problem.pointer) == ("RT203", "/version")
+    assert '"1.9"' in problem.message
+    assert all(version in problem.hint for version in ("1.0", "1.1", "1.2", "2.0"))
+
+
+@pytest.mark.parametrize(
+    ("document", "named"),
+    [([], "a list"), ('"x"', "a string"), (1, "a number"), (None, "null"), (True, "true or false")],
+)
+def test_document_that_is_no_object_is_none(document, named, report):
+    """A table is an object; anything else is called what it is."""
+    (problem,) = report(document).problems
+    assert problem.code == "RT201"
+    assert problem.message.endswith(named)
+
+
+def test_codes_of_recognition_are_explained():
+    """What recognition says can be looked up."""
+    assert all(CATALOGUE[code].explanation for code in ("RT201", "RT202", "RT203", "RT207"))

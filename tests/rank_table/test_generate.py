@@ -1,0 +1,295 @@
+"""From texts and lists to a cluster that the reader takes."""
+
+import doctest
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.core.errors import UnreadableError, UsageError
+from launcher.rank_table import generate, parse_rank_table, render_table
+from launcher.rank_table.generate import (
+    ASCEND_VARIABLES,
+    CUDA_VARIABLES,
+    FoundDevice,
+    Machine,
+    build_cluster,
+    check_host_ip,
+    devices_per_server,
+    parse_device_ids,
+    parse_servers,
+    select_devices,
+    visible_devices,
+)
+from launcher.rank_table.hccn_conf import parse_hccn_conf
+
+
+def plain(name, devices):
+    return Machine(name, tuple(FoundDevice(one) for one in range(devices)))
+
+
+def report_on(cluster):
+    return parse_rank_table(render_table(cluster).encode(), Path("table.json"))
+
+
+def error_of(function, *arguments, kind=UsageError):
+    with pytest.raises(kind) as caught:
+        function(*arguments)
+    assert caught.value.hint
+    return caught.value.message
+
+
+# --- lists of devices ---
+
+
+def test_ranges_and_single_ids_keep_their_order():
+    """Ids come in the order written, ranges with both their ends."""
+    assert parse_device_ids(" 6, 0-3 ,9-9", "--device-ids") == (6, 0, 1, 2, 3, 9)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", '""'),
+        ("0,,1", '""'),
+        ("a", '"a"'),
+        ("-1", '"-1"'),
+        ("1-", '"1-"'),
+        ("٣", '"٣"'),
+        ("7-4", '"7-4" runs backwards'),
+        ("0-3,2", "device 2 twice"),
+        ("0-999999", "device 999999"),
+    ],
+)
+def test_other_lists_are_refused_with_the_part_at_fault(text, part):
+    """What is no list of ids is refused, and the message holds the part that is wrong and where it came from."""
+    message = error_of(parse_device_ids, text, "--device-ids")
+    assert part in message
+    assert "--device-ids" in message
+
+
+def test_first_visible_variable_counts():
+    """ASCEND_RT_VISIBLE_DEVICES goes before ASCEND_VISIBLE_DEVICES; without either, nothing is hidden."""
+    environment = {"ASCEND_VISIBLE_DEVICES": "0-7", "ASCEND_RT_VISIBLE_DEVICES": "4-7"}
+    assert visible_devices(environment, ASCEND_VARIABLES) == ("ASCEND_RT_VISIBLE_DEVICES", (4, 5, 6, 7))
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": "0"}, ASCEND_VARIABLES) is None
+
+
+def test_minus_one_ends_a_list_of_cuda():
+    """As CUDA does, what follows -1 is not seen; with nothing before it there is no device."""
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": "2,0,-1,5"}, CUDA_VARIABLES) == ("CUDA_VISIBLE_DEVICES", (2, 0))
+    assert "lets no device be seen" in error_of(visible_devices, {"CUDA_VISIBLE_DEVICES": "-1"}, CUDA_VARIABLES)
+
+
+def test_empty_variable_hides_everything():
+    """A variable that is set and empty means that no device is visible, which is an error."""
+    for text in ("", "  "):
+        message = error_of(visible_devices, {"ASCEND_VISIBLE_DEVICES": text}, ASCEND_VARIABLES)
+        assert message == "ASCEND_VISIBLE_DEVICES lets no device be seen"
+
+
+def test_uuids_cannot_be_written_down():
+    """A table holds numbers: UUIDs of GPUs and of their parts are refused by name."""
+    for uuid in ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "MIG-5"):
+        message = error_of(visible_devices, {"CUDA_VISIBLE_DEVICES": f"0,{uuid}"}, CUDA_VARIABLES)
+        assert uuid in message
+
+
+def test_device_that_does_not_exist_is_named():
+    """Choosing devices that were not found names them and those that there are."""
+    found = [FoundDevice(one) for one in (0, 1, 2, 3)]
+    assert select_devices(found, (3, 1), "X") == (FoundDevice(3), FoundDevice(1))
+    with pytest.raises(UsageError) as caught:
+        select_devices(found, (2, 4, 5), "X")
+    assert str(caught.value) == "X names devices 4-5, which this machine does not have\nhint: it has devices 0-3"
+
+
+def test_counts_are_for_all_or_for_each():
+    """One count serves all servers, a list has one for each."""
+    assert devices_per_server("8", 3) == (8, 8, 8)
+    assert devices_per_server("8, 8,4", 3) == (8, 8, 4)
+    assert "2 counts, and there are 3 servers" in error_of(devices_per_server, "8,8", 3)
+    assert "2 counts, and there is 1 server" in error_of(devices_per_server, "8,8", 1)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "", "eight", "8x", "99999", "9999999999999999999"])
+def test_counts_that_no_server_has_are_refused(text):
+    """No devices, too many, or no number at all."""
+    assert text in error_of(devices_per_server, text, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [("a,b,a", '"a" twice'), ("a,,b", "empty"), ("a b", "no name"), ("a\x1b[2J", "no name"), ("é" * 33, "66 bytes")],
+)
+def test_server_names_that_hccl_refuses(text, part):
+    """Names are unique, of 1 to 64 bytes, and do not move a terminal's cursor."""
+    message = error_of(parse_servers, text)
+    assert part in message
+    assert message.isprintable()
+
+
+def test_host_ip_is_an_address():
+    """Names are refused, both kinds of address are taken."""
+    check_host_ip("10.0.0.1")
+    check_host_ip("fd00::1")
+    assert "node1" in error_of(check_host_ip, "node1")
+
+
+# --- hccn.conf ---
+
+
+def test_everyday_conf():
+    """Comments, blank lines, CRLF, blanks around =, masks and keys with other meanings do not disturb."""
+    text = "# cards\r\n\r\naddress_1 = 10.0.0.2 # second\r\nnetmask_1=255.255.0.0\naddress_0=10.0.0.1\nnetdetect_0=10.0.0.9\n"
+    conf = parse_hccn_conf(text, "hccn.conf")
+    assert conf.devices == (FoundDevice(0, "10.0.0.1"), FoundDevice(1, "10.0.0.2"))
+    assert conf.notes == ()
+
+
+def test_ipv4_goes_before_ipv6():
+    """A device with both kinds of address gets the IPv4 one, one with IPv6 alone keeps its colons."""
+    text = "IPv6address_0=fd00::1\naddress_0=10.0.0.1\nIPv6address_1=fd00::2\n"
+    assert parse_hccn_conf(text, "x").devices == (FoundDevice(0, "10.0.0.1"), FoundDevice(1, "fd00::2"))
+
+
+def test_device_without_an_address_stays_without():
+    """A mask alone, an empty value and -.-.-.- name a device, and give it no address."""
+    conf = parse_hccn_conf("netmask_0=255.255.0.0\naddress_1=\naddress_2=-.-.-.-\n", "x")
+    assert conf.devices == (FoundDevice(0), FoundDevice(1), FoundDevice(2))
+
+
+def test_all_faults_are_named_with_their_lines():
+    """One message names every line that cannot be used, and what is wrong with it."""
+    text = (
+        "address_0=10.0.0.1\naddress_1=10.*.*.*\nnonsense\naddress_0=10.0.0.7\naddress_2=10.0.0.1\n"
+        "address_99=10.0.0.9\naddress_04=10.0.0.4\nadress_5=10.0.0.5\naddress_6=fd00::6\n"
+    )
+    lines = error_of(parse_hccn_conf, text, "hccn.conf", kind=UnreadableError).split("\n")
+    assert lines[0] == "hccn.conf: 8 lines cannot be used"
+    for line, number, words in zip(
+        lines[1:],
+        range(2, 10),
+        (
+            '"10.*.*.*", which is no IPv4',
+            '"nonsense" is neither',
+            "line 1 already, with another",
+            "line 1 gives to device 0",
+            "99 is no device id",
+            "04 is no device id",
+            '"adress_5" is not known',
+            "no IPv4 address",
+        ),
+        strict=True,
+    ):
+        assert line.startswith(f"  line {number}: ")
+        assert words in line
+
+
+def test_line_written_twice_is_a_warning():
+    """The same address again changes nothing, and is said."""
+    conf = parse_hccn_conf("address_0=10.0.0.1\naddress_0=10.0.0.1\n", "x")
+    assert conf.devices == (FoundDevice(0, "10.0.0.1"),)
+    assert "line 2: address_0 stands on line 1 already" in conf.notes[0]
+
+
+def test_text_without_devices_is_refused():
+    """An empty file names no device."""
+    for text in ("", "# nothing\n", "route_0=x\n"):
+        assert error_of(parse_hccn_conf, text, "x", kind=UnreadableError) == "x names no device"
+
+
+@st.composite
+def confs(draw):
+    """A valid hccn.conf, and the address of each device that it names."""
+    ids = draw(st.lists(st.integers(0, 31), min_size=1, max_size=16, unique=True))
+    version, network = draw(st.sampled_from([("", "10.0.0.0/8"), ("IPv6", "fd00::/8")]))
+    count = len(ids)
+    drawn = draw(st.lists(st.ip_addresses(network=network), min_size=count, max_size=count, unique=True))
+    addresses = {one: str(address) for one, address in zip(ids, drawn, strict=True)}
+    blank = st.sampled_from(["", " ", "\t"])
+    lines = [f"{draw(blank)}{version}address_{one}{draw(blank)}={draw(blank)}{addresses[one]}" for one in ids]
+    others = ["", "# comment: address_0=1.2.3.4", "netdetect_3=10.0.0.1", "gateway_0=10.0.0.1"]
+    lines += draw(st.lists(st.sampled_from(others), max_size=6))
+    end = draw(st.sampled_from(["\n", "\r\n", "\r"]))
+    return end.join(draw(st.permutations(lines))) + draw(st.sampled_from(["", end])), addresses
+
+
+@given(drawn=confs())
+def test_any_conf_becomes_a_valid_table_with_exactly_its_addresses(drawn):
+    """Whatever a valid hccn.conf looks like, the table is valid, and has its devices and addresses and no others."""
+    text, addresses = drawn
+    cluster = build_cluster([Machine("10.0.0.1", parse_hccn_conf(text, "x").devices)]).cluster
+    report = report_on(cluster)
+    assert report.problems == ()
+    assert report.cluster == cluster
+    (server,) = report.cluster.servers
+    assert {device.device_id: device.device_ip for device in server.devices} == addresses
+    assert [device.device_id for device in server.devices] == sorted(addresses)
+
+
+# --- clusters ---
+
+
+def test_physical_ids_get_ranks_from_zero():
+    """Devices 4-7 keep their ids and get ranks 0-3."""
+    generated = build_cluster([Machine("a", tuple(FoundDevice(one) for one in (4, 5, 6, 7)))])
+    (server,) = generated.cluster.servers
+    assert [(device.device_id, device.global_rank) for device in server.devices] == [(4, 0), (5, 1), (6, 2), (7, 3)]
+    assert report_on(generated.cluster).problems == ()
+
+
+def test_ranks_follow_the_order_given():
+    """Servers get their ranks in the order given, with a warning where it is not the dictionary's; sorted, none."""
+    machines = [plain("10.0.0.9", 2), plain("10.0.0.10", 1)]
+    given_order = build_cluster(machines)
+    assert [server.server_id for server in given_order.cluster.servers] == ["10.0.0.9", "10.0.0.10"]
+    assert any("--sort" in note for note in given_order.notes)
+    ordered = build_cluster(machines, sort=True)
+    assert [server.server_id for server in ordered.cluster.servers] == ["10.0.0.10", "10.0.0.9"]
+    assert [device.global_rank for server in ordered.cluster.servers for device in server.devices] == [0, 1, 2]
+    assert not any("--sort" in note for note in ordered.notes)
+
+
+def test_servers_named_by_address_talk_over_it():
+    """Without device_ip, and with addresses as names, every server has its host_ip, and HCCL takes the table."""
+    generated = build_cluster([plain("10.0.0.1", 2), plain("10.0.0.2", 2)])
+    assert [server.host_ip for server in generated.cluster.servers] == ["10.0.0.1", "10.0.0.2"]
+    assert "host_ip" in generated.notes[0]
+    assert report_on(generated.cluster).problems == ()
+
+
+@pytest.mark.parametrize(("hardware", "written"), [(None, "cpu"), ("gpu", "gpu")])
+def test_servers_that_hccl_cannot_join_are_for_cpu_or_gpu(hardware, written):
+    """Names that are no addresses and devices without any: the table says what it is for, and is no error."""
+    generated = build_cluster([plain("a", 1), plain("b", 40)], hardware=hardware)
+    assert {server.options for server in generated.cluster.servers} == {(("hardware_type", written),)}
+    assert "CPU or GPU" in generated.notes[0]
+    report = report_on(generated.cluster)
+    assert report.errors == ()
+    assert report.cluster == generated.cluster
+
+
+def test_addresses_of_devices_are_enough_between_servers():
+    """With a device_ip everywhere nothing is added."""
+    machines = [Machine(name, (FoundDevice(0, f"10.1.0.{end}"),)) for end, name in enumerate("ab")]
+    generated = build_cluster(machines)
+    assert generated.notes == ()
+    assert all(server.host_ip is None and server.options == () for server in generated.cluster.servers)
+
+
+def test_no_devices_are_no_table():
+    """No server, and a server without devices, are refused."""
+    error_of(build_cluster, [])
+    error_of(build_cluster, [plain("a", 1), Machine("b", ())])
+
+
+def test_ids_that_hccl_does_not_know_are_refused():
+    """A table for HCCL has no device 32."""
+    assert "device 32" in error_of(build_cluster, [plain("a", 33)])
+
+
+def test_worked_examples_of_the_docstrings():
+    """The examples in the docstrings are true."""
+    assert doctest.testmod(generate).failed == 0

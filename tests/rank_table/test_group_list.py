@@ -1,0 +1,207 @@
+"""What becomes of tables without a version: rows, servers put together, ranks of a cloud, and strange documents."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.core.records import Cluster, Device, Server
+from launcher.rank_table import Profile, Severity, parse_rank_table
+from launcher.rank_table.formats import Format, group_list
+from launcher.rank_table.profile import CONSUMERS
+from launcher.rank_table.rules.chip_910 import QUARTETS
+from launcher.rank_table.shape import Shapes
+from launcher.rank_table.writers.legacy import write_cloud, write_lab
+
+
+def read(document, **profile):
+    text = document if isinstance(document, str) else json.dumps(document)
+    return parse_rank_table(text.encode(), Path("-"), Profile(**profile))
+
+
+def pod(name, server_id, *devices):
+    entries = [{"device_id": str(device), "device_ip": f"192.{device % 4 + 1}.0.{ord(name)}"} for device in devices]
+    return {"pod_name": name, "server_id": server_id, "devices": entries}
+
+
+def cloud(*groups):
+    """A cloud's table with these lists of pods, its counts right."""
+    return {
+        "status": "completed",
+        "group_count": str(len(groups)),
+        "group_list": [
+            {
+                "group_name": f"group{number}",
+                "instance_count": str(len(pods)),
+                "device_count": str(sum(len(one["devices"]) for one in pods)),
+                "instance_list": list(pods),
+            }
+            for number, pods in enumerate(groups)
+        ],
+    }
+
+
+def lab(*instances, chip_info="910", servers=1):
+    """A lab's table of these (rank, server_id, device_id), its counts right."""
+    count = str(len(instances))
+    entries = [
+        {"rank_id": str(rank), "server_id": server_id, "devices": [{"device_id": str(device), "device_ip": ""}]}
+        for rank, server_id, device in instances
+    ]
+    group = {"group_name": "", "device_num": count, "server_num": str(servers)}
+    return {
+        "status": "completed",
+        "deploy_mode": "lab",
+        "chip_info": chip_info,
+        "para_plane_nic_location": "device",
+        "group_count": "1",
+        "group_list": [{**group, "instance_count": count, "instance_list": entries}],
+    }
+
+
+def test_ranks_of_a_cloud_follow_names_and_devices():
+    """A cloud's ranks are counted by server_id as text, then by device_id; servers stay in file order."""
+    found = read(cloud([pod("b", "10.0.0.9", 1, 0), pod("a", "10.0.0.10", 5, 4)]))
+    assert found.format is Format.CLOUD
+    assert found.problems == ()
+    ranks = [(server.server_id, [(one.device_id, one.global_rank) for one in server.devices])
+             for server in found.cluster.servers]  # fmt: skip
+    assert ranks == [("10.0.0.9", [(0, 2), (1, 3)]), ("10.0.0.10", [(4, 0), (5, 1)])]
+
+
+def test_pods_of_one_server_become_one_server():
+    """Two pods on one server, in whatever groups, share its entry in the cluster."""
+    found = read(cloud([pod("a", "host", 0, 1)], [pod("b", "host", 2, 3)]))
+    assert found.problems == ()
+    assert [server.server_id for server in found.cluster.servers] == ["host"]
+    assert [one.global_rank for one in found.cluster.servers[0].devices] == [0, 1, 2, 3]
+    assert (found.servers, found.devices) == (1, 4)
+
+
+def test_addresses_of_a_lone_pod_are_not_looked_at():
+    """In a group of one pod HCCL does not read device_ip: it may be a placeholder, a number, repeated or missing."""
+    table = cloud([pod("a", "host", 0, 1, 2, 3)])
+    devices = table["group_list"][0]["instance_list"][0]["devices"]
+    for one, value in zip(devices, ["x", 5, "x"], strict=False):
+        one["device_ip"] = value
+    del devices[3]["device_ip"]
+    assert read(table).problems == ()
+
+
+def test_rank_in_a_device_of_a_cloud_means_nothing():
+    """A cloud's table has no ranks; one written into a device is an unknown key, whatever it says."""
+    table = cloud([pod("a", "host", 0)])
+    table["group_list"][0]["instance_list"][0]["devices"][0]["rank_id"] = "first"
+    found = read(table)
+    assert [problem.code for problem in found.problems] == ["RT401"]
+    assert found.cluster is not None
+
+
+def test_ranks_of_a_lab_are_those_of_its_instances():
+    """Each instance of a lab is a rank; instances of one server need not stand together."""
+    found = read(lab((3, "b", 1), (0, "a", 0), (1, "a", 1), (2, "b", 0), servers=2))
+    assert found.format is Format.LAB
+    assert found.problems == ()
+    ranks = [(server.server_id, [(one.device_id, one.global_rank) for one in server.devices])
+             for server in found.cluster.servers]  # fmt: skip
+    assert ranks == [("b", [(0, 2), (1, 3)]), ("a", [(0, 0), (1, 1)])]
+
+
+def test_row_of_a_lab_points_at_both_of_its_objects():
+    """The rank of a lab's device lies in the instance, everything else in the device."""
+    document = lab((0, "a", 4))
+    (device,) = group_list.read_lab(document, Shapes(), Profile()).devices
+    assert device.at("device_id") == ("group_list", 0, "instance_list", 0, "devices", 0, "device_id")
+    assert device.at("rank_id") == ("group_list", 0, "instance_list", 0, "rank_id")
+    assert (device.written("rank_id"), device.written("device_id")) == ("0", "4")
+
+
+@pytest.mark.parametrize(("chip_info", "chip", "valid"), [
+    ("910", "auto", False), ("910", "300i", True), ("310P3", "auto", True), ("310P3", "910", False),
+    ("910B", "auto", False),
+])  # fmt: skip
+def test_chip_info_says_what_to_check_for(chip_info, chip, valid):
+    """Five devices with ids to 8 are for a 300I Duo, as chip_info says where no chip is named."""
+    table = lab(*((rank, "10.0.0.10", rank * 2) for rank in range(5)), chip_info=chip_info)
+    assert read(table, chip=chip).valid is valid
+
+
+def test_list_of_servers_is_not_read():
+    """The servers' network cards that a lab's table may list are left alone, whatever they are."""
+    table = lab((0, "a", 0))
+    card = {"eth0": "192.168.200.2"}
+    table["group_list"][0]["server_list"] = [{"server_id": "b", "para_plane_info": [card, card]}]
+    assert read(table).problems == ()
+
+
+@st.composite
+def clusters(draw):
+    """What both formats can express: equal servers of a 910, device ids in file order."""
+    quartets = sorted(map(sorted, QUARTETS))
+    size = draw(st.sampled_from([1, 2, 4, 8]))
+    names = draw(st.lists(st.text("ab.-0129é", min_size=1, max_size=9), min_size=1, max_size=4, unique=True))
+    ranks = iter(range(size * len(names)))
+    servers = {}
+    for number, name in enumerate(sorted(names)):
+        ids = draw(st.sampled_from(quartets)) if size == 4 else sorted(draw(st.permutations(range(8)))[:size])
+        address = draw(st.booleans()) or None
+        devices = (Device(one, next(ranks), address and f"10.{one % 4}.0.{number * 8 + one + 1}") for one in ids)
+        servers[name] = Server(name, tuple(devices))
+    return Cluster(tuple(servers[name] for name in names))
+
+
+@given(clusters(), st.sampled_from([write_lab, write_cloud]))
+def test_any_cluster_survives_writing_and_reading(cluster, write):
+    """A cluster written in either format reads back as itself, without an error."""
+    found = read(write(cluster))
+    assert found.errors == ()
+    assert replace(found.cluster, source=None) == cluster
+
+
+_LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.sampled_from(
+    ["", "0", "1", "2", "910", "device", "completed", "10.0.0.1"])  # fmt: skip
+_KEYS = st.sampled_from([
+    *("status", "group_count", "group_list", "group_name", "instance_count", "instance_list", "device_count"),
+    *("device_num", "server_num", "pod_name", "server_id", "rank_id", "devices", "device_id", "device_ip"),
+    *("chip_info", "para_plane_nic_location", "para_plane_nic_num", "para_plane_nic_name"),
+])  # fmt: skip
+_JSON = st.recursive(
+    _LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=6),
+    max_leaves=30,
+)
+
+
+@given(st.dictionaries(_KEYS, _JSON, max_size=8), st.booleans(), st.sampled_from(sorted(CONSUMERS)))
+def test_no_shape_of_json_crashes_the_reader(document, is_lab, consumer):
+    """Whatever the known keys hold, there is a report, and a cluster exactly when nothing is refused."""
+    document = {**document, "deploy_mode": "lab"} if is_lab else {"group_count": "1", **document}
+    found = read(document, consumer=consumer)
+    assert (found.cluster is None) == any(problem.severity is Severity.ERROR for problem in found.problems)
+    assert found.render() or found.valid
+
+
+def places(value, way=()):
+    """All pointers into a JSON value, the root left out."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*way, key)
+        yield from places(inner, (*way, key))
+
+
+@given(st.data(), st.booleans())
+def test_no_broken_value_crashes_the_reader(data, is_lab):
+    """Any one value of a good table may be replaced by any other JSON."""
+    table = lab((0, "a", 0), (1, "a", 1)) if is_lab else cloud([pod("a", "x", 0)], [pod("b", "x", 1), pod("c", "y", 0)])
+    *way, key = data.draw(st.sampled_from(list(places(table))))
+    holder = table
+    for part in way:
+        holder = holder[part]
+    holder[key] = data.draw(_JSON)
+    found = read(table)
+    assert (found.cluster is None) == bool(found.errors)

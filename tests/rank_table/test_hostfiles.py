@@ -1,0 +1,249 @@
+"""Hostfiles, rankfiles and Slurm's node lists as people and programs write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.core.errors import TlaunchError, UsageError
+from launcher.core.records import Device
+from launcher.rank_table.hostfiles import Place, parse_hostfile, parse_rankfile
+from launcher.rank_table.nodelist import compress, expand, parse_nodelist
+from launcher.rank_table.sources import read_plain, recognise_plain
+
+AT = Place("hosts", 1)
+
+
+def counts(cluster):
+    return {server.server_id: len(server.devices) for server in cluster.servers}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a slots=8\nb slots=4\n", {"a": 8, "b": 4}),
+        ("a slots=8 max_slots=16\n", {"a": 8}),
+        ("a max-slots=16\n", {"a": 1}),
+        ("a slots = 2\r\n\r\n# all\nb slots=2 # half\r\n", {"a": 2, "b": 2}),
+        ("a:8\nb:8\n", {"a": 8, "b": 8}),
+        ("a\na\nb\na\n", {"a": 3, "b": 1}),
+        ("fe80::1 slots=2\n[fe80::2]:3\n[fe80::3]\n", {"fe80::1": 2, "fe80::2": 3, "fe80::3": 1}),
+        ("b\na", {"b": 1, "a": 1}),
+    ],
+)
+def test_hostfile_dialects(text, expected):
+    """Counts after slots= or a colon, or as often as a bare name is there; hosts in the order of first mention."""
+    found = counts(parse_hostfile(text, "hosts"))
+    assert found == expected
+    assert list(found) == list(expected)
+
+
+def test_hostfile_ranks_run_from_host_to_host():
+    """Devices are counted from 0 on each host, ranks over all of them."""
+    cluster = parse_hostfile("a slots=2\nb slots=1", "hosts")
+    assert [server.devices for server in cluster.servers] == [(Device(0, 0), Device(1, 1)), (Device(0, 2),)]
+
+
+def test_devices_count_for_hosts_without_a_count():
+    """The number that is given takes the place of mentions, and never of a count in the file."""
+    assert counts(parse_hostfile("a\nb slots=2\na", "hosts", 8)) == {"a": 8, "b": 2}
+    with pytest.raises(UsageError, match="every host in hosts has a count"):
+        parse_hostfile("a slots=2", "hosts", 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a slots=2\nb slots=x\n", "hosts:2: slots is 'x'"),
+        ("a slots=0\n", "hosts:1: slots is '0'"),
+        ("a slots=\n", "hosts:1: 'slots=' is not known"),
+        ("a slots=99999999999999999999\n", "hosts:1: slots is '9999"),
+        ("a slots=²\n", "hosts:1: slots is '²'"),
+        ("\n\na port=3\n", "hosts:3: 'port=3' is not known"),
+        ("a:\n", "hosts:1: the count is ''"),
+        ("[fe80::1\n", "hosts:1: '[fe80::1': the bracket is not closed"),
+        ("a slots=2\nb\na slots=2\n", "hosts:3: 'a' is counted here and on line 1 too"),
+        ("a\na slots=2\n", "hosts:2: 'a' is counted here and on line 1 too"),
+        ("+n0 slots=2\n", "hosts:1: '+n0' is a host relative to an allocation"),
+        ("me@a slots=2\n", "hosts:1: 'me@a' names a user"),
+        ("^a\n", "hosts:1: '^a' is no name of a host"),
+        ("# nothing\n\n", "hosts: it names no host"),
+    ],
+)
+def test_hostfile_faults_are_told_with_their_line(text, message):
+    """Each says the line, what stands there, and what to write instead."""
+    with pytest.raises(TlaunchError) as caught:
+        parse_hostfile(text, "hosts")
+    assert message in caught.value.message
+    assert caught.value.hint
+
+
+def test_rankfile_slots_are_devices():
+    """Ranks may stand in any order; hosts come in the order of first mention, devices in the order of ranks."""
+    text = "# placed by hand\nrank 1=b slot=5\nrank 0 = a slot = 4\nRANK 2=[fe80::1] slots=0\nrank 3=b slot=2\n"
+    cluster, notes = parse_rankfile(text, "ranks")
+    assert notes == ()
+    assert [(server.server_id, server.devices) for server in cluster.servers] == [
+        ("b", (Device(5, 1), Device(2, 3))),
+        ("a", (Device(4, 0),)),
+        ("fe80::1", (Device(0, 2),)),
+    ]
+
+
+@pytest.mark.parametrize("slot", ["0-3", "0,2", "1:0", "1:0-2", "0:*", "p3", "0"])
+def test_rankfile_cores_are_no_devices(slot):
+    """Lists, ranges, sockets, and a slot that two ranks share can only be cores: devices are counted, and that is said."""
+    cluster, notes = parse_rankfile(f"rank 0=a slot={slot}\nrank 1=a slot={slot}\n", "ranks")
+    assert cluster.servers[0].devices == (Device(0, 0), Device(1, 1))
+    assert "slots are cores" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rank 0=a\n", "ranks:1: 'rank 0=a' places no rank"),
+        ("rank x=a slot=0\n", "ranks:1: 'rank x=a slot=0' places no rank"),
+        ("rank 0=a slot=0\nrank 0=b slot=1\n", "ranks:2: rank 0 is placed twice, first on line 1"),
+        ("rank 0=a slot=0\nrank 2=a slot=1\n", "ranks:2: rank 2 is placed, and rank 1 is not"),
+        ("rank 0=+n0 slot=0\n", "ranks:1: '+n0' is a host relative to an allocation"),
+        ("rank 0=a slot=x\n", "ranks:1: slot=x is no slot"),
+        ("rank 99999999999=a slot=0\n", "ranks:1: rank 99999999999 is more than"),
+        ("\n", "ranks: it places no rank"),
+    ],
+)
+def test_rankfile_faults_are_told_with_their_line(text, message):
+    """Each says the line, what stands there, and what to write instead."""
+    with pytest.raises(TlaunchError) as caught:
+        parse_rankfile(text, "ranks")
+    assert message in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("node[01-03,7]", ["node01", "node02", "node03", "node7"]),
+        ("a,b , c", ["a", "b", "c"]),
+        ("r[1-2]n[08-10]", ["r1n08", "r1n09", "r1n10", "r2n08", "r2n09", "r2n10"]),
+        ("n[1,3]-ib", ["n1-ib", "n3-ib"]),
+        ("n[9-11]", ["n9", "n10", "n11"]),
+        ("10.0.0.[1-2]", ["10.0.0.1", "10.0.0.2"]),
+        ("n[ 1 , 2 ]", ["n1", "n2"]),
+        ("", []),
+    ],
+)
+def test_node_lists_are_expanded_as_slurm_does(text, expected):
+    """Ranges keep their zeros; of several brackets the last one runs fastest."""
+    assert list(expand(text, AT)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a[1-2", "nodes:1: a bracket is not closed"),
+        ("a1-2]", "nodes:1: brackets inside brackets or none to close"),
+        ("a[1-2[3-4]]", "nodes:1: brackets inside brackets or none to close"),
+        ("a\nb[3-1]", "nodes:2: the range 3-1 in 'b[3-1]' runs backwards"),
+        ("a[x]", "nodes:1: 'x' in 'a[x]' is no number and no range"),
+        ("a[]", "nodes:1: '' in 'a[]' is no number"),
+        ("a[1-70000]", "nodes:1: 1-70000 in 'a[1-70000]' leads beyond 65,536 hosts"),
+        ("a[1-999]b[1-999]", "nodes:1: 'a[1-999]b[1-999]' leads beyond 65,536 hosts"),
+        ("a[1-60000]\nb[1-60000]", "nodes:2: 1-60000 in 'b[1-60000]' leads beyond"),
+        ("a[1-999999999999999999]", "leads beyond 65,536 hosts"),
+        ("a[1-99999999999999999999]", "is no number and no range"),
+        ("a1\nb,a1", "nodes:2: 'a1' is listed twice, first on line 1"),
+        ("a=b", "nodes:1: 'a=b' is no part of a host's name"),
+        ("# none", "nodes: it names no host"),
+    ],
+)
+def test_node_list_faults_are_told_with_their_line(text, message):
+    """Each says the line and what stands there, and no range fills the memory."""
+    with pytest.raises(TlaunchError) as caught:
+        parse_nodelist(text, "nodes")
+    assert message in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["node01", "node02", "node03", "node07"], "node[01-03,07]"),
+        (["n9", "n10"], "n[9-10]"),
+        (["n3", "n1", "n2"], "n[3,1-2]"),
+        (["n1", "login", "n2"], "n1,login,n2"),
+        (["n1-ib", "n2-ib"], "n[1-2]-ib"),
+        (["n09", "n1"], "n[09,1]"),
+        (["r1n1", "r1n2", "r2n1"], "r1n[1-2],r2n1"),
+        (["only"], "only"),
+    ],
+)
+def test_node_lists_are_compressed_in_order(names, expected):
+    """Neighbours share brackets; the order and every zero stay."""
+    assert compress(names) == expected
+
+
+@given(st.lists(st.from_regex(r"[a-c]{0,1}[0-9]{0,3}[a-c.-]{0,1}[0-9]{0,20}", fullmatch=True).filter(bool), min_size=1))
+def test_compressing_and_expanding_is_the_identity(names):
+    """Whatever hosts are called, their compressed list names them in their order."""
+    assert list(expand(compress(names), AT)) == names
+
+
+def test_no_count_fills_the_memory():
+    """Each count may be possible, and all of them together more than any cluster has."""
+    many = "".join(f"h{number} slots=1000000\n" for number in range(1000))
+    with pytest.raises(TlaunchError, match="1,000,000,000 devices are more than any cluster has"):
+        parse_hostfile(many, "hosts")
+    with pytest.raises(TlaunchError, match="268,435,456 devices are more"):
+        parse_nodelist("n[1-65536]", "nodes", 4096)
+
+
+@given(
+    text=st.text(st.sampled_from("ab01:[],-=# \n+p") | st.characters(), max_size=40)
+    | st.lists(st.sampled_from(["rank ", "0", "1", "=", "a", " slot=", "0-1", "1:0", "\n", "slots", "[", "]"])).map(
+        "".join
+    ),
+    kind=st.sampled_from(["hostfile", "rankfile", "nodelist"]),
+)
+def test_no_text_crashes_the_parsers(text, kind):
+    """Any text at all names a cluster or is refused with a hint; ranks are always 0 .. n-1."""
+    try:
+        cluster, _ = read_plain(text.encode("utf-8", "surrogatepass"), kind, "hosts")
+    except TlaunchError as refused:
+        hint = refused.hint
+    else:
+        hint = "none needed"
+        ranks = [device.global_rank for server in cluster.servers for device in server.devices]
+        assert sorted(ranks) == list(range(len(ranks)))
+    assert hint
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("a slots=8\n", "hostfile"),
+        ("# hosts\n\nrank 0=a slot=0\n", "rankfile"),
+        ("node[01-04]\n", "nodelist"),
+        ("a,b", "nodelist"),
+        ("a\nb\n", "hostfile"),
+        ("[fe80::1]:8", None),
+        ('{"version": "1.0"}', None),
+        ("  [1]", None),
+        ("", None),
+        ("a\0b", None),
+    ],
+)
+def test_plain_texts_are_told_apart(text, kind):
+    """By their first line that says anything; what may be meant as JSON is left to the reader of tables."""
+    assert recognise_plain(text.encode()) == kind
+
+
+def test_a_text_that_is_not_utf_8_is_refused():
+    """It is named, not decoded into something else."""
+    with pytest.raises(TlaunchError, match="hosts is no UTF-8 text"):
+        read_plain(b"\xff slots=2", "hostfile", "hosts")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name():
+    """Editors on other systems write one."""
+    assert counts(read_plain("\ufeffa slots=2".encode(), "hostfile", "hosts")[0]) == {"a": 2}

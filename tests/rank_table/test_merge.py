@@ -1,0 +1,164 @@
+"""Tables of several servers as one."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from launcher.core.errors import RefusedTableError, UsageError
+from launcher.core.records import Cluster, Device, Server
+from launcher.rank_table import Profile, parse_rank_table, render_table
+from launcher.rank_table.convert import convert_cluster
+from launcher.rank_table.merge import merge_tables
+
+
+@pytest.fixture
+def reports(tmp_path):
+    def read(*clusters, name="v1.0", profile=None):
+        made = []
+        for number, cluster in enumerate(clusters):
+            text = cluster if isinstance(cluster, str) else convert_cluster(cluster, name).text
+            made.append(parse_rank_table(text.encode(), tmp_path / f"{number}.json", profile or Profile()))
+        return made
+
+    return read
+
+
+def one(number, devices=2, **more):
+    """The table of one server."""
+    return Cluster(
+        (
+            Server(
+                f"10.0.0.{number}",
+                tuple(Device(index, index, f"192.{index}.0.{number}") for index in range(devices)),
+                **more,
+            ),
+        )
+    )
+
+
+def test_ranks_are_counted_in_the_order_of_the_files(reports):
+    """The first file's ranks come first, whatever its server is called, and that is said."""
+    merged = merge_tables(reports(one(2), one(1, devices=1)))
+    assert [
+        (server.server_id, [device.global_rank for device in server.devices]) for server in merged.cluster.servers
+    ] == [("10.0.0.2", [0, 1]), ("10.0.0.1", [2])]
+    assert "ranks follow the order of the files: '10.0.0.2' comes before '10.0.0.1'" in merged.notes[0]
+    assert merge_tables(reports(one(1), one(2))).notes == ()
+
+
+def test_text_is_the_same_whatever_the_layout(reports):
+    """The order of servers, of devices and of keys in the files does not matter: every node gets equal bytes."""
+    pair = Cluster(
+        (
+            Server("b", (Device(0, 2, "192.0.0.3"), Device(1, 3, "192.0.0.4"))),
+            Server("a", (Device(5, 0, "192.0.0.1"), Device(4, 1, "192.0.0.2"))),
+        )
+    )
+    table = json.loads(render_table(pair))
+    shuffled = dict(random.Random(1).sample(sorted(table.items()), len(table)))
+    shuffled["server_list"] = [
+        {**server, "device": server["device"][::-1]} for server in reversed(table["server_list"])
+    ]
+    texts = {merge_tables(reports(text, one(7))).text for text in (json.dumps(table), json.dumps(shuffled, indent=7))}
+    assert len(texts) == 1
+    assert list(json.loads(texts.pop())["server_list"][0]) == ["server_id", "device"]
+
+
+def test_a_repeated_server_is_refused_with_both_lines(reports, tmp_path):
+    """Both files are named with the lines where the server and its addresses stand."""
+    with pytest.raises(RefusedTableError) as caught:
+        merge_tables(reports(one(1), one(2), one(1)))
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"{tmp_path}/2.json:6: error: server_id '10.0.0.1' is in {tmp_path}/0.json:6 too"
+    assert lines[1] == f"{tmp_path}/2.json:8: error: device_ip '192.0.0.1' is in {tmp_path}/0.json:8 too"
+    assert len(lines) == 4
+
+
+def test_a_repeated_address_is_refused(reports):
+    """An address is one device's, also where it is one of several."""
+    other = Cluster((Server("10.0.0.9", (Device(0, 0, "192.9.9.9"), Device(1, 1, "192.1.0.1"))),))
+    with pytest.raises(RefusedTableError, match=r"1\.json:9: error: device_ip '192\.1\.0\.1' is in .*0\.json:9 too"):
+        merge_tables(reports(one(1), other))
+
+
+@pytest.mark.parametrize("name", ["127.0.1.1", "127.0.0.1", "localhost"])
+def test_a_server_that_each_server_calls_itself_is_refused(reports, name):
+    """A loopback address means another server on each one; alone it does no harm."""
+    local = Cluster((Server(name, one(1).servers[0].devices),))
+    with pytest.raises(RefusedTableError, match=r"0\.json:6: error: .* means another server on each server"):
+        merge_tables(reports(local, one(2)))
+    assert merge_tables(reports(local)).cluster == local
+
+
+def test_different_formats_are_refused(reports):
+    """The message says which file is which, the hint how to make them alike."""
+    mixed = [*reports(one(1)), *reports(one(2), name="v1.2")]
+    with pytest.raises(RefusedTableError, match=r"different formats: .* is v1\.0, .* is v1\.2") as caught:
+        merge_tables(mixed)
+    assert "convert FILE --to v1.0" in caught.value.hint
+
+
+def test_the_merged_table_is_checked(reports):
+    """Tables that are valid alone and not together are refused with the reader's own problems."""
+    bare = [Cluster((Server(name, (Device(0, 0),)),)) for name in ("a", "b")]
+    with pytest.raises(RefusedTableError, match="RT333"):
+        merge_tables(reports(*bare))
+    on_gpus = Profile(chip="none")
+    assert merge_tables(reports(*bare, profile=on_gpus), on_gpus).cluster.device_count == 2
+
+
+def test_a_table_with_errors_is_not_merged(reports):
+    """It has no cluster; its problems are shown by whoever read it."""
+    with pytest.raises(UsageError, match="has errors"):
+        merge_tables(reports(one(1), "{}"))
+
+
+def test_super_pods_are_kept(reports):
+    """Servers of one pod in several files are in one pod again."""
+    pods = [
+        Cluster(
+            (
+                Server(
+                    f"10.0.0.{number}",
+                    (Device(0, 0, f"192.0.0.{number}", str(number)),),
+                    super_pod_id=f"pod{number // 2}",
+                ),
+            )
+        )
+        for number in (0, 1, 2)
+    ]
+    merged = merge_tables(reports(*pods, name="v1.2"))
+    assert [server.super_pod_id for server in merged.cluster.servers] == ["pod0", "pod0", "pod1"]
+    assert [pod["super_pod_id"] for pod in json.loads(merged.text)["super_pod_list"]] == ["pod0", "pod1"]
+
+
+def test_heterogeneous_tables_get_a_name_of_their_own(reports):
+    """Each table has another collective_id; the merged one gets a new one, the same on every node."""
+    read = reports(one(1), one(2), name="v1.1")
+    merged = merge_tables(read)
+    assert "different values of collective_id" in merged.notes[0]
+    assert merged.text == merge_tables(read).text
+    names = {dict(report.cluster.options)["collective_id"] for report in read}
+    assert dict(merged.cluster.options)["collective_id"] not in names
+
+
+def test_what_tables_say_about_the_whole_must_agree(reports):
+    """A different mode of transport would be decided by the order of the files."""
+    modes = [Cluster(one(number).servers, options=(("mode", mode),)) for number, mode in ((1, "tcp"), (2, "rdma"))]
+    with pytest.raises(RefusedTableError, match=r"mode is 'tcp' in .*0\.json and 'rdma' in .*1\.json"):
+        merge_tables(reports(*modes, name="v1.1"))
+
+
+@pytest.mark.parametrize("name", ["legacy-lab", "legacy-cloud"])
+def test_legacy_tables_are_merged_where_their_order_allows(reports, name):
+    """A lab's table has ranks; a cloud's has only the order of names, so another order is refused."""
+    assert merge_tables(reports(one(1), one(2), name=name)).cluster.device_count == 4
+    reverse = reports(one(2), one(1), name=name)
+    if name == "legacy-cloud":
+        with pytest.raises(RefusedTableError, match="order of server_id as text"):
+            merge_tables(reverse)
+    else:
+        assert merge_tables(reverse).cluster.servers[0].server_id == "10.0.0.2"
