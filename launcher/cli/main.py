@@ -25,7 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 EXIT_CODES = """\b
 Exit codes:
   0        all ranks ended well
-  1        something failed that nothing below names
+  1        something failed that nothing below names; tables that are invalid or differ
   2        wrong usage, or a file or directory that is missing, unreadable or unwritable
   3        a rank table or a layout that was understood and refused
   126/127  a rank's program could not be started / was not found

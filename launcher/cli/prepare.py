@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.cli.options import RunOptions, check_options, user_environment
-from launcher.core.errors import RefusedLayoutError, UnreadableError
+from launcher.core.errors import RefusedLayoutError, RefusedTableError, UnreadableError
 from launcher.core.records import Cluster, Layout
-from launcher.core.resources import data_dir
 from launcher.engines.assemble import REDUCED_TABLE, Request, used_cluster
 from launcher.mesh.coordinates import Coordinate, rank_at
 from launcher.mesh.layouts import resolve_layout
@@ -48,7 +47,7 @@ def prepare(options: RunOptions, inherited: Mapping[str, str]) -> Prepared:
     """
     check_options(options)
     variables = user_environment(options.env)
-    cluster, notes = _cluster(options)
+    cluster, notes, table_format = _cluster(options)
     layout = resolve_layout(
         cluster.device_count,
         dp=options.dp,
@@ -76,19 +75,24 @@ def prepare(options: RunOptions, inherited: Mapping[str, str]) -> Prepared:
         usable_cores=_usable_cores(),
     )
     idle = _idle_note(cluster, layout.world_size)
-    return Prepared(request, options.name or program.name, (*notes, *idle), _files(cluster, used))
+    return Prepared(request, options.name or program.name, (*notes, *idle), _files(cluster, used, table_format))
 
 
-def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...]]:
+def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...], str]:
+    """The devices, what to say about them, and the format of the table that names them ("" without a table)."""
     if options.rank_table is None:
-        return Cluster.local(options.devices or 1), ()
-    from launcher.rank_table import Profile, load_cluster  # --devices needs none of it
+        return Cluster.local(options.devices or 1), (), ""
+    from launcher.cli.reports import found_table  # --devices needs none of it
+    from launcher.rank_table import Profile, read_rank_table
 
-    cluster, warnings = load_cluster(_found_table(options.rank_table), Profile(options.chip or _chip_here()))
-    return cluster, tuple(
+    report = read_rank_table(found_table(options.rank_table), Profile(options.chip or _chip_here()))
+    if report.cluster is None:
+        raise RefusedTableError(report.render())
+    warnings = tuple(
         f"warning: {options.rank_table}:{problem.line}:{problem.column}: {problem.message} [{problem.code}]"
-        for problem in warnings
+        for problem in report.warnings
     )
+    return report.cluster, warnings, report.format.value if report.format else ""
 
 
 def _chip_here() -> str:
@@ -96,17 +100,6 @@ def _chip_here() -> str:
     from launcher.rank_table.discover import davinci_ids
 
     return "auto" if davinci_ids() else "none"
-
-
-def _found_table(path: Path) -> Path:
-    """`path` itself, or the sample table of that name where no such file is here: an installed copy has them too."""
-    if (
-        not path.exists()
-        and path.parent == Path("rank_tables")
-        and (sample := data_dir("rank_tables") / path.name).exists()
-    ):
-        return sample
-    return path
 
 
 def _trainer(options: RunOptions, layout: Layout) -> _Program:
@@ -180,12 +173,12 @@ def _check_command(name: str, environment: Mapping[str, str]) -> None:
     raise UnreadableError(f"{name}: there is no such program on the ranks' PATH{local}", hint=f"PATH is {search}")
 
 
-def _files(cluster: Cluster, used: Cluster) -> dict[str, str]:
+def _files(cluster: Cluster, used: Cluster, table_format: str) -> dict[str, str]:
     if cluster.source is None or used.device_count == cluster.device_count:
         return {}
-    from launcher.rank_table.render import render_table  # see above
+    from launcher.rank_table.convert import convert_cluster  # see above
 
-    return {REDUCED_TABLE: render_table(used)}
+    return {REDUCED_TABLE: convert_cluster(used, table_format).text}
 
 
 def _idle_note(cluster: Cluster, world_size: int) -> tuple[str, ...]:

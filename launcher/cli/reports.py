@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.core.errors import UnreadableError
+from launcher.core.resources import data_dir
 
 if TYPE_CHECKING:
     from launcher.rank_table import Problem, TableReport
@@ -23,23 +24,42 @@ def read_table(name: str, profile: Profile) -> TableReport:
     Raises:
         UnreadableError: it is missing, a directory, too large, or may not be read.
     """
-    from launcher.rank_table.read import parse_rank_table, read_rank_table
+    from launcher.rank_table.read import parse_rank_table
 
-    if name == STDIN:
-        return parse_rank_table(_read_stdin(), Path(STDIN), profile)
-    return read_rank_table(Path(name), profile)
+    path = found_table(Path(name))
+    return parse_rank_table(read_named(str(path)), path, profile)
+
+
+def read_named(name: str) -> bytes:
+    """The bytes of the file `name`, or of stdin where it is "-". Blocks until the end of the file.
+
+    Raises:
+        UnreadableError: it is missing, a directory, too large, or may not be read.
+    """
+    from launcher.rank_table.files import read_bytes
+
+    return _read_stdin() if name == STDIN else read_bytes(Path(name))
+
+
+def found_table(path: Path) -> Path:
+    """`path` itself, or the sample table of that name where no such file is here: an installed copy has them too."""
+    if path.exists() or path.parent != Path("rank_tables"):
+        return path
+    sample = data_dir("rank_tables") / path.name
+    return sample if sample.exists() else path
 
 
 def _read_stdin() -> bytes:
     from launcher.rank_table.files import LARGEST_TABLE_BYTES
 
+    if sys.stdin is None:  # closed by whoever started us
+        raise UnreadableError("stdin is closed", hint="name a file, or redirect one")
     data = bytearray()
     try:
-        with open(0, "rb", closefd=False) as stdin:  # not sys.stdin: it is None where stdin was closed
-            while piece := stdin.read(PIECE_BYTES):
-                data += piece
-                if len(data) > LARGEST_TABLE_BYTES:
-                    raise UnreadableError(f"stdin gives more than {LARGEST_TABLE_BYTES // 1024**2} MiB")
+        while piece := sys.stdin.buffer.read(PIECE_BYTES):
+            data += piece
+            if len(data) > LARGEST_TABLE_BYTES:
+                raise UnreadableError(f"stdin gives more than {LARGEST_TABLE_BYTES // 1024**2} MiB")
     except OSError as error:
         raise UnreadableError(f"stdin cannot be read: {error.strerror}") from None
     return bytes(data)

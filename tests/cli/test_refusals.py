@@ -169,3 +169,58 @@ def test_a_table_cannot_add_lines_to_a_dry_run(launcher, sample_tables):
     done = launcher.run("run", "--rank-table", "t.json", "--dry-run", "--", "true")
     assert done.returncode == 0
     assert all(line.startswith(("#", "cd ")) for line in done.stdout.splitlines())
+
+
+@pytest.fixture
+def placeholder_table(launcher, sample_tables):
+    """A table with an address that only HCCL would mind."""
+    path = launcher.directory / "table.json"
+    table = json.loads((sample_tables / "rank_table_2pcs.json").read_text())
+    table["server_list"][0]["device"][0]["device_ip"] = "192.1.*.6"
+    path.write_text(json.dumps(table, indent=1))
+    return path
+
+
+@pytest.mark.skipif(any(Path("/dev").glob("davinci[0-9]*")), reason="this machine has Ascend devices")
+def test_rules_of_hccl_are_warnings_without_ascend_devices(launcher, placeholder_table):
+    """Where no process will use HCCL, a wrong device_ip is told and the ranks start; --chip makes it an error again."""
+    done = launcher.run("run", "--rank-table", placeholder_table, "--", "true")
+    assert done.returncode == 0
+    assert "warning: " in done.stderr
+    assert "[RT331]" in done.stderr
+    refused = launcher.run("run", "--chip", "a2", "--rank-table", placeholder_table, "--", "touch", "started")
+    assert refused.returncode == 3
+    assert "error[RT331]" in refused.stderr
+    assert not (launcher.directory / "started").exists()
+
+
+TABLES = {
+    "v1.1": {
+        "version": "1.1", "status": "completed", "collective_id": "c",
+        "node_list": [{"node_addr": "10.0.0.1", "ranks": [
+            {"rank_id": "0", "device_id": "3"}, {"rank_id": "1", "device_id": "5"}, {"rank_id": "2", "device_id": "6"}]}],
+    },
+    "legacy-cloud": {
+        "status": "completed", "group_count": "1",
+        "group_list": [{"group_name": "", "instance_count": "1", "device_count": "3", "instance_list": [
+            {"pod_name": "a", "server_id": "10.0.0.1", "devices": [
+                {"device_id": "6", "device_ip": ""}, {"device_id": "5", "device_ip": ""}, {"device_id": "3", "device_ip": ""}]}]}],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_format_starts_ranks_on_its_devices(launcher, name):
+    """A table of another format gives each rank its device; with idle devices the ranks read a table of the same format."""
+    (launcher.directory / "table.json").write_text(json.dumps(TABLES[name]))
+    say = ["sh", "-c", 'echo "$RANK_ID $DEVICE_ID"; cat "$RANK_TABLE_FILE" > "$TLAUNCH_RUN_DIR/read-by-$RANK_ID"']
+    options = ["--rank-table", "table.json", "--dp", 2, "--allow-idle-devices"]
+    done = launcher.run("run", *options, "--", *say)
+    assert done.returncode == 0, done.stderr
+    run_dir = launcher.runs / "latest"
+    logs = [(run_dir / f"device{rank}" / "train.log").read_text() for rank in range(2)]
+    assert logs == ["0 3\n", "1 5\n"]
+    checked = launcher.run("validate", "--chip", "none", "--json", run_dir / "rank_table.json")
+    (report,) = json.loads(checked.stdout)
+    assert (report["format"], report["devices"], report["valid"]) == (name, 2, True)
+    assert (run_dir / "read-by-1").read_text() == (run_dir / "rank_table.json").read_text()

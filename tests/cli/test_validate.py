@@ -96,12 +96,12 @@ def test_stdin_is_a_file_too(launcher, table):
     assert "twice" in twice.stderr
 
 
-def test_closed_stdin_is_an_empty_table(launcher):
-    """Without any stdin the command still ends with a message."""
+def test_closed_stdin_is_unreadable(launcher):
+    """Without any stdin the command ends with a message and the code of unreadable files."""
     closed = ["sh", "-c", 'exec "$@" <&-', "sh", *launcher.argv("validate", "-")]
     done = subprocess.run(closed, cwd=launcher.directory, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "RT111" in done.stdout
+    assert done.returncode == 2
+    assert "stdin is closed" in done.stderr
 
 
 def test_directories_are_searched_in_order(launcher, table):

@@ -10,6 +10,11 @@ import pytest
 from launcher.rank_table import Profile, read_rank_table
 
 
+def address(device, server):
+    """Devices i and i + 4 of every server share a network when there are eight, as on a 910."""
+    return f"192.{device % 4 + 1 if device < 8 else device + 1}.{device // 4 if device < 8 else 0}.{server + 1}"
+
+
 def make_table(servers=1, devices=2):
     """A valid v1.0 table as plain JSON values, to be broken by a test."""
     return {
@@ -21,7 +26,7 @@ def make_table(servers=1, devices=2):
                 "device": [
                     {
                         "device_id": str(device),
-                        "device_ip": f"192.{device + 1}.0.{server + 1}",
+                        "device_ip": address(device, server),
                         "rank_id": str(server * devices + device),
                     }
                     for device in range(devices)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.rank_table.catalogue import CATALOGUE
+
 
 def put(holder, key, value):
     """Set a value, or take the key away when the value is None."""
@@ -208,3 +210,13 @@ def test_segments_say_nothing_about_what_cannot_be_compared(written, table, repo
     put(device(single), "device_ip", written)
     put(device(single, 0, 1), "device_ip", "10.0.0.1")
     assert "RT410" not in {problem.code for problem in report(single, chip="910").problems}
+
+
+def test_every_rule_has_a_case():
+    """No rule of these modules is without a table that breaks it."""
+    own = {code for code, entry in CATALOGUE.items() if entry.check and entry.check.__module__ in OWN}
+    assert own - OTHERS <= {case[0][0] for case in CASES.values()} | {"RT410"}  # by the tests above
+
+
+OWN = {f"launcher.rank_table.rules.{name}" for name in ("backups", "conventions", "segments")}
+OTHERS = {"RT402", "RT403", "RT404", "RT407"}  # in test_rules.py

@@ -526,7 +526,7 @@ def test_only_a5_reads_the_format(chip, valid, report):
 
 KEYS = ["rank_id", "local_id", "level_list", "net_layer", "net_instance_id", "rank_addr_list", "level", "addr", "ports"]
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
     max_leaves=12,
 )

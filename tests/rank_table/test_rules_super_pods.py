@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.rank_table import Profile, parse_rank_table
+from launcher.rank_table.catalogue import CATALOGUE
 from launcher.rank_table.formats import Format
+from launcher.rank_table.rules import super_pods
 
 
 def put(holder, key, value):
@@ -323,3 +325,11 @@ def test_strange_super_pods_never_crash(pods, super_device, version):
     }
     found = parse_rank_table(json.dumps(table).encode(), Path("-"), Profile())
     assert (found.cluster is None) == bool(found.errors)
+
+
+def test_every_rule_is_spoken_of_above():
+    """No rule about super pods enters the catalogue without a test here."""
+    own = {code for code, entry in CATALOGUE.items() if entry.check and entry.check.__module__ == super_pods.__name__}
+    text = Path(__file__).read_text(encoding="utf-8")
+    assert own
+    assert all(f'"{code}"' in text for code in own)

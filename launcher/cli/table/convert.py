@@ -78,7 +78,8 @@ def convert(
 
 def _read(file: str, origin: str | None, devices: int | None) -> Cluster | None:
     """The cluster; None after its problems were shown. Rules of Ascend hardware are warnings: it may never meet any."""
-    from launcher.cli.table.output import note, read_named, shown
+    from launcher.cli.reports import read_named
+    from launcher.cli.table.output import note, shown
     from launcher.rank_table import Profile, parse_rank_table
     from launcher.rank_table.sources import read_plain, recognise_plain
     from launcher.rank_table.targets import PLAIN

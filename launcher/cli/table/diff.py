@@ -53,7 +53,7 @@ def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_j
     if first == second == STDIN:
         raise UsageError("- is given twice, but stdin can be read only once")
     pair = read_table(first, Profile()), read_table(second, Profile())
-    broken = [report for report in pair if report.document.faults]
+    broken = [report for report in pair if not report.document.checkable or _has_errors_of_text(report)]
     if broken:
         _say_problems(broken)
         write_out(_json_text(_broken_to_json(pair)) if as_json else _broken_text(broken))
@@ -68,6 +68,11 @@ def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_j
 
 
 Pair = tuple["TableReport", "TableReport"]
+
+
+def _has_errors_of_text(report: TableReport) -> bool:
+    """Whether HCCL cannot read the text at all; what follows the table is no such error."""
+    return any(problem.code.startswith("RT1") for problem in report.errors)
 
 
 def _say_problems(reports: Sequence[TableReport]) -> None:

@@ -45,7 +45,7 @@ def fix(file: str, *, write: bool, sort: bool, as_json: bool, chip: str, consume
     lost), quotes, UTF-16, numbers that need quotes or none, counts, and the order of entries. Ranks, ids and
     addresses keep what they say, and so does the layout of the text. FILE may be - for stdin.
     """
-    from launcher.cli.table.output import read_named
+    from launcher.cli.reports import read_named
     from launcher.rank_table.fix import fix_table
     from launcher.rank_table.profile import Profile
 

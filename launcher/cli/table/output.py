@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.errors import UsageError
 
 if TYPE_CHECKING:
     from launcher.core.records import Cluster
@@ -49,22 +48,6 @@ def check_output(output: Path | None, *, force: bool) -> None:
         raise UsageError(f"{output} is no regular file", hint="without --output the text goes to stdout")
     if not force:
         raise UsageError(f"{output} exists already", hint="--force replaces it")
-
-
-def read_named(file: str) -> bytes:
-    """The bytes of a file, or of stdin where it is "-". Blocks until its end.
-
-    Raises:
-        UnreadableError: it is missing, a directory, too large, or may not be read.
-    """
-    from launcher.rank_table.files import LARGEST_TABLE_BYTES, read_bytes
-
-    if file != "-":
-        return read_bytes(Path(file))
-    data = sys.stdin.buffer.read(LARGEST_TABLE_BYTES + 1)
-    if len(data) > LARGEST_TABLE_BYTES:
-        raise UnreadableError(f"stdin gives more than {LARGEST_TABLE_BYTES >> 20} MiB", hint="is it the right file?")
-    return data
 
 
 def deliver(text: str, cluster: Cluster, format_name: str, output: Path | None) -> None:
