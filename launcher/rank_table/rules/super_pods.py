@@ -102,7 +102,7 @@ def pod_name_repeated(table: Table) -> Iterator[Finding]:
 def member_unknown(table: Table) -> Iterator[Finding]:
     """super_pod_list names servers of the table's own server_list, by the same text."""
     known = {server.server_id for server in table.servers}
-    if None in known:  # a server whose name cannot be read may be the one
+    if not known or None in known:  # a server whose name cannot be read may be the one
         return
     left_over = iter(_outside(table))
     for pod in _pods(table):
