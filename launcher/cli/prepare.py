@@ -84,14 +84,12 @@ def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...], str]:
         return Cluster.local(options.devices or 1), (), ""
     from launcher.cli.reports import found_table  # --devices needs none of it
     from launcher.rank_table import Profile, read_rank_table
+    from launcher.rank_table.diagnostics import headline
 
     report = read_rank_table(found_table(options.rank_table), Profile(options.chip or _chip_here()))
     if report.cluster is None:
         raise RefusedTableError(report.render())
-    warnings = tuple(
-        f"warning: {options.rank_table}:{problem.line}:{problem.column}: {problem.message} [{problem.code}]"
-        for problem in report.warnings
-    )
+    warnings = tuple(headline(problem, str(options.rank_table)) for problem in report.warnings)
     return report.cluster, warnings, report.format.value if report.format else ""
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from launcher.rank_table.profile import Profile
 
 STDIN = "-"
+SAMPLES = Path("rank_tables")  # what a person calls their directory, wherever it is installed
 PIECE_BYTES = 1 << 20
 
 
@@ -38,15 +39,31 @@ def read_named(name: str) -> bytes:
     """
     from launcher.rank_table.files import read_bytes
 
-    return _read_stdin() if name == STDIN else read_bytes(Path(name))
+    if name == STDIN:
+        return _read_stdin()
+    try:
+        return read_bytes(Path(name))
+    except UnreadableError as error:
+        if _is_there(Path(name)) or _sample(Path(name).name) is None:
+            raise
+        hint = f"did you mean {SAMPLES / Path(name).name}, a sample?"
+        raise UnreadableError(error.message, hint=hint) from None
 
 
 def found_table(path: Path) -> Path:
     """`path` itself, or the sample table of that name where no such file is here: an installed copy has them too."""
-    if path.exists() or path.parent != Path("rank_tables"):
+    if path.parent != SAMPLES or _is_there(path):
         return path
-    sample = data_dir("rank_tables") / path.name
-    return sample if sample.exists() else path
+    return _sample(path.name) or path
+
+
+def _sample(name: str) -> Path | None:
+    sample = data_dir(SAMPLES.name) / name
+    return sample if name and _is_there(sample) else None
+
+
+def _is_there(path: Path) -> bool:
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises where a name is too long
 
 
 def _read_stdin() -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, TlaunchError
 
 if TYPE_CHECKING:
     from launcher.rank_table import TableReport
+    from launcher.rank_table.diagnostics import Severity
     from launcher.rank_table.profile import Profile
 
 EPILOG = """\b
@@ -72,7 +72,8 @@ def validate(
 ) -> None:
     """Check rank tables as HCCL does, and say why at the line.
 
-    FILE may be - for stdin, or a directory, of which every *.json below it is checked.
+    FILE may be - for stdin, or a directory, of which every *.json below it is checked that could be a rank table;
+    hidden directories and those of installed packages are left out.
     """
     from launcher.cli.reports import STDIN, wants_colour
     from launcher.rank_table.profile import Profile
@@ -80,15 +81,21 @@ def validate(
     if files.count(STDIN) > 1:
         raise UsageError("- is given twice, but stdin can be read only once")
     settings = Settings(options["strict"], options["quiet"], wants_colour(options["colour"]))
-    checked = check_all(files, Profile(chip=chip, consumer=consumer))
-    context.exit(_show_json(checked, settings) if as_json else _show_text(checked, settings))
+    others: list[Path] = []
+    checked = check_all(files, Profile(chip=chip, consumer=consumer), others)
+    exit_code = _show_json(checked, settings) if as_json else _show_text(checked, settings)
+    _say_others(len(others), settings)
+    context.exit(exit_code)
 
 
-def check_all(names: Sequence[str], profile: Profile) -> Iterator[Checked]:
-    """Each file when its turn comes, those of directories in the order of their paths. Blocks while reading."""
+def check_all(names: Sequence[str], profile: Profile, others: list[Path]) -> Iterator[Checked]:
+    """Each file when its turn comes, those of directories in the order of their paths. Blocks while reading.
+
+    `others` gets the files of directories that are no rank tables.
+    """
     for name in names:
         if os.path.isdir(name):  # noqa: PTH112 - Path.is_dir raises where a name is too long
-            yield from _check_directory(name, profile)
+            yield from _check_directory(name, profile, others)
         else:
             yield _check(name, profile)
 
@@ -124,15 +131,12 @@ def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
 
 def to_text(report: TableReport, settings: Settings) -> str:
     """The problems with their source lines, then one line that sums up; empty where --quiet leaves nothing to say."""
-    shown, _, count = report.render().rpartition("\n")
-    if not report.valid:
-        closing = count
-    elif settings.strict and report.problems:
-        closing = f"{count}, and --strict allows none"
-    else:
-        closing = "" if settings.quiet else _all_well(report)
-    problems = _coloured(shown, str(report.path)) if settings.colour else shown
-    return _on_its_line("".join(f"{part}\n" for part in (problems, closing) if part), str(report.path))
+    from launcher.rank_table.diagnostics import plain, render_each
+
+    style = _coloured if settings.colour else plain
+    problems = render_each(report.problems, report.document, str(report.path), style)
+    closing = "" if settings.quiet and passes(report, strict=settings.strict) else _closing(report, settings)
+    return "".join(f"{part}\n" for part in (*problems, closing) if part)
 
 
 def _check(name: str, profile: Profile) -> Checked:
@@ -144,22 +148,46 @@ def _check(name: str, profile: Profile) -> Checked:
         return Checked(name, None, error)
 
 
-def _check_directory(directory: str, profile: Profile) -> Iterator[Checked]:
+def _check_directory(directory: str, profile: Profile, others: list[Path]) -> Iterator[Checked]:
+    from launcher.cli.directories import json_files
+
     closed: list[OSError] = []
-    paths = sorted(
-        Path(folder, name)
-        for folder, _, names in os.walk(directory, onerror=closed.append)
-        for name in names
-        if name.endswith(".json")
-    )
+    paths = sorted(json_files(directory, closed.append))
     for error in closed:
         name = str(error.filename)
         yield Checked(name, None, UnreadableError(f"{name} cannot be read: {error.strerror}"))
+    passed_over = []
     for path in paths:
-        yield _check(str(path), profile)
-    if not paths and not closed:
-        nothing = UnreadableError(f"{directory} holds no *.json file", hint="name the tables themselves")
-        yield Checked(directory, None, nothing)
+        checked = _check_found(path, profile)
+        if checked is None:
+            passed_over.append(path)
+        else:
+            yield checked
+    if len(passed_over) < len(paths) or closed:
+        others.extend(passed_over)
+    else:
+        yield Checked(directory, None, _nothing_in(directory, len(paths)))
+
+
+def _check_found(path: Path, profile: Profile) -> Checked | None:
+    """None for what is no rank table. A file that somebody named is always checked."""
+    from launcher.rank_table.files import read_bytes
+    from launcher.rank_table.likeness import looks_like_table
+    from launcher.rank_table.read import parse_rank_table
+
+    try:
+        data = read_bytes(path)
+    except UnreadableError as error:
+        return Checked(str(path), None, error)
+    report = parse_rank_table(data, path, profile)
+    return Checked(str(path), report) if looks_like_table(data, report.document) else None
+
+
+def _nothing_in(directory: str, others: int) -> UnreadableError:
+    from launcher.cli.reports import counted
+
+    held = f"no rank table, only {counted(others, 'other *.json file')}" if others else "no *.json file"
+    return UnreadableError(f"{directory} holds {held}", hint="name the tables themselves")
 
 
 def _show_json(all_checked: Iterable[Checked], settings: Settings) -> int:
@@ -189,34 +217,39 @@ def _show_text(all_checked: Iterable[Checked], settings: Settings) -> int:
 
 def _say_unreadable(checked: Checked) -> None:
     if checked.error is not None:
-        with suppress(OSError):  # a full disk behind stderr must not keep the other files from being checked
-            print(f"error: {checked.error}", file=sys.stderr, flush=True)
+        _say(f"error: {checked.error}")
 
 
-def _all_well(report: TableReport) -> str:
-    from launcher.cli.reports import counted
-    from launcher.rank_table.diagnostics import count_problems
-
-    kind = "" if report.format is None else f" {report.format.value}"
-    size = f"{counted(report.servers, 'server')}, {counted(report.devices, 'device')}"
-    warnings = f", {count_problems(report.problems)}" if report.problems else ""
-    return f"{report.path}: valid{kind} table: {size}{warnings}"
+def _say_others(count: int, settings: Settings) -> None:
+    if count and not settings.quiet:
+        _say(f"{count:,} other *.json {'file is no rank table' if count == 1 else 'files are no rank tables'}")
 
 
-def _on_its_line(text: str, name: str) -> str:
-    """A file's name may hold anything; none of it may move a terminal's cursor."""
+def _say(text: str) -> None:
+    """Lines on stderr. A full disk behind it must not keep the other files from being checked."""
     from launcher.rank_table.faults import printable
 
-    return text if name.isprintable() else text.replace(name, printable(name))
+    with suppress(OSError):
+        print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 
-def _coloured(text: str, name: str) -> str:
-    """The first line of each problem: its place bold, its severity red or yellow. Words say the same."""
-    head = re.compile(rf"^({re.escape(name)}:\d+:\d+:) ((error|warning)\[\w+\])", re.MULTILINE)
+def _closing(report: TableReport, settings: Settings) -> str:
+    from launcher.cli.reports import counted
+    from launcher.rank_table.diagnostics import count_problems
+    from launcher.rank_table.faults import printable
 
-    def styled(match: re.Match[str]) -> str:
-        place, kind, severity = match.groups()
-        colour = "red" if severity == "error" else "yellow"
-        return f"{click.style(place, bold=True)} {click.style(kind, fg=colour, bold=True)}"
+    name, count = printable(str(report.path)), count_problems(report.problems)
+    if not report.valid:
+        return f"{name}: {count}"
+    if settings.strict and report.problems:
+        return f"{name}: {count}, and --strict allows none"
+    kind = "" if report.format is None else f" {report.format.value}"
+    size = f"{counted(report.servers, 'server')}, {counted(report.devices, 'device')}"
+    warnings = f", {count}" if report.problems else ""
+    return f"{name}: valid{kind} table: {size}{warnings}"
 
-    return head.sub(styled, text)
+
+def _coloured(place: str, kind: str, severity: Severity) -> tuple[str, str]:
+    """The place bold, the severity red or yellow. Words say the same."""
+    colour = "red" if severity.value == "error" else "yellow"
+    return click.style(place, bold=True), click.style(kind, fg=colour, bold=True)

@@ -1,11 +1,13 @@
 """Every code that a problem can carry, in one place: what it is called, what HCCL calls it, and who asks for it.
 
-RT1xx  the text is no JSON                  (found by `scanner`, explained in `text_faults`)
-RT2xx  the JSON is no table                 (found by `formats` and `shape`, explained in `text_faults`)
-RT3xx  the table contradicts itself         (found by the functions in `rules`)
+RT1xx  the text is no JSON                  (found by `scanner`)
+RT2xx  the JSON is no table                 (found by `formats` and `shape`, RT207 by a rule)
+RT3xx  the table contradicts itself
 RT4xx  warnings: HCCL would go on, people should look
 RT5xx  what one reader asks for beyond HCCL (only when that reader is named)
-A code is never given a second meaning, and never renumbered.
+RT6xx  what HCCL asks for in one format only
+Where no function in `rules` finds a code, `text_faults` explains it. A code is never given a second meaning, and never
+renumbered.
 """
 
 from __future__ import annotations

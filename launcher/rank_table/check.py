@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,9 +17,11 @@ from launcher.rank_table.formats import VERSIONS, Format, recognise, what_to_do_
 from launcher.rank_table.formats.readers import READERS
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.rows import Table, text_at
+from launcher.rank_table.rules.servers import COMPLETED
 from launcher.rank_table.shape import AT_MOST, Shapes
 
 MINDIE_MODE = 0o640
+SUFFIX = ".json"
 
 
 @dataclass(frozen=True)
@@ -32,31 +35,31 @@ class Checked:
 
 
 def check_document(document: Document, path: Path, profile: Profile, *, at_most: int = AT_MOST) -> Checked:
-    """Find everything that is wrong with `document` as far as its text can be read, `at_most` faults of shape.
+    """Find what is wrong with `document` as far as its text can be read: `at_most` faults of shape, and of each rule.
 
     Raises:
         KeyError: `profile` names a chip that is not in `CHIPS`.
     """
-    named = (*_name_warning(path), *_mode_findings(path, profile))
+    found = recognise(document.value) if document.checkable else None
+    named = (*_name_warning(path, found), *_mode_findings(path, profile))
     if not document.checkable:
         return Checked(None, None, profile.hardware, named)
-    found = recognise(document.value)
     if found is None or not found.is_rank_table:
         return Checked(found, None, profile.hardware, (*named, _no_table(document.value, found)))
     shapes = Shapes(at_most)
     table = READERS[found].read(document.value, shapes, profile)
-    table = replace(table, chip=_chip_of(table), keys=frozenset(shapes.keys))
-    of_rules = () if shapes.full else _rule_findings(table)  # what is missing there would be rules' nonsense
-    findings = [*named, *shapes.findings(), *of_rules]
+    table = replace(table, chip=_chip_of(table), keys=frozenset(shapes.keys), complete=shapes.complete)
+    of_rules = () if shapes.full else _rule_findings(table, at_most)  # what is missing there would be rules' nonsense
+    findings = [*named, *_of_a5(document, found), *_worth_saying(table, shapes.findings()), *of_rules]
     return Checked(found, table, table.chip, tuple(findings))
 
 
-def _rule_findings(table: Table) -> Iterator[Found]:
+def _rule_findings(table: Table, at_most: int) -> Iterator[Found]:
     entries = [entry for entry in CATALOGUE.values() if entry.concerns(table)]
     replaced = {entry.replaces for entry in entries}
     for entry in entries:
         if entry.check is not None and entry.code not in replaced:
-            yield from ((entry.code, finding) for finding in _first(AT_MOST, entry.check(table)))
+            yield from ((entry.code, finding) for finding in _first(at_most, entry.check(table)))
 
 
 def _first(count: int, findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -68,12 +71,25 @@ def _first(count: int, findings: Iterator[Finding]) -> Iterator[Finding]:
     yield from kept
 
 
+def _worth_saying(table: Table, findings: Iterator[Found]) -> Iterator[Found]:
+    """Nobody is to complete by hand a table that its writer has only begun: HCCL looks at its status alone."""
+    has_begun = text_at(table.fields, "status") not in {None, COMPLETED} and table.format is not Format.V2_0
+    for code, finding in findings:
+        if not (has_begun and len(finding.pointer) <= 1 and code in {"RT204", "RT205", "RT206"}):
+            yield code, finding
+
+
+def _of_a5(document: Document, found: Format) -> Iterator[Found]:
+    if found is Format.V2_0 and any(fault.code == "RT109" for fault in document.faults):
+        hint = "remove what follows the last bracket of the table"
+        yield "RT208", Finding((), "HCCL reads a v2.0 file to its end, and there is text after the table", hint)
+
+
 def _chip_of(table: Table) -> Chip:
     """What "auto" means for this table: what its format or its servers say."""
     if table.chip.name != "auto":
         return table.chip
-    types = {(text_at(server.fields, "hardware_type") or "").lower() for server in table.servers}
-    if types and types <= {"cpu", "gpu"}:
+    if table.is_without_ascend:
         return CHIPS["none"]
     return CHIPS[_CHIP_OF_FORMAT.get(table.format, "auto")]
 
@@ -85,6 +101,9 @@ def _no_table(document: Any, found: Format | None) -> Found:
     if found is not None:
         message = f"this is no rank table: it looks like a {found.title}"
         return "RT202", Finding((), message, what_to_do_with(found))
+    if isinstance(document, dict) and "version" not in document:
+        hint = 'a rank table starts with "version": "1.0" and has server_list'
+        return "RT203", Finding((), "there is no version, and no other key of a rank table", hint)
     if isinstance(document, dict):
         message = f'version "{str(document["version"])[:20]}" is not known'
         return "RT203", Finding(("version",), message, f"write one of {', '.join(VERSIONS)}")
@@ -106,7 +125,17 @@ def _named(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def _name_warning(path: Path) -> Iterator[Found]:
-    if path.suffix != ".json" and str(path) != "-":
-        message = f'the name "{path.name}" does not end in .json, and HCCL refuses such a file'
-        yield "RT406", Finding((), message, f"rename it to {path.with_suffix('.json').name}")
+def _name_warning(path: Path, found: Format | None) -> Iterator[Found]:
+    """HCCL resolves links, and wants the first ".json" of the whole path to be its end."""
+    if str(path) == "-" or found is Format.V2_0:
+        return
+    real = os.path.realpath(path)
+    first, whole = real.find(SUFFIX), len(real) - len(SUFFIX)
+    if first < 0:
+        message = f'the name "{Path(real).name}" does not end in .json, and HCCL refuses such a file'
+        yield "RT406", Finding((), message, f"rename it to {Path(real).with_suffix(SUFFIX).name}")
+    elif first != whole:
+        message = (
+            f'"{real[: first + len(SUFFIX)][-60:]}" ends in .json before the path does, and HCCL refuses such a path'
+        )
+        yield "RT406", Finding((), message, "take the first .json out of the name of the file or its directory")

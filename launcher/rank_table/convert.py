@@ -14,6 +14,7 @@ from typing import Any
 
 from launcher.core.errors import RefusedTableError, UsageError
 from launcher.core.records import Cluster, Device, Options, Server
+from launcher.rank_table.keys import NODE_TABLE_OPTIONS
 from launcher.rank_table.limits import Reason
 from launcher.rank_table.targets import NEVER_READ, SUPER_POD, TARGETS, Target
 
@@ -148,8 +149,12 @@ def _unique(reasons: list[Reason]) -> Iterator[str]:
 def _notes(target: Target, left: dict[str, int]) -> Iterator[str]:
     if not left:
         return
-    keys = ", ".join(left)
-    if target.is_table:
-        yield f"left behind, since {target.name} has no place for it and HCCL never reads it: {keys}"
-    else:
-        yield f"left behind, since a {target.name} names only hosts and slots: {keys}; keep the table"
+    if not target.is_table:
+        yield f"left behind, since a {target.name} names only hosts and slots: {', '.join(left)}; keep the table"
+        return
+    of_v1_1 = [key for key in left if key in NODE_TABLE_OPTIONS]
+    others = [key for key in left if key not in NODE_TABLE_OPTIONS]
+    if of_v1_1:
+        yield f"left behind, since it means nothing outside v1.1: {', '.join(of_v1_1)}"
+    if others:
+        yield f"left behind, since {target.name} has no place for it and HCCL never reads it: {', '.join(others)}"

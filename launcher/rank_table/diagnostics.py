@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from launcher.rank_table.document import Document
+from launcher.rank_table.faults import printable
 
 WINDOW = 110  # characters of a source line that are shown around the caret
 SHOWN_AT_MOST = 50  # problems printed in full
@@ -32,12 +33,34 @@ class Problem:
     width: int = 1  # characters to underline
 
 
+Style = Callable[[str, str, Severity], tuple[str, str]]  # the place and the kind of a problem, marked for a terminal
+
+
+def plain(place: str, kind: str, _severity: Severity) -> tuple[str, str]:
+    """The style without marks."""
+    return place, kind
+
+
 def render_problems(problems: Sequence[Problem], document: Document, name: str) -> str:
     """All problems with their source lines, then one line that counts them. `name` is the file as the user calls it."""
-    shown = [render_problem(problem, document, name) for problem in problems[:SHOWN_AT_MOST]]
+    shown = render_each(problems, document, name)
+    return "\n".join([*shown, f"{printable(name)}: {count_problems(problems)}"])
+
+
+def render_each(problems: Sequence[Problem], document: Document, name: str, style: Style = plain) -> list[str]:
+    """A text of several lines for each problem, of the first `SHOWN_AT_MOST`; the last one says how many are left."""
+    shown = [_rendered(problem, document, name, style) for problem in problems[:SHOWN_AT_MOST]]
     if len(problems) > SHOWN_AT_MOST:
         shown.append(f"... and {len(problems) - SHOWN_AT_MOST} more")
-    return "\n".join([*shown, f"{name}: {count_problems(problems)}"])
+    return shown
+
+
+def headline(problem: Problem, name: str, style: Style = plain) -> str:
+    """One line: `hccl.json:8:9: warning[RT333]: message`. A file's name may hold anything; nothing moves the cursor."""
+    severity = problem.severity
+    place = f"{printable(name)}:{problem.line}:{problem.column}:"
+    place, kind = style(place, f"{severity.value}[{problem.code}]", severity)
+    return f"{place} {kind}: {problem.message}"
 
 
 def count_problems(problems: Sequence[Problem]) -> str:
@@ -47,11 +70,10 @@ def count_problems(problems: Sequence[Problem]) -> str:
     return ", ".join(words) or "no problems"
 
 
-def render_problem(problem: Problem, document: Document, name: str) -> str:
-    head = f"{name}:{problem.line}:{problem.column}: {problem.severity.value}[{problem.code}]: {problem.message}"
+def _rendered(problem: Problem, document: Document, name: str, style: Style) -> str:
     gutter = f"{problem.line:>5} | "
     source, caret = _excerpt(document.line_text(problem.line), problem.column, problem.width)
-    lines = [head, f"{gutter}{source}".rstrip(), f"{'':>5} | {caret}"]
+    lines = [headline(problem, name, style), f"{gutter}{source}".rstrip(), f"{'':>5} | {caret}"]
     if problem.hint:
         lines.append(f"{'':>5} hint: {problem.hint}")
     return "\n".join(lines)

@@ -13,20 +13,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from launcher.core.errors import TlaunchError, UnreadableError
+from launcher.rank_table.device_ids import FoundDevice
 from launcher.rank_table.faults import printable
-from launcher.rank_table.generate import UNSET, FoundDevice
+from launcher.rank_table.hccn_conf import UNSET
 from launcher.rank_table.ip import address_family
 
 DEVICE_FILES = Path("/dev")
 HCCN_CONF = Path("/etc/hccn.conf")
 HCCN_TOOL = Path("/usr/local/Ascend/driver/tools/hccn_tool")  # where the driver puts it, often not on PATH
 PATIENCE_S = 20.0  # for one answer; a driver that hangs never gives one
-LARGEST_CONF_BYTES = 1024 * 1024
 _DAVINCI = re.compile(r"davinci([0-9]{1,6})")
-_GPU = re.compile(r"^GPU ([0-9]{1,6}): ", re.MULTILINE)  # its MIG parts are listed below it, set in
+# The parts of a GPU that MIG makes are listed below it, set in.
+_GPU = re.compile(r"^GPU ([0-9]{1,6}): (?:.*\(UUID: (GPU-[^\s)]+)\))?", re.MULTILINE)
 # The label ends at the first colon, the address at the next blank: an IPv6 address has colons of its own.
 _ADDRESS = re.compile(
     r"^[ \t]*(?:(?:ipv6|inet6)[ _]?)?(?:ip[ _]?)?addr(?:ess)?[ \t]*:[ \t]*(\S*)", re.IGNORECASE | re.MULTILINE
@@ -118,7 +118,7 @@ def ask_nvidia_smi(*, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]
         hint = "it comes with NVIDIA's driver; --devices N needs no program"
         raise UnreadableError("nvidia-smi is not on PATH", hint=hint)
     answer = _ask(("nvidia-smi", "-L"), patience_s)
-    found = tuple(FoundDevice(int(number)) for number in _GPU.findall(answer.output))
+    found = tuple(FoundDevice(int(gpu[1]), uuid=gpu[2]) for gpu in _GPU.finditer(answer.output))
     if answer.status != 0 or not found:
         raise TlaunchError(f"`nvidia-smi -L` {answer.how_it_ended()}", hint="--devices N needs no driver")
     return found
@@ -143,26 +143,6 @@ def _address_towards(family: socket.AddressFamily, far: str) -> str | None:
         return None
     parsed = ipaddress.ip_address(address.partition("%")[0])
     return None if parsed.is_loopback or parsed.is_unspecified or parsed.is_link_local else address
-
-
-def read_conf(source: Path | BinaryIO, name: str) -> str:
-    """The text of a configuration file. Blocks while reading.
-
-    Raises:
-        UnreadableError: it is missing, may not be read, or is far too large.
-    """
-    try:
-        if isinstance(source, Path):
-            with source.open("rb") as file:
-                data = file.read(LARGEST_CONF_BYTES + 1)
-        else:
-            data = source.read(LARGEST_CONF_BYTES + 1)
-    except OSError as error:
-        hint = f"on a server with Ascend devices it is {HCCN_CONF}"
-        raise UnreadableError(f"{name} cannot be read: {error.strerror}", hint=hint) from None
-    if len(data) > LARGEST_CONF_BYTES:
-        raise UnreadableError(f"{name} is larger than 1 MiB", hint="hccn.conf has a few lines for each device")
-    return data.decode("utf-8", errors="replace")  # what is replaced is a comment, or refused where it stands
 
 
 def _ask(command: Sequence[str], patience_s: float) -> Answer:

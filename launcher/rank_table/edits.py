@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 _PUNCTUATION = frozenset("{}[],: \t\r\n")
@@ -27,7 +27,7 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> tuple[str, list[Edit]]:
     >>> apply_edits("[1, 2, /* two */ ]", [Edit(5, 6, ""), Edit(7, 16, "")])[0]
     '[1, 2 ]'
     """
-    made = [_tidied(text, edit) for edit in _joined(text, sorted(edits))]
+    made = _tidied_apart(text, list(_joined(text, sorted(edits))))
     parts, at = [], 0
     for edit in made:
         parts += [text[at : edit.start], edit.text]
@@ -54,6 +54,17 @@ class Origins:
             return offset
         edit, since = self._edits[index], offset - self._starts[index]
         return edit.start if since < len(edit.text) else edit.end + since - len(edit.text)
+
+
+def _tidied_apart(text: str, edits: Sequence[Edit]) -> list[Edit]:
+    """Each edit with the blanks that it takes along, but none that belong to its neighbours."""
+    made: list[Edit] = []
+    for index, edit in enumerate(edits):
+        tidied = _tidied(text, edit)
+        lowest = made[-1].end if made else 0
+        highest = edits[index + 1].start if index + 1 < len(edits) else len(text)
+        made.append(tidied._replace(start=max(tidied.start, lowest), end=min(tidied.end, highest)))
+    return made
 
 
 def _joined(text: str, edits: Iterable[Edit]) -> Iterator[Edit]:

@@ -141,6 +141,15 @@ def half_a_pair(token: Token) -> Fault:
     return Fault("RT106", token.start, token.end - token.start, message, "write the character itself")
 
 
+def unpaired_quote(text: str, before: Token, after: Token) -> Fault:
+    """Of two values that touch: the quote that is missing stands before the first, or in it."""
+    first, second = text[before.start : before.end], text[after.start : after.end]
+    if not first.startswith(QUOTE):
+        return Fault("RT106", before.start, len(first), "the opening quote is missing", in_quotes(first))
+    message = f"the quotes do not pair up: {shown(first)} and {shown(second)} touch"
+    return Fault("RT106", before.start, len(first), message, 'write the missing " where the first text ends')
+
+
 def missing(text: str, mark: str, at: int, between: str) -> Fault:
     # Without a blank between them, two strings may also be one that holds a quote.
     apart = text[at - 1] in "]}" or text[at] in " \t\r\n/#{[" or text[at] in WIDE_BLANKS
@@ -190,6 +199,8 @@ def too_deep(at: int, depth: int) -> Fault:
 
 
 def in_quotes(word: str) -> str:
+    if word.strip(",").lower() in _OTHER_WORDS:
+        return 'write a value in double quotes, "" if there is none, or leave the key out'
     bare = word.strip("'\"")
     return f'write "{bare[:40]}"' if bare else "write the value in double quotes"
 

@@ -27,7 +27,7 @@ from launcher.rank_table.places import Place, Pointer
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.read import AS_HCCL, TableReport, parse_rank_table
 
-AT_MOST_PASSES = 20  # four are needed: text, values, inner lists, outer lists
+AT_MOST_PASSES = 20  # four are needed: text, values, inner lists, outer lists; the rest is for surprises
 # What names a process, a device or a place in the network: it may be written in another way, never say something else.
 _IDENTITY = re.compile(r"(?:^|_)(?:id|ids|ip|addr|address|port|rank)$")
 _WHOLE_NUMBER = re.compile(r'"?\s*\+?(-?)0*([0-9]+)\s*"?')
@@ -100,7 +100,8 @@ def _as_utf8(data: bytes) -> tuple[bytes, tuple[Repair, ...]]:
         encoded = text.encode()
     except UnicodeError:
         return data, ()
-    if not text.lstrip(_BLANKS).startswith(("{", "[")):  # any bytes with zeros among them look like UTF-16
+    is_table = text.lstrip(_BLANKS).startswith(("{", "[")) and 2 * len(text.encode("ascii", "ignore")) > len(text)
+    if not is_table:  # any bytes with zeros among them look like UTF-16
         return data, ()
     return encoded, (Repair("RT101", 1, f"turned {codec[:6].upper()} into UTF-8"),)
 

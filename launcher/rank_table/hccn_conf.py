@@ -6,10 +6,14 @@ import re
 from dataclasses import dataclass
 
 from launcher.core.errors import UnreadableError
+from launcher.rank_table.device_ids import FoundDevice
 from launcher.rank_table.faults import printable
-from launcher.rank_table.generate import DEVICE_ID_LIMIT, UNSET, FoundDevice
+from launcher.rank_table.generate import DEVICE_ID_LIMIT
 from launcher.rank_table.ip import FAMILY_NAMES, address_family
+from launcher.rank_table.rules.addresses import UNSET_ADDRESS
 
+LARGEST_CONF_BYTES = 1024 * 1024
+UNSET = ("", UNSET_ADDRESS)  # what the driver's tools and files say where no address is set
 FAULTS_SHOWN = 20
 _KEY = re.compile(r"(?P<ipv6>IPv6)?(?P<name>address|netmask)_(?P<device>[0-9]+)")
 _ALMOST_ADDRESS = re.compile(r"(ipv6|ip)?[ _-]?add?res?s?[ _-]*[0-9]*", re.IGNORECASE)
@@ -19,6 +23,18 @@ _ALMOST_ADDRESS = re.compile(r"(ipv6|ip)?[ _-]?add?res?s?[ _-]*[0-9]*", re.IGNOR
 class HccnConf:
     devices: tuple[FoundDevice, ...]  # ascending by id; those without an address too, where a line names them
     notes: tuple[str, ...]
+
+
+def decode_conf(data: bytes, name: str) -> str:
+    """The text of a file's bytes, whatever its encoding: what is replaced is a comment, or refused where it stands.
+
+    Raises:
+        UnreadableError: it is far too large.
+    """
+    if len(data) > LARGEST_CONF_BYTES:
+        limit = f"{LARGEST_CONF_BYTES >> 20} MiB"
+        raise UnreadableError(f"{name} is larger than {limit}", hint="hccn.conf has a few lines for each device")
+    return data.decode("utf-8", errors="replace")
 
 
 def parse_hccn_conf(text: str, name: str) -> HccnConf:

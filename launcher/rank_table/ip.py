@@ -6,6 +6,7 @@ import socket
 from socket import inet_pton
 
 FAMILY_NAMES = {4: "IPv4", 6: "IPv6"}
+_LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "::1"})
 _FAMILY_OF_LENGTH = {4: 4, 16: 6}
 _IPV4, _IPV6 = int(socket.AF_INET), int(socket.AF_INET6)  # plain numbers: this is asked for each device
 
@@ -13,6 +14,11 @@ _IPV4, _IPV6 = int(socket.AF_INET), int(socket.AF_INET6)  # plain numbers: this 
 def address_family(address: str) -> int | None:
     """4, 6, or None where HCCL would not read an address: two colons make it IPv6, a zone after % is allowed."""
     return family_of(packed_address(address))
+
+
+def is_loopback(name: str | None) -> bool:
+    """Whether a host means itself by `name`."""
+    return name is not None and (name.startswith("127.") or name in _LOOPBACK_NAMES)
 
 
 def family_of(packed: bytes | None) -> int | None:

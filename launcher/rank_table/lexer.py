@@ -18,20 +18,21 @@ WIDE_MARK = "，"  # noqa: RUF001  # a comma or a colon of a Chinese keyboard
 WORD = "word"  # anything else that stands together
 BROKEN_STRING = "broken string"  # not closed on its line, or with something in it that JSON does not allow
 
-# Up to the first character that may not stand in a string. No nested repetition can match one text in two ways.
-_BODY = r'[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*'
+# A piece of a string: plain characters, or one escape. Strings with escapes are stepped through piece by piece, for a
+# repeated group would keep what it needs to go back for every round.
+_PIECE = re.compile(r'[^"\\\x00-\x1f]+|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _TOKEN = re.compile(
-    rf"""[ \t\n\r]*(?:
-        (?P<punctuation>[{{}}\[\],:])
-      | (?P<string>"{_BODY}")
-      | (?P<scalar>(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)(?![^\s,:{{}}\[\]"/，：]))
-      | (?P<comment>//[^\n]*|\#[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)
-      | (?P<ellipsis>\.{{2,}}|…+)
+    r"""[ \t\n\r]*(?:
+        (?P<punctuation>[{}\[\],:])
+      | (?P<string>"[^"\\\x00-\x1f]*")
+      | (?P<scalar>(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)(?![^\s,:{}\[\]"/，：]))
+      | (?P<comment>//[^\n]*|\#[^\n]*|/\*[\s\S]*?\*/)
+      | (?P<ellipsis>\.{2,}|…+)
       | (?P<single>'[^'"\\\x00-\x1f]*')
       | (?P<typographic>[“”„][^"“”„\\\x00-\x1f]*[“”„]|[‘’‚][^"‘’‚\\\x00-\x1f]*[‘’‚])
       | (?P<wide_mark>[，：])
       | (?P<open_comment>/\*)
-      | (?P<word>[^\s,:{{}}\[\]"，：]+"?)
+      | (?P<word>[^\s,:{}\[\]"，：]+"?)
     )""",  # noqa: RUF001
     re.VERBOSE,
 )
@@ -47,7 +48,6 @@ _KINDS = {
     "word": WORD,
 }
 _BLANK = re.compile(r"[ \t\n\r]*")
-_STRING_BODY = re.compile(_BODY)
 
 
 class Token(NamedTuple):
@@ -68,15 +68,19 @@ def next_token(text: str, at: int) -> Token:
 
 def string_body_end(text: str, start: int) -> int:
     """Where the string that opens at `start` stops being one: at its closing quote, or at what may not stand in it."""
-    match = _STRING_BODY.match(text, start + 1)
-    return match.end() if match else start + 1
+    at = start + 1
+    while match := _PIECE.match(text, at):
+        at = match.end()
+    return at
 
 
 def _odd_token(text: str, at: int) -> Token:
-    """A broken string, the end, or a single character that is blank elsewhere but not in JSON."""
+    """A string with escapes, a broken one, the end, or a single character that is blank elsewhere but not in JSON."""
     blank = _BLANK.match(text, at)
     start = blank.end() if blank else at
     if start == len(text):
         return Token(END, start, start)
-    kind = BROKEN_STRING if text[start] == '"' else WORD
-    return Token(kind, start, start + 1)
+    if text[start] != '"':
+        return Token(WORD, start, start + 1)
+    end = string_body_end(text, start)
+    return Token(STRING, start, end + 1) if text[end : end + 1] == '"' else Token(BROKEN_STRING, start, start + 1)

@@ -8,6 +8,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from launcher.core.records import HOST_RANK, Cluster, Device, Server
+from launcher.rank_table.ip import address_family
+from launcher.rank_table.keys import RANK_NUMBERS
 from launcher.rank_table.writers import a5
 
 _HOST_NAME = re.compile(r"[\w.%:-]+")  # what no parser of hostfiles takes for anything but a name
@@ -42,8 +44,6 @@ def one_rank_per_device(cluster: Cluster) -> Iterator[Reason]:
 
 
 def servers_are_addresses(cluster: Cluster) -> Iterator[Reason]:
-    from launcher.rank_table.ip import address_family  # noqa: PLC0415  # rules load with the first check
-
     names = [server.server_id for server in cluster.servers if address_family(server.server_id) is None]
     if names:
         message = f"node_addr is an IP address, and {_some('server_id', [f'{name[:60]!r}' for name in names])} is none"
@@ -52,8 +52,6 @@ def servers_are_addresses(cluster: Cluster) -> Iterator[Reason]:
 
 def one_family_of_addresses(cluster: Cluster) -> Iterator[Reason]:
     """Of the nodes, and of the ranks, which use their node's address where they have none of their own."""
-    from launcher.rank_table.ip import address_family  # noqa: PLC0415  # see above
-
     nodes = {address_family(server.server_id) for server in cluster.servers}
     ranks = {address_family(device.device_ip or server.server_id) for server, device in _pairs(cluster)}
     for what, families in (("servers", nodes), ("ranks", ranks)):
@@ -155,7 +153,7 @@ def _layer_fault(server: Server, device: Device) -> str | None:
     missing = [key for key in ("local_id", "level_list") if key not in options]
     if missing:
         return f"it has no {' and no '.join(missing)}"
-    for key in a5.NUMBERS:
+    for key in RANK_NUMBERS:
         if key in options and not (options[key].isascii() and options[key].isdecimal()):
             return f"{key} {options[key][:20]!r} is no whole number"
     instance = _first_instance(options["level_list"])

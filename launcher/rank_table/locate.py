@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from launcher.rank_table.catalogue import CATALOGUE, Finding, Found
 from launcher.rank_table.chips import Chip
@@ -18,7 +18,7 @@ def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> 
     """Faults of the text and findings of the rules, with lines and columns, in file order, as bad as they are on `chip`."""
     findings = list(found)
     pointers = {finding.pointer for _, finding in findings} | {finding.earlier for _, finding in findings}
-    places = document.locate(pointer for pointer in pointers if pointer is not None)
+    places = document.locate(part for pointer in pointers if pointer is not None for part in _with_parents(pointer))
     located = [(fault, "") for fault in document.faults]
     located += [(_repeat_fault(document, repeat), json_pointer(repeat.pointer)) for repeat in document.repeats]
     located += [
@@ -28,8 +28,14 @@ def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> 
     return tuple(_problem(document, fault, pointer, chip) for fault, pointer in located)
 
 
+def _with_parents(pointer: Pointer) -> Iterator[Pointer]:
+    """The way there: where a pointer leads nowhere, what is there of the way is shown."""
+    yield from (pointer[:length] for length in range(len(pointer), -1, -1))
+
+
 def _finding_fault(document: Document, places: Places, code: str, finding: Finding) -> Fault:
-    place = places.get(finding.pointer, Place(None, 0, 1))
+    way = (places[part] for part in _with_parents(finding.pointer) if part in places)
+    place = next(way, Place(None, 0, 1))
     message = finding.message
     if finding.earlier is not None and finding.earlier in places:
         message += f", first on line {document.position(places[finding.earlier].start).line}"

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
 
 from launcher.core.errors import RefusedTableError, UsageError
 from launcher.core.records import Cluster, Options, Server
+from launcher.rank_table.catalogue import CATALOGUE
 from launcher.rank_table.convert import convert_cluster
-from launcher.rank_table.document import Document
+from launcher.rank_table.diagnostics import render_problems
+from launcher.rank_table.faults import printable
+from launcher.rank_table.hardware import marked_without_ascend
+from launcher.rank_table.ip import is_loopback
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.read import AS_HCCL, TableReport, parse_rank_table
 
-_SERVER_KEYS = ("server_id", "node_addr", "net_instance_id")  # what the formats call a server's name
-_ADDRESS_KEYS = ("device_ip", "rank_ip")
-_NOT_SERVERS = ("super_pod_list",)  # it names the servers a second time
+_CALLED = "the merged table"
 _REMADE = "collective_id"  # the one key that may differ: it names a table, and this is a new one
 _SHOWN_AT_MOST = 20  # repeats told one by one
+
+_Named = tuple[TableReport, Pointer]  # a value in one of the files
 
 
 @dataclass(frozen=True)
@@ -43,15 +46,32 @@ def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> 
     """
     clusters = [_cluster_of(report) for report in reports]
     format_name = _common_format(reports)
-    if faults := [*_repeats(reports), *_loopbacks(reports)]:
-        hint = "give each server's own table once, each with a name and addresses of its own"
-        raise RefusedTableError("\n".join(faults), hint=hint)
+    _refuse_collisions(reports)
     options, notes = _common_options(reports, clusters)
-    converted = convert_cluster(Cluster(_renumbered(clusters), options=options), format_name, called="the merged table")
+    cluster = Cluster(_renumbered(clusters), options=options)
+    if not profile.hardware.is_ascend:
+        cluster, marks = marked_without_ascend(cluster, format_name)
+        notes = (*notes, *marks)
+    converted = convert_cluster(cluster, format_name, called=_CALLED)
     checked = parse_rank_table(converted.text.encode(), Path("merged.json"), profile)
     if checked.cluster is None:
-        raise RefusedTableError(checked.render(), hint="each table may be valid alone; together they are not")
+        raise RefusedTableError(render_problems(checked.problems, checked.document, _CALLED), hint=_advice(checked))
     return Merged(converted.text, converted.cluster, (*notes, *_order_note(converted.cluster)))
+
+
+def _refuse_collisions(reports: Sequence[TableReport]) -> None:
+    repeats, loopbacks = list(_repeats(reports)), list(_loopbacks(reports))
+    hints = ["give each server's own table once, each with a name and addresses of its own"] if repeats else []
+    if loopbacks:
+        hints.append("generate it again with --server-id and the address that the others use")
+    if hints:
+        raise RefusedTableError("\n".join([*repeats, *loopbacks]), hint="; ".join(hints))
+
+
+def _advice(refused: TableReport) -> str:
+    hint = "each table may be valid alone; together they are not"
+    of_ascend = all(CATALOGUE[problem.code].ascend_only for problem in refused.errors)
+    return f"{hint}; for CPU or GPU --chip none merges them" if of_ascend else hint
 
 
 def _cluster_of(report: TableReport) -> Cluster:
@@ -74,65 +94,48 @@ def _common_format(reports: Sequence[TableReport]) -> str:
 
 def _repeats(reports: Sequence[TableReport]) -> Iterator[str]:
     """Servers and addresses that two files have; the reader has found those that one file has twice."""
-    told: set[tuple[Path, str, str]] = set()  # a lab's table names a server once for each device
     first: dict[tuple[str, str], tuple[TableReport, Pointer]] = {}
+    found: dict[tuple[Path, str, str], tuple[_Named, _Named]] = {}  # one file may name a server once for each device
     for report in reports:
-        for kind, value, pointer in _identities(report.document.value):
-            earlier, at = first.setdefault((kind, value), (report, pointer))
-            if earlier is report or (report.path, kind, value) in told:
-                continue
-            if len(told) == _SHOWN_AT_MOST:
-                yield "... and more"
-                return
-            told.add((report.path, kind, value))
-            other = _where(earlier, at)
-            yield f"{_where(report, pointer)}: error: {kind} {value[:60]!r} is in {other} too"
+        for key, value, pointer in _identities(report):
+            earlier, at = first.setdefault((key, value), (report, pointer))
+            if earlier is not report:
+                found.setdefault((report.path, key, value), ((report, pointer), (earlier, at)))
+    for (_, key, value), (named, earlier_named) in islice(found.items(), _SHOWN_AT_MOST):
+        yield f"{_where(named)}: error: {key} {value[:60]!r} is in {_where(earlier_named)} too"
+    yield from _more(len(found))
 
 
-def _identities(document: Any) -> Iterator[tuple[str, str, Pointer]]:
-    """What must be different on all servers: key, value, and where it stands. Iterative: tables may be nested."""
-    waiting: list[tuple[Pointer, Any]] = [((), document)]
-    while waiting:
-        pointer, value = waiting.pop()
-        if isinstance(value, dict):
-            waiting.extend(
-                ((*pointer, key), inner) for key, inner in reversed(value.items()) if key not in _NOT_SERVERS
-            )
-        elif isinstance(value, list):
-            waiting.extend(((*pointer, index), value[index]) for index in reversed(range(len(value))))
-        elif isinstance(value, str) and pointer:
-            yield from ((str(pointer[-1]), one, pointer) for one in _values(pointer, value) if one)
+def _identities(report: TableReport) -> Iterator[tuple[str, str, Pointer]]:
+    """What must be different on all servers: key, value, and where it stands."""
+    for server in report.table.servers if report.table else ():
+        yield server.word("server_id"), server.server_id or "", server.at("server_id")
+        for device in server.devices:
+            yield from ((device.word("device_ip"), address, device.at("device_ip")) for address in device.addresses)
 
 
-def _values(pointer: Pointer, value: str) -> list[str]:
-    if pointer[-1] in _ADDRESS_KEYS:
-        return value.split(",")
-    return [value] if _names_a_server(pointer) else []
+def _where(named: _Named) -> str:
+    report, pointer = named
+    place = report.document.locate([pointer]).get(pointer)
+    line = 1 if place is None else report.document.position(place.start).line
+    return f"{printable(str(report.path))}:{line}"
 
 
-def _names_a_server(pointer: Pointer) -> bool:
-    """In v2.0 it is the first layer that tells servers apart; the further layers are common to all."""
-    return pointer[-1] in _SERVER_KEYS and (pointer[-1] != "net_instance_id" or pointer[-2] == 0)
-
-
-def _where(report: TableReport, pointer: Pointer) -> str:
-    return f"{report.path}:{_line(report.document, pointer)}"
-
-
-def _line(document: Document, pointer: Pointer) -> int:
-    place = document.locate([pointer]).get(pointer)
-    return 1 if place is None else document.position(place.start).line
+def _more(count: int) -> Iterator[str]:
+    if count > _SHOWN_AT_MOST:
+        yield f"... and {count - _SHOWN_AT_MOST} more"
 
 
 def _loopbacks(reports: Sequence[TableReport]) -> Iterator[str]:
     """127.0.1.1 is what a host's own name means to itself; on another server it is somebody else."""
     if sum(report.servers for report in reports) < 2:
         return
-    for report in reports:
-        names = {value: pointer for _, value, pointer in _identities(report.document.value) if _names_a_server(pointer)}
-        for name, pointer in names.items():
-            if name.startswith("127.") or name in {"localhost", "::1"}:
-                yield f"{_where(report, pointer)}: error: {name[:60]!r} means another server on each server"
+    tables = [(report, report.table) for report in reports if report.table is not None]
+    named = [(report, server) for report, table in tables for server in table.servers if is_loopback(server.server_id)]
+    for report, server in named[:_SHOWN_AT_MOST]:
+        where = _where((report, server.at("server_id")))
+        yield f"{where}: error: {server.server_id!r:.60} means another server on each server"
+    yield from _more(len(named))
 
 
 def _common_options(reports: Sequence[TableReport], clusters: Sequence[Cluster]) -> tuple[Options, tuple[str, ...]]:

@@ -27,10 +27,13 @@ CONSUMERS = {
 
 @dataclass(frozen=True)
 class Profile:
-    """Invariant: `chip` is a name in CHIPS, `consumer` one in CONSUMERS; other names raise KeyError where they are used."""
+    """Invariant: `chip` is a name in CHIPS, `consumer` one in CONSUMERS; a KeyError says that it is none."""
 
     chip: str = "auto"
     consumer: str = "hccl"
+
+    def __post_init__(self) -> None:
+        CHIPS[self.chip], CONSUMERS[self.consumer]
 
     @property
     def hardware(self) -> Chip:

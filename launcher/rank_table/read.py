@@ -92,6 +92,8 @@ def parse_rank_table(data: bytes, path: Path, profile: Profile = AS_HCCL) -> Tab
 
     with _without_garbage_collection():
         document = parse_document(data)
+        if document.faults and (problem := _list_of_hosts(data, path)):
+            return TableReport(path, None, (problem,), document, None)
         checked = check_document(document, path, profile)
         problems = located_problems(document, checked.findings, checked.chip)
     return TableReport(path, checked.format, problems, document, checked.table)
@@ -117,6 +119,20 @@ def _cluster(table: Table, path: Path) -> Cluster:
 
     source = Path(os.path.abspath(path))  # noqa: PTH100 - links stay, dots go
     return replace(READERS[table.format].cluster(table), source=source)
+
+
+def _list_of_hosts(data: bytes, path: Path) -> Problem | None:
+    """One problem instead of many, for a text that was never meant as JSON and can be made a table."""
+    from launcher.rank_table.faults import printable  # noqa: PLC0415  # broken texts only
+    from launcher.rank_table.sources import certainly_plain  # noqa: PLC0415
+
+    kind = certainly_plain(data)
+    if kind is None:
+        return None
+    name, devices = printable(str(path)), " --devices N" if kind == "nodelist" else ""
+    hint = f"tlaunch table convert {name} --from {kind}{devices} --to v1.0"
+    message = f"this is no rank table: it looks like a {kind}, which names hosts for another launcher"
+    return Problem("RT202", Severity.ERROR, message, hint, "", 1, 1)
 
 
 @contextmanager

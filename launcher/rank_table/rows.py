@@ -127,6 +127,7 @@ class Table:
     consumer: str = "hccl"
     options: Options = field(default=())  # of the cluster
     pods: tuple[PodRow, ...] = ()  # empty where the table names no super pods
+    complete: bool = True  # whether every list is there and every entry was read; else nothing can be counted
     keys: frozenset[str] = frozenset()  # every key that any object of the document has
 
     @cached_property
@@ -165,6 +166,12 @@ class Table:
         """Servers with their ranks, ascending, the server of rank 0 first. Only for sound ranks."""
         pairs = [(server, sorted(_ranks(server))) for server in self.servers if server.devices]
         return sorted(pairs, key=lambda pair: pair[1])
+
+    @cached_property
+    def is_without_ascend(self) -> bool:
+        """Whether the servers themselves say, as hardware_type, that they have no Ascend devices."""
+        types = {(text_at(server.fields, "hardware_type") or "").lower() for server in self.servers}
+        return bool(types) and types <= {"cpu", "gpu"}
 
     @cached_property
     def address_counts(self) -> Counter[int]:

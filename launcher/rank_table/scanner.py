@@ -57,7 +57,7 @@ class Scanner:
         self._max_depth = max_depth
         self._done = False
         self._stopped = False  # before the end: what was read so far may mean something else
-        self._last_end = 0  # of the token before the present one
+        self._last = Token(lexer.END, 0, 0)  # the token before the present one
         self._doubtful_end = -1  # of the last word that cannot be repaired
         self._frames = [_Frame("", 0, "")]
         self._expect: Callable[[Token], None] = self._value  # what handles the next token
@@ -68,16 +68,29 @@ class Scanner:
         while not self._done:
             token = next_token(self.text, at)
             at = token.end
-            plain = self._odd.get(token.kind)
+            plain = (
+                None if self._expect == self._end else self._odd.get(token.kind)
+            )  # after the table anything may stand
+            if self._touches_the_last(token):
+                self._stop(faults.unpaired_quote(self.text, self._last, token))
+                break
             known = plain(self, token) if plain else token
             if known is not None:
                 self._expect(known)
-                self._last_end = token.end
+                self._last = token
             if len(self.faults) >= MOST_FAULTS and not self._done:
                 self._stop(faults.too_many(token.start, MOST_FAULTS))
         if self._stopped:
             self.faults = [fault._replace(repair=None) for fault in self.faults]
         return self
+
+    def _touches_the_last(self, token: Token) -> bool:
+        """Whether two values stand together, one of them quoted: a quote is missing, or closes another string."""
+        if token.start != self._last.end or self._expect == self._end or not self._last.end:
+            return False
+        kinds = {self._last.kind, token.kind}
+        quoted = kinds & {STRING, lexer.BROKEN_STRING}
+        return bool(quoted) and kinds != {STRING} and kinds <= {STRING, SCALAR, lexer.WORD, lexer.BROKEN_STRING}
 
     # --- what may come next: each handler takes a token and says what handles the one after it ---
 
@@ -255,7 +268,7 @@ class Scanner:
         self._blank_out(token)
 
     def _missing(self, mark: str, between: str) -> None:
-        at = self._last_end
+        at = self._last.end
         fault = faults.missing(self.text, mark, at, between)
         # After a word that nobody understands, what is missing is not certain either.
         self.faults.append(fault._replace(repair=None) if at == self._doubtful_end else fault)
@@ -285,7 +298,7 @@ class Scanner:
 
     def _cut_off(self) -> None:
         closings = "".join(_CLOSING[frame.bracket] for frame in reversed(self._frames[1:]))
-        self._stop(faults.cut_off(max(self._last_end - 1, 0), closings) if closings else faults.nothing())
+        self._stop(faults.cut_off(max(self._last.end - 1, 0), closings) if closings else faults.nothing())
 
     def _expected(self) -> str:
         if self._expect == self._colon:

@@ -19,6 +19,8 @@ from launcher.rank_table.places import Pointer
 # Faults of shape that are reported one by one: a list of a million numbers is one mistake, not a million.
 AT_MOST = 1000
 
+OPTIONAL_LISTS = frozenset({"super_pod_list"})
+
 Fields = dict[str, Any]
 _Signature = tuple[type["Shape"], tuple[str, ...]] | tuple[type["Shape"], tuple[str, ...], tuple[type, ...]]
 
@@ -40,6 +42,7 @@ class Shapes:
         self._at_most = at_most
         self._known: dict[_Signature, tuple[list[tuple[str, tuple[str | int, ...]]], list[str]]] = {}
         self._faults: list[Found] = []
+        self.complete = True  # every list that a table must have is there, and every entry of the lists was read
         self.full = False  # so much is wrong that the rest is not looked at
         self.keys: set[str] = set()  # every key of every object that was checked
         self._unknown: dict[tuple[type[Shape], str], tuple[Pointer, int]] = {}
@@ -67,6 +70,7 @@ class Shapes:
         """
         value = fields.get(key)
         if not isinstance(value, list):
+            self.complete = self.complete and key in OPTIONAL_LISTS and key not in fields
             return
         if not value:
             self.note("RT206", Finding((*pointer, key), f"{key} is empty", "a table names at least one of each"))
@@ -76,6 +80,7 @@ class Shapes:
             if isinstance(entry, dict):
                 yield (*pointer, key, index), entry
             else:
+                self.complete = False
                 message = f"an entry of {key} must be an object, not {shown(entry)}"
                 self.note("RT205", Finding((*pointer, key, index), message))
 
@@ -109,7 +114,9 @@ class Shapes:
     ) -> None:
         for kind, where in faults:
             self.note(*_finding(shape, pointer, fields, kind, str(where[0])))
-        for key in unknown[: self._at_most]:
+        for key in unknown:
+            if len(self._unknown) >= self._at_most and (shape, key) not in self._unknown:
+                break
             first, uses = self._unknown.get((shape, key), (pointer, 0))
             self._unknown[shape, key] = first, uses + 1
 
@@ -130,7 +137,7 @@ def _finding(shape: type[Shape], pointer: Pointer, fields: Fields, kind: str, na
         return "RT204", Finding(pointer, f"{name} is missing here", f'add "{name}": {example}')
     wanted = {"string_type": "a string", "int_type": "an integer", "list_type": "a list"}.get(kind, "an object")
     message = f"{name} must be {wanted}, not {shown(fields[name])}"
-    rewrite = _retyped(kind, fields[name])
+    rewrite = None if name.endswith("_ip") else _retyped(kind, fields[name])
     hint = None if rewrite is None else f"write {rewrite}: {_WHY[kind]}"
     return "RT205", Finding((*pointer, name), message, hint or f"write {wanted}", rewrite=rewrite)
 
@@ -153,7 +160,7 @@ def shown(value: Any) -> str:
 
 def _retyped(kind: str, value: Any) -> str | None:
     """The same value as JSON of the wanted type: numbers need only quotes, or none. None where it cannot be said."""
-    if kind == "string_type" and isinstance(value, int | float) and not isinstance(value, bool):
+    if kind == "string_type" and isinstance(value, int) and not isinstance(value, bool):
         return f'"{json.dumps(value)}"'
     if kind == "int_type" and isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 10:
         return str(int(value))

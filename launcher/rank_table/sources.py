@@ -14,6 +14,14 @@ LARGEST_TEXT_BYTES = 16 * 1024 * 1024  # a rankfile of 131,072 ranks has 5 MB
 
 _STARTS_JSON = ("{", "[", '"')
 _RANK_LINE = re.compile(r"\s*rank\s*[0-9]+\s*=", re.IGNORECASE)
+_NAME = r"[A-Za-z0-9][\w.:%-]*"
+_LISTED = r"(?:[\w.-]|\[[0-9][0-9, -]*\])+"
+_CERTAIN = {  # what each line looks like, more narrowly than it is read
+    "rankfile": re.compile(rf"rank\s*[0-9]+\s*=\s*{_NAME}\s+slots?\s*=\s*[p0-9][0-9:,*-]*", re.ASCII | re.IGNORECASE),
+    "hostfile": re.compile(rf"{_NAME}(?:\s+(?:max_)?(?:slots|cpus?|count)\s*=\s*[0-9]+)*", re.ASCII),
+    "nodelist": re.compile(rf"{_LISTED}(?:\s*,\s*{_LISTED})*", re.ASCII),
+}
+_NAMES_HOSTS = re.compile(r"[A-Za-z.:].*[0-9]|localhost|[0-9]+\.[0-9]+\.", re.ASCII)  # single words may be anything
 
 
 def recognise_plain(data: bytes) -> str | None:
@@ -22,12 +30,26 @@ def recognise_plain(data: bytes) -> str | None:
     One line of several hosts, or of brackets, is a node list; a name alone is a hostfile.
     """
     text = _text(data)
-    lines = [] if text is None else [line for raw in text.split("\n") if (line := raw.partition("#")[0].strip())]
+    lines = _meaningful(text or "")
     if text is None or not lines or text.lstrip().startswith(_STARTS_JSON) or "\0" in text:
         return None
     if _RANK_LINE.match(lines[0]):
         return "rankfile"
     return "nodelist" if re.search(r"[,\[]", lines[0]) and not lines[0].startswith("[") else "hostfile"
+
+
+def certainly_plain(data: bytes) -> str | None:
+    """As `recognise_plain`, but only where every line reads like it and the first one can hardly be anything else.
+
+    Builds nothing: a line may stand for a million devices.
+    """
+    kind = recognise_plain(data)
+    if kind is None:
+        return None
+    lines = _meaningful(_text(data) or "")
+    if _NAMES_HOSTS.match(lines[0]) is None:
+        return None
+    return kind if all(_CERTAIN[kind].fullmatch(line) for line in lines) else None
 
 
 def read_plain(data: bytes, kind: str, name: str, devices: int | None = None) -> tuple[Cluster, tuple[str, ...]]:
@@ -48,6 +70,10 @@ def read_plain(data: bytes, kind: str, name: str, devices: int | None = None) ->
         return parse_hostfile(text, name, devices), ()
     notes = () if devices else ("a node list has no counts: one device per host; --devices N gives each N",)
     return parse_nodelist(text, name, devices or 1), notes
+
+
+def _meaningful(text: str) -> list[str]:
+    return [line for raw in text.split("\n") if (line := raw.partition("#")[0].strip())]
 
 
 def _text(data: bytes) -> str | None:

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from launcher.core.records import Cluster
-from launcher.rank_table import hostfiles, limits, nodelist
+from launcher.rank_table import hostfiles, keys, limits, nodelist
 from launcher.rank_table.limits import Limit
 from launcher.rank_table.writers import a5, concise, heterogeneous, legacy
 
 SUPER_POD = frozenset({"super_pod_id", "super_device_id"})
 # HCCL never reads these: where a format has no place for them they stay behind, and that is said.
-NEVER_READ = frozenset({"host_nic_ip", *concise.SERVER_OPTIONS, "collective_id", "heterog_sub_version"})
+NEVER_READ = frozenset({"host_nic_ip", *keys.SERVER_OPTIONS, "collective_id", "heterog_sub_version"})
 
 _FIELDS = ("device_ip", "super_device_id", "host_ip", "host_nic_ip")
-_CONCISE = frozenset({*_FIELDS, *concise.DEVICE_OPTIONS, *concise.SERVER_OPTIONS})
-_HETEROGENEOUS = frozenset({"device_ip", "super_device_id", *heterogeneous.RANK_OPTIONS, *heterogeneous.TABLE_OPTIONS})
-_A5 = frozenset({*a5.RANK_OPTIONS, *a5.TABLE_OPTIONS})
+_CONCISE = frozenset({*_FIELDS, *keys.DEVICE_OPTIONS, *keys.SERVER_OPTIONS})
+_HETEROGENEOUS = frozenset({"device_ip", "super_device_id", *keys.NODE_RANK_OPTIONS, *keys.NODE_TABLE_OPTIONS})
+_A5 = frozenset({*keys.RANK_OPTIONS, *keys.RANK_TABLE_OPTIONS})
 _LEGACY = frozenset({"device_ip"})
 
 

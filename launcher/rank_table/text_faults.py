@@ -137,6 +137,12 @@ _explain(
     hccl_code="EI0014",
 )
 _explain(
+    "RT208",
+    "text after a v2.0 table",
+    "HCCL's reader of the formats before v2.0 stops at the end of the first JSON value. That of v2.0 reads the file to "
+    "its end and refuses what follows the table.",
+)
+_explain(
     "RT401",
     "a key that nobody reads",
     "HCCL ignores keys that it does not know, so a misspelt optional key is lost without a word. Each unknown key "

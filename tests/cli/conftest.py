@@ -41,7 +41,7 @@ class Launcher:
             cwd=self.directory,
             env=self.environment(options.pop("env", {})),
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=PATIENCE_S,
             check=False,
             **options,

@@ -148,3 +148,13 @@ def test_terminal_gets_no_control_character_of_the_table(launcher, path):
     assert process.wait() == 0
     assert b"\x1b[2J" not in shown
     assert b"\\u001b[2J" in shown
+
+
+def test_samples_are_read_and_never_written(launcher):
+    """rank_tables/... is a sample where no such file is here; --write would change it for everybody."""
+    done = launcher.run("table", "fix", "rank_tables/rank_table_2pcs.json")
+    assert done.returncode == 0
+    assert "nothing to repair, valid" in done.stderr
+    refused = launcher.run("table", "fix", "--write", "rank_tables/rank_table_2pcs.json")
+    assert refused.returncode == 2
+    assert "is a sample" in refused.stderr

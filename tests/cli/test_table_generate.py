@@ -8,13 +8,9 @@ import sys
 
 import pytest
 
-from launcher.cli.table.sources import Wanted, gather
-from launcher.core.errors import TlaunchError, UsageError
 from launcher.rank_table import discover, load_cluster
-from launcher.rank_table.generate import FoundDevice
 
 CONF = "".join(f"address_{one}=192.168.{one}.1\nnetmask_{one}=255.255.0.0\n" for one in range(8))
-TWO_GPUS = 'echo "GPU 0: A100 (UUID: GPU-1)"; echo "GPU 1: A100 (UUID: GPU-2)"'
 NOTHING = {"ASCEND_RT_VISIBLE_DEVICES": None, "ASCEND_VISIBLE_DEVICES": None, "CUDA_VISIBLE_DEVICES": None}
 
 
@@ -27,39 +23,6 @@ def _nothing_hidden(monkeypatch):
 @pytest.fixture
 def generate(launcher):
     return lambda *arguments, **options: launcher.run("table", "generate", *arguments, **options)
-
-
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """A machine that has the programs, device files and hccn.conf that a test gives it, and no others."""
-    programs, devices = tmp_path / "bin", tmp_path / "dev"
-    programs.mkdir()
-    devices.mkdir()
-    monkeypatch.setenv("PATH", str(programs))
-    monkeypatch.setattr(discover, "DEVICE_FILES", devices)
-    monkeypatch.setattr(discover, "HCCN_TOOL", tmp_path / "no_driver")
-    monkeypatch.setattr(discover, "HCCN_CONF", tmp_path / "hccn.conf")
-
-    def furnish(*, davinci=0, conf=None, **scripts):
-        for one in range(davinci):
-            (devices / f"davinci{one}").touch()
-        if conf is not None:
-            discover.HCCN_CONF.write_text(conf)
-        for name, script in scripts.items():
-            program = programs / name.replace("nvidia_smi", "nvidia-smi")
-            program.write_text(f"#!/bin/sh\n{script}\n")
-            program.chmod(0o755)
-
-    return furnish
-
-
-def wanted(**options):
-    nothing = dict.fromkeys(("hccn_conf", "devices", "servers", "device_ids", "server_id", "host_ip"))
-    return Wanted(**{**nothing, "hccn_tool": False, "nvidia_smi": False, **options})
-
-
-def ids(gathered):
-    return [[device.device_id for device in machine.devices] for machine in gathered.machines]
 
 
 def table_of(done):
@@ -76,7 +39,7 @@ def test_conf_to_a_table_that_validates(launcher, generate, tmp_path):
     (tmp_path / "hccn.conf").write_text(CONF)
     output = tmp_path / "table.json"
     done = generate("--hccn-conf", "hccn.conf", "--server-id", "10.0.0.1", "--output", "table.json")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "table.json\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "wrote table.json: v1.0, 1 server, 8 devices\n")
     assert output.stat().st_mode & 0o777 == 0o640 & ~_umask()
     cluster, warnings = load_cluster(output)
     assert warnings == ()
@@ -105,6 +68,71 @@ def test_broken_conf_names_its_lines(generate):
     done = generate("--hccn-conf", "-", input=CONF + "address_0=10.*.*.*\n")
     assert (done.returncode, done.stdout) == (2, "")
     assert "standard input: line 17: address_0" in done.stderr
+
+
+def test_device_that_the_conf_does_not_list_has_no_address(generate):
+    """A device without an address is in no line of hccn.conf: one that is asked for is taken without, with a warning."""
+    done = generate("--hccn-conf", "-", "--device-ids", "9,1", "--server-id", "a", input=CONF)
+    (server,) = table_of(done)["server_list"]
+    assert server["device"] == [
+        {"device_id": "9", "rank_id": "0"},
+        {"device_id": "1", "device_ip": "192.168.1.1", "rank_id": "1"},
+    ]
+    assert "warning: no address is set for device 9," in done.stderr
+
+
+def test_variables_of_this_machine_do_not_count_for_stdin(generate):
+    """What comes from stdin is taken to be another server's."""
+    done = generate("--hccn-conf", "-", "--server-id", "a", input=CONF, env={"ASCEND_VISIBLE_DEVICES": "1"})
+    assert device_ids(table_of(done)) == [[str(one) for one in range(8)]]
+
+
+def test_line_written_twice_is_a_note(generate):
+    """It is marked as one, like all else that is said."""
+    done = generate("--hccn-conf", "-", "--server-id", "a", input=CONF + "address_0=192.168.0.1\n")
+    assert done.stderr.startswith("note: standard input, line 17: address_0 stands on line 1 already")
+
+
+def test_closed_stdin_is_unreadable(launcher):
+    """Started without a stdin, the command says so."""
+    command = subprocess.list2cmdline(launcher.argv("table", "generate", "--hccn-conf", "-"))
+    environment = launcher.environment({})
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{command} <&-"], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: stdin is closed")
+
+
+@pytest.mark.parametrize("name", ["127.0.1.1", "localhost"])
+def test_loopback_names_are_warned_of(generate, name):
+    """Such a table cannot be merged with others, which is said together with a name that can be used."""
+    done = generate("--devices", "1", "--server-id", name)
+    assert table_of(done)["server_list"][0]["server_id"] == name
+    assert f'warning: server_id "{name}" means each server itself' in done.stderr
+    assert "--server-id " in done.stderr.split("table: ")[1]
+
+
+def test_programs_get_the_addresses_that_they_want(launcher, generate):
+    """`same` gives each server its own address as container_ip and pod_ip, and `validate` then misses neither."""
+    arguments = ("--servers", "10.0.0.1,10.0.0.2", "--devices", "8", "--container-ip", "same", "--pod-ip", "same")
+    assert generate(*arguments, "-o", "table.json").returncode == 0
+    for consumer in ("mindie", "msrun"):
+        done = launcher.run("validate", "table.json", "--for", consumer)
+        assert done.returncode == 0, done.stdout
+        assert "container_ip" not in done.stdout + done.stderr
+        assert "pod_ip" not in done.stdout + done.stderr
+    done = generate("--devices", "1", "--server-id", "a", "--container-ip", "10.0.0.7", "--pod-ip", "fd00::7")
+    (server,) = table_of(done)["server_list"]
+    assert (server["container_ip"], server["pod_ip"]) == ("10.0.0.7", "fd00::7")
+    done = generate("--devices", "1", "--server-id", "a", "--host-ip", "10.0.0.9", "--pod-ip", "same")
+    assert table_of(done)["server_list"][0]["pod_ip"] == "10.0.0.9"
+
+
+def test_servers_in_the_notation_of_slurm(generate):
+    """A range in brackets names each of its servers."""
+    table = table_of(generate("--servers", "node[1-3]", "--devices", "2"))
+    assert [server["server_id"] for server in table["server_list"]] == ["node1", "node2", "node3"]
 
 
 def test_own_address_is_the_server_id(generate):
@@ -197,6 +225,14 @@ def test_name_that_hccl_refuses_is_a_warning(generate):
         (("--devices", "0"), "--devices 0"),
         (("--devices", "33", "--server-id", "a"), "device 32"),
         (("--devices", "3", "--device-ids", "0-3"), "--devices 3 and --device-ids with 4 ids differ"),
+        (
+            ("--servers", "a,b", "--devices", "1", "--pod-ip", "10.0.0.1"),
+            "--pod-ip with an address speaks of one server",
+        ),
+        (("--servers", "10.0.0.1,b", "--devices", "1", "--pod-ip", "same"), '--pod-ip same: the server "b"'),
+        (("--devices", "1", "--container-ip", "node1"), '--container-ip: "node1" is no IP address'),
+        (("--servers", "node[1-", "--devices", "1"), "--servers: a bracket is not closed"),
+        (("--device-ids", "[0,8)"), '--device-ids: "[0,8)" stands in brackets'),
         (("--devices", "1", "--host-ip", "node1"), '"node1" is no IP address'),
         (("--devices", "1", "--server-id", ""), "name is empty"),
     ],
@@ -220,89 +256,13 @@ def test_visible_devices_of_a_plain_count(generate):
     assert "--devices 4, but ASCEND_RT_VISIBLE_DEVICES lets 3 be seen" in done.stderr
 
 
-def test_gpus_of_this_machine(machine):
-    """nvidia-smi's GPUs, narrowed by CUDA_VISIBLE_DEVICES, are of hardware_type gpu."""
-    machine(nvidia_smi=TWO_GPUS)
-    gathered = gather(wanted(nvidia_smi=True), {"ASCEND_VISIBLE_DEVICES": "7"})
-    assert (ids(gathered), gathered.hardware) == ([[0, 1]], "gpu")
-    assert ids(gather(wanted(nvidia_smi=True), {"CUDA_VISIBLE_DEVICES": "1"})) == [[1]]
-    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES names device 2, which this machine does not have"):
-        gather(wanted(nvidia_smi=True), {"CUDA_VISIBLE_DEVICES": "1,2"})
-
-
-def test_servers_like_this_one(machine):
-    """With --servers each server has the GPUs that nvidia-smi lists here, which is said."""
-    machine(nvidia_smi=TWO_GPUS)
-    gathered = gather(wanted(nvidia_smi=True, servers="a,b"), {})
-    assert ids(gathered) == [[0, 1], [0, 1]]
-    assert "every server is taken to have the same 2" in gathered.notes[0]
-
-
-def test_hccn_tool_is_asked_for_visible_devices_only(machine):
-    """Devices come from /dev, narrowed by the variable or, before it, by --device-ids."""
-    machine(davinci=8, hccn_tool='echo "ipaddr:10.0.0.$2"')
-    gathered = gather(wanted(hccn_tool=True), {"ASCEND_VISIBLE_DEVICES": "6-7"})
-    assert gathered.machines[0].devices == (FoundDevice(6, "10.0.0.6"), FoundDevice(7, "10.0.0.7"))
-    assert gathered.hardware is None
-    assert ids(gather(wanted(hccn_tool=True, device_ids="1"), {"ASCEND_VISIBLE_DEVICES": "6-7"})) == [[1]]
-    with pytest.raises(UsageError, match="--device-ids names device 8"):
-        gather(wanted(hccn_tool=True, device_ids="7-8"), {})
-
-
-def test_devices_that_cannot_be_seen_are_named_by_hand(machine):
-    """Where /dev shows none, --device-ids says which there are, and without it there is nothing to ask for."""
-    machine(hccn_tool='echo "ipaddr:10.0.0.$2"')
-    assert ids(gather(wanted(hccn_tool=True, device_ids="0-1"), {})) == [[0, 1]]
-    with pytest.raises(UsageError, match="no device is known"):
-        gather(wanted(hccn_tool=True), {})
-
-
-def test_addresses_that_are_not_set_are_left_out(machine):
-    """Every device without an address is named, with the command that sets one."""
-    machine(davinci=3, hccn_tool='[ $2 = 1 ] && echo ipaddr:10.0.0.1 || echo "ipaddr:-.-.-.-"')
-    gathered = gather(wanted(hccn_tool=True, server_id="a"), {})
-    assert gathered.machines[0].devices == (FoundDevice(0), FoundDevice(1, "10.0.0.1"), FoundDevice(2))
-    (note,) = gathered.notes
-    assert note.startswith("warning: no address is set for devices 0,2")
-    assert "`hccn_tool -i 0 -ip -s address" in note
-
-
-def test_first_source_that_there_is(machine):
-    """Without a source, nvidia-smi gives way to hccn.conf, and that to hccn_tool; which one was used is said."""
-    machine(nvidia_smi=TWO_GPUS)
-    gathered = gather(wanted(server_id="a"), {})
-    assert (gathered.hardware, gathered.notes) == ("gpu", ("note: devices from nvidia-smi",))
-    machine(conf="address_5=10.0.0.5\n")
-    gathered = gather(wanted(server_id="a"), {})
-    assert (ids(gathered), gathered.notes) == ([[5]], (f"note: devices from {discover.HCCN_CONF}",))
-    machine(davinci=1, hccn_tool="echo ipaddr:10.0.0.1")
-    gathered = gather(wanted(server_id="a"), {})
-    assert (ids(gathered), gathered.notes) == ([[0]], ("note: devices from hccn_tool",))
-
-
-def test_failing_tool_gives_way_to_the_file(machine):
-    """A tool that fails is named, and the file used; without a file its error is the answer."""
-    machine(davinci=1, hccn_tool="echo busy; exit 1")
-    with pytest.raises(TlaunchError, match="busy"):
-        gather(wanted(), {})
-    machine(conf="address_0=10.0.0.5\n")
-    gathered = gather(wanted(server_id="a"), {})
-    assert gathered.machines[0].devices == (FoundDevice(0, "10.0.0.5"),)
-    assert "busy" in gathered.notes[0]
-
-
-def test_machine_without_any_source(machine):
-    """There is nothing to ask: the error says what was looked for, and what to give instead."""
-    machine()
-    with pytest.raises(UsageError, match="nvidia-smi") as caught:
-        gather(wanted(), {})
-    assert "--devices N" in caught.value.hint
-
-
 def test_help_has_examples(generate):
-    """The help shows how each source is used."""
+    """The help shows how each source is used, which variables count, what is written, and how it ends."""
     text = generate("--help").stdout
     assert text.count("tlaunch table generate") >= 4
+    assert all(
+        words in " ".join(text.split()) for words in ("convert --to v1.2", "Exit codes: 0", "No variable counts")
+    )
 
 
 def test_help_loads_nothing_heavy(tmp_path):

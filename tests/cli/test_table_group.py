@@ -40,3 +40,11 @@ def test_an_unknown_command_is_a_usage_error(launcher):
     done = launcher.run("table", "shwo")
     assert done.returncode == 2
     assert "shwo" in done.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_ends_with_the_exit_codes(launcher, name):
+    """Every command lists them in the same place, with the same words for wrong usage."""
+    told = " ".join(launcher.run("table", name, "--help", env={"COLUMNS": "200"}).stdout.split())
+    assert told.index("Exit codes: 0") > told.index("Examples:")
+    assert "2 wrong usage, or a " in told

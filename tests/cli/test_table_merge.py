@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tempfile
+from contextlib import redirect_stderr, redirect_stdout
+from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
+from click import BadParameter
 
 from launcher.cli.table.merge import merge
 from launcher.core.errors import RefusedTableError, UnreadableError, UsageError
@@ -14,10 +18,11 @@ from launcher.rank_table import load_cluster, render_table
 
 
 def table_merge(*arguments):
-    result = CliRunner().invoke(merge, [str(argument) for argument in arguments], standalone_mode=False)
-    if result.exception is not None:
-        raise result.exception
-    return result
+    """In this process, with a stdout that has a descriptor, as a command's has."""
+    with tempfile.TemporaryFile("w+") as stdout, redirect_stdout(stdout), redirect_stderr(io.StringIO()) as stderr:
+        value = merge.main([str(argument) for argument in arguments], standalone_mode=False)
+        stdout.seek(0)
+        return SimpleNamespace(stdout=stdout.read(), stderr=stderr.getvalue(), return_value=value)
 
 
 @pytest.fixture
@@ -84,7 +89,7 @@ def test_chip_decides_what_is_checked(tmp_path):
     with pytest.raises(RefusedTableError, match="RT333"):
         table_merge(*paths)
     assert json.loads(table_merge("--chip", "none", *paths).stdout)["server_count"] == "2"
-    with pytest.raises(UsageError, match="--chip abacus"):
+    with pytest.raises(BadParameter, match="abacus"):
         table_merge("--chip", "abacus", *paths)
 
 
@@ -101,3 +106,34 @@ def test_a_missing_file_is_unreadable(tables, tmp_path):
     """It is an error of its own kind."""
     with pytest.raises(UnreadableError, match="does not exist"):
         table_merge(*tables(1), tmp_path / "none.json")
+
+
+def test_tables_for_gpus_are_marked_and_valid_for_everybody(launcher):
+    """With --chip none the result says that it needs no addresses, so HCCL's opinion is not asked, here or later."""
+    for name in "ab":
+        (launcher.directory / f"{name}.json").write_text(render_table(Cluster((Server(name, (Device(0, 0),)),))))
+    done = launcher.run("table", "merge", "--chip", "none", "a.json", "b.json", "-o", "both.json")
+    assert "HCCL would refuse" not in done.stderr
+    assert 'note: no device has a device_ip, so the servers are marked as hardware_type "cpu"' in done.stderr
+    assert launcher.run("validate", "both.json").returncode == 0
+
+
+def test_problems_of_the_result_name_the_merged_table(tmp_path):
+    """There is no file that they stand in; the hint says what merges tables without addresses."""
+    paths = [tmp_path / f"{name}.json" for name in "ab"]
+    for path in paths:
+        path.write_text(render_table(Cluster((Server(path.stem, (Device(0, 0),)),))))
+    with pytest.raises(RefusedTableError) as caught:
+        table_merge(*paths)
+    assert caught.value.message.startswith("the merged table:")
+    assert "merged.json" not in caught.value.message
+    assert "--chip none merges them" in caught.value.hint
+
+
+def test_a_loopback_name_has_a_hint_of_its_own(tables, tmp_path):
+    """It is not a matter of giving a table twice."""
+    local = tmp_path / "local.json"
+    local.write_text(render_table(Cluster((Server("127.0.1.1", (Device(0, 0, "192.9.9.9"),)),))))
+    with pytest.raises(RefusedTableError) as caught:
+        table_merge(*tables(1), local)
+    assert caught.value.hint == "generate it again with --server-id and the address that the others use"

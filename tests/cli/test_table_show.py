@@ -1,6 +1,7 @@
 """`tlaunch table show`: the tree, the coordinates, and what is refused."""
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -186,7 +187,7 @@ def test_warnings_go_to_stderr(launcher, sample_tables):
     text = (sample_tables / "rank_table_2pcs.json").read_text().replace('"status"', '"remark": "x", "status"')
     done = launcher.run("table", "show", "-", input=text)
     assert done.returncode == 0
-    assert done.stderr.startswith("warning: -:")
+    assert done.stderr.startswith("-:14:3: warning[RT401]: ")
     assert "warning" not in done.stdout
 
 
@@ -220,3 +221,24 @@ def test_a_reader_that_leaves_is_no_trouble(launcher, sample_tables):
         ["sh", "-c", '"$@" | true', "sh", *command], cwd=launcher.directory, capture_output=True, text=True, check=False
     )
     assert done.stderr == ""
+
+
+def test_chip_decides_what_is_shown(launcher, sample_tables):
+    """A table without addresses can be shown where nobody needs them, as it can be checked."""
+    text = re.sub(r'"device_ip": "[^"]*", ', "", (sample_tables / "rank_table_16pcs.json").read_text())
+    assert launcher.run("table", "show", "-", input=text).returncode == 1
+    done = launcher.run("table", "show", "--chip", "none", "-", input=text)
+    assert done.returncode == 0
+    assert "warning[RT333]" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["show"], ["diff", "-"], ["convert", "--to", "hostfile"], ["merge"], ["fix"]])
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_file_name_cannot_move_the_cursor(launcher, sample_tables, command, broken):
+    """Whatever a file is called, no control character of its name reaches the terminal."""
+    name, other = "esc\x1b[31m.json", '"remark": "x", "status"'
+    text = (sample_tables / "rank_table_2pcs.json").read_text().replace('"status"', other)
+    (launcher.directory / name).write_text(text[: len(text) // 2] if broken else text)
+    done = launcher.run("table", *command, name, input=text)
+    assert "\\u001b" in done.stdout + done.stderr
+    assert "\x1b" not in done.stdout + done.stderr

@@ -243,3 +243,79 @@ def test_a_file_name_cannot_move_the_cursor(launcher, table):
     assert "not\\udcffutf8.json: 1 error" in done.stdout
     told = json.loads(launcher.run("validate", "--json", ".").stdout)
     assert [os.fsencode(element["path"]) for element in told] == [b"esc\x1b[2J.json", b"not\xffutf8.json"]
+
+
+def test_directories_of_others_are_left_alone(launcher, table):
+    """Hidden directories and installed packages are not searched, and what is no rank table is only counted."""
+    contents = {
+        "hccl.json": table(),
+        ".git/hccl.json": "{",
+        "web/node_modules/x/package.json": "{",
+        "package.json": '{"name": "x", "version": "1.0"}',
+        "settings.json": "{ // no table\n}",
+        "list.json": "[1, 2]",
+    }
+    for name, text in contents.items():
+        path = launcher.directory / "work" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    done = launcher.run("validate", "work")
+    assert (done.returncode, done.stderr) == (0, "3 other *.json files are no rank tables\n")
+    assert done.stdout == "work/hccl.json: valid v1.0 table: 1 server, 8 devices\n"
+    assert launcher.run("validate", "-q", "work").stderr == ""
+    assert launcher.run("validate", "work/package.json").returncode == 1
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_broken_table_in_a_directory_is_no_other_file(launcher, table, encoding):
+    """Text that is no JSON, but mentions what tables consist of, is checked and refused."""
+    (launcher.directory / "tables").mkdir()
+    (launcher.directory / "tables" / "cut.json").write_text(table()[:300], encoding=encoding)
+    done = launcher.run("validate", "tables")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("tables/cut.json:")
+
+
+def test_a_directory_of_other_files_is_an_error(launcher):
+    """Nothing to check is no success, and the files are counted."""
+    (launcher.directory / "other").mkdir()
+    (launcher.directory / "other" / "package.json").write_text("{}")
+    done = launcher.run("validate", "other")
+    assert done.returncode == 2
+    assert "other holds no rank table, only 1 other *.json file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("hostfile", "# hosts\nnode1 slots=8\nnode2 slots=8\n"),
+        ("hostfile", "10.0.0.1\n10.0.0.2\n"),
+        ("rankfile", "rank 0=node1 slot=0\nrank 1=node1 slot=1\n"),
+        ("nodelist", "node[01-04],login1\n"),
+    ],
+)
+def test_lists_of_hosts_are_named_and_can_be_converted(launcher, kind, text):
+    """One problem says what the text is, and the command in its hint makes a valid table of it."""
+    (launcher.directory / "hosts").write_text(text)
+    [element] = json.loads(launcher.run("validate", "--json", "hosts").stdout)
+    [problem] = element["problems"]
+    assert problem["code"] == "RT202"
+    assert f"it looks like a {kind}" in problem["message"]
+    command = problem["hint"].replace("--devices N", "--devices 2").split()
+    made = launcher.run(*command[1:])
+    assert launcher.run("validate", "-", input=made.stdout).returncode == 0
+
+
+@pytest.mark.parametrize("text", ["not json", "word", "version: 1.0\nstatus: completed", "12,", "<html>", "a,b", "0x"])
+def test_other_text_is_no_list_of_hosts(launcher, text):
+    """What might be anything is told its faults as JSON."""
+    [element] = json.loads(launcher.run("validate", "--json", "-", input=text).stdout)
+    assert element["problems"]
+    assert "RT202" not in {problem["code"] for problem in element["problems"]}
+
+
+def test_a_sample_is_offered_for_its_bare_name(launcher):
+    """Whoever forgets the directory is told it."""
+    done = launcher.run("validate", "rank_table_8pcs.json")
+    assert done.returncode == 2
+    assert "did you mean rank_tables/rank_table_8pcs.json, a sample?" in done.stderr

@@ -7,8 +7,8 @@ import pytest
 
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.rank_table import discover
-from launcher.rank_table.discover import ask_hccn_tool, ask_nvidia_smi, davinci_ids, own_server_id, read_conf
-from launcher.rank_table.generate import FoundDevice
+from launcher.rank_table.device_ids import FoundDevice
+from launcher.rank_table.discover import ask_hccn_tool, ask_nvidia_smi, davinci_ids, own_server_id
 
 HANGS = "exec /bin/sleep 600"  # never answers; ended by whoever asked
 HANGS_WITH_A_CHILD = "/bin/sleep 600 & wait"
@@ -92,7 +92,7 @@ def test_program_that_cannot_be_started(install, tmp_path):
 
 
 def test_gpus_are_counted_and_their_parts_are_not(install):
-    """Two GPUs, one of them cut into two MIG parts, are two devices without addresses."""
+    """Two GPUs, one of them cut into two MIG parts, are two devices with UUIDs and without addresses."""
     install(
         "nvidia-smi",
         """[ "$1" = -L ] || exit 2
@@ -101,7 +101,14 @@ echo "  MIG 3g.20gb     Device  0: (UUID: MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb
 echo "  MIG 3g.20gb     Device  1: (UUID: MIG-cba663e8-9bed-5b25-b243-5985ef7c9beb)"
 echo "GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-6d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77)\"""",
     )
-    assert ask_nvidia_smi() == (FoundDevice(0), FoundDevice(1))
+    end = "d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77"
+    assert ask_nvidia_smi() == (FoundDevice(0, uuid=f"GPU-5{end}"), FoundDevice(1, uuid=f"GPU-6{end}"))
+
+
+def test_gpus_are_found_where_no_uuid_is_shown(install):
+    """A line without a UUID, and a name with parentheses, is a GPU all the same."""
+    install("nvidia-smi", 'echo "GPU 0: Tesla (old)"; echo "GPU 1: H (UUID: x) (UUID: GPU-1)"')
+    assert ask_nvidia_smi() == (FoundDevice(0), FoundDevice(1, uuid="GPU-1"))
 
 
 @pytest.mark.parametrize("script", ["echo No devices found.", "echo no driver; exit 9", "echo 'GPU 0: x'; exit 9"])
@@ -127,19 +134,3 @@ def test_own_name_is_never_a_loopback_address():
         address = ipaddress.ip_address(name)
         assert not address.is_loopback
         assert not address.is_unspecified
-
-
-def test_conf_is_read_whatever_its_encoding(tmp_path):
-    """Comments in another encoding do not disturb."""
-    path = tmp_path / "hccn.conf"
-    path.write_bytes("# 卡\n".encode("gbk") + b"address_0=10.0.0.1\n")
-    assert read_conf(path, "x").endswith("address_0=10.0.0.1\n")
-
-
-def test_conf_that_cannot_be_read(tmp_path):
-    """Missing, a directory, or far too large: an error with the name."""
-    large = tmp_path / "large"
-    large.write_bytes(b"#" * (discover.LARGEST_CONF_BYTES + 1))
-    for path, words in ((tmp_path / "none", "No such file"), (tmp_path, "directory"), (large, "larger than 1 MiB")):
-        with pytest.raises(UnreadableError, match=words):
-            read_conf(path, str(path))

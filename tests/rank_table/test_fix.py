@@ -45,7 +45,6 @@ REPAIRED = {
     "comment before a value": ("RT104", "[\n  /* one */ 1]", "[\n  1]"),
     "comment between values": ("RT104", "[1, /* two\n lines */ 2]", "[1, 2]"),
     "comment without blanks": ("RT104", "[1/* one */]", "[1]"),
-    "comment after the table": ("RT104", "[1]\n// end", "[1]\n"),
     "comment with Windows' line end": ("RT104", "[1, // one\r\n 2]\r\n", "[1,\r\n 2]\r\n"),
     "single quotes": ("RT107", "{'a': 'x y'}", '{"a": "x y"}'),
     "bare key and word": ("RT107", "{version: completed}", '{"version": "completed"}'),

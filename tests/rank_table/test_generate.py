@@ -1,6 +1,5 @@
 """From texts and lists to a cluster that the reader takes."""
 
-import doctest
 from pathlib import Path
 
 import pytest
@@ -8,21 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.errors import UnreadableError, UsageError
-from launcher.rank_table import generate, parse_rank_table, render_table
+from launcher.rank_table import parse_rank_table, render_table
+from launcher.rank_table.device_ids import FoundDevice
 from launcher.rank_table.generate import (
-    ASCEND_VARIABLES,
-    CUDA_VARIABLES,
-    FoundDevice,
     Machine,
     build_cluster,
-    check_host_ip,
+    check_address,
     devices_per_server,
-    parse_device_ids,
     parse_servers,
-    select_devices,
-    visible_devices,
 )
-from launcher.rank_table.hccn_conf import parse_hccn_conf
+from launcher.rank_table.hccn_conf import LARGEST_CONF_BYTES, decode_conf, parse_hccn_conf
 
 
 def plain(name, devices):
@@ -40,69 +34,7 @@ def error_of(function, *arguments, kind=UsageError):
     return caught.value.message
 
 
-# --- lists of devices ---
-
-
-def test_ranges_and_single_ids_keep_their_order():
-    """Ids come in the order written, ranges with both their ends."""
-    assert parse_device_ids(" 6, 0-3 ,9-9", "--device-ids") == (6, 0, 1, 2, 3, 9)
-
-
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("", '""'),
-        ("0,,1", '""'),
-        ("a", '"a"'),
-        ("-1", '"-1"'),
-        ("1-", '"1-"'),
-        ("٣", '"٣"'),
-        ("7-4", '"7-4" runs backwards'),
-        ("0-3,2", "device 2 twice"),
-        ("0-999999", "device 999999"),
-    ],
-)
-def test_other_lists_are_refused_with_the_part_at_fault(text, part):
-    """What is no list of ids is refused, and the message holds the part that is wrong and where it came from."""
-    message = error_of(parse_device_ids, text, "--device-ids")
-    assert part in message
-    assert "--device-ids" in message
-
-
-def test_first_visible_variable_counts():
-    """ASCEND_RT_VISIBLE_DEVICES goes before ASCEND_VISIBLE_DEVICES; without either, nothing is hidden."""
-    environment = {"ASCEND_VISIBLE_DEVICES": "0-7", "ASCEND_RT_VISIBLE_DEVICES": "4-7"}
-    assert visible_devices(environment, ASCEND_VARIABLES) == ("ASCEND_RT_VISIBLE_DEVICES", (4, 5, 6, 7))
-    assert visible_devices({"CUDA_VISIBLE_DEVICES": "0"}, ASCEND_VARIABLES) is None
-
-
-def test_minus_one_ends_a_list_of_cuda():
-    """As CUDA does, what follows -1 is not seen; with nothing before it there is no device."""
-    assert visible_devices({"CUDA_VISIBLE_DEVICES": "2,0,-1,5"}, CUDA_VARIABLES) == ("CUDA_VISIBLE_DEVICES", (2, 0))
-    assert "lets no device be seen" in error_of(visible_devices, {"CUDA_VISIBLE_DEVICES": "-1"}, CUDA_VARIABLES)
-
-
-def test_empty_variable_hides_everything():
-    """A variable that is set and empty means that no device is visible, which is an error."""
-    for text in ("", "  "):
-        message = error_of(visible_devices, {"ASCEND_VISIBLE_DEVICES": text}, ASCEND_VARIABLES)
-        assert message == "ASCEND_VISIBLE_DEVICES lets no device be seen"
-
-
-def test_uuids_cannot_be_written_down():
-    """A table holds numbers: UUIDs of GPUs and of their parts are refused by name."""
-    for uuid in ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "MIG-5"):
-        message = error_of(visible_devices, {"CUDA_VISIBLE_DEVICES": f"0,{uuid}"}, CUDA_VARIABLES)
-        assert uuid in message
-
-
-def test_device_that_does_not_exist_is_named():
-    """Choosing devices that were not found names them and those that there are."""
-    found = [FoundDevice(one) for one in (0, 1, 2, 3)]
-    assert select_devices(found, (3, 1), "X") == (FoundDevice(3), FoundDevice(1))
-    with pytest.raises(UsageError) as caught:
-        select_devices(found, (2, 4, 5), "X")
-    assert str(caught.value) == "X names devices 4-5, which this machine does not have\nhint: it has devices 0-3"
+# --- options ---
 
 
 def test_counts_are_for_all_or_for_each():
@@ -121,7 +53,17 @@ def test_counts_that_no_server_has_are_refused(text):
 
 @pytest.mark.parametrize(
     ("text", "part"),
-    [("a,b,a", '"a" twice'), ("a,,b", "empty"), ("a b", "no name"), ("a\x1b[2J", "no name"), ("é" * 33, "66 bytes")],
+    [
+        ("a,b,a", '"a" twice'),
+        ("a,,b", "empty"),
+        ("a[1-2],,b", "empty"),
+        ("a b", "no name"),
+        ("a\x1b2J", "no name"),
+        ("é" * 33, "66 bytes"),
+        ("node[1-3", "a bracket is not closed"),
+        ("node[3-1]", "runs backwards"),
+        ("node[1-2],node2", '"node2" twice'),
+    ],
 )
 def test_server_names_that_hccl_refuses(text, part):
     """Names are unique, of 1 to 64 bytes, and do not move a terminal's cursor."""
@@ -130,11 +72,17 @@ def test_server_names_that_hccl_refuses(text, part):
     assert message.isprintable()
 
 
+def test_servers_as_slurm_writes_them():
+    """Brackets are expanded in their order; blanks around commas do no harm, with brackets or without."""
+    assert parse_servers("node[08-10] , login") == ("node08", "node09", "node10", "login")
+    assert parse_servers(" 10.0.0.1 , fd00::2") == ("10.0.0.1", "fd00::2")
+
+
 def test_host_ip_is_an_address():
     """Names are refused, both kinds of address are taken."""
-    check_host_ip("10.0.0.1")
-    check_host_ip("fd00::1")
-    assert "node1" in error_of(check_host_ip, "node1")
+    check_address("10.0.0.1", "--host-ip")
+    check_address("fd00::1", "--host-ip")
+    assert '--host-ip: "node1"' in error_of(check_address, "node1", "--host-ip")
 
 
 # --- hccn.conf ---
@@ -194,6 +142,14 @@ def test_line_written_twice_is_a_warning():
     assert "line 2: address_0 stands on line 1 already" in conf.notes[0]
 
 
+def test_bytes_in_any_encoding_are_read_up_to_a_size():
+    """Comments in another encoding do not disturb; a file that is far too large is none."""
+    assert decode_conf("# 卡\n".encode("gbk") + b"address_0=10.0.0.1\n", "x").endswith("\naddress_0=10.0.0.1\n")
+    assert decode_conf(b"#" * LARGEST_CONF_BYTES, "x")
+    too_large = error_of(decode_conf, b"#" * (LARGEST_CONF_BYTES + 1), "x", kind=UnreadableError)
+    assert too_large == "x is larger than 1 MiB"
+
+
 def test_text_without_devices_is_refused():
     """An empty file names no device."""
     for text in ("", "# nothing\n", "route_0=x\n"):
@@ -245,18 +201,21 @@ def test_ranks_follow_the_order_given():
     machines = [plain("10.0.0.9", 2), plain("10.0.0.10", 1)]
     given_order = build_cluster(machines)
     assert [server.server_id for server in given_order.cluster.servers] == ["10.0.0.9", "10.0.0.10"]
-    assert any("--sort" in note for note in given_order.notes)
+    assert [note.is_warning for note in given_order.notes if "--sort" in note.text] == [True]
     ordered = build_cluster(machines, sort=True)
     assert [server.server_id for server in ordered.cluster.servers] == ["10.0.0.10", "10.0.0.9"]
     assert [device.global_rank for server in ordered.cluster.servers for device in server.devices] == [0, 1, 2]
-    assert not any("--sort" in note for note in ordered.notes)
+    assert not any("--sort" in note.text for note in ordered.notes)
 
 
 def test_servers_named_by_address_talk_over_it():
     """Without device_ip, and with addresses as names, every server has its host_ip, and HCCL takes the table."""
     generated = build_cluster([plain("10.0.0.1", 2), plain("10.0.0.2", 2)])
     assert [server.host_ip for server in generated.cluster.servers] == ["10.0.0.1", "10.0.0.2"]
-    assert "host_ip" in generated.notes[0]
+    (note,) = generated.notes
+    assert note.text.startswith("the devices have no device_ip")
+    assert "not on Atlas A2, which always needs device_ip" in note.text
+    assert not note.is_warning
     assert report_on(generated.cluster).problems == ()
 
 
@@ -265,10 +224,19 @@ def test_servers_that_hccl_cannot_join_are_for_cpu_or_gpu(hardware, written):
     """Names that are no addresses and devices without any: the table says what it is for, and is no error."""
     generated = build_cluster([plain("a", 1), plain("b", 40)], hardware=hardware)
     assert {server.options for server in generated.cluster.servers} == {(("hardware_type", written),)}
-    assert "CPU or GPU" in generated.notes[0]
+    assert "CPU or GPU" in generated.notes[0].text
     report = report_on(generated.cluster)
     assert report.errors == ()
     assert report.cluster == generated.cluster
+
+
+def test_further_keys_of_servers_are_written_beside_what_the_table_is_for():
+    """A server's container_ip stands in the table, and does not hide that HCCL could not join the servers."""
+    machines = [Machine(name, (FoundDevice(0),), options=(("container_ip", "10.0.0.7"),)) for name in "ab"]
+    (first, _) = build_cluster(machines).cluster.servers
+    assert first.options == (("container_ip", "10.0.0.7"), ("hardware_type", "cpu"))
+    high = Machine("a", (FoundDevice(32),), options=(("pod_ip", "10.0.0.7"),))
+    assert "device 32" in error_of(build_cluster, [high])
 
 
 def test_addresses_of_devices_are_enough_between_servers():
@@ -285,11 +253,13 @@ def test_no_devices_are_no_table():
     error_of(build_cluster, [plain("a", 1), Machine("b", ())])
 
 
+def test_more_devices_than_a_cluster_has_are_refused():
+    """A slip in a range of servers must not fill the memory."""
+    many = tuple(FoundDevice(one) for one in range(4096))
+    machines = [Machine(str(one), many) for one in range(250)]
+    assert "1,024,000 devices" in error_of(build_cluster, machines)
+
+
 def test_ids_that_hccl_does_not_know_are_refused():
     """A table for HCCL has no device 32."""
     assert "device 32" in error_of(build_cluster, [plain("a", 33)])
-
-
-def test_worked_examples_of_the_docstrings():
-    """The examples in the docstrings are true."""
-    assert doctest.testmod(generate).failed == 0

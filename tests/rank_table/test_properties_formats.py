@@ -125,7 +125,7 @@ def test_a_rank_used_twice(table_format, data):
     check(data.draw, values, devices[later].at("rank_id"), number(table_format, taken), "RT302")
 
 
-@pytest.mark.parametrize("table_format", [one for one in FORMATS if one is not Format.V2_0])
+@pytest.mark.parametrize("table_format", [one for one in FORMATS if one not in {Format.V1_1, Format.V2_0}])
 @given(data=st.data())
 def test_a_device_used_twice(table_format, data):
     """A device id that an earlier entry of the server has is refused at the later one."""
@@ -147,10 +147,10 @@ def test_an_address_that_is_none(table_format, data):
     check(data.draw, values, row.at("device_ip"), wrong, "RT331")
 
 
-@pytest.mark.parametrize("table_format", FORMATS)
+@pytest.mark.parametrize("table_format", [one for one in FORMATS if one is not Format.V2_0])
 @given(data=st.data())
 def test_a_table_that_is_not_completed(table_format, data):
-    """Whatever the format, a status other than completed is refused."""
+    """In every format whose status HCCL reads, a status other than completed is refused."""
     values = data.draw(tables(table_format))
     check(data.draw, values, ("status",), data.draw(st.sampled_from(["initializing", "", "Completed"])), "RT311")
 

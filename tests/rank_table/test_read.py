@@ -57,7 +57,7 @@ def test_strings_are_strings(key, broken, table, report):
     assert key in found.problems[0].message
 
 
-@pytest.mark.parametrize("key", ["device_id", "device_ip", "rank_id", "device_port"])
+@pytest.mark.parametrize("key", ["device_id", "rank_id", "device_port"])
 def test_number_for_a_string_has_the_value_to_write(key, table, report):
     """An integer for a string is shown at its place, and the hint puts quotes around it."""
     wrong = table()
@@ -340,3 +340,58 @@ def test_a_pipe_that_nobody_writes_to_is_refused(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "table.json")
     with pytest.raises(UnreadableError, match="nobody wrote to it"):
         load_cluster(tmp_path / "table.json")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "column", "word"),
+    [
+        ('"device_ip": "192.1.27.6", "rank', '"device_ip": "192.1.27.6, "rank', 43, "do not pair up"),
+        ('"device_id": "0"', '"device_id": 0"', 25, "opening quote"),
+        ('"device_id": "0"', '"device_id: "0"', 12, "do not pair up"),
+    ],
+)
+def test_a_missing_quote_is_shown_where_it_is_missing(right, wrong, column, word, report):
+    """A quote left out inside a line is diagnosed at the string that it belongs to, not at the next key."""
+    text = '{"version": "1.0", "status": "completed", "server_count": "1", "server_list": [{"server_id": "a", "device": [\n'
+    text += '          {"device_id": "0", "device_ip": "192.1.27.6", "rank_id": "0"}]}]}'
+    assert report(text).valid
+    (problem,) = report(text.replace(right, wrong)).errors
+    assert (problem.code, problem.line, problem.column) == ("RT106", 2, column)
+    assert word in problem.message
+    assert problem.hint.startswith("write ")
+
+
+@pytest.mark.parametrize("tail", ["}", "[]", "hello", "# eof", "```", "// end"])
+def test_text_after_the_table_is_a_warning_whatever_it_is(tail, table, report):
+    """HCCL stops at the end of the table, so nothing behind it is an error."""
+    found = report(json.dumps(table(1, 2)) + "\n" + tail + "\n")
+    assert codes(found) == ["RT109"]
+    assert found.valid
+
+
+def test_a_table_that_was_only_begun_is_not_to_be_completed_by_hand(report):
+    """While status says that somebody is still writing, missing keys are not worth a word."""
+    assert codes(report({"status": "initializing"})) == ["RT311"]
+    assert "RT311" in codes(report({"status": "initializing", "version": "1.0", "server_list": []}))
+    assert "RT206" not in codes(report({"status": "initializing", "version": "1.0", "server_list": []}))
+
+
+def test_ranks_are_not_judged_where_a_list_is_missing(table, report):
+    """A misspelt list on one server does not make the ranks of the others wrong."""
+    wrong = table(2, 4)
+    wrong["server_list"][0]["devices"] = wrong["server_list"][0].pop("device")
+    assert codes(report(wrong)) == ["RT204", "RT401"]
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "is_fine"),
+    [("a.json.bak.json", None, False), ("b.json", "b.txt", False), ("c.txt", "c.json", True), ("d.json", None, True)],
+)
+def test_the_name_that_hccl_looks_at_is_that_of_the_real_file(name, target, is_fine, table, tmp_path):
+    """HCCL resolves links and wants the first .json of the path to be its end."""
+    real = tmp_path / (target or name)
+    real.write_text(json.dumps(table(1, 1)))
+    if target is not None:
+        (tmp_path / name).symlink_to(real)
+    found = read_rank_table(tmp_path / name)
+    assert [problem.code for problem in found.problems] == ([] if is_fine else ["RT406"])

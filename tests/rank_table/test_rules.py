@@ -331,7 +331,7 @@ ELSEWHERE = {
     "segments",
     "super_pods",
 }
-OTHER_CONVENTIONS = {"RT408", "RT409", "RT424", "RT425"}  # in test_rules_conventions.py
+OTHER_CONVENTIONS = {"RT408", "RT409", "RT424", "RT425", "RT427"}  # in test_rules_conventions.py and _rank_list.py
 
 
 def module_of(entry):

@@ -184,6 +184,15 @@ def test_serving_reads_no_cloud_tables(report):
     assert "tlaunch table convert" in found[0].hint
 
 
+def test_msrun_takes_no_ranks_from_other_formats(report):
+    """Only v1.0 and v1.2 have the pod_ip under which msrun looks; other formats get one warning, not one per server."""
+    values = {"version": "1.1", "status": "completed", "collective_id": "c", "node_list": [
+        {"node_addr": "10.0.0.1", "ranks": [{"rank_id": "0", "device_id": "0"}]}]}  # fmt: skip
+    found = report(values, profile=Profile(consumer="msrun"))
+    assert [problem.code for problem in found.problems] == ["RT514"]
+    assert found.valid
+
+
 @pytest.mark.parametrize(("servers", "devices", "codes"), [(4, 8, []), (5, 1, ["RT534"]), (3, 12, ["RT534"])])
 def test_mindie_is_documented_for_four_servers(servers, devices, codes, table, report):
     """More servers or devices than MindIE documents are a warning."""
@@ -204,6 +213,6 @@ def test_mindie_minds_the_mode_of_the_file(table, report):
 
 def test_every_rule_of_a_reader_has_a_test():
     """No rule of a single reader enters the catalogue without a case above."""
-    elsewhere = {"RT524", "RT534"}
+    elsewhere = {"RT514", "RT524", "RT534"}
     of_readers = {entry.code for entry in CATALOGUE.values() if entry.consumer is not None}
     assert of_readers == {case[1] for case in CASES.values()} | elsewhere

@@ -108,12 +108,6 @@ CASES = {
         lambda t: put(rank(t), device_id="31"),
         "/node_list/0/ranks/0/device_id",
     ),
-    "device_id twice": (
-        ("RT323", 1, 3, None, "auto"),
-        lambda t: put(rank(t, 0, 1), device_id="0"),
-        lambda t: put(rank(t, 0, 1), device_id="-1") or put(rank(t, 0, 2), device_id="-1"),
-        "/node_list/0/ranks/1/device_id",
-    ),
     "rank_ip is a placeholder": (
         ("RT331", 2, 1, None, "auto"),
         lambda t: put(rank(t), rank_ip="192.0.*.*"),

@@ -119,7 +119,7 @@ CASES = {
         "/rank_list/1/rank_id",
     ),
     "not completed": (
-        ("RT311", 1, 1, "auto"),
+        ("RT427", 1, 1, "auto"),
         lambda t: put(t, status="initializing"),
         lambda t: put(t, status=None),
         "/status",

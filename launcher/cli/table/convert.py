@@ -17,6 +17,10 @@ Examples:
   tlaunch table convert rank_table.json --to v1.2 --output rank_table_v1.2.json
   tlaunch table convert rank_table.json --to hostfile > hosts
   scontrol show hostnames | tlaunch table convert - --from nodelist --devices 8 --to v1.0
+
+\b
+Exit codes: 0; 1 FILE has errors; 2 wrong usage, or a file that cannot be read or written; 3 FORMAT cannot express
+the table.
 """
 
 
@@ -30,7 +34,7 @@ Examples:
     help="v1.0, v1.1, v1.2, v2.0, legacy-lab, legacy-cloud, hostfile, rankfile or nodelist.",
 )
 @click.option("--from", "origin", metavar="FORMAT", help="What FILE is. Default: what it looks like.")
-@click.option("--output", type=click.Path(path_type=Path), metavar="F", help="Where to write. Default: stdout.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="F", help="Where to write. Default: stdout.")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @click.option(
     "--devices",
@@ -58,41 +62,61 @@ def convert(
     In a rankfile the slot is the device's id. Open MPI takes slots for cores of the host's processors, so the ranks are
     placed as the table says, and bound to the cores of the same numbers. A hostfile or node list fits only tables whose
     ranks and devices are counted from host to host.
-
-    Exit codes: 1 FILE has errors, 2 wrong usage or unreadable, 3 FORMAT cannot express the table.
     """
+    from launcher.cli.reports import found_table
     from launcher.cli.table.output import check_output, deliver, note
     from launcher.rank_table.convert import convert_cluster, target_named
+    from launcher.rank_table.faults import printable
 
     target = target_named(target)
     check_output(output, force=force)
-    cluster = _read(file, None if origin is None else target_named(origin), devices)
+    file = str(found_table(Path(file)))
+    cluster = _read(file, None if origin is None else target_named(origin), devices, target)
     if cluster is None:
         return EXIT_FAILURE
-    converted = convert_cluster(cluster, target, drop, called=file)
+    converted = convert_cluster(cluster, target, drop, called=printable(file))
     for text in converted.notes:
         note(text)
     deliver(converted.text, converted.cluster, target, output)
     return EXIT_OK
 
 
-def _read(file: str, origin: str | None, devices: int | None) -> Cluster | None:
-    """The cluster; None after its problems were shown. Rules of Ascend hardware are warnings: it may never meet any."""
+def _read(file: str, origin: str | None, devices: int | None, target: str) -> Cluster | None:
+    """The cluster; None after its problems were shown."""
     from launcher.cli.reports import read_named
-    from launcher.cli.table.output import note, shown
-    from launcher.rank_table import Profile, parse_rank_table
-    from launcher.rank_table.sources import read_plain, recognise_plain
+    from launcher.cli.table.output import note
+    from launcher.rank_table.faults import printable
+    from launcher.rank_table.sources import recognise_plain
     from launcher.rank_table.targets import PLAIN
 
     data = read_named(file)
     found = recognise_plain(data) if origin is None and not file.endswith(".json") else origin
-    if found in PLAIN:
-        if origin is None:
-            note(f"{file} is read as a {found}; --from says otherwise")
-        cluster, notes = read_plain(data, found, file, devices)
-        for text in notes:
-            note(text)
-        return cluster
+    if found not in PLAIN:
+        return _of_table(data, file, origin, devices)
+    if origin is None:
+        note(f"{printable(file)} is read as a {found}; --from says otherwise")
+    return _of_plain(data, found, file, devices, target)
+
+
+def _of_plain(data: bytes, kind: str, file: str, devices: int | None, target: str) -> Cluster:
+    """Such a text knows no addresses: a table made of it says that it is not for Ascend devices."""
+    from launcher.cli.table.output import note
+    from launcher.rank_table.faults import printable
+    from launcher.rank_table.hardware import marked_without_ascend
+    from launcher.rank_table.sources import read_plain
+
+    cluster, notes = read_plain(data, kind, printable(file), devices)
+    cluster, marks = marked_without_ascend(cluster, target)
+    for text in (*notes, *marks):
+        note(text)
+    return cluster
+
+
+def _of_table(data: bytes, file: str, origin: str | None, devices: int | None) -> Cluster | None:
+    """None after its problems were shown. Rules of Ascend hardware are warnings: it may never meet any."""
+    from launcher.cli.table.output import shown
+    from launcher.rank_table import Profile, parse_rank_table
+
     if devices is not None:
         raise UsageError(f"--devices {devices}: a table lists its devices itself", hint="leave it out")
     report = parse_rank_table(data, Path(file), Profile(chip="none"))

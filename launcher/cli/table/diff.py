@@ -22,7 +22,7 @@ Examples:
 
 \b
 Exit codes: 0 the checksums would match; 1 they would not, and HCCL would stop with EI0005 (or a file is no JSON);
-2 wrong usage or an unreadable file.
+2 wrong usage, or a file that cannot be read.
 """
 SHOWN_AT_MOST = 20
 LONGEST_VALUE = 60  # characters
@@ -81,7 +81,9 @@ def _say_problems(reports: Sequence[TableReport]) -> None:
 
 
 def _broken_text(broken: Sequence[TableReport]) -> str:
-    names = " and ".join(str(report.path) for report in broken)
+    from launcher.rank_table.faults import printable
+
+    names = " and ".join(printable(str(report.path)) for report in broken)
     return f"nothing to compare: HCCL cannot read {names}, which {'is' if len(broken) == 1 else 'are'} not JSON\n"
 
 
@@ -89,10 +91,13 @@ def _broken_text(broken: Sequence[TableReport]) -> str:
 
 
 def _text(comparison: Comparison, pair: Pair, limit: int) -> str:
+    """Nothing from a table, nor a file's name, may move a terminal's cursor."""
+    from launcher.rank_table.faults import printable
+
     lines = [_verdict(comparison, pair)]
     lines += _section("difference", [_difference_line(found, pair) for found in comparison.differences], limit)
     lines += _rank_lines(comparison, pair, limit)
-    return "".join(f"{_clean(line)}\n" for line in lines)
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def _verdict(comparison: Comparison, pair: Pair) -> str:
@@ -162,13 +167,6 @@ def _value(value: Any) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
-
-
-def _clean(text: str) -> str:
-    """Nothing from a table, nor a file's name, may move a terminal's cursor."""
-    from launcher.rank_table.faults import printable
-
-    return printable(text)
 
 
 # --- as JSON ---

@@ -16,12 +16,16 @@ from launcher.core.errors import UsageError
 
 if TYPE_CHECKING:
     from launcher.rank_table.catalogue import Entry
+    from launcher.rank_table.hccl_codes import HcclCode
 
 EPILOG = """\b
 Examples:
   tlaunch table explain RT301
   tlaunch table explain EI0014
   tlaunch table explain
+
+\b
+Exit codes: 0; 2 wrong usage, or a code that does not exist.
 """
 SECTIONS = {
     "RT1": "the text is no JSON",
@@ -42,18 +46,19 @@ NEAR = 5  # codes that are offered for one that is not there
 def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
     """Explain what a code of `tlaunch validate` means.
 
-    An error code of HCCL gives all codes that it stands for. Without CODE every code is listed, one line each.
+    An error code of HCCL, such as EI0014, is explained too, with all codes that it stands for. Without CODE every code
+    of `tlaunch validate` is listed, one line each.
     """
     from launcher.cli.console import write_out
 
     catalogue = _catalogue()
-    entries = _chosen(codes, catalogue) if codes else list(catalogue.values())
+    wanted = _checked(codes, catalogue) or list(catalogue)
     if as_json:
-        write_out(json.dumps([_to_json(entry) for entry in entries], indent=INDENT) + "\n")
+        write_out(json.dumps(_to_json(wanted, catalogue), indent=INDENT) + "\n")
     elif codes:
-        write_out("\n".join(_paragraphs(entry) for entry in entries))
+        write_out("\n".join(_text(code, catalogue) for code in wanted))
     else:
-        write_out("\n".join(_overview(entries)) + "\n")
+        write_out("\n".join(_overview(list(catalogue.values()))) + "\n")
 
 
 def _catalogue() -> Mapping[str, Entry]:
@@ -64,20 +69,19 @@ def _catalogue() -> Mapping[str, Entry]:
     return dict(sorted(CATALOGUE.items()))
 
 
-def _chosen(codes: Sequence[str], catalogue: Mapping[str, Entry]) -> list[Entry]:
-    """Raises UsageError for what is neither a code of ours nor one of HCCL's."""
-    chosen: dict[str, Entry] = {}
-    for code in (code.upper() for code in codes):
-        found = [entry for entry in catalogue.values() if code in {entry.code, entry.hccl_code}]
-        if not found:
-            raise UsageError(f"there is no code {code!r}", hint=_nearest(code, catalogue))
-        chosen.update((entry.code, entry) for entry in found)
-    return list(chosen.values())
+def _checked(codes: Sequence[str], catalogue: Mapping[str, Entry]) -> list[str]:
+    """Each code once. Raises UsageError for what is neither a code of ours nor one of HCCL's that is explained."""
+    from launcher.rank_table.hccl_codes import HCCL_CODES
+
+    wanted = list(dict.fromkeys(code.upper() for code in codes))
+    for code in wanted:
+        if code not in catalogue and code not in HCCL_CODES:
+            raise UsageError(f"there is no code {code!r}", hint=_nearest(code, [*catalogue, *HCCL_CODES]))
+    return wanted
 
 
-def _nearest(code: str, catalogue: Mapping[str, Entry]) -> str:
-    known = [*catalogue, *{entry.hccl_code: None for entry in catalogue.values() if entry.hccl_code}]
-    wanted = code if code.startswith(("RT", "EI")) else f"RT{code}"
+def _nearest(code: str, known: Sequence[str]) -> str:
+    wanted = code if code.startswith(("RT", "EI", "EJ")) else f"RT{code}"
     near = [name for name in known if name.startswith(wanted)][:NEAR] or difflib.get_close_matches(wanted, known, NEAR)
     return f"near it: {', '.join(near)}" if near else "`tlaunch table explain` lists all codes"
 
@@ -91,16 +95,61 @@ def _overview(entries: Sequence[Entry]) -> Iterator[str]:
             yield f"  {entry.code}  {entry.severity.value:<7}  {entry.hccl_code or '':<6}  {entry.title}"
 
 
+def _text(code: str, catalogue: Mapping[str, Entry]) -> str:
+    from launcher.rank_table.hccl_codes import HCCL_CODES
+
+    if code in catalogue:
+        return _paragraphs(catalogue[code])
+    return "\n".join(_of_hccl(code, HCCL_CODES[code], [e for e in catalogue.values() if e.hccl_code == code])) + "\n"
+
+
+def _of_hccl(code: str, meaning: HcclCode, members: Sequence[Entry]) -> Iterator[str]:
+    """What it means, the codes that it stands for, and how to find out which of them it is."""
+    yield from (f"{code}: {meaning.title}", "reported by HCCL", "", _filled(meaning.explanation), "")
+    if members:
+        yield from (*_overview(members), "")
+        yield "run `tlaunch validate FILE`; `tlaunch table explain RTnnn` says more about one of them"
+    else:
+        yield "no fault of a table alone has this code; `tlaunch validate FILE` finds those that have another one"
+
+
 def _paragraphs(entry: Entry) -> str:
     hccl = f"HCCL reports {entry.hccl_code}" if entry.hccl_code else "HCCL has no code for it"
     only = f"; only with --for {entry.consumer}" if entry.consumer else ""
     head = f"{entry.code}: {entry.title}\n{entry.severity.value}; {hccl}{only}\n"
+    return f"{head}\n{_filled(entry.explanation)}\n"
+
+
+def _filled(text: str) -> str:
     width = min(WIDEST, shutil.get_terminal_size().columns)
-    text = textwrap.fill(entry.explanation, width, break_long_words=False, break_on_hyphens=False)
-    return f"{head}\n{text}\n" if text else head
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
-def _to_json(entry: Entry) -> dict[str, Any]:
+def _to_json(codes: Sequence[str], catalogue: Mapping[str, Entry]) -> list[dict[str, Any]]:
+    """A code of HCCL has no severity, and the codes that it stands for follow it."""
+    from launcher.rank_table.hccl_codes import HCCL_CODES
+
+    shown: dict[str, dict[str, Any]] = {}
+    for code in codes:
+        if code in HCCL_CODES:
+            shown[code] = _hccl_to_json(code, HCCL_CODES[code])
+        members = [entry for entry in catalogue.values() if code in {entry.code, entry.hccl_code}]
+        shown |= {entry.code: _entry_to_json(entry) for entry in members}
+    return list(shown.values())
+
+
+def _hccl_to_json(code: str, meaning: HcclCode) -> dict[str, Any]:
+    return {
+        "code": code,
+        "severity": None,
+        "title": meaning.title,
+        "hccl_code": code,
+        "consumer": None,
+        "explanation": meaning.explanation,
+    }
+
+
+def _entry_to_json(entry: Entry) -> dict[str, Any]:
     return {
         "code": entry.code,
         "severity": entry.severity.value,

@@ -24,7 +24,7 @@ Examples:
 
 \b
 Exit codes: 0 the table is valid, or would be with these repairs; 1 errors are left that a person has to decide about;
-2 wrong usage, or a file that cannot be read or replaced.
+2 wrong usage, or a file that cannot be read or written.
 """
 STDIN = "-"
 INDENT = 2
@@ -51,6 +51,7 @@ def fix(file: str, *, write: bool, sort: bool, as_json: bool, chip: str, consume
 
     if write and as_json and file == STDIN:
         raise UsageError("--write and --json both want stdout", hint="leave one of them out")
+    file = str(_readable(file, write=write))
     fixed = fix_table(read_named(file), Path(file), Profile(chip, consumer), sort=sort)
     written = write and fixed.changed and file != STDIN
     if written:
@@ -64,6 +65,16 @@ def fix(file: str, *, write: bool, sort: bool, as_json: bool, chip: str, consume
     else:
         _show(_diff(fixed, file))
     return EXIT_OK if fixed.report.valid else EXIT_FAILURE
+
+
+def _readable(file: str, *, write: bool) -> Path:
+    """`file` or the sample of that name, which belongs to tlaunch and is never written."""
+    from launcher.cli.reports import found_table
+
+    found = found_table(Path(file))
+    if write and found != Path(file):
+        raise UsageError(f"{file} is a sample, and --write would change it for everybody", hint="copy it first")
+    return found
 
 
 def _overwrite(file: str, fixed: Fixed) -> None:

@@ -6,35 +6,38 @@ from pathlib import Path
 
 import click
 
+from launcher.cli.profile_options import chip_option
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK
 
 EXAMPLES = """\b
 Examples:
   tlaunch table merge host1.json host2.json --output rank_table_16pcs.json
   tlaunch table merge --chip none gpu1.json gpu2.json
+
+\b
+Exit codes: 0; 1 a FILE has errors; 2 wrong usage, or a file that cannot be read or written; 3 the tables do not fit
+together.
 """
 
 
 @click.command(epilog=EXAMPLES)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--output", type=click.Path(path_type=Path), metavar="F", help="Where to write. Default: stdout.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="F", help="Where to write. Default: stdout.")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
-@click.option("--chip", default="auto", show_default=True, metavar="CHIP", help="Check for this hardware, as validate.")
+@chip_option
 def merge(*, files: tuple[str, ...], output: Path | None, force: bool, chip: str) -> int:
     """Join the tables of several servers into one.
 
     Ranks are counted anew: file after file in the order given, within a file by its own ranks. The same files in the
     same order give the same text on every server. Beware of a shell's *: host10 comes before host2.
-
-    Exit codes: 1 a FILE has errors, 2 wrong usage or unreadable, 3 the tables do not fit together.
     """
     from launcher.cli.reports import read_table
-    from launcher.cli.table.output import check_chip, check_output, deliver, note, shown
+    from launcher.cli.table.output import check_output, deliver, note, shown
     from launcher.rank_table import Profile
     from launcher.rank_table.merge import merge_tables
 
     check_output(output, force=force)
-    profile = Profile(chip=check_chip(chip))
+    profile = Profile(chip=chip)
     reports = [read_table(file, profile) for file in files]
     clusters = [shown(report) for report in reports]
     if any(cluster is None for cluster in clusters):
@@ -42,5 +45,6 @@ def merge(*, files: tuple[str, ...], output: Path | None, force: bool, chip: str
     merged = merge_tables(reports, profile)
     for text in merged.notes:
         note(text)
-    deliver(merged.text, merged.cluster, str(reports[0].format.value) if reports[0].format else "v1.0", output)
+    format_name = str(reports[0].format.value) if reports[0].format else "v1.0"
+    deliver(merged.text, merged.cluster, format_name, output, chip)
     return EXIT_OK

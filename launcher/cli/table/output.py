@@ -2,74 +2,126 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from launcher.core.errors import UsageError
+from launcher.core.errors import UnreadableError, UsageError
 
 if TYPE_CHECKING:
     from launcher.core.records import Cluster
     from launcher.rank_table import TableReport
 
-MODE = 0o640  # what the programs that read tables ask for
+MODE = 0o640  # what the programs that read tables ask for: addresses are nobody else's business
 
 
 def note(text: str) -> None:
-    click.echo(f"note: {text}", err=True)
+    _say(f"note: {text}")
+
+
+def warn(text: str) -> None:
+    _say(f"warning: {text}")
+
+
+def _say(line: str) -> None:
+    """On stderr. The name of a file in it may hold anything; nothing moves a terminal's cursor."""
+    from launcher.rank_table.faults import printable
+
+    click.echo(printable(line), err=True)
 
 
 def shown(report: TableReport) -> Cluster | None:
     """The report's cluster; None after its problems were written to stderr. Warnings alone are only counted there."""
+    from launcher.rank_table.faults import printable
+
     if report.cluster is None:
         click.echo(report.render(), err=True)
     elif report.warnings:
         codes = ", ".join(dict.fromkeys(warning.code for warning in report.warnings))
-        note(f"{report.path}: {len(report.warnings):,} of the warnings that `tlaunch validate` shows: {codes}")
+        name = printable(str(report.path))
+        note(f"{name}: {len(report.warnings):,} of the warnings that `tlaunch validate` shows: {codes}")
     return report.cluster
 
 
-def check_chip(chip: str) -> str:
-    """Raises UsageError where no hardware has this name."""
-    from launcher.rank_table import CHIPS
-
-    if chip not in CHIPS:
-        raise UsageError(f"--chip {chip[:40]} is not known", hint=f"one of {', '.join(CHIPS)}")
-    return chip
-
-
 def check_output(output: Path | None, *, force: bool) -> None:
-    """Before anything is read: a file is replaced only where that was asked for."""
-    if output is None or not output.exists():
+    """Before anything is read: a file, or a link to none, is replaced only where that was asked for.
+
+    Raises:
+        UsageError: `output` exists and may not be replaced; a pipe or a device never may.
+    """
+    from launcher.rank_table.faults import printable
+
+    if output is None or not os.path.lexists(output):
         return
-    if not output.is_file():
-        raise UsageError(f"{output} is no regular file", hint="without --output the text goes to stdout")
+    name = printable(str(output))
+    if os.path.exists(output) and not os.path.isfile(output):  # noqa: PTH110, PTH113 - Path's own raise where these do not
+        raise UsageError(f"{name} is no regular file", hint="without --output the text goes to stdout")
     if not force:
-        raise UsageError(f"{output} exists already", hint="--force replaces it")
+        raise UsageError(f"{name} exists already", hint="--force replaces it")
 
 
-def deliver(text: str, cluster: Cluster, format_name: str, output: Path | None) -> None:
-    """To stdout, or aside and renamed to `output`; and what HCCL would say to it, if it is a table."""
-    from launcher.core.atomic import write_text
+def deliver(text: str, cluster: Cluster, format_name: str, output: Path | None, chip: str = "auto") -> None:
+    """Hand the result over, and say what HCCL would to it, if it is a table for hardware that HCCL is for.
+
+    Raises:
+        UnreadableError: `output` cannot be written.
+    """
+    from launcher.rank_table.chips import CHIPS
     from launcher.rank_table.targets import TARGETS
 
-    if TARGETS[format_name].is_table:
-        _say_what_hccl_would(text, output or Path("-"))
+    if TARGETS[format_name].is_table and CHIPS[chip].is_ascend:
+        _say_what_hccl_would(text, output or Path("-"), chip)
+    hand_over(text, cluster, format_name, output)
+
+
+def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None) -> None:
+    """To stdout, or aside and renamed to `output`, which is then announced. Blocks until all is written.
+
+    Raises:
+        UnreadableError: `output` cannot be written.
+        OSError: stdout takes nothing.
+    """
+    from launcher.cli.console import write_out
+    from launcher.cli.reports import counted
+    from launcher.rank_table.faults import printable
+
     if output is None:
-        click.echo(text.encode(), nl=False)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")  # as in a file, whatever the terminal's is
+        write_out(text)
         return
-    write_text(output, text, mode=MODE)
-    servers, devices = len(cluster.servers), cluster.device_count
-    click.echo(f"wrote {output}: {format_name}, {servers:,} servers, {devices:,} devices", err=True)
+    _replace(output, text)
+    size = f"{counted(len(cluster.servers), 'server')}, {counted(cluster.device_count, 'device')}"
+    click.echo(f"wrote {printable(str(output))}: {format_name}, {size}", err=True)
 
 
-def _say_what_hccl_would(text: str, path: Path) -> None:
+def _replace(output: Path, text: str) -> None:
+    """A symbolic link stays one, and what it leads to is written. The file aside is nobody's business."""
+    from launcher.core.atomic import write_text
+    from launcher.rank_table.faults import printable
+
+    try:
+        target = Path(os.path.realpath(output))
+        if target.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))  # noqa: TRY301 - told as all others
+        write_text(target, text, mode=MODE)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        message = f"{printable(str(output))} cannot be written: {reason}"
+        raise UnreadableError(message, hint="--output names another place") from None
+
+
+def _say_what_hccl_would(text: str, path: Path, chip: str) -> None:
     """Errors as HCCL has them, one line per code, and its opinion of the file's name, which is a warning elsewhere."""
-    from launcher.rank_table import parse_rank_table
+    from launcher.rank_table import Profile, parse_rank_table
 
-    report = parse_rank_table(text.encode(), path)
+    report = parse_rank_table(text.encode(), path, Profile(chip=chip))
     refused = [*report.errors, *(warning for warning in report.warnings if warning.code == "RT406")]
     counts = Counter(problem.code for problem in refused)
     for problem in {problem.code: problem for problem in reversed(refused)}.values():

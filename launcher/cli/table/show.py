@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from launcher.cli.profile_options import chip_option
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.records import HOST_RANK, Cluster, Device, Layout, Options, Server
 
 if TYPE_CHECKING:
+    from rich.text import Text
     from rich.tree import Tree
 
     from launcher.rank_table import TableReport
@@ -25,7 +27,8 @@ Examples:
   tlaunch table show rank_tables/rank_table_8pcs.json --mp 2 --pp 2
 
 \b
-Exit codes: 0; 1 the table is invalid; 2 wrong usage or an unreadable file; 3 the layout does not fit the devices.
+Exit codes: 0; 1 the table has errors; 2 wrong usage, or a file that cannot be read; 3 the layout does not fit the
+devices.
 """
 AXES_SHOWN = ("mp", "dp", "pp")  # as neighbours in rank are: fastest first
 LONGEST_GROUP = 8  # ranks that are listed one by one
@@ -40,10 +43,11 @@ WAYS = click.IntRange(max=10**6)
 @click.option("--mp", type=WAYS, metavar="N", help="Model parallel ways.  [default: 1]")
 @click.option("--pp", type=WAYS, metavar="N", help="Pipeline stages.  [default: 1]")
 @click.option("--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices unused.")
+@chip_option
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
 @click.argument("file", metavar="FILE")
 @click.pass_context
-def show(context: click.Context, /, file: str, *, as_json: bool, **options: Any) -> None:
+def show(context: click.Context, /, file: str, *, chip: str, as_json: bool, **options: Any) -> None:
     """Show servers and devices with their ranks, as a tree.
 
     With --dp, --mp or --pp also each rank's coordinates and the ranks that share its groups. FILE may be - for stdin.
@@ -52,7 +56,7 @@ def show(context: click.Context, /, file: str, *, as_json: bool, **options: Any)
     from launcher.cli.reports import read_table
     from launcher.rank_table.profile import Profile
 
-    report = read_table(file, Profile())
+    report = read_table(file, Profile(chip=chip))
     if report.cluster is None:
         print(report.render(), file=sys.stderr)
         context.exit(EXIT_FAILURE)
@@ -113,9 +117,10 @@ def _layout(cluster: Cluster, options: Mapping[str, Any]) -> Layout | None:
 
 
 def _say_warnings(report: TableReport) -> None:
+    from launcher.rank_table.diagnostics import headline
+
     for problem in report.warnings:
-        place = f"{report.path}:{problem.line}:{problem.column}"
-        print(f"warning: {place}: {problem.message} [{problem.code}]", file=sys.stderr)
+        print(headline(problem, str(report.path)), file=sys.stderr)
 
 
 # --- as a tree ---
@@ -140,19 +145,27 @@ def _drawn(tree: Tree) -> str:
 
 
 def _tree(placement: Placement, title: str) -> Tree:
-    from rich.text import Text
     from rich.tree import Tree
 
     cluster = placement.cluster
-    tree = Tree(Text(f"{_clean(title)}, {_size(cluster.servers)}{_layout_words(placement)}"))
+    tree = Tree(_label(f"{title}, {_size(cluster.servers)}{_layout_words(placement)}"))
     lines = _device_lines(placement)
     for pod, servers in _by_pod(cluster.servers).items():
-        above = tree if pod is None else tree.add(Text(f"super pod {_clean(pod)}: {_size(servers)}"))
+        above = tree if pod is None else tree.add(_label(f"super pod {pod}: {_size(servers)}"))
         for server in servers:
-            below = above.add(Text(_server_line(server)))
+            below = above.add(_label(_server_line(server)))
             for device in server.devices:
-                below.add(Text(lines[device.global_rank]))
+                below.add(_label(lines[device.global_rank]))
     return tree
+
+
+def _label(text: str) -> Text:
+    """Nothing from a table, nor a file's name, may move a terminal's cursor."""
+    from rich.text import Text
+
+    from launcher.rank_table.faults import printable
+
+    return Text(printable(text))
 
 
 def _by_pod(servers: Iterable[Server]) -> Mapping[str | None, list[Server]]:
@@ -181,9 +194,9 @@ def _server_line(server: Server) -> str:
     from launcher.cli.reports import rank_ranges
 
     ranks = [device.global_rank for device in server.devices]
-    words = [f"server {_clean(server.server_id)}: {'rank' if len(ranks) == 1 else 'ranks'} {rank_ranges(ranks)}"]
+    words = [f"server {server.server_id}: {'rank' if len(ranks) == 1 else 'ranks'} {rank_ranges(ranks)}"]
     if server.host_ip is not None:
-        words.append(f"host_ip={_clean(server.host_ip)}")
+        words.append(f"host_ip={server.host_ip}")
     return "  ".join([*words, *_option_words(server.options)])
 
 
@@ -204,8 +217,8 @@ def _cells(device: Device, placement: Placement) -> Iterator[str]:
     """As many for every device; a column that is empty everywhere is left out later."""
     yield f"rank {device.global_rank}"
     yield "host" if device.device_id == HOST_RANK else f"device {device.device_id}"
-    yield _clean(device.device_ip or "")
-    yield "" if device.super_device_id is None else f"super device {_clean(device.super_device_id)}"
+    yield device.device_ip or ""
+    yield "" if device.super_device_id is None else f"super device {device.super_device_id}"
     coordinates = placement.coordinates(device) or {}
     yield "idle" if placement.is_idle(device) else " ".join(f"{axis}={at}" for axis, at in coordinates.items())
     for axis in AXES_SHOWN:
@@ -238,13 +251,7 @@ def _group_summary(placement: Placement) -> Iterator[str]:
 
 def _option_words(options: Options) -> Iterator[str]:
     for key, text in options:
-        yield f"{key}={_clean(text)}" if len(text) <= LONGEST_OPTION else f"{key}=({len(text):,} characters)"
-
-
-def _clean(text: str) -> str:
-    from launcher.rank_table.faults import printable
-
-    return printable(text)
+        yield f"{key}={text}" if len(text) <= LONGEST_OPTION else f"{key}=({len(text):,} characters)"
 
 
 # --- as JSON ---

@@ -1,4 +1,7 @@
-"""Which format a document is written in, decided as HCCL does: by `version` first, by its keys where that is absent."""
+"""Which format a document is written in, decided as HCCL does: by `version`, by its keys where that is absent.
+
+Files of other programs come first: they say "1.0" or "1.2" too, and have keys that no rank table has.
+"""
 
 from __future__ import annotations
 
@@ -87,8 +90,8 @@ def recognise(document: Any) -> Format | None:
     if "version" not in document:
         return _unversioned(document)
     version = document["version"]
-    if not isinstance(version, str):
-        return Format.V2_0 if "rank_list" in document else Format.V1_0
+    if not isinstance(version, str):  # refused, but what was meant can be said
+        return VERSIONS.get(str(version)) or _unversioned(document) or Format.V1_0
     found = VERSIONS.get(version)
     concise = found in (Format.V1_0, Format.V1_2)
     return Format.LOCAL_RESOURCES if concise and _lacks_every_rank(document) else found
@@ -99,12 +102,16 @@ def what_to_do_with(related: Format) -> str:
     return _RELATED[related]
 
 
-def _unversioned(document: dict[str, Any]) -> Format:
+def _unversioned(document: dict[str, Any]) -> Format | None:
     if "deploy_mode" in document:
         return Format.LAB
     if {"group_list", "group_count"} & document.keys():
         return Format.CLOUD
-    return Format.V2_0 if "rank_list" in document else Format.V1_1 if "node_list" in document else Format.V1_0
+    by_list = {"rank_list": Format.V2_0, "node_list": Format.V1_1, "server_list": Format.V1_0}
+    for key, found in by_list.items():
+        if key in document:
+            return found
+    return Format.V1_0 if {"server_count", "status"} & document.keys() else None
 
 
 def _lacks_every_rank(document: dict[str, Any]) -> bool:

@@ -72,6 +72,7 @@ class PodShape(Shape):
 class DeviceShape(Shape):
     device_id: str = Field(description='"0", the id that the driver shows')
     device_ip: str = Field(description=_NO_ADDRESS)
+    device_port: Any = None
 
 
 class LonePodDeviceShape(Shape):

@@ -8,16 +8,15 @@ from pydantic import Field
 
 from launcher.core.records import HOST_RANK, Cluster, Device, Options, Server
 from launcher.rank_table.formats import Format
+from launcher.rank_table.keys import NO_SUPER_DEVICE, NODE_TABLE_OPTIONS, SUB_VERSION
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.rows import DeviceRow, ServerRow, Table, options_at, read_decimal, read_signed, text_at
 from launcher.rank_table.shape import Fields, Shape, Shapes
 
-SUB_VERSION = "heterog_sub_version"  # its presence makes more keys of a rank mandatory
-TABLE_OPTIONS = frozenset({"collective_id", "mode", SUB_VERSION, "master_ip", "master_port"})
+TABLE_OPTIONS = frozenset(NODE_TABLE_OPTIONS)
 RANK_WORDS = {"device_ip": "rank_ip"}
 NODE_WORDS = {"server_id": "node_addr", "device": "ranks"}
-NO_SUPER_DEVICE = "-1"  # how a rank outside every super pod is written
 _RANKS = '[{"rank_id": "0", "device_id": "0", "rank_ip": ""}]'
 
 

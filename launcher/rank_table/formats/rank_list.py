@@ -10,13 +10,12 @@ from pydantic import Field
 
 from launcher.core.records import Cluster, Device, Options, Server
 from launcher.rank_table.formats import Format
+from launcher.rank_table.keys import RANK_LAYERS, RANK_NUMBERS
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.rows import DeviceRow, ServerRow, Table, integer_at, options_at, text_at
 from launcher.rank_table.shape import Fields, Shape, Shapes
 
-NUMBERS = ("local_id", "replaced_local_id", "device_port", "host_port")
-LAYERS = ("level_list", "control_plane")  # kept as JSON text in the records
 # Keys of drafts of this format, and what they are called today.
 DRAFT_KEYS = {
     "level": "net_layer",
@@ -40,6 +39,7 @@ class AddressShape(Shape):
     addr: str = Field(description='"...", the address of these ports')
     ports: list[Any] = Field(description='["0/1"], die and port')
     plane_id: str = ""
+    backup_addr: Any = None
 
 
 class ControlPlaneShape(Shape):
@@ -54,6 +54,7 @@ class LevelShape(Shape):
     rank_addr_list: list[Any] = Field(description=f"[{_ADDRESS}]")
     net_type: str = ""  # CLOS where it is missing
     net_attr: str = ""
+    pcie_fallback: Any = None
 
 
 class RankShape(Shape):
@@ -61,7 +62,7 @@ class RankShape(Shape):
     device_id: int = Field(description="0, the id that the driver shows, without quotes")
     local_id: int = Field(description="0 to 63, the number of the device on its server, without quotes")
     level_list: list[Any] = Field(description=f"[{_LEVEL}]")
-    replaced_local_id: int = 0  # asked for on the backup device, by a rule
+    replaced_local_id: Any = None  # read on the backup device only, where a rule asks for it
     device_port: int = 16666
     host_port: int = 16666
     control_plane: dict[str, Any] = Field(default_factory=dict)
@@ -73,7 +74,7 @@ class TableShape(Shape):
     rank_list: list[Any] = Field(
         description=f'[{{"rank_id": 0, "device_id": 0, "local_id": 0, "level_list": [{_LEVEL}]}}]'
     )
-    status: str = "completed"
+    status: Any = "completed"  # HCCL does not read it, graph mode does
     detour: str = ""
 
 
@@ -171,6 +172,6 @@ def _device(row: DeviceRow) -> Device:
 
 
 def _options(rank: Fields) -> Options:
-    numbers = [(key, str(rank[key])) for key in NUMBERS if key in rank]
-    layers = [(key, _canonical(rank[key])) for key in LAYERS if key in rank]
+    numbers = [(key, str(rank[key])) for key in RANK_NUMBERS if key in rank]
+    layers = [(key, _canonical(rank[key])) for key in RANK_LAYERS if key in rank]
     return tuple(sorted(numbers + layers))

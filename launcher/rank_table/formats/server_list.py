@@ -9,6 +9,7 @@ from pydantic import Field
 
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table.formats import VERSIONS, Format
+from launcher.rank_table.keys import DEVICE_OPTIONS, SERVER_OPTIONS
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.rows import (
@@ -23,11 +24,7 @@ from launcher.rank_table.rows import (
 )
 from launcher.rank_table.shape import Fields, Shape, Shapes
 
-DEVICE_OPTIONS = frozenset(
-    {"device_port", "device_vnic_port", "host_port", "backup_device_ip", "backup_device_port"}
-    | {"net_position", "net_protocol"}
-)
-SERVER_OPTIONS = frozenset({"container_ip", "hardware_type", "server_ip", "pod_ip", "server_index"})
+_DEVICE_OPTIONS, _SERVER_OPTIONS = frozenset(DEVICE_OPTIONS), frozenset(SERVER_OPTIONS)
 
 
 class DeviceShape(Shape):
@@ -85,7 +82,7 @@ class PodServerShape(Shape):
 
 def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
     """The rows of a v1.0 or v1.2 table; what is wrong with its shape goes into `shapes`."""
-    found = VERSIONS.get(text_at(document, "version") or "", Format.V1_0)
+    found = VERSIONS.get(str(document.get("version")), Format.V1_0)
     has_pods = found is Format.V1_2
     shapes.check(PodTableShape if has_pods else TableShape, (), document)
     device_shape = PodDeviceShape if has_pods else DeviceShape
@@ -132,11 +129,11 @@ def _server(row: ServerRow, table: Table) -> Server:
         text_at(row.fields, "host_nic_ip"),
         row.host_ip or None,
         None if pod is None else pod.super_pod_id,
-        options=options_at(row.fields, SERVER_OPTIONS),
+        options=options_at(row.fields, _SERVER_OPTIONS),
     )
 
 
 def _device(row: DeviceRow) -> Device:
     device_ip, super_device_id = text_at(row.fields, "device_ip"), text_at(row.fields, "super_device_id")
-    options = () if DEVICE_OPTIONS.isdisjoint(row.fields) else options_at(row.fields, DEVICE_OPTIONS)
+    options = () if _DEVICE_OPTIONS.isdisjoint(row.fields) else options_at(row.fields, _DEVICE_OPTIONS)
     return Device(row.device_id or 0, row.global_rank or 0, device_ip or None, super_device_id or None, options)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from launcher.rank_table.catalogue import Finding, rule
 from launcher.rank_table.formats import SERVER_LISTS, STRINGS, Format
 from launcher.rank_table.ip import FAMILY_NAMES, address_family
-from launcher.rank_table.rows import DeviceRow, ServerRow, Table, text_at
+from launcher.rank_table.rows import DeviceRow, ServerRow, Table
 
 UNSET_ADDRESS = "-.-.-.-"  # what hccn_tool prints for a device that has none
 
@@ -71,7 +71,11 @@ def address_missing(table: Table) -> Iterator[Finding]:
     # HCCL's parser lets more pass: an empty text on a 910, and anything on an A3, whose super pods it has not read yet
     # when it looks at devices. Such a table still fails, when the first two servers connect; its owner hears it here.
     chip, between = table.chip, _what_is_joined(table)
-    if between is None or _is_said_to_need_none(table) or (table.uses_host_nics and not chip.needs_device_ip):
+    if (
+        between is None
+        or (table.is_without_ascend and not (chip.is_ascend or table.packed_addresses))
+        or (table.uses_host_nics and not chip.needs_device_ip)
+    ):
         return
     hint = "write the address that `hccn_tool -i ID -ip -g` shows on that server for each of its devices"
     for server in table.servers if table.address_counts[0] else ():
@@ -83,12 +87,6 @@ def address_missing(table: Table) -> Iterator[Finding]:
             key = without[0].word("device_ip")
             at = without[0].at(key if key in without[0].fields else None)
             yield Finding(at, f"{which} need{'s' * (len(without) == 1)} a {key} between {between}", hint)
-
-
-def _is_said_to_need_none(table: Table) -> bool:
-    """Whether the table itself says that its servers have no Ascend devices, and keeps to it."""
-    types = {text_at(server.fields, "hardware_type") for server in table.servers}
-    return types <= {"cpu", "gpu"} and not table.address_families
 
 
 def _what_is_joined(table: Table) -> str | None:

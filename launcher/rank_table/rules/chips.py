@@ -22,6 +22,6 @@ def format_not_read(table: Table) -> Iterator[Finding]:
     if chip.name == "auto" or not chip.is_ascend or (chip.name == A5) == is_newest:
         return
     read = "v2.0 only" if chip.name == A5 else "every format but v2.0"
-    message = f"this is a {table.format.title}, and {chip.title} reads {read}"
+    message = f"{chip.title} reads {read}, and this is another format: {table.format.title}"
     hint = f"describe the cluster in v{'2.0' if chip.name == A5 else '1.0'}, or check it for the chip that it is for"
     yield Finding(("version",) if "version" in table.fields else (), message, hint)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 from launcher.rank_table.catalogue import Finding, rule
@@ -11,6 +10,7 @@ from launcher.rank_table.diagnostics import Severity
 from launcher.rank_table.formats import RANKED, SERVER_LISTS, STRINGS, Format
 from launcher.rank_table.ip import address_family
 from launcher.rank_table.rows import Table, read_decimal
+from launcher.rank_table.rules.conventions import NAMED_SERVERS, disorder
 from launcher.rank_table.rules.identity import odd_numbers
 
 SERVING_DEVICES = 8  # MindSpore Serving knows servers of eight devices
@@ -22,7 +22,9 @@ READ_BY_SERVING = SERVER_LISTS | {Format.LAB}
     "RT501",
     "ranks against the order of server_id, for MindSpore",
     hccl_code=None,
+    severity=Severity.WARNING,
     consumer="mindspore",
+    formats=NAMED_SERVERS,
     replaces="RT402",
 )
 def rank_order_refused(table: Table) -> Iterator[Finding]:
@@ -30,14 +32,11 @@ def rank_order_refused(table: Table) -> Iterator[Finding]:
 
     For other readers this is the warning RT402.
     """
-    if not table.ranks_are_sound:
-        return
-    for (before, _), (server, ranks) in pairwise(table.servers_by_rank):
-        if server.server_id is not None and before.server_id is not None and server.server_id < before.server_id:
-            message = f'server "{server.server_id[:64]}" holds rank {ranks[0]}, after "{before.server_id[:64]}"'
-            hint = f'give its devices lower ranks than those of "{before.server_id[:64]}"'
-            yield Finding(server.at("server_id"), message, hint)
-            return
+    for before, server in disorder(table):
+        first = min(device.global_rank or 0 for device in server.devices)
+        message = f'server "{server.server_id:.64}" holds rank {first}, after "{before.server_id:.64}"'
+        hint = f'give its devices lower ranks than those of "{before.server_id:.64}"'
+        yield Finding(server.at("server_id"), message, hint)
 
 
 @rule(
@@ -56,7 +55,14 @@ def number_refused_by_python(table: Table) -> Iterator[Finding]:
             yield Finding(device.at(key), message, f'write "{number}"', rewrite=f'"{number}"')
 
 
-@rule("RT511", "a server without pod_ip, for msrun", hccl_code=None, consumer="msrun", severity=Severity.WARNING)
+@rule(
+    "RT511",
+    "a server without pod_ip, for msrun",
+    hccl_code=None,
+    consumer="msrun",
+    severity=Severity.WARNING,
+    formats=SERVER_LISTS,
+)
 def pod_ip_missing(table: Table) -> Iterator[Finding]:
     """The scheduler of msrun looks for the ranks of a host under its pod_ip.
 
@@ -71,7 +77,7 @@ def pod_ip_missing(table: Table) -> Iterator[Finding]:
             yield Finding(server.at(), message, 'add "pod_ip": the address by which the server reaches the others')
 
 
-@rule("RT512", "a pod_ip that is no address, for msrun", hccl_code=None, consumer="msrun")
+@rule("RT512", "a pod_ip that is no address, for msrun", hccl_code=None, consumer="msrun", formats=SERVER_LISTS)
 def pod_ip_unusable(table: Table) -> Iterator[Finding]:
     """The scheduler of msrun compares pod_ip with each host's own address.
 
@@ -84,7 +90,13 @@ def pod_ip_unusable(table: Table) -> Iterator[Finding]:
             yield Finding(server.at("pod_ip"), message, "write the address by which the server reaches the others")
 
 
-@rule("RT513", "a device that is not at its place in the list, for msrun", hccl_code=None, consumer="msrun")
+@rule(
+    "RT513",
+    "a device that is not at its place in the list, for msrun",
+    hccl_code=None,
+    consumer="msrun",
+    formats=SERVER_LISTS,
+)
 def device_misplaced(table: Table) -> Iterator[Finding]:
     """Local process i of msrun gets device i and the rank of entry i of the server's list: entry i has to be device i.
 
@@ -102,6 +114,17 @@ def device_misplaced(table: Table) -> Iterator[Finding]:
                     device.at("device_id"), message, "list the devices 0, 1, 2 ... in this order, all of them"
                 )
                 break
+
+
+@rule("RT514", "a format whose ranks msrun does not use", hccl_code=None, consumer="msrun", severity=Severity.WARNING)
+def format_unused_by_msrun(table: Table) -> Iterator[Finding]:
+    """The scheduler of msrun looks for pod_ip in server_list, which only v1.0 and v1.2 have.
+
+    With other formats processes are numbered in the order of their hosts' addresses as text.
+    """
+    if table.format not in SERVER_LISTS:
+        message = f"msrun does not use the ranks of this format ({table.format.title})"
+        yield Finding((), message, "convert it: tlaunch table convert FILE --to v1.0")
 
 
 @rule("RT521", "a rank that is not its place in the file, for MindSpore Serving", hccl_code=None, consumer="serving")
@@ -144,7 +167,7 @@ def device_beyond_serving(table: Table) -> Iterator[Finding]:
 def format_unread_by_serving(table: Table) -> Iterator[Finding]:
     """MindSpore Serving looks for server_list, or for group_list with a rank_id in every instance."""
     if table.format not in READ_BY_SERVING:
-        message = f"MindSpore Serving does not read a {table.format.title}"
+        message = f"MindSpore Serving does not read this format ({table.format.title})"
         yield Finding((), message, "convert it: tlaunch table convert FILE --to v1.0")
 
 
@@ -183,7 +206,8 @@ def container_ip_missing(table: Table) -> Iterator[Finding]:
         return
     for server in table.servers:
         if "container_ip" not in server.fields:
-            hint = f'add "container_ip": "{server.server_id}" where the container shares the server\'s address'
+            address = server.server_id if address_family(server.server_id or "") else "..."
+            hint = f'add "container_ip": "{address}", the address of the container; it may be the server\'s'
             yield Finding(server.at(), "container_ip is missing, and MindIE connects to it", hint)
 
 

@@ -10,16 +10,17 @@ from launcher.rank_table.catalogue import Addition, Finding, rule
 from launcher.rank_table.diagnostics import Severity
 from launcher.rank_table.formats import RANKED, SERVER_LISTS, STRINGS, Format
 from launcher.rank_table.groups import groups_of
+from launcher.rank_table.ip import is_loopback
 from launcher.rank_table.places import Pointer
-from launcher.rank_table.rows import DeviceRow, Table, read_decimal, text_at
+from launcher.rank_table.rows import DeviceRow, ServerRow, Table, read_decimal, text_at
 from launcher.rank_table.rules.identity import odd_numbers
 
+NAMED_SERVERS = RANKED - {Format.V2_0}
 COUNTS = frozenset({"server_count", "group_count"})
 GROUP_COUNTS = frozenset({"instance_count", "device_count", "device_num", "server_num"})
 NAME_LIMIT = 256  # characters of a name that are looked at
 # A sign that no name has, or an address of four parts of which one or more is made of x, y, z or w alone.
 _PLACEHOLDER = re.compile(r"[*<>{}$?]|^(?=[^.]*(?:\.[^.]*){3}$)(?:.*\.)?([xyzw])\1*(?:\.|$)", re.IGNORECASE)
-_LOOPBACK = frozenset({"localhost", "::1"})
 _UNSPECIFIED = frozenset({"0.0.0.0", "::"})  # noqa: S104 - addresses that are looked for, not listened on
 
 
@@ -28,20 +29,22 @@ _UNSPECIFIED = frozenset({"0.0.0.0", "::"})  # noqa: S104 - addresses that are l
     "ranks do not follow the order of server_id",
     hccl_code=None,
     severity=Severity.WARNING,
-    formats=RANKED - {Format.V2_0},
+    formats=NAMED_SERVERS,
 )
 def rank_order_unusual(table: Table) -> Iterator[Finding]:
     """MindSpore asks that servers get their ranks in the dictionary order of server_id ("10.0.0.10" before "10.0.0.9")."""
-    if not table.ranks_are_sound:
-        return
-    for (before, _), (server, _) in pairwise(table.servers_by_rank):
-        if before.server_id is not None and server.server_id is not None and server.server_id < before.server_id:
-            message = (
-                f'server "{server.server_id[:64]}" comes after "{before.server_id[:64]}" in rank, before it in '
-                "dictionary order"
-            )
-            hint = "MindSpore expects both orders to agree: give it the lower ranks"
-            yield Finding(server.at("server_id"), message, hint)
+    for before, server in disorder(table):
+        message = f'server "{server.server_id:.64}" comes after "{before.server_id:.64}" in rank, before it in dictionary order'
+        yield Finding(
+            server.at("server_id"), message, "MindSpore expects both orders to agree: give it the lower ranks"
+        )
+
+
+def disorder(table: Table) -> Iterator[tuple[ServerRow, ServerRow]]:
+    """The first server whose name as text is before that of the server with the ranks below its own, after that one."""
+    for (before, _), (server, _) in pairwise(table.servers_by_rank if table.ranks_are_sound else ()):
+        if before.server_id and server.server_id and server.server_id < before.server_id:
+            yield before, server
             return
 
 
@@ -118,7 +121,7 @@ def name_is_loopback(table: Table) -> Iterator[Finding]:
     Generators write them where a host's name leads to itself; no reader can tell which server such an entry means.
     """
     for server in table.servers if len(table.servers) > 1 else ():
-        if server.server_id and _is_loopback(server.server_id):
+        if server.server_id and is_loopback(server.server_id):
             message = f'server_id "{server.server_id[:64]}" means each server itself, and this table has several'
             yield Finding(server.at("server_id"), message, "write the address that the other servers reach it by")
 
@@ -133,7 +136,7 @@ def name_is_loopback(table: Table) -> Iterator[Finding]:
 )
 def address_leads_nowhere(table: Table) -> Iterator[Finding]:
     """0.0.0.0 and 127.x.x.x are addresses, so HCCL's parser takes them, but no other server reaches a device there."""
-    nowhere = {address for address in table.packed_addresses if address in _UNSPECIFIED or _is_loopback(address)}
+    nowhere = {address for address in table.packed_addresses if address in _UNSPECIFIED or is_loopback(address)}
     for device in table.devices if nowhere and len(table.servers) > 1 else ():
         for address in device.addresses:
             if address in nowhere:
@@ -163,7 +166,3 @@ def host_port_repeated(table: Table) -> Iterator[Finding]:
                 message = f"host_port {port} is used twice on this server"
                 hint = "write a port that no other device of this server has"
                 yield Finding(device.at("host_port"), message, hint, earlier.at("host_port"))
-
-
-def _is_loopback(name: str) -> bool:
-    return name.startswith("127.") or name in _LOOPBACK

@@ -160,7 +160,7 @@ def nic_location_unsupported(table: Table) -> Iterator[Finding]:
     is_ignored = table.chip.name == "300i" and location != "host"
     if location is not None and location != "device" and not is_ignored:
         message = f'para_plane_nic_location is "{location[:20]}", HCCL uses the cards of the devices only'
-        yield Finding(("para_plane_nic_location",), message, 'write "device"', rewrite='"device"')
+        yield Finding(("para_plane_nic_location",), message, 'write "device"')
 
 
 @rule("RT411", "chip_info names no chip", hccl_code=None, severity=Severity.WARNING, formats=_LAB)
@@ -195,7 +195,9 @@ def _count_differs(at: Pointer, fields: dict[str, object], key: str, found: int 
         return
     there = f"there is 1 {what}" if found == 1 else f"there are {found} {what}s"
     message = f'{key} is "{written[:20]}", and {there}'
-    yield Finding((*at, key), message, f'write "{found}"', rewrite=f'"{found}"')
+    # Where no ranks are written, a count is the only witness of an entry that was lost.
+    is_witness = key in {"device_count", "instance_count"} and "device_num" not in fields
+    yield Finding((*at, key), message, f'write "{found}"', rewrite=None if is_witness else f'"{found}"')
 
 
 def _device_count(table: Table, group: GroupRow) -> int | None:

@@ -62,7 +62,7 @@ def _device_id_limit(table: Table) -> int:
     return min(limit, CHIPS["910"].device_id_limit) if table.format is Format.CLOUD and table.chip.is_ascend else limit
 
 
-@rule("RT323", "a device_id used twice on one server", formats=STRINGS)
+@rule("RT323", "a device_id used twice on one server", formats=STRINGS - {Format.V1_1})
 def device_id_repeated(table: Table) -> Iterator[Finding]:
     """Each device of a server stands in the table once; two ranks cannot share one."""
     for server in table.servers:

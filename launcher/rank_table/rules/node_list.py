@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from launcher.core.records import HOST_RANK
 from launcher.rank_table.catalogue import Finding, rule
 from launcher.rank_table.formats import Format
-from launcher.rank_table.formats.node_list import SUB_VERSION
 from launcher.rank_table.ip import FAMILY_NAMES, address_family
+from launcher.rank_table.keys import SUB_VERSION
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.rows import DeviceRow, Table, read_signed, text_at
 from launcher.rank_table.rules.identity import LARGEST_PORT
@@ -30,7 +30,7 @@ def version_of_another_format(table: Table) -> Iterator[Finding]:
         return
     version = "1.2" if "super_pod_list" in table.fields else "1.0"
     message = f'version "{table.fields.get("version")}" asks for {wanted}, and this table has server_list'
-    yield Finding(("version",), message, f'write "{version}"', rewrite=f'"{version}"')
+    yield Finding(("version",), message, f'write "{version}"')
 
 
 @rule("RT352", "a collective_id that is too long", formats=V1_1)

@@ -29,7 +29,7 @@ DETOURS = ("true", "false", "")
 def rank_count_differs(table: Table) -> Iterator[Finding]:
     """`rank_count` repeats the length of `rank_list` as a number, and HCCL takes at most 65536 ranks."""
     written, ranks = integer_at(table.fields, "rank_count"), table.fields.get("rank_list")
-    if written is None or not isinstance(ranks, list):
+    if written is None or not ranks or not isinstance(ranks, list):
         return
     count = len(ranks)
     if count > RANK_LIMIT:
@@ -71,7 +71,9 @@ def replaced_missing(table: Table) -> Iterator[Finding]:
         if "replaced_local_id" not in device.fields:
             message = f"local_id {BACKUP} is the backup device, and replaced_local_id is missing"
             yield Finding(device.at(), message, f'add "replaced_local_id": {hint}')
-        elif replaced is not None and not 0 <= replaced < BACKUP:
+        elif replaced is None:
+            yield Finding(device.at("replaced_local_id"), "replaced_local_id must be an integer", f"write {hint}")
+        elif not 0 <= replaced < BACKUP:
             message = f"replaced_local_id {_clipped(replaced)} is outside 0 .. {BACKUP - 1}"
             yield Finding(device.at("replaced_local_id"), message, f"write {hint}")
 

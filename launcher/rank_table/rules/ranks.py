@@ -16,7 +16,8 @@ def rank_outside(table: Table) -> Iterator[Finding]:
     HCCL sorts the devices by rank and refuses the table when the rank at position i is not i.
     """
     last = len(table.devices) - 1
-    for device, earlier, free in _misplaced(table):
+    # Where entries could not be read, ranks beyond the rest are right, and any hint would renumber a sound table.
+    for device, earlier, free in _misplaced(table) if table.complete else ():
         if earlier is None:
             message = f"rank_id {device.global_rank} is outside 0 .. {last} ({_devices(last + 1)} in this table)"
             yield Finding(device.at("rank_id"), message, _write(table, free))
@@ -28,7 +29,8 @@ def rank_repeated(table: Table) -> Iterator[Finding]:
     for device, earlier, free in _misplaced(table):
         if earlier is not None:
             message = f"rank_id {device.global_rank} is used twice"
-            yield Finding(device.at("rank_id"), message, _write(table, free), earlier.at("rank_id"))
+            hint = f"{_write(table, free)}, in one of the two places" if table.complete else None
+            yield Finding(device.at("rank_id"), message, hint, earlier.at("rank_id"))
 
 
 def _misplaced(table: Table) -> Iterator[tuple[DeviceRow, DeviceRow | None, int | None]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.rank_table.catalogue import Finding, rule
+from launcher.rank_table.diagnostics import Severity
 from launcher.rank_table.formats import SERVER_LISTS, STRINGS, Format
 from launcher.rank_table.rows import ServerRow, Table, read_decimal, text_at
 
@@ -12,7 +13,7 @@ COMPLETED = "completed"
 SERVER_ID_LIMIT = 64  # characters; older versions of HCCL allow 127
 
 
-@rule("RT311", "the table is not completed", hccl_code="EI0004")
+@rule("RT311", "the table is not completed", hccl_code="EI0004", formats=STRINGS)
 def status_not_completed(table: Table) -> Iterator[Finding]:
     """A table is written in steps on clouds, and `status` says when it is done.
 
@@ -26,18 +27,31 @@ def status_not_completed(table: Table) -> Iterator[Finding]:
         yield Finding(("status",), message, hint)
 
 
+@rule(
+    "RT427",
+    "an A5 table that is not completed",
+    hccl_code=None,
+    severity=Severity.WARNING,
+    formats=frozenset({Format.V2_0}),
+)
+def status_of_a5_not_completed(table: Table) -> Iterator[Finding]:
+    """HCCL does not read the status of a v2.0 table, but the loader of graph mode waits until it says "completed"."""
+    status = table.fields.get("status", COMPLETED)
+    if status != COMPLETED:
+        message = f'status is not "{COMPLETED}", and graph mode would wait for it'
+        yield Finding(("status",), message, f'write "{COMPLETED}" when the table is final')
+
+
 @rule("RT312", "server_count differs from the number of servers", formats=SERVER_LISTS)
 def server_count_differs(table: Table) -> Iterator[Finding]:
     """`server_count` repeats the length of `server_list`, as a string; HCCL refuses a table where they differ."""
     written, servers = text_at(table.fields, "server_count"), table.fields.get("server_list")
     if written is not None and isinstance(servers, list) and servers and read_decimal(written) != len(servers):
         found = f"server_list has {len(servers)} {'entry' if len(servers) == 1 else 'entries'}"
-        yield Finding(
-            ("server_count",),
-            f'server_count is "{written[:20]}", {found}',
-            f'write "{len(servers)}"',
-            rewrite=f'"{len(servers)}"',
-        )
+        message, hint = f'server_count is "{written[:20]}", {found}', f'write "{len(servers)}"'
+        if (read_decimal(written) or 0) > len(servers):
+            hint += ", or add the missing server"
+        yield Finding(("server_count",), message, hint, rewrite=f'"{len(servers)}"')
 
 
 @rule("RT313", "a server without a usable name", formats=STRINGS - {Format.V1_1})

@@ -102,7 +102,7 @@ def pod_name_repeated(table: Table) -> Iterator[Finding]:
 def member_unknown(table: Table) -> Iterator[Finding]:
     """super_pod_list names servers of the table's own server_list, by the same text."""
     known = {server.server_id for server in table.servers}
-    if not known or None in known:  # a server whose name cannot be read may be the one
+    if not known or not known.isdisjoint({None, ""}):  # a server whose name cannot be read may be the one
         return
     left_over = iter(_outside(table))
     for pod in _pods(table):
@@ -122,7 +122,7 @@ def server_outside(table: Table) -> Iterator[Finding]:
     known = {server.server_id for server in table.servers}
     members = [server_id for pod in _pods(table) for _, server_id in pod.members]
     # A member that names no server is the fault, and the server that it should have named is none.
-    if not members or not known.issuperset(members) or any(not pod.members for pod in table.pods):
+    if not table.complete or not members or not known.issuperset(members) or any(not pod.members for pod in table.pods):
         return
     for server in _outside(table):
         hint = 'add {"server_id": "..."} with this name to the server_list of its super pod'

@@ -6,12 +6,8 @@ import json
 from typing import Any
 
 from launcher.core.records import Cluster, Device
+from launcher.rank_table.keys import RANK_LAYERS, RANK_NUMBERS, RANK_TABLE_OPTIONS
 from launcher.rank_table.writers.text import block, listing, member, one_line, picked, present
-
-NUMBERS = ("local_id", "replaced_local_id", "device_port", "host_port")
-LAYERS = ("level_list", "control_plane")  # kept as JSON text
-RANK_OPTIONS = (*NUMBERS, *LAYERS)
-TABLE_OPTIONS = ("detour",)
 
 
 def write_v2_0(cluster: Cluster) -> str:
@@ -20,7 +16,7 @@ def write_v2_0(cluster: Cluster) -> str:
     members = [
         member("version", "2.0"),
         member("status", "completed"),
-        *present(picked(cluster.options, TABLE_OPTIONS)),
+        *present(picked(cluster.options, RANK_TABLE_OPTIONS)),
         member("rank_count", cluster.device_count),
         f'"rank_list": {ranks}',
     ]
@@ -37,6 +33,6 @@ def parsed(text: str) -> Any:
 
 def _rank(device: Device) -> str:
     options = dict(device.options)
-    numbers = {key: int(options[key]) for key in NUMBERS if key in options}
-    layers = {key: parsed(options[key]) for key in LAYERS if key in options}
+    numbers = {key: int(options[key]) for key in RANK_NUMBERS if key in options}
+    layers = {key: parsed(options[key]) for key in RANK_LAYERS if key in options}
     return one_line({"rank_id": device.global_rank, "device_id": device.device_id, **numbers, **layers})

@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 from launcher.core.records import Cluster, Device, Server
+from launcher.rank_table.keys import DEVICE_OPTIONS, SERVER_OPTIONS
 from launcher.rank_table.writers.text import block, dump, listing, member, one_line, picked, present
-
-DEVICE_OPTIONS = (
-    "device_port",
-    "device_vnic_port",
-    "host_port",
-    "backup_device_ip",
-    "backup_device_port",
-    "net_position",
-    "net_protocol",
-)
-SERVER_OPTIONS = ("container_ip", "hardware_type", "server_ip", "pod_ip", "server_index")
 
 
 def write_v1_0(cluster: Cluster) -> str:

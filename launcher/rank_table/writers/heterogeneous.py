@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 
 from launcher.core.records import HOST_RANK, Cluster, Device, Options, Server
+from launcher.rank_table.keys import NO_SUPER_DEVICE, NODE_RANK_OPTIONS, NODE_TABLE_OPTIONS
 from launcher.rank_table.writers.concise import write_v1_2
 from launcher.rank_table.writers.text import block, listing, member, one_line, picked, present
 
-RANK_OPTIONS = ("device_port", "bind_device_id")
-TABLE_OPTIONS = ("collective_id", "mode", "heterog_sub_version", "master_ip", "master_port")
 SUPER_POD_VERSION = "1.2"  # of heterog_sub_version: the only one there is
-NO_SUPER_DEVICE = "-1"
 AUTOMATIC_PORT = "0"
 
 
@@ -34,7 +32,7 @@ def write_v1_1(cluster: Cluster) -> str:
     nodes = listing((_node(server, complete=complete) for server in cluster.servers), 2)
     members = [
         member("version", "1.1"),
-        *present(picked(cluster.options, TABLE_OPTIONS)),
+        *present(picked(cluster.options, NODE_TABLE_OPTIONS)),
         f'"node_list": {nodes}',
         member("status", "completed"),
     ]
@@ -53,7 +51,7 @@ def _node(server: Server, *, complete: bool) -> str:
 
 def _rank(device: Device, *, complete: bool) -> str:
     """With heterog_sub_version every key has to be there, also where it says nothing."""
-    options = picked(device.options, RANK_OPTIONS)
+    options = picked(device.options, NODE_RANK_OPTIONS)
     super_device_id = device.super_device_id or (NO_SUPER_DEVICE if complete else None)
     return one_line(
         {

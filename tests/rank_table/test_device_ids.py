@@ -1,0 +1,119 @@
+"""Lists of devices, and what lets devices be seen."""
+
+import doctest
+
+import pytest
+
+from launcher.core.errors import UsageError
+from launcher.rank_table import device_ids
+from launcher.rank_table.device_ids import (
+    ASCEND_VARIABLES,
+    CUDA_VARIABLES,
+    FoundDevice,
+    parse_device_ids,
+    select_devices,
+    visible_devices,
+)
+
+
+def error_of(function, *arguments):
+    with pytest.raises(UsageError) as caught:
+        function(*arguments)
+    assert caught.value.hint
+    return caught.value.message
+
+
+def test_ranges_and_single_ids_keep_their_order():
+    """Ids come in the order written, ranges with both their ends."""
+    assert parse_device_ids(" 6, 0-3 ,9 - 10", "--device-ids") == (6, 0, 1, 2, 3, 9, 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", '""'),
+        ("0,,1", '""'),
+        ("a", '"a"'),
+        ("-1", '"-1"'),
+        ("1-", '"1-"'),
+        ("٣", '"٣"'),
+        ("7-4", '"7-4" runs backwards'),
+        ("0-3,2", "device 2 twice"),
+        ("0-999999", "device 999999"),
+    ],
+)
+def test_other_lists_are_refused_with_the_part_at_fault(text, part):
+    """What is no list of ids is refused, and the message holds the part that is wrong and where it came from."""
+    message = error_of(parse_device_ids, text, "--device-ids")
+    assert part in message
+    assert "--device-ids" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"), [("[0,8)", '"0-7"'), (" [ 4, 8 ) ", '"4-7"'), ("[0,1]", '"0-3,6"'), ("[4,4)", '"0-3,6"')]
+)
+def test_brackets_of_other_tools_are_translated(text, hint):
+    """A half-open range in brackets is refused with what to write in its place."""
+    with pytest.raises(UsageError, match="brackets") as caught:
+        parse_device_ids(text, "--device-ids")
+    assert hint in caught.value.hint
+
+
+def test_first_visible_variable_counts():
+    """ASCEND_RT_VISIBLE_DEVICES goes before ASCEND_VISIBLE_DEVICES; without either, nothing is hidden."""
+    environment = {"ASCEND_VISIBLE_DEVICES": "0-7", "ASCEND_RT_VISIBLE_DEVICES": "4-7"}
+    assert visible_devices(environment, ASCEND_VARIABLES) == ("ASCEND_RT_VISIBLE_DEVICES", (4, 5, 6, 7))
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": "0"}, ASCEND_VARIABLES) is None
+
+
+def test_minus_one_ends_a_list_of_cuda():
+    """As CUDA does, what follows -1 is not seen; with nothing before it there is no device."""
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": "2,0,-1,5"}, CUDA_VARIABLES) == ("CUDA_VISIBLE_DEVICES", (2, 0))
+    assert "lets no device be seen" in error_of(visible_devices, {"CUDA_VISIBLE_DEVICES": "-1"}, CUDA_VARIABLES)
+
+
+def test_empty_variable_hides_everything():
+    """A variable that is set and empty means that no device is visible, which is an error."""
+    for text in ("", "  "):
+        message = error_of(visible_devices, {"ASCEND_VISIBLE_DEVICES": text}, ASCEND_VARIABLES)
+        assert message == "ASCEND_VISIBLE_DEVICES lets no device be seen"
+
+
+UUIDS = ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-8932f0aa-d72c-4106-c12f-20bd9faed9f6", "GPU-5d5ba0d6-d33d")
+GPUS = tuple(FoundDevice(one, uuid=uuid) for one, uuid in enumerate(UUIDS))
+
+
+def test_uuids_of_gpus_become_their_numbers():
+    """As CUDA takes them: whole, or as far as they are unique, in the order given, beside numbers."""
+    for text, ids in ((UUIDS[1], (1,)), (f"GPU-5d,{UUIDS[0]}", (2, 0)), ("2, GPU-8932f9", (2, 0))):
+        assert visible_devices({"CUDA_VISIBLE_DEVICES": text}, CUDA_VARIABLES, GPUS) == ("CUDA_VISIBLE_DEVICES", ids)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("GPU-8932f", "GPU-8932f, and 2 GPUs"),
+        ("GPU-77", "GPU-77, and no GPUs"),
+        ("MIG-5", "MIG-5, a part of a GPU"),
+        ("0,GPU-8932f9", "device 0 twice"),
+    ],
+)
+def test_uuids_that_are_no_gpu_of_this_machine(text, part):
+    """Ambiguous, unknown, of a part of a GPU, or of one that is named already: each is refused by name."""
+    message = error_of(visible_devices, {"CUDA_VISIBLE_DEVICES": text}, CUDA_VARIABLES, GPUS)
+    assert message.startswith("CUDA_VISIBLE_DEVICES names ")
+    assert part in message
+
+
+def test_device_that_does_not_exist_is_named():
+    """Choosing devices that were not found names them and those that there are."""
+    found = [FoundDevice(one) for one in (0, 1, 2, 3)]
+    assert select_devices(found, (3, 1), "X") == (FoundDevice(3), FoundDevice(1))
+    with pytest.raises(UsageError) as caught:
+        select_devices(found, (2, 4, 5), "X")
+    assert str(caught.value) == "X names devices 4-5, which this machine does not have\nhint: it has devices 0-3"
+
+
+def test_worked_examples_of_the_docstrings():
+    """The examples in the docstrings are true."""
+    assert doctest.testmod(device_ids).failed == 0
