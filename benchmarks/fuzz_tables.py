@@ -26,7 +26,7 @@ from launcher.rank_table import CHIPS, CONSUMERS, Profile, Severity, TableReport
 LONGEST_S = 10  # for one document of a few kilobytes; a hundred times what it needs on a busy machine
 MEMORY_SAMPLE = 50  # every so many documents are read under tracemalloc, which is slow
 MEMORY_FLOOR_BYTES = 256 * 1024  # what reading needs whatever the size: patterns, messages, the catalogue
-MEMORY_FACTOR = 30  # json.loads alone takes up to 25 times: an empty object is two characters, and 64 bytes
+MEMORY_FACTOR = 60  # json.loads alone takes up to 25 times: an empty object is two characters, and 64 bytes
 PATH = Path("fuzz.json")
 
 V1_0 = {

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from types import FrameType
 from typing import Any, NoReturn, TextIO
 
 import click
 
 from launcher import __version__
 from launcher.cli.lazy import LazyGroup
-from launcher.core.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, RefusedTableError, TlaunchError
+from launcher.core.errors import (
+    EXIT_FAILURE,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_USAGE,
+    RefusedTableError,
+    TlaunchError,
+    exit_code_of,
+)
 
 # name: (module:attribute, the command's own short help). `tlaunch --help` reads this and imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -21,6 +33,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "table": ("launcher.cli.table:table", "Show, compare, make and repair rank tables."),
     "data": ("launcher.cli.data:data", "Make the sentence pairs that the bundled trainer reads."),
 }
+
+HANDLES_SIGNALS_ITSELF = "run"
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 EXIT_CODES = """\b
 Exit codes:
@@ -35,12 +50,23 @@ Exit codes:
 """
 
 
+class _Ended(BaseException):
+    """Somebody asked this process to end: as KeyboardInterrupt, no error, and never to be swallowed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = exit_code_of(-number)
+
+
 @click.command(
     cls=LazyGroup, lookup=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES
 )
 @click.version_option(__version__, prog_name="tlaunch")
-def tlaunch() -> None:
+@click.pass_context
+def tlaunch(context: click.Context) -> None:
     """Start distributed Transformer training from a rank table: checked, supervised, logged per device."""
+    if context.invoked_subcommand != HANDLES_SIGNALS_ITSELF:
+        context.call_on_close(_unwind_when_asked_to_end())
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -60,17 +86,67 @@ def _run(command: click.Command, arguments: Sequence[str] | None) -> int:
         _complain(error)
         return error.exit_code
     except click.ClickException as error:
-        with suppress(OSError):
-            error.show()
+        shown = io.StringIO()
+        error.show(file=shown)
+        _say(shown.getvalue().rstrip("\n"))
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        return EXIT_FAILURE
+    except _Ended as ended:
+        return ended.exit_code
     except OSError as error:
-        _say(f"error: {_readable(error)}")
-        return EXIT_FAILURE
+        return _fail(error)
     return code if isinstance(code, int) else EXIT_OK
+
+
+def _fail(error: OSError) -> int:
+    """A stdout that takes nothing is an unwritable file: 1 would mean that `diff` found a difference."""
+    if isinstance(error, BrokenPipeError):  # whoever read our output knows why
+        return EXIT_FAILURE
+    if _is_about_stdout(error):
+        _say(f"error: stdout cannot be written: {error.strerror}")
+        return EXIT_USAGE
+    _say(f"error: {_readable(error)}")
+    return EXIT_FAILURE
+
+
+def _is_about_stdout(error: OSError) -> bool:
+    """Whether `error` came from a function that writes there, or Python holds back text that it cannot write now either."""
+    from launcher.cli.console import write_out
+
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is write_out.__code__:
+            return True
+        if frame.f_code is click.echo.__code__ and frame.f_locals["file"] is sys.stdout:
+            return True
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        return True
+    return False
+
+
+def _unwind_when_asked_to_end() -> Callable[[], None]:
+    """Have SIGTERM and SIGHUP end this process as an exception does, so that unfinished files are removed.
+
+    What is ignored (`nohup`) stays ignored. Returns what puts things back.
+    """
+    taken = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, _end)
+
+    def put_back() -> None:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+    return put_back
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    """Only the first one counts: another must not interrupt the cleaning up."""
+    for other in ENDING:
+        signal.signal(other, signal.SIG_IGN)
+    raise _Ended(number)
 
 
 def _have_standard_descriptors() -> None:
@@ -89,9 +165,14 @@ def _complain(error: TlaunchError) -> None:
 
 
 def _say(text: str) -> None:
-    """On stderr, if it takes anything: a full disk behind it must not replace the exit code."""
+    """On stderr, if it takes anything: a full disk behind it must not replace the exit code.
+
+    The name of a file in it may hold anything; nothing moves a terminal's cursor.
+    """
+    from launcher.rank_table.faults import printable  # where all goes well nobody needs it
+
     with suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        print("\n".join(printable(line) for line in text.split("\n")), file=sys.stderr, flush=True)
 
 
 def _readable(error: OSError) -> str:

@@ -174,9 +174,14 @@ def _check_command(name: str, environment: Mapping[str, str]) -> None:
 def _files(cluster: Cluster, used: Cluster, table_format: str) -> dict[str, str]:
     if cluster.source is None or used.device_count == cluster.device_count:
         return {}
-    from launcher.rank_table.convert import convert_cluster  # see above
+    from launcher.rank_table import render_table  # see above
+    from launcher.rank_table.convert import convert_cluster
 
-    return {REDUCED_TABLE: convert_cluster(used, table_format).text}
+    try:
+        text = convert_cluster(used, table_format).text
+    except RefusedTableError:  # a format for whole servers only, and some devices of one stay idle
+        text = render_table(used)
+    return {REDUCED_TABLE: text}
 
 
 def _idle_note(cluster: Cluster, world_size: int) -> tuple[str, ...]:

@@ -10,14 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+# What a file system says that knows one name per file
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, replace: bool = True) -> Iterator[Path]:
     """Give a path beside `path` to write to; rename it into place on success, remove it on any failure.
 
-    The data reach the disk before the name does. Works for one file; may be used again for the same path.
+    The data reach the disk before the name does. Works for one file; may be used again for the same path. Without
+    `replace` whatever is called `path` by then stays, and this fails.
 
     Raises:
+        FileExistsError: `path` exists, and `replace` is false.
         OSError: the directory is not writable, the disk is full, ...
     """
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
@@ -25,9 +30,23 @@ def replacing(path: Path) -> Iterator[Path]:
         yield aside
         with aside.open("rb") as written:
             os.fsync(written.fileno())
-        aside.replace(path)
+        if not replace:
+            _claim(path, aside)
+        aside.replace(path)  # where `_claim` made a second name of the same file, POSIX has this do nothing
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _claim(path: Path, aside: Path) -> None:
+    """Make `path`, of which only one process succeeds: as a second name of `aside`, or empty where there are no such."""
+    try:
+        path.hardlink_to(aside)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        path.touch(exist_ok=False)
 
 
 @contextmanager
@@ -53,9 +72,14 @@ def new_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Replace `path` by `text` (UTF-8) in one step, with permissions `mode`."""
-    with replacing(path) as aside:
+def write_text(path: Path, text: str, *, mode: int = 0o644, replace: bool = True) -> None:
+    """Replace `path` by `text` (UTF-8) in one step, with permissions `mode`.
+
+    Raises:
+        FileExistsError: `path` exists, and `replace` is false.
+        OSError: the directory is not writable, the disk is full, ...
+    """
+    with replacing(path, replace=replace) as aside:
         aside.touch(mode=mode)
         aside.write_text(text, encoding="utf-8")
 

@@ -7,21 +7,30 @@ ever made up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from launcher.core.errors import RefusedTableError, UsageError
 from launcher.core.records import Cluster, Device, Options, Server
+from launcher.rank_table.groups import groups_of
 from launcher.rank_table.keys import NODE_TABLE_OPTIONS
 from launcher.rank_table.limits import Reason
 from launcher.rank_table.targets import NEVER_READ, SUPER_POD, TARGETS, Target
 
+if TYPE_CHECKING:
+    from launcher.rank_table.read import TableReport
+
 _SUPER_POD_NAME = "super_pod"  # what --drop calls the two keys that place a device in a pod
 KNOWN_KEYS = NEVER_READ.union(*(target.keys for target in TARGETS.values()))
+NEEDED = frozenset({"version", "status", "server_count", "server_list", "server_id", "device", "device_id", "rank_id"})
 _SERVER_FIELDS = ("host_ip", "host_nic_ip", "super_pod_id")
 _DEVICE_FIELDS = ("device_ip", "super_device_id")
+_NAMED_AT_MOST = 10  # keys that nobody reads, in one note
+_LONGEST_NAME = 40  # characters of such a key
+_UNKNOWN_KEY = "RT401"
 
 
 @dataclass(frozen=True)
@@ -56,7 +65,18 @@ def convert_cluster(
         name = called or str(cluster.source or "the cluster")
         raise RefusedTableError(_refusal(name, target, reasons), hint="; ".join(_unique(reasons)))
     cluster = target.completed(cluster)
-    return Converted(target.write(cluster), cluster, tuple(left), tuple(_notes(target, {k: held[k] for k in left})))
+    notes = (*_notes(target, {key: held[key] for key in left}), *target.advice(cluster))
+    return Converted(target.write(cluster), cluster, tuple(left), notes)
+
+
+def unread_note(reports: Iterable[TableReport]) -> str | None:
+    """Which keys of these tables are in no record, since nobody reads them; None where there are none."""
+    keys = list(dict.fromkeys(key for report in reports for key in _unread_keys(report)))
+    if not keys:
+        return None
+    named = ", ".join(key[:_LONGEST_NAME] for key in islice(keys, _NAMED_AT_MOST))
+    more = f", and {len(keys) - _NAMED_AT_MOST:,} more" if len(keys) > _NAMED_AT_MOST else ""
+    return f"left behind, since nobody reads them: {named}{more}"
 
 
 def target_named(name: str) -> str:
@@ -91,6 +111,15 @@ def without(cluster: Cluster, keys: Collection[str]) -> Cluster:
     return replace(cluster, servers=servers, options=_options_without(cluster.options, keys))
 
 
+def _unread_keys(report: TableReport) -> Iterator[str]:
+    """Those that no format knows, and a lab's list of servers, which HCCL has given up."""
+    for warning in report.warnings:
+        if warning.code == _UNKNOWN_KEY:
+            yield warning.pointer.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
+    if report.table is not None and any("server_list" in group.fields for group in groups_of(report.table)):
+        yield "server_list"
+
+
 def _server_keys(server: Server) -> Iterator[str]:
     yield from (key for key in _SERVER_FIELDS if getattr(server, key) is not None)
     yield from (key for key, _ in server.options)
@@ -120,6 +149,10 @@ def _dropped_keys(drop: Collection[str]) -> set[str]:
     keys = set(drop)
     if _SUPER_POD_NAME in keys:
         keys = keys - {_SUPER_POD_NAME} | SUPER_POD
+    for key in sorted(keys & NEEDED):
+        raise UsageError(
+            f"--drop {key}: every table needs it", hint="--drop leaves out what the new format has no place for"
+        )
     for key in sorted(keys - KNOWN_KEYS):
         near = get_close_matches(key, [*KNOWN_KEYS, _SUPER_POD_NAME], n=1)
         hint = f"did you mean {near[0]}?" if near else f"for instance {_SUPER_POD_NAME}, device_ip, level_list"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import selectors
 import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +26,9 @@ DEVICE_FILES = Path("/dev")
 HCCN_CONF = Path("/etc/hccn.conf")
 HCCN_TOOL = Path("/usr/local/Ascend/driver/tools/hccn_tool")  # where the driver puts it, often not on PATH
 PATIENCE_S = 20.0  # for one answer; a driver that hangs never gives one
+MOST_BYTES = 1024 * 1024  # of one answer; a program that prints on and on must not fill the memory
+_PIECE_BYTES = 64 * 1024
+_LOOK_AGAIN_S = 0.01  # whether a program has ended, while it prints nothing
 _DAVINCI = re.compile(r"davinci([0-9]{1,6})")
 # The parts of a GPU that MIG makes are listed below it, set in.
 _GPU = re.compile(r"^GPU ([0-9]{1,6}): (?:.*\(UUID: (GPU-[^\s)]+)\))?", re.MULTILINE)
@@ -146,7 +151,7 @@ def _address_towards(family: socket.AddressFamily, far: str) -> str | None:
 
 
 def _ask(command: Sequence[str], patience_s: float) -> Answer:
-    """Run a program in a process group of its own, so that nothing of it is left when it hangs."""
+    """Run a program in a process group of its own, so that nothing of it is left, whether it ends or hangs."""
     try:
         process = subprocess.Popen(
             command,
@@ -154,22 +159,63 @@ def _ask(command: Sequence[str], patience_s: float) -> Answer:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "LC_ALL": "C"},
-            encoding="utf-8",
-            errors="replace",
             start_new_session=True,
         )
     except OSError as error:
         raise UnreadableError(f"{command[0]} cannot be started: {error.strerror}") from None
     with process:
         try:
-            output, complaint = process.communicate(timeout=patience_s)
-        except BaseException as error:
+            output, complaint = _listen(process, " ".join(command), patience_s)
+        finally:
+            # Nobody has waited for the program yet, so the group's number is still its own.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(error, subprocess.TimeoutExpired):
+    return Answer(process.returncode, output.decode(errors="replace"), complaint.decode(errors="replace"))
+
+
+def _listen(process: subprocess.Popen[bytes], asked: str, patience_s: float) -> tuple[bytes, bytes]:
+    """What the program prints until it ends. A child of it that lives on, and could print more, is not waited for.
+
+    Raises:
+        TlaunchError: it does not end within `patience_s`, or prints more than `MOST_BYTES`.
+    """
+    deadline = time.monotonic() + patience_s
+    pipes = [pipe.fileno() for pipe in (process.stdout, process.stderr) if pipe is not None]
+    said = {pipe: bytearray() for pipe in pipes}
+    with selectors.DefaultSelector() as selector:
+        for pipe in pipes:
+            selector.register(pipe, selectors.EVENT_READ)
+        has_ended = False
+        while not has_ended:
+            if time.monotonic() > deadline:
                 raise TlaunchError(
-                    f"`{' '.join(command)}` gave no answer within {patience_s:g} s",
+                    f"`{asked}` gave no answer within {patience_s:g} s",
                     hint="the driver may hang, `dmesg` may say why; --devices N asks no driver",
-                ) from None
-            raise
-    return Answer(process.returncode, output, complaint)
+                )
+            has_ended = _has_ended(process.pid)  # asked first: all that it said by then is in the pipes
+            while _read_what_is_there(selector, said, 0 if has_ended else _LOOK_AGAIN_S):
+                if max(map(len, said.values())) > MOST_BYTES:
+                    raise TlaunchError(
+                        f"`{asked}` printed more than {MOST_BYTES:,} bytes, and was ended",
+                        hint="run it by hand to see what it says; --devices N asks no driver",
+                    )
+                if not has_ended:
+                    break
+    output, complaint = (bytes(said[pipe]) for pipe in pipes)
+    return output, complaint
+
+
+def _has_ended(pid: int) -> bool:
+    """It stays to be waited for, which keeps its number from being given to another."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _read_what_is_there(selector: selectors.BaseSelector, said: dict[int, bytearray], patience_s: float) -> bool:
+    """One piece from each pipe that has one; False where none has."""
+    ready = selector.select(patience_s)
+    for key, _ in ready:
+        piece = os.read(key.fd, _PIECE_BYTES)
+        said[key.fd] += piece
+        if not piece:
+            selector.unregister(key.fd)
+    return bool(ready)

@@ -14,7 +14,7 @@ from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table.chips import CHIPS
 from launcher.rank_table.device_ids import MOST_DEVICES, FoundDevice
 from launcher.rank_table.faults import printable
-from launcher.rank_table.hostfiles import LARGEST_COUNT, Place
+from launcher.rank_table.hostfiles import LARGEST_COUNT, Place, is_host_name
 from launcher.rank_table.ip import address_family
 from launcher.rank_table.nodelist import expand
 from launcher.rank_table.rules.servers import SERVER_ID_LIMIT
@@ -101,12 +101,14 @@ def check_server_id(name: str, origin: str) -> None:
     """Make sure that `name` can be a server_id.
 
     Raises:
-        UsageError: it is empty, too long, or not one word of printable characters.
+        UsageError: it is empty, too long, or nothing that launchers take for the name of a host.
     """
     if not name:
         raise UsageError(f"{origin}: a server's name is empty", hint="give its address or its host name")
-    if not name.isprintable() or " " in name:
-        raise UsageError(f'{origin}: "{printable(name[:40])}" is no name of a server', hint="one word, no blanks")
+    if not is_host_name(name):
+        raise UsageError(
+            f'{origin}: "{printable(name[:40])}" is no name of a server', hint="one word of letters, digits and ._-%:"
+        )
     if (length := len(name.encode())) > SERVER_ID_LIMIT:
         raise UsageError(
             f'{origin}: "{name[:20]}..." has {length} bytes, HCCL allows {SERVER_ID_LIMIT}',

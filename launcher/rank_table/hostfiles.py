@@ -16,10 +16,11 @@ LARGEST_COUNT = 1_000_000  # devices of a cluster: beyond it a number is a mista
 
 _SLOTS = ("slots", "cpu", "cpus", "count")
 _MOST_SLOTS = ("max_slots", "max-slots", "slots_max", "slots-max")
-_HOST = re.compile(r"[^\s=#,;\[\]()@^+*]+")
+_IGNORED = ("ifname", "binding", "port", "user", "username", "user_name", "user-name")  # how to get there, not who runs
+_HOST_NAME = re.compile(r"(?!-)[\w.%:-]+")  # what no launcher takes for anything but a name; -x would be an option
 _RANK_LINE = re.compile(r"rank\s*(?P<rank>[0-9]+)\s*=\s*(?P<host>\S+)\s+slots?\s*=\s*(?P<slot>\S.*)", re.IGNORECASE)
 _SLOT = r"p?[0-9]+(-[0-9]+)?(:([0-9]+(-[0-9]+)?|\*))?"  # 3, 0-3, p7, 1:2, 1:0-3, 1:*
-_SLOT_LIST = re.compile(rf"{_SLOT}(,{_SLOT})*", re.IGNORECASE)
+_SLOT_LIST = re.compile(rf"{_SLOT}([,;]{_SLOT})*", re.IGNORECASE)
 
 
 class Place(NamedTuple):
@@ -30,6 +31,11 @@ class Place(NamedTuple):
 
     def refuse(self, message: str, hint: str) -> NoReturn:
         raise TlaunchError(f"{self.name}:{self.line}: {message}", hint=hint)
+
+
+def is_host_name(text: str) -> bool:
+    """Whether hostfiles, rankfiles and node lists can name a host so. With one colon it would be a name and a count."""
+    return _HOST_NAME.fullmatch(text) is not None and text.count(":") != 1
 
 
 def write_hostfile(cluster: Cluster) -> str:
@@ -46,8 +52,8 @@ def write_rankfile(cluster: Cluster) -> str:
     )
 
 
-def parse_hostfile(text: str, name: str, devices: int | None = None) -> Cluster:
-    """The servers in the order of their first mention, with as many devices as slots.
+def parse_hostfile(text: str, name: str, devices: int | None = None) -> tuple[Cluster, tuple[str, ...]]:
+    """The servers in the order of their first mention, with as many devices as slots, and what has to be said about it.
 
     A host without a count has `devices` devices, or where that is None, one for each mention.
 
@@ -57,8 +63,9 @@ def parse_hostfile(text: str, name: str, devices: int | None = None) -> Cluster:
     """
     counts: dict[str, int] = {}
     mentions: dict[str, list[Place]] = {}
+    ignored: dict[str, int] = {}
     for place, line in _lines(text, name):
-        host, count = _host_line(place, line)
+        host, count = _host_line(place, line, ignored)
         if count is not None:
             counts[host] = count
         mentions.setdefault(host, []).append(place)
@@ -69,7 +76,8 @@ def parse_hostfile(text: str, name: str, devices: int | None = None) -> Cluster:
         raise TlaunchError(f"{name}: it names no host", hint="one host per line")
     if devices is not None and len(counts) == len(mentions):
         raise UsageError(f"--devices {devices}: every host in {name} has a count of its own", hint="leave it out")
-    return counted_cluster([(host, counts.get(host) or devices or len(at)) for host, at in mentions.items()])
+    cluster = counted_cluster([(host, counts.get(host) or devices or len(at)) for host, at in mentions.items()])
+    return cluster, (f"ignored, since it says nothing about ranks: {', '.join(ignored)}",) if ignored else ()
 
 
 def counted_cluster(counts: list[tuple[str, int]]) -> Cluster:
@@ -120,11 +128,15 @@ def _lines(text: str, name: str) -> Iterator[tuple[Place, str]]:
             yield Place(name, number), meaning
 
 
-def _host_line(place: Place, line: str) -> tuple[str, int | None]:
+def _host_line(place: Place, line: str, ignored: dict[str, int]) -> tuple[str, int | None]:
+    """The host and its count. `ignored` gets the keys that were read over, with their line."""
     host, *settings = re.sub(r"\s*=\s*", "=", line).split()
     host, count = _host_and_count(place, host)
     for setting in settings:
         key, _, value = setting.partition("=")
+        if key in _IGNORED and value:
+            ignored.setdefault(key, place.line)
+            continue
         if key not in (*_SLOTS, *_MOST_SLOTS) or not value:
             place.refuse(f"{setting[:40]!r} is not known after a host's name", 'write "name slots=8"')
         number = _count(place, key, value)
@@ -146,6 +158,8 @@ def _host_and_count(place: Place, text: str) -> tuple[str, int | None]:
 
 
 def _count(place: Place, what: str, text: str) -> int:
+    if text.lower() == "auto":
+        place.refuse(f"{what} is auto, which only the host itself can count", "write the number of its devices")
     if not (text.isascii() and text.isdecimal()) or len(text) > len(str(LARGEST_COUNT)) or int(text) == 0:
         place.refuse(f"{what} is {text[:20]!r}", f"write a number from 1 to {LARGEST_COUNT}")
     return int(text)
@@ -157,7 +171,7 @@ def _checked_host(place: Place, host: str) -> str:
         place.refuse(f"{host[:40]!r} is a host relative to an allocation", hint)
     if "@" in host:
         place.refuse(f"{host[:40]!r} names a user", "write the host alone; users belong into the ssh configuration")
-    if _HOST.fullmatch(host) is None:
+    if not is_host_name(host):
         place.refuse(f"{host[:40]!r} is no name of a host", 'write "name slots=8"')
     return host
 
@@ -170,7 +184,10 @@ def _rank_line(place: Place, line: str) -> tuple[int, str, str]:
     if len(digits) > len(str(LARGEST_COUNT)):
         place.refuse(f"rank {digits[:20]} is more than any cluster has", "ranks are counted from 0")
     if _SLOT_LIST.fullmatch(slot) is None:
-        place.refuse(f"slot={slot[:40]} is no slot", "write a number, a list 0,1, a range 0-3, or socket:core")
+        place.refuse(
+            f"slot={slot[:40]} is no slot",
+            "write a number, a list 0,1, a range 0-3, or socket:core, several with ; between them",
+        )
     host = match["host"]
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
 from launcher.core.records import HOST_RANK, Cluster, Device, Server
+from launcher.rank_table.hostfiles import is_host_name
 from launcher.rank_table.ip import address_family
 from launcher.rank_table.keys import RANK_NUMBERS
 from launcher.rank_table.writers import a5
 
-_HOST_NAME = re.compile(r"[\w.%:-]+")  # what no parser of hostfiles takes for anything but a name
 _DEVICES_OF_A_910 = 8
 _PARTS_OF_A_SERVER = (1, 2, 4, 8)
 
@@ -141,9 +140,8 @@ def ranks_follow_the_file(cluster: Cluster) -> Iterator[Reason]:
 
 def plain_host_names(cluster: Cluster) -> Iterator[Reason]:
     for server in cluster.servers:
-        name = server.server_id
-        if _HOST_NAME.fullmatch(name) is None or name.count(":") == 1:
-            message = f"{name[:60]!r} cannot be the name of a host"
+        if not is_host_name(server.server_id):
+            message = f"{server.server_id[:60]!r} cannot be the name of a host"
             yield Reason(message, "write the servers' names or addresses as server_id first")
             return
 

@@ -8,13 +8,13 @@ from itertools import product
 
 from launcher.core.errors import TlaunchError
 from launcher.core.records import Cluster
-from launcher.rank_table.hostfiles import Place, counted_cluster
+from launcher.rank_table.hostfiles import Place, counted_cluster, is_host_name
 
 MOST_HOSTS = 65_536  # what one list may name: a slip of the keyboard in a range must not fill the memory
 
 _LAST_NUMBER = re.compile(r"(?P<prefix>.*?)(?P<digits>[0-9]{1,18})(?P<suffix>[^0-9]*)", re.DOTALL)
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
-_PLAIN = re.compile(r"[^\s=#;()@^+*\[\],]*")
+_DIGITS = re.compile(r"([0-9]+)")
 
 _Split = tuple[str, str, str]  # a name before, in, and after its last number
 
@@ -57,7 +57,17 @@ def expand(line: str, place: Place, limit: int = MOST_HOSTS) -> Iterator[str]:
             if count > limit:
                 place.refuse(f"{item[:40]!r} leads beyond {MOST_HOSTS:,} hosts", "check the ranges")
         limit -= count
-        yield from map("".join, product(*alternatives))
+        yield from _names(alternatives, item, place)
+
+
+def order_of_slurm(cluster: Cluster) -> Iterator[str]:
+    """What a person should know where the servers are in another order than Slurm puts nodes into by itself."""
+    names = [server.server_id for server in cluster.servers]
+    if names != sorted(names, key=_numbers_by_value):
+        yield (
+            "Slurm sorts the nodes of `srun -w`, and ranks would follow its order: to keep this one, give the names line "
+            "by line in the file SLURM_HOSTFILE, with `srun -m arbitrary`"
+        )
 
 
 def compress(names: list[str]) -> str:
@@ -93,10 +103,21 @@ def _parts(item: str, place: Place, limit: int) -> Iterator[list[str]]:
     for index, part in enumerate(re.split(r"[\[\]]", item)):
         if index % 2:
             yield _bracket(part.split(","), item, place, limit)
-        elif _PLAIN.fullmatch(part) is None:
-            place.refuse(f"{part[:40]!r} is no part of a host's name", "write node[01-04,7]")
         else:
             yield [part]
+
+
+def _names(alternatives: list[list[str]], item: str, place: Place) -> Iterator[str]:
+    for name in map("".join, product(*alternatives)):
+        if not is_host_name(name):
+            place.refuse(f"{item[:40]!r} is no name of a host", "write node[01-04,7]")
+        yield name
+
+
+def _numbers_by_value(name: str) -> list[tuple[int, str]]:
+    """A key for sorting: node2 comes before node10. Texts and numbers take turns, so like meets like."""
+    parts = enumerate(_DIGITS.split(name))
+    return [(len(text.lstrip("0")), text.lstrip("0")) if at % 2 else (0, text) for at, text in parts]
 
 
 def _bracket(entries: list[str], item: str, place: Place, limit: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""A cluster back to the text of a table, as `tlaunch run` hands it to the ranks."""
+"""A cluster back to the text of a table, in the simplest format that can express it."""
 
 from __future__ import annotations
 

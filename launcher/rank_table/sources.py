@@ -7,35 +7,57 @@ import re
 
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.records import Cluster
-from launcher.rank_table.hostfiles import parse_hostfile, parse_rankfile
+from launcher.rank_table.hostfiles import is_host_name, parse_hostfile, parse_rankfile
 from launcher.rank_table.nodelist import parse_nodelist
 
 LARGEST_TEXT_BYTES = 16 * 1024 * 1024  # a rankfile of 131,072 ranks has 5 MB
 
 _STARTS_JSON = ("{", "[", '"')
+_IPV6_HOST = re.compile(r"\[[0-9A-Fa-f]*:[\w.:%]*\](?::\S*|\s+[\w-]+\s*=.*)?", re.ASCII)  # [fe80::1]:2
+_NUMBERED_HOSTS = re.compile(r"\[[0-9]+[,-][0-9,-]*\]\S*", re.ASCII)  # [0-3], where hosts are called by numbers
+_COUNTED = re.compile(r"(?!-)[\w.%:-]+\s+[\w-]+\s*=.*|(?!-)[\w.%-]+:[0-9]+(?:\s.*)?")  # the count may be faulty
 _RANK_LINE = re.compile(r"\s*rank\s*[0-9]+\s*=", re.IGNORECASE)
 _NAME = r"[A-Za-z0-9][\w.:%-]*"
-_LISTED = r"(?:[\w.-]|\[[0-9][0-9, -]*\])+"
+_LISTED = r"(?:[\w.:%]|(?<=.)-|\[[0-9][0-9, -]*\])+"
 _CERTAIN = {  # what each line looks like, more narrowly than it is read
-    "rankfile": re.compile(rf"rank\s*[0-9]+\s*=\s*{_NAME}\s+slots?\s*=\s*[p0-9][0-9:,*-]*", re.ASCII | re.IGNORECASE),
-    "hostfile": re.compile(rf"{_NAME}(?:\s+(?:max_)?(?:slots|cpus?|count)\s*=\s*[0-9]+)*", re.ASCII),
+    "rankfile": re.compile(rf"rank\s*[0-9]+\s*=\s*{_NAME}\s+slots?\s*=\s*[p0-9][0-9:,;*-]*", re.ASCII | re.IGNORECASE),
+    "hostfile": re.compile(
+        rf"(?:{_NAME}|\[[0-9A-Fa-f:.]*\](?::[0-9]+)?)(?:\s+(?:max_)?(?:slots|cpus?|count)\s*=\s*[0-9]+)*", re.ASCII
+    ),
     "nodelist": re.compile(rf"{_LISTED}(?:\s*,\s*{_LISTED})*", re.ASCII),
 }
-_NAMES_HOSTS = re.compile(r"[A-Za-z.:].*[0-9]|localhost|[0-9]+\.[0-9]+\.", re.ASCII)  # single words may be anything
+_LIST = re.compile(r"(?!-)[\w.%:-]*[\[,]")  # a fault after the first name or bracket is told later
+_NAMES_HOSTS = re.compile(r"[A-Za-z.:].*[0-9]|localhost|[0-9]+\.[0-9]+\.|\[", re.ASCII)  # single words may be anything
 
 
 def recognise_plain(data: bytes) -> str | None:
     """What the text is: "hostfile", "rankfile" or "nodelist"; None where it may be meant as JSON, or is no text.
 
-    One line of several hosts, or of brackets, is a node list; a name alone is a hostfile.
+    One line of several hosts, of brackets, or of a name alone is a node list; names line by line are a hostfile.
     """
     text = _text(data)
     lines = _meaningful(text or "")
-    if text is None or not lines or text.lstrip().startswith(_STARTS_JSON) or "\0" in text:
+    if text is None or not lines or "\0" in text:
         return None
-    if _RANK_LINE.match(lines[0]):
+    first = lines[0]
+    if _IPV6_HOST.fullmatch(first):
+        return "hostfile"
+    if text.lstrip().startswith(_STARTS_JSON) and _NUMBERED_HOSTS.fullmatch(first) is None:
+        return None
+    if _RANK_LINE.match(first):
         return "rankfile"
-    return "nodelist" if re.search(r"[,\[]", lines[0]) and not lines[0].startswith("[") else "hostfile"
+    return "hostfile" if _COUNTED.fullmatch(first) else _list_of_names(lines)
+
+
+def _list_of_names(lines: list[str]) -> str | None:
+    """Lines of one word each are a hostfile. One word alone may be anything, unless it looks like a host's name."""
+    if "," in lines[0] or "[" in lines[0]:
+        return "nodelist" if _LIST.match(lines[0]) else None
+    if not all(is_host_name(line) for line in lines):
+        return None
+    if len(lines) > 1:
+        return "hostfile"
+    return "nodelist" if _NAMES_HOSTS.match(lines[0]) else None
 
 
 def certainly_plain(data: bytes) -> str | None:
@@ -67,7 +89,7 @@ def read_plain(data: bytes, kind: str, name: str, devices: int | None = None) ->
             raise UsageError(f"--devices {devices}: a rankfile places every rank itself", hint="leave it out")
         return parse_rankfile(text, name)
     if kind == "hostfile":
-        return parse_hostfile(text, name, devices), ()
+        return parse_hostfile(text, name, devices)
     notes = () if devices else ("a node list has no counts: one device per host; --devices N gives each N",)
     return parse_nodelist(text, name, devices or 1), notes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from launcher.core.records import Cluster
@@ -12,13 +12,16 @@ from launcher.rank_table.writers import a5, concise, heterogeneous, legacy
 
 SUPER_POD = frozenset({"super_pod_id", "super_device_id"})
 # HCCL never reads these: where a format has no place for them they stay behind, and that is said.
-NEVER_READ = frozenset({"host_nic_ip", *keys.SERVER_OPTIONS, "collective_id", "heterog_sub_version"})
+NEVER_READ = frozenset(
+    {"host_nic_ip", *keys.SERVER_OPTIONS, *keys.LAB_TABLE_OPTIONS, "collective_id", "heterog_sub_version"}
+)
 
 _FIELDS = ("device_ip", "super_device_id", "host_ip", "host_nic_ip")
 _CONCISE = frozenset({*_FIELDS, *keys.DEVICE_OPTIONS, *keys.SERVER_OPTIONS})
 _HETEROGENEOUS = frozenset({"device_ip", "super_device_id", *keys.NODE_RANK_OPTIONS, *keys.NODE_TABLE_OPTIONS})
 _A5 = frozenset({*keys.RANK_OPTIONS, *keys.RANK_TABLE_OPTIONS})
 _LEGACY = frozenset({"device_ip"})
+_LAB = _LEGACY | frozenset(keys.LAB_TABLE_OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Target:
     keys: frozenset[str] = frozenset()  # what it has a place for, beside servers, devices and ranks
     limits: tuple[Limit, ...] = ()
     completed: Callable[[Cluster], Cluster] = lambda cluster: cluster  # adds what it demands and others have not
+    advice: Callable[[Cluster], Iterator[str]] = lambda _: iter(())  # what a person should know about the result
 
     @property
     def is_table(self) -> bool:
@@ -59,10 +63,15 @@ TARGETS = {
         ),
         Target("v1.2", concise.write_v1_2, _CONCISE | SUPER_POD, (*_DEVICES, limits.super_pods_for_all)),
         Target("v2.0", a5.write_v2_0, _A5, (limits.no_host_ranks, limits.network_layers_for_all)),
-        Target("legacy-lab", legacy.write_lab, _LEGACY, (*_OF_A_910, limits.equal_parts_of_servers)),
+        Target("legacy-lab", legacy.write_lab, _LAB, (*_OF_A_910, limits.equal_parts_of_servers)),
         Target("legacy-cloud", legacy.write_cloud, _LEGACY, (*_OF_A_910, limits.ranks_follow_names)),
         Target("hostfile", hostfiles.write_hostfile, limits=_COUNTED),
         Target("rankfile", hostfiles.write_rankfile, limits=(*_DEVICES, limits.plain_host_names)),
-        Target("nodelist", nodelist.write_nodelist, limits=(*_COUNTED, limits.equal_servers)),
+        Target(
+            "nodelist",
+            nodelist.write_nodelist,
+            limits=(*_COUNTED, limits.equal_servers),
+            advice=nodelist.order_of_slurm,
+        ),
     )
 }

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -103,3 +104,84 @@ def test_broken_pipe_is_silent(launcher):
     )
     assert "Traceback" not in done.stderr
     assert "roken" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "arguments", [("table", "diff", "t.json", "t.json"), ("table", "fix", "-", "--write"), ("-h",)]
+)
+def test_a_stdout_that_takes_nothing_is_unwritable(launcher, sample_tables, arguments, unbuffered):
+    """2 as for any file that cannot be written: 1 would mean that tables differ or have errors."""
+    table = (sample_tables / "rank_table_2pcs.json").read_text()
+    (launcher.directory / "t.json").write_text(table)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            launcher.argv(*arguments), cwd=launcher.directory, input=table, stdout=full, stderr=subprocess.PIPE,
+            env=launcher.environment({"PYTHONUNBUFFERED": unbuffered}), text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert "error: stdout cannot be written: No space left on device\n" in done.stderr
+
+
+def test_other_system_errors_are_not_blamed_on_stdout(capsys):
+    """An error without a file's name, of a command that wrote nothing, keeps its own words and code."""
+    command = cli.click.Command("x", callback=lambda: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    assert cli._run(command, []) == 1
+    assert capsys.readouterr().err == "error: No space left on device\n"
+
+
+@pytest.mark.parametrize("arguments", [("validate", "a\x1b[2J"), ("validate", "--a\x1b[2J")])
+def test_errors_move_no_cursor(launcher, arguments):
+    """Control characters in what was typed reach the terminal as text, in our errors and in those of the options."""
+    done = launcher.run(*arguments)
+    assert done.returncode == 2
+    assert "\x1b" not in done.stderr
+    assert "[2J" in done.stderr
+
+
+STOPS_AT_FSYNC = """\
+import os, pathlib, signal
+def stop(descriptor):
+    pathlib.Path("reached").touch()
+    signal.pause()
+os.fsync = stop
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    "arguments", [("convert", "t.json", "--to", "v1.2", "--output", "new.json"), ("fix", "t.json", "--write")]
+)
+def test_who_is_asked_to_end_cleans_up(launcher, wait_until, sample_tables, arguments, number, code):  # noqa: PLR0917
+    """Ended while a file is half written, a command leaves the files as they were, and none of its own."""
+    directory = launcher.directory
+    (directory / "code").mkdir()
+    (directory / "code" / "sitecustomize.py").write_text(STOPS_AT_FSYNC)
+    text = (sample_tables / "rank_table_2pcs.json").read_text().replace('"server_count": "1"', '"server_count": "+1"')
+    (directory / "t.json").write_text(text)
+    process = launcher.start("table", *arguments, env={"PYTHONPATH": str(directory / "code")})
+    wait_until((directory / "reached").exists, "the file aside")
+    assert list(directory.glob(".*.partial"))
+    process.send_signal(number)
+    assert process.wait(60) == code
+    assert not list(directory.glob(".*.partial"))
+    assert not (directory / "new.json").exists()
+    assert (directory / "t.json").read_text() == text
+
+
+def test_who_ignores_a_hangup_goes_on_ignoring_it(launcher, wait_until):
+    """Under nohup a command lives on; a request to end still ends it."""
+    ignoring = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *launcher.argv("table", "fix", "-", "--write")]
+    with subprocess.Popen(ignoring, cwd=launcher.directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        caught = Path(f"/proc/{process.pid}/status")
+        wait_until(lambda: _has(caught.read_text(), "SigCgt", signal.SIGTERM), "the handler")
+        assert _has(caught.read_text(), "SigIgn", signal.SIGHUP)
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+
+
+def _has(status, field, number):
+    masks = dict(line.split(":", 1) for line in status.splitlines())
+    return bool(int(masks[field], 16) >> (number - 1) & 1)

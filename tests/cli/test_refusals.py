@@ -224,3 +224,19 @@ def test_every_format_starts_ranks_on_its_devices(launcher, name):
     (report,) = json.loads(checked.stdout)
     assert (report["format"], report["devices"], report["valid"]) == (name, 2, True)
     assert (run_dir / "read-by-1").read_text() == (run_dir / "rank_table.json").read_text()
+
+
+def test_a_part_of_a_lab_table_reaches_the_ranks_in_another_format(launcher):
+    """Legacy tables are for 1, 2, 4, 8 devices of a server; with three in use the ranks read a v1.0 table of them."""
+    values = {
+        "status": "completed", "deploy_mode": "lab", "chip_info": "910", "board_id": "0x0000", "group_count": "1",
+        "para_plane_nic_location": "device", "para_plane_nic_num": "1", "para_plane_nic_name": ["eth0"],
+        "group_list": [{"group_name": "", "device_num": "4", "server_num": "1", "instance_count": "4", "instance_list": [
+            {"rank_id": str(rank), "server_id": "10.0.0.1", "devices": [
+                {"device_id": str(rank), "device_ip": f"192.{rank + 1}.0.1"}]} for rank in range(4)]}],
+    }  # fmt: skip
+    (launcher.directory / "table.json").write_text(json.dumps(values))
+    done = launcher.run("run", "--rank-table", "table.json", "--dp", 3, "--allow-idle-devices", "--", "true")
+    assert done.returncode == 0, done.stderr
+    table = json.loads((launcher.runs / "latest" / "rank_table.json").read_text())
+    assert (table["version"], len(table["server_list"][0]["device"])) == ("1.0", 3)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import stat
 import sys
 import tempfile
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 
 from launcher.cli.table.convert import convert
+from launcher.cli.table.output import check_output, hand_over
 from launcher.core.errors import RefusedTableError, TlaunchError, UnreadableError, UsageError
+from launcher.rank_table import load_cluster
 
 
 def table_convert(*arguments, stdin=""):
@@ -36,6 +39,13 @@ def table(sample_tables):
     return sample_tables / "rank_table_16pcs.json"
 
 
+def umask():
+    """The process's, which can be read only by setting it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
 def test_stdout_is_the_result_alone(table):
     """The new text is on standard output, notes on standard error."""
     result = table_convert(table, "--to", "hostfile")
@@ -53,7 +63,7 @@ def test_output_is_written_and_not_replaced(table, tmp_path):
     """The file is readable for owner and group; another run needs --force, and is told before anything is read."""
     output = tmp_path / "hosts"
     assert table_convert(table, "--to", "hostfile", "--output", output).stdout == ""
-    assert stat.S_IMODE(output.stat().st_mode) == 0o640
+    assert stat.S_IMODE(output.stat().st_mode) == 0o640 & ~umask()
     with pytest.raises(UsageError, match="exists already"):
         table_convert(tmp_path / "missing.json", "--to", "hostfile", "--output", output)
     result = table_convert(table, "--to", "nodelist", "--output", output, "--force")
@@ -201,3 +211,66 @@ def test_keys_of_v1_1_mean_nothing_elsewhere(table, tmp_path):
     result = table_convert(heterogeneous, "--to", "v1.0")
     assert "note: left behind, since it means nothing outside v1.1: collective_id" in result.stderr
     assert "never reads it: collective_id" not in result.stderr
+
+
+def test_keys_that_nobody_reads_are_named(table, tmp_path):
+    """Nothing is lost without a word: each key once, and of many keys some."""
+    document = json.loads(table.read_text())
+    document.update({"job/name": "x", "~": 1})
+    for server in document["server_list"]:
+        server["rack"] = "7"
+    path = tmp_path / "more.json"
+    path.write_text(json.dumps(document))
+    assert (
+        "note: left behind, since nobody reads them: rack, job/name, ~\n" in table_convert(path, "--to", "v1.0").stderr
+    )
+    path.write_text(json.dumps({**document, **{f"key{number}": "" for number in range(20)}}))
+    assert ", and 13 more\n" in table_convert(path, "--to", "v1.0").stderr
+    assert "nobody reads" not in table_convert(table, "--to", "v1.0").stderr
+
+
+def test_the_board_of_a_lab_stays_or_is_named(table, tmp_path):
+    """From lab to lab it comes along; another format leaves it behind with a note, as its list of servers always is."""
+    lab = tmp_path / "lab.json"
+    table_convert(table, "--to", "legacy-lab", "--drop", "host_ip", "--output", lab)
+    document = json.loads(lab.read_text())
+    document.update({"board_id": "0x002f", "para_plane_nic_name": ["p0", "p1"], "para_plane_nic_num": "2"})
+    lab.write_text(json.dumps(document))
+    assert json.loads(table_convert(lab, "--to", "legacy-lab").stdout) == document
+    document["group_list"][0]["server_list"] = []
+    lab.write_text(json.dumps(document))
+    notes = table_convert(lab, "--to", "v1.0").stderr
+    assert "HCCL never reads it: board_id, para_plane_nic_name, para_plane_nic_num" in notes
+    assert "note: left behind, since nobody reads them: server_list\n" in notes
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_file_made_meanwhile_is_not_replaced_unasked(table, tmp_path, force):
+    """Between the first look and the writing somebody else may have taken the name."""
+    output, cluster = tmp_path / "new.json", load_cluster(table)[0]
+    check_output(output, force=force)
+    output.write_text("precious")
+    with redirect_stderr(io.StringIO()), nullcontext() if force else pytest.raises(UsageError, match="exists already"):
+        hand_over("table", cluster, "v1.0", output, force=force)
+    assert output.read_text() == ("table" if force else "precious")
+    assert [path.name for path in tmp_path.iterdir()] == ["new.json"]
+
+
+def test_what_cannot_be_left_out_is_said(table):
+    """A device_id is no key that --drop could leave out."""
+    with pytest.raises(UsageError, match="every table needs it"):
+        table_convert(table, "--to", "v1.0", "--drop", "device_id")
+
+
+def test_a_text_that_is_neither_gets_the_option_that_says_what_it_is():
+    """Words that may be hosts or not are not guessed at: the way to say so is named."""
+    result = table_convert("-", "--to", "hostfile", stdin="hello\n")
+    assert "--from hostfile" in result.stderr
+
+
+def test_the_order_in_which_slurm_sorts_hosts_is_noted(tmp_path):
+    """Srun sorts a node list, so a table in another order says what keeps its order."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("node10 slots=1\nnode9 slots=1\n")
+    result = table_convert(hosts, "--from", "hostfile", "--to", "nodelist")
+    assert "SLURM_HOSTFILE" in result.stderr

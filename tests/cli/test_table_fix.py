@@ -158,3 +158,15 @@ def test_samples_are_read_and_never_written(launcher):
     refused = launcher.run("table", "fix", "--write", "rank_tables/rank_table_2pcs.json")
     assert refused.returncode == 2
     assert "is a sample" in refused.stderr
+
+
+def test_a_checksum_that_changes_is_said(launcher, path):
+    """HCCL compares all copies of a table: who repairs a valid one has to repair them all, who only moves blanks has not."""
+    said = "table.json: HCCL's checksum of this table changes: repair the copies on all servers alike"
+    path.write_text(VALID.replace('"server_count": "1"', '"server_count": "+1"'))
+    assert said in launcher.run("table", "fix", "table.json").stderr.splitlines()
+    path.write_text(BROKEN)
+    assert "checksum" not in launcher.run("table", "fix", "table.json").stderr
+    path.write_text(VALID)
+    assert "checksum" not in launcher.run("table", "fix", "table.json").stderr
+    assert "checksum" in launcher.run("table", "fix", "--help").stdout

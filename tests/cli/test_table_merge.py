@@ -137,3 +137,11 @@ def test_a_loopback_name_has_a_hint_of_its_own(tables, tmp_path):
     with pytest.raises(RefusedTableError) as caught:
         table_merge(*tables(1), local)
     assert caught.value.hint == "generate it again with --server-id and the address that the others use"
+
+
+def test_keys_that_nobody_reads_are_named(tables):
+    """Of all files together, each key once."""
+    paths = tables(1, 2)
+    for path, key in zip(paths, ("job", "rack"), strict=True):
+        path.write_text(path.read_text().replace("{", f'{{"my": "", "{key}": "x",', 1))
+    assert "note: left behind, since nobody reads them: my, job, rack\n" in table_merge(*paths).stderr

@@ -75,6 +75,26 @@ def test_hanging_program_is_given_up_and_ended(install, script):
         ask_hccn_tool([0], patience_s=0.2)
 
 
+@pytest.mark.parametrize("to", ["", " >&2"])
+def test_a_program_that_prints_without_end_is_ended(install, to):
+    """More than an answer can have is refused, whether it comes on stdout or on stderr."""
+    install("nvidia-smi", f"while :; do echo {'GPU' * 10_000}{to}; done")
+    with pytest.raises(TlaunchError, match="`nvidia-smi -L` printed more than 1,048,576 bytes, and was ended"):
+        ask_nvidia_smi()
+
+
+def test_an_answer_longer_than_a_pipe_is_whole(install):
+    """What a program says in one go, and more than a pipe holds, is read to its end."""
+    install("nvidia-smi", f"echo {'x' * 100_000}; echo {'y' * 100_000} >&2; echo 'GPU 7: last'")
+    assert ask_nvidia_smi() == (FoundDevice(7),)
+
+
+def test_an_answer_counts_although_a_child_lives_on(install):
+    """A program that has ended has said all; what it left behind with its stdout is not waited for."""
+    install("hccn_tool", "/bin/sleep 600 & echo ipaddr:10.0.0.1")
+    assert ask_hccn_tool([0], patience_s=10) == (FoundDevice(0, "10.0.0.1"),)
+
+
 def test_missing_programs_say_what_to_do(install):
     """Without the tools, the error says so and names another way."""
     for ask, name in ((lambda: ask_hccn_tool([0]), "hccn_tool"), (ask_nvidia_smi, "nvidia-smi")):

@@ -450,3 +450,16 @@ def test_no_bytes_crash_the_repair(data):
     """Any bytes give a result."""
     fixed = fix(data)
     assert fixed.changed or fixed.data == data
+
+
+def test_thousands_of_repairs_of_one_kind_are_all_made():
+    """What is told in part is repaired in full, in one pass."""
+    devices = tuple(Device(index, index) for index in range(8))
+    servers = (
+        Server(f"node-{number:04}", tuple(replace(one, global_rank=8 * number + one.device_id) for one in devices))
+        for number in range(500)
+    )
+    text = re.sub(r'("rank_id": ")', r"\1+", render_table(Cluster(tuple(servers))))
+    fixed = fix_table(text.encode(), Path("t.json"), Profile("none"))
+    assert len(fixed.repairs) == 4000
+    assert '"+' not in fixed.after

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.errors import TlaunchError, UsageError
-from launcher.core.records import Device
-from launcher.rank_table.hostfiles import Place, parse_hostfile, parse_rankfile
-from launcher.rank_table.nodelist import compress, expand, parse_nodelist
-from launcher.rank_table.sources import read_plain, recognise_plain
+from launcher.core.records import Cluster, Device, Server
+from launcher.rank_table.hostfiles import Place, is_host_name, parse_hostfile, parse_rankfile
+from launcher.rank_table.nodelist import compress, expand, order_of_slurm, parse_nodelist
+from launcher.rank_table.sources import certainly_plain, read_plain, recognise_plain
 
 AT = Place("hosts", 1)
 
@@ -34,20 +34,21 @@ def counts(cluster):
 )
 def test_hostfile_dialects(text, expected):
     """Counts after slots= or a colon, or as often as a bare name is there; hosts in the order of first mention."""
-    found = counts(parse_hostfile(text, "hosts"))
+    found = counts(parse_hostfile(text, "hosts")[0])
     assert found == expected
     assert list(found) == list(expected)
 
 
 def test_hostfile_ranks_run_from_host_to_host():
     """Devices are counted from 0 on each host, ranks over all of them."""
-    cluster = parse_hostfile("a slots=2\nb slots=1", "hosts")
+    cluster, notes = parse_hostfile("a slots=2\nb slots=1", "hosts")
+    assert notes == ()
     assert [server.devices for server in cluster.servers] == [(Device(0, 0), Device(1, 1)), (Device(0, 2),)]
 
 
 def test_devices_count_for_hosts_without_a_count():
     """The number that is given takes the place of mentions, and never of a count in the file."""
-    assert counts(parse_hostfile("a\nb slots=2\na", "hosts", 8)) == {"a": 8, "b": 2}
+    assert counts(parse_hostfile("a\nb slots=2\na", "hosts", 8)[0]) == {"a": 8, "b": 2}
     with pytest.raises(UsageError, match="every host in hosts has a count"):
         parse_hostfile("a slots=2", "hosts", 8)
 
@@ -60,7 +61,12 @@ def test_devices_count_for_hosts_without_a_count():
         ("a slots=\n", "hosts:1: 'slots=' is not known"),
         ("a slots=99999999999999999999\n", "hosts:1: slots is '9999"),
         ("a slots=²\n", "hosts:1: slots is '²'"),
-        ("\n\na port=3\n", "hosts:3: 'port=3' is not known"),
+        ("\n\na prot=3\n", "hosts:3: 'prot=3' is not known"),
+        ("a port=\n", "hosts:1: 'port=' is not known"),
+        ("a slots=auto\n", "hosts:1: slots is auto, which only the host itself can count"),
+        ("a\n-x slots=2\n", "hosts:2: '-x' is no name of a host"),
+        ("<html><body>\n", "hosts:1: '<html><body>' is no name of a host"),
+        ("[a:1]:2\n", "hosts:1: 'a:1' is no name of a host"),
         ("a:\n", "hosts:1: the count is ''"),
         ("[fe80::1\n", "hosts:1: '[fe80::1': the bracket is not closed"),
         ("a slots=2\nb\na slots=2\n", "hosts:3: 'a' is counted here and on line 1 too"),
@@ -91,12 +97,21 @@ def test_rankfile_slots_are_devices():
     ]
 
 
-@pytest.mark.parametrize("slot", ["0-3", "0,2", "1:0", "1:0-2", "0:*", "p3", "0"])
+@pytest.mark.parametrize("slot", ["0-3", "0,2", "1:0", "1:0-2", "0:1;1:0-2", "0:*", "p3", "0"])
 def test_rankfile_cores_are_no_devices(slot):
     """Lists, ranges, sockets, and a slot that two ranks share can only be cores: devices are counted, and that is said."""
     cluster, notes = parse_rankfile(f"rank 0=a slot={slot}\nrank 1=a slot={slot}\n", "ranks")
     assert cluster.servers[0].devices == (Device(0, 0), Device(1, 1))
     assert "slots are cores" in notes[0]
+
+
+def test_how_a_host_is_reached_is_ignored_and_said():
+    """Keys for interfaces, binding and logins do no harm; each is named once."""
+    text = "a slots=2 port=22 username=me\nb:2 binding=user:0,1 ifname = ib0 port=23\n"
+    cluster, notes = parse_hostfile(text, "hosts")
+    assert counts(cluster) == {"a": 2, "b": 2}
+    assert notes == ("ignored, since it says nothing about ranks: port, username, binding, ifname",)
+    assert read_plain(text.encode(), "hostfile", "hosts")[1] == notes
 
 
 @pytest.mark.parametrize(
@@ -108,6 +123,8 @@ def test_rankfile_cores_are_no_devices(slot):
         ("rank 0=a slot=0\nrank 2=a slot=1\n", "ranks:2: rank 2 is placed, and rank 1 is not"),
         ("rank 0=+n0 slot=0\n", "ranks:1: '+n0' is a host relative to an allocation"),
         ("rank 0=a slot=x\n", "ranks:1: slot=x is no slot"),
+        ("rank 0=a slot=0;\n", "ranks:1: slot=0; is no slot"),
+        ("rank 0=-a slot=0\n", "ranks:1: '-a' is no name of a host"),
         ("rank 99999999999=a slot=0\n", "ranks:1: rank 99999999999 is more than"),
         ("\n", "ranks: it places no rank"),
     ],
@@ -153,7 +170,10 @@ def test_node_lists_are_expanded_as_slurm_does(text, expected):
         ("a[1-999999999999999999]", "leads beyond 65,536 hosts"),
         ("a[1-99999999999999999999]", "is no number and no range"),
         ("a1\nb,a1", "nodes:2: 'a1' is listed twice, first on line 1"),
-        ("a=b", "nodes:1: 'a=b' is no part of a host's name"),
+        ("a=b", "nodes:1: 'a=b' is no name of a host"),
+        ("a,-[1-2]", "nodes:1: '-[1-2]' is no name of a host"),
+        ("<b>", "nodes:1: '<b>' is no name of a host"),
+        ("a:8,b:8", "nodes:1: 'a:8' is no name of a host"),
         ("# none", "nodes: it names no host"),
     ],
 )
@@ -183,7 +203,11 @@ def test_node_lists_are_compressed_in_order(names, expected):
     assert compress(names) == expected
 
 
-@given(st.lists(st.from_regex(r"[a-c]{0,1}[0-9]{0,3}[a-c.-]{0,1}[0-9]{0,20}", fullmatch=True).filter(bool), min_size=1))
+@given(
+    st.lists(
+        st.from_regex(r"[a-c]{0,1}[0-9]{0,3}[a-c.-]{0,1}[0-9]{0,20}", fullmatch=True).filter(is_host_name), min_size=1
+    )
+)
 def test_compressing_and_expanding_is_the_identity(names):
     """Whatever hosts are called, their compressed list names them in their order."""
     assert list(expand(compress(names), AT)) == names
@@ -226,7 +250,26 @@ def test_no_text_crashes_the_parsers(text, kind):
         ("node[01-04]\n", "nodelist"),
         ("a,b", "nodelist"),
         ("a\nb\n", "hostfile"),
-        ("[fe80::1]:8", None),
+        ("hello\n", None),
+        ("<html><body>\n", None),
+        ("a few words\n", None),
+        ("-x slots=2\n", None),
+        ("x = 3\n", None),
+        ("node1\n", "nodelist"),
+        ("10.0.0.1\n", "nodelist"),
+        ("fe80::1\n", "nodelist"),
+        ("fe80::[1-2]\n", "nodelist"),
+        ("[0-1]\n", "nodelist"),
+        ("[0,2]n\n", "nodelist"),
+        ("node1\nnode2\n", "hostfile"),
+        ("node1:8\n", "hostfile"),
+        ("a slots=x\n", "hostfile"),
+        ("::1 slots=2\n", "hostfile"),
+        ("[fe80::1]:8", "hostfile"),
+        ("[fe80::1] slots=8", "hostfile"),
+        ("rank 0=a slot=0:1;1:0-2\n", "rankfile"),
+        ('["a:1"]', None),
+        ("[\n1]", None),
         ('{"version": "1.0"}', None),
         ("  [1]", None),
         ("", None),
@@ -236,6 +279,40 @@ def test_no_text_crashes_the_parsers(text, kind):
 def test_plain_texts_are_told_apart(text, kind):
     """By their first line that says anything; what may be meant as JSON is left to the reader of tables."""
     assert recognise_plain(text.encode()) == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("[0-1]\n", "nodelist"),
+        ("[fe80::1]:2\n[fe80::2]:2\n", "hostfile"),
+        ("rank 0=a slot=0:1;1:0-2\n", "rankfile"),
+        ("node1\n", "nodelist"),
+        ("hello\n", None),
+        ("node1\n<b>\n", None),
+    ],
+)
+def test_what_can_hardly_be_anything_else(text, kind):
+    """Lists of hosts that begin like JSON are told from it; words are not taken for hosts."""
+    assert certainly_plain(text.encode()) == kind
+
+
+@pytest.mark.parametrize(
+    ("names", "is_sorted"),
+    [
+        (["node1", "node2", "node10"], True),
+        (["node1", "node10", "node2"], False),
+        (["b1", "a1"], False),
+        (["a", "1", "a1b2", "a1b03"], False),
+        (["1", "a", "a1b2", "a1b03"], True),
+        (["only"], True),
+    ],
+)
+def test_an_order_that_slurm_would_not_keep_is_told(names, is_sorted):
+    """Numbers count by their value; for another order the advice says how to make Slurm keep it."""
+    advice = list(order_of_slurm(Cluster(tuple(Server(name, (Device(0, 0),)) for name in names))))
+    assert len(advice) == (not is_sorted)
+    assert all("SLURM_HOSTFILE" in text and "-m arbitrary" in text for text in advice)
 
 
 def test_a_text_that_is_not_utf_8_is_refused():

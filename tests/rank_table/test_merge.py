@@ -162,3 +162,14 @@ def test_legacy_tables_are_merged_where_their_order_allows(reports, name):
             merge_tables(reverse)
     else:
         assert merge_tables(reverse).cluster.servers[0].server_id == "10.0.0.2"
+
+
+def test_keys_that_nobody_reads_make_no_difference(reports):
+    """Unknown keys that look like names of servers are neither compared nor stumbled over."""
+    texts = []
+    for number in (1, 2):
+        values = json.loads(render_table(one(number)))
+        values["net_instance_id"] = "x"
+        values["comment"] = {"server_id": "the same"}
+        texts.append(json.dumps(values))
+    assert merge_tables(reports(*texts)).cluster.device_count == 4

@@ -77,7 +77,7 @@ def convert(
     converted = convert_cluster(cluster, target, drop, called=printable(file))
     for text in converted.notes:
         note(text)
-    deliver(converted.text, converted.cluster, target, output)
+    deliver(converted.text, converted.cluster, target, output, force=force)
     return EXIT_OK
 
 
@@ -114,8 +114,9 @@ def _of_plain(data: bytes, kind: str, file: str, devices: int | None, target: st
 
 def _of_table(data: bytes, file: str, origin: str | None, devices: int | None) -> Cluster | None:
     """None after its problems were shown. Rules of Ascend hardware are warnings: it may never meet any."""
-    from launcher.cli.table.output import shown
+    from launcher.cli.table.output import note, shown
     from launcher.rank_table import Profile, parse_rank_table
+    from launcher.rank_table.convert import unread_note
 
     if devices is not None:
         raise UsageError(f"--devices {devices}: a table lists its devices itself", hint="leave it out")
@@ -123,4 +124,9 @@ def _of_table(data: bytes, file: str, origin: str | None, devices: int | None) -
     if origin is not None and (report.format is None or report.format.value != origin):
         looks = "no format that is known" if report.format is None else report.format.value
         raise UsageError(f"{file} was given as {origin}, and is {looks}", hint="leave --from out")
-    return shown(report)
+    cluster = shown(report)
+    if cluster is not None and (unread := unread_note([report])):
+        note(unread)
+    if cluster is None and b"{" not in data:
+        note("if it lists hosts, say so with --from hostfile, rankfile or nodelist")
+    return cluster

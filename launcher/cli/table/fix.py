@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.cli.profile_options import chip_option, consumer_option
-from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
 
 if TYPE_CHECKING:
+    from launcher.rank_table import TableReport
     from launcher.rank_table.fix import Fixed, Repair
+    from launcher.rank_table.profile import Profile
 
 EPILOG = """\b
 Examples:
@@ -44,6 +46,9 @@ def fix(file: str, *, write: bool, sort: bool, as_json: bool, chip: str, consume
     Shows the difference, and writes it only with --write. Repaired are commas too many or missing, comments (they are
     lost), quotes, UTF-16, numbers that need quotes or none, counts, and the order of entries. Ranks, ids and
     addresses keep what they say, and so does the layout of the text. FILE may be - for stdin.
+
+    HCCL compares a checksum of the copies on all servers. Where repairs of a table that was valid change it, that is
+    said: repair all copies alike.
     """
     from launcher.cli.reports import read_named
     from launcher.rank_table.fix import fix_table
@@ -52,16 +57,17 @@ def fix(file: str, *, write: bool, sort: bool, as_json: bool, chip: str, consume
     if write and as_json and file == STDIN:
         raise UsageError("--write and --json both want stdout", hint="leave one of them out")
     file = str(_readable(file, write=write))
-    fixed = fix_table(read_named(file), Path(file), Profile(chip, consumer), sort=sort)
+    profile = Profile(chip, consumer)
+    fixed = fix_table(read_named(file), Path(file), profile, sort=sort)
     written = write and fixed.changed and file != STDIN
     if written:
         _overwrite(file, fixed)
-    for line in _said(fixed, file, written=written):
+    for line in (*_said(fixed, file, written=written), *_about_checksum(fixed, file, profile)):
         print(line, file=sys.stderr)
     if as_json:
         _show(json.dumps(_to_json(fixed, file, written=written), indent=INDENT) + "\n")
     elif write and file == STDIN:
-        sys.stdout.buffer.write(fixed.data)
+        _pass_on(fixed.data)
     else:
         _show(_diff(fixed, file))
     return EXIT_OK if fixed.report.valid else EXIT_FAILURE
@@ -89,6 +95,16 @@ def _show(text: str) -> None:
     write_out(text)
 
 
+def _pass_on(data: bytes) -> None:
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UnreadableError(f"stdout cannot be written: {error.strerror}") from None
+
+
 def _diff(fixed: Fixed, file: str) -> str:
     """On a terminal nothing of the table's text may move the cursor."""
     from launcher.rank_table.faults import printable
@@ -108,6 +124,28 @@ def _said(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
     if fixed.report.problems:
         yield fixed.report.render()
     yield f"{name}: {_summary(fixed, file, written=written)}"
+
+
+def _about_checksum(fixed: Fixed, file: str, profile: Profile) -> Iterator[str]:
+    """A table that was in use: one repaired copy among others that are not would stop HCCL."""
+    from launcher.rank_table import parse_rank_table
+    from launcher.rank_table.faults import printable
+
+    if not fixed.changed:
+        return
+    before = parse_rank_table(fixed.original, Path(file), profile)
+    if before.valid and _checksum_changes(before, fixed.report):
+        yield f"{printable(file)}: HCCL's checksum of this table changes: repair the copies on all servers alike"
+
+
+def _checksum_changes(before: TableReport, after: TableReport) -> bool:
+    """True also where a table is nested too deeply to be compared."""
+    from launcher.rank_table.difference import compare
+
+    try:
+        return not compare(before, after).would_match
+    except RecursionError:
+        return True
 
 
 def _listed(repairs: tuple[Repair, ...], name: str) -> Iterator[str]:

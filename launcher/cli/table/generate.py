@@ -70,7 +70,7 @@ def generate(*, sort: bool, output: Path | None, force: bool, **options: Any) ->
     for one in (*gathered.notes, *generated.notes):
         (warn if one.is_warning else note)(one.text)
     _check(text, output)
-    hand_over(text, generated.cluster, "v1.0", output)
+    hand_over(text, generated.cluster, "v1.0", output, force=force)
 
 
 def _check(text: str, output: Path | None) -> None:

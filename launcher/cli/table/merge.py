@@ -34,6 +34,7 @@ def merge(*, files: tuple[str, ...], output: Path | None, force: bool, chip: str
     from launcher.cli.reports import read_table
     from launcher.cli.table.output import check_output, deliver, note, shown
     from launcher.rank_table import Profile
+    from launcher.rank_table.convert import unread_note
     from launcher.rank_table.merge import merge_tables
 
     check_output(output, force=force)
@@ -43,8 +44,9 @@ def merge(*, files: tuple[str, ...], output: Path | None, force: bool, chip: str
     if any(cluster is None for cluster in clusters):
         return EXIT_FAILURE
     merged = merge_tables(reports, profile)
-    for text in merged.notes:
+    unread = unread_note(reports)
+    for text in (*merged.notes, *([unread] if unread else [])):
         note(text)
     format_name = str(reports[0].format.value) if reports[0].format else "v1.0"
-    deliver(merged.text, merged.cluster, format_name, output, chip)
+    deliver(merged.text, merged.cluster, format_name, output, chip, force=force)
     return EXIT_OK

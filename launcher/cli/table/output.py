@@ -66,7 +66,9 @@ def check_output(output: Path | None, *, force: bool) -> None:
         raise UsageError(f"{name} exists already", hint="--force replaces it")
 
 
-def deliver(text: str, cluster: Cluster, format_name: str, output: Path | None, chip: str = "auto") -> None:
+def deliver(
+    text: str, cluster: Cluster, format_name: str, output: Path | None, chip: str = "auto", *, force: bool = True
+) -> None:
     """Hand the result over, and say what HCCL would to it, if it is a table for hardware that HCCL is for.
 
     Raises:
@@ -77,13 +79,14 @@ def deliver(text: str, cluster: Cluster, format_name: str, output: Path | None, 
 
     if TARGETS[format_name].is_table and CHIPS[chip].is_ascend:
         _say_what_hccl_would(text, output or Path("-"), chip)
-    hand_over(text, cluster, format_name, output)
+    hand_over(text, cluster, format_name, output, force=force)
 
 
-def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None) -> None:
+def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None, *, force: bool = True) -> None:
     """To stdout, or aside and renamed to `output`, which is then announced. Blocks until all is written.
 
     Raises:
+        UsageError: `output` has come to exist since it was looked at, and `force` is false.
         UnreadableError: `output` cannot be written.
         OSError: stdout takes nothing.
     """
@@ -96,12 +99,12 @@ def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None
             sys.stdout.reconfigure(encoding="utf-8")  # as in a file, whatever the terminal's is
         write_out(text)
         return
-    _replace(output, text)
+    _put(output, text, force=force)
     size = f"{counted(len(cluster.servers), 'server')}, {counted(cluster.device_count, 'device')}"
     click.echo(f"wrote {printable(str(output))}: {format_name}, {size}", err=True)
 
 
-def _replace(output: Path, text: str) -> None:
+def _put(output: Path, text: str, *, force: bool) -> None:
     """A symbolic link stays one, and what it leads to is written. The file aside is nobody's business."""
     from launcher.core.atomic import write_text
     from launcher.rank_table.faults import printable
@@ -110,7 +113,9 @@ def _replace(output: Path, text: str) -> None:
         target = Path(os.path.realpath(output))
         if target.is_symlink():
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))  # noqa: TRY301 - told as all others
-        write_text(target, text, mode=MODE)
+        write_text(target, text, mode=MODE, replace=force)
+    except FileExistsError:
+        raise UsageError(f"{printable(str(output))} exists already", hint="--force replaces it") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         message = f"{printable(str(output))} cannot be written: {reason}"

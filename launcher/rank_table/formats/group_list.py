@@ -5,15 +5,17 @@ Both list groups of instances with their devices. An instance names its server, 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from launcher.core.records import Cluster, Device, Server
+from launcher.core.records import Cluster, Device, Options, Server
 from launcher.rank_table.chips import CHIPS, Chip
 from launcher.rank_table.formats import Format
 from launcher.rank_table.groups import GroupRow, GroupTable, InstanceRow
+from launcher.rank_table.keys import LAB_TABLE_OPTIONS, usual_board
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.rows import DeviceRow, ServerRow, Table, read_decimal, text_at
@@ -21,6 +23,8 @@ from launcher.rank_table.shape import Fields, Shape, Shapes
 
 _DEVICES = '[{"device_id": "0", "device_ip": "..."}]'
 _NO_ADDRESS = '"...", the address of its network card, or "" where it has none'
+
+_compact = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 # What `chip_info` says, in the names of chips.CHIPS. HCCL asks the driver instead.
 CHIP_INFOS = {"910": "910", "910B": "a2", "910_93": "a3", "310P3": "300i"}
@@ -108,7 +112,8 @@ def read_cloud(document: Fields, shapes: Shapes, profile: Profile) -> Table:
 
 def lab_cluster(table: Table) -> Cluster:
     """The records. Only for a table without errors, where every number is known."""
-    return Cluster(tuple(map(_server, table.servers)))
+    devices = max(len(server.devices) for server in table.servers)
+    return Cluster(tuple(map(_server, table.servers)), options=_lab_options(table.fields, devices))
 
 
 def cloud_cluster(table: Table) -> Cluster:
@@ -122,6 +127,13 @@ def cloud_cluster(table: Table) -> Cluster:
         for device in sorted(server.devices, key=lambda device: device.device_id or 0):
             ranks[device.pointer] = len(ranks)
     return Cluster(tuple(_server(_ranked(server, ranks)) for server in table.servers))
+
+
+def _lab_options(document: Fields, devices: int) -> Options:
+    """Of the board and its network cards what is not usual: text as it is, anything else as JSON text."""
+    values = {key: document[key] for key in LAB_TABLE_OPTIONS if document.get(key) is not None}
+    texts = {key: value if isinstance(value, str) else _compact(value) for key, value in values.items()}
+    return tuple(sorted(texts.items() - usual_board(devices).items()))
 
 
 def _ranked(server: ServerRow, ranks: Mapping[Pointer, int]) -> ServerRow:

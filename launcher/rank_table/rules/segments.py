@@ -51,8 +51,7 @@ def _looks_like_910(table: Table) -> bool:
 
 
 def _is_full(server: ServerRow) -> bool:
-    ids = {device.device_id for device in server.devices}
-    return len(server.devices) == len(FULL_SERVER) and ids == FULL_SERVER
+    return len(server.devices) == len(FULL_SERVER) and {device.device_id for device in server.devices} == FULL_SERVER
 
 
 def _positions(table: Table) -> dict[int, list[int]]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from launcher.core.records import Cluster, Device, Server
+from launcher.rank_table.keys import LAB_NETWORK_CARDS, LAB_TABLE_OPTIONS, usual_board
 from launcher.rank_table.writers.text import block, dump, listing, member, one_line
 
 
 def write_lab(cluster: Cluster) -> str:
-    """One instance per device. The board is the generic one: HCCL does not check it when it reads the table."""
-    interfaces = [f"eth{index}" for index in range(max(len(server.devices) for server in cluster.servers))]
+    """One instance per device. HCCL does not check the board: it is the generic one where the cluster names none."""
+    board = _board(cluster)
     members = [
         member("deploy_mode", "lab"),
-        member("board_id", "0x0000"),
-        member("chip_info", "910"),
-        member("para_plane_nic_location", "device"),
-        member("para_plane_nic_name", interfaces),
-        member("para_plane_nic_num", str(len(interfaces))),
+        *(member(key, board[key]) for key in LAB_TABLE_OPTIONS),
         member("group_count", "1"),
         f'"group_list": {listing([_lab_group(cluster)], 2)}',
         member("status", "completed"),
@@ -37,6 +38,21 @@ def write_cloud(cluster: Cluster) -> str:
         f'"group_list": {listing([block(group, 4)], 2)}',
     ]
     return f"{block(members, 0)}\n"
+
+
+def _board(cluster: Cluster) -> Mapping[str, Any]:
+    """What the cluster says about its board and network cards, and what is usual for the rest."""
+    board = {**usual_board(max(len(server.devices) for server in cluster.servers)), **dict(cluster.options)}
+    return {**board, LAB_NETWORK_CARDS: _cards(board[LAB_NETWORK_CARDS])}
+
+
+def _cards(text: str) -> Any:
+    """The list that `text` holds as JSON, or `text` itself where a table wrote something else."""
+    try:
+        cards = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return cards if isinstance(cards, list) else text
 
 
 def _lab_group(cluster: Cluster) -> str:
