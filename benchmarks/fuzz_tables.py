@@ -190,6 +190,7 @@ def read_all(count: int, seed: int) -> dict[str, Any]:
     valid, slowest_s, greediest = 0, 0.0, 0.0
     for values in SEEDS:  # imports are not what is measured
         assert parse_rank_table(json.dumps(values).encode(), PATH).valid
+    assert not parse_rank_table(b"node1 slots=2", PATH).valid
     for number, data in enumerate(documents(count, seed)):
         profile = Profile(rng.choice(chips), rng.choice(consumers))
         signal.alarm(LONGEST_S)
