@@ -15,12 +15,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from launcher.cli.progress import Progress
+from launcher.cli import verdict_text
 from launcher.cli.summary import describe, ranks
-from launcher.core.events import Cause, Leftovers, Stamped, Stopping, Trouble
+from launcher.core.events import (
+    AttemptStarted,
+    Cause,
+    Event,
+    Hung,
+    Leftovers,
+    Slow,
+    Stamped,
+    Stopping,
+    Trouble,
+)
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.logs.follow import Follower
+from launcher.runs.progress import Progress
 
 # Where the status cannot be redrawn in place, it is repeated at most this often.
 STATUS_EVERY_S = 1.0
@@ -55,12 +66,35 @@ class Console:
                 self.say("the supervising process is gone; ending everything that it left behind")
             case Stopping():
                 self._stopping_since_s = time.monotonic()
+                if stamped.event.restarts:
+                    self._say_restarting()
             case Leftovers(count=count):
                 self.say(f"every rank ended well; ending {count} processes that they left, {self._killed_when()}")
             case Trouble(message=message):
                 self.say(f"warning: {message}")
             case _:
+                self._say_what_happened(stamped.event)
+
+    def _say_what_happened(self, event: Event) -> None:
+        match event:
+            case Slow():
+                self.say(
+                    f"warning: rank {event.global_rank} is slow: {event.busy_s:.3g} s of work in each of the last "
+                    f"{event.steps} steps, the median rank {event.median_s:.3g} s"
+                )
+            case Hung():
+                who = verdict_text.rank_list(event.global_ranks)
+                self.say(f"{who}: no progress for {event.seconds:.0f} s; looking where the ranks are")
+            case AttemptStarted() if event.number:
+                total = self._spec.supervision.max_restarts
+                self.say(f"restart {event.number} of {total}")
+            case _:
                 pass
+
+    def _say_restarting(self) -> None:
+        if self.progress.verdict is not None:
+            for line in verdict_text.render(self.progress.verdict, traceback=False):
+                self.say(line)
 
     def interrupted(self, number: int, *, at_once: bool) -> None:
         self._interrupted = True
@@ -69,7 +103,7 @@ class Console:
         else:
             again = "; Ctrl-C again kills them at once" if number == signal.SIGINT else ""
             name = signal.Signals(number).name
-            self.say(f"{name}: ending all ranks within {self._spec.grace_s:g} s{again}")
+            self.say(f"{name}: ending all ranks within {self._spec.supervision.grace_s:g} s{again}")
 
     def tick(self) -> bool:
         more = self._show(time.monotonic() + AT_ONCE_S)
@@ -106,6 +140,8 @@ class Console:
         )
 
     def _why_ending(self) -> str:
+        if self.progress.verdict is not None:
+            return f"{verdict_text.headline(self.progress.verdict)}; "
         failed = self.progress.first_failure
         return "" if failed is None else f"rank {failed.global_rank} failed ({describe(failed)}); "
 
@@ -116,7 +152,7 @@ class Console:
         return f"{self._why_ending()}ending processes that ranks left, {self._killed_when()}"
 
     def _killed_when(self) -> str:
-        return f"killed if they take more than {self._spec.grace_s:g} s"
+        return f"killed if they take more than {self._spec.supervision.grace_s:g} s"
 
     def _show_rest(self) -> None:
         if self._stdout.forgotten:

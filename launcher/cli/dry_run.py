@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from launcher.cli.reports import rank_ranges
 from launcher.core.env import masked, masked_argv
 from launcher.core.records import RankSpec, RunSpec
 from launcher.mesh.coordinates import coordinate_of
@@ -23,8 +24,13 @@ def _comment(rank: RankSpec, spec: RunSpec) -> str:
     hidden += ["the command"] if masked_argv(rank.argv) != rank.argv else []
     return (
         f"# rank {rank.global_rank}: server {_on_one_line(rank.server_id)}, device {rank.device_id}, "
-        f"pp={place.pp} dp={place.dp} mp={place.mp}" + (f", masked here: {', '.join(hidden)}" if hidden else "")
+        f"pp={place.pp} dp={place.dp} mp={place.mp}{_cpus(rank)}"
+        + (f", masked here: {', '.join(hidden)}" if hidden else "")
     )
+
+
+def _cpus(rank: RankSpec) -> str:
+    return "" if rank.cpus is None else f", cpus {rank_ranges(list(rank.cpus))}"
 
 
 def _command_line(rank: RankSpec, spec: RunSpec) -> str:

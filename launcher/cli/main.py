@@ -29,6 +29,13 @@ from launcher.core.errors import (
 # name: (module:attribute, the command's own short help). `tlaunch --help` reads this and imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("launcher.cli.run:run", "Start one process per device and watch over them."),
+    "ps": ("launcher.cli.ps:ps", "List the runs that go on, newest first."),
+    "status": ("launcher.cli.status:status", "Show how a run stands, rank by rank."),
+    "top": ("launcher.cli.top:top", "Watch every rank's progress, CPU and memory until the run ends."),
+    "why": ("launcher.cli.why:why", "Tell which rank failed first, of what, and who only followed."),
+    "stacks": ("launcher.cli.stacks:stacks", "Show where every rank of a run is at this moment."),
+    "stop": ("launcher.cli.stop:stop", "End a run, and wait until nothing of it is left."),
+    "explain": ("launcher.cli.explain:explain", "Show where each variable of a rank's environment comes from."),
     "validate": ("launcher.cli.validate:validate", "Check rank tables as HCCL does, and say why at the line."),
     "table": ("launcher.cli.table:table", "Show, compare, make and repair rank tables."),
     "data": ("launcher.cli.data:data", "Make the sentence pairs that the bundled trainer reads."),
@@ -43,10 +50,11 @@ Exit codes:
   1        something failed that nothing below names; tables that are invalid or differ
   2        wrong usage, or a file or directory that is missing, unreadable or unwritable
   3        a rank table or a layout that was understood and refused
+  124      a rank hung (--hang-timeout)
   126/127  a rank's program could not be started / was not found
   129      hung up (SIGHUP)
   130/143  interrupted (Ctrl-C) / terminated (SIGTERM)
-  else     the first failing rank's own code, or 128 + the signal that ended it
+  else     the code of the rank that failed first, or 128 + the signal that ended it
 """
 
 

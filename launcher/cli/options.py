@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,18 +11,23 @@ from pathlib import Path
 from launcher.core import env
 from launcher.core.errors import UsageError
 from launcher.core.records import DEFAULT_GRACE_S
+from launcher.engines.placement import Bind
 
+FORWARDABLE = ("USR1", "USR2", "HUP", "WINCH", "URG")
 # What tells a rank who it is comes from the table and the layout alone.
 _DECIDED_BY_TLAUNCH = {
     **dict.fromkeys(
         (
             env.DEVICE_ID, env.RANK_ID, env.RANK_SIZE, env.RANK_TABLE_FILE, env.RANK, env.LOCAL_RANK, env.WORLD_SIZE,
             env.LOCAL_WORLD_SIZE, env.GROUP_RANK, env.GROUP_WORLD_SIZE, env.MASTER_ADDR, env.TLAUNCH_RUN_ID,
+            env.TLAUNCH_ATTEMPT, env.TORCHELASTIC_RESTART_COUNT, env.TLAUNCH_HEARTBEAT_FILE,
         ),
         "it follows from the rank table and the layout",
     ),
     env.MASTER_PORT: "use --master-port",
     env.TLAUNCH_RUN_DIR: "use --runs-dir and --name",
+    env.TLAUNCH_MAX_RESTARTS: "use --max-restarts",
+    env.TORCHELASTIC_MAX_RESTARTS: "use --max-restarts",
     env.TLAUNCH_DP: "use --dp",
     env.TLAUNCH_MP: "use --mp",
     env.TLAUNCH_PP: "use --pp",
@@ -48,6 +54,13 @@ class RunOptions:
     name: str | None
     env: tuple[str, ...]
     grace: float
+    max_restarts: int
+    hang_timeout: float | None
+    preload: str | None  # None: found in the program
+    no_preload: bool
+    forward_signals: str
+    bind: Bind
+    detach: bool
     master_port: int | None
     dry_run: bool
     json: bool
@@ -64,8 +77,13 @@ def check_options(options: RunOptions) -> None:
         raise UsageError("--rank-table and --devices both say which devices there are", hint="give one of them")
     if options.json and not options.dry_run:
         raise UsageError("--json shows what --dry-run found", hint="add --dry-run")
-    if math.isnan(options.grace):
-        raise UsageError("--grace nan is no number of seconds", hint=f"for instance --grace {DEFAULT_GRACE_S:g}")
+    for name, seconds in (("--grace", options.grace), ("--hang-timeout", options.hang_timeout)):
+        if seconds is not None and math.isnan(seconds):
+            raise UsageError(f"{name} nan is no number of seconds", hint=f"for instance {name} {DEFAULT_GRACE_S:g}")
+    if options.preload is not None and options.no_preload:
+        raise UsageError("--preload and --no-preload contradict each other", hint="give one of them")
+    if options.detach and options.dry_run:
+        raise UsageError("--detach starts a run, --dry-run does not", hint="give one of them")
     if options.command:
         _check_command_options(options)
     if options.name is not None and not _is_file_name(options.name):
@@ -92,6 +110,37 @@ def user_environment(pairs: tuple[str, ...]) -> Mapping[str, str]:
             raise UsageError(f"--env {name}: tlaunch decides this variable", hint=_DECIDED_BY_TLAUNCH[name])
         variables[name] = value
     return variables
+
+
+def signal_numbers(names: str) -> tuple[int, ...]:
+    """The signals of --forward-signals: "USR1,SIGHUP"; nothing for "" or "none".
+
+    Raises:
+        UsageError: no signal of that name, or one that cannot be handed on.
+    """
+    wanted = [name.strip().upper().removeprefix("SIG") for name in names.split(",")]
+    if wanted in ([""], ["NONE"]):
+        return ()
+    refused = [name for name in wanted if name not in FORWARDABLE]
+    if refused:
+        raise UsageError(
+            f"--forward-signals: {refused[0] or 'an empty name'} cannot be forwarded",
+            hint=f"these can: {', '.join(FORWARDABLE)}, or none",
+        )
+    return tuple(int(signal.Signals[f"SIG{name}"]) for name in dict.fromkeys(wanted))
+
+
+def preloaded_modules(names: str) -> tuple[str, ...]:
+    """The modules of --preload: "torch,numpy.random".
+
+    Raises:
+        UsageError: one of them is no module's name.
+    """
+    modules = tuple(name.strip() for name in names.split(",") if name.strip())
+    for module in modules:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise UsageError(f"--preload: {module!r} is no module's name", hint="for instance --preload torch,numpy")
+    return modules
 
 
 def _check_command_options(options: RunOptions) -> None:

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.cli.options import RunOptions, check_options, user_environment
-from launcher.core.errors import RefusedLayoutError, RefusedTableError, UnreadableError
-from launcher.core.records import Cluster, Layout
+from launcher.cli.options import RunOptions, check_options, preloaded_modules, signal_numbers, user_environment
+from launcher.core.errors import RefusedLayoutError, RefusedTableError, UnreadableError, UsageError
+from launcher.core.records import Cluster, Layout, Supervision
 from launcher.engines.assemble import REDUCED_TABLE, Request, used_cluster
+from launcher.engines.placement import read_machine
 from launcher.mesh.coordinates import Coordinate, rank_at
 from launcher.mesh.layouts import resolve_layout
 
@@ -68,11 +69,18 @@ def prepare(options: RunOptions, inherited: Mapping[str, str]) -> Prepared:
         argv=program.argv,
         cwd=_working_directory(),
         runs_dir=options.runs_dir.absolute(),
-        grace_s=options.grace,
+        supervision=Supervision(
+            grace_s=options.grace,
+            max_restarts=options.max_restarts,
+            hang_timeout_s=options.hang_timeout,
+            forward_signals=signal_numbers(options.forward_signals),
+            preload=_preload(options, program.argv, {**inherited, **variables}),
+        ),
         console_ranks=program.console_ranks,
         user_env=variables,
         inherited_env=inherited,
-        usable_cores=_usable_cores(),
+        machine=read_machine(),
+        bind=options.bind,
     )
     idle = _idle_note(cluster, layout.world_size)
     return Prepared(request, options.name or program.name, (*notes, *idle), _files(cluster, used, table_format))
@@ -124,6 +132,26 @@ def _trainer(options: RunOptions, layout: Layout) -> _Program:
     first_of_last_stage = rank_at(Coordinate(pp=layout.pp - 1, dp=0, mp=0), layout)
     console_ranks = tuple(dict.fromkeys((0, first_of_last_stage)))  # the loss is known on the last stage only
     return _Program(tuple(arguments), layout, console_ranks, TRAINER_RUN_NAME)
+
+
+def _preload(options: RunOptions, argv: tuple[str, ...], environment: Mapping[str, str]) -> tuple[str, ...] | None:
+    """What is imported once for all ranks; None where each starts by itself."""
+    if options.no_preload:
+        return None
+    from launcher.program.command import parse_python  # see above
+    from launcher.program.imports import modules_to_preload
+
+    program = parse_python(argv, environment.get("PATH"), _working_directory())
+    if program is None:
+        if options.preload is not None:
+            raise UsageError(
+                f"--preload: {argv[0]} is not started as a Python program whose ranks could be forked",
+                hint="start it as `python script.py` or `python -m module`, or leave --preload out",
+            )
+        return None
+    if options.preload is not None:
+        return preloaded_modules(options.preload)
+    return modules_to_preload(program, _working_directory(), environment)
 
 
 def _check_installed() -> None:
@@ -191,7 +219,3 @@ def _idle_note(cluster: Cluster, world_size: int) -> tuple[str, ...]:
     last = cluster.device_count - 1
     which = f"rank {last}" if idle == 1 else f"ranks {world_size} to {last}"
     return (f"{idle} of {cluster.device_count} devices stay idle: {which}",)
-
-
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -12,12 +12,14 @@ import click
 from launcher.cli.profile_options import CHIP_NAMES
 from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.records import DEFAULT_GRACE_S
+from launcher.engines.placement import BINDS
 
 EPILOG = """\b
 Examples:
   tlaunch run --rank-table rank_tables/rank_table_8pcs.json --dp 2 --mp 2 --pp 2
   tlaunch run --devices 4 -- python train.py --epochs 3
   tlaunch run --devices 8 --mp 2 --dry-run
+  tlaunch run --devices 8 --max-restarts 3 --hang-timeout 600 --detach -- python train.py
 
 \b
 What a rank gets: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT as torch's
@@ -25,15 +27,17 @@ env:// reads them; RANK_ID, RANK_SIZE, DEVICE_ID, RANK_TABLE_FILE as MindSpore d
 _PP, _MICRO_BATCHES. Its output goes to <runs-dir>/<time>-<name>/device<rank>/train.log.
 
 \b
-The first rank that fails ends the run: all others get SIGTERM, and SIGKILL after --grace seconds. Ctrl-C ends the run
-in the same way, a second Ctrl-C kills at once. Exit codes: 0 when all ranks ended well; the first failing rank's own
-code, or 128 + its signal; 2 wrong usage or unreadable files; 3 a refused table or layout; 126 a rank could not be
-started, 127 its program was not found; 129, 130, 143 stopped by SIGHUP, Ctrl-C, SIGTERM.
+The first rank that fails ends the run: where every rank was is noted first, then all get SIGTERM, and SIGKILL after
+--grace seconds. Ctrl-C ends the run in the same way, a second Ctrl-C kills at once; Ctrl-Z stops the ranks until `fg`.
+Exit codes: 0 when all ranks ended well; the code of the rank that failed first, or 128 + its signal; 2 wrong usage or
+unreadable files; 3 a refused table or layout; 124 hung (--hang-timeout); 126 a rank could not be started, 127 its
+program was not found; 129, 130, 131, 143 stopped by SIGHUP, Ctrl-C, SIGQUIT, SIGTERM.
 """
 
 LONGEST_GRACE_S = 7 * 24 * 3600
 MOST_DEVICES = 65536  # of --devices: a slip of the finger must not eat the machine
 MOST_WAYS = 10**6  # of one axis
+MOST_RESTARTS = 10**6
 FILE = click.Path(path_type=Path)
 
 
@@ -68,7 +72,28 @@ FILE = click.Path(path_type=Path)
     "--grace", type=click.FloatRange(min=0, max=LONGEST_GRACE_S), default=DEFAULT_GRACE_S, metavar="SECONDS",
     help=f"Between SIGTERM and SIGKILL.  [default: {DEFAULT_GRACE_S:g}]",
 )  # fmt: skip
+@click.option(
+    "--max-restarts", type=click.IntRange(0, MOST_RESTARTS), default=0, metavar="N",
+    help="Start all ranks again after a failure, up to N times.  [default: 0]",
+)  # fmt: skip
+@click.option(
+    "--hang-timeout", type=click.FloatRange(min=0.1, max=LONGEST_GRACE_S), metavar="SECONDS",
+    help="A rank without progress for so long hangs: stacks, then a restart or exit code 124.",
+)  # fmt: skip
+@click.option(
+    "--preload", metavar="MODULE,...", help="Import these once, and fork ranks from there.  [default: found in COMMAND]"
+)
+@click.option("--no-preload", is_flag=True, help="Every rank starts a Python of its own.")
+@click.option(
+    "--forward-signals", metavar="NAME,...", default="USR1,USR2",
+    help="Handed to every rank instead of ending the run.  [default: USR1,USR2]",
+)  # fmt: skip
+@click.option(
+    "--bind", type=click.Choice(BINDS), default="auto", metavar="HOW",
+    help=f"Which cores a rank may use: {', '.join(BINDS)}.  [default: auto]",
+)  # fmt: skip
 @click.option("--master-port", type=click.IntRange(1, 65535), metavar="N", help="The rendezvous port.  [default: free]")
+@click.option("--detach", is_flag=True, help="Go on in the background; print the run's name.")
 @click.option("--dry-run", is_flag=True, help="Print each rank's command and environment; start nothing.")
 @click.option("--json", is_flag=True, help="With --dry-run: everything as JSON.")
 @click.argument("command", nargs=-1, metavar="[-- COMMAND [ARG]...]")
@@ -89,4 +114,4 @@ def run(context: click.Context, /, **options: Any) -> None:
     if chosen.dry_run:
         show(prepared, wanted_name, chosen)
     else:
-        context.exit(carry_out(prepared, wanted_name, chosen.master_port))
+        context.exit(carry_out(prepared, wanted_name, chosen))

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 from launcher.cli import dry_run, summary
-from launcher.cli.console import Console, write_out
+from launcher.cli.console import Console, as_people_call_it, write_out
+from launcher.cli.detach import Announcing, detach
 from launcher.cli.options import RunOptions
 from launcher.cli.prepare import Prepared
 from launcher.core.records import RunSpec
+from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble, used_cluster
 from launcher.engines.attend import Head
+from launcher.engines.inherited import conflicts, notes
 from launcher.engines.local import signals_held_back, start_agent
-from launcher.engines.port import HeldPort, check_port, hold_port
 from launcher.runs.create import create_run, free_name
 from launcher.runs.record import spec_to_json
+from launcher.supervise.port import HeldPort, check_port, hold_port
 
 SEVERAL_SERVERS_PORT = 29500  # which port is free on another server cannot be seen from here; torchrun's default
 
@@ -27,25 +31,32 @@ def show(prepared: Prepared, wanted_name: str, options: RunOptions) -> None:
     if options.json:
         write_out(spec_to_json(spec))
         return
-    _say_notes(prepared)
+    _say_notes(prepared, spec)
     if options.master_port is None:
         print(f"# MASTER_PORT {port} is an example: a free port is chosen when the run starts", file=sys.stderr)
     write_out("".join(f"{line}\n" for line in dry_run.render(spec)))
 
 
-def carry_out(prepared: Prepared, wanted_name: str, master_port: int | None) -> int:
+def carry_out(prepared: Prepared, wanted_name: str, options: RunOptions) -> int:
     """Make the run directory, start everything, attend until nothing is left; the run's exit code.
+
+    With --detach this returns as soon as the run has begun; a child goes on.
 
     Raises:
         UsageError: the port is taken.
         UnreadableError: no run directory can be made.
     """
-    _say_notes(prepared)
     with signals_held_back():
-        port = hold_port() if master_port is None else check_port(master_port)
+        port = hold_port() if options.master_port is None else check_port(options.master_port)
         spec = _create(prepared, wanted_name, port)
+        _say_notes(prepared, spec)
+        detached = detach(RunDir(spec.run_dir).console_log) if options.detach else None
+        if detached is not None and detached.is_parent:
+            port.close()
+            return detached.wait_started(spec.name, as_people_call_it(spec.run_dir))
         console = Console(spec)
-        head = Head(spec, start_agent(spec, port.holder), console)
+        observer = console if detached is None else Announcing(console, detached)
+        head = Head(spec, start_agent(spec, port), observer)
     exit_code = head.attend()
     console.finish(lambda: summary.render(console.progress, spec, console.shown_dir))
     return exit_code
@@ -67,6 +78,9 @@ def _likely_port(prepared: Prepared) -> int:
     return held.number
 
 
-def _say_notes(prepared: Prepared) -> None:
-    for note in prepared.notes:
-        print(note, file=sys.stderr)
+def _say_notes(prepared: Prepared, spec: RunSpec) -> None:
+    """What a person should know before ranks start: idle devices, and what other launchers left in the environment."""
+    inherited = notes(conflicts(prepared.request.inherited_env, spec.ranks[0].env))
+    with suppress(OSError):  # nobody reads stderr
+        for note in (*prepared.notes, *inherited):
+            print(note, file=sys.stderr)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.cli.progress import Progress
-from launcher.core.events import Cause, RankExit
+from launcher.cli import verdict_text
+from launcher.core.events import Cause
 from launcher.core.records import RunSpec
+from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
+from launcher.core.verdict import Verdict
 from launcher.logs.tail import last_lines
+from launcher.runs.progress import Progress
 
 LAST_LINES = 10
 
@@ -20,13 +22,14 @@ def render(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
     """The lines for stderr. `shown_dir` is the run directory as a person would call it."""
     if not progress.ended:  # the console failed, and was let go
         yield f"error: the run was not watched to its end; how it ended is in {RunDir(shown_dir).report}"
-    elif progress.first_failure is not None and progress.cause is Cause.FAILED:
-        yield from _failure(progress.first_failure, progress, spec, shown_dir)
+    elif progress.cause in {Cause.FAILED, Cause.HUNG}:
+        yield from _failure(progress, spec, shown_dir)
     elif progress.cause is Cause.STOPPED:
         yield f"stopped after {progress.seconds:.2f} s: {_how_ended(progress, without=None)}; logs in {shown_dir}"
     elif progress.cause is Cause.AGENT_LOST:
+        pid = progress.agent.pid if progress.agent else "unknown"
         yield (
-            f"error: the process that supervised the ranks (pid {progress.agent_pid}) was killed; "
+            f"error: the process that supervised the ranks (pid {pid}) was killed; "
             "everything that it left behind was ended"
         )
     else:
@@ -36,29 +39,54 @@ def render(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
 
 def describe(ended: RankExit) -> str:
     """In words: "exit code 7", "SIGKILL (signal 9)", or why there was no program to run."""
-    if ended.reason is not None:
-        return ended.reason
-    if ended.status >= 0:
-        return f"exit code {ended.status}"
-    return f"{_signal_name(-ended.status)} (signal {-ended.status})"
+    return verdict_text.describe_status(ended.status) if ended.reason is None else ended.reason
 
 
 def ranks(count: int) -> str:
     return "1 rank" if count == 1 else f"{count} ranks"
 
 
-def _failure(failed: RankExit, progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
-    rank = spec.ranks[failed.global_rank]
-    log = RunDir(spec.run_dir).train_log(failed.global_rank)
-    when = "" if failed.started_ns is None else f", {(failed.ended_ns - failed.started_ns) / 1e9:.2f} s after its start"
-    yield f"error: rank {failed.global_rank} failed: {describe(failed)}{when}"
-    process = "no process" if failed.pid is None else f"process {failed.pid}"
-    yield f"  server {rank.server_id}, device {rank.device_id}, {process}"
-    what, lines = _last_words(log)
-    yield f"  log: {RunDir(shown_dir).train_log(failed.global_rank)}, {what}"
-    yield from (f"  | {line}" for line in lines)
+def _failure(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
+    """The verdict, and what its culprit wrote last where that says more than the verdict."""
+    verdict = progress.verdict
+    if verdict is None:
+        yield "error: a rank failed, and nothing is known about it"
+        return
+    lines = iter(verdict_text.render(verdict, lambda global_rank: _place(global_rank, progress, spec), traceback=True))
+    yield f"error: {next(lines)}"
+    yield from lines
+    if verdict.culprit is not None:
+        yield from _log_of(verdict, verdict.culprit, spec, shown_dir)
     if progress.rank_count > 1:
-        yield f"  the others: {_how_ended(progress, without=failed)}"
+        without = None if verdict.culprit is None else progress.exits.get(verdict.culprit)
+        yield f"  the others: {_how_ended(progress, without=without)}"
+    if progress.attempt or progress.not_restarting:
+        yield f"  {_restarts(progress)}"
+
+
+def _place(global_rank: int, progress: Progress, spec: RunSpec) -> str:
+    rank = spec.ranks[global_rank]
+    start = progress.starts.get(global_rank)
+    process = "no process" if start is None else f"process {start.pid}"
+    ended = progress.exits.get(global_rank)
+    after = f", {(ended.ended_ns - ended.started_ns) / 1e9:.2f} s after its start" if ended and ended.started_ns else ""
+    return f"server {rank.server_id}, device {rank.device_id}, {process}{after}"
+
+
+def _log_of(verdict: Verdict, culprit: int, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
+    """Its last lines, unless a traceback has been shown already."""
+    path = RunDir(shown_dir).train_log(culprit)
+    if any(failure.traceback for failure in verdict.failures if failure.global_rank == culprit):
+        yield f"  log: {path}"
+        return
+    what, lines = _last_words(RunDir(spec.run_dir).train_log(culprit))
+    yield f"  log: {path}, {what}"
+    yield from (f"  | {line}" for line in lines)
+
+
+def _restarts(progress: Progress) -> str:
+    times = f"restarted {progress.attempt} time{'' if progress.attempt == 1 else 's'}"
+    return times if progress.not_restarting is None else f"{times}, and not again: {progress.not_restarting}"
 
 
 def _last_words(log: Path) -> tuple[str, list[str]]:
@@ -98,10 +126,3 @@ def _remains(progress: Progress) -> Iterator[str]:
     if progress.unkillable is not None:
         pids = ", ".join(str(pid) for pid in progress.unkillable) or "of ever new numbers"
         yield f"warning: these processes outlived SIGKILL, since they wait inside the kernel: {pids}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

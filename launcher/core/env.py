@@ -22,6 +22,9 @@ MASTER_ADDR = "MASTER_ADDR"
 MASTER_PORT = "MASTER_PORT"
 OMP_NUM_THREADS = "OMP_NUM_THREADS"
 
+TORCHELASTIC_RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"  # the attempt's number, from 0
+TORCHELASTIC_MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
+
 # --- what a Python program reads ---
 PYTHONUNBUFFERED = "PYTHONUNBUFFERED"  # lines reach train.log as they are printed
 
@@ -32,6 +35,9 @@ TLAUNCH_DP = "TLAUNCH_DP"
 TLAUNCH_MP = "TLAUNCH_MP"
 TLAUNCH_PP = "TLAUNCH_PP"
 TLAUNCH_MICRO_BATCHES = "TLAUNCH_MICRO_BATCHES"
+TLAUNCH_ATTEMPT = "TLAUNCH_ATTEMPT"  # 0 at the first start, 1 after the first restart, ...
+TLAUNCH_MAX_RESTARTS = "TLAUNCH_MAX_RESTARTS"
+TLAUNCH_HEARTBEAT_FILE = "TLAUNCH_HEARTBEAT_FILE"  # see launcher/core/heartbeat.py
 
 # --- what tlaunch itself reads ---
 TLAUNCH_RUNS_DIR = "TLAUNCH_RUNS_DIR"  # default of --runs-dir

@@ -1,19 +1,23 @@
-"""What an agent tells: one event a line in events.jsonl and on its way to the head, and the report at the end.
+"""What an agent tells: one event a line in events.jsonl and on its way to the head.
 
-Every line is one JSON object: {"schema": 1, "time_ns": ..., "server_index": ..., "event": "RankEnded", ...fields}.
-`time_ns` is the server's wall clock (nanoseconds since 1970), read as soon as the agent knew.
+Every line is one JSON object: {"schema": 2, "time_ns": ..., "server_index": ..., "event": "RankEnded", ...fields}.
+`time_ns` is the server's wall clock (nanoseconds since 1970), read as soon as the agent knew. The classes below are the
+events; their fields are the keys.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from dataclasses import fields as dataclass_fields
 from enum import Enum
 from typing import Any
 
-SCHEMA = 1
+from launcher.core.proc import ProcessId
+from launcher.core.verdict import Verdict
+
+SCHEMA = 2
 
 
 class Cause(str, Enum):
@@ -21,6 +25,7 @@ class Cause(str, Enum):
 
     FINISHED = "finished"  # every rank ended well
     FAILED = "failed"  # a rank failed
+    HUNG = "hung"  # a rank made no progress for too long
     STOPPED = "stopped"  # someone asked, by a signal
     HEAD_LOST = "head lost"  # the launcher that the agent reports to is gone
     AGENT_LOST = "agent lost"  # written by the head: the agent went away without a last word
@@ -28,14 +33,40 @@ class Cause(str, Enum):
 
 @dataclass(frozen=True)
 class AgentStarted:
-    agent_pid: int
+    """The first event of a server."""
+
+    agent: ProcessId
+    head: ProcessId | None  # the launcher that started the agent
     rank_count: int  # ranks on this server
+
+
+@dataclass(frozen=True)
+class Preloading:
+    """A process imports modules once, and will be forked for every rank."""
+
+    pid: int
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Preloaded:
+    seconds: float  # from the start of that process
+
+
+@dataclass(frozen=True)
+class AttemptStarted:
+    """All ranks are started, for the first time (number 0) or again."""
+
+    number: int
+    master_port: int
 
 
 @dataclass(frozen=True)
 class RankStarted:
     global_rank: int
     pid: int
+    started: int = 0  # clock ticks since boot, as in launcher.core.proc; 0 where the system does not tell
+    log_offset: int = 0  # bytes that train.log held before: this attempt's part begins there
 
 
 @dataclass(frozen=True)
@@ -47,12 +78,38 @@ class RankEnded:
 
 
 @dataclass(frozen=True)
+class Slow:
+    """A rank took longer than the median rank for several steps in a row."""
+
+    global_rank: int
+    busy_s: float  # per step, median of those steps
+    median_s: float  # of all ranks
+    steps: int
+
+
+@dataclass(frozen=True)
+class Hung:
+    """These ranks made no progress for `seconds`."""
+
+    global_ranks: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What an attempt failed of; evidence was gathered before anything was ended."""
+
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
 class Stopping:
     """SIGTERM goes to everything that still runs; what is left after `grace_s` seconds is killed."""
 
     cause: Cause
     grace_s: float
     signal: int | None = None  # the one that asked
+    restarts: bool = False  # the ranks are started again afterwards
 
 
 @dataclass(frozen=True)
@@ -77,6 +134,30 @@ class Unkillable:
 
 
 @dataclass(frozen=True)
+class NotRestarting:
+    """Restarts are left, but another one would be in vain."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Paused:
+    """Every rank was stopped (Ctrl-Z), until `Continued`."""
+
+
+@dataclass(frozen=True)
+class Continued:
+    """Stopped ranks go on."""
+
+
+@dataclass(frozen=True)
+class Forwarded:
+    """A signal was handed to every rank."""
+
+    signal: int
+
+
+@dataclass(frozen=True)
 class Trouble:
     """Something that supervision can live with, but a person should know."""
 
@@ -89,11 +170,15 @@ class AgentEnded:
     exit_code: int  # what the launcher exits with
 
 
-Event = AgentStarted | RankStarted | RankEnded | Stopping | Leftovers | Killing | Unkillable | Trouble | AgentEnded
-_KINDS: dict[str, type[Event]] = {
-    kind.__name__: kind
-    for kind in (AgentStarted, RankStarted, RankEnded, Stopping, Leftovers, Killing, Unkillable, Trouble, AgentEnded)
-}
+_CLASSES = (
+    AgentStarted, Preloading, Preloaded, AttemptStarted, RankStarted, RankEnded, Slow, Hung, Judged, Stopping,
+    Leftovers, Killing, Unkillable, NotRestarting, Paused, Continued, Forwarded, Trouble, AgentEnded,
+)  # fmt: skip
+Event = (
+    AgentStarted | Preloading | Preloaded | AttemptStarted | RankStarted | RankEnded | Slow | Hung | Judged | Stopping
+    | Leftovers | Killing | Unkillable | NotRestarting | Paused | Continued | Forwarded | Trouble | AgentEnded
+)  # fmt: skip
+_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in _CLASSES}
 
 
 @dataclass(frozen=True)
@@ -125,76 +210,37 @@ def from_line(line: str | bytes) -> Stamped | None:
         if schema != SCHEMA:
             raise ValueError(f"schema {schema}, but this version reads {SCHEMA}")
         kind = _KINDS.get(name)
-        return Stamped(time_ns, server_index, kind(**_typed(_known(kind, fields)))) if kind else None
+        return Stamped(time_ns, server_index, kind(**typed(known(kind, fields)))) if kind else None
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no event: {line!r}") from error
 
 
-def _known(kind: type[Event], fields: Mapping[str, Any]) -> dict[str, Any]:
+def known(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that this version of `kind` has."""
     return {field.name: fields[field.name] for field in dataclass_fields(kind) if field.name in fields}
 
 
-def _typed(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON knows neither enumerations nor tuples."""
-    typed = dict(fields)
-    if "cause" in typed:
-        typed["cause"] = Cause(typed["cause"])
-    if "pids" in typed:
-        typed["pids"] = tuple(typed["pids"])
-    return typed
+def _process(fields: dict[str, Any] | None) -> ProcessId | None:
+    return None if fields is None else ProcessId(**fields)
 
 
-@dataclass(frozen=True)
-class RankExit:
-    """How one rank ended, as the report keeps it."""
-
-    global_rank: int
-    pid: int | None
-    status: int  # as in subprocess
-    started_ns: int | None
-    ended_ns: int
-    reason: str | None = None
-    order_known: bool = True  # False: ranks noticed with it may have ended before it, though they are told after it
-
-    @property
-    def failed(self) -> bool:
-        return self.status != 0
+def _verdict(fields: dict[str, Any] | None) -> Verdict | None:
+    return None if fields is None else Verdict.from_fields(fields)
 
 
-@dataclass(frozen=True)
-class Report:
-    """report.json: how the run ended on one server. Times in nanoseconds since 1970."""
+# JSON knows neither enumerations nor tuples nor records: what the value of a key becomes again, wherever it stands.
+_TYPES: dict[str, Callable[[Any], Any]] = {
+    "cause": Cause,
+    "agent": _process,
+    "head": _process,
+    "verdict": _verdict,
+    "pids": tuple,
+    "modules": tuple,
+    "global_ranks": tuple,
+    "unkillable": tuple,
+}
 
-    run: str
-    server_index: int
-    cause: Cause
-    exit_code: int
-    started_ns: int
-    ended_ns: int
-    first_failure: int | None  # the global rank that failed before any other
-    exits: tuple[RankExit, ...]  # in the order in which they ended; ranks never started are missing
-    killed: int = 0  # processes that had to be killed after the grace period
-    unkillable: tuple[int, ...] = ()
-    events_lost: int = 0  # events that could not be written to events.jsonl (disk full, ...)
-    schema: int = SCHEMA
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> Report:
-        """The inverse of `to_json`.
-
-        Raises:
-            ValueError: the text is no report that this version knows.
-        """
-        try:
-            fields: dict[str, Any] = json.loads(text)
-            if fields.get("schema") != SCHEMA:
-                raise ValueError(f"schema {fields.get('schema')}, but this version reads {SCHEMA}")
-            exits = tuple(RankExit(**exit_fields) for exit_fields in fields.pop("exits"))
-            typed = _typed(fields)
-            typed["unkillable"] = tuple(typed.get("unkillable", ()))
-            return cls(**typed, exits=exits)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"this is no report: {error}") from error
+def typed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as they were before they became JSON."""
+    return {name: _TYPES[name](value) if name in _TYPES else value for name, value in fields.items()}

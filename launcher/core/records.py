@@ -86,6 +86,18 @@ class RankSpec:
     argv: tuple[str, ...]
     env: Mapping[str, str | None]  # laid over the inherited environment; None takes a variable away
     device_ip: str | None = None
+    cpus: tuple[int, ...] | None = None  # the only cores that it may use; None: those of the launcher
+
+
+@dataclass(frozen=True)
+class Supervision:
+    """How an agent treats its ranks."""
+
+    grace_s: float = DEFAULT_GRACE_S  # between SIGTERM and SIGKILL, on every path
+    max_restarts: int = 0
+    hang_timeout_s: float | None = None  # without progress for so long, a rank hangs; None: nobody looks
+    forward_signals: tuple[int, ...] = ()  # handed to every rank's process instead of acting on the run
+    preload: tuple[str, ...] | None = None  # imported once, before ranks are forked; None: every rank starts afresh
 
 
 @dataclass(frozen=True)
@@ -99,8 +111,8 @@ class RunSpec:
     ranks: tuple[RankSpec, ...]  # Invariant: ranks[i].global_rank == i
     cwd: Path  # absolute: every rank starts here
     master_addr: str
-    master_port: int
-    grace_s: float = DEFAULT_GRACE_S
+    master_port: int  # of the first attempt; a restart takes another one, unless the user chose it
+    supervision: Supervision = field(default_factory=Supervision)
     console_ranks: tuple[int, ...] = (0,)  # whose lines the console shows
 
     @property

@@ -7,7 +7,12 @@
         events.jsonl      what happened, one JSON object a line
         report.json       how it ended
         agent.log         a traceback, if the supervision itself ever breaks
+        preload.log       what modules print while they are imported for all ranks, if they do
+        console.log       what a detached launcher would have shown
         device0/train.log, env.log
+        device0/heartbeat     a sign of life, rewritten by programs that take part (launcher/core/heartbeat.py)
+        device0/failure.json  what the rank's own failure hook saw (launcher/bootstrap/failure.py)
+        device0/stacks.log    Python stacks, each time that somebody asked for them
         device1/...
         model/            weights, configuration and tokenizer that the bundled trainer leaves
 """
@@ -41,6 +46,14 @@ class RunDir:
         return self.root / "agent.log"
 
     @property
+    def preload_log(self) -> Path:
+        return self.root / "preload.log"
+
+    @property
+    def console_log(self) -> Path:
+        return self.root / "console.log"
+
+    @property
     def model(self) -> Path:
         return self.root / "model"
 
@@ -52,3 +65,12 @@ class RunDir:
 
     def env_log(self, global_rank: int) -> Path:
         return self.device(global_rank) / "env.log"
+
+    def heartbeat(self, global_rank: int) -> Path:
+        return self.device(global_rank) / "heartbeat"
+
+    def failure(self, global_rank: int) -> Path:
+        return self.device(global_rank) / "failure.json"
+
+    def stacks_log(self, global_rank: int) -> Path:
+        return self.device(global_rank) / "stacks.log"

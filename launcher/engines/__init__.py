@@ -1,1 +1,1 @@
-"""Where agents are started, and with what: the RunSpec, the rendezvous port, the agent of this machine."""
+"""Where agents are started, and with what: the RunSpec, the agent of this machine."""

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.core import env
-from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Server
+from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervision
+from launcher.engines.placement import Bind, Machine, Share, shares_of
+from launcher.engines.variables import (
+    Origin,
+    Variable,
+    default_variables,
+    laid_over,
+    rank_variables,
+    removed_variables,
+    run_variables,
+    table_variable,
+)
 
 REDUCED_TABLE = "rank_table.json"  # in the run directory, when some devices of the table stay idle
 THIS_MACHINE = "127.0.0.1"
@@ -22,11 +32,21 @@ class Request:
     argv: tuple[str, ...]
     cwd: Path  # absolute
     runs_dir: Path  # absolute
-    grace_s: float
+    supervision: Supervision
     console_ranks: tuple[int, ...]
     user_env: Mapping[str, str]  # from --env
     inherited_env: Mapping[str, str]
-    usable_cores: int
+    machine: Machine  # this one
+    bind: Bind = "auto"
+
+
+@dataclass(frozen=True)
+class Draft:
+    """One rank, and why it is as it is."""
+
+    rank: RankSpec
+    variables: tuple[Variable, ...]  # all that tlaunch has a say in; RankSpec.env is what of it is laid over
+    share: Share
 
 
 def used_cluster(cluster: Cluster, world_size: int) -> Cluster:
@@ -39,81 +59,78 @@ def used_cluster(cluster: Cluster, world_size: int) -> Cluster:
 
 
 def assemble(request: Request, *, name: str, master_port: int) -> RunSpec:
-    """The run called `name`: every rank with its command and what tlaunch adds to its environment."""
-    used = used_cluster(request.cluster, request.layout.world_size)
-    run_dir = request.runs_dir / name
-    master_addr = _master_addr(used)
-    shared: dict[str, str | None] = {
-        env.RANK_SIZE: str(request.layout.world_size),
-        env.WORLD_SIZE: str(request.layout.world_size),
-        env.GROUP_WORLD_SIZE: str(len(used.servers)),
-        env.MASTER_ADDR: master_addr,
-        env.MASTER_PORT: str(master_port),
-        env.RANK_TABLE_FILE: _table_path(request, run_dir),
-        env.TLAUNCH_RUN_DIR: str(run_dir),
-        env.TLAUNCH_RUN_ID: name,
-        env.TLAUNCH_DP: str(request.layout.dp),
-        env.TLAUNCH_MP: str(request.layout.mp),
-        env.TLAUNCH_PP: str(request.layout.pp),
-        env.TLAUNCH_MICRO_BATCHES: str(request.layout.micro_batches),
-    }
-    ranks = [
-        rank
-        for server_index, server in enumerate(used.servers)
-        for rank in _ranks_of(server, server_index, request, shared)
-    ]
+    """The run called `name`: every rank with its command and what tlaunch adds to its environment.
+
+    Raises:
+        RefusedLayoutError: `request.bind` asks for cores that this machine does not have.
+    """
     return RunSpec(
         name=name,
-        run_dir=run_dir,
+        run_dir=request.runs_dir / name,
         cluster=request.cluster,
         layout=request.layout,
-        ranks=tuple(sorted(ranks, key=lambda rank: rank.global_rank)),
+        ranks=tuple(one.rank for one in draft(request, name=name, master_port=master_port)),
         cwd=request.cwd,
-        master_addr=master_addr,
+        master_addr=_master_addr(_used(request)),
         master_port=master_port,
-        grace_s=request.grace_s,
+        supervision=request.supervision,
         console_ranks=request.console_ranks,
     )
 
 
-def _ranks_of(
-    server: Server, server_index: int, request: Request, shared: Mapping[str, str | None]
-) -> tuple[RankSpec, ...]:
-    local = {
-        **_defaults(request, local_world_size=len(server.devices)),
-        **shared,
-        env.GROUP_RANK: str(server_index),
-        env.LOCAL_WORLD_SIZE: str(len(server.devices)),
-    }
-    return tuple(
-        RankSpec(
+def draft(request: Request, *, name: str, master_port: int) -> tuple[Draft, ...]:
+    """Every rank of that run in order, with its variables' origins.
+
+    Raises:
+        RefusedLayoutError: as `assemble`.
+    """
+    request = replace(request, inherited_env=dict(request.inherited_env))  # os.environ decodes with every look
+    used, run_dir = _used(request), request.runs_dir / name
+    master = _master_addr(used), master_port
+    ours = (
+        *run_variables(used, request.layout, request.supervision, run_dir, master),
+        _table_variable(request, used, run_dir),
+    )
+    foreign = removed_variables(request.inherited_env, (*rank_variables(used, 0, 0, run_dir), *ours))
+    shared = (*foreign, *ours)
+    drafts = (
+        one
+        for server_index in range(len(used.servers))
+        for one in _drafts_of(server_index, used, request, run_dir, shared)
+    )
+    return tuple(sorted(drafts, key=lambda one: one.rank.global_rank))
+
+
+def _drafts_of(
+    server_index: int, used: Cluster, request: Request, run_dir: Path, shared: tuple[Variable, ...]
+) -> Iterator[Draft]:
+    server = used.servers[server_index]
+    shares = _shares(len(server.devices), used, request)
+    for local_rank, (device, share) in enumerate(zip(server.devices, shares, strict=True)):
+        decided = (*rank_variables(used, server_index, local_rank, run_dir), *shared)
+        variables = laid_over(request.inherited_env, default_variables(share), decided, request.user_env)
+        rank = RankSpec(
             global_rank=device.global_rank,
             local_rank=local_rank,
             server_id=server.server_id,
             server_index=server_index,
             device_id=device.device_id,
             argv=request.argv,
-            env={
-                env.DEVICE_ID: str(device.device_id),
-                env.RANK_ID: str(device.global_rank),
-                env.RANK: str(device.global_rank),
-                env.LOCAL_RANK: str(local_rank),
-                **local,
-                **request.user_env,
-            },
+            env={one.name: one.value for one in variables if one.origin is not Origin.INHERITED},
             device_ip=device.device_ip,
+            cpus=share.cpus,
         )
-        for local_rank, device in enumerate(server.devices)
-    )
+        yield Draft(rank, variables, share)
 
 
-def _defaults(request: Request, *, local_world_size: int) -> dict[str, str]:
-    """What only fills a gap: a person's own choice, in the environment or by --env, stands."""
-    wanted = {
-        env.OMP_NUM_THREADS: str(max(1, request.usable_cores // local_world_size)),
-        env.PYTHONUNBUFFERED: "1",
-    }
-    return {name: value for name, value in wanted.items() if name not in request.inherited_env}
+def _shares(local_world_size: int, used: Cluster, request: Request) -> tuple[Share, ...]:
+    """The cores of other servers are not known here: with several nothing is bound, and all count as this one."""
+    bind: Bind = request.bind if len(used.servers) == 1 else "none"
+    return shares_of(local_world_size, bind, request.machine)
+
+
+def _used(request: Request) -> Cluster:
+    return used_cluster(request.cluster, request.layout.world_size)
 
 
 def _master_addr(used: Cluster) -> str:
@@ -122,10 +139,8 @@ def _master_addr(used: Cluster) -> str:
     return next(server.server_id for server in used.servers for device in server.devices if device.global_rank == 0)
 
 
-def _table_path(request: Request, run_dir: Path) -> str | None:
-    """None takes an inherited RANK_TABLE_FILE away: it would describe other devices than these."""
-    if request.cluster.source is None:
-        return None
-    if request.layout.world_size < request.cluster.device_count:
-        return str(run_dir / REDUCED_TABLE)
-    return str(request.cluster.source.absolute())
+def _table_variable(request: Request, used: Cluster, run_dir: Path) -> Variable:
+    source = request.cluster.source
+    whole = request.layout.world_size == request.cluster.device_count
+    path = source if source is None or whole else run_dir / REDUCED_TABLE
+    return table_variable(used, path and path.absolute(), whole=whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import selectors
 import signal
 import traceback
@@ -67,10 +68,15 @@ class Head:
         self._news: list[tuple[int, bool]] = []
         self._ended: AgentEnded | None = None
         self._kill_now: Callable[[], None] = lambda: agent.signal(signal.SIGQUIT)
+        handlers: dict[int, Callable[[int, FrameType | None], None]] = {
+            **dict.fromkeys(map(int, SIGNALS), self._pass_down),
+            int(signal.SIGTSTP): self._pause,
+            **dict.fromkeys(spec.supervision.forward_signals, self._forward),
+        }
         # A signal that was ignored from the start (nohup, a shell's background job) stays ignored.
         self._former = {
-            number: signal.signal(number, self._pass_down)
-            for number in SIGNALS
+            number: signal.signal(number, handler)
+            for number, handler in handlers.items()
             if signal.getsignal(number) is not signal.SIG_IGN
         }
 
@@ -115,6 +121,15 @@ class Head:
             self._agent.signal(number)
         self._news.append((number, at_once))
 
+    def _forward(self, number: int, _frame: FrameType | None) -> None:
+        self._agent.signal(number)
+
+    def _pause(self, number: int, _frame: FrameType | None) -> None:
+        """Ctrl-Z: the ranks stop, then this process does, as a shell expects; it goes on here."""
+        self._agent.signal(number)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._agent.signal(signal.SIGCONT)
+
     def _tick(self) -> bool:
         news, self._news = self._news, []
         for number, at_once in news:
@@ -123,6 +138,6 @@ class Head:
 
     def _sweep(self, agent_exit_code: int) -> None:
         """The agent went away without a last word: end what it left, and report in its place."""
-        sweep = Sweep(self._spec, agent_exit_code, self._observer.event)
+        sweep = Sweep(self._spec, self._agent.pid, agent_exit_code, self._observer.event)
         self._kill_now = sweep.kill_now
         self._ended = sweep.run()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import traceback
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.agent import Agent, HeadLink
 from launcher.supervise.linux import become_subreaper
+from launcher.supervise.port import HeldPort
 from launcher.supervise.spawn import keep_descriptors_private
 from launcher.supervise.tree import forget_bystanders, spare_bystanders
 
@@ -27,7 +27,7 @@ THIS_SERVER = 0
 @contextmanager
 def signals_held_back() -> Iterator[None]:
     """Signals that arrive in this block act after it, when whoever shall handle them is in place."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield
     finally:
@@ -57,10 +57,15 @@ class LocalAgent:
         return [stamped for line in lines if (stamped := from_line(line))]
 
     def signal(self, number: int) -> None:
-        """SIGINT, SIGTERM or SIGHUP: end the run by the grace rule. SIGQUIT: end it now. Safe in a signal handler."""
+        """Pass a signal on. Safe in a signal handler.
+
+        SIGINT, SIGTERM or SIGHUP: end the run by the grace rule. SIGQUIT: end it now. SIGTSTP and SIGCONT: stop the
+        ranks, and let them go on. Others are handed to the ranks.
+        """
         if not self._gone:
             os.kill(self.pid, number)
-            os.kill(self.pid, signal.SIGCONT)  # a stopped agent could not act on it
+            if number != signal.SIGTSTP:
+                os.kill(self.pid, signal.SIGCONT)  # a stopped agent could not act on it, nor could stopped ranks
 
     def wait(self) -> int:
         """Wait for the agent's end and close the pipes; its exit code as a shell would say it."""
@@ -71,10 +76,10 @@ class LocalAgent:
         return exit_code_of(os.waitstatus_to_exitcode(status))
 
 
-def start_agent(spec: RunSpec, port_holder: socket.socket | None = None) -> LocalAgent:
+def start_agent(spec: RunSpec, port: HeldPort | None = None) -> LocalAgent:
     """Fork the agent of this machine and return at once. Call inside `signals_held_back`, before any thread exists.
 
-    The agent keeps `port_holder` open; it is closed here. This process becomes a subreaper, so that nothing escapes
+    The agent keeps `port`; it is closed here. This process becomes a subreaper, so that nothing escapes
     even if the agent is killed.
 
     Raises:
@@ -87,19 +92,20 @@ def start_agent(spec: RunSpec, port_holder: socket.socket | None = None) -> Loca
     life_reader, life_writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    head_pid = os.getpid()
     pid = os.fork()
     if pid == 0:
         os.close(events_reader)
         os.close(life_writer)
-        _be_agent(spec, HeadLink(death_fd=life_reader, events_fd=events_writer))
+        _be_agent(spec, HeadLink(death_fd=life_reader, events_fd=events_writer, pid=head_pid), port)
     os.close(events_writer)
     os.close(life_reader)
-    if port_holder is not None:
-        port_holder.close()
+    if port is not None:
+        port.close()
     return LocalAgent(pid, events_reader, life_writer)
 
 
-def _be_agent(spec: RunSpec, head: HeadLink) -> NoReturn:
+def _be_agent(spec: RunSpec, head: HeadLink, port: HeldPort | None) -> NoReturn:
     """In the child: never returns into the launcher's code, whatever happens."""
     exit_code = EXIT_FAILURE
     try:
@@ -108,7 +114,7 @@ def _be_agent(spec: RunSpec, head: HeadLink) -> NoReturn:
         forget_bystanders()
         _let_go_of_outputs()
         keep_descriptors_private()
-        exit_code = Agent(spec, THIS_SERVER, inherited=os.environ, head=head).run()
+        exit_code = Agent(spec, THIS_SERVER, inherited=os.environ, head=head, port=port).run()
     except BaseException:  # noqa: BLE001 - told, and then the head sees that the agent is gone
         _keep_traceback(RunDir(spec.run_dir).agent_log)
     finally:

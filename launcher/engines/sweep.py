@@ -13,9 +13,12 @@ from contextlib import suppress
 
 from launcher.core import atomic
 from launcher.core.errors import EXIT_FAILURE
-from launcher.core.events import AgentEnded, Cause, Event, Killing, Report, Stamped, Stopping
+from launcher.core.events import AgentEnded, Cause, Event, Killing, Stamped, Stopping, from_line
 from launcher.core.records import RunSpec
+from launcher.core.report import Attempt, Report
 from launcher.core.run_dir import RunDir
+from launcher.runs.progress import Progress
+from launcher.supervise.cgroup import RunGroup, group_name
 from launcher.supervise.journal import Journal
 from launcher.supervise.tree import Ending, something_left
 from launcher.supervise.wakeup import Wakeup
@@ -27,20 +30,26 @@ class Sweep:
     Bystanders, which were there before the agent, live on.
     """
 
-    def __init__(self, spec: RunSpec, agent_exit_code: int, tell: Callable[[Stamped], None]) -> None:
+    def __init__(self, spec: RunSpec, agent_pid: int, agent_exit_code: int, tell: Callable[[Stamped], None]) -> None:
         self._spec = spec
         self._exit_code = agent_exit_code or EXIT_FAILURE
         self._tell = tell
         self._run_dir = RunDir(spec.run_dir)
         self._journal = Journal(self._run_dir.events, server_index=0)
+        self._group = RunGroup(group_name(agent_pid))  # the agent's, which this process would have made alike
         self._ending: Ending | None = None
 
     def run(self) -> AgentEnded:
         """Blocks until nothing is left, or what is left cannot be killed. Call after the agent has been reaped."""
-        started_ns = self._record(Stopping(Cause.AGENT_LOST, self._spec.grace_s))
+        started_ns = self._record(Stopping(Cause.AGENT_LOST, self._spec.supervision.grace_s))
         wakeup = Wakeup([signal.SIGCHLD])
         try:
-            self._ending = Ending(self._spec.grace_s, tuple, on_kill=lambda count: self._record(Killing(count)))
+            self._ending = Ending(
+                self._spec.supervision.grace_s,
+                tuple,
+                on_kill=lambda count: self._record(Killing(count)),
+                kill_group=self._group.kill,
+            )
             with selectors.DefaultSelector() as selector:
                 selector.register(wakeup, selectors.EVENT_READ)
                 while something_left() and not self._ending.in_vain:
@@ -49,14 +58,15 @@ class Sweep:
                     self._ending.step()
         finally:
             wakeup.close()
-        return self._finish(started_ns, self._ending.killed)
+            self._group.remove()
+        return self._finish(started_ns)
 
     def kill_now(self) -> None:
         """Let no grace period pass. Safe in a signal handler, at any time."""
         if self._ending:
             self._ending.kill_now()
 
-    def _finish(self, started_ns: int, killed: int) -> AgentEnded:
+    def _finish(self, started_ns: int) -> AgentEnded:
         report = Report(
             run=self._spec.name,
             server_index=0,
@@ -64,9 +74,7 @@ class Sweep:
             exit_code=self._exit_code,
             started_ns=started_ns,
             ended_ns=time.time_ns(),
-            first_failure=None,
-            exits=(),
-            killed=killed,
+            attempts=self._attempts(),
             events_lost=self._journal.lost,
         )
         with suppress(OSError):
@@ -75,6 +83,16 @@ class Sweep:
         self._record(ended)
         self._journal.close()
         return ended
+
+    def _attempts(self) -> tuple[Attempt, ...]:
+        """As far as the agent had told of them."""
+        progress = Progress(len(self._spec.ranks))
+        with suppress(OSError), self._run_dir.events.open("rb") as lines:
+            for line in lines:
+                with suppress(ValueError):  # the last line that the agent wrote may be torn
+                    if stamped := from_line(line):
+                        progress.take(stamped)
+        return progress.attempts
 
     def _record(self, event: Event) -> int:
         time_ns = self._journal.record(event)

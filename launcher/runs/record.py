@@ -10,7 +10,7 @@ from typing import Any
 from launcher.core.env import masked, masked_argv
 from launcher.core.records import RankSpec, RunSpec
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def spec_to_json(spec: RunSpec) -> str:
@@ -22,7 +22,7 @@ def spec_to_json(spec: RunSpec) -> str:
         "cwd": str(spec.cwd),
         "master_addr": spec.master_addr,
         "master_port": spec.master_port,
-        "grace_s": spec.grace_s,
+        "supervision": asdict(spec.supervision),
         "console_ranks": spec.console_ranks,
         "layout": asdict(spec.layout),
         "cluster": {
@@ -47,6 +47,7 @@ def _rank(rank: RankSpec) -> dict[str, Any]:
         "server_index": rank.server_index,
         "device_id": rank.device_id,
         "device_ip": rank.device_ip,
+        "cpus": rank.cpus,
         "argv": masked_argv(rank.argv),
         "env": masked_environment(rank.env),
     }

@@ -1,19 +1,25 @@
-"""The ranks of one server: which wait, which run, how the others ended."""
+"""The ranks of one server in one attempt: which wait, which run, how the others ended."""
 
 from __future__ import annotations
 
+import signal
 import time
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-from launcher.core.events import RankEnded, RankExit, RankStarted, Trouble
-from launcher.core.records import RankSpec, RunSpec
+from launcher.core import env
+from launcher.core.events import RankEnded, RankStarted, Trouble
+from launcher.core.proc import stat
+from launcher.core.records import RankSpec
+from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.supervise.environment import overlaid, write_environment
 from launcher.supervise.journal import Journal
+from launcher.supervise.oom import OomWatch
 from launcher.supervise.order import EndOrder
-from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, Complaints, Program, spawn
+from launcher.supervise.starter import NotStarted, Started, Starter, Wanted
 
 
 @dataclass(frozen=True)
@@ -22,19 +28,52 @@ class _Running:
     started_ns: int
 
 
-class Crew:
-    """Starts ranks in order and keeps account of them. Knows nothing about why or when a run ends."""
+@dataclass(frozen=True)
+class AttemptVariables:
+    """What ranks hear of their attempt, laid over everything else."""
 
-    def __init__(self, spec: RunSpec, server_index: int, inherited: Mapping[str, str], journal: Journal) -> None:
-        self._spec = spec
-        self._run_dir = RunDir(spec.run_dir)
-        self._inherited = inherited
+    number: int
+    master_port: int
+
+    def as_environment(self) -> dict[str, str]:
+        return {
+            env.TLAUNCH_ATTEMPT: str(self.number),
+            env.TORCHELASTIC_RESTART_COUNT: str(self.number),
+            env.MASTER_PORT: str(self.master_port),
+        }
+
+
+class Crew:
+    """Has ranks started and keeps account of them. Knows nothing about why or when a run ends."""
+
+    def __init__(
+        self,
+        ranks: Sequence[RankSpec],
+        run_dir: RunDir,
+        variables: AttemptVariables,
+        *,
+        inherited: Mapping[str, str],
+        starter: Starter,
+        journal: Journal,
+    ) -> None:
+        self._run_dir = run_dir
         self._journal = journal
-        self._complaints = Complaints()
+        self._starter = starter
         self._end_order = EndOrder()
+        self._oom = OomWatch()
         self._running: dict[int, _Running] = {}  # by pid. Invariant: not reaped yet, so the pid is the rank's own
-        self.waiting = deque(rank for rank in spec.ranks if rank.server_index == server_index)
+        self._unclaimed: dict[int, tuple[int, int]] = {}  # status and time of reaped pids that may yet prove a rank's
+        self._expected = {rank.global_rank for rank in ranks}  # neither started nor given up
+        self.log_offsets = {rank.global_rank: self._begin_log(rank, variables.number) for rank in ranks}
         self.exits: list[RankExit] = []  # in the order in which they ended
+        self.oom_killed: set[int] = set()  # global ranks
+        starter.ask(
+            [self._wanted(rank, overlaid(inherited, {**rank.env, **variables.as_environment()})) for rank in ranks]
+        )
+
+    def fileno(self) -> int:
+        """Readable when a rank has ended; -1 where pidfds do not exist."""
+        return self._end_order.fileno()
 
     @property
     def leaders(self) -> Iterable[int]:
@@ -42,43 +81,100 @@ class Crew:
         return tuple(self._running)
 
     @property
-    def all_ended(self) -> bool:
-        return not self.waiting and not self._running
+    def running(self) -> dict[int, int]:
+        """Pid by global rank."""
+        return {running.global_rank: pid for pid, running in self._running.items()}
 
-    def start_next(self) -> RankExit | None:
-        """Start the rank that has waited longest; how it ended, if there could be no process at all."""
-        rank = self.waiting.popleft()
-        environment = overlaid(self._inherited, rank.env)
-        self._write_environment(rank, environment)
-        program = Program(rank.argv, environment, self._spec.cwd, self._run_dir.train_log(rank.global_rank))
-        try:
-            pid = spawn(program, self._complaints)
-        except OSError as error:
-            reason = f"no process could be made: {error.strerror}"
-            return self._keep(RankExit(rank.global_rank, None, EXIT_NOT_EXECUTABLE, None, time.time_ns(), reason))
-        self._end_order.watch(pid)
-        self._running[pid] = _Running(rank.global_rank, self._journal.record(RankStarted(rank.global_rank, pid)))
-        return None
+    @property
+    def all_started(self) -> bool:
+        return not self._expected
+
+    @property
+    def all_ended(self) -> bool:
+        return not self._expected and not self._running
+
+    def cancel(self) -> None:
+        """Start no more. Ranks that are being forked at this moment may still appear (`start` tells)."""
+        self._starter.forget()
+
+    def start(self) -> tuple[list[int], list[RankExit]]:
+        """Start what can be started now: pids of new ranks, and how those ended that could not be started."""
+        pids, exits = [], []
+        for told in self._starter.take():
+            if told.global_rank not in self._expected:
+                continue
+            self._expected.discard(told.global_rank)
+            match told:
+                case Started(pid=pid):
+                    exits += self._note_start(told.global_rank, pid)
+                    pids.append(pid)
+                case NotStarted(reason=reason, status=status):
+                    exits.append(self._keep(RankExit(told.global_rank, None, status, None, time.time_ns(), reason)))
+        return pids, exits
+
+    def look_at_the_dead(self) -> None:
+        """Call before children are reaped: what the system tells of them is gone afterwards."""
+        for pid in self._end_order.collect():
+            if pid in self._running:
+                self._note_memory(pid, self._running[pid].global_rank)
 
     def note_ends(self, statuses: Mapping[int, int], time_ns: int) -> list[RankExit]:
         """Account for reaped processes, by pid; the ranks among them, in the order in which they ended.
 
-        Others are what ranks had left behind.
+        Others are what ranks had left behind, or ranks whose pid nobody has told yet.
         """
         ranks = [pid for pid in statuses if pid in self._running]
+        if self._expected:
+            self._unclaimed |= {pid: (statuses[pid], time_ns) for pid in statuses if pid not in self._running}
         ordered, known = self._end_order.sort(ranks)
         return [self._note_end(pid, statuses[pid], time_ns, len(ranks) == 1 or pid in known) for pid in ordered]
 
     def close(self) -> None:
-        self._complaints.close()
         self._end_order.close()
+
+    # --- one rank ---
+
+    def _wanted(self, rank: RankSpec, environment: Mapping[str, str]) -> Wanted:
+        self._write_environment(rank, environment)
+        for stale in (self._run_dir.heartbeat(rank.global_rank), self._run_dir.failure(rank.global_rank)):
+            with suppress(OSError):
+                stale.unlink()
+        return Wanted(rank, environment)
+
+    def _begin_log(self, rank: RankSpec, attempt: int) -> int:
+        """How long train.log is before this attempt; a line in it separates attempts."""
+        path = self._run_dir.train_log(rank.global_rank)
+        try:
+            if attempt > 0:
+                with path.open("a", encoding="utf-8") as log:
+                    log.write(f"--- attempt {attempt} ---\n")
+            return path.stat().st_size
+        except OSError:
+            return 0
+
+    def _note_start(self, global_rank: int, pid: int) -> list[RankExit]:
+        found = stat(pid)
+        event = RankStarted(global_rank, pid, found.started if found else 0, self.log_offsets[global_rank])
+        self._running[pid] = _Running(global_rank, self._journal.record(event))
+        if pid in self._unclaimed:
+            status, ended_ns = self._unclaimed.pop(pid)
+            return [self._note_end(pid, status, ended_ns, order_known=False)]
+        self._end_order.watch(pid)
+        self._oom.note(pid)
+        return []
 
     def _note_end(self, pid: int, status: int, time_ns: int, order_known: bool) -> RankExit:
         running = self._running.pop(pid)
-        reason = self._complaints.reason_of(pid)
+        if status == -signal.SIGKILL:
+            self._note_memory(pid, running.global_rank)  # it may have ended after `look_at_the_dead`
+        reason = self._starter.reason_of(pid)
         return self._keep(
             RankExit(running.global_rank, pid, status, running.started_ns, time_ns, reason, order_known=order_known)
         )
+
+    def _note_memory(self, pid: int, global_rank: int) -> None:
+        if self._oom.killed(pid):
+            self.oom_killed.add(global_rank)
 
     def _keep(self, ended: RankExit) -> RankExit:
         self._journal.record(RankEnded(ended.global_rank, ended.pid, ended.status, ended.reason), ended.ended_ns)
@@ -87,7 +183,7 @@ class Crew:
 
     def _write_environment(self, rank: RankSpec, environment: Mapping[str, str]) -> None:
         """A rank can live without its env.log; a person should hear of it."""
-        path = self._run_dir.env_log(rank.global_rank)
+        path: Path = self._run_dir.env_log(rank.global_rank)
         try:
             write_environment(path, environment)
         except OSError as error:

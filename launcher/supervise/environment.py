@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher.core.env import masked
@@ -13,6 +13,12 @@ def overlaid(inherited: Mapping[str, str], changes: Mapping[str, str | None]) ->
     """`inherited` with `changes` laid over it; None takes a variable away."""
     merged = {name: value for name, value in inherited.items() if name not in changes}
     return merged | {name: value for name, value in changes.items() if value is not None}
+
+
+def common(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """The variables that have the same value in all of them."""
+    first = environments[0] if environments else {}
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in environments)}
 
 
 def render_environment(environment: Mapping[str, str]) -> str:

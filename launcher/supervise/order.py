@@ -23,6 +23,10 @@ class EndOrder:
         self._pids: dict[int, int] = {}  # by pidfd
         self._ended: list[int] = []  # not asked for yet
 
+    def fileno(self) -> int:
+        """Readable when a watched child has ended; -1 where none can be watched."""
+        return -1 if self._epoll is None else self._epoll.fileno()
+
     def watch(self, pid: int) -> None:
         """`pid` is a child that has not been reaped."""
         if self._epoll is None:
@@ -39,7 +43,7 @@ class EndOrder:
 
     def sort(self, pids: Iterable[int]) -> tuple[list[int], set[int]]:
         """The ended children `pids`, first of all those whose order is known; and which these are."""
-        self._collect()
+        self.collect()
         given = list(pids)
         known = [pid for pid in self._ended if pid in given]
         self._ended = [pid for pid in self._ended if pid not in known]
@@ -52,10 +56,14 @@ class EndOrder:
         if self._epoll is not None:
             self._epoll.close()
 
-    def _collect(self) -> None:
+    def collect(self) -> list[int]:
+        """Who has ended since the last call, in order. A reaped one is told of too."""
+        found: list[int] = []
         if self._epoll is None or not self._pids:
-            return
+            return found
         for descriptor, _ in self._epoll.poll(0, len(self._pids)):
             self._epoll.unregister(descriptor)
             os.close(descriptor)
-            self._ended.append(self._pids.pop(descriptor))
+            found.append(self._pids.pop(descriptor))
+        self._ended += found
+        return found

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.supervise import cgroup
 from launcher.supervise.linux import die_with_parent
 
 EXIT_NOT_EXECUTABLE = 126
@@ -26,6 +27,8 @@ class Program:
     environment: Mapping[str, str]
     cwd: Path
     log: Path  # stdout and stderr both append to it
+    cpus: tuple[int, ...] | None = None  # the only cores that it may use
+    cgroup: Path | None = None  # to be joined
 
 
 class Complaints:
@@ -104,6 +107,10 @@ def _become(program: Program, complaints: Complaints, agent_pid: int) -> None:
 def _prepare(program: Program) -> None:
     _redirect(program.log)
     os.chdir(program.cwd)
+    if program.cgroup is not None:
+        cgroup.join(program.cgroup)
+    if program.cpus is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, program.cpus)
     _reset_signals()
 
 

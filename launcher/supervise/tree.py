@@ -10,28 +10,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from pathlib import Path
-from typing import NamedTuple
+
+from launcher.core.proc import PROC, Stat, every_process
 
 FIRST_KILL_AGAIN_S = 0.02
 LAST_KILL_AGAIN_S = 1.0
-_PROC = Path("/proc")
 KILL_PATIENCE_S = 10.0  # a process that is still there so long after SIGKILL waits inside the kernel
-
-
-class _Process(NamedTuple):
-    pid: int
-    state: str
-    parent: int
-    session: int
-    started: int  # with the pid, this names one process for ever
-
-    @property
-    def living(self) -> bool:
-        """A zombie only waits to be reaped."""
-        return self.state not in "ZX"
 
 
 class _Bystanders:
@@ -53,7 +39,7 @@ class _Bystanders:
         self._processes = {(process.pid, process.started) for process in before}
         self._sessions = {os.getsid(0), *(process.session for process in before)}
 
-    def __contains__(self, process: _Process) -> bool:
+    def __contains__(self, process: Stat) -> bool:
         return (process.pid, process.started) in self._processes or process.session in self._sessions
 
 
@@ -104,21 +90,24 @@ def something_left() -> bool:
             pass
     except NothingLeft:
         return False
-    return not _PROC.is_dir() or bool(_below(_bystanders))
+    return not PROC.is_dir() or bool(_below(_bystanders))
 
 
-def descendants() -> list[int]:
-    """The pid of every living process below this one, bystanders left out. None where there is no /proc."""
-    return [process.pid for process in _below(_bystanders) if process.living]
+def descendants(spared: Collection[int] = ()) -> list[int]:
+    """The pid of every living process below this one; without bystanders, and without `spared` and what is below them.
+
+    None where there is no /proc.
+    """
+    return [process.pid for process in _below(_bystanders, spared) if process.living]
 
 
-def _below(spared: _Bystanders | None = None) -> list[_Process]:
-    """Every process below this one, zombies too, but none that is spared or below one that is."""
+def _below(bystanders: _Bystanders | None = None, spared: Collection[int] = ()) -> list[Stat]:
+    """Every process below this one, zombies too, but none that is left out or below one that is."""
     if _childless():  # the usual answer before a run; a look at every process of a large server takes its time
         return []
-    children: dict[int, list[_Process]] = {}
-    for process in _all_processes():
-        if spared is None or process not in spared:
+    children: dict[int, list[Stat]] = {}
+    for process in every_process():
+        if process.pid not in spared and (bystanders is None or process not in bystanders):
             children.setdefault(process.parent, []).append(process)
     found = children.pop(os.getpid(), [])
     for process in found:  # grows meanwhile
@@ -134,14 +123,6 @@ def _childless() -> bool:
     return False
 
 
-def _all_processes() -> Iterator[_Process]:
-    for directory in _PROC.glob("[0-9]*"):
-        with suppress(OSError):  # gone meanwhile
-            pid, _, rest = (directory / "stat").read_bytes().partition(b" (")
-            fields = rest[rest.rindex(b")") + 1 :].split()  # a name may hold anything
-            yield _Process(int(pid), fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
-
-
 def signal_group(leader: int, number: int) -> bool:
     """Signal the process group that `leader`, a child not reaped yet, leads. False where there is none (yet)."""
     try:
@@ -151,8 +132,8 @@ def signal_group(leader: int, number: int) -> bool:
     return True
 
 
-def signal_everything(leaders: Iterable[int], number: int) -> None:
-    """Signal the groups of `leaders`, then every other descendant.
+def signal_everything(leaders: Iterable[int], number: int, spared: Collection[int] = ()) -> None:
+    """Signal the groups of `leaders`, then every other descendant that is not spared.
 
     Groups first: that is one atomic step for each, and needs no look around. A stopped process is continued, since it
     could not act on the signal otherwise.
@@ -160,7 +141,7 @@ def signal_everything(leaders: Iterable[int], number: int) -> None:
     reached = {leader for leader in leaders if signal_group(leader, number)}
     for leader in reached:
         signal_group(leader, signal.SIGCONT)
-    for pid in descendants():
+    for pid in descendants(spared):
         with suppress(ProcessLookupError, PermissionError):
             if os.getpgid(pid) not in reached:
                 os.kill(pid, number)
@@ -171,18 +152,27 @@ class Ending:
     """The one rule by which processes are ended: SIGTERM, `grace_s` seconds, then SIGKILL until nothing is left.
 
     It never waits: its owner sleeps until `timeout_s` has passed or a child has ended, reaps, and calls `step`.
+    `spared` processes live on, until somebody empties that set. `kill_group` may kill many at once (a cgroup).
     """
 
     def __init__(
-        self, grace_s: float, leaders: Callable[[], Iterable[int]], *, on_kill: Callable[[int], object] | None = None
+        self,
+        grace_s: float,
+        leaders: Callable[[], Iterable[int]],
+        *,
+        on_kill: Callable[[int], object] = lambda _count: None,
+        kill_group: Callable[[], object] = lambda: None,
+        spared: Collection[int] = (),
     ) -> None:
         self._leaders = leaders
-        self._on_kill = on_kill or (lambda _count: None)
+        self._on_kill = on_kill
+        self._kill_group = kill_group
+        self.spared = spared
         self._kill_again_s = FIRST_KILL_AGAIN_S
         self._killing_since: float | None = None
         self._deadline = time.monotonic() + grace_s
         self.killed = 0
-        signal_everything(leaders(), signal.SIGTERM)
+        signal_everything(leaders(), signal.SIGTERM, spared)
 
     @property
     def timeout_s(self) -> float:
@@ -192,6 +182,10 @@ class Ending:
     def in_vain(self) -> bool:
         """Whether something has outlived SIGKILL for so long that waiting for it makes no sense."""
         return self._killing_since is not None and time.monotonic() - self._killing_since > KILL_PATIENCE_S
+
+    def end_too(self, pid: int) -> None:
+        """A process group appeared only now: it is ended like the rest."""
+        signal_group(pid, signal.SIGTERM)
 
     def kill_now(self) -> None:
         """Let no grace period pass."""
@@ -204,8 +198,9 @@ class Ending:
             return
         if self._killing_since is None:
             self._killing_since = time.monotonic()
-            self.killed = len(descendants())
+            self.killed = len(descendants(self.spared))
             self._on_kill(self.killed)
-        signal_everything(self._leaders(), signal.SIGKILL)
+        self._kill_group()
+        signal_everything(self._leaders(), signal.SIGKILL, self.spared)
         self._deadline = time.monotonic() + self._kill_again_s
         self._kill_again_s = min(2 * self._kill_again_s, LAST_KILL_AGAIN_S)

@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from launcher.trainer.waiting import waiting
+
 
 @dataclass(frozen=True)
 class Group:
@@ -34,20 +36,24 @@ ALONE = Group(ranks=(0,), index=0)
 def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = "sum") -> Tensor:
     """The sum or maximum over the group, in place; `tensor` must be contiguous. Blocks on CPU backends."""
     if group.size > 1:
-        dist.all_reduce(tensor, op=dist.ReduceOp.SUM if operation == "sum" else dist.ReduceOp.MAX, group=group.handle)
+        with waiting:
+            dist.all_reduce(tensor, op=_OPERATIONS[operation], group=group.handle)
     return tensor
 
 
 def reduce_scatter(output: Tensor, tensor: Tensor, group: Group) -> None:
     """`output` becomes this rank's slice of the sum of `tensor` over the group. Blocks on CPU backends."""
-    _REDUCE_SCATTER(output, tensor, group=group.handle)
+    with waiting:
+        _REDUCE_SCATTER(output, tensor, group=group.handle)
 
 
 def all_gather(output: Tensor, part: Tensor, group: Group) -> None:
     """`output` becomes the ranks' parts, one after another. Blocks on CPU backends."""
-    _ALL_GATHER(output, part, group=group.handle)
+    with waiting:
+        _ALL_GATHER(output, part, group=group.handle)
 
 
+_OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 # torch 2.13 renamed both and warns of the old names.
 _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -12,6 +12,7 @@ from launcher.corpus.dataset import Splits, content_digest, find_splits, read_pa
 from launcher.corpus.sample import cached_sample
 from launcher.recipes.transformer.config import TransformerRecipe
 from launcher.trainer.data import Example, tokenize
+from launcher.trainer.heart import wait_for_long
 from launcher.trainer.tokenizer import Tokenizer, obtain_tokenizer
 from launcher.trainer.world import World
 
@@ -70,7 +71,7 @@ def _sample(world: World) -> Path:
     if world.place.local_rank == 0:
         cached_sample()
     if world.place.world_size > 1:
-        dist.barrier()
+        wait_for_long(dist.barrier(async_op=True))
     return cached_sample()
 
 

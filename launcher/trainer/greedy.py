@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
+from launcher.trainer.heart import getting_on
 from launcher.trainer.model import BEGIN, END, PAD, Transformer, attention_mask
 from launcher.trainer.tokenizer import Tokenizer
 
@@ -32,4 +33,5 @@ def translate(
         target_BT = torch.cat([target_BT, next_B1], dim=1)
         if (target_BT == END).any(dim=1).all():
             break
+        getting_on()
     return [tokenizer.decode(ids[1:]) for ids in target_BT.tolist()]

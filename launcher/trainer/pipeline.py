@@ -23,6 +23,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from launcher.trainer.waiting import waiting
+
 MESSAGES_ON_THEIR_WAY = 2  # in one direction, of one stage
 
 
@@ -143,7 +145,8 @@ class Pipeline:
         if action not in arriving:
             return None
         work, buffer = arriving.pop(action)
-        work.wait()
+        with waiting:
+            work.wait()
         return buffer
 
 
@@ -174,7 +177,8 @@ class _Outbox:
 
     def _wait_for_oldest(self) -> None:
         work, _tensor = self._leaving.popleft()
-        work.wait()
+        with waiting:
+            work.wait()
 
 
 def _as_leaf(received: Tensor | None) -> Tensor | None:

@@ -13,6 +13,7 @@ from launcher.mesh.stages import split_into_stages
 from launcher.recipes.transformer.config import TrainConfig, TransformerRecipe
 from launcher.trainer.collectives import all_reduce
 from launcher.trainer.data import Example, in_batches, own_micro_batches, token_count
+from launcher.trainer.heart import getting_on
 from launcher.trainer.loss import token_loss_sum, vocabulary_parallel_token_loss_sum
 from launcher.trainer.model import Batch, Transformer
 from launcher.trainer.optimizer import ShardedAdamW
@@ -74,6 +75,7 @@ class Session:
         total = torch.zeros(1, device=self.world.device, dtype=self.dtype)
         for batch in in_batches(examples, self.recipe.train.batch_size):
             total += self._run(schedule, batch, 0.0) * token_count(batch)
+            getting_on()
         speaks = self.stage.is_last and self.world.mp.index == 0
         return float(self.world.sum_over_all(total if speaks else torch.zeros_like(total))) / token_count(examples)
 

@@ -18,6 +18,7 @@ from launcher.core.errors import RefusedLayoutError, TlaunchError, UnreadableErr
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Axis, Coordinate, coordinate_of, group_of, rank_at
 from launcher.trainer.collectives import ALONE, Group, all_reduce
+from launcher.trainer.heart import wait_for_long
 from launcher.trainer.pipeline import Links
 
 GROUP_TIMEOUT = timedelta(minutes=10)
@@ -177,7 +178,7 @@ class World:
     def _shared(self, payload: bytes) -> bytes:
         """Rank 0's `payload` on every rank."""
         size = torch.tensor([len(payload)], device=self.device)
-        dist.broadcast(size, src=0)
+        wait_for_long(dist.broadcast(size, src=0, async_op=True))  # rank 0 first makes what it sends
         content = torch.zeros(int(size) + 1, dtype=torch.uint8, device=self.device)  # never empty
         if self.place.global_rank == 0:
             payload += b"\0"
@@ -206,7 +207,8 @@ def open_world(place: Place, device: torch.device) -> Iterator[World]:
     links = _open_links(groups["pp"])
     links.shake_hands(device)
     yield World(place, device, **groups, links=links)
-    dist.barrier()  # nobody closes connections that a slower rank still reads from
+    # Nobody closes connections that a slower rank still reads from, and rank 0 may still save the model.
+    wait_for_long(dist.barrier(async_op=True))
     dist.destroy_process_group()
 
 

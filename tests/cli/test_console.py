@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.events import Report
+from launcher.core.report import Report
 
 GO = 'until [ -e "$TLAUNCH_RUN_DIR/go" ]; do sleep 0.01; done'
 FAILING_OBSERVER = """
@@ -81,7 +81,7 @@ def test_an_observer_that_fails_is_let_go(launcher):
     assert done.stderr.count("RuntimeError: seen once") == 1
     assert "not watched to its end" in done.stderr
     assert "ended well" not in done.stderr
-    assert report_of(launcher).first_failure == 1
+    assert report_of(launcher).culprit == 1
 
 
 def test_logs_are_not_read_for_nobody(launcher, wait_until):

@@ -1,6 +1,7 @@
 """`--dry-run`: exact, pasteable, and without any effect."""
 
 import json
+import os
 import subprocess
 
 
@@ -26,7 +27,7 @@ def test_comments_say_who_is_where(launcher, sample_tables):
     done = launcher.run("run", "--rank-table", table, "--mp", 2, "--pp", 2, "--dry-run", "--", "true")
     comments = [line for line in done.stdout.splitlines() if line.startswith("#")]
     assert len(comments) == 8
-    assert comments[5].endswith("device 5, pp=1 dp=0 mp=1")
+    assert "device 5, pp=1 dp=0 mp=1" in comments[5]
 
 
 def test_nothing_is_created(launcher):
@@ -64,3 +65,38 @@ def test_json_and_run_json_are_one_format(launcher):
     assert launcher.run(*arguments, "--", "true").returncode == 0
     kept = (launcher.latest / "run.json").read_text()
     assert json.loads(kept.replace(json.loads(kept)["name"], shown["name"])) == shown
+
+
+def test_binding_and_supervision_are_shown(launcher):
+    """The cpus of a rank stand in its comment; JSON has them, and how ranks will be treated."""
+    arguments = [
+        "run",
+        "--devices",
+        1,
+        "--bind",
+        "core",
+        "--max-restarts",
+        2,
+        "--grace",
+        3,
+        "--no-preload",
+        "--dry-run",
+    ]
+    spec = json.loads(launcher.run(*arguments, "--json", "--", "true").stdout)
+    assert sorted(spec["ranks"][0]["cpus"]) == sorted(os.sched_getaffinity(0))
+    assert spec["schema"] == 2
+    assert (spec["supervision"]["max_restarts"], spec["supervision"]["grace_s"]) == (2, 3)
+    assert spec["supervision"]["preload"] is None
+    comment = launcher.run(*arguments, "--", "true").stdout.splitlines()[0]
+    assert f", cpus {min(os.sched_getaffinity(0))}" in comment
+
+
+def test_what_other_launchers_left_is_unset(launcher):
+    """A pasted line starts the program without it, as a run does."""
+    env = {"OMPI_COMM_WORLD_RANK": "1", "NCCL_DEBUG": "INFO"}
+    line = launcher.run("run", "--devices", 1, "--no-preload", "--dry-run", "--", "env", env=env).stdout.splitlines()[1]
+    pasted = subprocess.run(
+        ["sh", "-c", line], env=launcher.environment(env), capture_output=True, text=True, check=True
+    )
+    assert "OMPI_COMM_WORLD_RANK" not in pasted.stdout
+    assert "NCCL_DEBUG=INFO" in pasted.stdout

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.events import Cause, RankStarted, Report, from_line
+from launcher.core.events import Cause, RankStarted, from_line
+from launcher.core.report import Report
 
 GRACE_S = 0.5
 ALLOWED_S = GRACE_S + 2
@@ -43,7 +44,7 @@ def report_of(launcher):
 
 
 def agent_pid(launcher):
-    return from_line((launcher.latest / "events.jsonl").read_text().splitlines()[0]).event.agent_pid
+    return from_line((launcher.latest / "events.jsonl").read_text().splitlines()[0]).event.agent.pid
 
 
 @pytest.mark.parametrize(

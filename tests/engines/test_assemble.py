@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.records import Cluster, Device, Layout, Server
-from launcher.engines.assemble import Request, assemble, used_cluster
+from launcher.core.records import Cluster, Device, Layout, Server, Supervision
+from launcher.engines.assemble import Request, assemble, draft, used_cluster
+from launcher.engines.placement import Machine
 
 TWO_SERVERS = Cluster(
     (
@@ -21,11 +22,11 @@ def request(cluster, layout, **changes):
         "argv": ("python", "train.py"),
         "cwd": Path("/home/me"),
         "runs_dir": Path("/runs"),
-        "grace_s": 15.0,
+        "supervision": Supervision(),
         "console_ranks": (0,),
         "user_env": {},
         "inherited_env": {},
-        "usable_cores": 8,
+        "machine": Machine.uniform(8),
         **changes,
     }
     return Request(cluster=cluster, layout=layout, **wanted)
@@ -57,7 +58,9 @@ def test_idle_devices_take_their_server_away():
 @pytest.mark.parametrize(("cores", "ranks", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 8, "1"), (64, 1, "64")])
 def test_threads_are_a_share_of_the_cores(cores, ranks, threads):
     """OMP_NUM_THREADS is cores / local ranks, rounded down, at least 1."""
-    spec = assemble(request(Cluster.local(ranks), Layout(dp=ranks), usable_cores=cores), name="n", master_port=1)
+    spec = assemble(
+        request(Cluster.local(ranks), Layout(dp=ranks), machine=Machine.uniform(cores)), name="n", master_port=1
+    )
     assert spec.ranks[-1].env["OMP_NUM_THREADS"] == threads
 
 
@@ -82,3 +85,53 @@ def test_layout_and_run_reach_the_ranks():
     for rank in spec.ranks:
         assert wanted.items() <= rank.env.items()
         assert rank.env["RANK"] == rank.env["RANK_ID"] == str(rank.global_rank)
+
+
+def test_restarts_and_signs_of_life_reach_the_ranks():
+    """How many restarts there are, that this is the first attempt, and each rank's own file."""
+    spec = assemble(
+        request(Cluster.local(2), Layout(dp=2), supervision=Supervision(max_restarts=3)), name="n", master_port=1
+    )
+    for rank in spec.ranks:
+        assert rank.env["TORCHELASTIC_MAX_RESTARTS"] == rank.env["TLAUNCH_MAX_RESTARTS"] == "3"
+        assert rank.env["TORCHELASTIC_RESTART_COUNT"] == rank.env["TLAUNCH_ATTEMPT"] == "0"
+        assert rank.env["TLAUNCH_HEARTBEAT_FILE"] == f"/runs/n/device{rank.global_rank}/heartbeat"
+    assert spec.supervision.max_restarts == 3
+
+
+def test_binding_is_part_of_the_spec():
+    """The cores of each rank, and its threads, follow from the machine."""
+    spec = assemble(request(Cluster.local(2), Layout(dp=2), bind="core"), name="n", master_port=1)
+    assert [rank.cpus for rank in spec.ranks] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert {rank.env["OMP_NUM_THREADS"] for rank in spec.ranks} == {"4"}
+
+
+def test_ranks_of_several_servers_are_not_bound():
+    """Other servers may have other cores."""
+    spec = assemble(request(TWO_SERVERS, Layout(dp=4), bind="core"), name="n", master_port=1)
+    assert {rank.cpus for rank in spec.ranks} == {None}
+
+
+def test_what_other_launchers_left_is_taken_away():
+    """Unless --env gives it back; what merely tunes something stays."""
+    inherited = {"OMPI_COMM_WORLD_RANK": "0", "PMIX_RANK": "0", "NCCL_DEBUG": "INFO"}
+    chosen = request(Cluster.local(1), Layout(), inherited_env=inherited, user_env={"PMIX_RANK": "0"})
+    (rank,) = assemble(chosen, name="n", master_port=1).ranks
+    assert rank.env["OMPI_COMM_WORLD_RANK"] is None
+    assert rank.env["PMIX_RANK"] == "0"
+    assert "NCCL_DEBUG" not in rank.env
+
+
+def test_every_variable_has_its_origin():
+    """And the other value that the environment had."""
+    inherited = {"RANK": "7", "OMP_NUM_THREADS": "3", "WORLD_SIZE": "2", "MS_ROLE": "MS_WORKER"}
+    wanted = request(TWO_SERVERS, Layout(dp=2), inherited_env=inherited, user_env={"PYTHONUNBUFFERED": "0"})
+    one = draft(wanted, name="n", master_port=1)[1]
+    found = {variable.name: variable for variable in one.variables}
+    assert {name: found[name].origin.value for name in (*inherited, "RANK_TABLE_FILE", "PYTHONUNBUFFERED", "TLAUNCH_RUN_ID")} == {
+        "RANK": "rank table", "OMP_NUM_THREADS": "inherited", "WORLD_SIZE": "layout", "MS_ROLE": "removed",
+        "RANK_TABLE_FILE": "rank table", "PYTHONUNBUFFERED": "--env", "TLAUNCH_RUN_ID": "tlaunch",
+    }  # fmt: skip
+    assert (found["RANK"].value, found["RANK"].instead_of) == ("1", "7")
+    assert found["WORLD_SIZE"].instead_of is None
+    assert len(found) == len(one.variables)

@@ -2,10 +2,11 @@
 
 import dataclasses
 
-from launcher.core.records import Cluster, Device, Layout, Server
+from launcher.core.records import Cluster, Device, Layout, Server, Supervision
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import Request, assemble
 from launcher.engines.local import signals_held_back, start_agent
+from launcher.engines.placement import Machine
 
 
 def run_to_end(spec):
@@ -21,8 +22,8 @@ def run_to_end(spec):
 def one_rank(tmp_path, **env):
     cluster = Cluster((Server("127.0.0.1", (Device(0, 0, "127.0.0.1"),)),), source=None)
     request = Request(
-        cluster=cluster, layout=Layout(dp=1), argv=("true",), cwd=tmp_path, runs_dir=tmp_path / "runs", grace_s=1.0,
-        console_ranks=(0,), user_env={}, inherited_env={}, usable_cores=1,
+        cluster=cluster, layout=Layout(dp=1), argv=("true",), cwd=tmp_path, runs_dir=tmp_path / "runs",
+        supervision=Supervision(grace_s=1.0), console_ranks=(0,), user_env={}, inherited_env={}, machine=Machine.uniform(1),
     )  # fmt: skip
     spec = assemble(request, name="n", master_port=29500)
     (rank,) = spec.ranks

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from functools import partial
 from pathlib import Path
 
@@ -17,9 +16,11 @@ from launcher.trainer.baseline import unigram_perplexity
 from launcher.trainer.corpus import Corpus, open_corpus
 from launcher.trainer.data import GlobalBatch, global_batches
 from launcher.trainer.greedy import translate
+from launcher.trainer.heart import Heart
 from launcher.trainer.model import Transformer
 from launcher.trainer.saved import check_can_save, gather, save_model, single_device_model
 from launcher.trainer.session import Session, StepResult, learning_rate_at
+from launcher.trainer.waiting import Stopwatch
 from launcher.trainer.world import World
 
 
@@ -78,12 +79,16 @@ def _run_steps(session: Session, corpus: Corpus) -> float:
     config = session.recipe.train
     validation_loss = math.nan
     bar = unigram_perplexity(corpus.train, corpus.valid, session.recipe.model.vocabulary_size)
+    heart = Heart(session.world.device)
     for batch in global_batches(corpus.train, config):
-        started_s = time.perf_counter()
+        stopwatch = Stopwatch()
         result = session.train_step(batch.examples, learning_rate_at(batch.step, config))
+        seconds, busy_s = stopwatch.read()
         _check_finite(result, batch)
+        loss = result.loss if session.stage.is_last else None
+        heart.stepped(batch.step, seconds, busy_s, tokens=result.tokens, loss=loss, is_last=batch.is_last)
         if session.world.reports:
-            speed = result.tokens / (time.perf_counter() - started_s)
+            speed = result.tokens / seconds
             say(f"epoch: {batch.epoch} step: {batch.step_of_epoch}, loss is {result.loss:.4f}, {speed:.0f} tokens/s")
         if batch.is_last or (config.validate_every and batch.step % config.validate_every == 0):
             validation_loss = _validate(session, corpus, bar)

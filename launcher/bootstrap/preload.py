@@ -1,0 +1,146 @@
+"""The preload process: imports what the program will need, and forks a process for every rank that is asked for.
+
+It ends silently when the agent's end of the socket closes, by SIGTERM, and with the agent. Ranks are forked by a child
+that ends at once, so that the agent, a subreaper, becomes their parent.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found] # the part of it that is there without enum
+import ctypes
+import gc
+import os
+import sys
+import time
+
+from . import names, own
+from .failure import out_of_the_way
+from .imitate import Program, prepare
+from .rank import Rank, settle
+from .unsafe import why_unsafe
+from .wire import Wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_NAME = "tlaunch-preload"
+_PR_SET_PDEATHSIG = 1
+
+
+def serve(descriptor: int, born_with: dict[str, Any]) -> Program:
+    """Serve the agent to the end; returns in forked ranks only, with the program that they shall run."""
+    began = time.perf_counter()
+    former_name = names.name()
+    names.rename(_NAME)
+    wire = Wire(_keep_only(descriptor))
+    # Not ignored, only kept waiting: ranks find both as a program expects them.
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, {_signal.SIGINT, _signal.SIGHUP})
+    own.note_imports()
+    first = wire.take()
+    if first is None:
+        os._exit(0)
+    die_with(first["agent_pid"])
+    fields = first["program"]
+    program = Program(fields["kind"], fields["target"], fields["arguments"])
+    prepare(program, born_with)
+    refusal = _import(first["modules"])
+    wire.say(refusal or {"ready": True, "seconds": time.perf_counter() - began})
+    if refusal:
+        os._exit(0)
+    if first["modules"]:
+        # What is imported stays in memory that all ranks share: no collection, and no exit, goes through it. Ranks
+        # do not undo this: with torch it would cost each of them 60 MB, and a second at its end.
+        gc.collect()
+        gc.freeze()
+    _fork_whom_asked(wire, _Shown(former_name, fields["shown_argv"]), first["agent_pid"])
+    return program
+
+
+class _Shown:
+    """How a rank appears in `ps`."""
+
+    def __init__(self, name: str, argv: list[str]) -> None:
+        self.name = name
+        self.argv = argv
+
+
+def die_with(parent_pid: int) -> None:
+    """Be killed when the parent ends; end at once if it has ended already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        os._exit(128 + _signal.SIGKILL)
+
+
+def _keep_only(descriptor: int) -> int:
+    """Close what else was inherited: nobody knows whose it is, and every rank would hold it open."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number != descriptor:
+            try:
+                os.close(number)
+            except OSError:  # that of the listing itself
+                pass
+    return out_of_the_way(descriptor)
+
+
+def _import(modules: list[str]) -> dict[str, Any] | None:
+    """Import one after the other; what the agent must be told if that leaves nothing that may be forked."""
+    for name in modules:
+        try:
+            __import__(name)
+        except BaseException as error:
+            return {"failed": f"importing {name}: {type(error).__name__}: {error}"[:1000]}
+        unsafe = why_unsafe()
+        if unsafe:
+            return {"unsafe": f"importing {name} {unsafe}"}
+    return None
+
+
+def _fork_whom_asked(wire: Wire, shown: _Shown, agent_pid: int) -> None:
+    """Returns in a forked rank, ready to become its program."""
+    while True:
+        message = wire.take()
+        if message is None:
+            os._exit(0)
+        _flush()
+        requests = message["fork"]
+        try:
+            middle = os.fork()
+        except OSError as error:
+            for request in requests:
+                wire.say({"key": request["key"], "error": f"no process could be made: {error.strerror}"})
+            continue
+        if middle == 0:
+            settle(_fork_ranks(wire, requests), wire, agent_pid, shown)
+            return
+        _, status = os.waitpid(middle, 0)
+        if status:
+            wire.say({"failed": f"the process that forks ranks ended with wait status {status}"})
+            os._exit(0)
+
+
+def _fork_ranks(wire: Wire, requests: list[dict[str, Any]]) -> Rank:
+    """In the process between: returns in each rank, ends otherwise."""
+    middle = os.getpid()
+    reader, writer = os.pipe()
+    for request in requests:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            wire.say({"key": request["key"], "error": f"no process could be made: {error.strerror}"})
+            continue
+        if pid == 0:
+            os.close(writer)
+            return Rank(request, reader, middle)
+        if not wire.say({"key": request["key"], "pid": pid}):
+            os.kill(pid, _signal.SIGKILL)  # nobody would know of it
+    os._exit(0)
+
+
+def _flush() -> None:
+    """What imports have printed belongs to this process's log, once."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass

@@ -1,0 +1,107 @@
+"""A process that was just forked for a rank: make it what an interpreter started for this rank alone would be."""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found] # the part of it that is there without enum
+import os
+import sys
+import time
+
+from . import failure, names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .preload import _Shown
+    from .wire import Wire
+
+_NOT_STARTED = 126  # exit code
+_LOOK_AGAIN_S = 0.0002
+
+
+class Rank:
+    """What the agent asked for, and how this process knows that the one between has gone."""
+
+    def __init__(self, request: dict[str, Any], middle_gone: int, middle_pid: int) -> None:
+        self.request = request
+        self.middle_gone = middle_gone  # descriptor: end of file once it has
+        self.middle_pid = middle_pid
+
+
+def settle(rank: Rank, wire: Wire, agent_pid: int, shown: _Shown) -> None:
+    """Returns when the program may begin; a failure before is told to the agent, and ends this process with 126."""
+    request = rank.request
+    try:
+        _wait_for_adoption(rank, agent_pid)
+        os.setsid()
+        _join(request["cgroup"])
+        if request["cpus"] is not None:
+            os.sched_setaffinity(0, request["cpus"])
+        _redirect(request["log"])
+        _replace_environment(request["env"])
+        _be_different()
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        names.show(shown.argv)
+        names.rename(shown.name)
+    except OSError as error:
+        about = "" if error.filename is None else f"cannot use {os.fsdecode(error.filename)}: "
+        _give_up(wire, request["key"], about + str(error.strerror))
+    except BaseException as error:
+        _give_up(wire, request["key"], repr(error))
+    wire.close()
+    failure.install(os.path.abspath(request["device_dir"]))
+
+
+def _give_up(wire: Wire, key: int, reason: str) -> None:
+    wire.say({"key": key, "error": reason[:1000]})
+    os._exit(_NOT_STARTED)
+
+
+def _wait_for_adoption(rank: Rank, agent_pid: int) -> None:
+    """Until the process between has ended and the agent is the parent."""
+    from .preload import die_with
+
+    while os.read(rank.middle_gone, 1):
+        pass
+    os.close(rank.middle_gone)
+    while os.getppid() == rank.middle_pid:  # its descriptors close a moment before its children get another parent
+        time.sleep(_LOOK_AGAIN_S)
+    die_with(agent_pid)
+
+
+def _join(cgroup: str | None) -> None:
+    if cgroup is None:
+        return
+    try:
+        with open(cgroup + "/cgroup.procs", "wb", buffering=0) as members:
+            members.write(b"0")
+    except OSError:
+        pass
+
+
+def _redirect(log: str) -> None:
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for descriptor, standard in ((nowhere, 0), (output, 1), (output, 2)):
+        os.dup2(descriptor, standard)
+    os.close(nowhere)
+    os.close(output)
+
+
+def _replace_environment(environment: dict[str, str]) -> None:
+    for name in set(os.environ) - set(environment):
+        del os.environ[name]
+    os.environ.update(environment)
+    time.tzset()
+
+
+def _be_different() -> None:
+    """What an interpreter draws by lot at its start is drawn again: no two ranks shall have the same."""
+    numpy_random = sys.modules.get("numpy.random.mtrand")
+    if numpy_random is not None:
+        numpy_random.seed()  # `random` does so itself after a fork
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+        process._children.clear()

@@ -1,0 +1,28 @@
+"""The first step: which way a program is to be begun."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import failure, names, preload
+from .imitate import Program, execute, prepare
+from .own import forget_collisions
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def main(born_with: dict[str, Any]) -> None:
+    """Does what `sys.argv` says. Returns or raises as the program does; `born_with`: a script's first globals."""
+    if sys.argv[1] == "run":
+        _, _, device_dir, kind, target, *arguments = sys.argv
+        program = Program(kind, target, arguments)
+        prepare(program, born_with)
+        names.show(program.command_line)
+        failure.install(os.path.abspath(device_dir))
+    else:
+        program = preload.serve(int(sys.argv[2]), born_with)  # returns in every forked rank
+    forget_collisions()
+    execute(program)

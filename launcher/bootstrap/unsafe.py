@@ -1,0 +1,68 @@
+"""Whether this process may be forked: by what it holds, not by what a module promises."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_DEVICES = ("/dev/nvidia", "/dev/davinci", "/dev/kfd", "/dev/dri/render", "/dev/hisi_hdc", "/dev/devmm_svm")
+_ACCELERATORS = ("torch.cuda", "torch.xpu", "torch_npu.npu", "torch_mlu.mlu")
+
+
+def why_unsafe() -> str | None:
+    """Completes the sentence "importing X ..."; None if nothing speaks against it."""
+    threads = _threads()
+    if threads > 1:
+        threads = _threads_after_a_fork()
+    if threads > 1:
+        return f"started {threads - 1} thread{'s' if threads > 2 else ''}"
+    if _has_children():
+        return "started a process"
+    opened = _open_device()
+    if opened:
+        return f"opened {opened}"
+    return _initialised_accelerator()
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _threads_after_a_fork() -> int:
+    """Some libraries (OpenBLAS) end their threads before every fork and start them again when there is work."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return _threads()
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _open_device() -> str | None:
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink("/proc/self/fd/" + name)
+        except OSError:  # that of the listing itself
+            continue
+        if target.startswith(_DEVICES):
+            return target
+    return None
+
+
+def _initialised_accelerator() -> str | None:
+    """The state that the module keeps, asked for without asking the device."""
+    for name in _ACCELERATORS:
+        module = sys.modules.get(name)
+        try:
+            if module is not None and module.is_initialized():
+                return f"initialised {name}"
+        except Exception:
+            continue
+    return None

@@ -1,0 +1,100 @@
+"""`tlaunch ps`: which runs there are, and how they stand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from launcher.cli.chosen_run import json_option, runs_dir_option
+
+if TYPE_CHECKING:
+    from launcher.runs.live import RunState
+
+EPILOG = """\b
+Examples:
+  tlaunch ps
+  tlaunch ps --all --json | jq -r '.[] | select(.state == "failed") | .name'
+
+\b
+States: starting, preloading, running, paused, ending, restarting; finished, failed, hung, stopped; lost (launcher and
+agent were killed without a last word); elsewhere (on another machine, or before this one's last start, so that nobody
+here can tell); unknown (written by another version).
+
+\b
+Exit codes: 0, also when there is no run; 2 wrong usage.
+"""
+HEADER = ("NAME", "STATE", "RANKS", "ATTEMPT", "AGE", "EXIT", "FIRST FAILURE")
+INDENT = 2
+
+
+@click.command(epilog=EPILOG)
+@click.option("--all", "everything", is_flag=True, help="Runs that are over, too.")
+@json_option
+@runs_dir_option
+def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
+    """List the runs that go on, newest first."""
+    from launcher.cli import run_words
+    from launcher.cli.console import write_out
+
+    states = sorted(_states(runs_dir, everything=everything), key=lambda state: state.started_ns or 0, reverse=True)
+    if as_json:
+        write_out(json.dumps([run_words.as_json(state) for state in states], indent=INDENT) + "\n")
+    elif states:
+        write_out("".join(f"{line}\n" for line in to_lines(states, _width())))
+    else:
+        more = "" if everything else "; --all shows those that are over"
+        click.echo(f"no run {'' if everything else 'goes on '}in {runs_dir}{more}", err=True)
+
+
+def to_lines(states: list[RunState], width: int | None) -> list[str]:
+    """The table; lines cut at `width` characters, if there is one."""
+    from launcher.cli.columns import aligned
+
+    lines = aligned(HEADER, [_row(state) for state in states], right=frozenset({"RANKS", "ATTEMPT", "AGE", "EXIT"}))
+    return lines if width is None else [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
+
+
+def _states(runs_dir: Path, *, everything: bool) -> list[RunState]:
+    from launcher.core.run_dir import RunDir
+    from launcher.runs.live import look
+    from launcher.runs.store import run_names
+
+    directories = [RunDir(runs_dir.absolute() / name) for name in run_names(runs_dir)]
+    if everything:
+        return [look(run_dir) for run_dir in directories]
+    # A report is an agent's last act: such runs need no look.
+    states = [look(run_dir) for run_dir in directories if not run_dir.report.exists()]
+    return [state for state in states if _goes_on(state)]
+
+
+def _goes_on(state: RunState) -> bool:
+    """One of this machine before its last start certainly does not."""
+    return state.state.going_on or (state.state.value == "elsewhere" and state.host != socket.gethostname())
+
+
+def _row(state: RunState) -> tuple[str, ...]:
+    from launcher.cli.columns import duration
+    from launcher.cli.run_words import culprit, shown_name
+
+    progress = state.progress
+    ranks = f"{progress.running}/{progress.rank_count}" if state.state.going_on else str(progress.rank_count)
+    age_s = None if state.started_ns is None else max(0.0, (state.looked_ns - state.started_ns) / 1e9)
+    return (
+        shown_name(state),
+        state.state.value,
+        ranks,
+        str(progress.attempt),
+        duration(age_s),
+        "-" if state.exit_code is None else str(state.exit_code),
+        culprit(state),
+    )
+
+
+def _width() -> int | None:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -1,0 +1,100 @@
+"""How a run stands, in words."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from launcher.cli.columns import duration
+from launcher.cli.verdict_text import describe_status, headline
+from launcher.core.events import Cause
+from launcher.logs.terminal import printable
+from launcher.runs.live import RunState
+from launcher.runs.progress import State
+
+
+def shown_name(state: RunState) -> str:
+    return printable(state.name.encode(errors="surrogateescape").decode(errors="backslashreplace"))
+
+
+def describe(state: RunState) -> str:
+    """One clause: "running for 3 min 12 s", "failed after 12 s with exit code 7", "lost: ..."."""
+    match state.state:
+        case State.LOST:
+            return f"lost: {_how_lost(state)}"
+        case State.ELSEWHERE:
+            return _where(state)
+        case State.UNKNOWN:
+            return "written by another version of tlaunch"
+        case _:
+            took = duration(state.elapsed_s)
+            return f"{state.state.value} {'after' if state.state.over else 'for'} {took}{_details(state)}"
+
+
+def _details(state: RunState) -> str:
+    match state.state:
+        case State.FINISHED:
+            return ": every rank ended well"
+        case State.FAILED | State.HUNG:
+            return f" with exit code {state.exit_code}"
+        case State.STOPPED:
+            return _by_signal(state)
+        case _:
+            return f", restarted {state.progress.attempt}x" if state.progress.attempt else ""
+
+
+def culprit(state: RunState) -> str:
+    """Who failed first, on one line; empty where no attempt failed or nobody judged."""
+    if state.verdict is not None:
+        return headline(state.verdict)
+    failed = state.progress.first_failure
+    if failed is None:
+        return ""
+    return printable(f"rank {failed.global_rank}: {failed.reason or describe_status(failed.status)}")
+
+
+def as_json(state: RunState) -> dict[str, Any]:
+    """What `--json` of every command says of a run. Times in nanoseconds since 1970."""
+    progress = state.progress
+    return {
+        "name": state.name,
+        "directory": str(state.run_dir.root),
+        "state": state.state.value,
+        "host": state.host,
+        "ranks": progress.rank_count,
+        "running": progress.running if not state.state.over else 0,
+        "attempt": progress.attempt,
+        "started_ns": state.started_ns,
+        "ended_ns": state.ended_ns,
+        "exit_code": state.exit_code,
+        "culprit": state.verdict.culprit if state.verdict else None,
+        "failure": culprit(state) or None,
+        "head_pid": progress.head.pid if progress.head else None,
+        "agent_pid": progress.agent.pid if progress.agent else None,
+    }
+
+
+def _by_signal(state: RunState) -> str:
+    stopping = state.progress.stopping
+    if stopping is None or stopping.signal is None:
+        return ""
+    try:
+        return f" by {signal.Signals(stopping.signal).name}"
+    except ValueError:
+        return f" by signal {stopping.signal}"
+
+
+def _how_lost(state: RunState) -> str:
+    cause = state.report.cause if state.report else state.progress.cause
+    if cause is Cause.HEAD_LOST and state.exit_code is not None:
+        return "its launcher was killed, and its agent ended the ranks"
+    if cause is Cause.AGENT_LOST and state.exit_code is not None:
+        return "its agent was killed, and its launcher ended what that left"
+    if state.progress.agent is None:
+        return "its launcher went away before anything was started"
+    return "launcher and agent went away without a last word"
+
+
+def _where(state: RunState) -> str:
+    host = printable(state.host or "?")
+    return f"on {host} (not this machine, or before its last start), and only there can be told more"

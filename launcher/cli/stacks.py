@@ -1,0 +1,175 @@
+"""`tlaunch stacks`: where every rank of a run is at this moment."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from launcher.cli.chosen_run import RUN_HELP, chosen, json_option, run_argument
+from launcher.core.errors import TlaunchError, UsageError
+
+if TYPE_CHECKING:
+    from launcher.core.verdict import StackGroup
+    from launcher.runs.live import RunState
+    from launcher.supervise.stacks import RankStack
+
+EPILOG = """\b
+Examples:
+  tlaunch stacks
+  tlaunch stacks --rank 0,3-5 --full 20261121-053712-transformer
+  tlaunch stacks --json | jq '.ranks[] | select(.in_collective | not)'
+
+\b
+Ranks at the same place stand together, those that differ from the others first, each with the innermost frames of its
+main thread. Python ranks that tlaunch started write their stacks themselves, even while a call into C holds the
+interpreter lock; of others is told what they wait for, or what py-spy sees where that is installed. No rank is stopped
+or delayed by more than the milliseconds that it takes to write.
+
+\b
+Exit codes: 0; 1 no rank lives, or none of those asked for, or they are on another machine; 2 wrong usage, or no such run.
+"""
+INDENT = 2
+FRAMES_SHOWN = 8
+
+RankRange = tuple[int, int]  # first and last, both included
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was found, by ascending global rank. Invariant: `stacks` has no rank that `pids` has not."""
+
+    pids: Mapping[int, int]
+    steps: Mapping[int, int | None]
+    stacks: Mapping[int, RankStack]
+
+
+@click.command(epilog=EPILOG, help=f"Show where every rank of a run is at this moment.\n\n{RUN_HELP}")
+@click.option("--rank", "ranks", metavar="LIST", help="These ranks only, for instance 0,3-5.")
+@click.option("--full", is_flag=True, help="Every frame, and the other threads of each group's first rank.")
+@json_option
+@run_argument
+def stacks(*, run: str | None, ranks: str | None, full: bool, as_json: bool, runs_dir: Path) -> None:
+    from launcher.cli.console import write_out
+    from launcher.runs.live import look
+    from launcher.supervise.stacks import group
+
+    wanted = None if ranks is None else parse_ranks(ranks)
+    state = look(chosen(runs_dir, run))
+    seen = _ask(state, _living(state, wanted))
+    groups = group(seen.stacks, seen.steps)
+    write_out(_as_json(state, seen, groups) if as_json else _as_text(state, seen, groups, full=full))
+
+
+def parse_ranks(text: str) -> tuple[RankRange, ...]:
+    """The ranges of a list.
+
+    >>> parse_ranks("0,3-5")
+    ((0, 0), (3, 5))
+
+    Raises:
+        UsageError: this is no list of ranks.
+    """
+    ranges = []
+    for part in text.split(","):
+        first, _, last = (word.strip() for word in part.partition("-"))
+        last = last or first if "-" not in part else last
+        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+            raise UsageError(f"--rank {text!r}: {part.strip()!r} is no rank and no range", hint="for instance 0,3-5")
+        ranges.append((int(first), int(last)))
+    return tuple(ranges)
+
+
+def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, int]:
+    """The pids of those that live, each known to be the rank's own by the time of its start.
+
+    Raises:
+        TlaunchError: there are none.
+    """
+    from launcher.cli.run_words import describe, shown_name
+
+    living = {look.global_rank: look.process.pid for look in state.ranks if look.process and look.process.lives}
+    if not living:
+        raise TlaunchError(f"{shown_name(state)} has no living rank here: it is {describe(state)}")
+    if wanted is None:
+        return living
+    chosen_ones = {rank: pid for rank, pid in living.items() if any(first <= rank <= last for first, last in wanted)}
+    if not chosen_ones:
+        from launcher.cli.verdict_text import rank_list
+
+        raise TlaunchError(
+            f"none of the ranks asked for lives; {rank_list(living)} of {shown_name(state)} can be asked"
+        )
+    return chosen_ones
+
+
+def _ask(state: RunState, pids: Mapping[int, int]) -> Seen:
+    """Blocks until all have answered, not much longer than a second.
+
+    Raises:
+        TlaunchError: every rank ended meanwhile.
+    """
+    from launcher.cli.verdict_text import rank_list
+    from launcher.core.heartbeat import read_heartbeat
+    from launcher.supervise.stacks import Target, gather
+
+    beats = {global_rank: read_heartbeat(state.run_dir.heartbeat(global_rank)) for global_rank in pids}
+    targets = {global_rank: Target(pid, state.run_dir.stacks_log(global_rank)) for global_rank, pid in pids.items()}
+    answers = gather(targets)
+    if ended := pids.keys() - answers.keys():
+        said = f"{rank_list(ended)} ended while being asked"
+        if not answers:
+            raise TlaunchError(said)
+        print(said, file=sys.stderr)
+    steps = {global_rank: found.beat.step if found else None for global_rank, found in beats.items()}
+    return Seen(pids, steps, answers)
+
+
+def _as_text(state: RunState, seen: Seen, groups: tuple[StackGroup, ...], *, full: bool) -> str:
+    from launcher.cli.run_words import shown_name
+    from launcher.cli.verdict_text import rank_list
+    from launcher.logs.terminal import printable
+    from launcher.supervise.stacks import sentence
+
+    lines = [f"{shown_name(state)}: {sentence(groups)}"]
+    for group in groups:
+        lines += ["", f"{rank_list(group.global_ranks)}: {group.doing}"]
+        lines += _frame_lines(group.frames, full=full)
+        if full:
+            lines += _other_threads(group.global_ranks[0], seen.stacks[group.global_ranks[0]])
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def _frame_lines(frames: tuple[str, ...], *, full: bool) -> Iterator[str]:
+    shown = frames if full or len(frames) <= FRAMES_SHOWN + 1 else frames[:FRAMES_SHOWN]
+    yield from (f"    {frame}" for frame in shown)
+    if len(shown) < len(frames):
+        yield f"    ... {len(frames) - len(shown)} more, shown by --full"
+
+
+def _other_threads(global_rank: int, stack: RankStack) -> Iterator[str]:
+    for frames in stack.others:
+        yield f"  another thread of rank {global_rank}:"
+        yield from _frame_lines(frames, full=True)
+
+
+def _as_json(state: RunState, seen: Seen, groups: tuple[StackGroup, ...]) -> str:
+    from launcher.supervise.stacks import sentence
+
+    ranks: list[dict[str, Any]] = [
+        {"global_rank": global_rank, "pid": seen.pids[global_rank], "step": seen.steps[global_rank], **asdict(stack)}
+        for global_rank, stack in seen.stacks.items()
+    ]
+    shown = {
+        "name": state.name,
+        "directory": str(state.run_dir.root),
+        "sentence": sentence(groups),
+        "groups": [asdict(group) for group in groups],
+        "ranks": ranks,
+    }
+    return json.dumps(shown, indent=INDENT) + "\n"

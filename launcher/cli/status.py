@@ -1,0 +1,165 @@
+"""`tlaunch status`: how a run stands, rank by rank."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from launcher.cli.chosen_run import RUN_HELP, chosen, json_option, run_argument
+
+if TYPE_CHECKING:
+    from launcher.core.heartbeat import Heartbeat
+    from launcher.core.run_dir import RunDir
+    from launcher.runs.live import RankLook, RunState
+    from launcher.runs.recorded import Place
+
+EPILOG = """\b
+Examples:
+  tlaunch status
+  tlaunch status 20261121-053712-transformer --json
+
+\b
+Ranks: waiting (not started), running, stopped (by SIGSTOP or Ctrl-Z), ended, gone (nobody saw it end). STEP and LOSS
+are what the rank itself last wrote to its heartbeat file; LOG and WRITTEN are train.log's size and last change.
+
+\b
+Exit codes: 0 whatever the run's state is; 2 wrong usage, or no such run.
+"""
+HEADER = ("RANK", "SERVER", "DEVICE", "STATE", "PID", "STEP", "LOSS", "BEAT", "LOG", "WRITTEN", "END")
+RIGHT = frozenset({"RANK", "DEVICE", "PID", "STEP", "LOSS", "BEAT", "LOG", "WRITTEN"})
+INDENT = 2
+
+
+@dataclass(frozen=True)
+class RankStatus:
+    """All that is known of one rank."""
+
+    look: RankLook
+    place: Place | None
+    heartbeat: Heartbeat | None
+    log_bytes: int | None  # None where there is no log
+    log_written_ns: int | None
+
+
+@click.command(epilog=EPILOG, help=f"Show how a run stands, rank by rank.\n\n{RUN_HELP}")
+@json_option
+@run_argument
+def status(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
+    from launcher.cli.console import write_out
+    from launcher.cli.run_words import as_json as run_as_json
+    from launcher.runs.live import look
+    from launcher.runs.recorded import read_recorded
+
+    run_dir = chosen(runs_dir, run)
+    recorded = read_recorded(run_dir)
+    state = look(run_dir)
+    ranks = [_rank_status(rank, recorded.places, run_dir) for rank in state.ranks]
+    if as_json:
+        whole = run_as_json(state) | {"max_restarts": recorded.max_restarts, "each": [_to_json(rank) for rank in ranks]}
+        write_out(json.dumps(whole, indent=INDENT) + "\n")
+    else:
+        write_out("".join(f"{line}\n" for line in _lines(state, ranks, recorded.max_restarts)))
+
+
+def _rank_status(look: RankLook, places: tuple[Place, ...], run_dir: RunDir) -> RankStatus:
+    from launcher.core.heartbeat import read_heartbeat
+
+    place = next((place for place in places[look.global_rank :] if place.global_rank == look.global_rank), None)
+    try:
+        log = run_dir.train_log(look.global_rank).stat()
+    except OSError:
+        log = None
+    heartbeat = read_heartbeat(run_dir.heartbeat(look.global_rank))
+    return RankStatus(look, place, heartbeat, log and log.st_size, log and log.st_mtime_ns)
+
+
+def _lines(state: RunState, ranks: list[RankStatus], max_restarts: int) -> Iterator[str]:
+    from launcher.cli.columns import aligned
+    from launcher.cli.run_words import culprit, describe, shown_name
+
+    yield f"{shown_name(state)}: {describe(state)}"
+    yield from _about(state, max_restarts)
+    if failure := culprit(state):
+        yield f"  first failure: {failure}"
+        yield f"  more: tlaunch why {shown_name(state)}"
+    if ranks:
+        yield ""
+        yield from aligned(HEADER, [_row(rank, state) for rank in ranks], right=RIGHT)
+
+
+def _about(state: RunState, max_restarts: int) -> Iterator[str]:
+    from launcher.cli.columns import duration
+    from launcher.cli.verdict_text import rank_list
+
+    progress = state.progress
+    if state.ended_ns is not None:
+        what = "last event" if state.exit_code is None else "ended"
+        yield f"  {what} {duration((state.looked_ns - state.ended_ns) / 1e9)} ago"
+    if state.state.going_on:
+        processes = {"launcher": progress.head, "agent": progress.agent}
+        living = [f"{name} {process.pid}" for name, process in processes.items() if process and process.lives]
+        yield f"  processes: {', '.join(living) or 'none yet'}"
+    if max_restarts:
+        yield f"  restarts: {progress.attempt} of at most {max_restarts}"
+    if progress.slow and state.state.going_on:
+        yield f"  slower than the others: {rank_list(progress.slow)}"
+
+
+def _row(rank: RankStatus, state: RunState) -> tuple[str, ...]:
+    from launcher.cli.columns import duration, number, size
+
+    look, beat = rank.look, rank.heartbeat.beat if rank.heartbeat else None
+    return (
+        str(look.global_rank),
+        _printable(rank.place.server_id) if rank.place else "-",
+        str(rank.place.device_id) if rank.place else "-",
+        look.state.value,
+        str(look.process.pid) if look.process else "-",
+        number(beat.step if beat else None, "d"),
+        number(beat.loss if beat else None, ".4f"),
+        duration(_age_s(rank.heartbeat.time_ns if rank.heartbeat else None, state)),
+        size(rank.log_bytes),
+        duration(_age_s(rank.log_written_ns, state)),
+        _end(look),
+    )
+
+
+def _end(look: RankLook) -> str:
+    from launcher.cli.verdict_text import describe_status
+
+    if look.status is None:
+        return "-"
+    return _printable(look.reason) if look.reason else describe_status(look.status)
+
+
+def _age_s(time_ns: int | None, state: RunState) -> float | None:
+    return None if time_ns is None else max(0.0, (state.looked_ns - time_ns) / 1e9)
+
+
+def _to_json(rank: RankStatus) -> dict[str, Any]:
+    look = rank.look
+    return {
+        "global_rank": look.global_rank,
+        "server_id": rank.place.server_id if rank.place else None,
+        "device_id": rank.place.device_id if rank.place else None,
+        "state": look.state.value,
+        "pid": look.process.pid if look.process else None,
+        "started_ns": look.started_ns,
+        "ended_ns": look.ended_ns,
+        "status": look.status,
+        "reason": look.reason,
+        "heartbeat": {"time_ns": rank.heartbeat.time_ns, **asdict(rank.heartbeat.beat)} if rank.heartbeat else None,
+        "log_bytes": rank.log_bytes,
+        "log_written_ns": rank.log_written_ns,
+    }
+
+
+def _printable(text: str) -> str:
+    from launcher.logs.terminal import printable
+
+    return printable(" ".join(text.split()))

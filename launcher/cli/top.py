@@ -1,0 +1,214 @@
+"""`tlaunch top`: every rank's progress and use of the machine, redrawn until the run ends."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from launcher.cli.chosen_run import RUN_HELP, chosen, run_argument
+from launcher.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from launcher.core.heartbeat import Beat, Heartbeat
+    from launcher.core.run_dir import RunDir
+    from launcher.runs.live import RankLook, RunState
+    from launcher.runs.usage import Usage
+
+EPILOG = """\b
+Examples:
+  tlaunch top
+  tlaunch top --interval 10 20261121-053712-transformer
+  tlaunch top --once | grep stopped
+
+\b
+CPU and RSS are those of a rank and all that it has started (pages that processes share count for each of them). STEP,
+LOSS, TOKENS/S and DEVICE (memory) are what the rank itself wrote at its last BEAT.
+
+\b
+Exit codes: 0 when the run has ended, or by q; 130 by Ctrl-C; 2 wrong usage, or no such run.
+"""
+QUITS = frozenset(b"qQ\x04")
+SAMPLE_S = 0.3  # between the two looks that a single table needs
+HEADER = ("RANK", "STATE", "STEP", "LOSS", "TOKENS/S", "CPU", "RSS", "DEVICE", "BEAT")
+LINES_AROUND = 4  # of a screen: title, header, the line about the rest, the cursor's own
+PLAIN_COLUMNS = 120
+
+
+@dataclass(frozen=True)
+class Row:
+    rank: RankLook
+    slow: bool
+    heartbeat: Heartbeat | None
+    usage: Usage | None
+    cpu_share: float | None  # of one core; None before there were two looks at the same process
+
+
+@click.command(epilog=EPILOG, help=f"Watch every rank's progress, CPU and memory until the run ends.\n\n{RUN_HELP}")
+@click.option("--once", is_flag=True, help="One table, as where stdout is no terminal.")
+@click.option(
+    "--interval", type=click.FloatRange(min=0.1, max=3600), default=2.0, metavar="SECONDS",
+    help="Between two looks.  [default: 2]",
+)  # fmt: skip
+@run_argument
+def top(*, run: str | None, once: bool, interval: float, runs_dir: Path) -> None:
+    if math.isnan(interval):
+        raise UsageError("--interval nan is no number of seconds", hint="for instance --interval 2")
+    sampler = Sampler(chosen(runs_dir, run))
+    if once or not sys.stdout.isatty():
+        _show_once(sampler)
+    else:
+        _show_live(sampler, interval)
+
+
+class Sampler:
+    """Looks at a run; from the second look on, CPU shares are known."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        from launcher.runs.live import Watch
+
+        self._watch = Watch(run_dir)
+        self._before: dict[int, Usage] = {}
+        self._before_s = 0.0
+
+    def look(self) -> tuple[RunState, list[Row]]:
+        """One row per rank, ascending."""
+        from launcher.core.heartbeat import read_heartbeat
+        from launcher.runs.live import RankState
+        from launcher.runs.usage import usage_of
+
+        state = self._watch.look()
+        ranks = list(state.ranks)
+        alive = {RankState.RUNNING, RankState.STOPPED}
+        pids = {look.process.pid for look in ranks if look.process and look.process.here and look.state in alive}
+        usages, now_s = usage_of(pids), time.monotonic()
+        rows = []
+        for look in ranks:
+            pid = look.process.pid if look.process else 0
+            heartbeat = read_heartbeat(state.run_dir.heartbeat(look.global_rank))
+            slow = look.global_rank in state.progress.slow and look.state is RankState.RUNNING
+            rows.append(Row(look, slow, heartbeat, usages.get(pid), self._share(pid, usages, now_s)))
+        self._before, self._before_s = usages, now_s
+        return state, rows
+
+    def _share(self, pid: int, usages: dict[int, Usage], now_s: float) -> float | None:
+        if pid not in usages or pid not in self._before or now_s <= self._before_s:
+            return None
+        return max(0.0, usages[pid].cpu_s - self._before[pid].cpu_s) / (now_s - self._before_s)
+
+
+def to_table(state: RunState, rows: list[Row], most_rows: int | None = None) -> Table:
+    """As many rows as fit, with a line about the rest."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from launcher.cli.run_words import describe, shown_name
+
+    shown = rows[:most_rows]
+    rest = f"... and {len(rows) - len(shown)} more ranks" if len(shown) < len(rows) else None
+    title = Text(f"{shown_name(state)}: {describe(state)}; {state.progress.running} of {len(rows)} ranks running")
+    table = Table(title=title, title_justify="left", title_style="", caption=rest, caption_justify="left", box=None)
+    for name in HEADER:
+        table.add_column(name, justify="left" if name == "STATE" else "right", no_wrap=True)
+    for row in shown:
+        table.add_row(*map(Text, _cells(row, state)))
+    return table
+
+
+def _cells(row: Row, state: RunState) -> Iterator[str]:
+    from launcher.cli.columns import duration, number, size
+
+    beat: Beat | None = row.heartbeat.beat if row.heartbeat else None
+    yield str(row.rank.global_rank)
+    yield _state(row)
+    yield number(beat.step if beat else None, "d")
+    yield number(beat.loss if beat else None, ".4f")
+    yield number(beat.tokens_per_s if beat else None, ",.0f")
+    yield number(row.cpu_share, ".0%")
+    yield size(row.usage.rss_bytes if row.usage else None)
+    yield size(beat.device_memory_bytes if beat else None)
+    yield duration(max(0.0, (state.looked_ns - row.heartbeat.time_ns) / 1e9) if row.heartbeat else None)
+
+
+def _state(row: Row) -> str:
+    from launcher.cli.verdict_text import describe_status
+
+    if row.rank.status is not None:
+        return describe_status(row.rank.status)
+    return f"{row.rank.state.value}, slow" if row.slow else row.rank.state.value
+
+
+def _show_once(sampler: Sampler) -> None:
+    from rich.console import Console
+
+    from launcher.cli.console import write_out
+
+    state, rows = sampler.look()
+    if state.state.going_on:
+        time.sleep(SAMPLE_S)
+        state, rows = sampler.look()
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
+    console = Console(width=width, color_system=None, highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        console.print(to_table(state, rows))
+    write_out("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def _show_live(sampler: Sampler, interval_s: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    state, rows = sampler.look()
+    with _keys() as keys, Live(console=console, auto_refresh=False) as live:
+        live.update(to_table(state, rows, console.height - LINES_AROUND), refresh=True)
+        wait_s = SAMPLE_S  # CPU shares need a second look
+        while state.state.going_on and not _asked_to_quit(keys, wait_s):
+            state, rows = sampler.look()
+            live.update(to_table(state, rows, console.height - LINES_AROUND), refresh=True)
+            wait_s = interval_s
+        live.update(to_table(state, rows), refresh=False)  # the last one in full, below what was there
+
+
+def _asked_to_quit(keys: int | None, wait_s: float) -> bool:
+    """Wait, but for `q` no longer."""
+    if keys is None:
+        time.sleep(wait_s)
+        return False
+    deadline = time.monotonic() + wait_s
+    while (left_s := deadline - time.monotonic()) > 0:
+        if select.select([keys], [], [], left_s)[0]:
+            typed = os.read(keys, 64)
+            if not typed or QUITS.intersection(typed):
+                return True
+    return False
+
+
+@contextmanager
+def _keys() -> Iterator[int | None]:
+    """The terminal's descriptor, giving keys as they are typed; None where stdin is none. Ctrl-C acts as ever."""
+    import termios
+    import tty
+
+    if not sys.stdin or not sys.stdin.isatty():
+        yield None
+        return
+    descriptor = sys.stdin.fileno()
+    former = termios.tcgetattr(descriptor)
+    try:
+        tty.setcbreak(descriptor)
+        yield descriptor
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, former)

@@ -1,0 +1,124 @@
+"""A verdict in words: who failed first, where and why that is believed, and who only followed.
+
+rank 3: ValueError: no such word, at train.py:88 in step
+certain: its exception came 0.204 s before any other failure
+server 127.0.0.1, device 3, process 4711, exit code 1
+| Traceback (most recent call last):
+| ...
+consequences:
+ranks 0-2: RuntimeError: Connection closed by peer (lost rank 3)
+stacks, before anything was ended:
+ranks 0-2: in all_reduce, called at train.py:40 in step
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterable, Iterator
+
+from launcher.cli.reports import rank_ranges
+from launcher.core.verdict import Failure, Role, StackGroup, Verdict
+from launcher.logs.terminal import printable
+
+TRACEBACK_LINES = 12  # the last ones; train.log has them all
+FRAMES = 8  # the innermost ones of a group of ranks
+WAYS = 8  # of failing that are told apart
+NUMBER = re.compile(r"\d+(\.\d+)?")
+
+
+def render(
+    verdict: Verdict, place: Callable[[int], str] | None = None, *, frames: int = FRAMES, traceback: bool = True
+) -> Iterator[str]:
+    """The lines of one verdict, the headline first, safe to show.
+
+    `place` says for a global rank where and what it was ("server 127.0.0.1, device 3, process 4711"); `frames` is how
+    many innermost frames are shown of each group of ranks but the largest, which waits.
+    """
+    failure = culprit_failure(verdict)
+    yield headline(verdict)
+    yield f"  {verdict.confidence.value}: {printable(failure.reason if failure else verdict.reason)}"
+    if failure is not None:
+        yield from _about(failure, place, traceback=traceback)
+    others = [cause for cause in causes(verdict) if cause is not failure]
+    yield from _listed("failed of their own, too:" if failure else "failed:", others)
+    yield from _listed("consequences:", [one for one in verdict.failures if one.role is Role.CONSEQUENCE])
+    yield from _stacks(verdict.stacks, frames)
+
+
+def headline(verdict: Verdict) -> str:
+    """Who, what and where on one line: "rank 3: ValueError: no such word, at train.py:88 in step"."""
+    failure = culprit_failure(verdict)
+    if failure is not None:
+        return f"rank {failure.global_rank}: {_what(failure)}"
+    return "no rank can be named" if verdict.culprit is None else f"rank {verdict.culprit}"
+
+
+def culprit_failure(verdict: Verdict) -> Failure | None:
+    """What is known of the rank that is to blame; None where nobody can tell which one is."""
+    return next((failure for failure in verdict.failures if failure.global_rank == verdict.culprit), None)
+
+
+def causes(verdict: Verdict) -> list[Failure]:
+    """The culprit first. Several where several ranks failed of their own."""
+    found = [failure for failure in verdict.failures if failure.role is Role.CAUSE]
+    return sorted(found, key=lambda failure: failure.global_rank != verdict.culprit)
+
+
+def describe_status(status: int) -> str:
+    """How a process ended, its status as in subprocess: "exit code 7", "SIGKILL (signal 9)"."""
+    if status >= 0:
+        return f"exit code {status}"
+    try:
+        return f"{signal.Signals(-status).name} (signal {-status})"
+    except ValueError:
+        return f"signal {-status}"
+
+
+def rank_list(global_ranks: Iterable[int]) -> str:
+    """In words: "rank 3", "ranks 0-2,7"."""
+    ordered = sorted(global_ranks)
+    return f"rank{'' if len(ordered) == 1 else 's'} {rank_ranges(ordered)}"
+
+
+def _what(failure: Failure) -> str:
+    where = f", at {failure.where}" if failure.where and failure.where not in failure.what else ""
+    return printable(f"{_one_line(failure.what)}{where}")
+
+
+def _about(failure: Failure, place: Callable[[int], str] | None, *, traceback: bool) -> Iterator[str]:
+    how = None if failure.status is None else describe_status(failure.status)
+    details = [place(failure.global_rank) if place else None, None if how == failure.what else how]
+    if known := [detail for detail in details if detail]:
+        yield f"  {printable(', '.join(known))}"
+    if traceback and failure.traceback:
+        yield from (f"  | {printable(line)}" for line in failure.traceback.rstrip().split("\n")[-TRACEBACK_LINES:])
+
+
+def _listed(title: str, failures: Iterable[Failure]) -> Iterator[str]:
+    """Ranks that failed alike stand on one line: numbers in a text (ports, times) make no difference."""
+    alike: dict[str, list[Failure]] = {}
+    for failure in failures:
+        alike.setdefault(NUMBER.sub("#", _what(failure)), []).append(failure)
+    if alike:
+        yield title
+    for group in list(alike.values())[:WAYS]:
+        first = "" if len({failure.reason for failure in group}) == 1 else "the first: "
+        reason = f" ({first}{group[0].reason})" if group[0].reason else ""
+        yield printable(f"  {rank_list(failure.global_rank for failure in group)}: {_what(group[0])}{reason}")
+    if rest := [failure.global_rank for group in list(alike.values())[WAYS:] for failure in group]:
+        yield f"  {rank_list(rest)}: in other ways"
+
+
+def _stacks(groups: tuple[StackGroup, ...], frames: int) -> Iterator[str]:
+    """The frames of the outliers only: what the largest group waits in is said by its one phrase."""
+    if groups:
+        yield "stacks, before anything was ended:"
+    for number, group in enumerate(groups):
+        yield printable(f"  {rank_list(group.global_ranks)}: {_one_line(group.doing)}")
+        if number < len(groups) - 1 or len(groups) == 1:
+            yield from (printable(f"      {frame}") for frame in group.frames[:frames])
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

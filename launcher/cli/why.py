@@ -1,0 +1,181 @@
+"""`tlaunch why`: what a run failed of, attempt by attempt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from launcher.cli.chosen_run import RUN_HELP, chosen, json_option, run_argument
+from launcher.core.errors import UnreadableError
+
+if TYPE_CHECKING:
+    from launcher.core.report import Attempt
+    from launcher.core.verdict import Verdict
+    from launcher.runs.live import RunState
+    from launcher.runs.recorded import Recorded
+
+EPILOG = """\b
+Examples:
+  tlaunch why
+  tlaunch why --json 20261121-053712-transformer | jq '.attempts[-1].verdict.culprit'
+
+\b
+How sure the answer is stands before its reason: certain, likely or unsure. Ranks listed as consequences failed because
+another one had failed, or did not come.
+
+\b
+Exit codes: 0, also when nothing failed; 2 wrong usage, or no such run.
+"""
+INDENT = 2
+LAST_LINES = 10
+
+
+@click.command(epilog=EPILOG, help=f"Tell which rank failed first, of what, and who only followed.\n\n{RUN_HELP}")
+@json_option
+@run_argument
+def why(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
+    from launcher.cli.console import write_out
+    from launcher.runs.live import look
+
+    state = look(chosen(runs_dir, run))
+    if as_json:
+        write_out(json.dumps(_to_json(state), indent=INDENT) + "\n")
+    else:
+        write_out("".join(f"{line}\n" for line in to_lines(state)))
+
+
+def to_lines(state: RunState) -> Iterator[str]:
+    """Everything that is known of the failures of a run, safe to show."""
+    from launcher.cli.run_words import describe, shown_name
+    from launcher.logs.terminal import printable
+
+    failed = [attempt for attempt in state.attempts if _went_wrong(attempt)]
+    nothing = "; nothing failed" if not failed and state.state.going_on else ""
+    yield f"{shown_name(state)}: {'still ' if nothing else ''}{describe(state)}{nothing}"
+    for attempt in failed:
+        yield from _attempt(attempt, state)
+    if state.state.value == "lost":
+        yield from _last_known(state)
+    if reason := _not_restarting(state):
+        yield ""
+        yield f"not restarted: {printable(reason)}"
+
+
+def _went_wrong(attempt: Attempt) -> bool:
+    """A run that somebody stopped failed of nothing: ranks ended because they were asked to."""
+    from launcher.core.events import Cause
+
+    return attempt.verdict is not None or attempt.cause in {Cause.FAILED, Cause.HUNG}
+
+
+def _attempt(attempt: Attempt, state: RunState) -> Iterator[str]:
+    from launcher.cli.columns import duration
+    from launcher.cli.verdict_text import render
+
+    yield ""
+    if len(state.attempts) > 1:
+        took = duration((attempt.ended_ns - attempt.started_ns) / 1e9)
+        yield f"attempt {attempt.number} {attempt.cause.value} after {took}:"
+    if attempt.verdict is None:
+        yield from _without_verdict(attempt)
+        return
+    yield from render(attempt.verdict, _place(attempt, state))
+    yield from _log(attempt.verdict, state, last=attempt.number == state.attempts[-1].number)
+
+
+def _without_verdict(attempt: Attempt) -> Iterator[str]:
+    from launcher.cli.verdict_text import describe_status
+    from launcher.logs.terminal import printable
+
+    failed = [ended for ended in attempt.exits if ended.failed]
+    yield "no judgement was recorded; ranks ended in this order:" if failed else "no judgement was recorded"
+    for ended in failed:
+        yield printable(f"  rank {ended.global_rank}: {ended.reason or describe_status(ended.status)}")
+
+
+def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
+    from launcher.runs.recorded import read_recorded
+
+    recorded: Recorded | None = None
+    with suppress(UnreadableError):  # a verdict is worth telling without it
+        recorded = read_recorded(state.run_dir)
+    places = {place.global_rank: place for place in recorded.places} if recorded else {}
+    pids = {ended.global_rank: ended.pid for ended in attempt.exits}
+
+    def place(global_rank: int) -> str:
+        found, pid = places.get(global_rank), pids.get(global_rank)
+        words = [f"server {found.server_id}", f"device {found.device_id}"] if found else []
+        return ", ".join([*words, *([f"process {pid}"] if pid else [])])
+
+    return place
+
+
+def _log(verdict: Verdict, state: RunState, *, last: bool) -> Iterator[str]:
+    """Where the culprit's log is, and its end where that belongs to this attempt and nothing better is known."""
+    from launcher.cli.console import as_people_call_it
+    from launcher.cli.verdict_text import culprit_failure
+    from launcher.logs.tail import last_lines
+    from launcher.logs.terminal import printable
+
+    if verdict.culprit is None:
+        return
+    path = state.run_dir.train_log(verdict.culprit)
+    yield printable(f"log of rank {verdict.culprit}: {as_people_call_it(path)}")
+    failure = culprit_failure(verdict)
+    if last and (failure is None or not failure.traceback):
+        with suppress(OSError):
+            yield from (f"  | {line}" for line in last_lines(path, LAST_LINES))
+
+
+def _last_known(state: RunState) -> Iterator[str]:
+    """Of a run that nobody saw end: what events and processes still tell."""
+    from launcher.cli.columns import duration
+    from launcher.cli.verdict_text import rank_list
+
+    progress = state.progress
+    if progress.last_ns and state.exit_code is None:
+        age = duration((state.looked_ns - progress.last_ns) / 1e9)
+        yield f"  the last event is {age} old; {progress.running} of {progress.rank_count} ranks ran then"
+    if living := [look.global_rank for look in state.ranks if look.state.value in {"running", "stopped"}]:
+        yield f"  processes of {rank_list(living)} still live: `tlaunch status` has their numbers"
+    for log in (state.run_dir.agent_log, state.run_dir.console_log):
+        if log.exists():
+            yield from _end_of(log)
+
+
+def _end_of(log: Path) -> Iterator[str]:
+    from launcher.logs.tail import last_lines
+
+    with suppress(OSError):
+        yield f"  the end of {log.name}:"
+        yield from (f"  | {line}" for line in last_lines(log, LAST_LINES))
+
+
+def _not_restarting(state: RunState) -> str | None:
+    return state.report.not_restarting if state.report else state.progress.not_restarting
+
+
+def _to_json(state: RunState) -> dict[str, Any]:
+    from launcher.cli.run_words import as_json
+
+    attempts = [
+        {
+            "number": attempt.number,
+            "cause": attempt.cause.value if _is_over(attempt, state) else None,
+            "started_ns": attempt.started_ns,
+            "ended_ns": attempt.ended_ns if _is_over(attempt, state) else None,
+            "verdict": asdict(attempt.verdict) if attempt.verdict else None,
+        }
+        for attempt in state.attempts
+    ]
+    return as_json(state) | {"attempts": attempts, "not_restarting": _not_restarting(state)}
+
+
+def _is_over(attempt: Attempt, state: RunState) -> bool:
+    return attempt.number != state.attempts[-1].number or state.state.over

@@ -1,0 +1,127 @@
+"""A sign of life that a rank leaves for whoever watches: one small file, rewritten after every step.
+
+Any program may take part. The file's path is in TLAUNCH_HEARTBEAT_FILE. Rewriting (or touching) it says "I am getting
+on"; one JSON object in it, all of whose keys are optional, says more:
+
+    {"step": 12, "busy_s": 0.41, "loss": 3.2, "tokens_per_s": 5100.0, "device_memory_bytes": 73400320}
+
+    step                  of the training, counted from wherever the program likes; it grows
+    busy_s                seconds that this rank itself worked for the step, its waiting for others left out: only so
+                          can a slow rank be told from those that wait for it. Leave it out where that is not known.
+    loss                  of the last step
+    tokens_per_s          of all ranks together
+    device_memory_bytes   the most that this rank has held on its accelerator
+
+From its first step on, a rank is held to its beats: where --hang-timeout is given, it must rewrite or touch the file in
+that time, also while it saves, validates or waits for others on purpose. Until then what it prints and the CPU time
+that it uses count as well.
+
+The file may be rewritten in place, written anew (`echo '{"step": 3}' > "$TLAUNCH_HEARTBEAT_FILE"`) or renamed into its
+place. What stands after the object is not read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
+
+LONGEST_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What one rewriting of the file says."""
+
+    step: int | None = None
+    busy_s: float | None = None
+    loss: float | None = None
+    tokens_per_s: float | None = None
+    device_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """A beat with the time at which it was written: wall clock, nanoseconds since 1970."""
+
+    time_ns: int
+    beat: Beat
+
+
+def beat(environment: Mapping[str, str], values: Beat) -> None:
+    """Rewrite this rank's file, if it has one. Never raises and never blocks for long: it is a courtesy."""
+    path = environment.get(TLAUNCH_HEARTBEAT_FILE)
+    if not path:
+        return
+    known = {name: value for name, value in vars(values).items() if value is not None}
+    line = json.dumps(known).encode() + b"\n"
+    with suppress(OSError):
+        # Over the old text, whose end is cut off afterwards and is not read until then: so a reader never finds
+        # nothing. File systems would also write a file to the disk that is emptied and filled again, and that costs
+        # fifty times as much.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(descriptor, line)
+            os.ftruncate(descriptor, len(line))
+        finally:
+            os.close(descriptor)
+
+
+def touch(environment: Mapping[str, str]) -> None:
+    """Say "I am getting on" and leave the last beat as it is. Never raises; costs about a microsecond."""
+    path = environment.get(TLAUNCH_HEARTBEAT_FILE)
+    if not path:
+        return
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        beat(environment, Beat())
+    except OSError:
+        pass
+
+
+def read_heartbeat(path: Path) -> Heartbeat | None:
+    """The last beat; None before the first. Whatever a program wrote that is no number is left out."""
+    try:
+        with path.open("rb") as file:
+            time_ns = os.fstat(file.fileno()).st_mtime_ns
+            text = file.read(LONGEST_BYTES)
+    except OSError:
+        return None
+    return Heartbeat(time_ns, _understood(text))
+
+
+def _understood(text: bytes) -> Beat:
+    try:
+        fields, _ = json.JSONDecoder().raw_decode(text.decode(errors="replace").lstrip())
+    except (ValueError, RecursionError):
+        return Beat()
+    if not isinstance(fields, dict):
+        return Beat()
+    return Beat(
+        step=_whole(fields.get("step")),
+        busy_s=_number(fields.get("busy_s")),
+        loss=_number(fields.get("loss"), finite=False),
+        tokens_per_s=_number(fields.get("tokens_per_s")),
+        device_memory_bytes=_whole(fields.get("device_memory_bytes")),
+    )
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: Any, *, finite: bool = True) -> float | None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    with suppress(OverflowError):
+        number = float(value)
+        return number if math.isfinite(number) or not finite else None
+    return None

@@ -1,0 +1,94 @@
+"""What Linux tells about a process in /proc. Elsewhere nothing is told, and every answer is None or empty."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+PROC = Path("/proc")
+
+
+class Stat(NamedTuple):
+    pid: int
+    state: str
+    parent: int
+    session: int
+    started: int  # clock ticks since boot; with the pid, this names one process until the next boot
+
+    @property
+    def living(self) -> bool:
+        """A zombie only waits to be reaped."""
+        return self.state not in "ZX"
+
+    @property
+    def stopped(self) -> bool:
+        return self.state in "Tt"
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """One process of one machine, for ever: pids are used again, also after a boot."""
+
+    pid: int
+    started: int
+    host: str
+    boot: str
+
+    @property
+    def here(self) -> bool:
+        """Whether it is, or was, a process of this machine since its last start: only then can `lives` tell."""
+        return (self.host, self.boot) == (socket.gethostname(), boot_id())
+
+    @property
+    def lives(self) -> bool:
+        """Whether it still runs here."""
+        found = stat(self.pid) if self.here else None
+        return found is not None and found.started == self.started and found.living
+
+
+def identify(pid: int) -> ProcessId | None:
+    """None where there is no such process, or no /proc."""
+    found = stat(pid)
+    return None if found is None else ProcessId(pid, found.started, socket.gethostname(), boot_id())
+
+
+def stat(pid: int) -> Stat | None:
+    """None where there is no such process, or no /proc."""
+    try:
+        text = (PROC / str(pid) / "stat").read_bytes()
+    except OSError:
+        return None
+    _, _, rest = text.partition(b" (")
+    fields = rest[rest.rindex(b")") + 1 :].split()  # a name may hold anything
+    return Stat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def every_process() -> Iterator[Stat]:
+    """In the order of the listing; those that end meanwhile are left out."""
+    with suppress(FileNotFoundError):
+        for name in os.listdir(PROC):  # noqa: PTH208 - a scan of thousands of names, and no use for paths
+            if name.isdecimal() and (found := stat(int(name))):
+                yield found
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether the process has a handler for signal `number`: without one it might be ended by it."""
+    try:
+        status = (PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    caught = next((line for line in status.splitlines() if line.startswith("SigCgt:")), "SigCgt: 0")
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
+def boot_id() -> str:
+    """Another one after every boot; empty where the system does not tell."""
+    try:
+        return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

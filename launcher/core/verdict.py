@@ -1,0 +1,66 @@
+"""The judgement of one attempt: which rank failed first, which only followed, and what every rank was doing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class Role(str, Enum):
+    CAUSE = "cause"
+    CONSEQUENCE = "consequence"  # it failed because another rank had failed, or did not come
+
+
+class Confidence(str, Enum):
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    UNSURE = "unsure"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong on one rank. One that still runs can be a cause too: others wait for it in vain."""
+
+    global_rank: int
+    role: Role
+    what: str  # "ValueError: no such word", "SIGKILL (signal 9)", "out of memory", "does not take part"
+    reason: str  # why it is taken for a cause or a consequence
+    time_ns: int | None = None  # of the exception where one is known, else of the end of the process
+    where: str | None = None  # "train.py:88 in step"
+    status: int | None = None  # as in subprocess; None: it had not ended
+    traceback: str | None = None  # the last lines of it
+
+
+@dataclass(frozen=True)
+class StackGroup:
+    """Ranks that were found at the same place."""
+
+    global_ranks: tuple[int, ...]
+    doing: str  # "in all_reduce (distributed_c10d.py:2935), called at train.py:40", "stopped (SIGSTOP)"
+    frames: tuple[str, ...] = ()  # of the main thread, innermost first: "train.py:40 in step"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    culprit: int | None  # a global rank; None: nobody can tell
+    confidence: Confidence
+    reason: str  # one sentence
+    failures: tuple[Failure, ...] = ()  # the cause first, consequences after it in the order of their times
+    stacks: tuple[StackGroup, ...] = ()  # the outlier first, the largest group last
+    signature: str | None = None  # the same for the same failure; None where it tells nothing of the program
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Verdict:
+        """From what `dataclasses.asdict` and JSON make of it.
+
+        Raises:
+            KeyError, TypeError, ValueError: the fields are not those of a verdict.
+        """
+        failures = tuple(Failure(**{**failure, "role": Role(failure["role"])}) for failure in fields["failures"])
+        stacks = tuple(
+            StackGroup(tuple(group["global_ranks"]), group["doing"], tuple(group["frames"]))
+            for group in fields["stacks"]
+        )
+        simple = {name: fields[name] for name in ("culprit", "reason", "signature")}
+        return cls(**simple, confidence=Confidence(fields["confidence"]), failures=failures, stacks=stacks)

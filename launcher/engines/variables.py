@@ -1,0 +1,135 @@
+"""The variables that tlaunch decides for a rank, each with where it comes from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+
+from launcher.core import env
+from launcher.core.records import Cluster, Layout, Supervision
+from launcher.core.run_dir import RunDir
+from launcher.engines.inherited import Fate, conflicts
+from launcher.engines.placement import Share
+
+
+class Origin(str, Enum):
+    """Who gave a variable its value."""
+
+    INHERITED = "inherited"  # from the shell that starts tlaunch
+    OPTION = "--env"
+    TABLE = "rank table"
+    LAYOUT = "layout"
+    TLAUNCH = "tlaunch"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True)
+class Variable:
+    name: str
+    value: str | None  # None: taken away
+    origin: Origin
+    why: str  # how the value follows from its origin, in a few words; may be empty
+    instead_of: str | None = None  # another value that the environment had. Not masked, as `value` is not
+
+
+def run_variables(
+    used: Cluster, layout: Layout, supervision: Supervision, run_dir: Path, master: tuple[str, int]
+) -> Iterator[Variable]:
+    """What all ranks of a run have in common."""
+    size, product = str(layout.world_size), f"dp={layout.dp} * mp={layout.mp} * pp={layout.pp}"
+    server_count = len(used.servers)
+    rank_0_where = "all ranks are on one server" if server_count == 1 else "the server of rank 0"
+    attempt = "number of the first attempt"
+    restarts = str(supervision.max_restarts)
+    yield Variable(env.RANK_SIZE, size, Origin.LAYOUT, product)
+    yield Variable(env.WORLD_SIZE, size, Origin.LAYOUT, product)
+    yield Variable(env.GROUP_WORLD_SIZE, str(server_count), _from(used), "servers that ranks are on")
+    yield Variable(env.MASTER_ADDR, master[0], _from(used) if server_count > 1 else Origin.TLAUNCH, rank_0_where)
+    yield Variable(env.MASTER_PORT, str(master[1]), Origin.TLAUNCH, "of the first attempt")
+    yield Variable(env.TORCHELASTIC_RESTART_COUNT, "0", Origin.TLAUNCH, attempt)
+    yield Variable(env.TORCHELASTIC_MAX_RESTARTS, restarts, Origin.TLAUNCH, "--max-restarts")
+    yield Variable(env.TLAUNCH_RUN_DIR, str(run_dir), Origin.TLAUNCH, "--runs-dir, time and --name")
+    yield Variable(env.TLAUNCH_RUN_ID, run_dir.name, Origin.TLAUNCH, "time and --name")
+    yield Variable(env.TLAUNCH_DP, str(layout.dp), Origin.LAYOUT, "--dp")
+    yield Variable(env.TLAUNCH_MP, str(layout.mp), Origin.LAYOUT, "--mp")
+    yield Variable(env.TLAUNCH_PP, str(layout.pp), Origin.LAYOUT, "--pp")
+    yield Variable(env.TLAUNCH_MICRO_BATCHES, str(layout.micro_batches), Origin.LAYOUT, "--micro-batches")
+    yield Variable(env.TLAUNCH_ATTEMPT, "0", Origin.TLAUNCH, attempt)
+    yield Variable(env.TLAUNCH_MAX_RESTARTS, restarts, Origin.TLAUNCH, "--max-restarts")
+
+
+def table_variable(used: Cluster, path: Path | None, *, whole: bool) -> Variable:
+    """RANK_TABLE_FILE. Without a table an inherited one is taken away: it would describe other devices than these."""
+    if path is None:
+        return Variable(env.RANK_TABLE_FILE, None, Origin.REMOVED, "this run has no rank table")
+    return Variable(
+        env.RANK_TABLE_FILE, str(path), _from(used), "as given" if whole else "cut to the ranks of this run"
+    )
+
+
+def rank_variables(used: Cluster, server_index: int, local_rank: int, run_dir: Path) -> Iterator[Variable]:
+    """What belongs to one rank, or to the ranks of one server."""
+    server = used.servers[server_index]
+    device, origin = server.devices[local_rank], _from(used)
+    rank = str(device.global_rank)
+    where = f"device {device.device_id} of server {server.server_id}" if used.source else f"process {rank} of --devices"
+    local_size = len(server.devices)
+    yield Variable(env.DEVICE_ID, str(device.device_id), origin, where)
+    yield Variable(env.RANK_ID, rank, origin, where)
+    yield Variable(env.RANK, rank, origin, where)
+    yield Variable(env.LOCAL_RANK, str(local_rank), origin, f"{local_rank} of {local_size} on its server, from 0")
+    yield Variable(env.LOCAL_WORLD_SIZE, str(local_size), origin, "ranks on its server")
+    yield Variable(env.GROUP_RANK, str(server_index), origin, f"server {server_index} of {len(used.servers)}, from 0")
+    heartbeat = RunDir(run_dir).heartbeat(device.global_rank)
+    yield Variable(env.TLAUNCH_HEARTBEAT_FILE, str(heartbeat), Origin.TLAUNCH, "where a rank may leave signs of life")
+
+
+def removed_variables(inherited: Mapping[str, str], decided: Iterable[Variable]) -> Iterator[Variable]:
+    """What other launchers left in the environment, and tlaunch has no value for. The same for all ranks."""
+    for conflict in conflicts(inherited, {one.name: one.value for one in decided}):
+        for found in conflict.found:
+            if found.fate is Fate.REMOVED:
+                yield Variable(found.name, None, Origin.REMOVED, f"set by {conflict.family}?")
+
+
+def default_variables(share: Share) -> tuple[Variable, ...]:
+    """What only fills a gap: a person's own choice, in the environment or by --env, stands."""
+    return (
+        Variable(env.OMP_NUM_THREADS, str(share.threads), Origin.TLAUNCH, share.reason),
+        Variable(env.PYTHONUNBUFFERED, "1", Origin.TLAUNCH, "lines reach train.log as they are printed"),
+    )
+
+
+def laid_over(
+    inherited: Mapping[str, str],
+    defaults: Iterable[Variable],
+    decided: Iterable[Variable],
+    user_env: Mapping[str, str],
+) -> tuple[Variable, ...]:
+    """Everything that tlaunch has a say in, by name once: of two that speak of one name the later counts."""
+    chosen = {one.name: _or_inherited(one, inherited) for one in defaults}
+    chosen |= {one.name: one for one in decided}
+    for name, value in user_env.items():
+        ours = chosen.get(name)
+        why = "" if ours is None or ours.value is None else f"instead of tlaunch's {ours.value}"
+        chosen[name] = Variable(name, value, Origin.OPTION, why)
+    for name in chosen.keys() & inherited.keys():
+        chosen[name] = _beside(chosen[name], inherited[name])
+    return tuple(chosen.values())
+
+
+def _or_inherited(default: Variable, inherited: Mapping[str, str]) -> Variable:
+    if default.name not in inherited:
+        return default
+    why = f"yours; tlaunch would set {default.value}"
+    return Variable(default.name, inherited[default.name], Origin.INHERITED, why)
+
+
+def _beside(variable: Variable, former: str) -> Variable:
+    return variable if former == variable.value else replace(variable, instead_of=former)
+
+
+def _from(used: Cluster) -> Origin:
+    return Origin.TABLE if used.source else Origin.LAYOUT

@@ -1,0 +1,145 @@
+"""Read a command line as Python itself would: interpreter, options, program, arguments.
+
+Only what can be imitated exactly counts. For everything else the answer is None, and the command is started as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Kind = Literal["script", "module", "code"]
+_PYTHON = re.compile(r"python(3(\.\d+t?)?)?")
+_FLAGS = frozenset("bBdEIOPqRsStu")  # without a value. Not here: -i, -h, -V, -x, and -v, which would show too much
+_LONG_OPTION = "--check-hash-based-pycs"  # the only one after which a program still runs
+_PROGRAM_KINDS: dict[str, Kind] = {"m": "module", "c": "code"}
+_FIRST_LINE_BYTES = 256  # as far as Linux reads a `#!` line
+
+
+@dataclass(frozen=True)
+class PythonCommand:
+    """`interpreter options target arguments`, taken apart."""
+
+    interpreter: str  # absolute, as found: the python of a virtual environment stays the link that it is
+    options: tuple[str, ...]  # of the interpreter, with their values: ("-u", "-W", "error")
+    kind: Kind
+    target: str  # a file, directory or zip as typed; a module's name; or source code
+    arguments: tuple[str, ...]
+    name: str = ""  # the interpreter's argv[0] as typed; Python tells it in messages and finds itself by it
+
+
+def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> PythonCommand | None:
+    """What `argv`, started in `cwd` with PATH `search_path`, runs; None where that is no Python program we can imitate.
+
+    `env python ...` and scripts with a `#!` line for Python count as Python.
+    """
+    words = _without_env(list(argv))
+    if not words:
+        return None
+    found = _find(words[0], search_path, cwd)
+    if found is None:
+        return None
+    if _is_python(words[0]):
+        return _parse(found, words)
+    return _parse_script(found, words, search_path, cwd)
+
+
+def _is_python(word: str) -> bool:
+    return _PYTHON.fullmatch(os.path.basename(word)) is not None  # noqa: PTH119 - a Path would tidy it up
+
+
+def _without_env(words: list[str]) -> list[str]:
+    """`env COMMAND` is COMMAND, if neither options nor variables stand between them."""
+    if words[:1] in (["env"], ["/usr/bin/env"], ["/bin/env"]):
+        return words[1:] if len(words) > 1 and not words[1].startswith("-") and "=" not in words[1] else []
+    return words
+
+
+def _find(word: str, search_path: str | None, cwd: Path) -> str | None:
+    """The absolute path that exec would take. Links stay as they are."""
+    directories = [""] if "/" in word else (search_path or os.defpath).split(os.pathsep)
+    for directory in directories:
+        path = os.path.join(cwd, directory, word)  # noqa: PTH118 - a Path would tidy it up
+        if os.path.isfile(path) and os.access(path, os.X_OK):  # noqa: PTH113 - the same
+            return path
+    return None
+
+
+def _parse_script(script: str, words: list[str], search_path: str | None, cwd: Path) -> PythonCommand | None:
+    """The `#!` line of a directly executed script, as the kernel and `env` read it."""
+    before = _without_env(_shebang(script))
+    found = _find(before[0], search_path, cwd) if before and _is_python(before[0]) else None
+    if found is None:
+        return None
+    typed = words[0] if "/" in words[0] else script  # a script found on PATH is given to Python with its directory
+    return _parse(found, [*before, typed, *words[1:]])
+
+
+def _shebang(script: str) -> list[str]:
+    """The words of a script's first line; empty where there is none that can be taken apart safely."""
+    try:
+        with Path(script).open("rb") as file:
+            line = file.read(_FIRST_LINE_BYTES).split(b"\n")[0]
+    except OSError:
+        return []
+    if not line.startswith(b"#!") or len(line) == _FIRST_LINE_BYTES:
+        return []
+    words = os.fsdecode(line[2:]).split()
+    if words[1:2] == ["-S"] and os.path.basename(words[0]) == "env":  # noqa: PTH119
+        return [] if any(set(word) & set("$\\'\"#") for word in words) else [words[0], *words[2:]]
+    return words if len(words) <= 2 else []  # the kernel hands all that follows over as one argument
+
+
+def _parse(interpreter: str, words: list[str]) -> PythonCommand | None:
+    options: list[str] = []
+    rest = iter(words[1:])
+    for word in rest:
+        if word == "--":
+            return _script(interpreter, options, next(rest, ""), rest, words[0])
+        if word == _LONG_OPTION:
+            options += [word, next(rest, "")]
+        elif not word.startswith("-"):
+            return _script(interpreter, options, word, rest, words[0])
+        else:
+            letter, value = _read_cluster(word, rest, options)
+            if letter in _PROGRAM_KINDS and value is not None:
+                kind = _PROGRAM_KINDS[letter]
+                return PythonCommand(interpreter, tuple(options), kind, value, tuple(rest), words[0])
+            if letter or value is not None:
+                return None
+    return None  # an interactive session, or a program on stdin
+
+
+def _script(
+    interpreter: str, options: list[str], target: str, arguments: Iterator[str], name: str
+) -> PythonCommand | None:
+    if target in {"", "-"}:
+        return None
+    return PythonCommand(interpreter, tuple(options), "script", target, tuple(arguments), name)
+
+
+def _read_cluster(word: str, rest: Iterator[str], options: list[str]) -> tuple[str, str | None]:
+    """Take `-uW error` apart into `options`; ("m" or "c", value) where it names the program.
+
+    ("", None) when all went into the options, ("?", None) for what cannot be imitated.
+    """
+    if word == "-":
+        return "?", None
+    for index, letter in enumerate(word[1:], 1):
+        if letter in _FLAGS:
+            continue
+        if index > 1:
+            options.append(word[:index])
+        value = word[index + 1 :] or next(rest, None)
+        if letter in _PROGRAM_KINDS:
+            return (letter, value) if value is not None else ("?", None)
+        if letter not in "WX" or value is None or value == "importtime":
+            return "?", None
+        options += [f"-{letter}", value]
+        return "", None
+    options.append(word)
+    return "", None

@@ -1,0 +1,164 @@
+"""End a run that somebody else started: ask its launcher, wait for its agent, and never signal a stranger."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+
+from launcher.core.proc import ProcessId
+from launcher.runs.live import RunState, Watch
+from launcher.runs.progress import State
+
+LOOK_S = 0.5  # how often a wait looks at files, for processes that go away are seen at once
+HEARD_S = 2.0  # a head passes SIGTERM on at once; one that hangs or ignores it is passed over after so long
+
+
+class Outcome(str, Enum):
+    ENDED = "ended"  # it ran, and nothing of it runs any more
+    NOT_RUNNING = "not running"  # there was nothing to end
+    STILL_ENDING = "still ending"  # asked, but the time to wait is over
+    ELSEWHERE = "elsewhere"  # not a run of this machine: nothing was done
+
+
+def stop(watch: Watch, *, kill: bool, timeout_s: float | None) -> tuple[Outcome, RunState]:
+    """Ask the run to end (`kill`: without grace) and wait until its agent has gone, `timeout_s` at most.
+
+    The agent ends ranks by its one rule and writes the report. Asking twice is harmless.
+
+    Raises:
+        PermissionError: the run belongs to somebody else.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    state = _introduced(watch, deadline)
+    if state.state is State.ELSEWHERE:
+        return Outcome.ELSEWHERE, state
+    if not _asked(state, kill=kill):
+        return Outcome.NOT_RUNNING, watch.look()
+    if not kill and not _heard(watch, deadline):
+        _ask(state.progress.agent, signal.SIGTERM)
+    gone = _wait(watch, deadline)
+    return (Outcome.ENDED if gone else Outcome.STILL_ENDING), watch.look()
+
+
+def send(process: ProcessId, number: int) -> bool:
+    """Signal exactly this process, continued if it was stopped; False if it has gone, whoever has its pid now.
+
+    Raises:
+        PermissionError: it belongs to somebody else.
+    """
+    with _handle(process) as descriptor:
+        if descriptor is None or not process.lives:  # looked at after the handle was taken: both mean one process
+            return False
+        for each in (number, signal.SIGCONT):
+            _send(process.pid, descriptor, each)
+    return True
+
+
+def _introduced(watch: Watch, deadline: float | None) -> RunState:
+    """A run that is just being started is given the moment in which its agent says who it is."""
+    limit = time.monotonic() + HEARD_S
+    while (state := watch.look()).progress.agent is None and state.state is State.STARTING:
+        if time.monotonic() > (limit if deadline is None else min(limit, deadline)):
+            break
+        time.sleep(LOOK_S / 20)
+    return state
+
+
+def _asked(state: RunState, *, kill: bool) -> bool:
+    """Whether somebody was there to be asked."""
+    agent, head = state.progress.agent, state.progress.head
+    if not kill:
+        return _ask(head, signal.SIGTERM) or _ask(agent, signal.SIGTERM)
+    if _ask(agent, signal.SIGQUIT):
+        return True
+    return _kill_by_head(head)
+
+
+def _kill_by_head(head: ProcessId | None) -> bool:
+    """A head without an agent is ending what that left; its second Ctrl-C lets no grace pass."""
+    if not _ask(head, signal.SIGINT):
+        return False
+    time.sleep(LOOK_S / 5)  # two signals of one number that come at once count as one
+    _ask(head, signal.SIGINT)
+    return True
+
+
+def _ask(process: ProcessId | None, number: int) -> bool:
+    if process is None:
+        return False
+    with suppress(ProcessLookupError):  # gone since we looked
+        return send(process, number)
+    return False
+
+
+def _heard(watch: Watch, deadline: float | None) -> bool:
+    """Whether the agent says within HEARD_S that it ends the run, or has gone."""
+    limit = time.monotonic() + HEARD_S
+    while time.monotonic() < (limit if deadline is None else min(limit, deadline)):
+        state = watch.look()
+        if state.progress.stopping is not None and not state.progress.stopping.restarts:
+            return True
+        if state.state.over:
+            return True
+        time.sleep(LOOK_S / 20)
+    return False
+
+
+def _wait(watch: Watch, deadline: float | None) -> bool:
+    """Until the run is over and its agent has gone, or the deadline; whether it has."""
+    while True:
+        state = watch.look()
+        agent = state.progress.agent
+        living = agent is not None and agent.lives
+        if state.state.over and not living:
+            return True
+        left_s = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
+        if left_s <= 0:
+            return False
+        if agent is not None and living:
+            _wait_for_end(agent, left_s)
+        else:
+            time.sleep(left_s / 10)  # its head is still at work
+
+
+def _wait_for_end(process: ProcessId, limit_s: float) -> None:
+    """Return as soon as it has gone, after `limit_s` at the latest."""
+    with _handle(process) as descriptor:
+        if descriptor is None or descriptor < 0:
+            time.sleep(min(limit_s, LOOK_S / 10))
+        elif process.lives:
+            poller = select.poll()
+            poller.register(descriptor, select.POLLIN)
+            poller.poll(limit_s * 1000)
+
+
+@contextmanager
+def _handle(process: ProcessId) -> Iterator[int | None]:
+    """A descriptor that means one process, whatever becomes of its pid; None: no such pid; -1: not known here."""
+    if not hasattr(os, "pidfd_open"):
+        yield -1
+        return
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        yield None
+        return
+    except OSError:  # a kernel before 5.3, or a sandbox that forbids it
+        yield -1
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _send(pid: int, descriptor: int, number: int) -> None:
+    if descriptor >= 0 and hasattr(signal, "pidfd_send_signal"):
+        signal.pidfd_send_signal(descriptor, number)
+    else:
+        os.kill(pid, number)

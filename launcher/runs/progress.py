@@ -1,0 +1,234 @@
+"""What is known of a run so far, from its events alone: the one place that folds events into a state."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from launcher.core.events import (
+    AgentEnded,
+    AgentStarted,
+    AttemptStarted,
+    Cause,
+    Continued,
+    Event,
+    Hung,
+    Judged,
+    Killing,
+    Leftovers,
+    NotRestarting,
+    Paused,
+    Preloaded,
+    Preloading,
+    RankEnded,
+    RankStarted,
+    Slow,
+    Stamped,
+    Stopping,
+    Unkillable,
+)
+from launcher.core.proc import ProcessId
+from launcher.core.report import Attempt, RankExit
+from launcher.core.verdict import Verdict
+
+
+class State(str, Enum):
+    """Where a run is. Events tell all but the last three, for which somebody has to look at processes."""
+
+    STARTING = "starting"
+    PRELOADING = "preloading"
+    RUNNING = "running"
+    PAUSED = "paused"
+    ENDING = "ending"
+    RESTARTING = "restarting"
+    FINISHED = "finished"
+    FAILED = "failed"
+    HUNG = "hung"
+    STOPPED = "stopped"
+    LOST = "lost"  # its launcher or its agent was killed, or the machine started anew under it
+    ELSEWHERE = "elsewhere"  # on another machine, or before this one's last start: cannot be told from here
+    UNKNOWN = "unknown"  # written by another version
+
+    @property
+    def going_on(self) -> bool:
+        """Whether processes of the run live."""
+        return not self.over and self not in {State.ELSEWHERE, State.UNKNOWN}
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of the run is left, as far as can be told."""
+        return self in ENDED_AS.values()
+
+
+ENDED_AS = {
+    Cause.FINISHED: State.FINISHED,
+    Cause.FAILED: State.FAILED,
+    Cause.HUNG: State.HUNG,
+    Cause.STOPPED: State.STOPPED,
+    Cause.HEAD_LOST: State.LOST,
+    Cause.AGENT_LOST: State.LOST,
+}
+
+
+class Progress:
+    """Takes events in their order. Times are nanoseconds since 1970."""
+
+    def __init__(self, rank_count: int | None = None) -> None:
+        """Without `rank_count` the agent's word is taken."""
+        self.rank_count = rank_count or 0
+        self._told_count = rank_count is not None
+        self.agent: ProcessId | None = None
+        self.head: ProcessId | None = None
+        self.first_ns: int | None = None
+        self.last_ns = 0
+        self.past: list[Attempt] = []  # attempts that were followed by another one
+        self.not_restarting: str | None = None
+        self.exit_code: int | None = None  # of the whole run; None until the agent has said its last word
+        self.unkillable: tuple[int, ...] | None = None  # empty: something that changes its pid all the time
+        self._preloading = False
+        self._begin(0, 0, 0)
+
+    def _begin(self, number: int, master_port: int, started_ns: int) -> None:
+        """What is known of one attempt only."""
+        self.attempt = number
+        self.starts: dict[int, RankStarted] = {}  # by global rank
+        self.started_ns: dict[int, int] = {}  # by global rank
+        self.exits: dict[int, RankExit] = {}  # by global rank, in the order in which they ended
+        self.first_failure: RankExit | None = None  # as processes ended; who is to blame is in `verdict`
+        self.verdict: Verdict | None = None
+        self.stopping: Stopping | None = None
+        self.cause = Cause.FINISHED
+        self.killed = 0
+        self.grace_passed_s: float | None = None  # between the first SIGTERM and SIGKILL; None if none was needed
+        self.leftovers = 0
+        self.slow: dict[int, Slow] = {}  # by global rank; the last word on each
+        self.hung: Hung | None = None
+        self.paused = False
+        self._master_port = master_port
+        self._attempt_started_ns = started_ns
+        self._ending_since_ns = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the agent has said its last word."""
+        return self.exit_code is not None
+
+    @property
+    def running(self) -> int:
+        """How many ranks have a process."""
+        return len(self.started_ns.keys() - self.exits.keys())
+
+    @property
+    def seconds(self) -> float:
+        """From the agent's start to the last event."""
+        return 0.0 if self.first_ns is None else (self.last_ns - self.first_ns) / 1e9
+
+    @property
+    def state(self) -> State:
+        """As far as events tell: never LOST because something was killed without a word, never ELSEWHERE."""
+        if self.ended:
+            return ENDED_AS[self.cause]
+        if self.stopping is not None:
+            return State.RESTARTING if self.stopping.restarts else State.ENDING
+        if self.paused:
+            return State.PAUSED
+        if self.started_ns or self.exits:
+            return State.ENDING if self.leftovers else State.RUNNING
+        if self._preloading:
+            return State.PRELOADING
+        return State.RESTARTING if self.attempt else State.STARTING
+
+    def process_of(self, global_rank: int) -> ProcessId | None:
+        """The rank's process in this attempt, as something that can be asked whether it lives."""
+        start = self.starts.get(global_rank)
+        if start is None or self.agent is None:
+            return None
+        return ProcessId(start.pid, start.started, self.agent.host, self.agent.boot)
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """All attempts as a report would tell them, the one that goes on included."""
+        current = Attempt(
+            number=self.attempt,
+            master_port=self._master_port,
+            started_ns=self._attempt_started_ns or self.first_ns or 0,
+            ended_ns=self.last_ns,
+            cause=self.cause,
+            exits=tuple(self.exits.values()),
+            verdict=self.verdict,
+            killed=self.killed,
+        )
+        return (*self.past, current)
+
+    def take(self, stamped: Stamped) -> None:
+        if self.first_ns is None:
+            self.first_ns = stamped.time_ns
+        _ = any(take(stamped.event, stamped.time_ns) for take in (self._take_run, self._take_ranks, self._take_ending))
+        self.last_ns = stamped.time_ns
+
+    def _take_run(self, event: Event, time_ns: int) -> bool:
+        """What concerns the run as a whole."""
+        match event:
+            case AgentStarted():
+                self.agent, self.head = event.agent, event.head
+                self.rank_count = self.rank_count if self._told_count else event.rank_count
+            case Preloading():
+                self._preloading = True
+            case Preloaded():
+                self._preloading = False
+            case AttemptStarted():
+                if event.number > self.attempt:
+                    self.past.append(self.attempts[-1])
+                self._begin(event.number, event.master_port, time_ns)
+            case NotRestarting():
+                self.not_restarting = event.reason
+            case AgentEnded():
+                self.cause, self.exit_code = event.cause, event.exit_code
+            case _:
+                return False
+        return True
+
+    def _take_ranks(self, event: Event, time_ns: int) -> bool:
+        match event:
+            case RankStarted():
+                self._preloading = False  # also where it was given up
+                self.starts[event.global_rank] = event
+                self.started_ns[event.global_rank] = time_ns
+            case RankEnded():
+                self._take_end(event, time_ns)
+            case Slow():
+                self.slow[event.global_rank] = event
+            case Hung():
+                self.hung = event
+            case Paused():
+                self.paused = True
+            case Continued():
+                self.paused = False
+            case _:
+                return False
+        return True
+
+    def _take_end(self, event: RankEnded, time_ns: int) -> None:
+        started_ns = self.started_ns.get(event.global_rank)
+        ended = RankExit(event.global_rank, event.pid, event.status, started_ns, time_ns, event.reason)
+        self.exits[event.global_rank] = ended
+        if ended.failed and self.first_failure is None and self.stopping is None:
+            self.first_failure = ended
+
+    def _take_ending(self, event: Event, time_ns: int) -> bool:
+        match event:
+            case Judged():
+                self.verdict = event.verdict
+            case Stopping():
+                self.stopping, self.cause = event, event.cause
+                self._ending_since_ns = time_ns
+            case Leftovers():
+                self.leftovers = event.count
+                self._ending_since_ns = time_ns
+            case Killing():
+                self.killed = event.count
+                self.grace_passed_s = (time_ns - self._ending_since_ns) / 1e9
+            case Unkillable():
+                self.unkillable = event.pids
+            case _:
+                return False
+        return True

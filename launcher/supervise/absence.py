@@ -1,0 +1,147 @@
+"""Whom the others miss: a rank that has not failed, but does not come, where every failure is only a consequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from launcher.core.verdict import Confidence
+from launcher.supervise.evidence import Account, RankEvidence, file_and_line
+from launcher.supervise.symptoms import Kind
+
+LATE_S = 1.0  # an end may be noticed so much later than it was, on a busy machine
+_NEED_A_DEAD_PEER = (Kind.PEER_CLOSED, Kind.STORE_LOST, Kind.PEER_FAILED)
+
+
+@dataclass(frozen=True)
+class Absence:
+    """A rank that has not failed, but that others wait for, or waited for, in vain."""
+
+    evidence: RankEvidence
+    what: str  # completes "rank 3 ..."
+    reason: str
+    confidence: Confidence
+    signature: str | None = None
+
+
+def find_absence(
+    evidence: Sequence[RankEvidence], accounts: Sequence[Account], hung: Collection[int]
+) -> Absence | None:
+    """Whom the others miss."""
+    if not accounts and not hung:
+        return None
+    healthy = [rank for rank in evidence if rank.global_rank not in {one.global_rank for one in accounts}]
+    waiting = len(accounts) + sum(_waits(rank) for rank in healthy)
+    rules: list[Callable[[], list[Absence]]] = [
+        lambda: [_of_stopped(rank, waiting) for rank in healthy if stopped(rank)],
+        lambda: [_of_busy(rank, waiting, len(evidence)) for rank in healthy if _busy(rank)],
+        lambda: [_of_ended(rank, waiting) for rank in _ended_before(healthy, accounts)],
+        lambda: [_of_named(rank, accounts) for rank in healthy if rank.global_rank in _named(accounts)],
+        lambda: [_of_silent(rank, waiting) for rank in healthy if _silent(rank) and waiting == len(evidence) - 1],
+        lambda: [_of_behind(rank, evidence) for rank in _behind(healthy, evidence)],
+    ]
+    if any(one.symptom.kind in _NEED_A_DEAD_PEER for one in accounts):
+        rules.insert(1, rules.pop(2))  # whoever lives has not closed its connections
+    found = next((absences for rule in rules if (absences := rule())), [])
+    return _outstanding(found, hung)
+
+
+def _outstanding(found: Sequence[Absence], hung: Collection[int]) -> Absence | None:
+    """One of several that may be missed equally: of those that hang, if any do, the one with the fewest steps."""
+    suspects = [one for one in found if one.evidence.global_rank in hung] or found
+    if len(suspects) <= 1:
+        return next(iter(suspects), None)
+    first = min(suspects, key=lambda one: _progress(one.evidence))
+    likewise = f"{first.reason}; and {count(len(suspects) - 1, 'other rank')} likewise"
+    return replace(first, reason=likewise, confidence=Confidence.UNSURE)
+
+
+def _progress(rank: RankEvidence) -> tuple[float, float, int]:
+    unknown = float("inf")
+    return (
+        unknown if rank.step is None else rank.step,
+        unknown if rank.ended_index is None else rank.ended_index,
+        rank.global_rank,
+    )
+
+
+def stopped(rank: RankEvidence) -> bool:
+    return rank.alive and rank.stack is not None and rank.stack.state == "stopped"
+
+
+def _waits(rank: RankEvidence) -> bool:
+    return rank.alive and rank.stack is not None and rank.stack.in_collective
+
+
+def _busy(rank: RankEvidence) -> bool:
+    """Whether it lives and is seen to do something else than wait for others."""
+    if not rank.alive or rank.stack is None or rank.stack.in_collective:
+        return False
+    return rank.stack.state == "uninterruptible" or (rank.stack.state == "running" and bool(rank.stack.place))
+
+
+def _silent(rank: RankEvidence) -> bool:
+    """Whether it lives, and has no Python stack that would tell more."""
+    return rank.alive and rank.stack is not None and not rank.stack.in_collective and not rank.stack.place
+
+
+def _ended_before(healthy: Sequence[RankEvidence], accounts: Sequence[Account]) -> list[RankEvidence]:
+    """Ranks that ended well before the first failure, as far as noticed ends tell."""
+    latest_ns = accounts[0].time_ns + int(LATE_S * 1e9) if accounts else None
+    return [
+        rank
+        for rank in healthy
+        if rank.status == 0 and (latest_ns is None or rank.ended_ns is None or rank.ended_ns <= latest_ns)
+    ]
+
+
+def _behind(healthy: Sequence[RankEvidence], evidence: Sequence[RankEvidence]) -> list[RankEvidence]:
+    steps = [rank.step for rank in evidence if rank.step is not None]
+    return [rank for rank in healthy if rank.alive and rank.step is not None and rank.step < max(steps)]
+
+
+def _named(accounts: Sequence[Account]) -> set[int]:
+    return {global_rank for one in accounts for global_rank in one.symptom.named}
+
+
+def _of_stopped(rank: RankEvidence, waiting: int) -> Absence:
+    return Absence(rank, "does not take part", f"stopped (SIGSTOP){_while(waiting)}", Confidence.CERTAIN)
+
+
+def _of_busy(rank: RankEvidence, waiting: int, rank_count: int) -> Absence:
+    assert rank.stack is not None
+    place = file_and_line(rank.stack.place)
+    confidence = Confidence.CERTAIN if waiting == rank_count - 1 else Confidence.LIKELY
+    reason = f"{rank.stack.doing}{_while(waiting)}"
+    return Absence(rank, "does not take part", reason, confidence, f"hang at {place}" if place else None)
+
+
+def _of_ended(rank: RankEvidence, waiting: int) -> Absence:
+    reason = f"it ended well, but {count(waiting, 'other rank')} still expected it"
+    return Absence(rank, "ended too early", reason, Confidence.LIKELY)
+
+
+def _of_named(rank: RankEvidence, accounts: Sequence[Account]) -> Absence:
+    witness = next(one for one in accounts if rank.global_rank in one.symptom.named)
+    reason = f"rank {witness.global_rank} says: {witness.symptom.evidence}"
+    return Absence(rank, "does not take part", reason, Confidence.LIKELY)
+
+
+def _of_silent(rank: RankEvidence, waiting: int) -> Absence:
+    assert rank.stack is not None
+    return Absence(rank, "does not take part", f"{rank.stack.doing}{_while(waiting)}", Confidence.LIKELY)
+
+
+def _of_behind(rank: RankEvidence, evidence: Sequence[RankEvidence]) -> Absence:
+    ahead = max(other.step for other in evidence if other.step is not None)
+    reason = f"it is at step {rank.step} while others have come to step {ahead}"
+    return Absence(rank, "does not keep up", reason, Confidence.LIKELY)
+
+
+def _while(waiting: int) -> str:
+    return f", while {count(waiting, 'other rank')} waited for it" if waiting else ""
+
+
+def count(number: int, noun: str) -> str:
+    """With its number: "1 rank", "3 ranks"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

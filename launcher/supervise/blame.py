@@ -1,0 +1,222 @@
+"""The culprit, not the victim: which rank failed first by itself, and which only followed. No I/O.
+
+The rules, in this order, with the confidence that each gives:
+
+| what is found                                                  | the cause             | confidence                 |
+|----------------------------------------------------------------|-----------------------|----------------------------|
+| one rank failed by itself                                      | that rank             | certain                    |
+| several did, alike, within `ALIKE_S` seconds                   | the first of them     | certain                    |
+| several did, and their order is known                          | the first             | certain                    |
+| several did, `LATE_S` or less apart, by clocks that differ     | the first             | likely                     |
+| a lost connection or a timeout of whatever origin came first   | that rank             | likely; unsure if a rank   |
+|                                                                |                       | has ended well or stopped  |
+| only consequences, and one rank is stopped                     | that rank             | certain                    |
+| ... one rank lives, and is not in a collective                 | that rank             | certain; likely if others  |
+|                                                                |                       | are not known to wait      |
+| ... one rank had ended well before (looked for earlier than a  | that rank             | likely                     |
+|     busy rank where connections were lost: the dead lose them) |                       |                            |
+| ... a message names a rank, one shows no Python stack while    | that rank             | likely                     |
+|     all others wait, or one is behind in steps                 |                       |                            |
+| ... several ranks are so                                       | the first of them     | unsure                     |
+| ... and nobody stands out                                      | the first that failed | unsure                     |
+| no failure, a hang, and nobody stands out                      | nobody                | unsure                     |
+
+Consequences are told by launcher/supervise/symptoms.py, and are never the cause while any rank failed by itself, even
+if they came earlier: ends are noticed late. The time of a failure is its hook's; without one, that of its noticed end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from launcher.core.verdict import Confidence, Failure, Role, Verdict
+from launcher.supervise.absence import LATE_S, Absence, count, find_absence, stopped
+from launcher.supervise.evidence import Account, RankEvidence, account, failed
+
+__all__ = ["RankEvidence", "judge"]
+
+ALIKE_S = 5.0  # the same bug in every rank shows itself within the differences of their start
+
+
+def judge(
+    evidence: Sequence[RankEvidence], *, hung: Collection[int] = (), asked: frozenset[int] = frozenset()
+) -> Verdict:
+    """The verdict on one attempt; its stacks are left to the caller.
+
+    `hung`: global ranks that made no progress for too long. `asked`: global ranks that tlaunch itself had told to end.
+    """
+    accounts = sorted(
+        (account(rank) for rank in evidence if failed(rank, asked=rank.global_rank in asked)), key=lambda one: one.order
+    )
+    cause = _first_by_itself(accounts, len(evidence))
+    if cause is not None:
+        return _blame_failure(cause, accounts, evidence)
+    absence = find_absence(evidence, accounts, hung)
+    if absence is not None:
+        return _blame_absence(absence, accounts)
+    return _blame_first(accounts) if accounts else _blame_nobody(evidence, hung)
+
+
+# --- a rank failed by itself ---
+
+
+def _first_by_itself(accounts: Sequence[Account], rank_count: int) -> Account | None:
+    """The cause, if it is among the failures. `accounts` in the order of their times."""
+    if rank_count == 1:
+        return next(iter(accounts), None)
+    own = next((one for one in accounts if not one.symptom.consequence), None)
+    doubtful = next((one for one in accounts if _doubtful(one)), None)
+    if doubtful is None or (own is not None and _perhaps_before(own, doubtful)):
+        return own
+    return doubtful if _perhaps_before(doubtful, accounts[0]) else own
+
+
+def _doubtful(one: Account) -> bool:
+    return one.symptom.consequence and not one.symptom.certain
+
+
+def _perhaps_before(one: Account, other: Account) -> bool:
+    """Without a hook, the true time of `one` is that of its noticed end, or earlier."""
+    return one.order <= other.order or (not one.exact and _later_s(one, other) <= LATE_S)
+
+
+def _blame_failure(cause: Account, accounts: Sequence[Account], evidence: Sequence[RankEvidence]) -> Verdict:
+    alike = _alike(cause, accounts)
+    others = [one for one in accounts if one is not cause]
+    failures = [_failure(cause, Role.CAUSE, _why_cause(cause, others, alike))]
+    failures += [_follower(one, cause, alike=one in alike) for one in sorted(others, key=lambda one: one not in alike)]
+    return Verdict(
+        culprit=cause.global_rank,
+        confidence=_confidence(cause, others, alike, evidence),
+        reason=f"rank {cause.global_rank}: {cause.what}{_at(cause)}; {failures[0].reason}",
+        failures=tuple(failures),
+        signature=cause.signature,
+    )
+
+
+def _alike(cause: Account, accounts: Sequence[Account]) -> list[Account]:
+    """The others that failed of the same at nearly the same time."""
+    return [one for one in accounts if one is not cause and _is_alike(one, cause)]
+
+
+def _is_alike(one: Account, cause: Account) -> bool:
+    if cause.signature is None or one.signature != cause.signature:
+        return False
+    return one.symptom.consequence == cause.symptom.consequence and abs(_later_s(one, cause)) <= ALIKE_S
+
+
+def _confidence(
+    cause: Account, others: Sequence[Account], alike: Sequence[Account], evidence: Sequence[RankEvidence]
+) -> Confidence:
+    if _doubtful(cause) and len(evidence) > 1:
+        elsewhere = any(rank.status == 0 or stopped(rank) for rank in evidence)
+        return Confidence.UNSURE if elsewhere else Confidence.LIKELY
+    rivals = [one for one in others if one not in alike and not one.symptom.consequence]
+    return Confidence.CERTAIN if all(_surely_before(cause, one) for one in rivals) else Confidence.LIKELY
+
+
+def _surely_before(cause: Account, other: Account) -> bool:
+    if cause.exact and other.exact:
+        return cause.time_ns < other.time_ns
+    if not cause.exact and not other.exact:
+        return cause.evidence.order_known
+    # A noticed end was at that time or earlier. The other one's may thus have been before this failure.
+    return not cause.exact or _later_s(other, cause) > LATE_S
+
+
+def _why_cause(cause: Account, others: Sequence[Account], alike: Sequence[Account]) -> str:
+    if alike:
+        first = min(alike, key=lambda one: one.order)
+        what = "all" if len(alike) == len(others) else "of which"
+        return f"{what} {len(alike) + 1} ranks failed alike; rank {cause.global_rank} was first by {_span(_later_s(first, cause))}"
+    if not others:
+        return "no other rank has failed"
+    followers = sum(one.symptom.consequence for one in others)
+    if followers == len(others):
+        return f"it failed by itself, and {count(followers, 'failure')} of other ranks followed from it"
+    second = next(one for one in others if not one.symptom.consequence)
+    return f"it failed {_span(_later_s(second, cause))} before rank {second.global_rank}, which failed by itself too"
+
+
+def _follower(one: Account, cause: Account, *, alike: bool) -> Failure:
+    later = _relative(one, cause)
+    if alike:
+        return _failure(one, Role.CAUSE, f"it failed alike, {later}")
+    if one.symptom.consequence:
+        return _failure(one, Role.CONSEQUENCE, f"it {one.symptom.kind.value}, {later}")
+    return _failure(one, Role.CONSEQUENCE, f"it failed {later}, perhaps of a fault of its own")
+
+
+# --- nobody failed by itself ---
+
+
+def _blame_absence(absence: Absence, accounts: Sequence[Account]) -> Verdict:
+    rank = absence.evidence
+    where = rank.stack.place or None if rank.stack else None
+    cause = Failure(
+        rank.global_rank, Role.CAUSE, absence.what, absence.reason, rank.ended_ns, where, status=rank.status
+    )
+    return Verdict(
+        culprit=rank.global_rank,
+        confidence=absence.confidence,
+        reason=f"rank {rank.global_rank} {absence.what}: {absence.reason}",
+        failures=(cause, *(_failure(one, Role.CONSEQUENCE, f"it {one.symptom.kind.value}") for one in accounts)),
+        signature=absence.signature,
+    )
+
+
+def _blame_first(accounts: Sequence[Account]) -> Verdict:
+    """Everything followed from something else, but that something is not to be seen from here: no signature."""
+    first = next((one for one in accounts if _doubtful(one)), accounts[0])
+    others = [one for one in accounts if one is not first]
+    reason = f"it {first.symptom.kind.value}; no rank is seen to have failed by itself, or to be missing"
+    return Verdict(
+        culprit=first.global_rank,
+        confidence=Confidence.UNSURE,
+        reason=f"rank {first.global_rank}: {first.what}{_at(first)}; {reason}",
+        failures=(
+            _failure(first, Role.CAUSE, reason),
+            *(_follower(one, first, alike=False) for one in others),
+        ),
+    )
+
+
+def _blame_nobody(evidence: Sequence[RankEvidence], hung: Collection[int]) -> Verdict:
+    if not hung:
+        return Verdict(None, Confidence.UNSURE, "no rank has failed")
+    if len(evidence) == 1:
+        return _blame_absence(_lonely(evidence[0]), ())
+    reason = f"{count(len(hung), 'rank')} of {len(evidence)} made no progress, and none of them stands out"
+    return Verdict(None, Confidence.UNSURE, reason)
+
+
+def _lonely(rank: RankEvidence) -> Absence:
+    doing = rank.stack.doing if rank.stack else "what it does is not known"
+    return Absence(rank, "makes no progress", doing, Confidence.CERTAIN)
+
+
+# --- words ---
+
+
+def _failure(one: Account, role: Role, reason: str) -> Failure:
+    status = one.evidence.status
+    return Failure(one.global_rank, role, one.what, reason, one.time_ns or None, one.where, status, one.traceback)
+
+
+def _at(one: Account) -> str:
+    return f" at {one.where}" if one.where else ""
+
+
+def _later_s(one: Account, other: Account) -> float:
+    return (one.time_ns - other.time_ns) / 1e9
+
+
+def _relative(one: Account, cause: Account) -> str:
+    later_s = _later_s(one, cause)
+    return f"{_span(later_s)} {'later' if later_s >= 0 else 'earlier, as far as clocks tell'}"
+
+
+def _span(seconds: float) -> str:
+    """Three figures at most: "0.3 ms", "22 ms", "4.1 s", "130 s"."""
+    value, unit = (abs(seconds) * 1000, "ms") if abs(seconds) < 1 else (abs(seconds), "s")
+    return f"{value:.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"

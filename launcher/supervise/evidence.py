@@ -1,0 +1,192 @@
+"""What is known of one rank, and what it amounts to: did it fail, of what, when, and by whose fault. No I/O."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from typing import Protocol
+
+from launcher.supervise.failures import FailureRecord, FoundTraceback
+from launcher.supervise.symptoms import SHOWN_CHARS, Kind, Symptom, of_exception, of_log
+
+# A traceback with more output after it is one that the program survived.
+LAST_WORDS_LINES = 20
+# Signals that come from outside: they tell nothing of the program.
+FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+_SHELL_SIGNAL = 128  # a program that was told to end by signal n often exits with 128 + n
+# Of faulthandler, which Python programs have enabled: "  File "train.py", line 40 in step", innermost first.
+_CRASH_FRAME = re.compile(r'Current thread .*\n  File "(?:.*/)?(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
+
+
+class SeenStack(Protocol):
+    """What a living rank was found doing: the part of `launcher.supervise.stacks.RankStack` that is needed here."""
+
+    @property
+    def state(self) -> str: ...  # "running", "stopped", "uninterruptible" or "silent"
+    @property
+    def in_collective(self) -> bool: ...
+    @property
+    def place(self) -> str | None: ...  # "data.py:88 in load"
+    @property
+    def doing(self) -> str: ...  # one phrase
+
+
+@dataclass(frozen=True)
+class RankEvidence:
+    """All that is known of one rank when it is judged. Times: wall clock, nanoseconds since 1970."""
+
+    global_rank: int
+    status: int | None  # as in subprocess; None: it still runs
+    ended_ns: int | None  # when its end was noticed: it may have been earlier
+    ended_index: int | None  # its place in the order in which ranks ended
+    order_known: bool = True  # False: ranks that were noticed with it may have ended before it
+    failure: FailureRecord | None = None  # its own hook's words
+    logged: FoundTraceback | None = None
+    log_tail: str = ""
+    oom: bool = False  # the kernel's out-of-memory killer struck in its control group
+    stack: SeenStack | None = None  # of one that still runs
+    step: int | None = None
+    exit_reason: str | None = None  # why it could not be started
+
+    @property
+    def alive(self) -> bool:
+        return self.status is None
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a failed rank's evidence amounts to."""
+
+    evidence: RankEvidence
+    symptom: Symptom
+    what: str  # "ValueError: no such word", "SIGSEGV (signal 11)"
+    signature: str | None
+    where: str | None = None
+    traceback: str | None = None
+
+    @property
+    def global_rank(self) -> int:
+        return self.evidence.global_rank
+
+    @property
+    def exact(self) -> bool:
+        """Whether its time is that of the failure, and not of the noticed end."""
+        return self.evidence.failure is not None
+
+    @property
+    def time_ns(self) -> int:
+        if self.evidence.failure:
+            return self.evidence.failure.time_ns
+        return self.evidence.ended_ns or 0
+
+    @property
+    def order(self) -> tuple[int, int]:
+        index = self.evidence.ended_index
+        return (self.time_ns, 1 << 62 if index is None else index)
+
+
+def failed(evidence: RankEvidence, *, asked: bool) -> bool:
+    """Whether the rank failed. `asked`: tlaunch had told it to end, so an end by such a signal is none."""
+    if evidence.status is None:
+        return evidence.failure is not None  # it has raised, and something keeps it: a thread, atexit, a destructor
+    if asked and (-evidence.status in FROM_OUTSIDE or evidence.status - _SHELL_SIGNAL in FROM_OUTSIDE):
+        return False
+    return evidence.status != 0
+
+
+def account(evidence: RankEvidence) -> Account:
+    """Of a rank that failed. The most direct evidence decides: hook, then printed traceback, then signal or exit code."""
+    if evidence.exit_reason is not None:
+        return _own(evidence, f"could not be started: {evidence.exit_reason}")
+    if evidence.failure is not None and evidence.failure.kind == "exception":
+        return _of_hook(evidence, evidence.failure)
+    if signal_of(evidence) is not None and evidence.failure is None:
+        return _of_signal(evidence)
+    if evidence.logged is not None and evidence.logged.lines_after <= LAST_WORDS_LINES and not evidence.logged.thread:
+        return _of_log(evidence, evidence.logged)
+    return _of_exit_code(evidence)
+
+
+def signal_of(evidence: RankEvidence) -> int | None:
+    """The signal that ended it."""
+    return -evidence.status if evidence.status is not None and evidence.status < 0 else None
+
+
+def name_of_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def file_and_line(where: str | None) -> str | None:
+    """Without the function: "train.py:88"."""
+    return where.partition(" in ")[0] if where else None
+
+
+def _of_hook(evidence: RankEvidence, failure: FailureRecord) -> Account:
+    kind = failure.type or "exception"
+    symptom = of_exception(kind, failure.message, failure.traceback or "")
+    return _of_exception(evidence, symptom, f"{kind}: {failure.message}", failure.where, failure.traceback)
+
+
+def _of_log(evidence: RankEvidence, logged: FoundTraceback) -> Account:
+    symptom = of_exception(logged.type, logged.message, logged.text)
+    return _of_exception(evidence, symptom, f"{logged.type}: {logged.message}", logged.where, logged.text)
+
+
+def _of_exception(
+    evidence: RankEvidence, symptom: Symptom, what: str, where: str | None, traceback: str | None
+) -> Account:
+    kind = what.partition(": ")[0].rpartition(".")[2]
+    if evidence.global_rank in symptom.named:
+        symptom = Symptom(Kind.OWN_FAULT, symptom.evidence)
+    return Account(evidence, symptom, _one_line(what), _signature(kind, where), where, traceback)
+
+
+def _of_signal(evidence: RankEvidence) -> Account:
+    number = signal_of(evidence) or 0
+    if evidence.oom and number == signal.SIGKILL:
+        return _own(evidence, "out of memory: killed by the kernel", "oom")
+    what = f"{name_of_signal(number)} (signal {number})"
+    if number in FROM_OUTSIDE:
+        return _own(evidence, what, None)
+    where = _crash_place(evidence.log_tail)
+    symptom = _of_tail(evidence) if number == signal.SIGABRT else Symptom(Kind.OWN_FAULT, what)
+    return Account(evidence, symptom, what, _signature(name_of_signal(number), where), where)
+
+
+def _of_exit_code(evidence: RankEvidence) -> Account:
+    """Words in a log that a program printed before it chose to exit are doubtful."""
+    failure, found = evidence.failure, _of_tail(evidence)
+    symptom = Symptom(found.kind, found.evidence, not found.consequence, found.named)
+    status = evidence.status if evidence.status is not None else failure.status if failure else 1
+    what = f"exit code {status}" if status >= 0 else f"{name_of_signal(-status)} (signal {-status})"
+    shown = f"{what}: {_one_line(failure.message)}" if failure and failure.message else what
+    where = failure.where if failure else None
+    return Account(evidence, symptom, shown, _signature(what, where), where, failure.traceback if failure else None)
+
+
+def _own(evidence: RankEvidence, what: str, signature: str | None = "") -> Account:
+    return Account(evidence, Symptom(Kind.OWN_FAULT, what), what, what if signature == "" else signature)
+
+
+def _of_tail(evidence: RankEvidence) -> Symptom:
+    symptom = of_log(evidence.log_tail)
+    return Symptom(Kind.OWN_FAULT, symptom.evidence) if evidence.global_rank in symptom.named else symptom
+
+
+def _crash_place(tail: str) -> str | None:
+    found = _CRASH_FRAME.search(tail)
+    return f"{found['file']}:{found['line']} in {found['function']}" if found else None
+
+
+def _signature(what: str, where: str | None) -> str:
+    place = file_and_line(where)
+    return f"{what} at {place}" if place else what
+
+
+def _one_line(text: str) -> str:
+    line = text.strip().partition("\n")[0].strip().removesuffix(":")
+    return line if len(line) <= SHOWN_CHARS else f"{line[: SHOWN_CHARS - 3]}..."

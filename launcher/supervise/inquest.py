@@ -1,0 +1,87 @@
+"""After the first failure, and before anything is ended: gather what every rank can tell, then judge."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from launcher.core.report import RankExit
+from launcher.core.run_dir import RunDir
+from launcher.core.verdict import Verdict
+from launcher.supervise.blame import RankEvidence, judge
+from launcher.supervise.crew import Crew
+from launcher.supervise.failures import last_traceback, log_tail, read_failure
+from launcher.supervise.stacks import Gathering, Target, group
+
+# Long enough for peers of a dead rank to fail too, and to leave their own account of it.
+SETTLE_S = 0.1
+LIMIT_S = 1.5
+TAIL_BYTES = 16 << 10
+
+
+class Inquest:
+    """Runs beside a supervision loop: nothing here waits. `step` when due, until `done`; then `verdict`."""
+
+    def __init__(self, run_dir: RunDir, crew: Crew, hung: Collection[int] = ()) -> None:
+        self._run_dir = run_dir
+        self._crew = crew
+        self._hung = hung
+        self._settled_s = time.monotonic() + SETTLE_S
+        self._gathering = Gathering(
+            {global_rank: Target(pid, run_dir.stacks_log(global_rank)) for global_rank, pid in crew.running.items()},
+            LIMIT_S,
+        )
+
+    @property
+    def timeout_s(self) -> float:
+        settling_s = max(0.0, self._settled_s - time.monotonic())
+        return settling_s if self._gathering.done else self._gathering.timeout_s
+
+    @property
+    def done(self) -> bool:
+        return self._gathering.done and time.monotonic() >= self._settled_s
+
+    def step(self) -> None:
+        if not self._gathering.done:
+            self._gathering.step()
+
+    def close(self) -> None:
+        """Let go of what is still being gathered."""
+        self._gathering.close()
+
+    def verdict(self, steps: Mapping[int, int | None]) -> Verdict:
+        """What is known by now. `steps`: the last step of every rank that tells."""
+        stacks = self._gathering.stacks()
+        running, exits = self._crew.running, self._crew.exits
+        ended = [self._of_ended(ended, index, steps) for index, ended in enumerate(exits)]
+        living = [
+            RankEvidence(
+                global_rank=global_rank,
+                status=None,
+                ended_ns=None,
+                ended_index=None,
+                failure=read_failure(self._run_dir.failure(global_rank)),
+                stack=stacks.get(global_rank),
+                step=steps.get(global_rank),
+            )
+            for global_rank in running
+        ]
+        return replace(judge([*ended, *living], hung=self._hung), stacks=group(stacks, steps))
+
+    def _of_ended(self, ended: RankExit, index: int, steps: Mapping[int, int | None]) -> RankEvidence:
+        global_rank = ended.global_rank
+        log, offset = self._run_dir.train_log(global_rank), self._crew.log_offsets[global_rank]
+        return RankEvidence(
+            global_rank=global_rank,
+            status=ended.status,
+            ended_ns=ended.ended_ns,
+            ended_index=index,
+            order_known=ended.order_known,
+            failure=read_failure(self._run_dir.failure(global_rank)),
+            logged=last_traceback(log, offset) if ended.failed else None,
+            log_tail=log_tail(log, offset, TAIL_BYTES) if ended.failed else "",
+            oom=global_rank in self._crew.oom_killed,
+            step=steps.get(global_rank),
+            exit_reason=ended.reason,
+        )

@@ -1,0 +1,108 @@
+"""Which rank is slower than those that do the same work, told from the busy time of their steps.
+
+The rule. A step of a rank is slow if its busy time is more than 5 ms and
+
+    more than 1.3 times the median of its peers (itself included), where there are three peers or more;
+    more than 1.5 times that of the other, where there are two: nobody can say which of them is the normal one;
+    more than 3 times the median of all ranks, where no other rank does the same work.
+
+Peers are the ranks of the same pipeline stage: every stage has work of its own, and the last one has much more than
+the others. A rank is named when each of its last five observed steps was slow. It is named once, and again only after
+five observed steps in a row that were not.
+
+Busy times of one moment are compared, not those of one step number: ranks that talk to each other are at most a few
+steps apart, and no rank is observed at every step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from launcher.core.events import Slow
+from launcher.core.records import Layout
+from launcher.mesh.coordinates import coordinate_of
+
+FACTOR = 1.3
+FACTOR_OF_TWO = 1.5
+FACTOR_UNLIKE = 3.0
+STEPS = 5
+SHORTEST_S = 0.005
+
+
+@dataclass
+class _Pace:
+    stage: int
+    step: int
+    busy_s: float
+    fresh: bool = True  # not judged yet
+    # Of the last steps, the oldest first: busy time, what it was held against, and whether it was slow.
+    judged: deque[tuple[float, float, bool]] = field(default_factory=lambda: deque(maxlen=STEPS))
+    named: bool = False
+
+    def all_alike(self, slow: bool) -> bool:
+        return len(self.judged) == STEPS and all(was_slow == slow for _, _, was_slow in self.judged)
+
+
+class Slowness:
+    """Collects busy times and names slow ranks. Pure: it reads no clock and no file."""
+
+    def __init__(self, layout: Layout | None = None) -> None:
+        self._layout = layout  # None: all ranks do the same work
+        self._paces: dict[int, _Pace] = {}
+
+    def note(self, global_rank: int, step: int, busy_s: float) -> None:
+        """A rank has done step number `step` in `busy_s` seconds of its own. A step told twice counts once."""
+        pace = self._paces.get(global_rank)
+        if pace is None:
+            self._paces[global_rank] = _Pace(self._stage_of(global_rank), step, busy_s)
+        elif pace.step != step:
+            pace.step, pace.busy_s, pace.fresh = step, busy_s, True
+
+    def forget(self, global_rank: int) -> None:
+        """The rank has ended: others are no longer held against it."""
+        self._paces.pop(global_rank, None)
+
+    def newly_slow(self) -> list[Slow]:
+        """Judge every rank that was noted since the last call; those that have become slow. Call once per look."""
+        stages: dict[int, dict[int, float]] = {}
+        for global_rank, pace in sorted(self._paces.items()):
+            stages.setdefault(pace.stage, {})[global_rank] = pace.busy_s
+        named = []
+        for alike in stages.values():
+            typical_s = median(alike.values())
+            named += [self._judge(global_rank, self._limit(global_rank, alike, typical_s)) for global_rank in alike]
+        return [slow for slow in named if slow is not None]
+
+    def _judge(self, global_rank: int, limit: tuple[float, float] | None) -> Slow | None:
+        pace = self._paces[global_rank]
+        if limit is None or not pace.fresh:
+            return None
+        pace.fresh = False
+        usual_s, factor = limit
+        pace.judged.append((pace.busy_s, usual_s, pace.busy_s > max(SHORTEST_S, factor * usual_s)))
+        if pace.named and pace.all_alike(slow=False):
+            pace.named = False
+        if pace.named or not pace.all_alike(slow=True):
+            return None
+        pace.named = True
+        return Slow(
+            global_rank,
+            busy_s=median(busy_s for busy_s, _, _ in pace.judged),
+            median_s=median(usual_s for _, usual_s, _ in pace.judged),
+            steps=STEPS,
+        )
+
+    def _limit(self, global_rank: int, alike: Mapping[int, float], typical_s: float) -> tuple[float, float] | None:
+        """What the rank is held against, and the factor that makes it slow; None where it is the only rank."""
+        if len(alike) > 2:
+            return typical_s, FACTOR
+        if len(alike) == 2:
+            return next(busy_s for other, busy_s in alike.items() if other != global_rank), FACTOR_OF_TWO
+        others = [pace.busy_s for other, pace in self._paces.items() if other != global_rank]
+        return (median(others), FACTOR_UNLIKE) if others else None
+
+    def _stage_of(self, global_rank: int) -> int:
+        return 0 if self._layout is None else coordinate_of(global_rank, self._layout).pp

@@ -1,0 +1,283 @@
+"""What every rank is doing, asked without ending or delaying any.
+
+A Python rank that tlaunch started has faulthandler write its stacks to the end of stacks.log whenever STACKS_SIGNAL
+comes; the C code of that handler needs neither the interpreter nor its lock. A process that has no handler would be
+ended by the signal and never gets it: /proc tells what it waits for, or py-spy shows its stacks where it is installed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.core.proc import PROC, Stat, catches, stat
+from launcher.core.verdict import StackGroup
+from launcher.supervise.dumps import RankStack, parse_faulthandler, understood
+from launcher.supervise.outside import PySpy, seen_from_outside, working_directory
+
+__all__ = ["STACKS_SIGNAL", "Gathering", "RankStack", "Target", "gather", "group", "rank_ranges", "sentence"]
+
+STACKS_SIGNAL = signal.SIGRTMAX - 3  # launcher/bootstrap has the same
+LIMIT_S = 1.5
+LOOK_EVERY_S = 0.01  # a dump that has not grown between two looks so far apart may be whole
+LOCK_SHARE = 0.5  # of the limit: whoever else asks may be stopped, and hold its lock for ever
+LARGEST_DUMP_BYTES = 4 << 20
+GROUPS_TOLD = 4
+_LATER = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # someone else asks, or there are no descriptors left for now
+
+
+@dataclass(frozen=True)
+class Target:
+    """One rank to ask. `pid` must be known to be the rank's: a child not reaped yet, or found again by its start."""
+
+    pid: int
+    stacks_log: Path  # where its handler writes
+
+
+class Gathering:
+    """Asks all targets at once. Its owner calls `step` whenever `timeout_s` has passed, until `done`; nothing blocks.
+
+    Several may ask the same ranks: they take turns by a lock on stacks.log.
+    """
+
+    def __init__(self, targets: Mapping[int, Target], limit_s: float = LIMIT_S) -> None:
+        now = time.monotonic()
+        self._deadline = now + limit_s
+        self._lock_until = now + LOCK_SHARE * limit_s
+        self._next = now
+        self._open = {global_rank: _Question(target) for global_rank, target in sorted(targets.items())}
+        self._answers: dict[int, RankStack] = {}
+
+    @property
+    def done(self) -> bool:
+        return not self._open
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds until the next step makes sense; 0 when it is due, or when all is done."""
+        return max(0.0, self._next - time.monotonic()) if self._open else 0.0
+
+    def step(self) -> None:
+        """Look after every rank that has not answered."""
+        now = time.monotonic()
+        self._next = min(now + LOOK_EVERY_S, self._deadline)
+        for global_rank, question in list(self._open.items()):
+            answer = question.step(now, patient=now < self._lock_until)
+            if answer is None and now >= self._deadline:
+                answer = question.give_up()
+            if answer is not None or not question.open:
+                self._end(global_rank, answer)
+
+    def stacks(self) -> dict[int, RankStack]:
+        """The answers so far, by ascending global rank. Ranks that ended before they answered are not among them."""
+        return dict(sorted(self._answers.items()))
+
+    def close(self) -> None:
+        """Give up whatever is not answered. May be called at any time, and again."""
+        for global_rank, question in list(self._open.items()):
+            self._end(global_rank, question.give_up())
+
+    def _end(self, global_rank: int, answer: RankStack | None) -> None:
+        self._open.pop(global_rank).close()
+        if answer is not None:
+            self._answers[global_rank] = answer
+
+
+def gather(targets: Mapping[int, Target], limit_s: float = LIMIT_S) -> dict[int, RankStack]:
+    """What every target is doing. Blocks until all have answered, for `limit_s` seconds at most."""
+    gathering = Gathering(targets, limit_s)
+    try:
+        while not gathering.done:
+            gathering.step()
+            time.sleep(gathering.timeout_s)
+    finally:
+        gathering.close()
+    return gathering.stacks()
+
+
+def group(stacks: Mapping[int, RankStack], steps: Mapping[int, int | None]) -> tuple[StackGroup, ...]:
+    """Ranks at the same place together: the smallest group first, and of two, the one that waits for nobody.
+
+    Ranks that wait for others are at the same place only in the same step; elsewhere, steps do not part them.
+    """
+    members: dict[tuple[str, bool], list[int]] = {}
+    for global_rank, stack in sorted(stacks.items()):
+        members.setdefault((_doing(stack, steps.get(global_rank)), stack.in_collective), []).append(global_rank)
+    ordered = sorted(members.items(), key=lambda item: (len(item[1]), item[0][1], item[1][0]))
+    return tuple(StackGroup(tuple(ranks), doing, stacks[ranks[0]].frames) for (doing, _), ranks in ordered)
+
+
+def sentence(groups: Iterable[StackGroup]) -> str:
+    """In one line, the largest group first: "7 ranks wait in all_reduce at step 12; rank 3 is at data.py:88 in load"."""
+    told = sorted(groups, key=lambda each: -len(each.global_ranks))
+    count = sum(len(each.global_ranks) for each in told)
+    parts = [_clause(each, count) for each in told[:GROUPS_TOLD]]
+    left = sum(len(each.global_ranks) for each in told[GROUPS_TOLD:])
+    return "; ".join([*parts, f"{left} elsewhere"] if left else parts)
+
+
+def rank_ranges(global_ranks: Iterable[int]) -> str:
+    """Shortened, in ascending order.
+
+    >>> rank_ranges([0, 1, 2, 3, 8, 10, 11])
+    '0-3,8,10-11'
+    """
+    runs: list[list[int]] = []
+    for global_rank in sorted(global_ranks):
+        if runs and global_rank == runs[-1][1] + 1:
+            runs[-1][1] = global_rank
+        else:
+            runs.append([global_rank, global_rank])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _doing(stack: RankStack, step: int | None) -> str:
+    """The step stands where `sentence` keeps it: "in all_reduce at step 12, called at train.py:40 in step"."""
+    if not stack.in_collective or step is None:
+        return stack.doing
+    what, comma, caller = stack.doing.partition(", ")
+    return f"{what} at step {step}{comma}{caller}"
+
+
+def _clause(group: StackGroup, count: int) -> str:
+    number = len(group.global_ranks)
+    one = number == 1
+    who = f"rank {group.global_ranks[0]}" if one else f"{'all ' if number == count else ''}{number} ranks"
+    if group.doing.startswith("in "):
+        return f"{who} {'waits' if one else 'wait'} {group.doing.partition(', called ')[0]}"
+    if group.doing.startswith("no "):
+        return f"{who} {'has' if one else 'have'} {group.doing}"
+    return f"{who} {'is' if one else 'are'} {group.doing}"
+
+
+class _Question:
+    """One rank on its way from unasked to answered."""
+
+    def __init__(self, target: Target) -> None:
+        self._pid = target.pid
+        self._path = target.stacks_log
+        self._log: int | None = None  # its descriptor, perhaps locked, once the rank was asked
+        self._start = self._size = 0  # bytes of the log: before the question, and at the last look
+        self._grown_at = 0.0  # monotonic
+        self._spy: PySpy | None = None
+        self.open = True  # until the rank ends
+
+    def step(self, now: float, *, patient: bool) -> RankStack | None:
+        """The answer, if there is one; `patient`: wait for others who ask the same rank."""
+        found = stat(self._pid)
+        if found is None or not found.living:
+            self.open = False
+            return self._read()
+        if found.stopped:
+            return self._read() or seen_from_outside(found)
+        if self._spy is not None:
+            return self._spy.step(found)
+        return self._look(now) if self._log is not None else self._ask(found, patient=patient)
+
+    def give_up(self) -> RankStack | None:
+        """What can be said when the time is over; None if the rank has ended."""
+        if answer := self._read():
+            return answer
+        found = stat(self._pid)
+        if found is None or not found.living:
+            return None
+        if found.state == "D" or found.stopped or not catches(self._pid, STACKS_SIGNAL):
+            return seen_from_outside(found)
+        if self._log is None:
+            return RankStack("silent", "silent: others asked it all the time")
+        blocked = _busy_with_signal(self._pid)
+        return RankStack("silent", f"silent: {'it blocks the signal that asks' if blocked else 'it gave no answer'}")
+
+    def close(self) -> None:
+        """Let go of the lock, and of py-spy. May be called again."""
+        if self._log is not None:
+            os.close(self._log)
+            self._log = None
+        if self._spy is not None:
+            self._spy.close()
+
+    def _ask(self, found: Stat, *, patient: bool) -> RankStack | None:
+        """Send the signal, unless the rank would not understand it. None: the answer is to come."""
+        try:
+            if not catches(self._pid, STACKS_SIGNAL):
+                self._spy = PySpy(self._pid) if PySpy.useful(self._pid) else None
+                return None if self._spy else seen_from_outside(found)
+            log = _opened(self._path, locked=patient)
+        except OSError as error:
+            return None if error.errno in _LATER else seen_from_outside(found)
+        if not _writes_to(self._pid, log):  # whatever has the descriptor now would get the dump
+            os.close(log)
+            return seen_from_outside(found)
+        self._log = log
+        self._start = self._size = os.fstat(log).st_size
+        return self._send()
+
+    def _send(self) -> RankStack | None:
+        try:
+            os.kill(self._pid, STACKS_SIGNAL)
+        except OSError as error:
+            return RankStack("silent", f"silent: it cannot be asked: {error.strerror}")
+        return None
+
+    def _look(self, now: float) -> RankStack | None:
+        """Whole is what has not grown for a while, unless the handler is still at work."""
+        assert self._log is not None
+        size = os.fstat(self._log).st_size
+        if size != self._size:
+            self._size, self._grown_at = size, now
+        if size == self._start or now - self._grown_at < LOOK_EVERY_S or _busy_with_signal(self._pid):
+            return None
+        return self._read()
+
+    def _read(self) -> RankStack | None:
+        """What the log has got since the question; None if that is nothing to understand."""
+        if self._log is None:
+            return None
+        dump = parse_faulthandler(os.pread(self._log, LARGEST_DUMP_BYTES, self._start))
+        return None if dump is None else understood(dump, working_directory(self._pid))
+
+
+def _opened(path: Path, *, locked: bool) -> int:
+    """A descriptor of the log. The lock goes with it.
+
+    Raises:
+        BlockingIOError: someone else asks this rank at the moment.
+    """
+    log = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if locked:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(log)
+        raise
+    except OSError:  # a file system without locks
+        pass
+    return log
+
+
+def _writes_to(pid: int, log: int) -> bool:
+    """Whether the process still has the log open: a program may have closed all descriptors that it did not know."""
+    wanted = os.fstat(log)
+    with suppress(OSError):
+        for name in os.listdir(PROC / str(pid) / "fd"):  # noqa: PTH208 - many names, and no use for paths
+            with suppress(OSError):
+                if os.path.samestat(os.stat(f"{PROC}/{pid}/fd/{name}"), wanted):  # noqa: PTH116
+                    return True
+    return False
+
+
+def _busy_with_signal(pid: int) -> bool:
+    """Whether the signal waits for its turn, or its handler is at work: until it returns, the signal stays blocked."""
+    with suppress(OSError):
+        for line in (PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, mask = line.partition(":")
+            if name in {"SigPnd", "ShdPnd", "SigBlk"} and int(mask, 16) >> (STACKS_SIGNAL - 1) & 1:
+                return True
+    return False

@@ -1,0 +1,233 @@
+"""One attempt: from the start of its ranks until nothing of them is left.
+
+    starting ──> running ──> all ended well ──> leftovers ended ──> over
+        └───────────┴── a rank failed or hangs ──> evidence, verdict ──┐
+        └───────────┴── someone asked to stop ─────────────────────────┴──> SIGTERM, grace, SIGKILL ──> over
+
+Nothing here waits: its owner sleeps until something happened or `timeout_s` has passed, reaps, and calls `step`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+
+from launcher.core.events import Cause, Continued, Forwarded, Hung, Judged, Killing, Leftovers, Paused, Stopping
+from launcher.core.records import Supervision
+from launcher.core.report import RankExit
+from launcher.core.run_dir import RunDir
+from launcher.core.verdict import Verdict
+from launcher.supervise.cgroup import RunGroup
+from launcher.supervise.crew import Crew
+from launcher.supervise.inquest import Inquest
+from launcher.supervise.journal import Journal
+from launcher.supervise.pulse import HungRanks, Pulse
+from launcher.supervise.starter import Starter
+from launcher.supervise.tree import Ending, descendants, signal_group
+
+# Helpers that end by themselves once their rank has gone (a resource tracker, `tee`) get this long to do so.
+LEFTOVER_PATIENCE_S = 0.25
+
+
+class Watch:
+    """Supervises one crew. `decide` is asked once, about a verdict, whether the ranks will be started again."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        pulse: Pulse,
+        *,
+        run_dir: RunDir,
+        supervision: Supervision,
+        starter: Starter,
+        group: RunGroup,
+        journal: Journal,
+        decide: Callable[[Verdict, bool], bool],
+    ) -> None:
+        self._crew = crew
+        self._pulse = pulse
+        self._run_dir = run_dir
+        self._supervision = supervision
+        self._starter = starter
+        self._group = group
+        self._journal = journal
+        self._decide = decide
+        self._hung: Collection[int] = ()
+        self._inquest: Inquest | None = None
+        self._ending: Ending | None = None
+        self._patience_ends: float | None = None  # monotonic; set once every rank has ended well
+        self.cause = Cause.FINISHED
+        self.verdict: Verdict | None = None
+        self.restarts = False  # the ranks are to be started again when this is over
+
+    # --- what may happen ---
+
+    def start(self) -> None:
+        """Start what can be started now."""
+        pids, not_started = self._crew.start()
+        for global_rank, pid in self._crew.running.items():
+            if pid in pids:
+                self._pulse.started(global_rank, pid)
+                if self._ending:  # it was being forked when the end began
+                    self._ending.end_too(pid)
+        self._judge_ends(not_started)
+        if self._crew.all_started and not self._supervision.max_restarts:
+            self._starter.end_preloading()  # it has nothing more to do
+
+    def note_ends(self, statuses: Mapping[int, int]) -> None:
+        """These children have been reaped."""
+        self._judge_ends(self._crew.note_ends(statuses, time.time_ns()))
+
+    def stop(self, cause: Cause, number: int | None = None) -> None:
+        """Someone wants the end: no restart follows. Where the end is under way already, its cause stands."""
+        if self._inquest:
+            self._conclude(restarting=False)
+        elif not self._ending:
+            self._end(cause, number)
+        self.restarts = False
+        self._starter.end_preloading()
+        if self._ending:
+            self._ending.spared = ()
+
+    def kill_now(self) -> None:
+        """Let no grace period pass."""
+        if self._ending:
+            self._ending.kill_now()
+
+    def pause(self) -> None:
+        """Stop every rank, as Ctrl-Z does. SIGTSTP would not do: it is ignored by groups that have no shell."""
+        self._signal_groups(signal.SIGSTOP)
+        self._pulse.pause()
+        self._journal.record(Paused())
+
+    def resume(self) -> None:
+        self._signal_groups(signal.SIGCONT)
+        self._pulse.resume()
+        self._journal.record(Continued())
+
+    def forward(self, number: int) -> None:
+        """Hand a signal to the process of every rank, but not to what ranks have started."""
+        for pid in self._crew.leaders:
+            with suppress(OSError):
+                os.kill(pid, number)  # not reaped yet, so the pid is the rank's own
+        self._journal.record(Forwarded(number))
+
+    # --- its loop ---
+
+    @property
+    def timeout_s(self) -> float | None:
+        """Until something is due; None if nothing is."""
+        patience_s = None if self._patience_ends is None else max(0.0, self._patience_ends - time.monotonic())
+        due_s = (
+            None if self._inquest is None else self._inquest.timeout_s,
+            None if self._ending is None else self._ending.timeout_s,
+            self._starter.timeout_s,
+            patience_s,
+            None if self._inquest or self._ending else self._pulse.timeout_s,
+        )
+        return min((seconds for seconds in due_s if seconds is not None), default=None)
+
+    def step(self, *, childless: bool) -> None:
+        """Do what is due. `childless`: this process has no child at all, so nothing is left."""
+        if self._inquest:
+            self._inquest.step()
+            if self._inquest.done:
+                self._conclude(restarting=True)
+        elif self._ending:
+            if not self.over(childless=childless):
+                self._ending.step()
+        elif self._crew.all_ended:
+            self._wait_for_leftovers(childless=childless)
+        else:
+            self._look()
+
+    def over(self, *, childless: bool) -> bool:
+        """Whether nothing of this attempt is left, or nothing that could be killed."""
+        if self._inquest:
+            return False
+        if self._ending and self._ending.in_vain:
+            return True
+        if not self._crew.all_ended:
+            return False
+        return childless or (self._ending is not None and self.restarts and not self.left())
+
+    def left(self) -> list[int]:
+        """What of it is still there."""
+        return descendants(self._starter.processes)
+
+    @property
+    def killed(self) -> int:
+        return self._ending.killed if self._ending else 0
+
+    def close(self) -> None:
+        if self._inquest:
+            self._inquest.close()
+        self._crew.close()
+
+    # --- what follows ---
+
+    def _judge_ends(self, ends: Collection[RankExit]) -> None:
+        """The first rank that fails ends the attempt; how ranks end while they are being ended says nothing."""
+        for ended in ends:
+            self._pulse.ended(ended.global_rank)
+            if ended.failed and not self._ending and not self._inquest:
+                self._inquire()
+
+    def _look(self) -> None:
+        if self._pulse.timeout_s != 0:
+            return
+        for news in self._pulse.look(time.monotonic()):
+            if isinstance(news, HungRanks):
+                self._hung = news.global_ranks
+                self._journal.record(Hung(tuple(news.global_ranks), news.seconds))
+                self._inquire()
+                return
+            self._journal.record(news)
+
+    def _inquire(self) -> None:
+        self._crew.cancel()
+        self._inquest = Inquest(self._run_dir, self._crew, self._hung)
+
+    def _conclude(self, *, restarting: bool) -> None:
+        assert self._inquest is not None, "there is something to judge"
+        self.verdict = self._inquest.verdict(self._pulse.steps())
+        self._inquest.close()
+        self._inquest = None
+        self._journal.record(Judged(self.verdict))
+        self.restarts = restarting and self._decide(self.verdict, self._pulse.progressed)
+        self._end(Cause.HUNG if self._hung else Cause.FAILED)
+
+    def _end(self, cause: Cause, number: int | None = None) -> None:
+        self.cause = cause
+        self._crew.cancel()
+        self._journal.record(Stopping(cause, self._supervision.grace_s, number, self.restarts))
+        self._end_everything()
+
+    def _end_everything(self) -> None:
+        if not self.restarts:
+            self._starter.end_preloading()
+        self._ending = Ending(
+            self._supervision.grace_s,
+            lambda: self._crew.leaders,
+            on_kill=lambda count: self._journal.record(Killing(count)),
+            kill_group=self._group.kill,
+            spared=self._starter.processes,
+        )
+
+    def _wait_for_leftovers(self, *, childless: bool) -> None:
+        if childless:
+            return
+        self._starter.end_preloading()
+        now = time.monotonic()
+        if self._patience_ends is None:
+            self._patience_ends = now + LEFTOVER_PATIENCE_S
+        elif now >= self._patience_ends:
+            self._journal.record(Leftovers(len(descendants())))
+            self._end_everything()
+
+    def _signal_groups(self, number: int) -> None:
+        for leader in self._crew.leaders:
+            signal_group(leader, number)

@@ -1,0 +1,204 @@
+"""A program that is run through the bootstrap, or forked from a preload process, is what Python alone makes of it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+FACTS = (PROGRAMS / "preload_facts.py").read_text()
+# What both ways import for themselves, or what a process forked before knows of it.
+OWN_MODULES = {
+    "__future__", "_ctypes", "_json", "_struct", "ctypes", "ctypes._endian", "errno", "faulthandler", "fcntl", "struct",
+}  # fmt: skip
+
+
+@pytest.fixture
+def facts(ways, way):
+    """Run a program that prints facts, plainly and our way, and give those that differ."""
+
+    def compare(*arguments, env=None, python=sys.executable):
+        expected, found = (_facts(run([python, *arguments], env)) for run in (ways.plain, way))
+        return {name: (value, found.get(name)) for name, value in expected.items() if found.get(name) != value}
+
+    return compare
+
+
+def _facts(ended):
+    assert ended.status == 0, ended.log
+    facts = dict(line.split(": ", 1) for line in ended.log.splitlines())
+    facts["modules"] = set(facts["modules"].strip("[]").replace("'", "").split(", ")) - OWN_MODULES
+    return facts
+
+
+@pytest.mark.parametrize("options", [(), ("-u",), ("-I",), ("-W", "error", "-X", "dev"), ("-OO", "-B"), ("-sE",)])
+def test_a_script_sees_what_it_would_see(ways, facts, options):
+    """Arguments, path, globals, streams, signals, environment, descriptors: with every interpreter option."""
+    (ways.cwd / "facts.py").write_text(FACTS)
+    assert facts(*options, "facts.py", "a", "-b", "") == {}
+
+
+@pytest.mark.parametrize("variables", [
+    {"PYTHONUNBUFFERED": "1"}, {"PYTHONIOENCODING": "latin-1:replace"}, {"PYTHONSAFEPATH": "1"}, {"TZ": "Asia/Tokyo"},
+    {"PYTHONUTF8": "1", "LC_ALL": "C"}, {"ODD": "line\nbreak \udcff \u00e9"}, {"PYTHONPATH": "a:/b"},
+])  # fmt: skip
+def test_a_script_sees_its_environment(ways, facts, variables):
+    """Whatever Python reads from variables at its start has had its effect."""
+    (ways.cwd / "facts.py").write_text(FACTS)
+    assert facts("facts.py", env=variables) == {}
+
+
+@pytest.mark.parametrize("target", ["./facts.py", "sub/../facts.py", "link/facts.py", "linked.py"])
+def test_a_script_is_where_python_finds_it(ways, facts, target):
+    """sys.path[0] is its real directory, `__file__` what was typed."""
+    (ways.cwd / "sub").mkdir()
+    (ways.cwd / "facts.py").write_text(FACTS)
+    (ways.cwd / "link").symlink_to(ways.cwd)
+    (ways.cwd / "sub" / "there.py").write_text(FACTS)
+    (ways.cwd / "linked.py").symlink_to("sub/there.py")
+    assert facts(target) == {}
+
+
+@pytest.mark.parametrize("arguments", [["-m", "package"], ["-m", "package.tool", "x"], ["package"], ["package/", "x"]])
+def test_modules_and_directories(ways, facts, arguments):
+    """`-m` with and without `__main__`, and a directory."""
+    (ways.cwd / "package").mkdir()
+    for name in ("__main__.py", "tool.py"):
+        (ways.cwd / "package" / name).write_text(FACTS)
+    assert facts(*arguments) == {}
+
+
+def test_code_of_the_command_line(ways, facts):
+    """`-c`: no file, the empty string on the path."""
+    assert facts("-c", FACTS, "x", "-y") == {}
+
+
+def test_an_archive(ways, facts):
+    """A zip with `__main__.py` is a program."""
+    import zipfile
+
+    with zipfile.ZipFile(ways.cwd / "program.zip", "w") as archive:
+        archive.writestr("__main__.py", FACTS)
+    assert facts("program.zip", "x") == {}
+
+
+def test_relative_imports_of_a_module(ways, same):
+    """`python -m package.run` may say `from . import helper`."""
+    (ways.cwd / "package").mkdir()
+    (ways.cwd / "package" / "__init__.py").write_text("print('package', __name__)")
+    (ways.cwd / "package" / "helper.py").write_text("import sys; print(sys.argv); value = 3")
+    (ways.cwd / "package" / "run.py").write_text("from . import helper\nfrom .helper import value\nprint(value)")
+    assert same("-m", "package.run", "x").status == 0
+
+
+def test_modules_beside_the_program_come_first(ways, same):
+    """Also where they have the name of a module of the library that the bootstrap uses itself."""
+    for name in ("struct", "faulthandler", "fcntl", "names", "failure", "wire"):
+        (ways.cwd / f"{name}.py").write_text(f"mine = '{name}'")
+    (ways.cwd / "train.py").write_text("import names, failure, wire, struct\nprint(struct.mine, names.mine, wire.mine)")
+    assert same("train.py").log == "struct names wire\n"
+
+
+ENDS = {
+    "well": "print('x')",
+    "exit 3": "import sys; sys.exit(3)",
+    "exit none": "raise SystemExit",
+    "exit text": "import sys; sys.exit('in words é')",
+    "exit large": "import sys; sys.exit(1000)",
+    "exit object": "import sys; sys.exit([1])",
+    "os exit": "import os; os._exit(4)",
+    "error": "def f(x):\n    return 1 / x\n\nf(0)",
+    "chained": "try:\n    {}['a']\nexcept KeyError as e:\n    raise ValueError('b') from e",
+    "group": "raise ExceptionGroup('g', [ValueError(1), TypeError(2)])",
+    "notes": "e = ValueError('x')\ne.add_note('note')\nraise e",
+    "syntax": "x = 1\nif x\n    pass",
+    "indentation": "  x = 1\n y",
+    "not utf-8 but told": "# -*- coding: latin-1 -*-\nprint('x')\nraise ValueError",
+    "interrupt": "raise KeyboardInterrupt",
+    "signal": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "real interrupt": "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)",
+    "in library": "import json; json.loads('{')",
+    "missing import": "import no_such_module",
+    "own hook": "import sys\nsys.excepthook = lambda *a: print('mine', a[0], a[2].tb_lineno, a[2].tb_next)\n1 / 0",
+    "hook exits": "import sys\ndef hook(*a):\n    sys.exit(7)\nsys.excepthook = hook\n1 / 0",
+    "at exit": "import atexit, sys\natexit.register(lambda: print('bye', '__file__' in globals(), sys.last_type))\n1 / 0",
+    "thread ends later": "import threading, time\n"
+    "threading.Thread(target=lambda: (time.sleep(0.2), print('later', '__file__' in globals()))).start()",
+    "thread fails": "import threading\nthreading.Thread(target=lambda: 1 / 0, name='t').start()",
+    "last": "import sys, atexit, traceback\n"
+    "atexit.register(lambda: traceback.print_exception(sys.last_type, sys.last_value, sys.last_traceback))\n1 / 0",
+    "deep": "def f(n):\n    return f(n + 1)\nf(0)",
+    "flushed": "import sys, os\nsys.stdout.write('a'); sys.stderr.write('b'); raise SystemExit(5)",
+    "closed": "import sys\nsys.stdout.close()",
+    "warning": "import warnings\nwarnings.warn('careful')\nwarnings.warn('older', stacklevel=2)",
+}
+
+
+@pytest.mark.parametrize("source", ENDS.values(), ids=ENDS)
+def test_a_program_ends_as_it_would(ways, same, source):
+    """The status, and every byte of what is printed: tracebacks without a frame of ours."""
+    (ways.cwd / "train.py").write_text(source, encoding="latin-1" if "latin" in source else "utf-8")
+    ended = same("train.py")
+    assert "bootstrap" not in ended.log
+
+
+@pytest.mark.parametrize("source", ["1 / 0", "import sys; sys.exit(3)", "raise KeyboardInterrupt", "if", "print('é')"])
+def test_code_and_modules_end_as_they_would(ways, same, source):
+    """The same for `-c` and `-m`."""
+    (ways.cwd / "module.py").write_text(source)
+    same("-c", source)
+    same("-m", "module")
+
+
+@pytest.mark.parametrize("arguments", [["missing.py"], ["-m", "missing"], ["empty"], ["-m", "empty"], ["."]])
+def test_what_is_not_there_is_told_as_python_tells_it(ways, same, arguments):
+    """Message and status."""
+    (ways.cwd / "empty").mkdir()
+    assert same(*arguments).status != 0
+
+
+def test_compiled_files(ways, same):
+    """A .pyc is a program too."""
+    import py_compile
+
+    (ways.cwd / "train.py").write_text("import sys\nprint(__file__, __loader__.__class__, sys.argv)\n1 / 0")
+    py_compile.compile(str(ways.cwd / "train.py"), cfile=str(ways.cwd / "train.pyc"))
+    same("train.pyc", "x")
+
+
+def test_source_and_pickles_of_main(ways, same):
+    """inspect finds the source of a function, pickle a class of `__main__`, also by the name of its module."""
+    (ways.cwd / "train.py").write_text(
+        "import inspect, pickle, pickletools\n"
+        "class Point:\n    x = 3\n"
+        "def f():\n    return 1\n"
+        "print(inspect.getsource(f), pickle.loads(pickle.dumps(Point())).x, Point.__module__, pickle.dumps(Point()))\n"
+    )
+    assert same("train.py").status == 0
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_multiprocessing(ways, same, method):
+    """Children find the program's functions, whatever way they start."""
+    source = (PROGRAMS / "preload_multiprocessing.py").read_text()
+    (ways.cwd / "train.py").write_text(source)
+    assert same("train.py", method).log.endswith("sum 285\n")
+
+
+def test_coverage(ways, same):
+    """A tool that runs a program itself can be run."""
+    pytest.importorskip("coverage")
+    (ways.cwd / "train.py").write_text("print(__name__, __file__)\n")
+    assert same("-m", "coverage", "run", "train.py").status == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["preload_loader.py", "preload_compile.py"])
+def test_torch_programs(ways, name):
+    """A DataLoader with workers and torch.compile give the same numbers in all three ways."""
+    pytest.importorskip("torch")
+    argv = [sys.executable, str(PROGRAMS / name)]
+    expected = ways.plain(argv)
+    assert expected.status == 0, expected.log
+    for found in (ways.run(argv), ways.preload(argv, modules=["torch", "torch._dynamo"])):
+        assert (found.status, found.log) == (expected.status, expected.log)

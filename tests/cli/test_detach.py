@@ -1,0 +1,173 @@
+"""`tlaunch run --detach`, and the fork behind it."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.core.proc import stat
+
+PATIENCE_S = 60
+# What the launcher does around `detach`: the wish says how the child fares.
+DRIVER = """
+import os, signal, sys, time
+from pathlib import Path
+from launcher.cli.detach import detach
+
+log, wish = Path(sys.argv[1]), sys.argv[2]
+kept = os.open(os.devnull, os.O_RDONLY)
+print("said before", flush=False)
+detached = detach(log)
+if detached.is_parent:
+    sys.exit(detached.wait_started("the-name", Path("runs/the-name")))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+print("said by the child", os.getpid(), flush=True)
+if wish == "fail":
+    print("error: no luck", file=sys.stderr)
+    sys.exit(3)
+if wish == "die":
+    os.kill(os.getpid(), signal.SIGKILL)
+if wish == "wait":
+    signal.sigwait([signal.SIGUSR1])
+os.fstat(kept)
+detached.tell_started()
+detached.tell_started()
+while not log.with_name("go").exists():
+    time.sleep(0.01)
+print("said at the end", sys.stdin.read() == "", flush=True)
+"""
+
+
+# A shell that stays: it makes stdin its terminal, runs a command and waits.
+IN_TERMINAL = """
+import fcntl, subprocess, sys, termios, time
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+subprocess.run(sys.argv[1:])
+print("over", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def log(tmp_path):
+    yield tmp_path / "console.log"
+    (tmp_path / "go").touch()
+
+
+def start(log, wish, **options):
+    argv = [sys.executable, "-c", DRIVER, log, wish]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        argv, **{"stdin": pipe, "stdout": pipe, "stderr": pipe, "start_new_session": True, **options}
+    )
+
+
+def child_of(log, wait_until):
+    """Its pid, once it has said it."""
+    said = wait_until(lambda: log.exists() and "child" in log.read_text() and log.read_text(), "the child's word")
+    return int(said.split()[4])
+
+
+def test_the_parent_returns_when_the_run_has_started(log, wait_until):
+    """The name alone on stdout; the child goes on in a session of its own, its words in console.log."""
+    process = start(log, "start")
+    output, errors = process.communicate(timeout=PATIENCE_S)
+    child = child_of(log, wait_until)
+    assert (process.returncode, output) == (0, b"said before\nthe-name\n")
+    assert b"tlaunch stop runs/the-name" in errors
+    assert (stat(child).session, stat(child).living) == (child, True)
+    log.with_name("go").touch()
+    wait_until(lambda: "said at the end True" in log.read_text(), "the end")
+    assert "said before" not in log.read_text()
+
+
+@pytest.mark.parametrize(("wish", "code"), [("fail", 3), ("die", 137)])
+def test_a_start_that_fails_is_told(log, wish, code):
+    """With the child's exit code and its words."""
+    process = start(log, wish)
+    output, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, output) == (code, b"said before\n")
+    assert b"said by the child" in errors
+    assert (b"error: no luck" in errors) == (wish == "fail")
+
+
+def test_no_reader_waits_for_a_detached_run(log):
+    """Neither that of stdout nor that of another descriptor which a shell had opened."""
+    reader, writer = os.pipe()
+    process = start(log, "start", pass_fds=[writer])
+    os.close(writer)
+    process.communicate(timeout=PATIENCE_S)
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+
+
+def test_closing_the_terminal_does_not_reach_it(log, wait_until):
+    """The hangup ends a process of the terminal's session, and not the detached one."""
+    leader, follower = pty.openpty()
+    driver = [sys.executable, "-c", DRIVER, log, "start"]
+    shell = subprocess.Popen(
+        [sys.executable, "-c", IN_TERMINAL, *driver], stdin=follower, stdout=follower, stderr=follower,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(follower)
+    read_until(leader, b"over")
+    child = child_of(log, wait_until)
+    os.close(leader)
+    assert shell.wait(PATIENCE_S) == -signal.SIGHUP
+    assert stat(child).living
+    log.with_name("go").touch()
+    wait_until(lambda: "said at the end" in log.read_text(), "the end")
+
+
+def read_until(leader, words):
+    seen = b""
+    while words not in seen:
+        assert select.select([leader], [], [], PATIENCE_S)[0], f"never shown: {words}; but {seen}"
+        seen += os.read(leader, 4096)
+
+
+def test_an_interrupt_before_the_start_ends_the_run(log, wait_until):
+    """Ctrl-C reaches the parent only, which hands it on."""
+    process = start(log, "wait")
+    child = child_of(log, wait_until)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE_S) != 0
+    wait_until(lambda: stat(child) is None or not stat(child).living, "the end of the child")
+    process.communicate()
+
+
+def test_a_parent_that_is_killed_leaves_a_detached_run(log, wait_until):
+    """Nobody listens to its word any more, and that is no harm."""
+    process = start(log, "wait")
+    child = child_of(log, wait_until)
+    process.kill()
+    process.communicate()
+    os.kill(child, signal.SIGUSR1)
+    log.with_name("go").touch()
+    wait_until(lambda: "said at the end" in log.read_text(), "the end")
+
+
+def test_a_run_goes_on_without_its_terminal(launcher, wait_until):
+    """`run --detach` gives the name; status, stop and console.log belong to it from then on."""
+    done = launcher.run("run", "--detach", "--devices", 2, "--", "sh", "-c", "echo ready; exec sleep 1000")
+    assert done.returncode == 0, done.stderr
+    name = done.stdout.strip()
+    run_dir = launcher.wait_ready(2)
+    assert run_dir.name == name
+    assert launcher.run("status", name).stdout.startswith(f"{name}: running for")
+    assert launcher.run("stop", name).returncode == 0
+    console_log = Path(run_dir / "console.log")
+    wait_until(lambda: "stopped after" in console_log.read_text(), "the closing words")
+    assert launcher.processes() == []
+
+
+def test_wrong_usage_is_told_before_anything_is_detached(launcher):
+    """As without --detach."""
+    done = launcher.run("run", "--detach", "--", "no-such-program")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no such program" in done.stderr

@@ -1,0 +1,89 @@
+"""`tlaunch ps`."""
+
+import json
+import os
+from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+from launcher.core.events import AgentEnded, AgentStarted, Cause, Judged, RankEnded, RankStarted
+from launcher.core.proc import identify
+from launcher.core.report import Report
+from launcher.core.verdict import Confidence, Failure, Role, Verdict
+
+SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
+acted_run = module_from_spec(SPEC)
+SPEC.loader.exec_module(acted_run)
+
+VERDICT = Verdict(1, Confidence.CERTAIN, "first", (Failure(1, Role.CAUSE, "Boom: \x1b[2Jno", "first", status=1),))
+
+
+def agent_of_another_time(**change):
+    me = identify(os.getpid())
+    return replace(me, **(change or {"started": me.started - 1}))
+
+
+def make_finished(runs, name, cause=Cause.FINISHED, exit_code=0, verdict=None):
+    events = [AgentStarted(agent_of_another_time(), None, 2), RankStarted(0, 9), RankEnded(0, 9, exit_code)]
+    judged = [Judged(verdict)] if verdict else []
+    report = Report(name, 0, cause, exit_code, 1, 2, ())
+    return acted_run.make(runs / name, [*events, *judged, AgentEnded(cause, exit_code)], report=report)
+
+
+def test_runs_that_go_on_are_listed(launcher):
+    """Newest first, one line each; those that are over only with --all."""
+    make_finished(launcher.runs, "done")
+    with acted_run.playing(launcher.runs / "first"), acted_run.playing(launcher.runs / "second"):
+        done = launcher.run("ps")
+        everything = launcher.run("ps", "--all")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines[0][:2] == ["NAME", "STATE"]
+    assert [line[:4] for line in lines[1:]] == [["second", "running", "2/2", "0"], ["first", "running", "2/2", "0"]]
+    assert sum("done" in line for line in everything.stdout.splitlines()) == 1
+
+
+def test_how_runs_ended_is_listed(launcher):
+    """Exit code and first failure, harmless; a run that nobody saw end is lost."""
+    make_finished(launcher.runs, "failed", Cause.FAILED, 1, VERDICT)
+    make_finished(launcher.runs, "plain", Cause.FAILED, 7)
+    acted_run.make(launcher.runs / "lost", [AgentStarted(agent_of_another_time(), None, 2)])
+    lines = {line.split()[0]: line for line in launcher.run("ps", "--all").stdout.splitlines()}
+    assert lines["failed"].split()[1] == "failed"
+    assert lines["failed"].endswith("1  rank 1: Boom: no")
+    assert lines["plain"].endswith("7  rank 0: exit code 7")
+    assert lines["lost"].split()[1] == "lost"
+
+
+def test_only_what_may_go_on_is_listed_of_other_machines(launcher):
+    """This machine before its last start is over for certain."""
+    acted_run.make(launcher.runs / "there", [AgentStarted(agent_of_another_time(host="another"), None, 2)])
+    acted_run.make(launcher.runs / "before", [AgentStarted(agent_of_another_time(boot="another"), None, 2)])
+    shown = launcher.run("ps").stdout
+    assert "there" in shown
+    assert "before" not in shown
+
+
+def test_json_has_everything(launcher):
+    """An array, empty where there is no run."""
+    empty = launcher.run("ps", "--json")
+    assert (empty.returncode, json.loads(empty.stdout)) == (0, [])
+    make_finished(launcher.runs, "a\udce9", Cause.FAILED, 1, VERDICT)
+    (run,) = json.loads(launcher.run("ps", "--all", "--json").stdout)
+    assert (run["name"], run["state"], run["exit_code"], run["culprit"]) == ("a\udce9", "failed", 1, 1)
+    assert run["ended_ns"] > 0
+
+
+def test_no_run_is_no_error(launcher):
+    """It is said on stderr."""
+    done = launcher.run("ps")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "no run goes on" in done.stderr
+
+
+def test_names_of_odd_bytes_survive(launcher):
+    """They are shown escaped."""
+    make_finished(launcher.runs, "a\udce9\x1b[2Jb")
+    done = launcher.run("ps", "--all")
+    assert done.returncode == 0, done.stderr
+    assert "a\\xe9b" in done.stdout

@@ -1,0 +1,191 @@
+"""`tlaunch stacks` on the record of a run whose ranks are real processes."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.core.events import AgentStarted, RankEnded, RankStarted, Stamped, to_line
+from launcher.core.heartbeat import Beat, beat
+from launcher.core.proc import ProcessId, identify, stat
+from launcher.core.run_dir import RunDir
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+
+
+class Run:
+    """A run's directory as an agent fills it; this process stands for the agent."""
+
+    def __init__(self, root, programs):
+        self.dir = RunDir(root)
+        self._program = programs / "stacks_rank.py"
+        self.processes = {}
+        root.mkdir(parents=True)
+        self.dir.run_json.write_text("{}")
+
+    def begin(self, rank_count, agent=None):
+        self.record(AgentStarted(agent or identify(os.getpid()), None, rank_count))
+
+    def record(self, event):
+        with self.dir.events.open("a") as events:
+            events.write(to_line(Stamped(time.time_ns(), 0, event)))
+
+    def start(self, global_rank, what, *, started=None):
+        """A rank that does `what`, or is another program where that is a list; `started`: what the event claims."""
+        self.dir.device(global_rank).mkdir(exist_ok=True)
+        own = [sys.executable, self._program, self.dir.stacks_log(global_rank), what]
+        process = subprocess.Popen(what if isinstance(what, list) else own, stdout=subprocess.PIPE)
+        assert isinstance(what, list) or process.stdout.readline() == b"ready\n"
+        self.processes[global_rank] = process
+        self.record(RankStarted(global_rank, process.pid, started or stat(process.pid).started))
+        return process
+
+    def close(self):
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+@pytest.fixture
+def run(launcher, programs):
+    made = Run(launcher.runs / "first", programs)
+    (launcher.runs / "latest").symlink_to("first")
+    yield made
+    made.close()
+
+
+def test_ranks_at_one_place_are_shown_together_and_the_outlier_first(launcher, run, wait_until):
+    """One line says it all; below stand the groups with their frames. The ranks go on."""
+    run.begin(4)
+    for global_rank in range(4):
+        run.start(global_rank, "threads" if global_rank == 2 else "lock")
+
+    def settled():
+        done = launcher.run("stacks")
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.count("held.acquire()") == 2 and "sleep: time.sleep" in done.stdout and done.stdout
+
+    lines = wait_until(settled, "every rank at its place").splitlines()
+    assert lines[0].startswith("first: 3 ranks are at stacks_rank.py:")
+    assert "; rank 2 is at stacks_rank.py:" in lines[0]
+    assert [line.partition(":")[0] for line in lines if line.startswith("rank")] == ["rank 2", "ranks 0-1,3"]
+    assert lines[3].startswith("    programs/stacks_rank.py:")
+    assert all(process.poll() is None for process in run.processes.values())
+
+
+def test_json_tells_everything_of_every_rank(launcher, run):
+    """With its process, its step and its place."""
+    run.begin(2)
+    for global_rank in range(2):
+        run.start(global_rank, "hold-interpreter-lock")
+    beat({"TLAUNCH_HEARTBEAT_FILE": str(run.dir.heartbeat(1))}, Beat(step=12))
+    done = launcher.run("stacks", "--json", "first")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["name"], told["directory"]) == ("first", str(run.dir.root))
+    assert [rank["global_rank"] for rank in told["ranks"]] == [0, 1]
+    assert [rank["pid"] for rank in told["ranks"]] == [run.processes[0].pid, run.processes[1].pid]
+    assert [rank["step"] for rank in told["ranks"]] == [None, 12]
+    assert {rank["state"] for rank in told["ranks"]} == {"running"}
+    assert sorted(rank for group in told["groups"] for rank in group["global_ranks"]) == [0, 1]
+    assert told["sentence"]
+
+
+def test_full_shows_every_frame_and_the_other_threads(launcher, run, wait_until):
+    """Without it the innermost frames stand, and how many are left out."""
+    run.begin(2)
+    run.start(0, "deep")
+    run.start(1, "threads")
+    wait_until(lambda: "92 more, shown by --full" in launcher.run("stacks", "--rank", 0).stdout, "a deep stack")
+    full = launcher.run("stacks", "--full").stdout
+    assert full.count(" in descend\n") == 99
+    assert full.count("another thread of rank 1:") in {0, 20}  # it may share a place with rank 0
+    assert launcher.run("stacks", "--full", "--rank", 1).stdout.count("another thread of rank 1:") == 20
+
+
+def test_only_the_ranks_that_were_asked_for_are_asked(launcher, run):
+    """By number and by range; what never was is passed over."""
+    run.begin(4)
+    for global_rank in range(4):
+        run.start(global_rank, "sleep")
+    told = json.loads(launcher.run("stacks", "--json", "--rank", "0, 2-99999999999").stdout)
+    assert [rank["global_rank"] for rank in told["ranks"]] == [0, 2, 3]
+    assert run.dir.stacks_log(1).read_bytes() == b""
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-", "-3", "5-3", "1,,2", "1-2-3", "0x1"])
+def test_what_is_no_list_of_ranks_is_wrong_usage(launcher, run, text):
+    """The part that is wrong is named."""
+    done = launcher.run("stacks", f"--rank={text}")
+    assert done.returncode == 2
+    assert "is no rank and no range" in done.stderr
+
+
+def test_a_process_that_has_a_dead_ranks_number_is_never_asked(launcher, run):
+    """It started at another time than the event says."""
+    run.begin(2)
+    run.start(0, "sleep")
+    stranger = run.start(1, "sleep", started=1)
+    done = launcher.run("stacks", "--json")
+    assert [rank["global_rank"] for rank in json.loads(done.stdout)["ranks"]] == [0]
+    assert run.dir.stacks_log(1).read_bytes() == b""
+    assert stranger.poll() is None
+
+
+def test_a_rank_that_is_no_python_lives_on(launcher, run):
+    """The signal would have ended it."""
+    run.begin(1)
+    process = run.start(0, ["sleep", "1000"])
+    done = launcher.run("stacks")
+    assert "rank 0 has no Python stack, " in done.stdout
+    assert process.poll() is None
+
+
+def test_ranks_that_have_ended_are_left_out(launcher, run):
+    """Those that live are named to whoever asks for others."""
+    run.begin(2)
+    first = run.start(0, "sleep")
+    first.kill()
+    first.wait()
+    run.record(RankEnded(0, first.pid, -9))
+    run.start(1, "sleep")
+    done = launcher.run("stacks", "--json")
+    assert [rank["global_rank"] for rank in json.loads(done.stdout)["ranks"]] == [1]
+    nobody = launcher.run("stacks", "--rank", 0)
+    assert (nobody.returncode, nobody.stdout) == (1, "")
+    assert "none of the ranks asked for lives; rank 1 of first can be asked" in nobody.stderr
+
+
+def test_a_run_without_a_living_rank_says_how_it_is(launcher, run):
+    """Exit code 1, and nothing on stdout."""
+    run.begin(1)
+    process = run.start(0, "sleep")
+    process.kill()
+    process.wait()
+    run.record(RankEnded(0, process.pid, -9))
+    done = launcher.run("stacks")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "first has no living rank here: it is " in done.stderr
+
+
+def test_ranks_of_another_machine_are_not_asked_here(launcher, run):
+    """A process with the same number and start may live here too."""
+    here = identify(os.getpid())
+    run.begin(1, ProcessId(here.pid, here.started, "elsewhere", here.boot))
+    run.start(0, "sleep")
+    done = launcher.run("stacks")
+    assert done.returncode == 1
+    assert "on elsewhere" in done.stderr
+    assert run.dir.stacks_log(0).read_bytes() == b""
+
+
+def test_a_run_that_is_not_there_is_wrong_usage(launcher, run):
+    """With the names of those that are."""
+    done = launcher.run("stacks", "second")
+    assert done.returncode == 2
+    assert "first" in done.stderr

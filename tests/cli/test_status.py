@@ -1,0 +1,82 @@
+"""`tlaunch status`."""
+
+import json
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
+from launcher.core.events import AgentEnded, AgentStarted, Cause, RankEnded, RankStarted
+from launcher.core.heartbeat import Beat, beat
+from launcher.core.proc import ProcessId
+
+SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
+acted_run = module_from_spec(SPEC)
+SPEC.loader.exec_module(acted_run)
+
+AGENT = ProcessId(1, 1, "another", "boot")
+
+
+def give_signs_of_life(run_dir):
+    """Rank 0 beats, and has written a log."""
+    values = Beat(step=12, loss=3.25, tokens_per_s=5100.0)
+    beat({TLAUNCH_HEARTBEAT_FILE: str(run_dir.heartbeat(0))}, values)
+    run_dir.train_log(0).write_bytes(b"x" * 2048)
+
+
+def row(text, global_rank):
+    """The words of a rank's line."""
+    return next(line.split() for line in text.splitlines() if line.split()[:1] == [str(global_rank)])
+
+
+def test_every_rank_is_shown(launcher):
+    """Where it is, how it is, its last beat and its log."""
+    with acted_run.playing(launcher.runs / "a", "stopped"):
+        give_signs_of_life(acted_run.RunDir(launcher.runs / "a"))
+        done = launcher.run("status", "a")
+        whole = json.loads(launcher.run("status", "a", "--json").stdout)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("a: running for ")
+    first, second = row(done.stdout, 0), row(done.stdout, 1)
+    assert first[1:4] + first[5:7] == ["10.0.0.1", "4", "running", "12", "3.2500"]
+    assert "2.0 KiB" in done.stdout
+    assert second[1:4] + second[5:7] == ["10.0.0.1", "5", "stopped", "-", "-"]
+    assert [rank["state"] for rank in whole["each"]] == ["running", "stopped"]
+    assert int(first[4]) == whole["each"][0]["pid"]
+    assert (whole["state"], whole["each"][0]["heartbeat"]["step"], whole["each"][0]["log_bytes"]) == (
+        "running",
+        12,
+        2048,
+    )
+
+
+def test_a_run_that_is_over_shows_how_its_ranks_ended(launcher):
+    """By name of the signal, or why there was no process; what was never started waits for ever."""
+    events = [
+        AgentStarted(AGENT, None, 3), RankStarted(0, 8), RankEnded(0, 8, -11),
+        RankEnded(1, None, 127, "there is no program\x1b[2J"), AgentEnded(Cause.FAILED, 139),
+    ]  # fmt: skip
+    acted_run.make(launcher.runs / "a", events, ranks=3, max_restarts=2)
+    done = launcher.run("status", launcher.runs / "a")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("a: failed after 4.0 s with exit code 139\n")
+    assert "first failure: rank 0: SIGSEGV (signal 11)" in done.stdout
+    assert "restarts: 0 of at most 2" in done.stdout
+    assert row(done.stdout, 0)[-3:] == ["SIGSEGV", "(signal", "11)"]
+    assert done.stdout.splitlines()[-2].endswith("there is no program")
+    assert row(done.stdout, 2)[3] == "waiting"
+
+
+def test_an_unknown_run_is_wrong_usage(launcher):
+    """With the names that there are."""
+    acted_run.make(launcher.runs / "a")
+    done = launcher.run("status", "missing")
+    assert done.returncode == 2
+    assert "a" in done.stderr.splitlines()[-1]
+
+
+def test_a_run_elsewhere_is_said_to_be_there(launcher):
+    """What its files tell is shown all the same."""
+    acted_run.make(launcher.runs / "a", [AgentStarted(AGENT, None, 1), RankStarted(0, 8)], ranks=1)
+    done = launcher.run("status", "a")
+    assert (done.returncode, row(done.stdout, 0)[3]) == (0, "running")
+    assert "on another" in done.stdout.splitlines()[0]

@@ -1,0 +1,81 @@
+"""`tlaunch stop`."""
+
+import os
+import signal
+import subprocess
+from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+from launcher.core.events import AgentStarted
+from launcher.core.proc import identify
+
+SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
+acted_run = module_from_spec(SPEC)
+SPEC.loader.exec_module(acted_run)
+
+
+def start(launcher, *command, grace=30):
+    process = launcher.start("run", "--devices", 2, "--grace", grace, "--", *command, stderr=subprocess.PIPE)
+    launcher.wait_ready(2)
+    return process
+
+
+def test_a_run_is_ended_from_another_shell(launcher):
+    """By its launcher, as SIGTERM would; when the command returns, no rank is left."""
+    process = start(launcher, "sh", "-c", "echo ready; exec sleep 1000")
+    done = launcher.run("stop")
+    assert launcher.processes() == []
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "stopped after" in done.stderr
+    assert "SIGTERM" in done.stderr
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert b"SIGTERM: ending all ranks" in errors
+
+
+def test_a_run_without_its_launcher_is_ended_too(launcher, programs):
+    """Its agent is asked; the run was ending by then, since its launcher was killed."""
+    process = start(launcher, "python", programs / "stubborn.py", "ignore", grace=1000)
+    process.kill()
+    process.wait()
+    done = launcher.run("stop", "--kill")
+    assert (done.returncode, launcher.processes()) == (0, []), done.stderr
+    assert "2 processes had to be killed" in done.stderr
+
+
+def test_patience_can_be_limited(launcher, programs):
+    """--timeout gives up with 1, and says what may help: --kill lets no grace pass."""
+    process = start(launcher, "python", programs / "stubborn.py", "ignore", grace=1000)
+    done = launcher.run("stop", "--timeout", "0.5")
+    assert done.returncode == 1
+    assert "2 of 2 ranks still run" in done.stderr
+    assert "--kill" in done.stderr
+    killed = launcher.run("stop", "--kill")
+    assert (killed.returncode, launcher.processes()) == (0, []), killed.stderr
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+
+
+def test_a_run_that_is_over_needs_no_end(launcher):
+    """It is said how it ended; asking is no error."""
+    launcher.run("run", "--", "true")
+    done = launcher.run("stop")
+    assert done.returncode == 0
+    assert "is not running: finished after" in done.stderr
+
+
+def test_a_run_of_another_machine_is_refused(launcher):
+    """By name of the machine."""
+    agent = replace(identify(os.getpid()), host="node-7")
+    acted_run.make(launcher.runs / "a", [AgentStarted(agent, None, 2)])
+    done = launcher.run("stop", "a")
+    assert done.returncode == 1
+    assert "on node-7" in done.stderr
+
+
+def test_a_paused_run_can_be_ended(launcher):
+    """Whose launcher and agent are stopped, so that they could not hear."""
+    with acted_run.playing(launcher.runs / "a", "stopped") as process:
+        process.send_signal(signal.SIGSTOP)
+        assert launcher.run("stop", "a").returncode == 0

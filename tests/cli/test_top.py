@@ -1,0 +1,129 @@
+"""`tlaunch top`."""
+
+import os
+import pty
+import select
+import signal
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
+from launcher.core.events import AgentStarted, RankStarted, Slow
+from launcher.core.heartbeat import Beat, beat
+from launcher.core.proc import identify
+
+SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
+acted_run = module_from_spec(SPEC)
+SPEC.loader.exec_module(acted_run)
+
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def terminal():
+    leader, follower = pty.openpty()
+    os.set_blocking(leader, False)
+    yield leader, follower
+    os.close(leader)
+    os.close(follower)
+
+
+def read_until(leader, words):
+    seen = b""
+    while words not in seen:
+        assert select.select([leader], [], [], PATIENCE_S)[0], f"never shown: {words}; but {seen}"
+        seen += os.read(leader, 4096)
+    return seen
+
+
+def start_top(launcher, follower, *options):
+    return launcher.start(
+        "top", "a", "--interval", 0.2, *options, stdin=follower, stdout=follower, stderr=follower, env={"TERM": "xterm"}
+    )
+
+
+def test_without_a_terminal_one_table_is_printed(launcher):
+    """With what each rank wrote to its heartbeat and uses of the machine."""
+    with acted_run.playing(launcher.runs / "a", "stopped"):
+        run_dir = acted_run.RunDir(launcher.runs / "a")
+        acted_run.append(run_dir, Slow(0, 2.0, 1.0, 5))
+        values = Beat(step=12, loss=3.25, tokens_per_s=5100.0, device_memory_bytes=70 << 20)
+        beat({TLAUNCH_HEARTBEAT_FILE: str(run_dir.heartbeat(0))}, values)
+        done = launcher.run("top", "a")
+    assert done.returncode == 0, done.stderr
+    title, header, first, second = done.stdout.splitlines()
+    assert title.startswith("a: running for")
+    assert title.endswith("2 of 2 ranks running")
+    assert header.split() == ["RANK", "STATE", "STEP", "LOSS", "TOKENS/S", "CPU", "RSS", "DEVICE", "BEAT"]
+    words = first.split()
+    assert words[:7] == ["0", "running,", "slow", "12", "3.2500", "5,100", "0%"]
+    assert "70.0 MiB" in first
+    assert second.split()[:6] == ["1", "stopped", "-", "-", "-", "0%"]
+    assert "\x1b" not in done.stdout
+
+
+def test_a_busy_rank_is_seen_to_be_busy(launcher):
+    """A whole core, or what is left of one, and never nothing."""
+    process = launcher.start("run", "--", "sh", "-c", "echo ready; while :; do :; done")
+    launcher.wait_ready(1)
+    share = launcher.run("top").stdout.splitlines()[2].split()[5]
+    process.terminate()
+    process.wait(PATIENCE_S)
+    assert share.endswith("%")
+    assert int(share[:-1]) > 5
+
+
+def test_a_terminal_is_redrawn_until_the_run_ends(launcher, terminal):
+    """Then the last table stays."""
+    leader, follower = terminal
+    with acted_run.playing(launcher.runs / "a") as process:
+        top = start_top(launcher, follower)
+        read_until(leader, b"a: running for")
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE_S)
+        read_until(leader, b"a: stopped after")
+        assert top.wait(PATIENCE_S) == 0
+
+
+def test_q_ends_it_and_the_run_goes_on(launcher, terminal):
+    """And the terminal echoes again what is typed."""
+    leader, follower = terminal
+    with acted_run.playing(launcher.runs / "a") as process:
+        top = start_top(launcher, follower, "--interval", 3600)
+        read_until(leader, b"a: running for")
+        os.write(leader, b"xq")
+        assert top.wait(PATIENCE_S) == 0
+        assert process.poll() is None
+        os.read(leader, 1 << 16)
+        os.write(leader, b"echoed")
+        read_until(leader, b"echoed")
+
+
+def test_an_interrupt_ends_it(launcher, terminal):
+    """With the exit code of Ctrl-C, and no traceback."""
+    leader, follower = terminal
+    with acted_run.playing(launcher.runs / "a"):
+        top = start_top(launcher, follower)
+        read_until(leader, b"a: running for")
+        top.send_signal(signal.SIGINT)
+        assert top.wait(PATIENCE_S) == 130
+        assert b"Traceback" not in os.read(leader, 1 << 16)
+
+
+def test_more_ranks_than_lines_are_cut(launcher, terminal):
+    """With a line about the rest, while it is redrawn."""
+    leader, follower = terminal
+    me = identify(os.getpid())
+    events = [AgentStarted(me, None, 200), *(RankStarted(rank, me.pid, me.started) for rank in range(200))]
+    acted_run.make(launcher.runs / "a", events, ranks=200)
+    start_top(launcher, follower)
+    shown = read_until(leader, b"more ranks")
+    assert shown.count(b"running") < 30
+
+
+def test_an_interval_is_a_number(launcher):
+    """One that is none would be no pause at all."""
+    done = launcher.run("top", "--interval", "nan")
+    assert (done.returncode, "no number of seconds" in done.stderr) == (2, True)

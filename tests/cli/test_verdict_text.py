@@ -1,0 +1,101 @@
+"""A verdict in words."""
+
+import pytest
+
+from launcher.cli.verdict_text import describe_status, headline, rank_list, render
+from launcher.core.verdict import Confidence, Failure, Role, StackGroup, Verdict
+
+CAUSE = Failure(
+    3, Role.CAUSE, "ValueError: no such word", "0.2 s before any other", 1, "train.py:88 in step", 1,
+    "Traceback (most recent call last):\n  deep\nValueError: no such word\n",
+)  # fmt: skip
+
+
+def followed(global_rank, port):
+    what = f"RuntimeError: Connection closed by peer [::1]:{port}"
+    return Failure(global_rank, Role.CONSEQUENCE, what, f"it lost a peer {global_rank} ms later", 2, status=1)
+
+
+VERDICT = Verdict(
+    3, Confidence.CERTAIN, "not shown where the culprit has a reason",
+    (CAUSE, followed(0, 1234), followed(1, 99), Failure(2, Role.CONSEQUENCE, "exit code 4", "late", 3, status=4)),
+    (StackGroup((3,), "at data.py:8 in load", ("data.py:8 in load", "train.py:5 in main")), StackGroup((0, 1, 2), "in all_reduce", ("hidden",))),
+)  # fmt: skip
+
+
+def test_the_culprit_comes_first_and_those_that_followed_alike_share_a_line():
+    """Numbers in messages make no difference; only outliers' frames are shown."""
+    assert list(render(VERDICT, lambda rank: f"server a, device {rank}")) == [
+        "rank 3: ValueError: no such word, at train.py:88 in step",
+        "  certain: 0.2 s before any other",
+        "  server a, device 3, exit code 1",
+        "  | Traceback (most recent call last):",
+        "  |   deep",
+        "  | ValueError: no such word",
+        "consequences:",
+        "  ranks 0-1: RuntimeError: Connection closed by peer [::1]:1234 (the first: it lost a peer 0 ms later)",
+        "  rank 2: exit code 4 (late)",
+        "stacks, before anything was ended:",
+        "  rank 3: at data.py:8 in load",
+        "      data.py:8 in load",
+        "      train.py:5 in main",
+        "  ranks 0-2: in all_reduce",
+    ]
+
+
+def test_a_traceback_can_be_left_out():
+    """The console shows it only once, at the end."""
+    lines = list(render(VERDICT, traceback=False))
+    assert "  exit code 1" in lines
+    assert not any(line.startswith("  |") for line in lines)
+
+
+def test_several_causes_are_told_apart_from_consequences():
+    """The culprit is the first of them; the others are listed."""
+    other = Failure(1, Role.CAUSE, "ValueError: no such word", "4 ms later", 2, "train.py:88 in step", 1)
+    lines = list(render(Verdict(3, Confidence.LIKELY, "r", (CAUSE, other)), traceback=False))
+    assert lines[-2:] == [
+        "failed of their own, too:",
+        "  rank 1: ValueError: no such word, at train.py:88 in step (4 ms later)",
+    ]
+
+
+def test_without_a_culprit_everybody_is_listed():
+    """And the verdict's own reason is given."""
+    lines = list(render(Verdict(None, Confidence.UNSURE, "nobody stands out", (followed(0, 1),))))
+    assert lines[:3] == ["no rank can be named", "  unsure: nobody stands out", "consequences:"]
+
+
+def test_a_culprit_of_which_nothing_is_known_is_named():
+    """With the verdict's reason."""
+    assert list(render(Verdict(4, Confidence.UNSURE, "it never came"))) == ["rank 4", "  unsure: it never came"]
+
+
+def test_many_ways_are_counted_not_shown():
+    """Eight of them; what is left is named on one line."""
+    failures = tuple(Failure(rank, Role.CONSEQUENCE, "x" * (rank + 1), "r") for rank in range(12))
+    assert list(render(Verdict(None, Confidence.UNSURE, "r", failures)))[-1] == "  ranks 8-11: in other ways"
+
+
+def test_nothing_acts_on_the_terminal():
+    """Whatever a program put into its message, place, reason or stack."""
+    evil = "a\x1b]0;title\x07\x1b[2Jb\nc\x9b1m"
+    failure = Failure(0, Role.CAUSE, evil, evil, 1, evil, 1, evil)
+    follower = Failure(1, Role.CONSEQUENCE, evil, evil)
+    groups = (StackGroup((0,), evil, (evil,)), StackGroup((1, 2), evil))
+    verdict = Verdict(0, Confidence.CERTAIN, evil, (failure, follower), groups)
+    for line in (headline(verdict), *render(verdict, lambda _: evil)):
+        assert not any(ord(char) < 32 or 127 <= ord(char) < 160 for char in line), repr(line)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(0, "exit code 0"), (7, "exit code 7"), (-9, "SIGKILL (signal 9)"), (-77, "signal 77")]
+)
+def test_how_a_process_ended(status, words):
+    """Signals by name where they have one."""
+    assert describe_status(status) == words
+
+
+def test_ranks_are_listed_in_order():
+    """Whatever order they come in."""
+    assert (rank_list([3]), rank_list([2, 7, 0, 1])) == ("rank 3", "ranks 0-2,7")

@@ -1,0 +1,123 @@
+"""The formats of events.jsonl and report.json."""
+
+import json
+
+import pytest
+
+from launcher.core.events import (
+    AgentEnded,
+    AgentStarted,
+    AttemptStarted,
+    Cause,
+    Continued,
+    Forwarded,
+    Hung,
+    Judged,
+    Killing,
+    Leftovers,
+    NotRestarting,
+    Paused,
+    Preloaded,
+    Preloading,
+    RankEnded,
+    RankStarted,
+    Slow,
+    Stamped,
+    Stopping,
+    Trouble,
+    Unkillable,
+    from_line,
+    to_line,
+)
+from launcher.core.proc import ProcessId
+from launcher.core.report import Attempt, RankExit, Report
+from launcher.core.verdict import Confidence, Failure, Role, StackGroup, Verdict
+
+VERDICT = Verdict(
+    culprit=3,
+    confidence=Confidence.LIKELY,
+    reason="it was first by 20 ms",
+    failures=(
+        Failure(3, Role.CAUSE, "ValueError: x", "own fault", 5, "train.py:88 in step", 1, "Traceback ..."),
+        Failure(0, Role.CONSEQUENCE, "still running", "waited for rank 3"),
+    ),
+    stacks=(StackGroup((3,), "stopped (SIGSTOP)"), StackGroup((0, 1), "in all_reduce", ("train.py:40 in step",))),
+    signature="ValueError at train.py:88",
+)
+EVENTS = [
+    AgentStarted(ProcessId(7, 100, "host", "boot"), None, 8),
+    AgentStarted(ProcessId(7, 100, "host", "boot"), ProcessId(6, 90, "host", "boot"), 8),
+    Preloading(8, ("torch", "numpy")),
+    Preloaded(2.5),
+    AttemptStarted(1, 29500),
+    RankStarted(3, 99, 12345, 678),
+    RankEnded(3, 99, -9),
+    RankEnded(3, None, 126, "no process could be made"),
+    Slow(3, 0.9, 0.5, 5),
+    Hung((1, 2), 30.0),
+    Judged(VERDICT),
+    Stopping(Cause.STOPPED, 1.5, 15),
+    Stopping(Cause.FAILED, 1.5, restarts=True),
+    Leftovers(2),
+    Killing(3),
+    Unkillable((4, 5)),
+    NotRestarting("the same failure came back"),
+    Paused(),
+    Continued(),
+    Forwarded(10),
+    Trouble("disk"),
+    AgentEnded(Cause.HEAD_LOST, 1),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_every_event_survives_its_line(event):
+    """Reading a line gives the event that was written, on exactly one line."""
+    line = to_line(Stamped(123456789, 1, event))
+    assert line.count("\n") == 1
+    assert from_line(line) == Stamped(123456789, 1, event)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "{", "[]", "3", "{}", '{"schema": 1, "time_ns": 1, "server_index": 0, "event": "Killing", "count": 1}',
+     '{"schema": 2, "time_ns": 1, "server_index": 0, "event": "Killing", "number": 1}',
+     '{"schema": 2, "time_ns": 1, "server_index": 0, "event": "Judged", "verdict": {"culprit": 1}}'],
+)  # fmt: skip
+def test_anything_else_is_refused(line):
+    """A torn line, another schema or a missing field is a ValueError, nothing else."""
+    with pytest.raises(ValueError):
+        from_line(line)
+
+
+def test_what_a_later_version_added_is_skipped():
+    """A reader passes over an event it does not know, and over an unknown field of one that it does know."""
+    head = '{"schema": 2, "time_ns": 1, "server_index": 0, "event": '
+    assert from_line(head + '"Unheard", "cause": "unheard"}') is None
+    assert from_line(head + '"Killing", "count": 2, "pids": 3}') == Stamped(1, 0, Killing(2))
+
+
+def test_a_report_survives_its_file():
+    """Reading report.json gives the report that was written."""
+    exits = (RankExit(1, 10, -15, 5, 9), RankExit(0, None, 126, None, 7, "no process could be made"))
+    attempts = (
+        Attempt(0, 29500, 1, 10, Cause.FAILED, exits, VERDICT, killed=2),
+        Attempt(1, 29501, 11, 20, Cause.STOPPED, exits[:1], killed=1),
+    )
+    report = Report("name", 0, Cause.STOPPED, 143, 1, 20, attempts, "in vain", unkillable=(3,), events_lost=1)
+    assert Report.from_json(report.to_json()) == report
+    assert (report.exits, report.killed, report.culprit) == (exits[:1], 3, None)
+
+
+def test_a_report_without_attempts_knows_no_exits():
+    """A run that was stopped before ranks were started has nothing to tell of them."""
+    report = Report("name", 0, Cause.AGENT_LOST, 137, 1, 20, ())
+    assert Report.from_json(report.to_json()) == report
+    assert (report.exits, report.killed, report.culprit) == ((), 0, None)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"schema": 2, "attempts": [{}]})])
+def test_no_report_is_refused(text):
+    """What is no report is a ValueError, nothing else."""
+    with pytest.raises(ValueError):
+        Report.from_json(text)

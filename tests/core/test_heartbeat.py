@@ -1,0 +1,122 @@
+"""Signs of life, as ranks write them and others read them."""
+
+import math
+import os
+import subprocess
+import threading
+
+import pytest
+
+from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
+from launcher.core.heartbeat import Beat, beat, read_heartbeat, touch
+
+
+@pytest.fixture(name="file")
+def _file(tmp_path):
+    return tmp_path / "heartbeat"
+
+
+@pytest.fixture(name="environment")
+def _environment(file):
+    return {TLAUNCH_HEARTBEAT_FILE: str(file)}
+
+
+def test_what_is_written_is_read(file, environment):
+    """Every value comes back, those left out as None, with the time of writing."""
+    for values in (Beat(12, 0.41, 3.2, 5100.0, 73400320), Beat(step=13), Beat()):
+        beat(environment, values)
+        assert read_heartbeat(file).beat == values
+    assert read_heartbeat(file).time_ns == file.stat().st_mtime_ns
+
+
+def test_before_the_first_beat_there_is_none(file):
+    """That differs from a beat that says nothing."""
+    assert read_heartbeat(file) is None
+
+
+def test_a_shorter_beat_leaves_nothing_of_a_longer_one(file, environment):
+    """The file is rewritten in place."""
+    beat(environment, Beat(step=1000000, busy_s=0.123456789))
+    beat(environment, Beat(step=2))
+
+    assert file.read_text() == '{"step": 2}\n'
+
+
+def test_touching_keeps_the_beat_and_makes_the_first_file(file, environment):
+    """A long validation says that it gets on, not that the step is another."""
+    touch(environment)
+    assert read_heartbeat(file).beat == Beat()
+    beat(environment, Beat(step=5))
+    os.utime(file, ns=(0, 0))
+    touch(environment)
+
+    assert read_heartbeat(file).beat == Beat(step=5)
+    assert read_heartbeat(file).time_ns > 0
+
+
+def test_a_process_that_has_no_file_writes_none(tmp_path, monkeypatch):
+    """Scripts may beat wherever they run."""
+    monkeypatch.chdir(tmp_path)
+    for environment in ({}, {TLAUNCH_HEARTBEAT_FILE: ""}):
+        beat(environment, Beat(step=1))
+        touch(environment)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_costs_the_beat_only(tmp_path):
+    """Nothing is raised where the directory is gone, or something else stands in the file's place."""
+    for path in (tmp_path / "gone" / "heartbeat", tmp_path, tmp_path / ("x" * 300)):
+        beat({TLAUNCH_HEARTBEAT_FILE: str(path)}, Beat(step=1))
+        touch({TLAUNCH_HEARTBEAT_FILE: str(path)})
+
+
+def test_a_shell_takes_part(file, environment):
+    """The example of the documentation."""
+    subprocess.run(
+        ["sh", "-c", 'echo \'{"step": 3}\' > "$TLAUNCH_HEARTBEAT_FILE"'], env={**os.environ, **environment}, check=True
+    )
+
+    assert read_heartbeat(file).beat == Beat(step=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"", Beat()),
+        (b"\xff\xfe", Beat()),
+        (b"[" * 4000, Beat()),
+        (b"[1, 2]", Beat()),
+        (b'{"step": ', Beat()),
+        (b'{"step": "4", "busy_s": true, "loss": null}', Beat()),
+        (b'{"step": 4.5, "busy_s": 1e999, "tokens_per_s": -Infinity}', Beat()),
+        (b'{"step": 4, "loss": Infinity}', Beat(step=4, loss=math.inf)),
+        (b'\n {\n"step": 4,\n"more": {}}\n', Beat(step=4)),
+        (b'{"step": 4}\nrest of a longer one\xff"}', Beat(step=4)),
+    ],
+)
+def test_whatever_a_program_writes_is_understood_as_far_as_it_goes(file, text, expected):
+    """Rubbish is a sign of life too."""
+    file.write_bytes(text)
+
+    assert read_heartbeat(file).beat == expected
+
+
+def test_a_reader_always_finds_a_beat(file, environment):
+    """Rewriting never shows an empty file, although steps get shorter and longer."""
+    beat(environment, Beat(step=1))
+    over = threading.Event()
+
+    def write():
+        for step in range(3000):
+            beat(environment, Beat(step=10**9 if step % 2 else 1, busy_s=0.5))
+        over.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    found = set()
+    while not over.is_set():
+        found.add(read_heartbeat(file).beat.step)
+    writer.join()
+
+    assert found <= {1, 10**9}

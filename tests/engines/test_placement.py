@@ -1,0 +1,113 @@
+"""Cores for ranks: pure arithmetic on a machine that is described, and the reading of this one."""
+
+import os
+from itertools import chain
+
+import pytest
+
+from launcher.core.errors import RefusedLayoutError
+from launcher.engines import placement
+from launcher.engines.placement import Machine, Node, read_machine, shares_of
+
+SIBLINGS = tuple((core, core + 8) for core in range(8))  # as kernels count: first threads first
+TWO_NODES = Machine((Node(0, SIBLINGS[:4]), Node(1, SIBLINGS[4:])))
+UNEVEN = Machine((Node(0, tuple((cpu,) for cpu in range(6))), Node(3, ((6,), (7,)))))
+
+
+def cpus(shares):
+    return [share.cpus for share in shares]
+
+
+@pytest.mark.parametrize(("cores", "ranks", "threads"), [(8, 2, 4), (8, 3, 2), (2, 8, 1), (64, 1, 64)])
+def test_without_binding_threads_are_a_share_of_all_cores(cores, ranks, threads):
+    """Nobody is bound, and each rank gets cores / ranks threads, rounded down, at least one."""
+    shares = shares_of(ranks, "none", Machine.uniform(cores))
+    assert cpus(shares) == [None] * ranks
+    assert {share.threads for share in shares} == {threads}
+
+
+def test_threads_are_counted_in_cores_not_in_hardware_threads():
+    """Eight cores of two threads each are eight."""
+    assert [share.threads for share in shares_of(2, "none", TWO_NODES)] == [4, 4]
+
+
+def test_core_keeps_siblings_together_and_nodes_apart():
+    """Three ranks on two nodes of four cores: two share the first node, one has the second."""
+    shares = shares_of(3, "core", TWO_NODES)
+    assert cpus(shares) == [(0, 1, 8, 9), (2, 3, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15)]
+    assert [share.threads for share in shares] == [2, 2, 4]
+
+
+@pytest.mark.parametrize("ranks", range(1, 9))
+@pytest.mark.parametrize("machine", [TWO_NODES, UNEVEN, Machine.uniform(8)], ids=["even", "uneven", "uniform"])
+def test_core_shares_are_disjoint_and_leave_no_core_idle(machine, ranks):
+    """Every usable cpu belongs to exactly one rank, and every rank has one."""
+    shares = cpus(shares_of(ranks, "core", machine))
+    assert all(shares)
+    assert sorted(chain(*shares)) == sorted(cpu for node in machine.nodes for cpu in node.cpus)
+
+
+def test_core_with_too_few_cores_is_refused_with_numbers():
+    """The message has both numbers, the hint another way."""
+    with pytest.raises(RefusedLayoutError) as refused:
+        shares_of(9, "core", TWO_NODES)
+    assert "9 ranks would share 8 usable cores" in refused.value.message
+    assert "--bind none" in refused.value.hint
+
+
+def test_numa_gives_each_rank_a_whole_node_in_order():
+    """Five ranks on two nodes are three and two, next to each other; threads are the node's cores shared among them."""
+    shares = shares_of(5, "numa", TWO_NODES)
+    first, second = TWO_NODES.nodes
+    assert cpus(shares) == [first.cpus] * 3 + [second.cpus] * 2
+    assert [share.threads for share in shares] == [1, 1, 1, 2, 2]
+
+
+def test_numa_follows_the_nodes_sizes():
+    """A node of six cores takes three of four ranks, one of two cores the other; numbers may have gaps."""
+    shares = shares_of(4, "numa", UNEVEN)
+    assert [share.node for share in shares] == [0, 0, 0, 3]
+    assert [share.threads for share in shares] == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "machine", "bound"),
+    [
+        (2, TWO_NODES, True),
+        (8, TWO_NODES, True),
+        (1, TWO_NODES, False),  # half of the machine would be idle
+        (9, TWO_NODES, False),  # more ranks than cores
+        (4, Machine.uniform(8), False),  # nothing to gain
+    ],
+)
+def test_auto_binds_where_memory_is_not_uniform_and_nothing_is_lost(ranks, machine, bound):
+    """To nodes, if there are several, each gets a rank, and there are cores enough."""
+    assert shares_of(ranks, "auto", machine) == shares_of(ranks, "numa" if bound else "none", machine)
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_the_system_is_read_for_usable_cpus_only(tmp_path, monkeypatch):
+    """A node without a usable cpu is none, and a sibling that may not be used does not count."""
+    monkeypatch.setattr(placement.os, "sched_getaffinity", lambda _: {0, 1, 4, 6}, raising=False)
+    for node, listed in enumerate(["0-1,4-5", "2-3", "6-7\n"]):
+        write(tmp_path / f"node/node{node}/cpulist", listed)
+    for cpu, listed in {0: "0,4", 1: "1,5", 4: "0,4", 6: "6-7"}.items():
+        write(tmp_path / f"cpu/cpu{cpu}/topology/thread_siblings_list", listed)
+    assert read_machine(tmp_path) == Machine((Node(0, ((0, 4), (1,))), Node(2, ((6,),))))
+
+
+def test_a_system_that_tells_nothing_is_uniform(tmp_path, monkeypatch):
+    """One node; every cpu is a core."""
+    monkeypatch.setattr(placement.os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
+    write(tmp_path / "cpu/cpu3/topology/thread_siblings_list", "not a list")
+    assert read_machine(tmp_path) == Machine((Node(0, ((3,), (5,))),))
+
+
+def test_this_machine_has_the_cpus_that_this_process_may_use():
+    """All of them, each once."""
+    found = sorted(cpu for node in read_machine().nodes for cpu in node.cpus)
+    assert found == sorted(os.sched_getaffinity(0))

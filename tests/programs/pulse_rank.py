@@ -1,0 +1,65 @@
+"""A rank that does what its arguments say, one after another, and then sleeps.
+
+    pulse_rank.py beat:3 sleep:0.5 touch print spin tree
+
+`beat:N` writes a heartbeat of step N, `touch` touches the file, `print` writes a line, `sleep:S` sleeps S seconds;
+`spin`, `talk` and `keep-beating` go on for ever, `tree` leaves an orphan that spins in the session of this process, and
+`strays` a child that spins in a session of its own.
+"""
+
+import itertools
+import os
+import sys
+import time
+
+from launcher.core.heartbeat import Beat, beat, touch
+
+
+def spin():
+    while True:
+        pass
+
+
+def talk():
+    while True:
+        print("still here", flush=True)
+        time.sleep(0.05)
+
+
+def keep_beating():
+    for step in itertools.count(1):
+        beat(os.environ, Beat(step=step))
+        time.sleep(0.05)
+
+
+def tree():
+    if os.fork() == 0:
+        if os.fork() == 0:
+            spin()
+        os._exit(0)
+    os.wait()
+
+
+def strays():
+    if os.fork() == 0:
+        os.setsid()
+        spin()
+
+
+DEEDS = {
+    "beat": lambda step: beat(os.environ, Beat(step=int(step))),
+    "touch": lambda _: touch(os.environ),
+    "print": lambda _: print("a line", flush=True),
+    "sleep": lambda seconds: time.sleep(float(seconds)),
+    "spin": lambda _: spin(),
+    "talk": lambda _: talk(),
+    "keep-beating": lambda _: keep_beating(),
+    "tree": lambda _: tree(),
+    "strays": lambda _: strays(),
+}
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        deed, _, value = argument.partition(":")
+        DEEDS[deed](value)
+    time.sleep(1000)

@@ -1,0 +1,57 @@
+"""Train two ranks along each axis, of which the second is made slow, and write how long a step kept each of them.
+
+    pulse_training.py DIRECTORY
+
+Writes <axis><rank>.json: [busy seconds, seconds] of one training step.
+"""
+
+import json
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+from ranks import fork_ranks
+
+from launcher.recipes.load import load_transformer
+from launcher.trainer.data import Example
+from launcher.trainer.session import Session
+from launcher.trainer.waiting import Stopwatch
+from launcher.trainer.world import open_world, this_place
+
+SLOWER_S = 0.5
+SETTINGS = (
+    "vocabulary_size=64",
+    "d_model=16",
+    "heads=2",
+    "feed_forward_dim=16",
+    "encoder_layers=1",
+    "decoder_layers=1",
+)
+EXAMPLES = [Example([5, 6, 2], [6, 5, 2])] * 4
+
+
+def train(axis: str, directory: Path) -> None:
+    recipe = load_transformer(None, [f"model.{setting}" for setting in SETTINGS])
+    torch.set_num_threads(1)
+    with open_world(this_place(micro_batches=1), torch.device("cpu")) as world:
+        session = Session(recipe, world)
+        session.train_step(EXAMPLES, 1e-3)  # opens connections
+        global_rank = world.place.global_rank
+        if global_rank == 1:
+            session.model.register_forward_pre_hook(lambda *_: time.sleep(SLOWER_S))
+        stopwatch = Stopwatch()
+        session.train_step(EXAMPLES, 1e-3)
+        seconds, busy_s = stopwatch.read()
+        (directory / f"{axis}{global_rank}.json").write_text(json.dumps([busy_s, seconds]))
+
+
+def main() -> None:
+    for axis in ("dp", "mp", "pp"):
+        axes = {"dp": 1, "mp": 1, "pp": 1, axis: 2}
+        fork_ranks(axis, **axes, micro_batches=1, work=partial(train, axis, Path(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""How a run stands, from its files and the processes that they name."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted, Stopping
+from launcher.core.proc import identify
+from launcher.core.report import Report
+from launcher.runs.live import FIRST_WORD_S, RankState, Watch, look
+from launcher.runs.progress import State
+
+SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
+acted_run = module_from_spec(SPEC)
+SPEC.loader.exec_module(acted_run)
+
+PATIENCE_S = 60
+
+
+def me():
+    return identify(os.getpid())
+
+
+def someone_gone():
+    """This pid, as it was used before this process."""
+    return replace(me(), started=me().started - 1)
+
+
+def report(cause, exit_code):
+    return Report("a", 0, cause, exit_code, 10, 20, ())
+
+
+def test_a_run_goes_on_while_its_agent_lives(tmp_path):
+    """With the process of each rank, and whether that was stopped."""
+    with acted_run.playing(tmp_path / "a", "stopped"):
+        state = look(acted_run.RunDir(tmp_path / "a"))
+        ranks = list(state.ranks)
+        assert (state.state, state.exit_code, state.ended_ns) == (State.RUNNING, None, None)
+        assert [rank.state for rank in ranks] == [RankState.RUNNING, RankState.STOPPED]
+        assert all(rank.process.lives and rank.since_ns for rank in ranks)
+
+
+def test_a_run_whose_agent_was_killed_is_lost(tmp_path):
+    """Nobody is left to say so but the look at its processes; its last event is its end."""
+    with acted_run.playing(tmp_path / "a", "vanish") as process:
+        process.wait(PATIENCE_S)
+        state = look(acted_run.RunDir(tmp_path / "a"))
+    assert (state.state, state.exit_code) == (State.LOST, None)
+    assert [rank.state for rank in state.ranks] == [RankState.GONE, RankState.GONE]
+    assert state.ended_ns == state.progress.last_ns
+
+
+@pytest.mark.parametrize("change", [{"host": "another"}, {"boot": "before"}], ids=lambda change: next(iter(change)))
+def test_of_a_run_elsewhere_nothing_is_claimed(tmp_path, change):
+    """Even if its agent's pid is in use here."""
+    agent = replace(me(), **change)
+    run_dir = acted_run.make(tmp_path / "a", [AgentStarted(agent, None, 2), RankStarted(0, 1, 1)])
+    state = look(run_dir)
+    assert state.state is State.ELSEWHERE
+    assert not state.state.over
+    assert not state.state.going_on
+    assert state.host == agent.host
+
+
+def test_a_pid_that_is_used_again_is_no_sign_of_life(tmp_path):
+    """Neither an agent's nor a rank's."""
+    run_dir = acted_run.make(
+        tmp_path / "a", [AgentStarted(someone_gone(), someone_gone(), 1), RankStarted(0, os.getpid(), 7)]
+    )
+    state = look(run_dir)
+    assert state.state is State.LOST
+    assert next(state.ranks).state is RankState.GONE
+
+
+def test_a_head_without_its_agent_is_ending_the_run(tmp_path):
+    """It will write the report."""
+    run_dir = acted_run.make(tmp_path / "a", [AgentStarted(someone_gone(), me(), 1), RankStarted(0, 1, 1)])
+    assert look(run_dir).state is State.ENDING
+
+
+def test_a_run_without_a_word_is_starting_for_a_while(tmp_path):
+    """Its launcher may have been killed in between: then it is lost."""
+    run_dir = acted_run.make(tmp_path / "a")
+    assert look(run_dir).state is State.STARTING
+    old_s = time.time() - 2 * FIRST_WORD_S
+    os.utime(run_dir.run_json, (old_s, old_s))
+    state = look(run_dir)
+    assert state.state is State.LOST
+    assert list(state.ranks) == []
+
+
+def test_a_report_is_enough(tmp_path):
+    """Where events were lost, it says how the run ended."""
+    state = look(acted_run.make(tmp_path / "a", report=report(Cause.FAILED, 7)))
+    assert (state.state, state.exit_code, state.elapsed_s) == (State.FAILED, 7, 1e-8)
+
+
+def test_events_are_enough(tmp_path):
+    """Where no report could be written, the last word says how the run ended."""
+    events = [AgentStarted(someone_gone(), None, 1), AttemptStarted(0, 1), RankStarted(0, 9, 9), RankEnded(0, 9, -6)]
+    run_dir = acted_run.make(tmp_path / "a", [*events, Stopping(Cause.FAILED, 1), AgentEnded(Cause.FAILED, 134)])
+    state = look(run_dir)
+    assert (state.state, state.exit_code, next(state.ranks).status) == (State.FAILED, 134, -signal.SIGABRT)
+    assert state.elapsed_s == 5.0
+
+
+def test_a_last_line_that_is_torn_is_read_when_it_is_whole(tmp_path):
+    """Each event is taken once, however often somebody looks."""
+    run_dir = acted_run.make(tmp_path / "a", [AgentStarted(me(), None, 2), RankStarted(0, 5, 5)])
+    whole = run_dir.events.read_bytes()
+    run_dir.events.write_bytes(whole[:-20])
+    watch = Watch(run_dir)
+    assert (watch.look().state, watch.look().progress.running) == (State.STARTING, 0)
+    run_dir.events.write_bytes(whole)
+    assert (watch.look().state, watch.look().progress.running) == (State.RUNNING, 1)
+
+
+def test_strange_lines_are_passed_over(tmp_path):
+    """Rubbish, other schemas and events of a later version; if there is nothing else, nothing is claimed."""
+    run_dir = acted_run.make(tmp_path / "a", [AgentStarted(me(), None, 2)])
+    strange = (
+        b'\xff\xfe\0\n{"schema": 1, "time_ns": 1, "server_index": 0, "event": "Killing"}\n[]\n' + b"[" * 100_000 + b"\n"
+    )
+    known = run_dir.events.read_bytes()
+    run_dir.events.write_bytes(strange + known + b'{"schema": 2, "time_ns": 1, "server_index": 0, "event": "New"}\n')
+    assert look(run_dir).state is State.STARTING
+    run_dir.events.write_bytes(strange)
+    assert look(run_dir).state is State.UNKNOWN
+    run_dir.events.unlink()
+    run_dir.report.write_text('{"schema": 1}')
+    assert look(run_dir).state is State.UNKNOWN
+
+
+def test_a_last_word_that_comes_during_the_look_counts(tmp_path):
+    """A run that ends well is never called lost, at whatever moment somebody looks."""
+    with acted_run.playing(tmp_path / "a") as process:
+        watch = Watch(acted_run.RunDir(tmp_path / "a"))
+        assert watch.look().state is State.RUNNING
+        process.send_signal(signal.SIGTERM)
+        seen, deadline = set(), time.monotonic() + PATIENCE_S
+        while State.STOPPED not in seen and time.monotonic() < deadline:
+            process.poll()
+            seen.add(watch.look().state)
+    assert seen <= {State.RUNNING, State.ENDING, State.STOPPED}
+    assert State.STOPPED in seen

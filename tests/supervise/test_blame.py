@@ -1,0 +1,302 @@
+"""Which rank is to blame: one table for every rule."""
+
+import json
+import signal
+from dataclasses import asdict, replace
+
+import pytest
+
+from launcher.core.verdict import Confidence, Role, Verdict
+from launcher.supervise.blame import LATE_S, RankEvidence, judge
+from launcher.supervise.dumps import RankStack
+from launcher.supervise.failures import FailureRecord, find_traceback
+
+START_NS = 1_700_000_000_000_000_000
+CERTAIN, LIKELY, UNSURE = Confidence.CERTAIN, Confidence.LIKELY, Confidence.UNSURE
+CLOSED = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34185."
+TIMED_OUT = "[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation to complete"
+SLEEPING = RankStack("running", "at data.py:88 in load: time.sleep(30)", "data.py:88 in load")
+COMPUTING = RankStack("running", "at model.py:5 in forward", "model.py:5 in forward")
+WAITING = RankStack(
+    "running", "in all_reduce, called at train.py:40 in step", "train.py:40 in step", in_collective=True
+)
+STOPPED = RankStack("stopped", "stopped (SIGSTOP)")
+SILENT = RankStack("silent", "no Python stack; waits in futex")
+
+
+def at(milliseconds):
+    return START_NS + int(milliseconds * 1e6)
+
+
+def record(milliseconds, type_name="ValueError", message="no such word", **fields):
+    fields = {"where": "train.py:88 in step", "kind": "exception", **fields}
+    return FailureRecord(time_ns=at(milliseconds), pid=1, type=type_name, message=message, **fields)
+
+
+def raised(rank, milliseconds, *what, end_ms=None, **fields):
+    """A rank whose hook noted an exception, and that has ended a while after."""
+    ended_ms = milliseconds + 50 if end_ms is None else end_ms
+    return RankEvidence(rank, 1, at(ended_ms), int(ended_ms * 10), failure=record(milliseconds, *what, **fields))
+
+
+def lost(rank, milliseconds, message=CLOSED, **fields):
+    return raised(rank, milliseconds, "RuntimeError", message, **{"where": "c10d.py:3252 in all_reduce", **fields})
+
+
+def ended(rank, milliseconds, status, **fields):
+    """A rank of which only the end is known."""
+    return RankEvidence(rank, status, at(milliseconds), int(milliseconds * 10), **fields)
+
+
+def living(rank, stack=None, **fields):
+    return RankEvidence(rank, None, None, None, stack=stack, **fields)
+
+
+def printed(rank, milliseconds, status, text):
+    return ended(rank, milliseconds, status, logged=find_traceback(text), log_tail=text)
+
+
+def traceback(what, place='File "/a/train.py", line 88, in step'):
+    return f"Traceback (most recent call last):\n  {place}\n    x\n{what}\n"
+
+
+def judged(*evidence, **options):
+    verdict = judge(evidence, **options)
+    assert Verdict.from_fields(json.loads(json.dumps(asdict(verdict)))) == verdict
+    return verdict
+
+
+def short(verdict):
+    return verdict.culprit, verdict.confidence, verdict.signature
+
+
+def roles(verdict):
+    return [(failure.global_rank, failure.role.value) for failure in verdict.failures]
+
+
+# --- a rank failed by itself ---
+
+
+@pytest.mark.parametrize(
+    ("evidence", "what", "where", "signature"),
+    [
+        (raised(3, 5), "ValueError: no such word", "train.py:88 in step", "ValueError at train.py:88"),
+        (raised(3, 5, "app.Bad", "a\nb", where=None), "app.Bad: a", None, "Bad"),
+        (ended(3, 5, 7), "exit code 7", None, "exit code 7"),
+        (ended(3, 5, 7, failure=record(1, None, "", kind="os_exit", status=7)), "exit code 7", "train.py:88 in step",
+         "exit code 7 at train.py:88"),
+        (ended(3, 5, -11), "SIGSEGV (signal 11)", None, "SIGSEGV"),
+        (ended(3, 5, -11, log_tail='Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):'
+               '\n  File "/a/train.py", line 9 in step\n  File "/a/train.py", line 1 in <module>\n'),
+         "SIGSEGV (signal 11)", "train.py:9 in step", "SIGSEGV at train.py:9"),
+        (ended(3, 5, -9), "SIGKILL (signal 9)", None, None),
+        (ended(3, 5, -15), "SIGTERM (signal 15)", None, None),
+        (ended(3, 5, -9, oom=True), "out of memory: killed by the kernel", None, "oom"),
+        (ended(3, 5, -40), "signal 40 (signal 40)", None, "signal 40"),
+        (replace(ended(3, 5, 127), exit_reason="no such file"), "could not be started: no such file", None,
+         "could not be started: no such file"),
+        (printed(3, 5, 4, traceback("ValueError: no")), "ValueError: no", "train.py:88 in step",
+         "ValueError at train.py:88"),
+        (ended(3, 5, 1, failure=record(4, None, "", kind="exit"), logged=find_traceback(traceback("KeyError: 'x'"))),
+         "KeyError: 'x'", "train.py:88 in step", "KeyError at train.py:88"),
+        (printed(3, 5, 4, traceback("ValueError: no") + "went on\n" * 50), "exit code 4", None, "exit code 4"),
+        (ended(3, 5, -6, failure=record(1)), "ValueError: no such word", "train.py:88 in step",
+         "ValueError at train.py:88"),
+        (printed(3, 5, -9, traceback("ValueError: handled")), "SIGKILL (signal 9)", None, None),
+    ],
+)  # fmt: skip
+def test_what_failed_is_told_by_the_most_direct_evidence(evidence, what, where, signature):
+    """The hook, then the last words in the log, then the signal or the exit code; each with its signature."""
+    verdict = judged(lost(0, 100), evidence, living(1, WAITING))
+    assert short(verdict) == (3, CERTAIN, signature)
+    assert (verdict.failures[0].what, verdict.failures[0].where) == (what, where)
+    assert what in verdict.reason
+    assert roles(verdict) == [(3, "cause"), (0, "consequence")]
+
+
+def test_consequences_are_no_cause_even_if_they_came_earlier():
+    """The end of a rank that was killed is noticed after its peers have raised."""
+    verdict = judged(lost(0, 5), lost(1, 6), ended(2, 90, -signal.SIGKILL), living(3, WAITING))
+    assert short(verdict) == (2, CERTAIN, None)
+    assert roles(verdict) == [(2, "cause"), (0, "consequence"), (1, "consequence")]
+    assert "2 failures of other ranks followed" in verdict.reason
+    assert verdict.failures[1].reason == "it lost the connection to another rank, 85 ms earlier, as far as clocks tell"
+
+
+def test_the_time_of_the_exception_counts_and_not_that_of_the_end():
+    """Rank 1 raised first, and took long to end."""
+    verdict = judged(raised(0, 30, "KeyError", "'a'"), raised(1, 8, end_ms=900))
+    assert short(verdict) == (1, CERTAIN, "ValueError at train.py:88")
+    assert "it failed 22 ms before rank 0" in verdict.reason
+    assert roles(verdict) == [(1, "cause"), (0, "consequence")]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "confidence"),
+    [
+        (ended(2, 5, 3), ended(0, 5, 4), CERTAIN),
+        (replace(ended(2, 5, 3), order_known=False), ended(0, 5, 4), LIKELY),
+        (ended(2, 5, 3), raised(0, 6), CERTAIN),
+        (raised(2, 5), ended(0, 6, -11), LIKELY),
+        (raised(2, 5), ended(0, 6 + LATE_S * 1000, -11), CERTAIN),
+    ],
+)
+def test_of_several_own_faults_the_first_is_the_cause(first, second, confidence):
+    """How sure that is depends on whose clocks told the times. At equal times the order of ends decides."""
+    first, second = replace(first, ended_index=0), replace(second, ended_index=1)
+    for evidence in ((first, second), (second, first)):
+        verdict = judged(*evidence)
+        assert (verdict.culprit, verdict.confidence) == (2, confidence)
+
+
+def test_ranks_that_fail_alike_are_one_bug():
+    """All are causes, the first by its own time is named."""
+    verdict = judged(*(raised(rank, 10 + 3 * abs(rank - 2)) for rank in range(8)))
+    assert short(verdict) == (2, CERTAIN, "ValueError at train.py:88")
+    assert verdict.reason.endswith("all 8 ranks failed alike; rank 2 was first by 3.0 ms")
+    assert {failure.role for failure in verdict.failures} == {Role.CAUSE}
+
+
+def test_some_ranks_fail_alike_and_others_follow():
+    """Only those with the same exception at the same place are alike."""
+    verdict = judged(raised(0, 10), raised(1, 12), lost(2, 20), living(3, WAITING))
+    assert "2 ranks failed alike; rank 0 was first by 2.0 ms" in verdict.reason
+    assert roles(verdict) == [(0, "cause"), (1, "cause"), (2, "consequence")]
+
+
+def test_the_same_exception_much_later_is_not_alike():
+    """It may be what the first one led to."""
+    verdict = judged(raised(0, 10), raised(1, 60_000))
+    assert roles(verdict) == [(0, "cause"), (1, "consequence")]
+
+
+def test_a_rank_that_still_runs_may_have_failed():
+    """Its exception is known, but a thread or an exit handler keeps the process."""
+    verdict = judged(lost(0, 3000, TIMED_OUT), living(1, SLEEPING, failure=record(5)))
+    assert short(verdict) == (1, CERTAIN, "ValueError at train.py:88")
+    assert verdict.failures[0].status is None
+
+
+def test_ends_that_tlaunch_asked_for_are_no_failures():
+    """Neither by the signal nor by the exit code that stands for it; another exit code is."""
+    asked = [ended(0, 1, -15), ended(1, 2, -9), ended(2, 3, 143), ended(3, 4, 7)]
+    verdict = judged(*asked, asked=frozenset(range(4)))
+    assert verdict.culprit == 3
+    assert judged(*asked).culprit == 0
+    assert short(judged(*asked[:3], asked=frozenset(range(4)))) == (None, UNSURE, None)
+
+
+def test_a_watchdog_that_aborts_its_process_is_a_consequence():
+    """SIGABRT is an own fault unless the log says that a collective timed out."""
+    tail = "[rank0]:[E] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8) ran for 600020 ms\n"
+    aborted = ended(0, 5, -6, log_tail=tail)
+    assert judged(aborted, living(1, SLEEPING)).culprit == 1
+    assert judged(replace(aborted, log_tail="free(): invalid pointer\n"), living(1, SLEEPING)).culprit == 0
+
+
+def test_a_message_that_names_its_own_rank_confesses():
+    """Every rank may print who called MPI_Abort: that one did it itself."""
+    tail = "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD"
+    verdict = judged(ended(0, 5, 1, log_tail=tail), ended(1, 6, 1, log_tail=tail))
+    assert (verdict.culprit, roles(verdict)) == (1, [(1, "cause"), (0, "consequence")])
+
+
+# --- doubtful: lost connections and timeouts of whatever origin ---
+
+HTTP = ("ConnectionResetError", "[Errno 104] Connection reset by peer")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "culprit", "confidence"),
+    [
+        ([raised(0, 5, *HTTP)], 0, CERTAIN),
+        ([raised(0, 5, *HTTP), living(1, WAITING)], 0, LIKELY),
+        ([raised(0, 5, *HTTP), lost(1, 8)], 0, LIKELY),
+        ([raised(0, 5, *HTTP), ended(1, 1, 0)], 0, UNSURE),
+        ([raised(0, 5, *HTTP), living(1, STOPPED)], 0, UNSURE),
+        ([raised(0, 5, *HTTP), raised(1, 8)], 0, LIKELY),
+        ([raised(0, 5, *HTTP), raised(1, 2)], 1, CERTAIN),
+        ([raised(0, 5, *HTTP), ended(1, 9, -11)], 1, CERTAIN),
+        ([raised(0, 5, *HTTP), ended(1, 3000, -11)], 0, LIKELY),
+        ([lost(0, 5), raised(1, 9, *HTTP), living(2, SLEEPING)], 2, CERTAIN),
+        ([lost(0, 5), printed(1, 9, 1, traceback(": ".join(HTTP))), living(2, WAITING)], 1, LIKELY),
+    ],
+)
+def test_a_doubtful_failure_is_the_cause_only_where_nothing_surer_came_before(evidence, culprit, confidence):
+    """An own fault that may have come first wins; a rank that failed alone has nobody else to blame."""
+    verdict = judged(*evidence)
+    assert (verdict.culprit, verdict.confidence) == (culprit, confidence)
+
+
+# --- only consequences ---
+
+
+@pytest.mark.parametrize(
+    ("evidence", "culprit", "confidence", "signature", "reason"),
+    [
+        ([lost(0, 3000, TIMED_OUT), living(1, SLEEPING), living(2, WAITING), living(3, WAITING)], 1, CERTAIN,
+         "hang at data.py:88",
+         "rank 1 does not take part: at data.py:88 in load: time.sleep(30), while 3 other ranks waited for it"),
+        ([lost(0, 3000, TIMED_OUT), living(1, SLEEPING), living(2)], 1, LIKELY, "hang at data.py:88", "time.sleep"),
+        ([lost(0, 3000, TIMED_OUT), living(1, STOPPED), living(2, COMPUTING)], 1, CERTAIN, None,
+         "rank 1 does not take part: stopped (SIGSTOP), while 1 other rank waited for it"),
+        ([lost(0, 3000, TIMED_OUT), living(1, SLEEPING, step=4), living(2, COMPUTING, step=3)], 2, UNSURE,
+         "hang at model.py:5", "and 1 other rank likewise"),
+        ([lost(0, 3000, TIMED_OUT), living(1, WAITING, step=4), living(2, WAITING, step=5)], 1, LIKELY, None,
+         "rank 1 does not keep up: it is at step 4 while others have come to step 5"),
+        ([lost(0, 3000, TIMED_OUT), living(1, SILENT), living(2, WAITING)], 1, LIKELY, None, "waits in futex"),
+        ([lost(0, 3000, "Rank 2 failed to pass monitoredBarrier in 2000 ms"), living(1), living(2)], 2, LIKELY, None,
+         "rank 0 says: Rank 2 failed to pass monitoredBarrier"),
+        ([lost(0, 30), ended(1, 20, 0), living(2, WAITING)], 1, LIKELY, None,
+         "rank 1 ended too early: it ended well, but 2 other ranks still expected it"),
+        ([lost(0, 30), ended(1, 20, 0), living(2, COMPUTING)], 1, LIKELY, None, "it ended well"),
+        ([lost(0, 30), ended(1, 20, 0), ended(2, 10, 0)], 2, UNSURE, None, "and 1 other rank likewise"),
+        ([lost(0, 3000, TIMED_OUT), ended(1, 20, 0), living(2, SLEEPING)], 2, LIKELY, "hang at data.py:88", ""),
+        ([lost(0, 30), ended(1, 5000, 0), living(2, SLEEPING)], 2, LIKELY, "hang at data.py:88", ""),
+    ],
+)  # fmt: skip
+def test_a_rank_that_is_missed_is_the_cause_of_consequences(evidence, culprit, confidence, signature, reason):
+    """Stopped, busy with something else, gone too early, named by others, or behind: in this order."""
+    verdict = judged(*evidence)
+    assert short(verdict) == (culprit, confidence, signature)
+    assert reason in verdict.reason
+    assert roles(verdict)[:2] == [(culprit, "cause"), (0, "consequence")]
+
+
+def test_where_nobody_is_missed_the_first_consequence_stands_for_an_unknown_cause():
+    """It tells nothing of the program, so there is no signature."""
+    verdict = judged(lost(0, 9), lost(1, 5), living(2, WAITING))
+    assert short(verdict) == (1, UNSURE, None)
+    assert roles(verdict) == [(1, "cause"), (0, "consequence")]
+
+
+# --- hangs ---
+
+
+@pytest.mark.parametrize(
+    ("evidence", "culprit", "confidence", "signature"),
+    [
+        ([living(0, WAITING), living(1, SLEEPING), living(2, WAITING)], 1, CERTAIN, "hang at data.py:88"),
+        ([living(0, WAITING), living(1, STOPPED), living(2, WAITING)], 1, CERTAIN, None),
+        ([living(0, WAITING), living(1, WAITING)], None, UNSURE, None),
+        ([living(0, WAITING), ended(1, 5, 0)], 1, LIKELY, None),
+        ([living(0, SLEEPING)], 0, CERTAIN, "hang at data.py:88"),
+        ([living(0)], 0, CERTAIN, None),
+        ([living(0), living(1)], None, UNSURE, None),
+    ],
+)
+def test_a_hang_is_blamed_on_the_rank_that_stands_out(evidence, culprit, confidence, signature):
+    """Nothing has failed; where all wait for each other nobody can tell."""
+    assert short(judged(*evidence, hung={0, 1, 2})) == (culprit, confidence, signature)
+
+
+def test_of_several_busy_ranks_one_that_hangs_is_blamed():
+    """The others still make progress."""
+    verdict = judged(living(0, COMPUTING), living(1, SLEEPING), living(2, WAITING), hung={1})
+    assert (verdict.culprit, verdict.confidence) == (1, LIKELY)
+
+
+def test_without_failures_and_hangs_nobody_is_to_blame():
+    """Not even without any rank."""
+    assert judged(living(0, SLEEPING), ended(1, 5, 0)).culprit is None
+    assert judged() == Verdict(None, UNSURE, "no rank has failed")

@@ -1,0 +1,279 @@
+"""Play one schedule with the real `tlaunch run`: `python tests/torture/play.py SEED [--keep]`.
+
+Prints what is wrong (and then the whole schedule, what was struck, and the end of the launcher's output) and exits
+with 1, or prints nothing and exits with 0. Being a subreaper, this process inherits whatever a run leaves behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pprint
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from oracle import Facts, Struck, complaints, longest_s
+from schedules import Blow, Schedule, make_schedule
+
+from launcher.core.proc import every_process
+from launcher.supervise.linux import become_subreaper
+
+PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "torture_rank.py"
+PATIENCE_S = 60  # for what must happen at all
+READY_PATIENCE_S = 5  # ranks may never be ready all together
+TICK_S = 0.01
+SHOWN_BYTES = 4096
+
+
+class Play:
+    """One schedule in a directory of its own, from the start of the command to the look at what it left."""
+
+    def __init__(self, schedule: Schedule, folder: Path) -> None:
+        self._schedule = schedule
+        self._folder = folder
+        self._name = f"torture-{schedule.seed}-{os.getpid()}"
+        self._records, self._plan, self._temporary = folder / "records", folder / "plan", folder / "tmp"
+        self._runs, self.output = folder / "runs", folder / "output"
+        self._temporary.mkdir()
+        self._plan.write_text(json.dumps([[asdict(part) for part in attempt] for attempt in schedule.attempts]))
+
+    def play(self) -> Facts:
+        self.facts = Facts(self._schedule, None, time.time_ns())
+        with self.output.open("wb") as output:
+            self._process = subprocess.Popen(
+                self._argv(), cwd=self._folder, env=self._environment(), stdin=subprocess.DEVNULL,
+                stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+        self._strike_all()
+        self._await(lambda: self._process.poll() is not None)
+        self.facts.status, self.facts.ended_ns = self._process.returncode, time.time_ns()
+        self._look_around()
+        self._read()
+        return self.facts
+
+    def _argv(self) -> list[str]:
+        schedule = self._schedule
+        return [
+            sys.executable, "-m", "launcher", "run", "--devices", str(schedule.ranks), "--runs-dir", str(self._runs),
+            "--name", self._name, "--grace", str(schedule.grace_s), "--max-restarts", str(schedule.max_restarts),
+            *([] if schedule.preload else ["--no-preload"]), "--", sys.executable, str(PROGRAM),
+        ]  # fmt: skip
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("TLAUNCH_", "RANK"))}
+        mine = {"TORTURE_PLAN": self._plan, "TORTURE_RECORDS": self._records, "TMPDIR": self._temporary}
+        return {**kept, **{name: str(path) for name, path in mine.items()}}
+
+    # --- blows ---
+
+    def _strike_all(self) -> None:
+        due = {blow: self._due_s(blow) for blow in self._schedule.blows}
+        waiting = list(due)
+        deadline = time.monotonic() + PATIENCE_S
+        while waiting and self._process.poll() is None and time.monotonic() < deadline:
+            for blow in list(waiting):
+                moment = due[blow]()
+                if moment is not None and time.monotonic() >= moment:
+                    waiting.remove(blow)
+                    self._strike(blow)
+            time.sleep(TICK_S)
+
+    def _due_s(self, blow: Blow) -> Callable[[], float | None]:
+        """A function that tells when, monotonic; None while what the blow waits for has not happened."""
+        started = time.monotonic()
+        seen: list[float] = [started] if blow.after == "launch" else []
+
+        def moment() -> float | None:
+            if not seen and (self._has_happened(blow.after) or time.monotonic() > started + READY_PATIENCE_S):
+                seen.append(time.monotonic())
+            return seen[0] + blow.after_s if seen else None
+
+        return moment
+
+    def _has_happened(self, what: str) -> bool:
+        if what == "agent":
+            return bool(self._events())
+        return len({record["rank"] for record in lines(self._records)}) == self._schedule.ranks
+
+    def _strike(self, blow: Blow) -> None:
+        if blow.target == "head":
+            self._strike_head(blow)
+            return
+        found = self._find(blow)
+        # The pid may be anyone's by now: what the run has started inherits a path that only this play knows.
+        if found and self._is_ours(found["pid"]):
+            struck = Struck(blow, time.time_ns(), found.get("attempt", 0))
+            with suppress(ProcessLookupError):
+                os.kill(found["pid"], blow.signal)
+                self.facts.struck.append(struck)
+
+    def _strike_head(self, blow: Blow) -> None:
+        if self._process.poll() is None:
+            self.facts.struck.append(Struck(blow, time.time_ns()))
+            self._process.send_signal(blow.signal)
+        if blow.again_after_s is not None:
+            time.sleep(blow.again_after_s)
+            self._process.send_signal(blow.signal)
+
+    def _find(self, blow: Blow) -> dict[str, Any] | None:
+        """The pid of a target that lives, and the attempt of a rank."""
+        events = self._events()
+        if blow.target == "agent":
+            return next((event["agent"] for event in events if event["event"] == "AgentStarted"), None)
+        if blow.target == "preload":
+            return next((event for event in reversed(events) if event["event"] == "Preloading"), None)
+        attempt, found = 0, None
+        for event in events:
+            if event["event"] == "AttemptStarted":
+                attempt = event["number"]
+            elif event.get("global_rank") == blow.rank:
+                found = {"pid": event["pid"], "attempt": attempt} if event["event"] == "RankStarted" else None
+        return found
+
+    def _events(self) -> list[dict[str, Any]]:
+        found = list(self._runs.glob("*/events.jsonl"))
+        return lines(found[0]) if found else []
+
+    # --- what is left ---
+
+    def _look_around(self) -> None:
+        """Only where the launcher itself was killed may something go on after it, for a while."""
+        killed = self.facts.status == -signal.SIGKILL and self.facts.hit("head", signal.SIGKILL)
+        patience_s = longest_s(self._schedule) if killed else 0
+        zombies: list[int] = []
+        self._await(lambda: zombies.extend(reap()) or not self._survivors(), patience_s)
+        zombies += reap()
+        if zombies and not killed:
+            self.facts.left.append(f"{len(zombies)} zombies came to the launcher's parent")
+        self.facts.left += [f"a process is left: {survivor}" for survivor in self._survivors()]
+        self._kill_survivors()
+        self.facts.left += [f"a file is left in TMPDIR: {path.name}" for path in self._temporary.iterdir()]
+        ports = {record["port"] for record in lines(self._records) if "port" in record}
+        self.facts.left += [f"port {port} is not free" for port in ports if not self._await(lambda p=port: is_free(p))]
+
+    def _survivors(self) -> list[str]:
+        """Every process of the run: below this one, or with the run's own environment."""
+        children: dict[int, list[int]] = {}
+        for process in every_process():
+            children.setdefault(process.parent, []).append(process.pid)
+            if process.pid != os.getpid() and self._is_ours(process.pid):
+                children.setdefault(os.getpid(), []).append(process.pid)
+        below = children.pop(os.getpid(), [])
+        for pid in below:  # grows meanwhile
+            below += children.pop(pid, [])
+        return [f"{pid} {command_line(pid)}" for pid in sorted(set(below))]
+
+    def _is_ours(self, pid: int) -> bool:
+        with suppress(OSError):
+            return f"TORTURE_PLAN={self._plan}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+        return False
+
+    def _kill_survivors(self) -> None:
+        while survivors := self._survivors():
+            for survivor in survivors:
+                with suppress(ProcessLookupError):
+                    os.kill(int(survivor.split()[0]), signal.SIGKILL)
+            self._process.poll()
+            reap()
+            time.sleep(TICK_S)
+
+    def _await(self, condition: Callable[[], object], patience_s: float = PATIENCE_S) -> bool:
+        deadline = time.monotonic() + patience_s
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(TICK_S)
+        return True
+
+    # --- what was written ---
+
+    def _read(self) -> None:
+        self.facts.records = lines(self._records)
+        self.facts.events = self._events()
+        for report in self._runs.glob("*/report.json"):
+            self.facts.report = json.loads(report.read_text())
+        for log in self._runs.glob("*/device*/train.log"):
+            self.facts.logs[int(log.parent.name.removeprefix("device"))] = log.read_text(errors="replace")
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """Of a file of JSON lines, whose last one may be half written."""
+    try:
+        *whole, _ = path.read_bytes().split(b"\n")
+    except OSError:
+        return []
+    return [json.loads(line) for line in whole]
+
+
+def reap() -> list[int]:
+    """The pids of ended children, those that this process has inherited. Call when the command itself is reaped."""
+    found = []
+    with suppress(ChildProcessError):
+        while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+            found.append(pid)
+    return found
+
+
+def is_free(port: str) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", int(port)))
+        except OSError:
+            return False
+    return True
+
+
+def command_line(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
+
+
+def play(seed: int, *, keep: bool = False) -> tuple[list[str], str]:
+    """What is wrong, and all that helps to find out why."""
+    folder = Path(tempfile.mkdtemp(prefix=f"torture-{seed}-"))
+    played = Play(make_schedule(seed), folder)
+    try:
+        facts = played.play()
+        shown = f"{pprint.pformat(facts.schedule, width=160)}\n"
+        shown += "".join(f"struck: {struck}\n" for struck in facts.struck)
+        shown += "".join(f"{timed(record, facts.started_ns)}\n" for record in facts.records + facts.events)
+        shown += f"status {facts.status}\n" + played.output.read_bytes()[-SHOWN_BYTES:].decode(errors="replace")
+        return list(complaints(facts)), shown
+    finally:
+        if not keep:
+            shutil.rmtree(folder)
+
+
+def timed(fields: dict[str, Any], started_ns: int) -> str:
+    rest = {name: value for name, value in fields.items() if name not in {"time_ns", "schema", "server_index"}}
+    return f"  {(fields['time_ns'] - started_ns) / 1e9:7.3f} s {rest}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--keep", action="store_true", help="keep the run directory, and show all that happened")
+    arguments = parser.parse_args()
+    become_subreaper()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    wrong, shown = play(arguments.seed, keep=arguments.keep)
+    if wrong or arguments.keep:
+        print(f"seed {arguments.seed}: {'; '.join(wrong) or 'nothing is wrong'}\n{shown}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
