@@ -4,3 +4,7 @@ Executed by path, perhaps by a Python in which tlaunch is not installed: standar
 nothing of the rest of tlaunch. It loads itself as `_tlaunch_bootstrap` and imports as little as it can, since a program
 may have modules of any name beside it. `__main__.py` tells how it is called.
 """
+
+import sys
+
+LOADED_BEFORE = frozenset(sys.modules)  # noted before any sibling is imported, with what those need

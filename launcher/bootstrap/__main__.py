@@ -25,8 +25,10 @@ def _load_siblings() -> "ModuleType":
     spec = spec_from_file_location(
         "_tlaunch_bootstrap", directory + "/__init__.py", submodule_search_locations=[directory]
     )
-    assert spec is not None, "there is a loader for .py files"
-    sys.modules[spec.name] = module_from_spec(spec)
+    assert spec is not None, "there is a finder"
+    assert spec.loader is not None, "there is a loader for .py files"
+    sys.modules[spec.name] = package = module_from_spec(spec)
+    spec.loader.exec_module(package)
     start: ModuleType = __import__("_tlaunch_bootstrap.start").start
     return start
 

@@ -147,7 +147,7 @@ def _code_of_file(program: Program) -> CodeType:
         with open(program.path, "rb") as file:
             source = file.read()
     except OSError as error:
-        name = (getattr(sys, "orig_argv", None) or [sys.executable])[0]
+        name = program.command_line[0]
         sys.stderr.write(f"{name}: can't open file {program.path!r}: [Errno {error.errno}] {error.strerror}\n")
         sys.exit(2)
     if program.path.endswith(".pyc") and source.startswith(MAGIC_NUMBER):

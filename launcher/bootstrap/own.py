@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-_BEFORE = frozenset(sys.modules)
+from . import LOADED_BEFORE
+
 _own: set[str] = set()
 
 
 def note_imports() -> None:
     """Call when everything of this package's own is imported, before anything is for the program."""
-    _own.update(set(sys.modules) - _BEFORE)
+    _own.update(set(sys.modules) - LOADED_BEFORE)
 
 
 def forget_collisions() -> None:

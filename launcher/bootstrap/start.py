@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from . import failure, names, preload
+from . import failure, names
 from .imitate import Program, execute, prepare
-from .own import forget_collisions
+from .own import forget_collisions, note_imports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,11 +18,14 @@ def main(born_with: dict[str, Any]) -> None:
     """Does what `sys.argv` says. Returns or raises as the program does; `born_with`: a script's first globals."""
     if sys.argv[1] == "run":
         _, _, device_dir, kind, target, *arguments = sys.argv
+        note_imports()
         program = Program(kind, target, arguments)
         prepare(program, born_with)
         names.show(program.command_line)
         failure.install(os.path.abspath(device_dir))
     else:
+        from . import preload  # needs more of the library than a program should find loaded
+
         program = preload.serve(int(sys.argv[2]), born_with)  # returns in every forked rank
     forget_collisions()
     execute(program)

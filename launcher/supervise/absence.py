@@ -110,10 +110,9 @@ def _of_stopped(rank: RankEvidence, waiting: int) -> Absence:
 
 def _of_busy(rank: RankEvidence, waiting: int, rank_count: int) -> Absence:
     assert rank.stack is not None
-    place = file_and_line(rank.stack.place)
     confidence = Confidence.CERTAIN if waiting == rank_count - 1 else Confidence.LIKELY
     reason = f"{rank.stack.doing}{_while(waiting)}"
-    return Absence(rank, "does not take part", reason, confidence, f"hang at {place}" if place else None)
+    return Absence(rank, "does not take part", reason, confidence, hang_at(rank))
 
 
 def _of_ended(rank: RankEvidence, waiting: int) -> Absence:
@@ -136,6 +135,13 @@ def _of_behind(rank: RankEvidence, evidence: Sequence[RankEvidence]) -> Absence:
     ahead = max(other.step for other in evidence if other.step is not None)
     reason = f"it is at step {rank.step} while others have come to step {ahead}"
     return Absence(rank, "does not keep up", reason, Confidence.LIKELY)
+
+
+def hang_at(rank: RankEvidence) -> str | None:
+    """The signature of a hang; None where its place is not known, or is a collective, which tells nothing."""
+    if rank.stack is None or rank.stack.in_collective or not rank.stack.place:
+        return None
+    return f"hang at {file_and_line(rank.stack.place)}"
 
 
 def _while(waiting: int) -> str:

@@ -20,6 +20,7 @@ The rules, in this order, with the confidence that each gives:
 | ... several ranks are so                                       | the first of them     | unsure                     |
 | ... and nobody stands out                                      | the first that failed | unsure                     |
 | no failure, a hang, and nobody stands out                      | nobody                | unsure                     |
+| no failure, a hang, and only one rank to be seen               | that rank             | likely; unsure if it waits |
 
 Consequences are told by launcher/supervise/symptoms.py, and are never the cause while any rank failed by itself, even
 if they came earlier: ends are noticed late. The time of a failure is its hook's; without one, that of its noticed end.
@@ -30,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
-from launcher.supervise.absence import LATE_S, Absence, count, find_absence, stopped
+from launcher.supervise.absence import LATE_S, Absence, count, find_absence, hang_at, stopped
 from launcher.supervise.evidence import Account, RankEvidence, account, failed
 
 __all__ = ["RankEvidence", "judge"]
@@ -43,12 +44,14 @@ def judge(
 ) -> Verdict:
     """The verdict on one attempt; its stacks are left to the caller.
 
+    What other servers know is not looked at: a cause here may be a consequence of a failure there.
+
     `hung`: global ranks that made no progress for too long. `asked`: global ranks that tlaunch itself had told to end.
     """
     accounts = sorted(
         (account(rank) for rank in evidence if failed(rank, asked=rank.global_rank in asked)), key=lambda one: one.order
     )
-    cause = _first_by_itself(accounts, len(evidence))
+    cause = _first_by_itself(accounts)
     if cause is not None:
         return _blame_failure(cause, accounts, evidence)
     absence = find_absence(evidence, accounts, hung)
@@ -60,10 +63,8 @@ def judge(
 # --- a rank failed by itself ---
 
 
-def _first_by_itself(accounts: Sequence[Account], rank_count: int) -> Account | None:
+def _first_by_itself(accounts: Sequence[Account]) -> Account | None:
     """The cause, if it is among the failures. `accounts` in the order of their times."""
-    if rank_count == 1:
-        return next(iter(accounts), None)
     own = next((one for one in accounts if not one.symptom.consequence), None)
     doubtful = next((one for one in accounts if _doubtful(one)), None)
     if doubtful is None or (own is not None and _perhaps_before(own, doubtful)):
@@ -108,7 +109,7 @@ def _is_alike(one: Account, cause: Account) -> bool:
 def _confidence(
     cause: Account, others: Sequence[Account], alike: Sequence[Account], evidence: Sequence[RankEvidence]
 ) -> Confidence:
-    if _doubtful(cause) and len(evidence) > 1:
+    if _doubtful(cause):
         elsewhere = any(rank.status == 0 or stopped(rank) for rank in evidence)
         return Confidence.UNSURE if elsewhere else Confidence.LIKELY
     rivals = [one for one in others if one not in alike and not one.symptom.consequence]
@@ -191,8 +192,10 @@ def _blame_nobody(evidence: Sequence[RankEvidence], hung: Collection[int]) -> Ve
 
 
 def _lonely(rank: RankEvidence) -> Absence:
+    """The only rank that can be seen; there may be others on other servers."""
+    waits = rank.stack is not None and rank.stack.in_collective
     doing = rank.stack.doing if rank.stack else "what it does is not known"
-    return Absence(rank, "makes no progress", doing, Confidence.CERTAIN)
+    return Absence(rank, "makes no progress", doing, Confidence.UNSURE if waits else Confidence.LIKELY, hang_at(rank))
 
 
 # --- words ---

@@ -201,8 +201,8 @@ class Nursery:
                     return "the preload process wrote more than it can have to say"
         except BlockingIOError:
             return None
-        except OSError as error:
-            return f"the preload process cannot be heard: {error.strerror}"
+        except OSError:  # it ended before it had read everything
+            pass
         return self._complaints.reason_of(self.pid) or "the preload process ended"
 
     def _read(self, line: bytes) -> Told:

@@ -194,7 +194,7 @@ def _path_of(mount: _Mount, lines: list[str]) -> str | None:
     for line in lines:
         number, controllers, path = line.split(":", 2)
         if (number == "0") if mount.version == "v2" else ("memory" in controllers.split(",")):
-            inside = os.path.relpath(path.removesuffix(" (deleted)"), mount.root)
+            inside = os.path.relpath(path, mount.root)
             return None if inside.startswith("..") else inside
     return None
 

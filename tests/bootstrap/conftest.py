@@ -120,7 +120,7 @@ def wait(pid):
     while True:
         try:
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        except ChildProcessError:
+        except ChildProcessError:  # noqa: PERF203 - what is waited for
             assert time.monotonic() < deadline, f"{pid} does not become our child"
             time.sleep(0.001)
 

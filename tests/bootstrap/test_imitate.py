@@ -1,5 +1,7 @@
 """A program that is run through the bootstrap, or forked from a preload process, is what Python alone makes of it."""
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,7 +11,7 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 FACTS = (PROGRAMS / "preload_facts.py").read_text()
 # What both ways import for themselves, or what a process forked before knows of it.
 OWN_MODULES = {
-    "__future__", "_ctypes", "_json", "_struct", "ctypes", "ctypes._endian", "errno", "faulthandler", "fcntl", "struct",
+    "__future__", "_ctypes", "encodings.ascii", "_json", "_struct", "ctypes", "ctypes._endian", "errno", "faulthandler", "fcntl", "struct",
 }  # fmt: skip
 
 
@@ -127,10 +129,9 @@ ENDS = {
     "thread fails": "import threading\nthreading.Thread(target=lambda: 1 / 0, name='t').start()",
     "last": "import sys, atexit, traceback\n"
     "atexit.register(lambda: traceback.print_exception(sys.last_type, sys.last_value, sys.last_traceback))\n1 / 0",
-    "deep": "def f(n):\n    return f(n + 1)\nf(0)",
     "flushed": "import sys, os\nsys.stdout.write('a'); sys.stderr.write('b'); raise SystemExit(5)",
     "closed": "import sys\nsys.stdout.close()",
-    "warning": "import warnings\nwarnings.warn('careful')\nwarnings.warn('older', stacklevel=2)",
+    "warning": "import warnings\nwarnings.warn('careful')\ndef f():\n    warnings.warn('caller', stacklevel=2)\nf()",
 }
 
 
@@ -139,7 +140,7 @@ def test_a_program_ends_as_it_would(ways, same, source):
     """The status, and every byte of what is printed: tracebacks without a frame of ours."""
     (ways.cwd / "train.py").write_text(source, encoding="latin-1" if "latin" in source else "utf-8")
     ended = same("train.py")
-    assert "bootstrap" not in ended.log
+    assert "launcher/bootstrap" not in ended.log
 
 
 @pytest.mark.parametrize("source", ["1 / 0", "import sys; sys.exit(3)", "raise KeyboardInterrupt", "if", "print('é')"])
@@ -167,7 +168,7 @@ def test_compiled_files(ways, same):
 
 
 def test_source_and_pickles_of_main(ways, same):
-    """inspect finds the source of a function, pickle a class of `__main__`, also by the name of its module."""
+    """The source of a function is found by inspect of a function, a class of `__main__` by pickle."""
     (ways.cwd / "train.py").write_text(
         "import inspect, pickle, pickletools\n"
         "class Point:\n    x = 3\n"
@@ -190,6 +191,19 @@ def test_coverage(ways, same):
     pytest.importorskip("coverage")
     (ways.cwd / "train.py").write_text("print(__name__, __file__)\n")
     assert same("-m", "coverage", "run", "train.py").status == 0
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13", "3.14"])
+def test_other_versions_of_python(ways, facts, same, version):
+    """A rank's Python need not be the launcher's, nor as new."""
+    python = f"python{version}"
+    if shutil.which(python) is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
+        pytest.skip(f"{python} is not installed")
+    (ways.cwd / "facts.py").write_text(FACTS)
+    (ways.cwd / "train.py").write_text("def f(x):\n    return 1 / x\n\nf(0)")
+    assert facts("facts.py", "x", python=python) == {}
+    for arguments in (["./train.py"], ["-m", "train"], ["-c", "def f():\n  1 / 0\nf()"], ["missing.py"]):
+        same(*arguments, python=python)
 
 
 @pytest.mark.slow

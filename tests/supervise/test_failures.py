@@ -177,6 +177,15 @@ def test_the_traceback_of_a_data_worker_is_the_one_that_counts():
     assert (found.message, found.where) == ("bad line", "data.py:8 in load")
 
 
+@pytest.mark.parametrize("begin", ["", "50%|###  | 5/10\r"])
+@pytest.mark.parametrize("text", [SIMPLE, WORKER])
+def test_lines_that_all_begin_alike_are_read_without_that(text, begin):
+    """As torch marks them, also after a progress bar, which ends no line."""
+    marked = "".join(f"[rank3]: {line}\n" for line in text.splitlines())
+    found, plain = find_traceback(begin + marked), find_traceback(text)
+    assert (found.type, found.message, found.where) == (plain.type, plain.message, plain.where)
+
+
 @pytest.mark.parametrize("text", ["", "Traceback (most recent call last):", SIMPLE[:60], SIMPLE[:-16], "\0" * 5000])
 def test_what_is_cut_off_is_no_traceback(text):
     """The exception is the last line of one: without it nothing is known."""

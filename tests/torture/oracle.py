@@ -178,7 +178,8 @@ def _wrong_restarts(facts: Facts) -> Iterator[str]:
     if last > facts.schedule.max_restarts:
         yield f"attempt {last}, but only {facts.schedule.max_restarts} restarts were allowed"
     due = last < facts.schedule.max_restarts and facts.exit_code != 0
-    if due and not _interfered(facts) and not facts.event("NotRestarting"):
+    refused = last > 0 and facts.event("NotRestarting")  # the same failure again
+    if due and not _interfered(facts) and not refused:
         yield f"attempt {last} failed, a restart was left, and nobody says why it was not used"
     for record in facts.records:
         if record["attempt"] < last and record["time_ns"] > _start_of(facts, record["attempt"] + 1):

@@ -1,0 +1,62 @@
+"""The rank that is to blame is named, not those that suffered. TLAUNCH_TEST_REPEATS=20 repeats each experiment."""
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from launcher.core.report import Report
+from launcher.core.verdict import Role
+
+pytestmark = pytest.mark.distributed
+REPEATS = int(os.environ.get("TLAUNCH_TEST_REPEATS", "1"))
+
+
+def run(launcher, programs, *wishes):
+    """The verdict on four ranks, and the exit code."""
+    done = launcher.run("run", "--devices", 4, "--grace", 5, "--", sys.executable, programs / "culprit.py", *wishes)
+    report = Report.from_json((launcher.latest / "report.json").read_text())
+    return report.verdict, done.returncode
+
+
+@pytest.mark.parametrize("_time", range(REPEATS))
+@pytest.mark.parametrize(
+    "experiment",
+    [("raises", 3, "ValueError: the cause", 1), ("sleeps", 1, "does not take part", 1), ("killed", 2, "SIGKILL", 137)],
+)
+def test_the_rank_that_is_to_blame_is_named(launcher, programs, experiment, _time):
+    """Whether it raises 20 ms before another one, sleeps while the others time out, or is killed while they wait."""
+    wish, culprit, what, code = experiment
+    verdict, exit_code = run(launcher, programs, wish)
+    cause = verdict.failures[0]
+    assert (verdict.culprit, cause.global_rank, cause.role) == (culprit, culprit, Role.CAUSE)
+    assert what in cause.what
+    assert exit_code == code
+
+
+@pytest.fixture
+def memory_group():
+    """A control group that allows 200 MiB."""
+    version_1 = Path("/sys/fs/cgroup/memory")
+    group = (version_1 if version_1.is_dir() else Path("/sys/fs/cgroup")) / f"tlaunch-test-culprit-{os.getpid()}"
+    try:
+        group.mkdir()
+        limit = group / ("memory.limit_in_bytes" if version_1.is_dir() else "memory.max")
+        limit.write_text(str(200 << 20))
+    except OSError as error:
+        with suppress(OSError):
+            group.rmdir()
+        pytest.skip(f"no memory control group can be made: {error}")
+    yield group
+    group.rmdir()
+
+
+@pytest.mark.parametrize("_time", range(REPEATS))
+def test_a_rank_that_took_too_much_memory_is_named_with_the_reason(launcher, programs, memory_group, _time):
+    """The kernel's own count tells the out-of-memory killer from anybody else's SIGKILL."""
+    verdict, exit_code = run(launcher, programs, "memory", memory_group)
+    assert verdict.culprit == 1
+    assert "memory" in verdict.failures[0].what
+    assert exit_code == 137

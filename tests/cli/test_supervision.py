@@ -1,0 +1,217 @@
+"""Restarts, hangs, pauses, forwarded signals and preloading, through the real command."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from launcher.core.events import (
+    AttemptStarted,
+    Cause,
+    Forwarded,
+    Preloaded,
+    Preloading,
+    RankStarted,
+    Trouble,
+    from_line,
+)
+from launcher.core.proc import stat
+from launcher.core.report import Report
+
+
+def report_of(launcher):
+    return Report.from_json((launcher.latest / "report.json").read_text())
+
+
+def events_of(launcher, kind):
+    """All events of a class so far; the last line may still be torn."""
+    path = launcher.latest / "events.jsonl"
+    lines = path.read_text().split("\n")[:-1] if path.is_file() else []
+    events = [from_line(line).event for line in lines]
+    return [event for event in events if isinstance(event, kind)]
+
+
+def python(*statements):
+    return [sys.executable, "-c", "\n".join(["import os, sys, time, signal", *statements])]
+
+
+def test_a_failed_attempt_is_tried_again_afresh(launcher):
+    """A new port, the attempt's number under both names, one log with a line between its parts, a verdict each."""
+    program = python(
+        "attempt = os.environ['TLAUNCH_ATTEMPT']",
+        "assert attempt == os.environ['TORCHELASTIC_RESTART_COUNT']",
+        "print(os.environ['MASTER_PORT'], attempt, flush=True)",
+        "time.sleep(0.1)",
+        "if os.environ['RANK'] == '1' and int(attempt) < 2: sys.exit(40 + int(attempt))",
+    )
+    done = launcher.run("run", "--devices", 3, "--max-restarts", 5, "--", *program)
+    assert done.returncode == 0, done.stderr
+    report = report_of(launcher)
+    assert [attempt.cause for attempt in report.attempts] == [Cause.FAILED, Cause.FAILED, Cause.FINISHED]
+    assert [attempt.verdict.culprit for attempt in report.attempts[:2]] == [1, 1]
+    ports = [attempt.master_port for attempt in report.attempts]
+    log = (launcher.latest / "device2" / "train.log").read_text()
+    assert log == f"{ports[0]} 0\n--- attempt 1 ---\n{ports[1]} 1\n--- attempt 2 ---\n{ports[2]} 2\n"
+    offsets = [event.log_offset for event in events_of(launcher, RankStarted) if event.global_rank == 2]
+    assert [log[offset:].split("\n")[0] for offset in offsets] == [f"{port} {n}" for n, port in enumerate(ports)]
+    assert len(set(ports)) == 3
+
+
+def test_a_port_that_the_user_chose_is_kept(launcher):
+    """--master-port holds for every attempt."""
+    program = python("print(os.environ['MASTER_PORT']); sys.exit(int(os.environ['TLAUNCH_ATTEMPT']) == 0)")
+    done = launcher.run("run", "--master-port", 29871, "--max-restarts", 1, "--", *program)
+    assert (done.returncode, [event.master_port for event in events_of(launcher, AttemptStarted)]) == (0, [29871] * 2)
+
+
+def test_a_failure_that_comes_back_at_once_ends_the_loop(launcher):
+    """The same exception at the same place before any progress: restarts are left, and not used."""
+    done = launcher.run("run", "--devices", 2, "--max-restarts", 9, "--", *python("raise ValueError('always')"))
+    assert done.returncode == 1
+    assert len(report_of(launcher).attempts) == 2
+    assert "before any progress" in report_of(launcher).not_restarting
+    assert "before any progress" in done.stderr
+
+
+def test_a_rank_that_makes_no_progress_hangs(launcher):
+    """Exit code 124; the living rank that kept the others waiting is named with its line."""
+    program = python("print('at work', flush=True)", "time.sleep(1000)")
+    done = launcher.run("run", "--devices", 2, "--hang-timeout", 1, "--grace", 1, "--", *program)
+    assert done.returncode == 124
+    assert report_of(launcher).cause is Cause.HUNG
+    assert "no progress" in done.stderr
+
+
+def test_a_hang_is_restarted_too(launcher):
+    """What hangs once may go on at the second attempt."""
+    program = python("os.environ['TLAUNCH_ATTEMPT'] == '0' and time.sleep(1000)")
+    done = launcher.run("run", "--devices", 2, "--hang-timeout", 1, "--max-restarts", 1, "--", *program)
+    assert done.returncode == 0
+    assert [attempt.cause for attempt in report_of(launcher).attempts] == [Cause.HUNG, Cause.FINISHED]
+
+
+def test_forwarded_signals_reach_every_rank(launcher, wait_until):
+    """SIGUSR1 to the launcher is SIGUSR1 to each rank's process; the run goes on."""
+    program = python(
+        "signal.signal(signal.SIGUSR1, lambda *_: print('heard', flush=True))",
+        "print('ready', flush=True)",
+        "signal.pause()",
+    )
+    process = launcher.start("run", "--devices", 2, "--", *program)
+    launcher.wait_ready(2)
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(60) == 0
+    assert [(launcher.latest / f"device{rank}" / "train.log").read_text() for rank in (0, 1)] == ["ready\nheard\n"] * 2
+    assert events_of(launcher, Forwarded) == [Forwarded(signal.SIGUSR1)]
+
+
+def test_a_hangup_that_is_forwarded_stops_nothing(launcher):
+    """--forward-signals HUP takes SIGHUP's usual meaning away."""
+    program = python(
+        "signal.signal(signal.SIGHUP, lambda *_: sys.exit(0))", "print('ready', flush=True)", "time.sleep(1000)"
+    )
+    process = launcher.start("run", "--devices", 2, "--forward-signals", "HUP", "--", *program)
+    launcher.wait_ready(2)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(60) == 0
+
+
+def test_a_suspended_run_stops_its_ranks(launcher, wait_until):
+    """Ctrl-Z stops launcher and ranks; `fg` continues them, and time in between is no hang."""
+    program = python("print('ready', flush=True)", "time.sleep(2)")
+    process = launcher.start("run", "--devices", 2, "--hang-timeout", 30, "--", *program)
+    launcher.wait_ready(2)
+    pids = [event.pid for event in events_of(launcher, RankStarted)]
+    process.send_signal(signal.SIGTSTP)
+    wait_until(lambda: all(stat(pid).stopped for pid in [process.pid, *pids]), "everything stopped")
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize("phase", ["preloading", "running", "failing", "restarting"])
+def test_a_run_can_be_stopped_in_each_phase(launcher, wait_until, tmp_path, phase):
+    """SIGTERM: 143, unless a failure came first, whose code then stands; no restart follows; nothing is left."""
+    (tmp_path / "slow_module.py").write_text("import time; time.sleep(5)")
+    stubborn = [
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+        "print('ready', flush=True)",
+        "while os.environ['RANK'] != '0': time.sleep(1)",
+        "time.sleep(0.5)",
+        "sys.exit(9)",
+    ]
+    statements = stubborn if phase in {"failing", "restarting"} else ["print('ready', flush=True)", "time.sleep(1000)"]
+    options = {"preloading": ["--preload", "slow_module"], "restarting": ["--max-restarts", 5]}.get(phase, [])
+    process = launcher.start(
+        "run", "--devices", 2, "--grace", 1, *options, "--", *python(*statements), env={"PYTHONPATH": str(tmp_path)}
+    )
+    awaited = {"preloading": "Preloading", "running": "RankStarted"}.get(phase, "Stopping")
+    wait_until(lambda: awaited in text_of(launcher.latest / "events.jsonl"), awaited)
+    if phase == "running":
+        launcher.wait_ready(2)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == (9 if phase in {"failing", "restarting"} else 143)
+    assert len(report_of(launcher).attempts) == 1
+    assert launcher.processes() == []
+
+
+def text_of(path):
+    return path.read_text() if path.is_file() else ""
+
+
+def test_ranks_are_forked_from_a_process_that_has_imported_everything(launcher, tmp_path):
+    """The module is imported once; every rank finds it there, and is a process like any other."""
+    (tmp_path / "heavy.py").write_text("import os; PID = os.getpid(); open('imports', 'a').write('x')")
+    program = python(
+        "import heavy", "assert heavy.PID != os.getpid()", "print(os.getppid(), os.getsid(0) == os.getpid())"
+    )
+    done = launcher.run("run", "--devices", 4, "--preload", "heavy", "--", *program, env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert (launcher.directory / "imports").read_text() == "x"
+    assert [event.modules for event in events_of(launcher, Preloading)] == [("heavy",)]
+    assert len(events_of(launcher, Preloaded)) == 1
+    logs = {(launcher.latest / f"device{rank}" / "train.log").read_text() for rank in range(4)}
+    assert len(logs) == 1
+    assert logs.pop().split()[1] == "True"
+
+
+def test_a_module_that_starts_threads_is_not_preloaded(launcher, tmp_path):
+    """Forking would lose its threads: one line says so, and every rank starts by itself."""
+    (tmp_path / "threads.py").write_text(
+        "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+    )
+    program = python("import threads, threading", "print(threading.active_count())")
+    done = launcher.run(
+        "run", "--devices", 2, "--preload", "threads", "--", *program, env={"PYTHONPATH": str(tmp_path)}
+    )
+    assert (done.returncode, done.stdout) == (0, "2\n")
+    (trouble,) = events_of(launcher, Trouble)
+    assert "threads" in trouble.message
+    assert trouble.message in done.stderr
+
+
+def test_a_preload_process_that_is_killed_is_done_without(launcher, tmp_path, wait_until):
+    """Ranks that wait for it start one by one instead."""
+    (tmp_path / "slow_module.py").write_text("import time; time.sleep(1)")
+    process = launcher.start(
+        "run", "--devices", 2, "--preload", "slow_module", "--", *python("print('ready')"),
+        env={"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    (preloading,) = wait_until(lambda: events_of(launcher, Preloading), "the preload process")
+    time.sleep(0.1)  # anywhere in its import
+    os.kill(preloading.pid, signal.SIGKILL)
+    assert process.wait(60) == 0
+    assert len(events_of(launcher, RankStarted)) == 2
+    assert len(events_of(launcher, Trouble)) == 1
+
+
+def test_twenty_runs_at_once_get_ports_of_their_own(launcher):
+    """Started in the same second on one machine, no two runs meet on a port."""
+    processes = [launcher.start("run", "--name", f"n{number}", "--", "sh", "-c", "sleep 2") for number in range(20)]
+    assert [process.wait(60) for process in processes] == [0] * 20
+    texts = [path.read_text() for path in launcher.runs.glob("*-n*/events.jsonl")]
+    ports = [
+        from_line(line).event.master_port for text in texts for line in text.splitlines() if "AttemptStarted" in line
+    ]
+    assert len(set(ports)) == len(ports) == 20
