@@ -138,7 +138,8 @@ def _code_of_text(source: str) -> CodeType:
     if sys.version_info >= (3, 13):  # shows lines of such code in tracebacks
         import linecache
 
-        linecache._register_code(code, source, "<string>")
+        key = code if hasattr(linecache, "_interactive_cache") else "<string>"  # 3.13.0 knows such code by its name
+        linecache._register_code(key, source, "<string>")
     return code
 
 

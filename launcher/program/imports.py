@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.program.command import PythonCommand
-from launcher.program.order import changes_environment_before_imports
+from launcher.program.order import changes_environment, changes_environment_before_imports
 
 ROOTS = ("torch", "numpy")  # importing them takes long, starts no thread that outlives a fork, and opens no device
 MOST_FILES = 200
@@ -67,11 +67,12 @@ def _roots(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) ->
 def _look(command: PythonCommand, cwd: Path, roots: list[Path]) -> tuple[str, ...]:
     found = _Found()
     if command.kind == "code":
-        unclear = _read(command.target, "", found)
+        unclear = _read(command.target, "", found, is_program=True)
     else:
         main = _main_file(command, cwd, roots)
-        package = command.target.rpartition(".")[0] if command.kind == "module" else ""
-        unclear = main is None or _read_file(main, package, found)
+        if command.kind == "module":
+            found.local.append(command.target)
+        unclear = main is None or _read_file(main, _package_of(command, main), found, is_program=True)
     while found.local and not found.full and not unclear:
         name = found.local.popleft()
         unclear = any(_read_file(path, package, found) for path, package in _files_of(name, roots))
@@ -86,6 +87,12 @@ def _main_file(command: PythonCommand, cwd: Path, roots: list[Path]) -> Path | N
     if files and files[-1].name == "__init__.py":
         return files[-1].with_name("__main__.py")
     return files[-1] if files and files[-1].stem == command.target.rpartition(".")[2] else None
+
+
+def _package_of(command: PythonCommand, main: Path) -> str:
+    if command.kind == "script":
+        return ""
+    return command.target if main.name == "__main__.py" else command.target.rpartition(".")[0]
 
 
 def _files_of(name: str, roots: Iterable[Path]) -> list[tuple[Path, str]]:
@@ -107,29 +114,32 @@ def _files_of(name: str, roots: Iterable[Path]) -> list[tuple[Path, str]]:
     return []
 
 
-def _read_file(path: Path, package: str, found: _Found) -> bool:
+def _read_file(path: Path, package: str, found: _Found, *, is_program: bool = False) -> bool:
     """As `_read`; a file read already tells nothing more."""
     if path in found.seen or found.full:
         return False
     found.seen.add(path)
     source = path.read_bytes()
     found.bytes += len(source)
-    return _read(source, package, found)
+    return _read(source, package, found, is_program=is_program)
 
 
-def _read(source: str | bytes, package: str, found: _Found) -> bool:
-    """Note what a module imports; whether it leaves unclear what may be imported before it runs."""
+def _read(source: str | bytes, package: str, found: _Found, *, is_program: bool) -> bool:
+    """Note what a module imports; whether it leaves unclear what may be imported before it runs.
+
+    The program itself may change its environment after its imports; what it imports may be followed by more of them.
+    """
     tree = ast.parse(source)
     for node in ast.walk(tree):
         for name in _imported(node, package):
             _note(name, found)
         if isinstance(node, ast.Attribute) and node.attr in _NEEDS_DYNAMO and _is_torch(node.value):
             found.heavy.add(DYNAMO)
-    return changes_environment_before_imports(tree)
+    return changes_environment_before_imports(tree) or (not is_program and changes_environment(tree))
 
 
 def _is_torch(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id in {"torch", "th", "t"}
+    return isinstance(node, ast.Name) and node.id in {"torch", "th"}
 
 
 def _imported(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:

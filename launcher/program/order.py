@@ -13,9 +13,24 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 def changes_environment_before_imports(module: ast.Module) -> bool:
     """Also inside one function, and by calling one of the module's own functions. By the order of lines."""
-    functions = [node for node in ast.walk(module) if isinstance(node, _Function)]
-    changing = {function.name for function in functions if any(_is_change(node, set()) for node in _inside(function))}
-    return any(_change_precedes_import(scope, changing) for scope in (module, *functions))
+    changing = _changing_functions(module)
+    return any(_change_precedes_import(scope, changing) for scope in (module, *_functions(module)))
+
+
+def changes_environment(module: ast.Module) -> bool:
+    """When it is imported."""
+    changing = _changing_functions(module)
+    return any(_is_change(node, changing) for node in _inside(module))
+
+
+def _functions(module: ast.Module) -> list[_Function]:
+    return [node for node in ast.walk(module) if isinstance(node, _Function)]
+
+
+def _changing_functions(module: ast.Module) -> set[str]:
+    return {
+        function.name for function in _functions(module) if any(_is_change(node, set()) for node in _inside(function))
+    }
 
 
 def _change_precedes_import(scope: ast.AST, changing: set[str]) -> bool:

@@ -110,7 +110,7 @@ def _of_stopped(rank: RankEvidence, waiting: int) -> Absence:
 
 def _of_busy(rank: RankEvidence, waiting: int, rank_count: int) -> Absence:
     assert rank.stack is not None
-    confidence = Confidence.CERTAIN if waiting == rank_count - 1 else Confidence.LIKELY
+    confidence = Confidence.CERTAIN if 0 < waiting == rank_count - 1 else Confidence.LIKELY
     reason = f"{rank.stack.doing}{_while(waiting)}"
     return Absence(rank, "does not take part", reason, confidence, hang_at(rank))
 

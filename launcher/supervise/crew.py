@@ -131,6 +131,7 @@ class Crew:
 
     def close(self) -> None:
         self._end_order.close()
+        self._oom.close()
 
     # --- one rank ---
 

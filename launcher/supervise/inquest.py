@@ -61,11 +61,11 @@ class Inquest:
                 status=None,
                 ended_ns=None,
                 ended_index=None,
-                failure=read_failure(self._run_dir.failure(global_rank)),
+                failure=read_failure(self._run_dir.failure(global_rank), pid),
                 stack=stacks.get(global_rank),
                 step=steps.get(global_rank),
             )
-            for global_rank in running
+            for global_rank, pid in running.items()
         ]
         return replace(judge([*ended, *living], hung=self._hung), stacks=group(stacks, steps))
 
@@ -78,7 +78,7 @@ class Inquest:
             ended_ns=ended.ended_ns,
             ended_index=index,
             order_known=ended.order_known,
-            failure=read_failure(self._run_dir.failure(global_rank)),
+            failure=read_failure(self._run_dir.failure(global_rank), ended.pid),
             logged=last_traceback(log, offset) if ended.failed else None,
             log_tail=log_tail(log, offset, TAIL_BYTES) if ended.failed else "",
             oom=global_rank in self._crew.oom_killed,

@@ -37,7 +37,6 @@ WORKS = 0.02  # of a core
 DEEPEST = 64  # generations of processes below a rank
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
-HungRanks = Hung
 _Signature = tuple[int, int, int, int]
 
 
@@ -106,7 +105,7 @@ class Pulse:
             return None
         return max(0.0, self._looked_at + self._interval_s - time.monotonic())
 
-    def look(self, now: float) -> list[Slow | HungRanks]:
+    def look(self, now: float) -> list[Slow | Hung]:
         """See who got on since the last look; what is new about that. `now` is of time.monotonic, in seconds.
 
         A hang is told one interval after the first rank's time is up, so that the ranks which waited for that one can

@@ -15,6 +15,7 @@ from enum import Enum
 from launcher.supervise.failures import frames_in
 
 SHOWN_CHARS = 200
+LAST_WORDS_CHARS = 8192  # of a log; hundreds of ranks may fail at once, and each is searched for every message
 INNERMOST_FRAMES = 4  # wrappers for logging and retrying stand between a caller and the error
 
 
@@ -159,7 +160,7 @@ def of_log(tail: str) -> Symptom:
 
     Only what libraries of communication print is looked for; general words may stand in any log.
     """
-    return _first((*_OWN, *_FRAMEWORKS), tail) or Symptom(Kind.OWN_FAULT)
+    return _first((*_OWN, *_FRAMEWORKS), tail[-LAST_WORDS_CHARS:]) or Symptom(Kind.OWN_FAULT)
 
 
 def _first(patterns: tuple[_Pattern, ...], text: str) -> Symptom | None:

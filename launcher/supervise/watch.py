@@ -24,7 +24,7 @@ from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.crew import Crew
 from launcher.supervise.inquest import Inquest
 from launcher.supervise.journal import Journal
-from launcher.supervise.pulse import HungRanks, Pulse
+from launcher.supervise.pulse import Pulse
 from launcher.supervise.starter import Starter
 from launcher.supervise.tree import Ending, descendants, signal_group
 
@@ -180,9 +180,9 @@ class Watch:
         if self._pulse.timeout_s != 0:
             return
         for news in self._pulse.look(time.monotonic()):
-            if isinstance(news, HungRanks):
+            if isinstance(news, Hung):
                 self._hung = news.global_ranks
-                self._journal.record(Hung(tuple(news.global_ranks), news.seconds))
+                self._journal.record(news)
                 self._inquire()
                 return
             self._journal.record(news)

@@ -12,7 +12,7 @@ import pytest
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted, Stopping
 from launcher.core.proc import identify
 from launcher.core.report import Report
-from launcher.runs.live import FIRST_WORD_S, RankState, Watch, look
+from launcher.runs.live import FIRST_WORD_S, EventReader, RankState, Watch, look
 from launcher.runs.progress import State
 
 SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
@@ -134,6 +134,32 @@ def test_strange_lines_are_passed_over(tmp_path):
     run_dir.events.unlink()
     run_dir.report.write_text('{"schema": 1}')
     assert look(run_dir).state is State.UNKNOWN
+
+
+def test_every_event_is_given_once(tmp_path):
+    """However often somebody reads, also while more come."""
+    run_dir = acted_run.make(tmp_path / "a", [RankStarted(0, 5), RankStarted(1, 6)])
+    reader = EventReader(run_dir.events)
+    assert [stamped.event.pid for stamped in reader.read()] == [5, 6]
+    assert list(reader.read()) == []
+    acted_run.append(run_dir, RankStarted(2, 7))
+    assert [stamped.event.pid for stamped in reader.read()] == [7]
+
+
+class Hesitating(Watch):
+    """Between reading events and looking for the agent it lets the agent say its last word and go."""
+
+    def _alive(self):
+        if not self.run_dir.root.joinpath("said").exists():
+            self.run_dir.root.joinpath("said").touch()
+            acted_run.append(self.run_dir, AgentEnded(Cause.FINISHED, 0))
+        return super()._alive()
+
+
+def test_a_last_word_between_reading_and_looking_counts(tmp_path):
+    """An agent that has just gone is not taken for one that was killed."""
+    run_dir = acted_run.make(tmp_path / "a", [AgentStarted(someone_gone(), None, 1)])
+    assert Hesitating(run_dir).look().state is State.FINISHED
 
 
 def test_a_last_word_that_comes_during_the_look_counts(tmp_path):

@@ -47,6 +47,7 @@ def told(*events, rank_count=None):
         ([STARTED, AttemptStarted(0, 1), Preloading(3, ("torch",))], State.PRELOADING),
         ([STARTED, AttemptStarted(0, 1), Preloading(3, ()), Preloaded(0.1)], State.STARTING),
         ([STARTED, AttemptStarted(0, 1), Preloading(3, ()), Trouble("unsafe"), RankStarted(0, 5)], State.RUNNING),
+        ([STARTED, Preloading(3, ()), RankStarted(0, 5), AttemptStarted(1, 2)], State.RESTARTING),
         ([STARTED, RankStarted(0, 5), Paused()], State.PAUSED),
         ([STARTED, RankStarted(0, 5), Paused(), Continued()], State.RUNNING),
         ([STARTED, RankStarted(0, 5), Paused(), Stopping(Cause.STOPPED, 1)], State.ENDING),

@@ -16,7 +16,7 @@ from launcher.core.events import Slow
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
-from launcher.supervise.pulse import HungRanks, Pulse, tree_ticks
+from launcher.supervise.pulse import Hung, Pulse, tree_ticks
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "programs" / "pulse_rank.py"
@@ -91,7 +91,7 @@ def test_a_rank_that_only_sleeps_hangs(ranks, deeds):
     watched.start(0, *deeds)
     hang = watched.first_hang()
 
-    assert isinstance(hang, HungRanks)
+    assert isinstance(hang, Hung)
     assert hang.global_ranks == (0,)
     assert TIMEOUT_S <= hang.seconds <= time.monotonic() - before
 

@@ -1,0 +1,159 @@
+"""failure.json and stacks.log: what a rank tells of its own end, without changing it."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from launcher.bootstrap import failure as hook
+
+SOURCES = {
+    "exception": ("import threading\ndef step():\n    raise ValueError('no such word')\nstep()", {
+        "kind": "exception", "type": "ValueError", "message": "no such word", "where": "train.py:3 in step", "status": 1,
+    }),
+    "in a library": ("import json\ndef load():\n    json.loads('{')\nload()", {
+        "kind": "exception", "type": "json.decoder.JSONDecodeError", "where": "train.py:3 in load",
+    }),
+    "own class": ("class Odd(Exception):\n    pass\nraise Odd('é\\n\"')", {"type": "Odd", "message": 'é\n"'}),
+    "syntax": ("if x", {"kind": "exception", "type": "SyntaxError", "where": None}),
+    "interrupt": ("raise KeyboardInterrupt", {"kind": "exception", "type": "KeyboardInterrupt"}),
+    "exit": ("import sys\nsys.exit(3)", {"kind": "exit", "type": None, "status": 3, "where": "train.py:2 in <module>"}),
+    "exit text": ("import sys\nsys.exit('why')", {"kind": "exit", "status": 1, "message": "why"}),
+    "exit after an exception": ("import sys\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.exit(4)", {
+        "kind": "exit", "type": "ZeroDivisionError", "status": 4,
+    }),
+    "os exit": ("import os\ndef leave():\n    os._exit(5)\nleave()", {
+        "kind": "os_exit", "type": None, "status": 5, "where": "train.py:3 in leave",
+    }),
+    "os exit in a handler": ("import os\ntry:\n    1 / 0\nexcept Exception:\n    os._exit(6)", {
+        "kind": "os_exit", "type": "ZeroDivisionError", "status": 6,
+    }),
+    "os exit in a thread": ("import os, threading\nt = threading.Thread(target=os._exit, args=(7,), name='worker')\n"
+                            "t.start()\nt.join()", {"kind": "os_exit", "status": 7, "thread": "worker"}),
+    "the first stands": ("import atexit, os\natexit.register(lambda: os._exit(9))\n1 / 0", {
+        "kind": "exception", "type": "ZeroDivisionError",
+    }),
+}  # fmt: skip
+
+
+@pytest.fixture
+def train(ways, way):
+    """Run a source our way."""
+
+    def run(source, *options):
+        (ways.cwd / "train.py").write_text(source)
+        return way([sys.executable, *options, "train.py"])
+
+    return run
+
+
+def told(ended):
+    return json.loads((ended.device_dir / hook.FILE).read_text())
+
+
+@pytest.mark.parametrize(("source", "expected"), SOURCES.values(), ids=SOURCES)
+def test_failures_are_told(train, source, expected):
+    """By kind, with type, message and the program's own place."""
+    before_ns = time.time_ns()
+    ended = train(source)
+    found = told(ended)
+    assert {name: found[name] for name in expected} == expected
+    assert before_ns < found["time_ns"] < time.time_ns()
+    assert found["schema"] == 1
+    assert found["pid"] > 0
+    assert [path.name for path in ended.device_dir.glob("failure*")] == ["failure.json"]
+
+
+@pytest.mark.parametrize("loaded", ["", "import traceback\n"])
+def test_the_traceback_tells_causes_and_source_lines(train, loaded):
+    """Whether or not the program has loaded the library's module for it."""
+    source = f"{loaded}try:\n    {{}}['key']\nexcept KeyError as error:\n    raise ValueError('b') from error"
+    traceback = told(train(source))["traceback"]
+    assert "{}['key']" in traceback
+    assert "KeyError: 'key'" in traceback
+    assert traceback.rstrip().endswith("ValueError: b")
+    assert "bootstrap" not in traceback
+
+
+def test_a_long_traceback_keeps_its_end(train):
+    """The last 8000 characters tell most."""
+    traceback = told(train("import traceback\nraise ValueError('x' * 20000 + 'end')"))["traceback"]
+    assert len(traceback) == 8000
+    assert traceback.endswith("end\n")
+
+
+@pytest.mark.parametrize("source", [
+    "print()", "import sys; sys.exit()", "import sys; sys.exit(0)", "import os; os._exit(0)", "import sys; sys.exit(256)",
+    "import os\nif os.fork() == 0:\n    os._exit(3)\nos.wait()",
+    "import multiprocessing as m\np = m.get_context('fork').Process(target=exit, args=(3,))\np.start()\np.join()",
+    "import threading\nt = threading.Thread(target=lambda: 1 / 0)\nt.start()\nt.join()",
+])  # fmt: skip
+def test_what_is_no_failure_of_the_rank_is_not_told(train, source):
+    """A good end, the end of another process, an exception that ends a thread only."""
+    ended = train(source)
+    assert ended.status == 0, ended.log
+    assert not (ended.device_dir / hook.FILE).exists()
+
+
+@pytest.mark.parametrize("source", ["1 / 0", "import os; os._exit(3)", "import sys; sys.exit('x')"])
+def test_a_failure_that_cannot_be_told_changes_nothing(ways, source):
+    """A directory that is gone, or full: the program ends as it would."""
+    (ways.cwd / "train.py").write_text(f"import shutil; shutil.rmtree('../gone', ignore_errors=True)\n{source}")
+    argv = [sys.executable, "train.py"]
+    expected = ways.plain(argv)
+    log = ways.cwd / "log"
+    with log.open("wb") as output:
+        from subprocess import run
+
+        from launcher.program.command import parse_python
+        from launcher.supervise.nursery import bootstrap_argv
+
+        command = parse_python(argv, os.environ["PATH"], ways.cwd)
+        for directory in (ways.cwd.parent / "gone", "/dev/null/no-directory"):
+            done = run(bootstrap_argv(command, directory), cwd=ways.cwd, stdout=output, stderr=output, check=False)
+            assert done.returncode == expected.status
+    assert log.read_text() == 2 * expected.log
+
+
+def test_os_exit_looks_like_itself(train):
+    """Signature, name, errors."""
+    ended = train(
+        "import inspect, os, pickle\n"
+        "print(inspect.signature(os._exit), os._exit.__name__, pickle.loads(pickle.dumps(os._exit)) is os._exit)\n"
+        "try:\n    os._exit('x')\nexcept TypeError as error:\n    print(error)\n"
+        "os._exit(status=0)"
+    )
+    assert ended.status == 0
+    assert ended.log.startswith("") and "Traceback" not in ended.log
+
+
+def test_stacks_are_written_on_demand(ways, way):
+    """The signal writes the stacks of all threads, and nothing else happens."""
+    (ways.cwd / "train.py").write_text(
+        "import os, threading, time, signal\n"
+        "def inner():\n    release.wait()\n"
+        "release = threading.Event()\n"
+        "thread = threading.Thread(target=inner)\nthread.start()\n"
+        "def outer():\n    os.kill(os.getpid(), signal.SIGRTMAX - 3)\n    os.kill(os.getpid(), signal.SIGRTMAX - 3)\n"
+        "outer()\nrelease.set()\nthread.join()\nprint('done')\n"
+    )
+    ended = way([sys.executable, "train.py"])
+    assert (ended.status, ended.log) == (0, "done\n")
+    stacks = (ended.device_dir / hook.STACKS_FILE).read_text()
+    assert stacks.count(" in outer") == stacks.count(" in inner") == 2
+
+
+def test_a_crash_leaves_the_stack_in_the_log(train):
+    """Of a signal that Python cannot catch."""
+    ended = train("import os, signal\ndef crash():\n    os.kill(os.getpid(), signal.SIGSEGV)\ncrash()")
+    assert ended.status == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in ended.log
+    assert " in crash" in ended.log
+
+
+def test_the_number_is_the_one_everybody_knows():
+    """A constant of the project."""
+    assert signal.SIGRTMAX - 3 == hook.STACKS_SIGNAL

@@ -1,0 +1,278 @@
+"""The preload process: what it imports, refuses, forks, and how it ends."""
+
+import os
+import select
+import signal
+import sys
+import time
+
+import pytest
+
+from launcher.program.command import parse_python
+from launcher.supervise.nursery import Forked, ForkFailed, ForkRequest, Nursery, Ready, Unusable
+
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def nursery(ways, tmp_path):
+    """Start a preload process; whatever happens it is ended and reaped."""
+    made = []
+
+    def start(source, modules=(), env=None):
+        (ways.cwd / "train.py").write_text(source)
+        argv = [sys.executable, "train.py"]
+        command = parse_python(argv, os.environ["PATH"], ways.cwd)
+        environment = {**os.environ, **(env or {})}
+        log = tmp_path / "preload.log"
+        made.append(Nursery(command, modules, argv_shown=argv, common_environment=environment, cwd=ways.cwd, log=log))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+        os.kill(each.pid, signal.SIGCONT)
+        os.waitpid(each.pid, 0)
+
+
+def listen(nursery, count=1):
+    """The next messages, at least `count`."""
+    told = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(told) < count:
+        assert time.monotonic() < deadline, told
+        select.select([nursery], [nursery] if nursery.wants_write else [], [], 1)
+        nursery.send()
+        told += nursery.take()
+    return told
+
+
+def request(tmp_path, rank=0, env=None, **fields):
+    device_dir = tmp_path / f"device{rank}"
+    device_dir.mkdir(exist_ok=True)
+    log = fields.pop("log", device_dir / "train.log")
+    return ForkRequest(rank, {**os.environ, **(env or {})}, log, device_dir, **fields)
+
+
+def ends(tmp_path, rank=0):
+    return (tmp_path / f"device{rank}" / "train.log").read_text()
+
+
+def reap(pid):
+    """Status of a forked rank, as in subprocess. It is told of a moment before it becomes our child."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        except ChildProcessError:
+            time.sleep(0.001)
+    raise AssertionError(f"{pid} does not become our child")
+
+
+def test_modules_are_imported_once_for_all_ranks(ways, nursery, tmp_path):
+    """Every rank finds them loaded; what they print goes to the preload process's own log."""
+    (ways.cwd / "heavy.py").write_text("import os; print('imported', flush=True); who = os.getpid()")
+    started = nursery("import os, heavy; print(heavy.who != os.getpid())", ("heavy",))
+    [ready] = listen(started)
+    assert isinstance(ready, Ready)
+    started.fork([request(tmp_path, rank) for rank in range(3)])
+    told = listen(started, 3)
+    assert [type(each) for each in told] == [Forked] * 3
+    assert [reap(each.pid) for each in told] == [0, 0, 0]
+    assert [ends(tmp_path, rank) for rank in range(3)] == ["True\n"] * 3
+    assert (tmp_path / "preload.log").read_text() == "imported\n"
+
+
+def test_it_forks_again(nursery, tmp_path):
+    """For another attempt, with another environment; the log goes on."""
+    started = nursery("import os; print(os.environ['TRY'], 'GONE' in os.environ)", env={"GONE": "1"})
+    listen(started)
+    for number in ("0", "1"):
+        made = request(tmp_path, env={"TRY": number})
+        started.fork([made])
+        [forked] = listen(started)
+        assert reap(forked.pid) == 0
+    assert ends(tmp_path) == "0 False\n1 False\n"
+
+
+@pytest.mark.parametrize(("source", "reason"), [
+    ("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+     "importing heavy started 1 thread"),
+    ("import subprocess\nchild = subprocess.Popen(['sleep', '0.1'])", "importing heavy started a process"),
+    ("1 / 0", "importing heavy: ZeroDivisionError: division by zero"),
+    ("import missing_thing", "importing heavy: ModuleNotFoundError: No module named 'missing_thing'"),
+    ("raise SystemExit(3)", "importing heavy: SystemExit: 3"),
+])  # fmt: skip
+def test_what_cannot_be_forked_is_refused(ways, nursery, source, reason):
+    """The module and the reason are named, and the process ends."""
+    (ways.cwd / "heavy.py").write_text(source)
+    [unusable] = listen(nursery("", ("json", "heavy")))
+    assert unusable == Unusable(reason)
+
+
+def test_threads_that_end_before_a_fork_are_no_danger(ways, nursery):
+    """As those of OpenBLAS, which numpy starts."""
+    (ways.cwd / "heavy.py").write_text(
+        "import os, threading\n"
+        "end = threading.Event()\nthread = threading.Thread(target=end.wait)\nthread.start()\n"
+        "os.register_at_fork(before=lambda: (end.set(), thread.join()))\n"
+    )
+    [ready] = listen(nursery("", ("heavy",)))
+    assert isinstance(ready, Ready)
+
+
+def test_an_open_device_is_refused(ways, nursery):
+    """By the path of its file; a link's name would not do, so this looks at the table of names."""
+    import importlib.util
+
+    from launcher import bootstrap
+
+    path = os.path.join(os.path.dirname(bootstrap.__file__), "unsafe.py")  # noqa: PTH118, PTH120
+    spec = importlib.util.spec_from_file_location("unsafe", path)
+    unsafe = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(unsafe)
+    unsafe._DEVICES = ("/dev/null",)
+    descriptor = os.open("/dev/null", os.O_RDONLY)
+    assert unsafe._open_device() == "/dev/null"
+    os.close(descriptor)
+
+
+def test_random_numbers_differ_between_ranks(nursery, tmp_path):
+    """As they do between programs that are started one by one; keys of multiprocessing too."""
+    pytest.importorskip("numpy")
+    source = (
+        "import random, multiprocessing, numpy.random\n"
+        "print(random.random(), numpy.random.random(), bytes(multiprocessing.current_process().authkey))"
+    )
+    started = nursery(source, ("random", "multiprocessing", "numpy", "numpy.random"))
+    [ready] = listen(started)
+    assert isinstance(ready, Ready)
+    started.fork([request(tmp_path, rank) for rank in range(3)])
+    assert [reap(each.pid) for each in listen(started, 3)] == [0, 0, 0]
+    columns = zip(*(ends(tmp_path, rank).split(maxsplit=2) for rank in range(3)), strict=True)
+    assert [len(set(column)) for column in columns] == [3, 3, 3]
+
+
+def test_a_rank_has_its_cores(nursery, tmp_path):
+    """Before the program begins."""
+    core = min(os.sched_getaffinity(0))
+    started = nursery("import os; print(os.sched_getaffinity(0))")
+    listen(started)
+    started.fork([request(tmp_path, cpus=(core,))])
+    [forked] = listen(started)
+    assert reap(forked.pid) == 0
+    assert ends(tmp_path) == f"{{{core}}}\n"
+
+
+def test_a_rank_joins_its_control_group(nursery, tmp_path):
+    """By the file that the kernel reads; a group that is not there is done without."""
+    (tmp_path / "group").mkdir()
+    (tmp_path / "group" / "cgroup.procs").touch()
+    started = nursery("")
+    listen(started)
+    for group in ("group", "missing"):
+        started.fork([request(tmp_path, cgroup=tmp_path / group)])
+        [forked] = listen(started)
+        assert reap(forked.pid) == 0
+    assert (tmp_path / "group" / "cgroup.procs").read_text() == "0"
+
+
+def test_a_log_that_cannot_be_written_is_told(nursery, tmp_path):
+    """The rank ends with 126 before its program begins."""
+    started = nursery("print()")
+    listen(started)
+    started.fork([request(tmp_path, log=tmp_path / "gone" / "train.log")])
+    forked, failed = listen(started, 2)
+    assert failed == ForkFailed(0, f"cannot use {tmp_path}/gone/train.log: No such file or directory")
+    assert reap(forked.pid) == 126
+
+
+def test_a_rank_leads_its_own_session_below_this_process(nursery, tmp_path):
+    """It is a child of whoever asked, in a session of its own."""
+    started = nursery("import os; print(os.getsid(0) == os.getpid(), os.getppid())")
+    listen(started)
+    started.fork([request(tmp_path)])
+    [forked] = listen(started)
+    assert reap(forked.pid) == 0
+    assert ends(tmp_path) == f"True {os.getpid()}\n"
+
+
+def test_ranks_live_on_when_the_preload_process_ends(nursery, tmp_path):
+    """It is no parent of theirs."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    started = nursery(f"print(open({str(fifo)!r}).read())")
+    listen(started)
+    started.fork([request(tmp_path)])
+    [forked] = listen(started)
+    os.kill(started.pid, signal.SIGKILL)
+    [unusable] = listen(started)
+    assert unusable == Unusable("the preload process ended", died=True)
+    fifo.write_text("told")
+    assert reap(forked.pid) == 0
+    assert ends(tmp_path) == "told\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_signals_of_a_terminal_do_not_end_it(nursery, tmp_path, number):
+    """And leave nothing behind in ranks, where they do what they always do."""
+    started = nursery(f"import os, time; os.kill(os.getpid(), {int(number)}); time.sleep(60)")
+    listen(started)
+    os.kill(started.pid, number)
+    started.fork([request(tmp_path)])
+    [forked] = listen(started)
+    assert reap(forked.pid) == -number
+
+
+@pytest.mark.parametrize("how", ["closed", "SIGTERM"])
+def test_it_ends_silently(nursery, tmp_path, how):
+    """When nobody wants it any more."""
+    started = nursery("")
+    listen(started)
+    started.close() if how == "closed" else os.kill(started.pid, signal.SIGTERM)
+    os.waitid(os.P_PID, started.pid, os.WEXITED | os.WNOWAIT)
+    assert (tmp_path / "preload.log").read_text() == ""
+
+
+def test_it_dies_with_the_agent(ways, tmp_path):
+    """A preload process and a rank whose agent is killed are killed."""
+    reader, writer = os.pipe()
+    agent = os.fork()
+    if agent == 0:
+        from launcher.supervise.linux import become_subreaper
+
+        become_subreaper()
+        (ways.cwd / "train.py").write_text("import time; time.sleep(600)")
+        argv = [sys.executable, "train.py"]
+        command = parse_python(argv, os.environ["PATH"], ways.cwd)
+        started = Nursery(
+            command, (), argv_shown=argv, common_environment=os.environ, cwd=ways.cwd, log=tmp_path / "preload.log"
+        )
+        listen(started)
+        started.fork([request(tmp_path)])
+        [forked] = listen(started)
+        os.write(writer, f"{started.pid} {forked.pid}".encode())
+        signal.pause()
+    os.close(writer)
+    pids = [int(word) for word in os.read(reader, 100).split()]
+    os.close(reader)
+    watched = [os.pidfd_open(pid) for pid in pids]
+    os.kill(agent, signal.SIGKILL)
+    os.waitpid(agent, 0)
+    for descriptor, pid in zip(watched, pids, strict=True):
+        assert select.select([descriptor], [], [], PATIENCE_S)[0], "still alive"
+        os.close(descriptor)
+        assert reap(pid) == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_torch_can_be_preloaded(nursery, tmp_path):
+    """With numpy and its threads; every rank may compute with two threads afterwards."""
+    pytest.importorskip("torch")
+    source = "import torch; torch.set_num_threads(2); x = torch.ones(500, 500); print((x @ x).sum().item())"
+    started = nursery(source, ("torch", "torch._dynamo"))
+    [ready] = listen(started)
+    assert isinstance(ready, Ready)
+    started.fork([request(tmp_path, rank) for rank in range(2)])
+    assert [reap(each.pid) for each in listen(started, 2)] == [0, 0]
+    assert [ends(tmp_path, rank) for rank in range(2)] == ["125000000.0\n"] * 2

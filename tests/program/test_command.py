@@ -1,0 +1,133 @@
+"""Python's own command line, read without running Python."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.program.command import PythonCommand, parse_python
+
+
+@pytest.fixture
+def bin_dir(tmp_path):
+    """A directory of programs that nobody will start."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    for name in ("python", "python3", "python3.11", "ls", "pythonista"):
+        executable(directory / name)
+    return directory
+
+
+def executable(path, text="#!/bin/sh\n"):
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def parse(bin_dir, tmp_path):
+    return lambda *argv: parse_python(argv, str(bin_dir), tmp_path)
+
+
+ACCEPTED = [
+    (["t.py"], ((), "script", "t.py", ())),
+    (["./t.py", "-u", "--", "x"], ((), "script", "./t.py", ("-u", "--", "x"))),
+    (["-u", "-Bs", "t.py"], (("-u", "-Bs"), "script", "t.py", ())),
+    (["-W", "error", "-Xdev", "-X", "utf8=1", "t.py"], (("-W", "error", "-X", "dev", "-X", "utf8=1"), "script", "t.py", ())),
+    (["-uWerror", "t.py"], (("-u", "-W", "error"), "script", "t.py", ())),
+    (["-m", "pkg.run", "-m", "x"], ((), "module", "pkg.run", ("-m", "x"))),
+    (["-Oum", "pkg"], (("-Ou",), "module", "pkg", ())),
+    (["-mpkg", "x"], ((), "module", "pkg", ("x",))),
+    (["-c", "print(1)", "-c"], ((), "code", "print(1)", ("-c",))),
+    (["-c", ""], ((), "code", "", ())),
+    (["-I", "-P", "--", "-odd.py", "x"], (("-I", "-P"), "script", "-odd.py", ("x",))),
+    (["--check-hash-based-pycs", "always", "t.py"], (("--check-hash-based-pycs", "always"), "script", "t.py", ())),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "expected"), ACCEPTED, ids=[" ".join(words) for words, _ in ACCEPTED])
+def test_a_program_is_taken_apart(parse, bin_dir, words, expected):
+    """Options with their values, the kind of program, what belongs to the program itself."""
+    assert parse("python", *words) == PythonCommand(f"{bin_dir}/python", *expected, name="python")
+
+
+@pytest.mark.parametrize("words", [
+    [], ["-"], ["-i", "t.py"], ["-h"], ["-V"], ["--version"], ["-ui"], ["-z", "t.py"], ["-m"], ["-c"], ["-W"], ["--"],
+    ["-u"], ["-x", "t.py"], ["-v", "t.py"], ["--help", "t.py"], ["", "x"], ["-X", "importtime", "t.py"], ["-u-", "t.py"],
+])  # fmt: skip
+def test_what_cannot_be_imitated_is_none_of_ours(parse, words):
+    """Sessions, programs on stdin, questions, unknown options."""
+    assert parse("python", *words) is None
+
+
+@pytest.mark.parametrize(
+    "words", [["ls"], ["pythonista", "t.py"], ["missing"], [], ["env"], ["env", "-i", "python", "t.py"]]
+)
+def test_other_programs_are_none_of_ours(parse, words):
+    """Also what only sounds like Python, or changes the environment first."""
+    assert parse(*words) is None
+
+
+def test_env_is_looked_through(parse, bin_dir):
+    """`env python3 t.py` is `python3 t.py`."""
+    expected = PythonCommand(f"{bin_dir}/python3", (), "script", "t.py", (), "python3")
+    assert parse("env", "python3", "t.py") == parse("/usr/bin/env", "python3", "t.py") == expected
+
+
+def test_the_python_of_a_virtual_environment_stays_a_link(parse, bin_dir, tmp_path):
+    """Only by that path does it find its packages."""
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "python").symlink_to(bin_dir / "python3.11")
+    found = parse("venv/python", "t.py")
+    assert (found.interpreter, found.name) == (f"{tmp_path}/venv/python", "venv/python")
+
+
+def test_programs_are_found_as_by_exec(parse, bin_dir, tmp_path):
+    """Entries of PATH may be relative; what is no file, or not executable, is passed over."""
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "python3").write_text("not executable")
+    (tmp_path / "second" / "python3").mkdir(parents=True)
+    found = parse_python(["python3", "t.py"], f"first:second:{bin_dir.name}", tmp_path)
+    assert found.interpreter == f"{tmp_path}/bin/python3"
+    assert parse_python(["python3", "t.py"], "first", tmp_path) is None
+
+
+@pytest.mark.parametrize(("line", "options"), [
+    ("#!{bin}/python3", ()), ("#! {bin}/python3 -u", ("-u",)), ("#!/usr/bin/env python3", ()),
+    ("#!/usr/bin/env -S python3 -u -O", ("-u", "-O")),
+])  # fmt: skip
+def test_a_script_that_names_python_counts(parse, bin_dir, tmp_path, line, options):
+    """As the kernel and env read its first line; the script's name is what was typed."""
+    executable(tmp_path / "train.py", line.format(bin=bin_dir) + "\nprint()\n")
+    found = parse("./train.py", "x")
+    assert (found.interpreter, found.options) == (f"{bin_dir}/python3", options)
+    assert (found.kind, found.target, found.arguments) == ("script", "./train.py", ("x",))
+
+
+def test_a_script_on_the_path_is_known_by_its_place(parse, bin_dir):
+    """That is what the kernel gives to the interpreter."""
+    executable(bin_dir / "tool", "#!/usr/bin/env python3\n")
+    assert parse("tool").target == f"{bin_dir}/tool"
+
+
+@pytest.mark.parametrize("line", [
+    "", "#!", "#!/bin/sh", "#!{bin}/python3 -u -O", "#!/usr/bin/env -S python3 '-u'", "#!/usr/bin/env -u X python3",
+    "#!{bin}/" + "x" * 300 + "/python3", "\x7fELF", "#!/usr/bin/env python3 -u",
+])  # fmt: skip
+def test_other_first_lines_are_none_of_ours(parse, bin_dir, tmp_path, line):
+    """Other interpreters, and what would be handed over as one word."""
+    executable(tmp_path / "train.py", line.format(bin=bin_dir) + "\n")
+    assert parse("./train.py") is None
+
+
+def test_a_script_that_may_not_be_read_is_none_of_ours(parse, tmp_path):
+    """Nor one that is not executable."""
+    (tmp_path / "train.py").write_text("#!/usr/bin/env python3\n")
+    assert parse("./train.py") is None
+
+
+def test_it_agrees_with_this_python():
+    """The Python that runs this is found, with its own name."""
+    found = parse_python([sys.executable, "-c", "pass"], os.environ["PATH"], Path.cwd())
+    assert found == PythonCommand(sys.executable, (), "code", "pass", (), sys.executable)
