@@ -31,8 +31,8 @@ SOURCES = {
     "os exit in a handler": ("import os\ntry:\n    1 / 0\nexcept Exception:\n    os._exit(6)", {
         "kind": "os_exit", "type": "ZeroDivisionError", "status": 6,
     }),
-    "os exit in a thread": ("import os, threading\nt = threading.Thread(target=os._exit, args=(7,), name='worker')\n"
-                            "t.start()\nt.join()", {"kind": "os_exit", "status": 7, "thread": "worker"}),
+    "os exit in a thread": (("import os, threading\nt = threading.Thread(target=os._exit, args=(7,), name='worker')\n"
+                            "t.start()\nt.join()"), {"kind": "os_exit", "status": 7, "thread": "worker"}),
     "the first stands": ("import atexit, os\natexit.register(lambda: os._exit(9))\n1 / 0", {
         "kind": "exception", "type": "ZeroDivisionError",
     }),
@@ -127,7 +127,8 @@ def test_os_exit_looks_like_itself(train):
         "os._exit(status=0)"
     )
     assert ended.status == 0
-    assert ended.log.startswith("") and "Traceback" not in ended.log
+    assert ended.log.startswith("")
+    assert "Traceback" not in ended.log
 
 
 def test_stacks_are_written_on_demand(ways, way):

@@ -64,7 +64,7 @@ def reap(pid):
     while time.monotonic() < deadline:
         try:
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        except ChildProcessError:
+        except ChildProcessError:  # noqa: PERF203 - it becomes one soon
             time.sleep(0.001)
     raise AssertionError(f"{pid} does not become our child")
 

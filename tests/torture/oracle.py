@@ -14,6 +14,7 @@ from typing import Any
 from schedules import Blow, Part, Schedule
 
 RACE_S = 1.5
+LATE_NS = 250_000_000  # a second Ctrl-C comes so long after the note of the first
 AFTER_GRACE_S = 5.0  # for evidence, for the kernel, and for a busy machine
 KILLED = 128 + signal.SIGKILL
 
@@ -151,8 +152,12 @@ def _all_ended_well(facts: Facts) -> bool:
 
 
 def _died_of_a_blow(facts: Facts) -> bool:
-    """SIGKILL, or a signal that came when the run was over and nobody caught it any more."""
-    return facts.status is not None and facts.hit("head", -facts.status)
+    """SIGKILL, or a signal that came when the run was over and the launcher about to exit: then it acts as anywhere."""
+    number = facts.exit_code - 128
+    return facts.status == -signal.SIGKILL or any(
+        (one.blow.target, one.blow.signal) == ("head", number) and one.time_ns > facts.events[-1]["time_ns"] - LATE_NS
+        for one in facts.struck
+    )
 
 
 def _interfered(facts: Facts) -> bool:

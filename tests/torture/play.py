@@ -34,7 +34,8 @@ PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "torture_rank.py"
 PATIENCE_S = 60  # for what must happen at all
 READY_PATIENCE_S = 5  # ranks may never be ready all together
 TICK_S = 0.01
-SHOWN_BYTES = 4096
+SHOWN_CHARACTERS = 4096
+BULK = "xxxxxxxx"  # as torture_rank.py prints it
 
 
 class Play:
@@ -62,6 +63,11 @@ class Play:
         self._look_around()
         self._read()
         return self.facts
+
+    def told(self) -> str:
+        """The end of what the launcher printed, without the ranks' bulk."""
+        printed = self.output.read_text(errors="replace").splitlines(keepends=True)
+        return "".join(line for line in printed if not line.startswith(BULK))[-SHOWN_CHARACTERS:]
 
     def _argv(self) -> list[str]:
         schedule = self._schedule
@@ -250,7 +256,7 @@ def play(seed: int, *, keep: bool = False) -> tuple[list[str], str]:
         shown = f"{pprint.pformat(facts.schedule, width=160)}\n"
         shown += "".join(f"struck: {struck}\n" for struck in facts.struck)
         shown += "".join(f"{timed(record, facts.started_ns)}\n" for record in facts.records + facts.events)
-        shown += f"status {facts.status}\n" + played.output.read_bytes()[-SHOWN_BYTES:].decode(errors="replace")
+        shown += f"status {facts.status}\n{played.told()}"
         return list(complaints(facts)), shown
     finally:
         if not keep:

@@ -1,0 +1,218 @@
+"""The agent's side of preloading: it must live through whatever the preload process does."""
+
+import os
+import select
+import signal
+import sys
+import time
+
+import pytest
+
+from launcher.program.command import PythonCommand, parse_python
+from launcher.supervise.nursery import Forked, ForkFailed, ForkRequest, Nursery, Ready, Unusable, bootstrap_argv
+
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a nursery for a command; its process is ended and reaped whatever happens."""
+    made = []
+
+    def started(command):
+        made.append(
+            Nursery(
+                command,
+                (),
+                argv_shown=["python", "train.py"],
+                common_environment=dict(os.environ),
+                cwd=tmp_path,
+                log=tmp_path / "preload.log",
+            )
+        )
+        return made[-1]
+
+    yield started
+    for each in made:
+        each.close()
+        os.kill(each.pid, signal.SIGKILL)
+        os.waitpid(each.pid, 0)
+
+
+@pytest.fixture
+def python(tmp_path):
+    """A Python program that does nothing."""
+    (tmp_path / "train.py").write_text("")
+    return parse_python([sys.executable, "train.py"], os.environ["PATH"], tmp_path)
+
+
+@pytest.fixture
+def impostor(tmp_path):
+    """A program that is started as if it were Python, and says something on the descriptor that it is given."""
+
+    def make(text):
+        path = tmp_path / "python"
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return PythonCommand(str(path), (), "script", "train.py", ())
+
+    return make
+
+
+def listen(nursery, count=1):
+    told = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(told) < count:
+        assert time.monotonic() < deadline, told
+        select.select([nursery], [nursery] if nursery.wants_write else [], [], 1)
+        nursery.send()
+        told += nursery.take()
+    return told
+
+
+def requests(tmp_path, count):
+    for rank in range(count):
+        (tmp_path / f"device{rank}").mkdir(exist_ok=True)
+    return [
+        ForkRequest(rank, dict(os.environ), tmp_path / f"device{rank}" / "train.log", tmp_path / f"device{rank}")
+        for rank in range(count)
+    ]
+
+
+def reap(pid):
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        except ChildProcessError:  # noqa: PERF203 - told of a moment before it becomes our child
+            time.sleep(0.001)
+    raise AssertionError(f"{pid} does not become our child")
+
+
+def test_many_ranks_are_forked(start, python, tmp_path):
+    """More than a socket holds at once, each told of once."""
+    nursery = start(python)
+    assert isinstance(listen(nursery)[0], Ready)
+    asked = requests(tmp_path, 40)
+    large = {"LARGE": "x" * 60_000}
+    nursery.fork(
+        [ForkRequest(each.global_rank, {**each.environment, **large}, each.log, each.device_dir) for each in asked]
+    )
+    assert nursery.wants_write
+    told = listen(nursery, 40)
+    assert sorted(each.global_rank for each in told) == list(range(40))
+    assert [reap(each.pid) for each in told] == [0] * 40
+    assert nursery.waiting_for_s == 0
+
+
+def test_requests_may_come_before_it_is_ready(start, python, tmp_path):
+    """They wait in the socket."""
+    nursery = start(python)
+    nursery.fork(requests(tmp_path, 1))
+    ready, forked = listen(nursery, 2)
+    assert (type(ready), type(forked)) == (Ready, Forked)
+    assert reap(forked.pid) == 0
+
+
+def test_a_killed_process_is_told_with_what_it_owes(start, python, tmp_path):
+    """First that it is lost, then every rank that it did not fork; later requests fail at once."""
+    nursery = start(python)
+    listen(nursery)
+    os.kill(nursery.pid, signal.SIGSTOP)
+    nursery.fork(requests(tmp_path, 2))
+    assert nursery.take() == []
+    assert nursery.waiting_for_s > 0
+    os.kill(nursery.pid, signal.SIGKILL)
+    reason = "the preload process ended"
+    assert listen(nursery, 3) == [Unusable(reason, died=True), ForkFailed(0, reason), ForkFailed(1, reason)]
+    assert not nursery.usable
+    nursery.fork(requests(tmp_path, 1))
+    assert [type(each) for each in nursery.take()] == [ForkFailed]
+    assert nursery.take() == []
+
+
+def test_a_stopped_process_can_be_given_up(start, python, tmp_path):
+    """It is killed, so that it cannot fork a rank later."""
+    nursery = start(python)
+    listen(nursery)
+    os.kill(nursery.pid, signal.SIGSTOP)
+    nursery.fork(requests(tmp_path, 1))
+    assert nursery.give_up("no answer") == [Unusable("no answer", died=True), ForkFailed(0, "no answer")]
+    assert nursery.give_up("again") == []
+    ended = os.waitid(os.P_PID, nursery.pid, os.WEXITED | os.WNOWAIT)
+    assert ended.si_status == signal.SIGKILL
+
+
+@pytest.mark.parametrize(("text", "reason"), [
+    ("exit 3", "the preload process ended"),
+    ('eval "echo rubbish >&$3"; sleep 600', "cannot be read"),
+    ('eval "echo [1] >&$3"; sleep 600', "cannot be read"),
+    ('eval "echo {} >&$3"; sleep 600', "cannot be read"),
+    ('eval "exec cat /dev/zero >&$3"', "more than it can have to say"),
+])  # fmt: skip
+def test_whatever_it_says_is_lived_through(start, impostor, tmp_path, text, reason):
+    """No Python at all, or one that writes on our descriptor."""
+    nursery = start(impostor(text))
+    nursery.fork(requests(tmp_path, 1))
+    unusable, failed = listen(nursery, 2)
+    assert reason in unusable.reason
+    assert unusable.died
+    assert failed == ForkFailed(0, unusable.reason)
+
+
+def test_good_news_before_rubbish_are_told(start, impostor):
+    """What was understood counts."""
+    nursery = start(impostor("""eval "printf '{\\"key\\": 3, \\"pid\\": 12}\\n!\\n' >&$3"; sleep 600"""))
+    told = listen(nursery, 2)
+    assert told[0] == Forked(3, 12)
+    assert isinstance(told[1], Unusable)
+
+
+def test_a_refusal_is_not_a_death(start, impostor):
+    """The program may still be started through the bootstrap, one rank at a time."""
+    nursery = start(impostor("""eval "printf '{\\"unsafe\\": \\"it has threads\\"}\\n' >&$3" """))
+    assert listen(nursery) == [Unusable("it has threads")]
+
+
+def test_an_interpreter_that_cannot_be_started_is_told(start, tmp_path):
+    """With the reason of the system."""
+    nursery = start(PythonCommand(str(tmp_path / "gone"), (), "script", "train.py", ()))
+    assert listen(nursery) == [Unusable(f"cannot start {tmp_path}/gone: No such file or directory", died=True)]
+
+
+def test_closing_twice_is_harmless(start, python):
+    """And nothing is told afterwards."""
+    nursery = start(python)
+    nursery.close()
+    nursery.close()
+    assert nursery.take() == []
+    assert not nursery.wants_write
+
+
+def test_the_command_through_the_bootstrap_keeps_every_word(tmp_path):
+    """Interpreter as typed, options before ours, the program's own words at the end."""
+    command = PythonCommand("/usr/bin/python3", ("-u", "-W", "error"), "module", "pkg", ("-x", ""), "python3")
+    argv = bootstrap_argv(command, tmp_path)
+    assert argv[:4] == ("python3", "-u", "-W", "error")
+    assert argv[5:] == ("run", str(tmp_path), "module", "pkg", "-x", "")
+
+
+def test_ps_shows_the_command_however_long_it_is(start, tmp_path):
+    """A rank's command line is the one that was typed."""
+    words = [sys.executable, "train.py", *("word" * 20 for _ in range(50))]
+    (tmp_path / "train.py").write_text("from pathlib import Path\nprint(Path('/proc/self/cmdline').read_bytes())")
+    nursery = Nursery(
+        parse_python(words, os.environ["PATH"], tmp_path),
+        (),
+        argv_shown=words,
+        common_environment=dict(os.environ),
+        cwd=tmp_path,
+        log=tmp_path / "preload.log",
+    )
+    nursery.fork(requests(tmp_path, 1))
+    _, forked = listen(nursery, 2)
+    assert reap(forked.pid) == 0
+    nursery.close()
+    os.waitpid(nursery.pid, 0)
+    shown = (tmp_path / "device0" / "train.log").read_text()
+    assert shown == f"{b''.join(os.fsencode(word) + bytes(1) for word in words)}\n"
