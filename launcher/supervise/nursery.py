@@ -215,10 +215,10 @@ class Nursery:
 
     def _read_rank(self, fields: Mapping[str, Any]) -> Forked | ForkFailed:
         global_rank = int(fields["key"])
+        failed = ForkFailed(global_rank, str(fields["error"])) if "error" in fields else None
+        told = failed or Forked(global_rank, int(fields["pid"]))
         self._asked.pop(global_rank, None)
-        return (
-            ForkFailed(global_rank, str(fields["error"])) if "error" in fields else Forked(global_rank, fields["pid"])
-        )
+        return told
 
     def _end(self, unusable: Unusable) -> list[Told]:
         self.close()
