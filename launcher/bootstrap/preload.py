@@ -45,14 +45,15 @@ def serve(descriptor: int, born_with: dict[str, Any]) -> Program:
     program = Program(fields["kind"], fields["target"], fields["arguments"])
     prepare(program, born_with)
     refusal = _import(first["modules"])
-    wire.say(refusal or {"ready": True, "seconds": time.perf_counter() - began})
     if refusal:
+        wire.say(refusal)
         os._exit(0)
     if first["modules"]:
         # What is imported stays in memory that all ranks share: no collection, and no exit, goes through it. Ranks
         # do not undo this: with torch it would cost each of them 60 MB, and a second at its end.
         gc.collect()
         gc.freeze()
+    wire.say({"ready": True, "seconds": time.perf_counter() - began})
     _fork_whom_asked(wire, _Shown(former_name, fields["shown_argv"]), first["agent_pid"])
     return program
 

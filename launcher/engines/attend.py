@@ -70,6 +70,7 @@ class Head:
         self._kill_now: Callable[[], None] = lambda: agent.signal(signal.SIGQUIT)
         handlers: dict[int, Callable[[int, FrameType | None], None]] = {
             **dict.fromkeys(map(int, SIGNALS), self._pass_down),
+            int(signal.SIGQUIT): self._quit,
             int(signal.SIGTSTP): self._pause,
             **dict.fromkeys(spec.supervision.forward_signals, self._forward),
         }
@@ -120,6 +121,10 @@ class Head:
         else:
             self._agent.signal(number)
         self._news.append((number, at_once))
+
+    def _quit(self, number: int, _frame: FrameType | None) -> None:
+        self._kill_now()
+        self._news.append((number, True))
 
     def _forward(self, number: int, _frame: FrameType | None) -> None:
         self._agent.signal(number)
