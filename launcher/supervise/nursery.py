@@ -174,6 +174,8 @@ class Nursery:
         """
         if not self._usable:
             return self._refuse_rest()
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(self.pid, signal.SIGKILL)
         return self._end(Unusable(reason, died=True))
 
     def close(self) -> None:
