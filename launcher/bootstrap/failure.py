@@ -57,7 +57,7 @@ def install(device_dir: str) -> None:
     """Tell failures in `device_dir`, and stacks whenever STACKS_SIGNAL comes. Call in the rank's own process."""
     global _hook  # noqa: PLW0603 - one rank, one hook
     _hook = _Hook(device_dir)
-    _wrap_os_exit(_hook)
+    _wrap_os_exit()
     try:
         _show_stacks(device_dir)
     except (OSError, ValueError, RuntimeError, AttributeError):
@@ -130,15 +130,14 @@ def _thread_name() -> str:
     return "unknown" if thread is None else str(thread.name)
 
 
-def _wrap_os_exit(hook: _Hook) -> None:
+def _wrap_os_exit() -> None:
     original = os._exit
-    own_pid = hook.pid
     current_frame = sys._getframe  # kept here: at the very end the names of modules are gone
-    getpid, tell, places, exception = os.getpid, _tell, frames.places_of_stack, sys.exc_info
+    tell, places, exception = _tell, frames.places_of_stack, sys.exc_info
 
     def _exit(status):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - signature of os._exit
         try:
-            if getpid() == own_pid and isinstance(status, int) and status & 0xFF:
+            if isinstance(status, int) and status & 0xFF:
                 tell(time.time_ns(), "os_exit", status & 0xFF, error=exception()[1], found=places(current_frame(1)))
         except Exception:
             pass

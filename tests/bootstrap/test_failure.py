@@ -87,7 +87,7 @@ def test_a_long_traceback_keeps_its_end(train):
 
 @pytest.mark.parametrize("source", [
     "print()", "import sys; sys.exit()", "import sys; sys.exit(0)", "import os; os._exit(0)", "import sys; sys.exit(256)",
-    "import os\nif os.fork() == 0:\n    os._exit(3)\nos.wait()",
+    "import os\nif os.fork() == 0:\n    os._exit(3)\nos.wait()", "import os\nif os.fork() == 0:\n    1 / 0\nos.wait()",
     "import multiprocessing as m\np = m.get_context('fork').Process(target=exit, args=(3,))\np.start()\np.join()",
     "import threading\nt = threading.Thread(target=lambda: 1 / 0)\nt.start()\nt.join()",
 ])  # fmt: skip

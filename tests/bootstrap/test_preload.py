@@ -85,14 +85,16 @@ def test_modules_are_imported_once_for_all_ranks(ways, nursery, tmp_path):
 
 def test_it_forks_again(nursery, tmp_path):
     """For another attempt, with another environment; the log goes on."""
-    started = nursery("import os; print(os.environ['TRY'], 'GONE' in os.environ)", env={"GONE": "1"})
+    started = nursery(
+        "import os, time; print(os.environ['TRY'], 'GONE' in os.environ, time.tzname[0])", env={"GONE": "1"}
+    )
     listen(started)
     for number in ("0", "1"):
-        made = request(tmp_path, env={"TRY": number})
+        made = request(tmp_path, env={"TRY": number, "TZ": "AB"[int(number)] * 3 + "0"})
         started.fork([made])
         [forked] = listen(started)
         assert reap(forked.pid) == 0
-    assert ends(tmp_path) == "0 False\n1 False\n"
+    assert ends(tmp_path) == "0 False AAA\n1 False BBB\n"
 
 
 @pytest.mark.parametrize(("source", "reason"), [
