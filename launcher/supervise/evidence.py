@@ -165,7 +165,8 @@ def _of_exit_code(evidence: RankEvidence) -> Account:
     what = f"exit code {status}" if status >= 0 else f"{name_of_signal(-status)} (signal {-status})"
     shown = f"{what}: {_one_line(failure.message)}" if failure and failure.message else what
     where = failure.where if failure else None
-    return Account(evidence, symptom, shown, _signature(what, where), where, failure.traceback if failure else None)
+    handled = failure.traceback if failure and failure.type else None  # else the way to the exit: the log tells more
+    return Account(evidence, symptom, shown, _signature(what, where), where, handled)
 
 
 def _own(evidence: RankEvidence, what: str, signature: str | None = "") -> Account:
