@@ -35,7 +35,6 @@ def settle(rank: Rank, wire: Wire, agent_pid: int, shown: _Shown) -> None:
     try:
         _wait_for_adoption(rank, agent_pid)
         os.setsid()
-        _join(request["cgroup"])
         if request["cpus"] is not None:
             os.sched_setaffinity(0, request["cpus"])
         _redirect(request["log"])
@@ -68,16 +67,6 @@ def _wait_for_adoption(rank: Rank, agent_pid: int) -> None:
     while os.getppid() == rank.middle_pid:  # its descriptors close a moment before its children get another parent
         time.sleep(_LOOK_AGAIN_S)
     die_with(agent_pid)
-
-
-def _join(cgroup: str | None) -> None:
-    if cgroup is None:
-        return
-    try:
-        with open(cgroup + "/cgroup.procs", "wb", buffering=0) as members:
-            members.write(b"0")
-    except OSError:
-        pass
 
 
 def _redirect(log: str) -> None:

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +17,7 @@ import click
 from launcher.cli.run import run
 from launcher.core.env import MASTER_PORT, masked, masked_argv
 from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
 
 if TYPE_CHECKING:
     from launcher.cli.options import RunOptions
@@ -45,7 +46,7 @@ WIDEST = 100  # columns of prose
 INDENT = 2
 
 
-@dataclass(frozen=True)
+@frozen
 class Explained:
     """One rank of a run, and the variables that are shown of it."""
 

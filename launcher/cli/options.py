@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.core import env
 from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
 from launcher.core.records import DEFAULT_GRACE_S
 from launcher.engines.placement import Bind
 
@@ -35,7 +35,7 @@ _DECIDED_BY_TLAUNCH = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@frozen
 class RunOptions:
     """Field by field the options of `tlaunch run`."""
 

@@ -8,11 +8,12 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.cli.options import RunOptions, check_options, preloaded_modules, signal_numbers, user_environment
 from launcher.core.errors import RefusedLayoutError, RefusedTableError, UnreadableError, UsageError
+from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Layout, Supervision
 from launcher.engines.assemble import REDUCED_TABLE, Request, used_cluster
 from launcher.engines.placement import read_machine
@@ -24,7 +25,7 @@ TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
 TRAINER_RUN_NAME = "transformer"
 
 
-@dataclass(frozen=True)
+@frozen
 class Prepared:
     request: Request
     name: str  # of the run, without its time
@@ -32,7 +33,7 @@ class Prepared:
     files: Mapping[str, str]  # name: text, to be kept in the run directory
 
 
-@dataclass(frozen=True)
+@frozen
 class _Program:
     argv: tuple[str, ...]
     layout: Layout

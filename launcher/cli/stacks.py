@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import click
 
 from launcher.cli.chosen_run import RUN_HELP, chosen, json_option, run_argument
 from launcher.core.errors import TlaunchError, UsageError
+from launcher.core.frozen import frozen
 
 if TYPE_CHECKING:
     from launcher.core.verdict import StackGroup
@@ -40,7 +41,7 @@ FRAMES_SHOWN = 8
 RankRange = tuple[int, int]  # first and last, both included
 
 
-@dataclass(frozen=True)
+@frozen
 class Seen:
     """What was found, by ascending global rank. Invariant: `stacks` has no rank that `pids` has not."""
 

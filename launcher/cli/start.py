@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 
-from launcher.cli import dry_run, summary
-from launcher.cli.console import Console, as_people_call_it, write_out
-from launcher.cli.detach import Announcing, detach
+from launcher.cli.detach import Detached, detach
 from launcher.cli.options import RunOptions
 from launcher.cli.prepare import Prepared
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble, used_cluster
-from launcher.engines.attend import Head
 from launcher.engines.inherited import conflicts, notes
 from launcher.engines.local import signals_held_back, start_agent
 from launcher.runs.create import create_run, free_name
@@ -25,6 +22,9 @@ SEVERAL_SERVERS_PORT = 29500  # which port is free on another server cannot be s
 
 def show(prepared: Prepared, wanted_name: str, options: RunOptions) -> None:
     """Print what would be run. Starts and creates nothing."""
+    from launcher.cli import dry_run
+    from launcher.cli.console import write_out
+
     request = prepared.request
     port = options.master_port or _likely_port(prepared)
     spec = assemble(request, name=free_name(request.runs_dir, wanted_name), master_port=port)
@@ -53,13 +53,18 @@ def carry_out(prepared: Prepared, wanted_name: str, options: RunOptions) -> int:
         detached = detach(RunDir(spec.run_dir).console_log) if options.detach else None
         if detached is not None and detached.is_parent:
             port.close()
-            return detached.wait_started(spec.name, as_people_call_it(spec.run_dir))
-        console = Console(spec)
-        observer = console if detached is None else Announcing(console, detached)
-        head = Head(spec, start_agent(spec, port), observer)
-    exit_code = head.attend()
-    console.finish(lambda: summary.render(console.progress, spec, console.shown_dir))
-    return exit_code
+            return _wait_for_start(detached, spec)
+        agent = start_agent(spec, port)
+        from launcher.cli.attendance import Attendance  # loaded while the agent starts ranks
+
+        attendance = Attendance(spec, agent, detached)
+    return attendance.attend()
+
+
+def _wait_for_start(detached: Detached, spec: RunSpec) -> int:
+    from launcher.cli.console import as_people_call_it
+
+    return detached.wait_started(spec.name, as_people_call_it(spec.run_dir))
 
 
 def _create(prepared: Prepared, wanted_name: str, port: HeldPort) -> RunSpec:

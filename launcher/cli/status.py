@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from launcher.cli.chosen_run import RUN_HELP, chosen, json_option, run_argument
+from launcher.core.frozen import frozen
 
 if TYPE_CHECKING:
     from launcher.core.heartbeat import Heartbeat
@@ -35,7 +36,7 @@ RIGHT = frozenset({"RANK", "DEVICE", "PID", "STEP", "LOSS", "BEAT", "LOG", "WRIT
 INDENT = 2
 
 
-@dataclass(frozen=True)
+@frozen
 class RankStatus:
     """All that is known of one rank."""
 

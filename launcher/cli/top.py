@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ import click
 
 from launcher.cli.chosen_run import RUN_HELP, chosen, run_argument
 from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,7 +47,7 @@ LINES_AROUND = 4  # of a screen: title, header, the line about the rest, the cur
 PLAIN_COLUMNS = 120
 
 
-@dataclass(frozen=True)
+@frozen
 class Row:
     rank: RankLook
     slow: bool

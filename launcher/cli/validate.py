@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import click
 
 from launcher.cli.profile_options import chip_option, consumer_option
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, TlaunchError, UnreadableError, UsageError
+from launcher.core.frozen import frozen
 
 if TYPE_CHECKING:
     from launcher.rank_table import TableReport
@@ -35,7 +35,7 @@ or a file that cannot be read, whatever the others are. `tlaunch table explain C
 INDENT = 2
 
 
-@dataclass(frozen=True)
+@frozen
 class Settings:
     """How a report is judged and shown."""
 
@@ -44,7 +44,7 @@ class Settings:
     colour: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class Checked:
     """One file and what came of it. Invariant: exactly one of `report` and `error` is there."""
 

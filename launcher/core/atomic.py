@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ def replacing(path: Path, *, replace: bool = True) -> Iterator[Path]:
         FileExistsError: `path` exists, and `replace` is false.
         OSError: the directory is not writable, the disk is full, ...
     """
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}.partial")
     try:
         yield aside
         with aside.open("rb") as written:
@@ -60,7 +59,7 @@ def new_directory(path: Path) -> Iterator[Path]:
     """
     if os.path.lexists(path):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}.partial")
     aside.mkdir(parents=True)
     try:
         yield aside
@@ -86,7 +85,7 @@ def write_text(path: Path, text: str, *, mode: int = 0o644, replace: bool = True
 
 def point_link(link: Path, target: str) -> None:
     """Make the symbolic link `link` point to `target` (relative to the link) in one step."""
-    aside = link.with_name(f".{link.name}.{secrets.token_hex(4)}.partial")
+    aside = link.with_name(f".{link.name}.{os.urandom(4).hex()}.partial")
     aside.symlink_to(target)
     try:
         aside.replace(link)

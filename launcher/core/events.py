@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from dataclasses import fields as dataclass_fields
 from enum import Enum
 from typing import Any
 
+from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId
 from launcher.core.verdict import Verdict
 
@@ -31,7 +32,7 @@ class Cause(str, Enum):
     AGENT_LOST = "agent lost"  # written by the head: the agent went away without a last word
 
 
-@dataclass(frozen=True)
+@frozen
 class AgentStarted:
     """The first event of a server."""
 
@@ -40,7 +41,7 @@ class AgentStarted:
     rank_count: int  # ranks on this server
 
 
-@dataclass(frozen=True)
+@frozen
 class Preloading:
     """A process imports modules once, and will be forked for every rank."""
 
@@ -48,12 +49,12 @@ class Preloading:
     modules: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Preloaded:
     seconds: float  # from the start of that process
 
 
-@dataclass(frozen=True)
+@frozen
 class AttemptStarted:
     """All ranks are started, for the first time (number 0) or again."""
 
@@ -61,7 +62,7 @@ class AttemptStarted:
     master_port: int
 
 
-@dataclass(frozen=True)
+@frozen
 class RankStarted:
     global_rank: int
     pid: int
@@ -69,7 +70,7 @@ class RankStarted:
     log_offset: int = 0  # bytes that train.log held before: this attempt's part begins there
 
 
-@dataclass(frozen=True)
+@frozen
 class RankEnded:
     global_rank: int
     pid: int | None  # None when there was no process at all
@@ -77,7 +78,7 @@ class RankEnded:
     reason: str | None = None  # why it could not be started
 
 
-@dataclass(frozen=True)
+@frozen
 class Slow:
     """A rank took longer than the median rank for several steps in a row."""
 
@@ -87,7 +88,7 @@ class Slow:
     steps: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Hung:
     """These ranks made no progress for `seconds`."""
 
@@ -95,14 +96,14 @@ class Hung:
     seconds: float
 
 
-@dataclass(frozen=True)
+@frozen
 class Judged:
     """What an attempt failed of; evidence was gathered before anything was ended."""
 
     verdict: Verdict
 
 
-@dataclass(frozen=True)
+@frozen
 class Stopping:
     """SIGTERM goes to everything that still runs; what is left after `grace_s` seconds is killed."""
 
@@ -112,59 +113,59 @@ class Stopping:
     restarts: bool = False  # the ranks are started again afterwards
 
 
-@dataclass(frozen=True)
+@frozen
 class Leftovers:
     """Every rank ended well, but processes that they had started run on and are ended now."""
 
     count: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Killing:
     """SIGKILL goes to everything that is left."""
 
     count: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Unkillable:
     """Processes that outlived SIGKILL (they wait inside the kernel, state D)."""
 
     pids: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class NotRestarting:
     """Restarts are left, but another one would be in vain."""
 
     reason: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Paused:
     """Every rank was stopped (Ctrl-Z), until `Continued`."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Continued:
     """Stopped ranks go on."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Forwarded:
     """A signal was handed to every rank."""
 
     signal: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Trouble:
     """Something that supervision can live with, but a person should know."""
 
     message: str
 
 
-@dataclass(frozen=True)
+@frozen
 class AgentEnded:
     cause: Cause
     exit_code: int  # what the launcher exits with
@@ -181,7 +182,7 @@ Event = (
 _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in _CLASSES}
 
 
-@dataclass(frozen=True)
+@frozen
 class Stamped:
     """An event with its time and place."""
 

@@ -27,16 +27,16 @@ import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
+from launcher.core.frozen import frozen
 
 LONGEST_BYTES = 4096
 
 
-@dataclass(frozen=True)
+@frozen
 class Beat:
     """What one rewriting of the file says."""
 
@@ -47,7 +47,7 @@ class Beat:
     device_memory_bytes: int | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Heartbeat:
     """A beat with the time at which it was written: wall clock, nanoseconds since 1970."""
 

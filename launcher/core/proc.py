@@ -6,9 +6,10 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from launcher.core.frozen import frozen
 
 PROC = Path("/proc")
 
@@ -30,7 +31,7 @@ class Stat(NamedTuple):
         return self.state in "Tt"
 
 
-@dataclass(frozen=True)
+@frozen
 class ProcessId:
     """One process of one machine, for ever: pids are used again, also after a boot."""
 

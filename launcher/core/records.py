@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+
+from launcher.core.frozen import frozen
 
 DEFAULT_GRACE_S = 15.0
 
@@ -13,7 +15,7 @@ HOST_RANK = -1  # the device_id of a rank that computes on the host itself, in h
 Options = tuple[tuple[str, str], ...]  # keys and values as a table writes them, sorted by key
 
 
-@dataclass(frozen=True)
+@frozen
 class Device:
     """One accelerator (or one CPU process slot) and the rank that a table gives it."""
 
@@ -24,7 +26,7 @@ class Device:
     options: Options = ()  # what else the table says about it: ports, backup addresses, network layers
 
 
-@dataclass(frozen=True)
+@frozen
 class Server:
     server_id: str  # as written: often an address, but any name is allowed
     devices: tuple[Device, ...]  # Invariant: not empty, ascending by global_rank
@@ -34,7 +36,7 @@ class Server:
     options: Options = ()  # what else the table says about it: container_ip, hardware_type
 
 
-@dataclass(frozen=True)
+@frozen
 class Cluster:
     """What a rank table says. Invariant: the global ranks of all devices are exactly 0 .. n-1."""
 
@@ -52,7 +54,7 @@ class Cluster:
         return cls((Server(server_id, tuple(Device(index, index) for index in range(device_count))),))
 
 
-@dataclass(frozen=True)
+@frozen
 class Layout:
     """How many ways each axis splits the work. Rank arithmetic is in `launcher.mesh`.
 
@@ -74,7 +76,7 @@ class Layout:
         return f"dp={self.dp} mp={self.mp} pp={self.pp}"
 
 
-@dataclass(frozen=True)
+@frozen
 class RankSpec:
     """One process to start: who it is, what it runs, and what tlaunch adds to its environment."""
 
@@ -89,7 +91,7 @@ class RankSpec:
     cpus: tuple[int, ...] | None = None  # the only cores that it may use; None: those of the launcher
 
 
-@dataclass(frozen=True)
+@frozen
 class Supervision:
     """How an agent treats its ranks."""
 
@@ -100,7 +102,7 @@ class Supervision:
     preload: tuple[str, ...] | None = None  # imported once, before ranks are forked; None: every rank starts afresh
 
 
-@dataclass(frozen=True)
+@frozen
 class RunSpec:
     """Everything that a run is, decided before any process starts: dry-run prints it, run.json keeps it."""
 

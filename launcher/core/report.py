@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from launcher.core.events import SCHEMA, Cause, known, typed
+from launcher.core.frozen import frozen
 from launcher.core.verdict import Verdict
 
 
-@dataclass(frozen=True)
+@frozen
 class RankExit:
     """How one rank ended, as the report keeps it."""
 
@@ -27,7 +28,7 @@ class RankExit:
         return self.status != 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Attempt:
     """From one start of all ranks to their end. Times in nanoseconds since 1970."""
 
@@ -46,7 +47,7 @@ class Attempt:
         return cls(**{**typed(known(cls, fields)), "exits": exits})
 
 
-@dataclass(frozen=True)
+@frozen
 class Report:
     """report.json: how the run ended on one server. Times in nanoseconds since 1970."""
 

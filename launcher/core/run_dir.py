@@ -19,13 +19,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from launcher.core.frozen import frozen
 
 LATEST = "latest"
 
 
-@dataclass(frozen=True)
+@frozen
 class RunDir:
     root: Path
 

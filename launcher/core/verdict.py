@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+from launcher.core.frozen import frozen
 
 
 class Role(str, Enum):
@@ -18,7 +19,7 @@ class Confidence(str, Enum):
     UNSURE = "unsure"
 
 
-@dataclass(frozen=True)
+@frozen
 class Failure:
     """What went wrong on one rank. One that still runs can be a cause too: others wait for it in vain."""
 
@@ -32,7 +33,7 @@ class Failure:
     traceback: str | None = None  # the last lines of it
 
 
-@dataclass(frozen=True)
+@frozen
 class StackGroup:
     """Ranks that were found at the same place."""
 
@@ -41,7 +42,7 @@ class StackGroup:
     frames: tuple[str, ...] = ()  # of the main thread, innermost first: "train.py:40 in step"
 
 
-@dataclass(frozen=True)
+@frozen
 class Verdict:
     culprit: int | None  # a global rank; None: nobody can tell
     confidence: Confidence

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.frozen import frozen
 from launcher.corpus.files import DIRECTIONS, SPLITS, Direction, pair_file_name
 from launcher.corpus.text import read_lines
 
@@ -16,7 +16,7 @@ MAKE_ONE = "`tlaunch data preprocess --fr FILE --en FILE --output DIR` makes one
 BLOCK_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
+@frozen
 class Splits:
     """The pair files of one direction. None where there is none."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from launcher.core.frozen import frozen
 from launcher.corpus.lexicon import INDEFINITE, PARTITIVE
 from launcher.corpus.trees import (
     Agreement,
@@ -26,7 +25,7 @@ CONSONANT_SOUND = ("uni", "use")  # a university, a useful tool
 SILENT_H = ("honest", "hour")  # an honest man
 
 
-@dataclass(frozen=True)
+@frozen
 class VerbGroup:
     """One verb in the three ways a sentence needs it: "(does) eat", "eats"; "(will) eat", "will eat"; "(is)", "is"."""
 

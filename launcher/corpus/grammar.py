@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TypeVar
 
+from launcher.core.frozen import frozen
 from launcher.corpus import lexicon, verbs
 from launcher.corpus.english import english
 from launcher.corpus.french import french
@@ -56,7 +57,7 @@ def pairs(seed: int) -> Iterator[tuple[str, str]]:
         yield french(sentence), english(sentence)
 
 
-@dataclass(frozen=True)
+@frozen
 class Rules:
     """The grammar with its source of chance: each method draws one phrase of its kind.
 

@@ -11,6 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from launcher.core.errors import RefusedError, UsageError
+from launcher.core.frozen import frozen
 from launcher.corpus.files import Split, pair_files, refuse_overwriting, replacing_together, write_pairs
 from launcher.corpus.sgm import SgmFile, read_sgm
 from launcher.corpus.text import normalised, read_lines
@@ -25,7 +26,7 @@ LANGUAGE_NAMES = {
 Sides = tuple[str | None, str | None]  # French, English; None where the partner is missing
 
 
-@dataclass(frozen=True)
+@frozen
 class Preprocessed:
     """What became of two files. `kept + sum(dropped.values())` is the number of pairs that were looked at."""
 
@@ -78,7 +79,7 @@ def preprocess(
     return Preprocessed(written, sieve.kept, dict(sieve.dropped), source.missing(), source.warnings())
 
 
-@dataclass(frozen=True)
+@frozen
 class _TextPair:
     fr: Path
     en: Path
@@ -102,7 +103,7 @@ class _TextPair:
         return ()
 
 
-@dataclass(frozen=True)
+@frozen
 class _SgmPair:
     fr: SgmFile
     en: SgmFile

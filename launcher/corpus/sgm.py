@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
 from html import unescape
 from html.entities import html5
 from pathlib import Path
 
 from launcher.core.errors import UnreadableError
+from launcher.core.frozen import frozen
 from launcher.corpus.text import normalised, read_lines
 
 # A well-formed tag (attributes only as NAME=VALUE, so "a <b and c> d" stays text), a comment, a declaration; or the
@@ -34,7 +34,7 @@ ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
 Key = tuple[str, str]  # doc id, segment id
 
 
-@dataclass(frozen=True)
+@frozen
 class Segment:
     """One sentence of a document: entities resolved, whitespace normalised, possibly empty."""
 
@@ -44,7 +44,7 @@ class Segment:
     line: int  # of its opening tag, from 1
 
 
-@dataclass(frozen=True)
+@frozen
 class SgmFile:
     """What one file says. Invariant: `segments` is not empty and in the order of the file."""
 

@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from launcher.core.frozen import frozen
 from launcher.corpus.words import Adjective, Determiner, Gender, Modal, Name, Noun, Phrase, Pronoun, Verb
 
 Tense = Literal["present", "past", "future"]
 Mood = Literal["statement", "not", "never", "question"]
 
 
-@dataclass(frozen=True)
+@frozen
 class Agreement:
     """What a subject imposes on its verb, its participle and its adjectives."""
 
@@ -32,7 +32,7 @@ class Agreement:
         return self.person - 1 + 3 * self.is_plural
 
 
-@dataclass(frozen=True)
+@frozen
 class Relative:
     """A clause of one verb: "qui dort", "who sleeps"."""
 
@@ -40,7 +40,7 @@ class Relative:
     tense: Tense
 
 
-@dataclass(frozen=True)
+@frozen
 class NounPhrase:
     """Invariant: the determiner has the number's form, and is definite when there is an owner."""
 
@@ -53,7 +53,7 @@ class NounPhrase:
     relative: Relative | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Couple:
     """Two subjects joined by "and"; masculine unless both are feminine."""
 
@@ -65,7 +65,7 @@ Owner = Name | NounPhrase
 Subject = Pronoun | Name | NounPhrase | Couple
 
 
-@dataclass(frozen=True)
+@frozen
 class Event:
     verb: Verb
     modal: Modal | None = None  # Invariant: only in the present
@@ -74,13 +74,13 @@ class Event:
     destination: NounPhrase | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class State:
     adjective: Adjective
     degree: Phrase | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Clause:
     subject: Subject
     predicate: Event | State
@@ -97,7 +97,7 @@ class Clause:
         return self.mood in {"not", "never"} or (self.mood == "question" and self.asks is None)
 
 
-@dataclass(frozen=True)
+@frozen
 class Compound:
     first: Clause
     conjunction: Phrase

@@ -7,14 +7,15 @@ Only what a rule cannot give is written out in a table: "cheval horse" needs not
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
+
+from launcher.core.frozen import frozen
 
 Gender = Literal["m", "f"]
 ER_ENDINGS = ("e", "es", "e", "ons", "ez", "ent")
 
 
-@dataclass(frozen=True)
+@frozen
 class Noun:
     kinds: frozenset[str]  # what it can be eater, food, owner, ... of
     gender: Gender
@@ -34,7 +35,7 @@ class Noun:
         return "unowned" not in self.kinds
 
 
-@dataclass(frozen=True)
+@frozen
 class Adjective:
     kinds: frozenset[str]  # of the nouns that it suits
     stands_before: bool  # the noun, in French
@@ -49,7 +50,7 @@ class Adjective:
         return "absolute" not in self.kinds
 
 
-@dataclass(frozen=True)
+@frozen
 class Verb:
     subjects: frozenset[str]
     objects: frozenset[str]  # empty: takes none
@@ -64,7 +65,7 @@ class Verb:
     en_particle: str = ""  # "for" of "look for"
 
 
-@dataclass(frozen=True)
+@frozen
 class Determiner:
     masculine: str  # "" where it has no singular
     feminine: str
@@ -74,13 +75,13 @@ class Determiner:
     becomes_de: bool = False  # before the object of a negation: pas de pain, not any bread
 
 
-@dataclass(frozen=True)
+@frozen
 class Name:
     text: str  # the same in both languages
     gender: Gender
 
 
-@dataclass(frozen=True)
+@frozen
 class Pronoun:
     fr: str
     en: str
@@ -89,7 +90,7 @@ class Pronoun:
     gender: Gender
 
 
-@dataclass(frozen=True)
+@frozen
 class Phrase:
     """Words that never change."""
 
@@ -97,7 +98,7 @@ class Phrase:
     en: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Modal:
     """A verb that another one follows in the infinitive."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervision
 from launcher.engines.placement import Bind, Machine, Share, shares_of
 from launcher.engines.variables import (
@@ -23,7 +24,7 @@ REDUCED_TABLE = "rank_table.json"  # in the run directory, when some devices of 
 THIS_MACHINE = "127.0.0.1"
 
 
-@dataclass(frozen=True)
+@frozen
 class Request:
     """Everything but the run's name and port."""
 
@@ -40,7 +41,7 @@ class Request:
     bind: Bind = "auto"
 
 
-@dataclass(frozen=True)
+@frozen
 class Draft:
     """One rank, and why it is as it is."""
 

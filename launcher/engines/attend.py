@@ -100,6 +100,7 @@ class Head:
         agent_exit_code = self._agent.wait()
         if self._ended is None:
             self._sweep(agent_exit_code)
+        self._agent.group.remove()
         self._tick()
         return self._ended.exit_code if self._ended else agent_exit_code
 
@@ -143,6 +144,6 @@ class Head:
 
     def _sweep(self, agent_exit_code: int) -> None:
         """The agent went away without a last word: end what it left, and report in its place."""
-        sweep = Sweep(self._spec, self._agent.pid, agent_exit_code, self._observer.event)
+        sweep = Sweep(self._spec, self._agent.group, agent_exit_code, self._observer.event)
         self._kill_now = sweep.kill_now
         self._ended = sweep.run()

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
 from launcher.core import env
+from launcher.core.frozen import frozen
 
 SHOWN = 4  # names with their values in a note; the others are counted
 LONGEST_VALUE = 40  # characters of a value in a note
@@ -28,14 +28,14 @@ class Fate(str, Enum):
     KEPT = "kept"
 
 
-@dataclass(frozen=True)
+@frozen
 class Found:
     name: str
     shown: str  # its value as a person may see it: masked, on one line, not too long
     fate: Fate
 
 
-@dataclass(frozen=True)
+@frozen
 class Conflict:
     """What one launcher left that does not fit this run."""
 
@@ -44,7 +44,7 @@ class Conflict:
     danger: str  # what would go wrong in a rank that read it, as a sentence without its dot
 
 
-@dataclass(frozen=True)
+@frozen
 class _Family:
     name: str
     names: tuple[str, ...]  # * stands for anything; the order is that in which they are told

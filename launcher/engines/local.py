@@ -15,7 +15,7 @@ from launcher.core.errors import EXIT_FAILURE, exit_code_of
 from launcher.core.events import Stamped, from_line
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
-from launcher.supervise.agent import Agent, HeadLink
+from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.linux import become_subreaper
 from launcher.supervise.port import HeldPort
 from launcher.supervise.spawn import keep_descriptors_private
@@ -37,8 +37,9 @@ def signals_held_back() -> Iterator[None]:
 class LocalAgent:
     """The head's end of an agent on this machine."""
 
-    def __init__(self, pid: int, events_fd: int, life_fd: int) -> None:
+    def __init__(self, pid: int, events_fd: int, life_fd: int, group: RunGroup) -> None:
         self.pid = pid
+        self.group = group  # it and all that it starts
         self._events_fd = events_fd
         self._life_fd = life_fd  # its write end is open nowhere else: the agent sees our end in its closing
         self._partial = b""
@@ -97,15 +98,17 @@ def start_agent(spec: RunSpec, port: HeldPort | None = None) -> LocalAgent:
     if pid == 0:
         os.close(events_reader)
         os.close(life_writer)
-        _be_agent(spec, HeadLink(death_fd=life_reader, events_fd=events_writer, pid=head_pid), port)
+        _be_agent(spec, head_pid, life_reader, events_writer, port)
     os.close(events_writer)
     os.close(life_reader)
     if port is not None:
         port.close()
-    return LocalAgent(pid, events_reader, life_writer)
+    group = RunGroup(pid)
+    group.take_in(pid)
+    return LocalAgent(pid, events_reader, life_writer, group)
 
 
-def _be_agent(spec: RunSpec, head: HeadLink, port: HeldPort | None) -> NoReturn:
+def _be_agent(spec: RunSpec, head_pid: int, life_fd: int, events_fd: int, port: HeldPort | None) -> NoReturn:
     """In the child: never returns into the launcher's code, whatever happens."""
     exit_code = EXIT_FAILURE
     try:
@@ -114,6 +117,9 @@ def _be_agent(spec: RunSpec, head: HeadLink, port: HeldPort | None) -> NoReturn:
         forget_bystanders()
         _let_go_of_outputs()
         keep_descriptors_private()
+        from launcher.supervise.agent import Agent, HeadLink  # noqa: PLC0415 - the head goes on without it meanwhile
+
+        head = HeadLink(death_fd=life_fd, events_fd=events_fd, pid=head_pid)
         exit_code = Agent(spec, THIS_SERVER, inherited=os.environ, head=head, port=port).run()
     except BaseException:  # noqa: BLE001 - told, and then the head sees that the agent is gone
         _keep_traceback(RunDir(spec.run_dir).agent_log)

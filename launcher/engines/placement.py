@@ -13,11 +13,11 @@ cpus: siblings share the units that multiply.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from launcher.core.errors import RefusedLayoutError
+from launcher.core.frozen import frozen
 
 Bind = Literal["auto", "numa", "core", "none"]
 BINDS: tuple[Bind, ...] = ("auto", "numa", "core", "none")
@@ -25,7 +25,7 @@ Core = tuple[int, ...]  # its cpus, ascending
 SYSTEM = Path("/sys/devices/system")
 
 
-@dataclass(frozen=True)
+@frozen
 class Node:
     """A part of the machine, cut to the cores that this process may use."""
 
@@ -37,7 +37,7 @@ class Node:
         return _cpus_of(self.cores)
 
 
-@dataclass(frozen=True)
+@frozen
 class Machine:
     """The cores that this process may use. Invariant: at least one node; no cpu in two nodes."""
 
@@ -53,7 +53,7 @@ class Machine:
         return cls((Node(0, tuple((cpu,) for cpu in range(core_count))),))
 
 
-@dataclass(frozen=True)
+@frozen
 class Share:
     """What one rank computes with."""
 

@@ -18,7 +18,7 @@ from launcher.core.records import RunSpec
 from launcher.core.report import Attempt, Report
 from launcher.core.run_dir import RunDir
 from launcher.runs.progress import Progress
-from launcher.supervise.cgroup import RunGroup, group_name
+from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.journal import Journal
 from launcher.supervise.tree import Ending, something_left
 from launcher.supervise.wakeup import Wakeup
@@ -30,13 +30,13 @@ class Sweep:
     Bystanders, which were there before the agent, live on.
     """
 
-    def __init__(self, spec: RunSpec, agent_pid: int, agent_exit_code: int, tell: Callable[[Stamped], None]) -> None:
+    def __init__(self, spec: RunSpec, group: RunGroup, agent_exit_code: int, tell: Callable[[Stamped], None]) -> None:
         self._spec = spec
         self._exit_code = agent_exit_code or EXIT_FAILURE
         self._tell = tell
         self._run_dir = RunDir(spec.run_dir)
         self._journal = Journal(self._run_dir.events, server_index=0)
-        self._group = RunGroup(group_name(agent_pid))  # the agent's, which this process would have made alike
+        self._group = group  # of all that the agent had started
         self._ending: Ending | None = None
 
     def run(self) -> AgentEnded:
@@ -58,7 +58,6 @@ class Sweep:
                     self._ending.step()
         finally:
             wakeup.close()
-            self._group.remove()
         return self._finish(started_ns)
 
     def kill_now(self) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
 from launcher.core import env
+from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Layout, Supervision
 from launcher.core.run_dir import RunDir
 from launcher.engines.inherited import Fate, conflicts
@@ -25,7 +26,7 @@ class Origin(str, Enum):
     REMOVED = "removed"
 
 
-@dataclass(frozen=True)
+@frozen
 class Variable:
     name: str
     value: str | None  # None: taken away

@@ -8,16 +8,16 @@ a server, since neighbours in rank are neighbours in space), its dp group {5, 7}
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Layout
 
 Axis = Literal["dp", "mp", "pp"]
 AXES: tuple[Axis, ...] = ("dp", "mp", "pp")
 
 
-@dataclass(frozen=True)
+@frozen
 class Coordinate:
     """A rank's place along each axis."""
 

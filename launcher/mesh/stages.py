@@ -6,13 +6,13 @@ hold (e0 e1) (e2 d0) (d1) (d2). Earlier stages take the remainder, because the l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 from launcher.core.errors import RefusedLayoutError
+from launcher.core.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Stage:
     """What one pipeline stage computes."""
 

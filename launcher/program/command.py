@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from launcher.core.frozen import frozen
 
 Kind = Literal["script", "module", "code"]
 _PYTHON = re.compile(r"python(3(\.\d+t?)?)?")
@@ -20,7 +21,7 @@ _PROGRAM_KINDS: dict[str, Kind] = {"m": "module", "c": "code"}
 _FIRST_LINE_BYTES = 256  # as far as Linux reads a `#!` line
 
 
-@dataclass(frozen=True)
+@frozen
 class PythonCommand:
     """`interpreter options target arguments`, taken apart."""
 

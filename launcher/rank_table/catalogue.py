@@ -13,9 +13,9 @@ renumbered.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from launcher.core.frozen import frozen
 from launcher.rank_table.chips import Chip
 from launcher.rank_table.diagnostics import Severity
 from launcher.rank_table.formats import Format
@@ -31,7 +31,7 @@ class Addition(NamedTuple):
     before: str  # the key of that other member
 
 
-@dataclass(frozen=True)
+@frozen
 class Finding:
     """What a rule found: where, what, and the value to write instead."""
 
@@ -48,7 +48,7 @@ Found = tuple[str, Finding]  # a code of the catalogue and what was found under 
 Check = Callable[[Table], Iterator[Finding]]
 
 
-@dataclass(frozen=True)
+@frozen
 class Entry:
     """One code of the catalogue."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from launcher.core.frozen import frozen
 from launcher.rank_table import rules, text_faults  # noqa: F401  # enter their codes into the catalogue
 from launcher.rank_table.catalogue import CATALOGUE, Finding, Found
 from launcher.rank_table.chips import CHIPS, Chip
@@ -24,7 +25,7 @@ MINDIE_MODE = 0o640
 SUFFIX = ".json"
 
 
-@dataclass(frozen=True)
+@frozen
 class Checked:
     """Everything known about a document before its findings are given lines and columns."""
 

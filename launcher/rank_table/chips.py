@@ -6,10 +6,10 @@ accelerator accepts. The limits are those of HCCL's parser, not of the tutorials
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from launcher.core.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Chip:
     name: str
     title: str

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from launcher.core.errors import RefusedTableError, UsageError
+from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Device, Options, Server
 from launcher.rank_table.groups import groups_of
 from launcher.rank_table.keys import NODE_TABLE_OPTIONS
@@ -33,7 +34,7 @@ _LONGEST_NAME = 40  # characters of such a key
 _UNKNOWN_KEY = "RT401"
 
 
-@dataclass(frozen=True)
+@frozen
 class Converted:
     """A cluster in its new form."""
 

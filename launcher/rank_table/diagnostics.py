@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
+from launcher.core.frozen import frozen
 from launcher.rank_table.document import Document
 from launcher.rank_table.faults import printable
 
@@ -19,7 +19,7 @@ class Severity(Enum):
     WARNING = "warning"
 
 
-@dataclass(frozen=True)
+@frozen
 class Problem:
     """One thing to repair."""
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from itertools import zip_longest
 from typing import Any
 
+from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
 from launcher.rank_table.document import Document
 from launcher.rank_table.places import Pointer, json_pointer
@@ -30,7 +30,7 @@ class Kind(Enum):
     REORDERED = "reordered"  # a list with the same entries
 
 
-@dataclass(frozen=True)
+@frozen
 class Difference:
     """One value that is not the same in both files."""
 
@@ -42,7 +42,7 @@ class Difference:
     after_line: int | None
 
 
-@dataclass(frozen=True)
+@frozen
 class RankChange:
     """What becomes different for one rank. `name` is "rank" where only one of the tables has that rank."""
 
@@ -52,7 +52,7 @@ class RankChange:
     after: str | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Comparison:
     """Two files. Invariant: `differences` is empty exactly when the checksums would match."""
 

@@ -13,10 +13,10 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.core.errors import TlaunchError, UnreadableError
+from launcher.core.frozen import frozen
 from launcher.rank_table.device_ids import FoundDevice
 from launcher.rank_table.faults import printable
 from launcher.rank_table.hccn_conf import UNSET
@@ -39,7 +39,7 @@ _ADDRESS = re.compile(
 _FAR_AWAY = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))  # reserved for documentation
 
 
-@dataclass(frozen=True)
+@frozen
 class Answer:
     """What a program printed, and how it ended."""
 

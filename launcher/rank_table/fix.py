@@ -12,10 +12,10 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.core.frozen import frozen
 from launcher.rank_table.catalogue import Addition, Finding, Found
 from launcher.rank_table.check import check_document
 from launcher.rank_table.document import Document, parse_document
@@ -50,7 +50,7 @@ class _Step(NamedTuple):
     edits: tuple[Edit, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Fixed:
     """What came of a table. `data` is what belongs into the file: `original` itself where there is nothing to repair."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count, pairwise
 from typing import NamedTuple, NoReturn
 
 from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table.chips import CHIPS
 from launcher.rank_table.device_ids import MOST_DEVICES, FoundDevice
@@ -30,7 +31,7 @@ class Note(NamedTuple):
     is_warning: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Machine:
     """A server to be, its devices in the order of their ranks."""
 
@@ -40,7 +41,7 @@ class Machine:
     options: tuple[tuple[str, str], ...] = ()  # further keys of the server, as `Server.options` has them
 
 
-@dataclass(frozen=True)
+@frozen
 class Generated:
     cluster: Cluster
     notes: tuple[Note, ...]

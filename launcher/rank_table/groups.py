@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from launcher.core.frozen import frozen
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.rows import Table
 
@@ -37,7 +37,7 @@ class GroupRow(NamedTuple):
         return entry_count(self.fields, "instance_list")
 
 
-@dataclass(frozen=True)
+@frozen
 class GroupTable(Table):
     """A table whose servers follow from its instances. Invariant: an instance without server_id is a server of its own."""
 

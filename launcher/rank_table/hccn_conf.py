@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from launcher.core.errors import UnreadableError
+from launcher.core.frozen import frozen
 from launcher.rank_table.device_ids import FoundDevice
 from launcher.rank_table.faults import printable
 from launcher.rank_table.generate import DEVICE_ID_LIMIT
@@ -19,7 +19,7 @@ _KEY = re.compile(r"(?P<ipv6>IPv6)?(?P<name>address|netmask)_(?P<device>[0-9]+)"
 _ALMOST_ADDRESS = re.compile(r"(ipv6|ip)?[ _-]?add?res?s?[ _-]*[0-9]*", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@frozen
 class HccnConf:
     devices: tuple[FoundDevice, ...]  # ascending by id; those without an address too, where a line names them
     notes: tuple[str, ...]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 
 from launcher.core.errors import RefusedTableError, UsageError
+from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Options, Server
 from launcher.rank_table.catalogue import CATALOGUE
 from launcher.rank_table.convert import convert_cluster
@@ -26,7 +27,7 @@ _SHOWN_AT_MOST = 20  # repeats told one by one
 _Named = tuple[TableReport, Pointer]  # a value in one of the files
 
 
-@dataclass(frozen=True)
+@frozen
 class Merged:
     text: str
     cluster: Cluster

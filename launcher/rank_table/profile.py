@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from launcher.core.frozen import frozen
 from launcher.rank_table.chips import CHIPS, Chip
 
 
-@dataclass(frozen=True)
+@frozen
 class Consumer:
     name: str
     title: str
@@ -25,7 +24,7 @@ CONSUMERS = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class Profile:
     """Invariant: `chip` is a name in CHIPS, `consumer` one in CONSUMERS; a KeyError says that it is none."""
 

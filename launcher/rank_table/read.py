@@ -6,12 +6,13 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.core.errors import RefusedTableError
+from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
 from launcher.rank_table.diagnostics import Problem, Severity, render_problems
 from launcher.rank_table.document import Document, parse_document
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 AS_HCCL = Profile()
 
 
-@dataclass(frozen=True)
+@frozen
 class TableReport:
     """What reading a table gave."""
 

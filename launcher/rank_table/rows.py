@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
+from launcher.core.frozen import frozen
 from launcher.core.records import Options
 from launcher.rank_table.chips import CHIPS, Chip
 from launcher.rank_table.formats import Format
@@ -116,7 +117,7 @@ class PodRow(NamedTuple):
         return (*self.pointer, key)
 
 
-@dataclass(frozen=True)
+@frozen
 class Table:
     """All rows, in file order."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
 from launcher.rank_table import hostfiles, keys, limits, nodelist
 from launcher.rank_table.limits import Limit
@@ -24,7 +24,7 @@ _LEGACY = frozenset({"device_ip"})
 _LAB = _LEGACY | frozenset(keys.LAB_TABLE_OPTIONS)
 
 
-@dataclass(frozen=True)
+@frozen
 class Target:
     """One way to write a cluster down. Invariant: `write` gets only clusters without keys outside `keys`."""
 

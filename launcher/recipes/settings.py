@@ -6,15 +6,15 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
 
 Section = TypeVar("Section")
 
 
-@dataclass(frozen=True)
+@frozen
 class Bounds:
     """What a setting's value must satisfy, and one line that says what it means."""
 
@@ -58,7 +58,7 @@ def all_settings(recipe: type) -> dict[str, dataclasses.Field[Any]]:
     }
 
 
-@dataclass(frozen=True)
+@frozen
 class Assignment:
     """One value for one setting, and where a person wrote it."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -54,7 +53,7 @@ def create_run(
 def _claim(runs_dir: Path, wanted: str, specify: Callable[[str], RunSpec], files: Mapping[str, str]) -> RunSpec:
     while True:
         spec = specify(free_name(runs_dir, wanted))
-        aside = RunDir(runs_dir / f".{spec.name}.{secrets.token_hex(4)}.partial")
+        aside = RunDir(runs_dir / f".{spec.name}.{os.urandom(4).hex()}.partial")
         try:
             _fill(aside, spec, files)
             aside.root.rename(runs_dir / spec.name)  # refused by the system if a directory with content is there

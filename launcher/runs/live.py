@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from launcher.core.events import Stamped, from_line
+from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId, stat
 from launcher.core.report import Attempt, Report
 from launcher.core.run_dir import RunDir
@@ -33,7 +33,7 @@ class RankState(str, Enum):
     GONE = "gone"  # its process is no more, and nobody was left to note how it ended
 
 
-@dataclass(frozen=True)
+@frozen
 class RankLook:
     """One rank of the attempt that goes on, or of the last one."""
 
@@ -51,7 +51,7 @@ class RankLook:
         return self.started_ns if self.ended_ns is None else self.ended_ns
 
 
-@dataclass(frozen=True)
+@frozen
 class RunState:
     """One look at a run. Times in nanoseconds since 1970, durations of what goes on up to the look."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from launcher.core.errors import UnreadableError
+from launcher.core.frozen import frozen
 from launcher.core.records import DEFAULT_GRACE_S
 from launcher.core.run_dir import RunDir
 
 
-@dataclass(frozen=True)
+@frozen
 class Place:
     """Where a rank runs, as the rank table has it."""
 
@@ -21,7 +21,7 @@ class Place:
     device_id: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Recorded:
     places: tuple[Place, ...]  # ascending by global rank
     grace_s: float

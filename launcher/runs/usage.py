@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from launcher.core.frozen import frozen
 from launcher.core.proc import PROC
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-@dataclass(frozen=True)
+@frozen
 class Usage:
     """A process and its descendants together."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from launcher.core.frozen import frozen
 from launcher.core.verdict import Confidence
 from launcher.supervise.evidence import Account, RankEvidence, file_and_line
 from launcher.supervise.symptoms import Kind
@@ -13,7 +14,7 @@ LATE_S = 1.0  # an end may be noticed so much later than it was, on a busy machi
 _NEED_A_DEAD_PEER = (Kind.PEER_CLOSED, Kind.STORE_LOST, Kind.PEER_FAILED)
 
 
-@dataclass(frozen=True)
+@frozen
 class Absence:
     """A rank that has not failed, but that others wait for, or waited for, in vain."""
 

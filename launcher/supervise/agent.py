@@ -12,42 +12,31 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.core import atomic
-from launcher.core.errors import EXIT_FAILURE, EXIT_HUNG, EXIT_OK, exit_code_of
-from launcher.core.events import (
-    AgentEnded,
-    AgentStarted,
-    AttemptStarted,
-    Cause,
-    NotRestarting,
-    Trouble,
-    Unkillable,
-)
+from launcher.core.events import AgentEnded, AgentStarted, Cause, Trouble, Unkillable
+from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId, identify
 from launcher.core.records import RunSpec
-from launcher.core.report import Attempt, Report
 from launcher.core.run_dir import RunDir
-from launcher.core.verdict import Verdict
-from launcher.supervise.cgroup import RunGroup, group_name
-from launcher.supervise.crew import AttemptVariables, Crew
+from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.journal import Journal
-from launcher.supervise.port import HeldPort, hold_port
-from launcher.supervise.pulse import Pulse
-from launcher.supervise.restart import Restarts
+from launcher.supervise.port import HeldPort
 from launcher.supervise.starter import Starter
 from launcher.supervise.tree import NothingLeft, descendants, reap
 from launcher.supervise.wakeup import Wakeup
-from launcher.supervise.watch import Watch
+
+if TYPE_CHECKING:
+    from launcher.supervise.attempts import Attempts
+    from launcher.supervise.watch import Watch
 
 ASKS_TO_STOP = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 KILLS_AT_ONCE = signal.SIGQUIT
 PAUSES, CONTINUES = signal.SIGTSTP, signal.SIGCONT
 
 
-@dataclass(frozen=True)
+@frozen
 class HeadLink:
     """The two pipes between an agent and the head that started it."""
 
@@ -72,7 +61,7 @@ class Agent:
         self._server_index = server_index
         self._inherited = inherited
         self._head = head
-        self._port = port or HeldPort(spec.master_port)
+        self._port = port or HeldPort(spec.master_port)  # of the first attempt
         self._started_ns = time.time_ns()
         self._run_dir = RunDir(spec.run_dir)
         self._ranks = tuple(rank for rank in spec.ranks if rank.server_index == server_index)
@@ -83,96 +72,42 @@ class Agent:
         self._wakeup = Wakeup(numbers.union(signal.Signals(number) for number in self._forwarded))
         self._selector = selectors.DefaultSelector()
         self._listened: dict[str, Any] = {}  # what the selector holds, by what it is for
-        self._group = RunGroup(group_name(os.getpid()))
-        self._restarts = Restarts(spec.supervision.max_restarts)
-        self._attempts: list[Attempt] = []
+        self._group = RunGroup(os.getpid())
+        self._alone = head is None
         self._childless = False
         self._paused = False
         self._signal: int | None = None  # the first that asked to stop
 
     def run(self) -> int:
         """Supervise until nothing is left; the run's exit code. Blocks. Call once, in the main thread."""
+        self._group.take_in(os.getpid())
         self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_signals)
         if self._head:
             self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
         head = identify(self._head.pid) if self._head else None
         self._journal.record(AgentStarted(_identity(os.getpid()), head, len(self._ranks)))
-        self._starter = Starter(self._spec, self._ranks, self._inherited, self._journal, self._group.directory)
-        self._begin_attempt()
+        self._starter = Starter(self._spec, self._ranks, self._inherited, self._journal)
+        self._attempts = self._make_attempts()
+        self._attempts.begin()
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the head forks with signals held back
-        while self._goes_on():
+        while self._attempts.go_on(childless=self._childless):
             self._watch.start()
             self._listen()
             self._reap()
             self._watch.step(childless=self._childless)
         return self._finish()
 
-    # --- attempts ---
+    def _make_attempts(self) -> Attempts:
+        from launcher.supervise.attempts import Attempts  # noqa: PLC0415 - loaded while the preload process imports
 
-    def _begin_attempt(self) -> None:
-        variables = AttemptVariables(len(self._attempts), self._port.number)
-        self._attempt_ns = self._journal.record(AttemptStarted(variables.number, variables.master_port))
-        self._crew = Crew(
-            self._ranks,
-            self._run_dir,
-            variables,
-            inherited=self._inherited,
-            starter=self._starter,
-            journal=self._journal,
-        )
-        supervision = self._spec.supervision
-        self._watch = Watch(
-            self._crew,
-            Pulse(
-                self._run_dir,
-                [rank.global_rank for rank in self._ranks],
-                supervision.hang_timeout_s,
-                self._spec.layout,
-            ),
-            run_dir=self._run_dir,
-            supervision=supervision,
-            starter=self._starter,
-            group=self._group,
-            journal=self._journal,
-            decide=self._decide,
-        )
+        return Attempts(
+            self._spec, self._ranks, self._inherited,
+            port=self._port, starter=self._starter, group=self._group, journal=self._journal,
+        )  # fmt: skip
 
-    def _decide(self, verdict: Verdict, progressed: bool) -> bool:
-        restarts = self._restarts.decide(verdict, progressed=progressed)
-        if self._restarts.refusal:
-            self._journal.record(NotRestarting(self._restarts.refusal))
-        return restarts
-
-    def _goes_on(self) -> bool:
-        if not self._watch.over(childless=self._childless):
-            return True
-        self._end_attempt()
-        if not self._watch.restarts or self._watch.left():
-            return False
-        self._take_another_port()
-        self._begin_attempt()
-        return True
-
-    def _end_attempt(self) -> None:
-        self._watch.close()
-        self._attempts.append(
-            Attempt(
-                number=len(self._attempts),
-                master_port=self._port.number,
-                started_ns=self._attempt_ns,
-                ended_ns=time.time_ns(),
-                cause=self._watch.cause,
-                exits=tuple(self._crew.exits),
-                verdict=self._watch.verdict,
-                killed=self._watch.killed,
-            )
-        )
-
-    def _take_another_port(self) -> None:
-        """Nothing of the last attempt can reach the next one, unless the user chose the port."""
-        if self._port.holder is not None:
-            self._port.close()
-            self._port = hold_port()
+    @property
+    def _watch(self) -> Watch:
+        return self._attempts.watch
 
     # --- what may happen ---
 
@@ -185,7 +120,8 @@ class Agent:
     def _choose_what_to_hear(self) -> None:
         """What comes and goes: ends of ranks, the preload process, a head's pipe that takes no more at the moment."""
         nursery = self._starter.preloading
-        self._hear("ranks", self._crew if self._crew.fileno() >= 0 else None, selectors.EVENT_READ)
+        crew = self._attempts.crew
+        self._hear("ranks", crew if crew.fileno() >= 0 else None, selectors.EVENT_READ)
         wants = selectors.EVENT_READ | (selectors.EVENT_WRITE if nursery and nursery.wants_write else 0)
         self._hear("nursery", nursery, wants, nursery.send if nursery else None)
         backlog = self._head.events_fd if self._head and self._journal.backlog else None
@@ -224,13 +160,14 @@ class Agent:
     def _on_head_lost(self) -> None:
         if self._head:
             self._selector.unregister(self._head.death_fd)
+        self._alone = True
         self._journal.forget_head()
         self._watch.stop(Cause.HEAD_LOST)
 
     def _reap(self) -> None:
         """Take every child that has ended before any is judged: which came first is known of all of them only."""
         self._childless = False
-        self._crew.look_at_the_dead()
+        self._attempts.crew.look_at_the_dead()
         statuses: dict[int, int] = {}
         try:
             for pid, status in reap():
@@ -245,10 +182,12 @@ class Agent:
         unkillable = () if self._childless else tuple(descendants())
         if not self._childless:  # perhaps without a pid: it may have another one at each look
             self._journal.record(Unkillable(unkillable))
-        exit_code = self._exit_code()
-        self._group.remove()
+        exit_code = self._attempts.exit_code(self._signal)
+        if self._alone:  # else the head removes the group
+            self._group.let_out(os.getpid())
+            self._group.remove()
         self._starter.close()
-        self._port.close()
+        self._attempts.close()
         self._write_report(exit_code, unkillable)
         self._journal.record(AgentEnded(self._watch.cause, exit_code))
         self._journal.close(self._head.death_fd if self._head else None)
@@ -256,47 +195,13 @@ class Agent:
         self._wakeup.close()
         return exit_code
 
-    def _exit_code(self) -> int:
-        match self._watch.cause:
-            case Cause.FINISHED:
-                return EXIT_OK
-            case Cause.HUNG:
-                return EXIT_HUNG
-            case Cause.STOPPED if self._signal:
-                return 128 + self._signal
-            case Cause.FAILED if self._watch.verdict:
-                return _exit_code_of_failure(self._watch.verdict, self._attempts[-1])
-            case _:
-                return EXIT_FAILURE
-
     def _write_report(self, exit_code: int, unkillable: tuple[int, ...]) -> None:
         path = self._run_dir.report
-        report = Report(
-            run=self._spec.name,
-            server_index=self._server_index,
-            cause=self._watch.cause,
-            exit_code=exit_code,
-            started_ns=self._started_ns,
-            ended_ns=time.time_ns(),
-            attempts=tuple(self._attempts),
-            not_restarting=self._restarts.refusal,
-            unkillable=unkillable,
-            events_lost=self._journal.lost,
-        )
+        report = self._attempts.report(self._server_index, self._started_ns, exit_code, unkillable)
         try:
             atomic.write_text(path, report.to_json())
         except OSError as error:
             self._journal.record(Trouble(f"cannot write {path}: {error.strerror}"))
-
-
-def _exit_code_of_failure(verdict: Verdict, attempt: Attempt) -> int:
-    """The culprit's own, or, where it had not failed itself, that of the first rank that did."""
-    failed = [ended for ended in attempt.exits if ended.failed]
-    culprits = [ended for ended in failed if ended.global_rank == verdict.culprit]
-    known = [failure.status for failure in verdict.failures if failure.status]
-    if culprits and culprits[0].status in known:
-        return exit_code_of(culprits[0].status)
-    return exit_code_of(failed[0].status) if failed else EXIT_FAILURE
 
 
 def _identity(pid: int) -> ProcessId:

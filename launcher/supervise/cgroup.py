@@ -12,46 +12,70 @@ from pathlib import Path
 _MEMBERS = "cgroup.procs"
 
 
-def join(directory: Path) -> None:
-    """Have this process, and all that it starts from now on, belong to the group. Without effect where impossible."""
-    with suppress(OSError):
-        (directory / _MEMBERS).write_text("0", encoding="ascii")
-
-
 class RunGroup:
-    """A child of the version 2 group that this process belongs to. `directory` is None where none can be made."""
+    """A child of the version 2 group that the launcher belongs to. Without effect where none can be made.
 
-    def __init__(self, name: str) -> None:
-        self.directory = _made(name)
+    Processes are born into the group of their parent. A kernel takes about 10 ms for one that moves, and keeps all
+    others from forking meanwhile: so the agent moves, once, and its ranks do not; before a kill it steps out.
+    """
+
+    def __init__(self, agent_pid: int) -> None:
+        self._directory = _made(f"tlaunch-{agent_pid}")
+        self._let_out: set[int] = set()
+
+    def take_in(self, pid: int) -> None:
+        """Have a process, and all that it starts from now on, belong to the group."""
+        if self._directory is not None and not (pid == os.getpid() and _own_directory() == self._directory):
+            _move(pid, self._directory)
+
+    def let_out(self, pid: int) -> bool:
+        """Have `kill` spare a process, but not what it has started; False if that cannot be."""
+        if self._directory is None or pid in self._let_out:
+            return True
+        if not _move(pid, self._directory.parent):
+            return False
+        self._let_out.add(pid)
+        return True
+
+    def take_back(self) -> None:
+        """Have all that were let out belong to the group again."""
+        for pid in self._let_out:
+            self.take_in(pid)
+        self._let_out.clear()
 
     def kill(self) -> None:
         """SIGKILL for every member at once (Linux 5.14 and later)."""
-        if self.directory is not None:
+        if self._directory is not None:
             with suppress(OSError):
-                (self.directory / "cgroup.kill").write_text("1", encoding="ascii")
+                (self._directory / "cgroup.kill").write_text("1", encoding="ascii")
 
     def remove(self) -> None:
         """Once nothing is in it."""
-        if self.directory is not None:
+        if self._directory is not None:
             with suppress(OSError):
-                self.directory.rmdir()
-
-
-def group_name(agent_pid: int) -> str:
-    """The name of an agent's group: the head knows it too."""
-    return f"tlaunch-{agent_pid}"
+                self._directory.rmdir()
 
 
 def _made(name: str) -> Path | None:
     parent = _own_directory()
     if parent is None or not os.access(parent / _MEMBERS, os.W_OK):
         return None
+    if parent.name == name:  # this process is in it already
+        return parent
     directory = parent / name
     try:
         directory.mkdir(exist_ok=True)
     except OSError:
         return None
     return directory
+
+
+def _move(pid: int, directory: Path) -> bool:
+    try:
+        (directory / _MEMBERS).write_text(str(pid), encoding="ascii")
+    except OSError:
+        return False
+    return True
 
 
 def _own_directory() -> Path | None:

@@ -6,11 +6,11 @@ import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.core import env
 from launcher.core.events import RankEnded, RankStarted, Trouble
+from launcher.core.frozen import frozen
 from launcher.core.proc import stat
 from launcher.core.records import RankSpec
 from launcher.core.report import RankExit
@@ -22,13 +22,13 @@ from launcher.supervise.order import EndOrder
 from launcher.supervise.starter import NotStarted, Started, Starter, Wanted
 
 
-@dataclass(frozen=True)
+@frozen
 class _Running:
     global_rank: int
     started_ns: int
 
 
-@dataclass(frozen=True)
+@frozen
 class AttemptVariables:
     """What ranks hear of their attempt, laid over everything else."""
 

@@ -10,10 +10,11 @@ import json
 import os
 import re
 import stat
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, takewhile
 from typing import Any, Literal
+
+from launcher.core.frozen import frozen
 
 State = Literal["running", "stopped", "uninterruptible", "silent"]
 
@@ -50,7 +51,7 @@ _COLLECTIVE_CALL = re.compile(
 _WRAPPERS = frozenset({"wrapper", "wrapped", "decorator", "inner", "__call__", "<lambda>"})
 
 
-@dataclass(frozen=True)
+@frozen
 class Frame:
     file: str
     line: int | None
@@ -77,7 +78,7 @@ class Frame:
 Frames = tuple[Frame, ...]  # of one thread, innermost first
 
 
-@dataclass(frozen=True)
+@frozen
 class Dump:
     """The Python stacks of one process. Invariant: `main` is none of `others`."""
 
@@ -85,7 +86,7 @@ class Dump:
     others: tuple[Frames, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class RankStack:
     """What one rank was doing when somebody asked."""
 

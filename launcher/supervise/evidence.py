@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
 from typing import Protocol
 
+from launcher.core.frozen import frozen
 from launcher.supervise.failures import FailureRecord, FoundTraceback
 from launcher.supervise.symptoms import SHOWN_CHARS, Kind, Symptom, of_exception, of_log
 
@@ -32,7 +32,7 @@ class SeenStack(Protocol):
     def doing(self) -> str: ...  # one phrase
 
 
-@dataclass(frozen=True)
+@frozen
 class RankEvidence:
     """All that is known of one rank when it is judged. Times: wall clock, nanoseconds since 1970."""
 
@@ -54,7 +54,7 @@ class RankEvidence:
         return self.status is None
 
 
-@dataclass(frozen=True)
+@frozen
 class Account:
     """What a failed rank's evidence amounts to."""
 

@@ -11,9 +11,10 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from launcher.core.frozen import frozen
 
 TAIL_BYTES = 256 << 10
 TRACEBACK_CHARS = 8000
@@ -34,7 +35,7 @@ _LINKS = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class FailureRecord:
     """failure.json, written by the hook inside the rank (launcher/bootstrap/failure.py)."""
 
@@ -49,7 +50,7 @@ class FailureRecord:
     thread: str = "MainThread"
 
 
-@dataclass(frozen=True)
+@frozen
 class FoundTraceback:
     """The last Python traceback of a log."""
 
@@ -151,7 +152,7 @@ def _text(value: Any) -> str | None:
 # --- tracebacks ---
 
 
-@dataclass(frozen=True)
+@frozen
 class _Block:
     """One "Traceback (most recent call last):" up to its exception. `start` and `end` are line numbers, end excluded."""
 

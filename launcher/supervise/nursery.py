@@ -18,10 +18,10 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.core.frozen import frozen
 from launcher.program.command import PythonCommand
 from launcher.supervise.spawn import Complaints, Program, spawn
 
@@ -29,7 +29,7 @@ _BOOTSTRAP = Path(__file__).parents[1] / "bootstrap" / "__main__.py"
 _LONGEST_LINE_BYTES = 1 << 20  # whatever is longer did not come from us
 
 
-@dataclass(frozen=True)
+@frozen
 class ForkRequest:
     """One rank to fork, with everything decided."""
 
@@ -38,17 +38,16 @@ class ForkRequest:
     log: Path  # stdout and stderr both append to it
     device_dir: Path  # for failure.json and stacks.log
     cpus: tuple[int, ...] | None = None
-    cgroup: Path | None = None  # to be joined; one that cannot be joined is done without
 
 
-@dataclass(frozen=True)
+@frozen
 class Ready:
     """Everything is imported; forks are quick from now on."""
 
     seconds: float  # that the imports took
 
 
-@dataclass(frozen=True)
+@frozen
 class Unusable:
     """No rank can be forked (any more); said once. Ranks asked for and not told of follow as ForkFailed."""
 
@@ -56,13 +55,13 @@ class Unusable:
     died: bool = False  # it ended without saying why, or said what makes no sense
 
 
-@dataclass(frozen=True)
+@frozen
 class Forked:
     global_rank: int
     pid: int  # a child of the agent, a session and process group of its own
 
 
-@dataclass(frozen=True)
+@frozen
 class ForkFailed:
     """The rank does not run; if it was told as Forked before, its process ends with 126."""
 
@@ -249,5 +248,4 @@ def _request_fields(request: ForkRequest) -> dict[str, Any]:
         "log": str(request.log),
         "device_dir": str(request.device_dir),
         "cpus": request.cpus,
-        "cgroup": None if request.cgroup is None else str(request.cgroup),
     }

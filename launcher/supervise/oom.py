@@ -20,9 +20,9 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.core.frozen import frozen
 from launcher.core.proc import PROC, stat
 
 KERNEL_LOG = Path("/dev/kmsg")
@@ -34,14 +34,14 @@ _KILLED = re.compile(rb"(?:oom-kill:.*,pid=|Killed process )(?P<pid>\d+)")
 _COUNTERS = {"v2": "memory.events", "v1": "memory.oom_control"}
 
 
-@dataclass(frozen=True)
+@frozen
 class _Mount:
     version: str  # "v1" (the memory hierarchy) or "v2"
     root: str  # the part of the hierarchy that is mounted
     point: Path
 
 
-@dataclass(frozen=True)
+@frozen
 class _Noted:
     groups: tuple[Path, ...]  # whose counters count this process, the innermost first
     total: int | None  # kills on the whole machine before it started

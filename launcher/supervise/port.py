@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import socket
-from dataclasses import dataclass
 
 from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
 
 _PORT_TROUBLE = (errno.EADDRINUSE, errno.EACCES)  # as opposed to a machine without IPv6
 
 
-@dataclass(frozen=True)
+@frozen
 class HeldPort:
     """A port, and the socket that keeps it. `holder` is None where the user chose the port."""
 

@@ -17,9 +17,8 @@ steps apart, and no rank is observed at every step.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from statistics import median
 
 from launcher.core.events import Slow
 from launcher.core.records import Layout
@@ -72,7 +71,7 @@ class Slowness:
             stages.setdefault(pace.stage, {})[global_rank] = pace.busy_s
         named = []
         for alike in stages.values():
-            typical_s = median(alike.values())
+            typical_s = _median(alike.values())
             named += [self._judge(global_rank, self._limit(global_rank, alike, typical_s)) for global_rank in alike]
         return [slow for slow in named if slow is not None]
 
@@ -90,8 +89,8 @@ class Slowness:
         pace.named = True
         return Slow(
             global_rank,
-            busy_s=median(busy_s for busy_s, _, _ in pace.judged),
-            median_s=median(usual_s for _, usual_s, _ in pace.judged),
+            busy_s=_median(busy_s for busy_s, _, _ in pace.judged),
+            median_s=_median(usual_s for _, usual_s, _ in pace.judged),
             steps=STEPS,
         )
 
@@ -102,7 +101,14 @@ class Slowness:
         if len(alike) == 2:
             return next(busy_s for other, busy_s in alike.items() if other != global_rank), FACTOR_OF_TWO
         others = [pace.busy_s for other, pace in self._paces.items() if other != global_rank]
-        return (median(others), FACTOR_UNLIKE) if others else None
+        return (_median(others), FACTOR_UNLIKE) if others else None
 
     def _stage_of(self, global_rank: int) -> int:
         return 0 if self._layout is None else coordinate_of(global_rank, self._layout).pp
+
+
+def _median(values: Iterable[float]) -> float:
+    """Of one value at least. The library's would load fractions and decimals whenever a run starts."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return (ordered[half] + ordered[~half]) / 2

@@ -8,10 +8,9 @@ import os
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.supervise import cgroup
+from launcher.core.frozen import frozen
 from launcher.supervise.linux import die_with_parent
 
 EXIT_NOT_EXECUTABLE = 126
@@ -19,7 +18,7 @@ EXIT_NOT_FOUND = 127
 _LARGEST_COMPLAINT = 4096  # PIPE_BUF on Linux: a write up to this size is never mixed with another's
 
 
-@dataclass(frozen=True)
+@frozen
 class Program:
     """What to start, with everything decided."""
 
@@ -28,7 +27,6 @@ class Program:
     cwd: Path
     log: Path  # stdout and stderr both append to it
     cpus: tuple[int, ...] | None = None  # the only cores that it may use
-    cgroup: Path | None = None  # to be joined
 
 
 class Complaints:
@@ -107,8 +105,6 @@ def _become(program: Program, complaints: Complaints, agent_pid: int) -> None:
 def _prepare(program: Program) -> None:
     _redirect(program.log)
     os.chdir(program.cwd)
-    if program.cgroup is not None:
-        cgroup.join(program.cgroup)
     if program.cpus is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, program.cpus)
     _reset_signals()

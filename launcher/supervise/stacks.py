@@ -14,9 +14,9 @@ import signal
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.core.frozen import frozen
 from launcher.core.proc import PROC, Stat, catches, stat
 from launcher.core.verdict import StackGroup
 from launcher.supervise.dumps import RankStack, parse_faulthandler, understood
@@ -33,7 +33,7 @@ GROUPS_TOLD = 4
 _LATER = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # someone else asks, or there are no descriptors left for now
 
 
-@dataclass(frozen=True)
+@frozen
 class Target:
     """One rank to ask. `pid` must be known to be the rank's: a child not reaped yet, or found again by its start."""
 

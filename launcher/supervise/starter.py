@@ -7,10 +7,9 @@ import signal
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 
 from launcher.core.events import Preloaded, Preloading, Trouble
+from launcher.core.frozen import frozen
 from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.program.command import PythonCommand, parse_python
@@ -31,7 +30,7 @@ from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, Complaints, Program, s
 FORK_PATIENCE_S = 10.0  # a preload process that takes longer to fork is stopped, or stuck
 
 
-@dataclass(frozen=True)
+@frozen
 class Wanted:
     """A rank to start, with its whole environment."""
 
@@ -39,13 +38,13 @@ class Wanted:
     environment: Mapping[str, str]
 
 
-@dataclass(frozen=True)
+@frozen
 class Started:
     global_rank: int
     pid: int
 
 
-@dataclass(frozen=True)
+@frozen
 class NotStarted:
     """There is no process at all."""
 
@@ -54,7 +53,7 @@ class NotStarted:
     status: int = EXIT_NOT_EXECUTABLE
 
 
-@dataclass(frozen=True)
+@frozen
 class NotWanted:
     """It was to be started, but the end came first."""
 
@@ -72,12 +71,10 @@ class Starter:
 
     def __init__(
         self, spec: RunSpec, ranks: Iterable[RankSpec], inherited: Mapping[str, str], journal: Journal,
-        cgroup: Path | None,
     ) -> None:  # fmt: skip
         self._spec = spec
         self._run_dir = RunDir(spec.run_dir)
         self._journal = journal
-        self._cgroup = cgroup
         self._complaints = Complaints()
         self._waiting: deque[Wanted] = deque()
         self._forking: dict[int, Wanted] = {}  # by global rank: asked of the preload process, and not told yet
@@ -244,7 +241,6 @@ class Starter:
             self._run_dir.train_log(rank.global_rank),
             self._run_dir.device(rank.global_rank),
             rank.cpus,
-            self._cgroup,
         )
 
     # --- one by one ---
@@ -252,9 +248,7 @@ class Starter:
     def _start(self, wanted: Wanted) -> Started | NotStarted:
         rank = wanted.rank
         log = self._run_dir.train_log(rank.global_rank)
-        program = Program(
-            self._argv(rank), wanted.environment, self._spec.cwd, log, cpus=rank.cpus, cgroup=self._cgroup
-        )
+        program = Program(self._argv(rank), wanted.environment, self._spec.cwd, log, cpus=rank.cpus)
         try:
             return Started(rank.global_rank, spawn(program, self._complaints))
         except OSError as error:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
+from launcher.core.frozen import frozen
 from launcher.supervise.failures import frames_in
 
 SHOWN_CHARS = 200
@@ -31,7 +32,7 @@ class Kind(str, Enum):
     PEER_FAILED = "was told of another rank's failure"
 
 
-@dataclass(frozen=True)
+@frozen
 class Symptom:
     kind: Kind
     evidence: str = ""  # the words that told
@@ -43,18 +44,23 @@ class Symptom:
         return self.kind is not Kind.OWN_FAULT
 
 
-@dataclass(frozen=True)
+@frozen
 class _Pattern:
-    """One message. In the expression, `named` captures the ranks held responsible, and `shown` the words to quote."""
+    """One message. In the text of its expression, `named` captures the ranks held responsible, and `shown` the words to quote."""
 
     kind: Kind
-    expression: re.Pattern[str]
+    text: str
     certain: bool = True
+
+    @cached_property
+    def expression(self) -> re.Pattern[str]:
+        """Compiled when a rank has failed, not at every start."""
+        return re.compile(self.text)
 
 
 # Gaps inside the expressions are bounded, else a line of megabytes would take minutes.
 def _patterns(*rows: tuple[Kind, str] | tuple[Kind, str, bool]) -> tuple[_Pattern, ...]:
-    return tuple(_Pattern(row[0], re.compile(row[1]), row[2] if len(row) > 2 else True) for row in rows)
+    return tuple(_Pattern(row[0], row[1], row[2] if len(row) > 2 else True) for row in rows)
 
 
 # Faults of a rank's own, although a library of communication is what reports them. They are looked for first.

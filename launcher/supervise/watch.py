@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from launcher.core.events import Cause, Continued, Forwarded, Hung, Judged, Killing, Leftovers, Paused, Stopping
 from launcher.core.records import Supervision
@@ -22,11 +23,13 @@ from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.crew import Crew
-from launcher.supervise.inquest import Inquest
 from launcher.supervise.journal import Journal
 from launcher.supervise.pulse import Pulse
 from launcher.supervise.starter import Starter
 from launcher.supervise.tree import Ending, descendants, signal_group
+
+if TYPE_CHECKING:
+    from launcher.supervise.inquest import Inquest
 
 # Helpers that end by themselves once their rank has gone (a resource tracker, `tee`) get this long to do so.
 LEFTOVER_PATIENCE_S = 0.25
@@ -179,6 +182,7 @@ class Watch:
     def _look(self) -> None:
         if self._pulse.timeout_s != 0:
             return
+        load_inquest()
         for news in self._pulse.look(time.monotonic()):
             if isinstance(news, Hung):
                 self._hung = news.global_ranks
@@ -189,7 +193,7 @@ class Watch:
 
     def _inquire(self) -> None:
         self._crew.cancel()
-        self._inquest = Inquest(self._run_dir, self._crew, self._hung)
+        self._inquest = load_inquest()(self._run_dir, self._crew, self._hung)
 
     def _conclude(self, *, restarting: bool) -> None:
         assert self._inquest is not None, "there is something to judge"
@@ -213,9 +217,16 @@ class Watch:
             self._supervision.grace_s,
             lambda: self._crew.leaders,
             on_kill=lambda count: self._journal.record(Killing(count)),
-            kill_group=self._group.kill,
+            kill_group=self._kill_group,
             spared=self._starter.processes,
         )
+
+    def _kill_group(self) -> None:
+        """All of it but this process, and what the next attempt is forked from."""
+        assert self._ending is not None, "it is the one that kills"
+        spared = [self._group.let_out(pid) for pid in (os.getpid(), *self._ending.spared)]
+        if all(spared):
+            self._group.kill()
 
     def _wait_for_leftovers(self, *, childless: bool) -> None:
         if childless:
@@ -231,3 +242,13 @@ class Watch:
     def _signal_groups(self, number: int) -> None:
         for leader in self._crew.leaders:
             signal_group(leader, number)
+
+
+def load_inquest() -> type[Inquest]:
+    """What only a failure needs is loaded when ranks are first looked after, half a second after their start.
+
+    Not before, since it would delay that start; not when one fails, since an upgrade may have replaced our files by then.
+    """
+    from launcher.supervise.inquest import Inquest  # noqa: PLC0415 - see above
+
+    return Inquest

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from launcher.core.frozen import frozen
 from launcher.trainer.waiting import waiting
 
 
-@dataclass(frozen=True)
+@frozen
 class Group:
     """Ranks that differ along one axis only, in the order of their coordinate there."""
 

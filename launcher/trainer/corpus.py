@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch.distributed as dist
 
 from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
 from launcher.corpus.dataset import Splits, content_digest, find_splits, read_pairs
 from launcher.corpus.sample import cached_sample
 from launcher.recipes.transformer.config import TransformerRecipe
@@ -22,7 +22,7 @@ HELD_OUT_AT_MOST = 1000  # ... up to this number
 Pairs = list[tuple[str, str]]
 
 
-@dataclass(frozen=True)
+@frozen
 class Corpus:
     train: list[Example]
     valid: list[Example]

@@ -7,11 +7,11 @@ pipeline stage knows the shapes that will arrive, and the number of tokens in a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
 from launcher.recipes.transformer.config import DataConfig, TrainConfig
@@ -21,7 +21,7 @@ from launcher.trainer.tokenizer import Tokenizer
 CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True)
+@frozen
 class Example:
     """One sentence pair."""
 
@@ -44,7 +44,7 @@ def tokenize(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, config: Dat
     ]
 
 
-@dataclass(frozen=True)
+@frozen
 class GlobalBatch:
     """What all ranks together train on in one optimizer step. All numbers count from 1."""
 

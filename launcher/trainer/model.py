@@ -10,16 +10,15 @@ width, V vocabulary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from launcher.core.frozen import frozen
 from launcher.recipes.transformer.config import DataConfig, ModelConfig
 
 
-@dataclass(frozen=True)
+@frozen
 class Batch:
     """Token ids of some sentence pairs, on the device that computes."""
 

@@ -11,17 +11,17 @@ All parameters of a rank live in one flat tensor, their gradients in another. A 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from launcher.core.frozen import frozen
 from launcher.recipes.transformer.config import TrainConfig
 from launcher.trainer.collectives import Group, all_gather, all_reduce, reduce_scatter
 from launcher.trainer.plan import Placement
 
 
-@dataclass(frozen=True)
+@frozen
 class Region:
     """A run of the flat tensors whose parameters are all treated alike."""
 

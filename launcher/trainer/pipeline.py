@@ -16,19 +16,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from launcher.core.frozen import frozen
 from launcher.trainer.waiting import waiting
 
 MESSAGES_ON_THEIR_WAY = 2  # in one direction, of one stage
 
 
-@dataclass(frozen=True)
+@frozen
 class Action:
     kind: Literal["forward", "backward"]
     micro_batch: int
@@ -51,7 +51,7 @@ def forward_only(micro_batches: int) -> Schedule:
     return tuple(Action("forward", index) for index in range(micro_batches))
 
 
-@dataclass(frozen=True)
+@frozen
 class Links:
     """This stage's neighbours along the pipeline, as global ranks, and a process group for each direction."""
 

@@ -8,20 +8,20 @@ by rows for both embeddings, the output head and the loss.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from launcher.core.frozen import frozen
 from launcher.mesh.stages import Stage
 from launcher.trainer.collectives import Group, enter_model_parallel, leave_model_parallel
 from launcher.trainer.initial import initial_weight
 from launcher.trainer.model import Transformer
 
 
-@dataclass(frozen=True)
+@frozen
 class Placement:
     """Which part of a parameter of the single-device model this rank holds."""
 
@@ -46,7 +46,7 @@ class Placement:
 #    communication. A width that the ranks do not divide is split as evenly as whole rows allow.
 
 
-@dataclass(frozen=True)
+@frozen
 class Style:
     dims: dict[str, int]
     rebuild: Callable[[nn.Module, Group], None]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from launcher.core.frozen import frozen
 from launcher.mesh.stages import split_into_stages
 from launcher.recipes.transformer.config import TrainConfig, TransformerRecipe
 from launcher.trainer.collectives import all_reduce
@@ -22,7 +22,7 @@ from launcher.trainer.plan import apply_plan, part_bounds
 from launcher.trainer.world import World
 
 
-@dataclass(frozen=True)
+@frozen
 class StepResult:
     loss: float  # mean over the global batch's target tokens; known on the last pipeline stage only, 0 elsewhere
     gradient_norm: float  # of the whole model, before clipping

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from launcher.core import env
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UnreadableError, UsageError
+from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Axis, Coordinate, coordinate_of, group_of, rank_at
 from launcher.trainer.collectives import ALONE, Group, all_reduce
@@ -24,7 +24,7 @@ from launcher.trainer.pipeline import Links
 GROUP_TIMEOUT = timedelta(minutes=10)
 
 
-@dataclass(frozen=True)
+@frozen
 class Place:
     """Who this process is, as its environment says. One process alone needs no environment."""
 
@@ -112,7 +112,7 @@ def choose_device(place: Place, wanted: str, environment: Mapping[str, str]) -> 
     return torch.device(accelerator.type, index)
 
 
-@dataclass(frozen=True)
+@frozen
 class World:
     """An open connection to the other ranks."""
 

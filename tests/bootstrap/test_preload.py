@@ -166,19 +166,6 @@ def test_a_rank_has_its_cores(nursery, tmp_path):
     assert ends(tmp_path) == f"{{{core}}}\n"
 
 
-def test_a_rank_joins_its_control_group(nursery, tmp_path):
-    """By the file that the kernel reads; a group that is not there is done without."""
-    (tmp_path / "group").mkdir()
-    (tmp_path / "group" / "cgroup.procs").touch()
-    started = nursery("")
-    listen(started)
-    for group in ("group", "missing"):
-        started.fork([request(tmp_path, cgroup=tmp_path / group)])
-        [forked] = listen(started)
-        assert reap(forked.pid) == 0
-    assert (tmp_path / "group" / "cgroup.procs").read_text() == "0"
-
-
 def test_a_log_that_cannot_be_written_is_told(nursery, tmp_path):
     """The rank ends with 126 before its program begins."""
     started = nursery("print()")

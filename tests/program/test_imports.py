@@ -24,7 +24,9 @@ def look(cwd, kind="script", target="train.py", *, options=(), environment=None)
 
 
 @pytest.mark.parametrize(("source", "expected"), [
-    ("import os, json", ()),
+    ("import os, json", ("json",)),
+    ("from pathlib import Path\nimport torch, json.decoder", ("json", "pathlib", "torch")),
+    ("import turtle, antigravity", ()),
     ("import numpy as np", ("numpy",)),
     ("import torch.nn.functional as F", ("torch", "torch.nn.functional")),
     ("from torch.distributed import init_process_group", ("torch", "torch.distributed")),
@@ -35,10 +37,10 @@ def look(cwd, kind="script", target="train.py", *, options=(), environment=None)
     ("from torch.optim.lr_scheduler import StepLR", ("torch", "torch.optim.lr_scheduler", "torch._dynamo")),
     ("import torch\n@torch.compile\ndef f(): ...", ("torch", "torch._dynamo")),
     ("import transformers, torchvision, pandas", ()),
-    ("import re\nre.compile('')", ()),
+    ("import re\nre.compile('')", ("re",)),
 ])  # fmt: skip
 def test_imports_of_a_script(write, source, expected):
-    """Anywhere in the code; of heavy modules only those that may be imported before a fork."""
+    """Anywhere in the code; only those that may be imported before a fork."""
     assert look(write(train=source)) == expected
 
 
@@ -54,6 +56,11 @@ def test_local_modules_are_read_too(write):
         data_in_deep_in_inner="import numpy.random\nx = 1",
     )
     assert look(cwd) == ("numpy", "numpy.random", "torch", "torch.utils.data")
+
+
+def test_a_module_of_the_program_hides_one_of_the_library(write):
+    """It is read, like every other of the program's own, and never imported."""
+    assert look(write(train="import json, random", json="import numpy")) == ("random", "numpy")
 
 
 def test_modules_and_directories(write):

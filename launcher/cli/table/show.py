@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import click
 
 from launcher.cli.profile_options import chip_option
 from launcher.core.errors import EXIT_FAILURE
+from launcher.core.frozen import frozen
 from launcher.core.records import HOST_RANK, Cluster, Device, Layout, Options, Server
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def show(context: click.Context, /, file: str, *, chip: str, as_json: bool, **op
     write_out(_as_json(placement, report) if as_json else _as_text(placement, f"{report.path}: {name}"))
 
 
-@dataclass(frozen=True)
+@frozen
 class Placement:
     """A cluster and, where one was asked for, what a layout makes of its ranks."""
 

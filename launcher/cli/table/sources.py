@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.cli.reports import STDIN, read_named
 from launcher.cli.table.wanted import DEVICE_IDS, Wanted, check_wanted, further_keys
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
+from launcher.core.frozen import frozen
 from launcher.rank_table import discover
 from launcher.rank_table.device_ids import (
     ASCEND_VARIABLES,
@@ -30,7 +30,7 @@ from launcher.rank_table.hccn_conf import decode_conf, parse_hccn_conf
 from launcher.rank_table.ip import is_loopback
 
 
-@dataclass(frozen=True)
+@frozen
 class Found:
     """The devices of one server, and what a person should know about them."""
 
@@ -39,7 +39,7 @@ class Found:
     hardware: str | None = None  # "gpu" where it is known
 
 
-@dataclass(frozen=True)
+@frozen
 class Gathered:
     machines: tuple[Machine, ...]
     notes: tuple[Note, ...]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
 from launcher.rank_table.device_ids import parse_device_ids
 from launcher.rank_table.generate import check_address
 from launcher.rank_table.ip import address_family
@@ -14,7 +14,7 @@ DEVICE_IDS = "--device-ids"
 SAME = "same"  # in place of an address: the server's own
 
 
-@dataclass(frozen=True)
+@frozen
 class Wanted:
     """The options of `generate`, as they were typed."""
 

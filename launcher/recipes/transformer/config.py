@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from launcher.core.frozen import frozen
 from launcher.recipes.settings import setting
 
 
-@dataclass(frozen=True)
+@frozen
 class ModelConfig:
     vocabulary_size: int = setting(1200, "rows of each embedding and of the output head", minimum=8)
     d_model: int = setting(128, "width of every layer", minimum=1)
@@ -18,14 +19,14 @@ class ModelConfig:
     dropout: float = setting(0.05, "dropout on embeddings and residual branches", minimum=0, below=1)
 
 
-@dataclass(frozen=True)
+@frozen
 class DataConfig:
     direction: str = setting("fr_en", "from which language to which", choices=("fr_en", "en_fr"))
     source_length: int = setting(32, "tokens of a source sentence, its end mark included; the rest is cut", minimum=2)
     target_length: int = setting(32, "tokens of a target sentence, its end mark included; the rest is cut", minimum=2)
 
 
-@dataclass(frozen=True)
+@frozen
 class TrainConfig:
     epochs: int = setting(1, "passes over the training pairs", minimum=1)
     steps: int = setting(0, "optimizer steps after which to stop; 0 means after the epochs", minimum=0)
@@ -46,7 +47,7 @@ class TrainConfig:
     translations: int = setting(5, "test sentences whose greedy translations are shown at the end", minimum=0)
 
 
-@dataclass(frozen=True)
+@frozen
 class TransformerRecipe:
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)

@@ -1,0 +1,27 @@
+"""What the command does while a run goes on: pass signals down, show what happens, and say at last how it ended."""
+
+from __future__ import annotations
+
+from launcher.cli import summary
+from launcher.cli.console import Console
+from launcher.cli.detach import Announcing, Detached
+from launcher.core.records import RunSpec
+from launcher.engines.attend import Head
+from launcher.engines.local import LocalAgent
+
+
+class Attendance:
+    """Of one local run. Made inside `signals_held_back`, right after `start_agent`."""
+
+    def __init__(self, spec: RunSpec, agent: LocalAgent, detached: Detached | None) -> None:
+        self._spec = spec
+        self._console = Console(spec)
+        observer = self._console if detached is None else Announcing(self._console, detached)
+        self._head = Head(spec, agent, observer)
+
+    def attend(self) -> int:
+        """Blocks until nothing of the run is left; its exit code."""
+        exit_code = self._head.attend()
+        console = self._console
+        console.finish(lambda: summary.render(console.progress, self._spec, console.shown_dir))
+        return exit_code

@@ -1,0 +1,156 @@
+"""The attempts of a run on one server, one after the other: each has its own ranks, its own port and its own verdict."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from launcher.core.errors import EXIT_FAILURE, EXIT_HUNG, EXIT_OK, exit_code_of
+from launcher.core.events import AttemptStarted, Cause, NotRestarting
+from launcher.core.records import RankSpec, RunSpec
+from launcher.core.report import Attempt, Report
+from launcher.core.run_dir import RunDir
+from launcher.core.verdict import Verdict
+from launcher.supervise.cgroup import RunGroup
+from launcher.supervise.crew import AttemptVariables, Crew
+from launcher.supervise.journal import Journal
+from launcher.supervise.port import HeldPort, hold_port
+from launcher.supervise.pulse import Pulse
+from launcher.supervise.restart import Restarts
+from launcher.supervise.starter import Starter
+from launcher.supervise.watch import Watch
+
+
+class Attempts:
+    """Begins attempts, and knows what became of those that are over. `crew` and `watch` are the present one's."""
+
+    crew: Crew
+    watch: Watch
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        ranks: Sequence[RankSpec],
+        inherited: Mapping[str, str],
+        *,
+        port: HeldPort,
+        starter: Starter,
+        group: RunGroup,
+        journal: Journal,
+    ) -> None:
+        self._spec = spec
+        self._ranks = ranks
+        self._inherited = inherited
+        self._port = port
+        self._starter = starter
+        self._group = group
+        self._journal = journal
+        self._run_dir = RunDir(spec.run_dir)
+        self._restarts = Restarts(spec.supervision.max_restarts)
+        self._over: list[Attempt] = []
+
+    def begin(self) -> None:
+        """Ask for all ranks."""
+        self._group.take_back()
+        variables = AttemptVariables(len(self._over), self._port.number)
+        self._began_ns = self._journal.record(AttemptStarted(variables.number, variables.master_port))
+        self.crew = Crew(
+            self._ranks,
+            self._run_dir,
+            variables,
+            inherited=self._inherited,
+            starter=self._starter,
+            journal=self._journal,
+        )
+        supervision = self._spec.supervision
+        global_ranks = [rank.global_rank for rank in self._ranks]
+        self.watch = Watch(
+            self.crew,
+            Pulse(self._run_dir, global_ranks, supervision.hang_timeout_s, self._spec.layout),
+            run_dir=self._run_dir,
+            supervision=supervision,
+            starter=self._starter,
+            group=self._group,
+            journal=self._journal,
+            decide=self._decide,
+        )
+
+    def go_on(self, *, childless: bool) -> bool:
+        """Begin the next attempt if the present one is over and is to be repeated; False once all is over."""
+        if not self.watch.over(childless=childless):
+            return True
+        self._end()
+        if not self.watch.restarts or self.watch.left():
+            return False
+        self._take_another_port()
+        self.begin()
+        return True
+
+    def close(self) -> None:
+        self._port.close()
+
+    def exit_code(self, stopped_by: int | None) -> int:
+        """The run's, when all is over; `stopped_by`: the first signal that asked for the end."""
+        match self.watch.cause:
+            case Cause.FINISHED:
+                return EXIT_OK
+            case Cause.HUNG:
+                return EXIT_HUNG
+            case Cause.STOPPED if stopped_by:
+                return 128 + stopped_by
+            case Cause.FAILED if self.watch.verdict:
+                return _exit_code_of_failure(self.watch.verdict, self._over[-1])
+            case _:
+                return EXIT_FAILURE
+
+    def report(self, server_index: int, started_ns: int, exit_code: int, unkillable: tuple[int, ...]) -> Report:
+        """When all is over. `started_ns`: since when there was an agent."""
+        return Report(
+            run=self._spec.name,
+            server_index=server_index,
+            cause=self.watch.cause,
+            exit_code=exit_code,
+            started_ns=started_ns,
+            ended_ns=time.time_ns(),
+            attempts=tuple(self._over),
+            not_restarting=self._restarts.refusal,
+            unkillable=unkillable,
+            events_lost=self._journal.lost,
+        )
+
+    def _decide(self, verdict: Verdict, progressed: bool) -> bool:
+        restarts = self._restarts.decide(verdict, progressed=progressed)
+        if self._restarts.refusal:
+            self._journal.record(NotRestarting(self._restarts.refusal))
+        return restarts
+
+    def _end(self) -> None:
+        self.watch.close()
+        self._over.append(
+            Attempt(
+                number=len(self._over),
+                master_port=self._port.number,
+                started_ns=self._began_ns,
+                ended_ns=time.time_ns(),
+                cause=self.watch.cause,
+                exits=tuple(self.crew.exits),
+                verdict=self.watch.verdict,
+                killed=self.watch.killed,
+            )
+        )
+
+    def _take_another_port(self) -> None:
+        """Nothing of the last attempt can reach the next one, unless the user chose the port."""
+        if self._port.holder is not None:
+            self._port.close()
+            self._port = hold_port()
+
+
+def _exit_code_of_failure(verdict: Verdict, attempt: Attempt) -> int:
+    """The culprit's own, or, where it had not failed itself, that of the first rank that did."""
+    failed = [ended for ended in attempt.exits if ended.failed]
+    culprits = [ended for ended in failed if ended.global_rank == verdict.culprit]
+    known = [failure.status for failure in verdict.failures if failure.status]
+    if culprits and culprits[0].status in known:
+        return exit_code_of(culprits[0].status)
+    return exit_code_of(failed[0].status) if failed else EXIT_FAILURE
