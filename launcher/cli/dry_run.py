@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from launcher.cli.reports import rank_ranges
 from launcher.core.env import masked, masked_argv
+from launcher.core.ranges import ranges
 from launcher.core.records import RankSpec, RunSpec
 from launcher.mesh.coordinates import coordinate_of
 
@@ -30,7 +30,7 @@ def _comment(rank: RankSpec, spec: RunSpec) -> str:
 
 
 def _cpus(rank: RankSpec) -> str:
-    return "" if rank.cpus is None else f", cpus {rank_ranges(list(rank.cpus))}"
+    return "" if rank.cpus is None else f", cpus {ranges(rank.cpus)}"
 
 
 def _command_line(rank: RankSpec, spec: RunSpec) -> str:

@@ -18,6 +18,7 @@ from launcher.cli.run import run
 from launcher.core.env import MASTER_PORT, masked, masked_argv
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
+from launcher.core.ranges import ranges
 
 if TYPE_CHECKING:
     from launcher.cli.options import RunOptions
@@ -151,12 +152,12 @@ def _head(explained: Explained) -> Iterator[str]:
 
 
 def _cpus(explained: Explained) -> str:
-    from launcher.cli.reports import counted, rank_ranges
+    from launcher.cli.reports import counted
 
     share = explained.draft.share
     if share.cpus is None:
         return f"not bound: {counted(explained.request.machine.core_count, 'core')} for all ranks of a server"
-    return f"{rank_ranges(list(share.cpus))}, {share.reason}"
+    return f"{ranges(share.cpus)}, {share.reason}"
 
 
 def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:

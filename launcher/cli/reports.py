@@ -99,21 +99,6 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def rank_ranges(global_ranks: list[int]) -> str:
-    """Ascending ranks, shortened.
-
-    >>> rank_ranges([0, 1, 2, 3, 8, 10, 11])
-    '0-3,8,10-11'
-    """
-    runs: list[list[int]] = []
-    for rank in global_ranks:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
 def wants_colour(wanted: bool | None) -> bool:
     """As `--color` or `--no-color` say; without them only on a terminal, and never where NO_COLOR is set."""
     if wanted is not None:

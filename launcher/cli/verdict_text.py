@@ -17,7 +17,7 @@ import re
 import signal
 from collections.abc import Callable, Iterable, Iterator
 
-from launcher.cli.reports import rank_ranges
+from launcher.core.ranges import ranges
 from launcher.core.verdict import Failure, Role, StackGroup, Verdict
 from launcher.logs.terminal import printable
 
@@ -78,7 +78,7 @@ def describe_status(status: int) -> str:
 def rank_list(global_ranks: Iterable[int]) -> str:
     """In words: "rank 3", "ranks 0-2,7"."""
     ordered = sorted(global_ranks)
-    return f"rank{'' if len(ordered) == 1 else 's'} {rank_ranges(ordered)}"
+    return f"rank{'' if len(ordered) == 1 else 's'} {ranges(ordered)}"
 
 
 def _what(failure: Failure) -> str:

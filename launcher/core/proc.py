@@ -12,6 +12,7 @@ from typing import NamedTuple
 from launcher.core.frozen import frozen
 
 PROC = Path("/proc")
+_PF_EXITING = 0x4
 
 
 class Stat(NamedTuple):
@@ -20,11 +21,17 @@ class Stat(NamedTuple):
     parent: int
     session: int
     started: int  # clock ticks since boot; with the pid, this names one process until the next boot
+    flags: int = 0  # the kernel's own, PF_* of linux/sched.h
 
     @property
     def living(self) -> bool:
         """A zombie only waits to be reaped."""
         return self.state not in "ZX"
+
+    @property
+    def exiting(self) -> bool:
+        """It ends at this moment: no signal will reach it, and its memory may have gone already."""
+        return not self.living or bool(self.flags & _PF_EXITING)
 
     @property
     def stopped(self) -> bool:
@@ -66,7 +73,7 @@ def stat(pid: int) -> Stat | None:
         return None
     _, _, rest = text.partition(b" (")
     fields = rest[rest.rindex(b")") + 1 :].split()  # a name may hold anything
-    return Stat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+    return Stat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]), int(fields[6]))
 
 
 def every_process() -> Iterator[Stat]:

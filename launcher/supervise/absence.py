@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from launcher.core.verdict import Confidence
 from launcher.supervise.evidence import Account, RankEvidence, file_and_line
 from launcher.supervise.symptoms import Kind
 
+FEWEST_ALIKE = 2  # ranks at one place make another one odd
 LATE_S = 1.0  # an end may be noticed so much later than it was, on a busy machine
 _NEED_A_DEAD_PEER = (Kind.PEER_CLOSED, Kind.STORE_LOST, Kind.PEER_FAILED)
 
@@ -35,6 +37,7 @@ def find_absence(
     waiting = len(accounts) + sum(_waits(rank) for rank in healthy)
     rules: list[Callable[[], list[Absence]]] = [
         lambda: [_of_stopped(rank, waiting) for rank in healthy if stopped(rank)],
+        lambda: [_of_odd(rank, healthy) for rank in _odd(healthy)] if not waiting else [],
         lambda: [_of_busy(rank, waiting, len(evidence)) for rank in healthy if _busy(rank)],
         lambda: [_of_ended(rank, waiting) for rank in _ended_before(healthy, accounts)],
         lambda: [_of_named(rank, accounts) for rank in healthy if rank.global_rank in _named(accounts)],
@@ -42,7 +45,7 @@ def find_absence(
         lambda: [_of_behind(rank, evidence) for rank in _behind(healthy, evidence)],
     ]
     if any(one.symptom.kind in _NEED_A_DEAD_PEER for one in accounts):
-        rules.insert(1, rules.pop(2))  # whoever lives has not closed its connections
+        rules.insert(1, rules.pop(3))  # whoever lives has not closed its connections
     found = next((absences for rule in rules if (absences := rule())), [])
     return _outstanding(found, hung)
 
@@ -81,6 +84,19 @@ def _busy(rank: RankEvidence) -> bool:
     return rank.stack.state == "uninterruptible" or (rank.stack.state == "running" and bool(rank.stack.place))
 
 
+def _odd(healthy: Sequence[RankEvidence]) -> list[RankEvidence]:
+    """The one that is elsewhere while all others are at one place: perhaps they wait there, in a way unknown to us."""
+    places = Counter(_place(rank) for rank in healthy if rank.alive)
+    [(usual, times), *others] = places.most_common() or [("", 0)]
+    if times < FEWEST_ALIKE or len(others) != 1 or others[0][1] != 1:
+        return []
+    return [rank for rank in healthy if rank.alive and _place(rank) != usual]
+
+
+def _place(rank: RankEvidence) -> str:
+    return rank.stack.doing if rank.stack else ""
+
+
 def _silent(rank: RankEvidence) -> bool:
     """Whether it lives, and has no Python stack that would tell more."""
     return rank.alive and rank.stack is not None and not rank.stack.in_collective and not rank.stack.place
@@ -107,6 +123,12 @@ def _named(accounts: Sequence[Account]) -> set[int]:
 
 def _of_stopped(rank: RankEvidence, waiting: int) -> Absence:
     return Absence(rank, "does not take part", f"stopped (SIGSTOP){_while(waiting)}", Confidence.CERTAIN)
+
+
+def _of_odd(rank: RankEvidence, healthy: Sequence[RankEvidence]) -> Absence:
+    others = [other for other in healthy if other.alive and other is not rank]
+    reason = f"{_place(rank) or 'unseen'}, while {len(others)} other ranks are {_place(others[0]) or 'unseen'}"
+    return Absence(rank, "does not take part", reason, Confidence.LIKELY, hang_at(rank))
 
 
 def _of_busy(rank: RankEvidence, waiting: int, rank_count: int) -> Absence:

@@ -11,6 +11,8 @@ The rules, in this order, with the confidence that each gives:
 | a lost connection or a timeout of whatever origin came first   | that rank             | likely; unsure if a rank   |
 |                                                                |                       | has ended well or stopped  |
 | only consequences, and one rank is stopped                     | that rank             | certain                    |
+| ... nobody is seen to wait, and one rank is elsewhere than all | that rank             | likely                     |
+|     others, which are at one place                             |                       |                            |
 | ... one rank lives, and is not in a collective                 | that rank             | certain; likely if others  |
 |                                                                |                       | are not known to wait      |
 | ... one rank had ended well before (looked for earlier than a  | that rank             | likely                     |

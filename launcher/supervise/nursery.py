@@ -99,6 +99,7 @@ class Nursery:
         self._socket.setblocking(False)
         self._outgoing = bytearray()
         self._incoming = bytearray()
+        self._began = time.monotonic()
         self._asked: dict[int, float] = {}  # global rank -> when, for those not told of yet (monotonic)
         self._usable = True
         try:
@@ -127,6 +128,10 @@ class Nursery:
     def wants_write(self) -> bool:
         """Whether something is left to be sent: then wait until `fileno` is writable and call `send`."""
         return bool(self._outgoing)
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self._began
 
     @property
     def waiting_for_s(self) -> float:
@@ -166,7 +171,7 @@ class Nursery:
             return told + self.give_up(ended)
         return told if self._usable else told + self._refuse_rest()
 
-    def give_up(self, reason: str) -> list[Told]:
+    def give_up(self, reason: str, *, died: bool = True) -> list[Told]:
         """Kill the process and tell what its end means: Unusable, and ForkFailed for whom it owes an answer.
 
         Call `take` just before: a rank that it has told of runs, and is not the process's any more.
@@ -175,7 +180,7 @@ class Nursery:
             return self._refuse_rest()
         with suppress(ProcessLookupError, PermissionError):
             os.kill(self.pid, signal.SIGKILL)
-        return self._end(Unusable(reason, died=True))
+        return self._end(Unusable(reason, died=died))
 
     def close(self) -> None:
         """Let the process end by itself; its owner reaps it. Ranks that it forked run on. May be called twice."""

@@ -22,7 +22,7 @@ from launcher.core.verdict import StackGroup
 from launcher.supervise.dumps import RankStack, parse_faulthandler, understood
 from launcher.supervise.outside import PySpy, seen_from_outside, working_directory
 
-__all__ = ["STACKS_SIGNAL", "Gathering", "RankStack", "Target", "gather", "group", "rank_ranges", "sentence"]
+__all__ = ["STACKS_SIGNAL", "Gathering", "RankStack", "Target", "gather", "group", "sentence"]
 
 STACKS_SIGNAL = signal.SIGRTMAX - 3  # launcher/bootstrap has the same
 LIMIT_S = 1.5
@@ -123,21 +123,6 @@ def sentence(groups: Iterable[StackGroup]) -> str:
     return "; ".join([*parts, f"{left} elsewhere"] if left else parts)
 
 
-def rank_ranges(global_ranks: Iterable[int]) -> str:
-    """Shortened, in ascending order.
-
-    >>> rank_ranges([0, 1, 2, 3, 8, 10, 11])
-    '0-3,8,10-11'
-    """
-    runs: list[list[int]] = []
-    for global_rank in sorted(global_ranks):
-        if runs and global_rank == runs[-1][1] + 1:
-            runs[-1][1] = global_rank
-        else:
-            runs.append([global_rank, global_rank])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
 def _doing(stack: RankStack, step: int | None) -> str:
     """The step stands where `sentence` keeps it: "in all_reduce at step 12, called at train.py:40 in step"."""
     if not stack.in_collective or step is None:
@@ -172,7 +157,7 @@ class _Question:
     def step(self, now: float, *, patient: bool) -> RankStack | None:
         """The answer, if there is one; `patient`: wait for others who ask the same rank."""
         found = stat(self._pid)
-        if found is None or not found.living:
+        if found is None or found.exiting:
             self.open = False
             return self._read()
         if found.stopped:
@@ -186,7 +171,7 @@ class _Question:
         if answer := self._read():
             return answer
         found = stat(self._pid)
-        if found is None or not found.living:
+        if found is None or found.exiting:
             return None
         if found.state == "D" or found.stopped or not catches(self._pid, STACKS_SIGNAL):
             return seen_from_outside(found)

@@ -86,6 +86,7 @@ class Starter:
         self._closing = False  # the preload process is to end as soon as it owes no answer
         self._imitable = True  # whether the bootstrap runs in the ranks' Python at all
         self._nursery: Nursery | None = None
+        self._import_patience_s = spec.supervision.hang_timeout_s  # None: as long as it takes
         self._python, environment = self._program([overlaid(inherited, rank.env) for rank in ranks])
         if self._python is not None and spec.supervision.preload is not None:
             self._begin_preloading(self._python, spec.supervision.preload, environment)
@@ -107,6 +108,8 @@ class Starter:
             return 0.0
         if self._nursery is not None and self._forking:
             return max(0.0, FORK_PATIENCE_S - self._nursery.waiting_for_s)
+        if self._nursery is not None and not self._ready and self._import_patience_s is not None:
+            return max(0.0, self._import_patience_s - self._nursery.age_s)
         return None
 
     def ask(self, wanted: Iterable[Wanted]) -> None:
@@ -208,6 +211,9 @@ class Starter:
         if self._nursery is None:
             return []
         told = self._nursery.take()
+        if not self._ready and self._import_patience_s is not None and self._nursery.age_s >= self._import_patience_s:
+            reason = f"the preload process has been importing for {self._import_patience_s:g} s"
+            told += self._nursery.give_up(reason, died=False)
         if self._nursery.waiting_for_s > FORK_PATIENCE_S:
             told += self._nursery.give_up(f"the preload process has not answered for {FORK_PATIENCE_S:g} s")
         return told

@@ -206,6 +206,17 @@ def test_a_preload_process_that_is_killed_is_done_without(launcher, tmp_path, wa
     assert len(events_of(launcher, Trouble)) == 1
 
 
+def test_imports_that_hang_are_done_without(launcher, tmp_path):
+    """After the hang timeout: each rank may hang by itself then, and is seen to."""
+    (tmp_path / "hanging_module.py").write_text("import time; time.sleep(1000)")
+    done = launcher.run(
+        "run", "--devices", 2, "--hang-timeout", 1, "--preload", "hanging_module", "--", *python("print('ready')"),
+        env={"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "ranks start one by one: the preload process has been importing for 1 s" in done.stderr
+
+
 def test_twenty_runs_at_once_get_ports_of_their_own(launcher):
     """Started in the same second on one machine, no two runs meet on a port."""
     processes = [launcher.start("run", "--name", f"n{number}", "--", "sh", "-c", "sleep 2") for number in range(20)]

@@ -286,8 +286,12 @@ def test_where_nobody_is_missed_the_first_consequence_stands_for_an_unknown_caus
         ([living(0, WAITING)], 0, UNSURE, None),
         ([living(0)], 0, LIKELY, None),
         ([living(0), living(1)], None, UNSURE, None),
+        ([living(0, COMPUTING), living(1, SLEEPING), living(2, COMPUTING)], 1, LIKELY, "hang at data.py:88"),
+        ([living(0, COMPUTING), living(1, SLEEPING)], 0, UNSURE, "hang at model.py:5"),
+        ([living(0, COMPUTING), living(1, SLEEPING), living(2, COMPUTING), living(3, SLEEPING)], 0, UNSURE,
+         "hang at model.py:5"),
     ],
-)
+)  # fmt: skip
 def test_a_hang_is_blamed_on_the_rank_that_stands_out(evidence, culprit, confidence, signature):
     """Nothing has failed; where all wait for each other nobody can tell."""
     assert short(judged(*evidence, hung={0, 1, 2})) == (culprit, confidence, signature)

@@ -13,7 +13,7 @@ import pytest
 
 from launcher.core.proc import catches, stat
 from launcher.core.verdict import StackGroup
-from launcher.supervise.stacks import Gathering, RankStack, Target, gather, group, rank_ranges, sentence
+from launcher.supervise.stacks import Gathering, RankStack, Target, gather, group, sentence
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "stacks_rank.py"
@@ -438,9 +438,3 @@ def test_a_long_tail_of_places_is_counted():
     """Four groups are told, the rest is a number."""
     stacks = {rank: RankStack("running", f"at train.py:{min(rank, 6)} in f") for rank in range(9)}
     assert sentence(group(stacks, {})).endswith("; 3 elsewhere")
-
-
-def test_ranks_are_listed_as_ranges():
-    """In ascending order, whatever they came in."""
-    assert rank_ranges([4, 0, 2, 1, 6, 7, 5]) == "0-2,4-7"
-    assert rank_ranges([]) == ""

@@ -13,6 +13,7 @@ import click
 from launcher.cli.profile_options import chip_option
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.frozen import frozen
+from launcher.core.ranges import ranges
 from launcher.core.records import HOST_RANK, Cluster, Device, Layout, Options, Server
 
 if TYPE_CHECKING:
@@ -191,10 +192,8 @@ def _layout_words(placement: Placement) -> str:
 
 
 def _server_line(server: Server) -> str:
-    from launcher.cli.reports import rank_ranges
-
     ranks = [device.global_rank for device in server.devices]
-    words = [f"server {server.server_id}: {'rank' if len(ranks) == 1 else 'ranks'} {rank_ranges(ranks)}"]
+    words = [f"server {server.server_id}: {'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}"]
     if server.host_ip is not None:
         words.append(f"host_ip={server.host_ip}")
     return "  ".join([*words, *_option_words(server.options)])
