@@ -13,13 +13,13 @@ from launcher.core.report import Report
 
 GO = 'until [ -e "$TLAUNCH_RUN_DIR/go" ]; do sleep 0.01; done'
 FAILING_OBSERVER = """
-from launcher.cli import console, main, start
+from launcher.cli import attendance, console, main
 
 class Failing(console.Console):
     def tick(self):
         raise RuntimeError("seen once")
 
-start.Console = Failing
+attendance.Console = Failing
 main.main(["run", "--devices", "2", "--", "sh", "-c", "sleep 0.5; exit $((RANK * 7))"])
 """
 
