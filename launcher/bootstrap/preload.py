@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _NAME = "tlaunch-preload"
 _PR_SET_PDEATHSIG = 1
+_NEVER = 2**31 - 1  # objects, as a threshold of the garbage collector
 
 
 def serve(descriptor: int, born_with: dict[str, Any]) -> Program:
@@ -44,15 +45,10 @@ def serve(descriptor: int, born_with: dict[str, Any]) -> Program:
     fields = first["program"]
     program = Program(fields["kind"], fields["target"], fields["arguments"])
     prepare(program, born_with)
-    refusal = _import(first["modules"])
+    refusal = _import_uncollected(first["modules"])
     if refusal:
         wire.say(refusal)
         os._exit(0)
-    if first["modules"]:
-        # What is imported stays in memory that all ranks share: no collection, and no exit, goes through it. Ranks
-        # do not undo this: with torch it would cost each of them 60 MB, and a second at its end.
-        gc.collect()
-        gc.freeze()
     wire.say({"ready": True, "seconds": time.perf_counter() - began})
     _fork_whom_asked(wire, _Shown(former_name, fields["shown_argv"]), first["agent_pid"])
     return program
@@ -82,6 +78,23 @@ def _keep_only(descriptor: int) -> int:
             except OSError:  # that of the listing itself
                 pass
     return out_of_the_way(descriptor)
+
+
+def _import_uncollected(modules: list[str]) -> dict[str, Any] | None:
+    """As `_import`. What is imported stays in memory that all ranks share: no collection, and no exit, goes through it.
+
+    Ranks do not undo this: with torch it would cost each of them 60 MB, and a second at its end. Hardly anything that
+    modules make is garbage, and looking for it is a tenth of the time that torch takes.
+    """
+    if not modules:
+        return None
+    thresholds = gc.get_threshold()
+    gc.set_threshold(_NEVER)
+    refusal = _import(modules)
+    if gc.get_threshold()[0] == _NEVER:  # else a module has its own idea
+        gc.set_threshold(*thresholds)
+    gc.freeze()
+    return refusal
 
 
 def _import(modules: list[str]) -> dict[str, Any] | None:
