@@ -148,6 +148,9 @@ class Play:
                 found = {"pid": event["pid"], "attempt": attempt} if event["event"] == "RankStarted" else None
         return found
 
+    def _agents(self) -> list[int]:
+        return [event["agent"]["pid"] for event in self._events() if event["event"] == "AgentStarted"]
+
     def _events(self) -> list[dict[str, Any]]:
         found = list(self._runs.glob("*/events.jsonl"))
         return lines(found[0]) if found else []
@@ -166,6 +169,10 @@ class Play:
         self.facts.left += [f"a process is left: {survivor}" for survivor in self._survivors()]
         self._kill_survivors()
         self.facts.left += [f"a file is left in TMPDIR: {path.name}" for path in self._temporary.iterdir()]
+        groups = [path for agent in self._agents() for path in control_groups(agent)]
+        self.facts.left += [
+            f"control group {path} is left" for path in groups if not self._await(lambda p=path: not p.exists())
+        ]
         ports = {record["port"] for record in lines(self._records) if "port" in record}
         self.facts.left += [f"port {port} is not free" for port in ports if not self._await(lambda p=port: is_free(p))]
 
@@ -230,6 +237,13 @@ def reap() -> list[int]:
         while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
             found.append(pid)
     return found
+
+
+def control_groups(agent_pid: int) -> list[Path]:
+    """What is left of the one that an agent made."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    points = [Path(point) for _, point, kind, *_ in mounts if kind == "cgroup2"]
+    return [path for point in points for path in point.glob(f"**/tlaunch-{agent_pid}")]
 
 
 def is_free(port: str) -> bool:
