@@ -34,7 +34,7 @@ def serve(descriptor: int, born_with: dict[str, Any]) -> Program:
     began = time.perf_counter()
     former_name = names.name()
     names.rename(_NAME)
-    wire = Wire(_keep_only(descriptor))
+    wire = Wire(out_of_the_way(descriptor))
     # Not ignored, only kept waiting: ranks find both as a program expects them.
     _signal.pthread_sigmask(_signal.SIG_SETMASK, {_signal.SIGINT, _signal.SIGHUP})
     own.note_imports()
@@ -67,17 +67,6 @@ def die_with(parent_pid: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
         os._exit(128 + _signal.SIGKILL)
-
-
-def _keep_only(descriptor: int) -> int:
-    """Close what else was inherited: nobody knows whose it is, and every rank would hold it open."""
-    for number in map(int, os.listdir("/proc/self/fd")):
-        if number > 2 and number != descriptor:
-            try:
-                os.close(number)
-            except OSError:  # that of the listing itself
-                pass
-    return out_of_the_way(descriptor)
 
 
 def _import_uncollected(modules: list[str]) -> dict[str, Any] | None:
@@ -148,6 +137,7 @@ def _fork_ranks(wire: Wire, requests: list[dict[str, Any]]) -> Rank:
             return Rank(request, reader, middle)
         if not wire.say({"key": request["key"], "pid": pid}):
             os.kill(pid, _signal.SIGKILL)  # nobody would know of it
+    os.write(writer, b"." * len(requests))  # ranks that get no byte are not known to the agent, or not all of them
     os._exit(0)
 
 

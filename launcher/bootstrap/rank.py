@@ -21,11 +21,11 @@ _LOOK_AGAIN_S = 0.0002
 
 
 class Rank:
-    """What the agent asked for, and how this process knows that the one between has gone."""
+    """What the agent asked for, and how this process knows that the one between has done its work."""
 
-    def __init__(self, request: dict[str, Any], middle_gone: int, middle_pid: int) -> None:
+    def __init__(self, request: dict[str, Any], go: int, middle_pid: int) -> None:
         self.request = request
-        self.middle_gone = middle_gone  # descriptor: end of file once it has
+        self.go = go  # descriptor: a byte for every rank once the agent knows of all; end of file if that never happens
         self.middle_pid = middle_pid
 
 
@@ -58,12 +58,13 @@ def _give_up(wire: Wire, key: int, reason: str) -> None:
 
 
 def _wait_for_adoption(rank: Rank, agent_pid: int) -> None:
-    """Until the process between has ended and the agent is the parent."""
+    """Until the process between has ended and the agent is the parent, and knows of this rank."""
     from .preload import die_with
 
-    while os.read(rank.middle_gone, 1):
-        pass
-    os.close(rank.middle_gone)
+    told = os.read(rank.go, 1)
+    os.close(rank.go)
+    if not told:  # the agent may have another process started for this rank
+        raise RuntimeError("the process that forks ranks was ended")
     while os.getppid() == rank.middle_pid:  # its descriptors close a moment before its children get another parent
         time.sleep(_LOOK_AGAIN_S)
     die_with(agent_pid)

@@ -75,7 +75,6 @@ class Agent:
         self._group = RunGroup(os.getpid())
         self._alone = head is None
         self._childless = False
-        self._paused = False
         self._signal: int | None = None  # the first that asked to stop
 
     def run(self) -> int:
@@ -91,8 +90,8 @@ class Agent:
         self._attempts.begin()
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the head forks with signals held back
         while self._attempts.go_on(childless=self._childless):
-            self._watch.start()
             self._listen()
+            self._watch.start()
             self._reap()
             self._watch.step(childless=self._childless)
         return self._finish()
@@ -151,11 +150,10 @@ class Agent:
                 self._watch.kill_now()
 
     def _pause_or_resume(self, number: int) -> None:
-        if number == PAUSES and not self._paused:
-            self._watch.pause()
-        elif number == CONTINUES and self._paused:
-            self._watch.resume()
-        self._paused = number == PAUSES
+        if number == PAUSES:
+            self._attempts.pause()
+        else:
+            self._attempts.resume()
 
     def _on_head_lost(self) -> None:
         if self._head:
@@ -179,9 +177,7 @@ class Agent:
     # --- the end ---
 
     def _finish(self) -> int:
-        unkillable = () if self._childless else tuple(descendants())
-        if not self._childless:  # perhaps without a pid: it may have another one at each look
-            self._journal.record(Unkillable(unkillable))
+        unkillable = self._unkillable()
         exit_code = self._attempts.exit_code(self._signal)
         if self._alone:  # else the head removes the group
             self._group.let_out(os.getpid())
@@ -194,6 +190,14 @@ class Agent:
         self._selector.close()
         self._wakeup.close()
         return exit_code
+
+    def _unkillable(self) -> tuple[int, ...]:
+        """What is left although it was killed; perhaps without a pid: it may have another one at each look."""
+        preloading = self._starter.processes  # for a restart that could not be
+        left = () if self._childless else tuple(descendants(preloading))
+        if left or not (self._childless or preloading):
+            self._journal.record(Unkillable(left))
+        return left
 
     def _write_report(self, exit_code: int, unkillable: tuple[int, ...]) -> None:
         path = self._run_dir.report

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from launcher.core.errors import EXIT_FAILURE, EXIT_HUNG, EXIT_OK, exit_code_of
-from launcher.core.events import AttemptStarted, Cause, NotRestarting
+from launcher.core.events import AttemptStarted, Cause, Continued, NotRestarting, Paused, Trouble
 from launcher.core.records import RankSpec, RunSpec
 from launcher.core.report import Attempt, Report
 from launcher.core.run_dir import RunDir
@@ -48,6 +48,8 @@ class Attempts:
         self._run_dir = RunDir(spec.run_dir)
         self._restarts = Restarts(spec.supervision.max_restarts)
         self._over: list[Attempt] = []
+        self._refusal: str | None = None  # why restarts that are left are not used
+        self._paused = False
 
     def begin(self) -> None:
         """Ask for all ranks."""
@@ -74,13 +76,31 @@ class Attempts:
             journal=self._journal,
             decide=self._decide,
         )
+        if self._paused:
+            self.watch.pause()
+
+    def pause(self) -> None:
+        """Stop every rank, those that are yet to be started too, until `resume`."""
+        if not self._paused:
+            self._paused = True
+            self.watch.pause()
+            self._journal.record(Paused())
+
+    def resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self.watch.resume()
+            self._journal.record(Continued())
 
     def go_on(self, *, childless: bool) -> bool:
         """Begin the next attempt if the present one is over and is to be repeated; False once all is over."""
         if not self.watch.over(childless=childless):
             return True
         self._end()
-        if not self.watch.restarts or self.watch.left():
+        if not self.watch.restarts:
+            return False
+        if self.watch.left():
+            self._refuse("what is left of the last attempt cannot be killed")
             return False
         self._take_another_port()
         self.begin()
@@ -113,7 +133,7 @@ class Attempts:
             started_ns=started_ns,
             ended_ns=time.time_ns(),
             attempts=tuple(self._over),
-            not_restarting=self._restarts.refusal,
+            not_restarting=self._refusal,
             unkillable=unkillable,
             events_lost=self._journal.lost,
         )
@@ -121,8 +141,12 @@ class Attempts:
     def _decide(self, verdict: Verdict, progressed: bool) -> bool:
         restarts = self._restarts.decide(verdict, progressed=progressed)
         if self._restarts.refusal:
-            self._journal.record(NotRestarting(self._restarts.refusal))
+            self._refuse(self._restarts.refusal)
         return restarts
+
+    def _refuse(self, reason: str) -> None:
+        self._refusal = reason
+        self._journal.record(NotRestarting(reason))
 
     def _end(self) -> None:
         self.watch.close()
@@ -141,16 +165,21 @@ class Attempts:
 
     def _take_another_port(self) -> None:
         """Nothing of the last attempt can reach the next one, unless the user chose the port."""
-        if self._port.holder is not None:
-            self._port.close()
-            self._port = hold_port()
+        if self._port.holder is None:
+            return
+        try:
+            former, self._port = self._port, hold_port()
+        except OSError as error:
+            self._journal.record(Trouble(f"no other port can be had, the ranks meet on the same: {error.strerror}"))
+        else:
+            former.close()
 
 
 def _exit_code_of_failure(verdict: Verdict, attempt: Attempt) -> int:
     """The culprit's own, or, where it had not failed itself, that of the first rank that did."""
     failed = [ended for ended in attempt.exits if ended.failed]
-    culprits = [ended for ended in failed if ended.global_rank == verdict.culprit]
-    known = [failure.status for failure in verdict.failures if failure.status]
-    if culprits and culprits[0].status in known:
+    known = [failure.status for failure in verdict.failures if failure.global_rank == verdict.culprit]
+    culprits = [ended for ended in failed if ended.global_rank == verdict.culprit and ended.status in known]
+    if culprits:
         return exit_code_of(culprits[0].status)
     return exit_code_of(failed[0].status) if failed else EXIT_FAILURE

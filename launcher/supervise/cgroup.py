@@ -5,11 +5,15 @@ That is the cure for whatever forks faster than signals can follow. Everything w
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
 _MEMBERS = "cgroup.procs"
+_PREFIX = "tlaunch-"  # then the pid of an agent
+_FORGOTTEN_AFTER_S = 60.0  # younger ones may be about to be used, by an agent that a container hides from us
 
 
 class RunGroup:
@@ -20,7 +24,7 @@ class RunGroup:
     """
 
     def __init__(self, agent_pid: int) -> None:
-        self._directory = _made(f"tlaunch-{agent_pid}")
+        self._directory = _made(f"{_PREFIX}{agent_pid}")
         self._let_out: set[int] = set()
 
     def take_in(self, pid: int) -> None:
@@ -63,6 +67,7 @@ def _made(name: str) -> Path | None:
     if parent.name == name:  # this process is in it already
         return parent
     directory = parent / name
+    _remove_forgotten(parent)
     try:
         directory.mkdir(exist_ok=True)
     except OSError:
@@ -70,11 +75,22 @@ def _made(name: str) -> Path | None:
     return directory
 
 
+def _remove_forgotten(parent: Path) -> None:
+    """Groups of agents that were killed together with their heads. The kernel removes no group that has members."""
+    for group in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError, ValueError):
+            os.kill(int(group.name.removeprefix(_PREFIX)), 0)
+            continue
+        with suppress(OSError):
+            if time.time() - group.stat().st_mtime > _FORGOTTEN_AFTER_S:
+                group.rmdir()
+
+
 def _move(pid: int, directory: Path) -> bool:
     try:
         (directory / _MEMBERS).write_text(str(pid), encoding="ascii")
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno == errno.ESRCH  # it has ended, and is in no group
     return True
 
 

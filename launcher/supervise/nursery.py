@@ -99,7 +99,8 @@ class Nursery:
         self._socket.setblocking(False)
         self._outgoing = bytearray()
         self._incoming = bytearray()
-        self._began = time.monotonic()
+        self._began = self._heard = time.monotonic()
+        self._reaped = False  # then its pid may be anyone's
         self._asked: dict[int, float] = {}  # global rank -> when, for those not told of yet (monotonic)
         self._usable = True
         try:
@@ -135,8 +136,8 @@ class Nursery:
 
     @property
     def waiting_for_s(self) -> float:
-        """For how long the oldest request has been unanswered: a stopped process says nothing. 0: none is."""
-        return time.monotonic() - min(self._asked.values()) if self._asked else 0.0
+        """For how long it has said nothing although there are requests: a stopped process does not. 0: there are none."""
+        return time.monotonic() - max(min(self._asked.values()), self._heard) if self._asked else 0.0
 
     def fork(self, requests: Sequence[ForkRequest]) -> None:
         """Ask for ranks. Each will be told as Forked or ForkFailed by `take`, those of a lost process too."""
@@ -178,9 +179,17 @@ class Nursery:
         """
         if not self._usable:
             return self._refuse_rest()
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(self.pid, signal.SIGKILL)
+        self.kill()
         return self._end(Unusable(reason, died=died))
+
+    def kill(self) -> None:
+        """It keeps nothing that could be lost. Whoever reaps children reaps it."""
+        if not self._reaped:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def note_reaped(self) -> None:
+        self._reaped = True
 
     def close(self) -> None:
         """Let the process end by itself; its owner reaps it. Ranks that it forked run on. May be called twice."""
@@ -200,6 +209,7 @@ class Nursery:
         """Read all that has come; why there will be no more, if so."""
         try:
             while chunk := self._socket.recv(1 << 16):
+                self._heard = time.monotonic()
                 self._incoming += chunk
                 if len(self._incoming) > _LONGEST_LINE_BYTES:
                     return "the preload process wrote more than it can have to say"

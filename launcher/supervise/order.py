@@ -19,7 +19,7 @@ class EndOrder:
     def __init__(self) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._highest = sys.maxsize if soft == resource.RLIM_INFINITY else soft // 2
-        self._epoll = select.epoll() if sys.platform == "linux" and hasattr(os, "pidfd_open") else None
+        self._epoll = _epoll()
         self._pids: dict[int, int] = {}  # by pidfd
         self._ended: list[int] = []  # not asked for yet
 
@@ -38,7 +38,11 @@ class EndOrder:
         if descriptor > self._highest:
             os.close(descriptor)
             return
-        self._epoll.register(descriptor, select.EPOLLIN)
+        try:
+            self._epoll.register(descriptor, select.EPOLLIN)
+        except OSError:  # the user's limit of watches is reached
+            os.close(descriptor)
+            return
         self._pids[descriptor] = pid
 
     def sort(self, pids: Iterable[int]) -> tuple[list[int], set[int]]:
@@ -67,3 +71,13 @@ class EndOrder:
             found.append(self._pids.pop(descriptor))
         self._ended += found
         return found
+
+
+def _epoll() -> select.epoll | None:
+    """None where there are no pidfds, or no descriptor is left."""
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return select.epoll()
+    except OSError:
+        return None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -114,6 +112,7 @@ class Starter:
 
     def ask(self, wanted: Iterable[Wanted]) -> None:
         self._wanted = True
+        self._forked.clear()
         self._waiting.extend(wanted)
 
     def forget(self) -> None:
@@ -136,6 +135,11 @@ class Starter:
             self._forking |= {wanted.rank.global_rank: wanted for wanted in self._waiting}
             self._waiting.clear()
         return told
+
+    def note_ends(self, pids: Collection[int]) -> None:
+        """These children have been reaped: from now on their pids may be anyone's."""
+        if self._nursery is not None and self._nursery.pid in pids:
+            self._nursery.note_reaped()
 
     def reason_of(self, pid: int) -> str | None:
         """Why the process `pid`, already reaped, never became its program; None if it did."""
@@ -183,10 +187,8 @@ class Starter:
         self._journal.record(Preloading(self._nursery.pid, modules))
 
     def _kill_nursery(self) -> None:
-        """It keeps nothing that could be lost. Whoever reaps children reaps it."""
         assert self._nursery is not None, "there is one"
-        with suppress(ProcessLookupError):
-            os.kill(self._nursery.pid, signal.SIGKILL)
+        self._nursery.kill()
         self._nursery.close()
         self._nursery = None
 
@@ -211,6 +213,8 @@ class Starter:
         if self._nursery is None:
             return []
         told = self._nursery.take()
+        if told and isinstance(told[-1], Ready | Unusable):
+            return told
         if not self._ready and self._import_patience_s is not None and self._nursery.age_s >= self._import_patience_s:
             reason = f"the preload process has been importing for {self._import_patience_s:g} s"
             told += self._nursery.give_up(reason, died=False)

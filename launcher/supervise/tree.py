@@ -96,7 +96,7 @@ def something_left() -> bool:
 def descendants(spared: Collection[int] = ()) -> list[int]:
     """The pid of every living process below this one; without bystanders, and without `spared` and what is below them.
 
-    None where there is no /proc.
+    Empty where there is no /proc.
     """
     return [process.pid for process in _below(_bystanders, spared) if process.living]
 
@@ -130,6 +130,13 @@ def signal_group(leader: int, number: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
+
+
+def signal_rank(leader: int, number: int) -> None:
+    """Signal a rank's process group; where it does not lead one yet, the rank alone."""
+    if not signal_group(leader, number):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(leader, number)
 
 
 def signal_everything(leaders: Iterable[int], number: int, spared: Collection[int] = ()) -> None:
@@ -184,8 +191,8 @@ class Ending:
         return self._killing_since is not None and time.monotonic() - self._killing_since > KILL_PATIENCE_S
 
     def end_too(self, pid: int) -> None:
-        """A process group appeared only now: it is ended like the rest."""
-        signal_group(pid, signal.SIGTERM)
+        """A rank appeared only now: it is ended like the rest."""
+        signal_rank(pid, signal.SIGTERM)
 
     def kill_now(self) -> None:
         """Let no grace period pass."""

@@ -16,17 +16,17 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from launcher.core.events import Cause, Continued, Forwarded, Hung, Judged, Killing, Leftovers, Paused, Stopping
+from launcher.core.events import Cause, Forwarded, Hung, Judged, Killing, Leftovers, Stopping, Trouble
 from launcher.core.records import Supervision
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
-from launcher.core.verdict import Verdict
+from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.crew import Crew
 from launcher.supervise.journal import Journal
 from launcher.supervise.pulse import Pulse
 from launcher.supervise.starter import Starter
-from launcher.supervise.tree import Ending, descendants, signal_group
+from launcher.supervise.tree import Ending, descendants, signal_rank
 
 if TYPE_CHECKING:
     from launcher.supervise.inquest import Inquest
@@ -61,6 +61,7 @@ class Watch:
         self._hung: Collection[int] = ()
         self._inquest: Inquest | None = None
         self._ending: Ending | None = None
+        self._paused = False
         self._patience_ends: float | None = None  # monotonic; set once every rank has ended well
         self.cause = Cause.FINISHED
         self.verdict: Verdict | None = None
@@ -76,12 +77,15 @@ class Watch:
                 self._pulse.started(global_rank, pid)
                 if self._ending:  # it was being forked when the end began
                     self._ending.end_too(pid)
+                elif self._paused:
+                    signal_rank(pid, signal.SIGSTOP)
         self._judge_ends(not_started)
         if self._crew.all_started and not self._supervision.max_restarts:
             self._starter.end_preloading()  # it has nothing more to do
 
     def note_ends(self, statuses: Mapping[int, int]) -> None:
         """These children have been reaped."""
+        self._starter.note_ends(statuses)
         self._judge_ends(self._crew.note_ends(statuses, time.time_ns()))
 
     def stop(self, cause: Cause, number: int | None = None) -> None:
@@ -101,15 +105,19 @@ class Watch:
             self._ending.kill_now()
 
     def pause(self) -> None:
-        """Stop every rank, as Ctrl-Z does. SIGTSTP would not do: it is ignored by groups that have no shell."""
-        self._signal_groups(signal.SIGSTOP)
+        """Stop every rank, as Ctrl-Z does, unless they are being ended: their grace goes on.
+
+        SIGTSTP would not do: it is ignored by groups that have no shell.
+        """
+        self._paused = True
         self._pulse.pause()
-        self._journal.record(Paused())
+        if not self._ending:
+            self._signal_ranks(signal.SIGSTOP)
 
     def resume(self) -> None:
-        self._signal_groups(signal.SIGCONT)
+        self._paused = False
         self._pulse.resume()
-        self._journal.record(Continued())
+        self._signal_ranks(signal.SIGCONT)
 
     def forward(self, number: int) -> None:
         """Hand a signal to the process of every rank, but not to what ranks have started."""
@@ -136,8 +144,7 @@ class Watch:
     def step(self, *, childless: bool) -> None:
         """Do what is due. `childless`: this process has no child at all, so nothing is left."""
         if self._inquest:
-            self._inquest.step()
-            if self._inquest.done:
+            if self._gathered():
                 self._conclude(restarting=True)
         elif self._ending:
             if not self.over(childless=childless):
@@ -197,12 +204,29 @@ class Watch:
 
     def _conclude(self, *, restarting: bool) -> None:
         assert self._inquest is not None, "there is something to judge"
-        self.verdict = self._inquest.verdict(self._pulse.steps())
+        self.verdict = self._judge(self._inquest)
         self._inquest.close()
         self._inquest = None
         self._journal.record(Judged(self.verdict))
         self.restarts = restarting and self._decide(self.verdict, self._pulse.progressed)
         self._end(Cause.HUNG if self._hung else Cause.FAILED)
+
+    def _gathered(self) -> bool:
+        """Whether the evidence is complete, after another step towards it."""
+        assert self._inquest is not None, "there is something to judge"
+        try:
+            self._inquest.step()
+        except Exception as error:  # noqa: BLE001 - whatever a failing system shows us, ranks are ended as they must be
+            self._journal.record(Trouble(f"no more evidence can be gathered: {error!r}"))
+            return True
+        return self._inquest.done
+
+    def _judge(self, inquest: Inquest) -> Verdict:
+        try:
+            return inquest.verdict(self._pulse.steps())
+        except Exception as error:  # noqa: BLE001 - as above
+            self._journal.record(Trouble(f"the failure cannot be judged: {error!r}"))
+            return Verdict(None, Confidence.UNSURE, "the evidence cannot be read")
 
     def _end(self, cause: Cause, number: int | None = None) -> None:
         self.cause = cause
@@ -239,9 +263,9 @@ class Watch:
             self._journal.record(Leftovers(len(descendants())))
             self._end_everything()
 
-    def _signal_groups(self, number: int) -> None:
+    def _signal_ranks(self, number: int) -> None:
         for leader in self._crew.leaders:
-            signal_group(leader, number)
+            signal_rank(leader, number)
 
 
 def load_inquest() -> type[Inquest]:
