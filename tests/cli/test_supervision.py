@@ -11,6 +11,7 @@ from launcher.core.events import (
     AttemptStarted,
     Cause,
     Forwarded,
+    Killing,
     Preloaded,
     Preloading,
     RankStarted,
@@ -128,6 +129,72 @@ def test_a_suspended_run_stops_its_ranks(launcher, wait_until):
     wait_until(lambda: all(stat(pid).stopped for pid in [process.pid, *pids]), "everything stopped")
     process.send_signal(signal.SIGCONT)
     assert process.wait(60) == 0
+
+
+def test_ranks_that_start_in_a_suspended_run_are_stopped_too(launcher, tmp_path, wait_until):
+    """Ctrl-Z while modules are imported: the ranks that are forked afterwards wait for `fg`."""
+    (tmp_path / "slow_module.py").write_text("import time; time.sleep(1)")
+    process = launcher.start(
+        "run", "--devices", 2, "--preload", "slow_module", "--", *python("time.sleep(0.5)", "print('through')"),
+        env={"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    wait_until(lambda: events_of(launcher, Preloading), "the preload process")
+    process.send_signal(signal.SIGTSTP)
+    started = wait_until(
+        lambda: len(events_of(launcher, RankStarted)) == 2 and events_of(launcher, RankStarted), "ranks"
+    )
+    wait_until(lambda: all(stat(event.pid).stopped for event in started), "stopped ranks")
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(60) == 0
+    assert all("through" in (launcher.latest / f"device{rank}" / "train.log").read_text() for rank in (0, 1))
+
+
+def test_a_restart_of_a_suspended_run_is_suspended(launcher, wait_until):
+    """A rank that is killed meanwhile has all start again, and be stopped."""
+    process = launcher.start(
+        "run", "--devices", 2, "--max-restarts", 1, "--grace", 5, "--", *python("time.sleep(2)", "print('through')")
+    )
+    first = wait_until(lambda: len(events_of(launcher, RankStarted)) == 2 and events_of(launcher, RankStarted), "ranks")
+    process.send_signal(signal.SIGTSTP)
+    wait_until(lambda: all(stat(event.pid).stopped for event in first), "stopped ranks")
+    os.kill(first[1].pid, signal.SIGKILL)
+    second = wait_until(
+        lambda: events_of(launcher, RankStarted)[2:4][1:] and events_of(launcher, RankStarted)[2:], "again"
+    )
+    wait_until(lambda: all(stat(event.pid).stopped for event in second), "stopped ranks")
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(60) == 0
+
+
+def test_a_suspended_ending_keeps_its_grace(launcher, wait_until):
+    """What a rank saves at SIGTERM is saved, whenever Ctrl-Z comes."""
+    program = python(
+        "def save(*_):\n    print('saving', flush=True)\n    time.sleep(1)\n    print('saved', flush=True)\n    sys.exit(0)",
+        "signal.signal(signal.SIGTERM, save)", "print('ready', flush=True)", "time.sleep(1000)",
+    )  # fmt: skip
+    process = launcher.start("run", "--grace", 30, "--", *program)
+    launcher.wait_ready(1)
+    process.send_signal(signal.SIGTERM)
+    log = launcher.latest / "device0" / "train.log"
+    wait_until(lambda: "saving" in log.read_text(), "SIGTERM")
+    process.send_signal(signal.SIGTSTP)
+    wait_until(lambda: "saved" in log.read_text(), "the end of saving")
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(60) == 143
+    assert events_of(launcher, Killing) == []
+
+
+@pytest.mark.parametrize("attempt", range(4))
+def test_ranks_that_are_being_forked_are_ended_with_the_others(launcher, wait_until, attempt):
+    """An interrupt in the middle of a start needs no kill, and nobody waits for the grace period."""
+    process = launcher.start("run", "--devices", 48, "--grace", 40, "--", *python("time.sleep(1000)"))
+    wait_until(lambda: len(events_of(launcher, RankStarted)) > attempt * 4, "some ranks")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert events_of(launcher, Killing) == []
+    report = report_of(launcher)
+    assert report.ended_ns - report.started_ns < 30e9, "less than the grace period"
+    assert launcher.processes() == []
 
 
 @pytest.mark.parametrize("phase", ["preloading", "running", "failing", "restarting"])
