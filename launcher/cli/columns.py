@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from launcher.logs.terminal import without_colours
+
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 GAP = "  "
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+WIDEST_NUMBER = 16  # characters; what a rank writes to its heartbeat file may be any number
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset()) -> list[str]:
-    """One line per row below the header; the columns named in `right` end alike, the others begin alike."""
-    table = [tuple(header), *map(tuple, rows)]
+    """One line per row below the header; the columns named in `right` end alike, the others begin alike.
+
+    Colours are left out, since they take no column.
+    """
+    table = [tuple(header), *(tuple(map(without_colours, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [GAP.join(_cells(row, header, widths, right)).rstrip() for row in table]
 
@@ -50,16 +57,30 @@ def size(count_bytes: int | None) -> str:
     """
     if count_bytes is None:
         return "-"
-    if count_bytes < 1024:
-        return f"{count_bytes} B"
-    amount = float(count_bytes)
-    for unit in ("KiB", "MiB", "GiB"):
-        amount /= 1024
-        if amount < 1024:
-            return f"{amount:.1f} {unit}"
-    return f"{amount / 1024:.1f} TiB"
+    power = min((max(count_bytes, 1).bit_length() - 1) // 10, len(UNITS) - 1)
+    if power == 0:
+        return f"{_short(str(count_bytes), count_bytes)} B"
+    tenths = (20 * count_bytes + 1024**power) // (2 * 1024**power)  # no float holds whatever a file may say
+    return f"{_short(f'{tenths // 10}.{tenths % 10}', tenths // 10)} {UNITS[power]}"
 
 
 def number(value: float | None, form: str) -> str:
-    """As `form` (of `format`) says; "-" for None."""
-    return "-" if value is None else format(value, form)
+    """As `form` (of `format`) says, in powers of ten where that is long; "-" for None.
+
+    >>> number(1e30, ",.0f")
+    '1.00e+30'
+    """
+    return "-" if value is None else _short(format(value, form), value)
+
+
+def _short(text: str, value: float) -> str:
+    if len(text) <= WIDEST_NUMBER:
+        return text
+    from decimal import Decimal  # every run would pay for it
+
+    return f"{Decimal(value):.2e}"
+
+
+def counted(count: int, noun: str, nouns: str | None = None) -> str:
+    """In words, `nouns` where an s at the end does not make the plural: "1 server", "16,384 devices", "2 processes"."""
+    return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TextIO
 
 from launcher.cli import verdict_text
-from launcher.cli.summary import describe, ranks
+from launcher.cli.columns import counted
+from launcher.cli.summary import describe
 from launcher.core.events import (
     AttemptStarted,
     Cause,
@@ -31,6 +32,7 @@ from launcher.core.events import (
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.logs.follow import Follower
+from launcher.logs.terminal import without_colours
 from launcher.runs.progress import Progress
 
 # Where the status cannot be redrawn in place, it is repeated at most this often.
@@ -69,7 +71,9 @@ class Console:
                 if stamped.event.restarts:
                     self._say_restarting()
             case Leftovers(count=count):
-                self.say(f"every rank ended well; ending {count} processes that they left, {self._killed_when()}")
+                self.say(
+                    f"every rank ended well; ending {counted(count, 'process', 'processes')} that they left, {self._killed_when()}"
+                )
             case Trouble(message=message):
                 self.say(f"warning: {message}")
             case _:
@@ -134,9 +138,11 @@ class Console:
         if not running or (started < total and self.progress.stopping is None):
             return ""
         if self.progress.stopping is not None:
-            return f"{self._why_ending()}{ranks(running)} of {total} to end, killed if they take too long"
+            return f"{self._why_ending()}{counted(running, 'rank')} of {total} to end, killed if they take too long"
         return (
-            f"{ranks(total)} started in {self.shown_dir}" if running == total else f"{running} of {total} ranks running"
+            f"{counted(total, 'rank')} started in {self.shown_dir}"
+            if running == total
+            else f"{running} of {total} ranks running"
         )
 
     def _why_ending(self) -> str:
@@ -199,6 +205,8 @@ class _StatusLine:
         self._next_s = 0.0
 
     def show(self, text: str) -> None:
+        """Colours of what is quoted go: the line is cut by characters, and must not lose the end of a colour."""
+        text = without_colours(text)
         if self._on_terminal:
             if text != self._shown or not self._visible:
                 self.erase()

@@ -13,15 +13,26 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, exit_code_of
+from launcher.logs.terminal import printable
 
 if TYPE_CHECKING:
     from launcher.core.events import Stamped
     from launcher.engines.attend import Observer
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FIRST_PRIVATE = 3  # descriptors below are stdin, stdout and stderr
+
+
+class _Interrupted(BaseException):
+    """As KeyboardInterrupt: no error, and never to be swallowed on its way."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 class Detached:
@@ -47,9 +58,14 @@ class Detached:
     def wait_started(self, name: str, shown_dir: Path) -> int:
         """In the parent: tell the run's name, or why there is none; the exit code. Blocks until either is known.
 
-        Ctrl-C meanwhile ends the run.
+        Ctrl-C, SIGTERM or SIGHUP meanwhile ends the run.
         """
-        if self._wait():
+        try:
+            started = self._wait()
+        except _Interrupted as interrupted:
+            _say(f"{signal.Signals(interrupted.number).name}: ending {printable(name)}")
+            return exit_code_of(-interrupted.number)
+        if started:
             _tell(name, shown_dir)
             return EXIT_OK
         _, status = os.waitpid(self._child or 0, 0)
@@ -58,16 +74,30 @@ class Detached:
         return exit_code_of(os.waitstatus_to_exitcode(status)) or EXIT_FAILURE
 
     def _wait(self) -> bool:
-        """Whether the child said that the run has begun."""
-        former = signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+        """Whether the child said that the run has begun.
+
+        Raises:
+            _Interrupted: somebody asked this process to end, perhaps before the child was there; the child was asked.
+        """
+        # What was ignored from the start (nohup, a shell's background job) stays ignored.
+        heeded = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+        former = {number: signal.signal(number, self._interrupt) for number in heeded}
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, heeded)  # what was held back until now acts here
             return bool(os.read(self._pipe_fd, 1))
-        except KeyboardInterrupt:
-            os.kill(self._child or 0, signal.SIGTERM)
-            raise
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(self._pipe_fd)
-            signal.pthread_sigmask(signal.SIG_SETMASK, former)
+            for number, handler in former.items():
+                signal.signal(number, handler)
+
+    def _interrupt(self, number: int, _frame: FrameType | None) -> None:
+        """Only the first one counts: another must not interrupt the cleaning up."""
+        for other in ENDING:
+            signal.signal(other, signal.SIG_IGN)
+        os.kill(self._child or 0, signal.SIGTERM)
+        raise _Interrupted(number)
 
 
 class Announcing:
@@ -132,13 +162,12 @@ def _let_go(log_fd: int) -> None:
 def _tell(name: str, shown_dir: Path) -> None:
     """The name for programs, on stdout; for people what they can do with it."""
     from launcher.cli.console import write_out
-    from launcher.logs.terminal import printable
 
     run = printable(str(shown_dir))
     write_out(f"{name}\n")
-    with suppress(OSError):
-        print(
-            f"runs in the background; tlaunch status {run} | tlaunch top {run} | tlaunch stop {run}",
-            file=sys.stderr,
-            flush=True,
-        )
+    _say(f"runs in the background; tlaunch status {run} | tlaunch top {run} | tlaunch stop {run}")
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # nobody reads stderr
+        print(line, file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from launcher.core.env import masked, masked_argv
 from launcher.core.ranges import ranges
 from launcher.core.records import RankSpec, RunSpec
+from launcher.logs.terminal import escaped
 from launcher.mesh.coordinates import coordinate_of
 
 
@@ -19,11 +20,12 @@ def render(spec: RunSpec) -> Iterator[str]:
 
 
 def _comment(rank: RankSpec, spec: RunSpec) -> str:
+    """A comment ends with its line, so nothing from a table may end it early."""
     place = coordinate_of(rank.global_rank, spec.layout)
     hidden = [name for name, value in rank.env.items() if value is not None and masked(name, value) != value]
     hidden += ["the command"] if masked_argv(rank.argv) != rank.argv else []
     return (
-        f"# rank {rank.global_rank}: server {_on_one_line(rank.server_id)}, device {rank.device_id}, "
+        f"# rank {rank.global_rank}: server {escaped(rank.server_id)}, device {rank.device_id}, "
         f"pp={place.pp} dp={place.dp} mp={place.mp}{_cpus(rank)}"
         + (f", masked here: {', '.join(hidden)}" if hidden else "")
     )
@@ -37,8 +39,3 @@ def _command_line(rank: RankSpec, spec: RunSpec) -> str:
     removed = [word for name, value in rank.env.items() if value is None for word in ("-u", name)]
     added = [f"{name}={masked(name, value)}" for name, value in rank.env.items() if value is not None]
     return f"cd {shlex.quote(str(spec.cwd))} && {shlex.join(['env', *removed, *added, *masked_argv(rank.argv)])}"
-
-
-def _on_one_line(text: str) -> str:
-    """A comment ends with its line, so nothing from a table may end it early."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")

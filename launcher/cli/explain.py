@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -18,10 +17,12 @@ from launcher.cli.run import run
 from launcher.core.env import MASTER_PORT, masked, masked_argv
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
+from launcher.core.json_text import json_text
 from launcher.core.ranges import ranges
 
 if TYPE_CHECKING:
     from launcher.cli.options import RunOptions
+    from launcher.cli.prepare import Prepared
     from launcher.engines.assemble import Draft, Request
     from launcher.engines.inherited import Conflict
     from launcher.engines.variables import Variable
@@ -44,7 +45,6 @@ REMOVED = "(removed)"
 FREE_PORT = "(a free port)"
 WIDEST_VALUE = 28  # columns that all rows keep for values; a longer one pushes its own origin to the right
 WIDEST = 100  # columns of prose
-INDENT = 2
 
 
 @frozen
@@ -68,8 +68,14 @@ def explain(*, global_rank: int, everything: bool, as_json: bool, **options: Any
     are shown that tlaunch decides, and those of other launchers that do not fit; secrets are masked.
     """
     from launcher.cli.console import write_out
+    from launcher.cli.prepare import prepare
 
-    explained = _explain(_run_options(options), global_rank, everything=everything)
+    chosen = _run_options(options)
+    prepared = prepare(chosen, os.environ)
+    for note in prepared.notes:
+        print(note, file=sys.stderr)
+    draft = _chosen_draft(prepared, global_rank, chosen.master_port)
+    explained = _explained(draft, prepared.request, port_given=bool(chosen.master_port), everything=everything)
     write_out(_as_json(explained) if as_json else "".join(f"{line}\n" for line in _lines(explained)))
 
 
@@ -82,23 +88,27 @@ def _run_options(options: Mapping[str, Any]) -> RunOptions:
     return RunOptions(**{**options, **DECIDED})
 
 
-def _explain(options: RunOptions, global_rank: int, *, everything: bool) -> Explained:
-    """Raises TlaunchError as `tlaunch run` does, and UsageError for a rank that there is not."""
-    from launcher.cli.prepare import prepare
+def _chosen_draft(prepared: Prepared, global_rank: int, master_port: int | None) -> Draft:
+    """The rank as a run that started now would have it.
+
+    Raises:
+        UsageError: there is no such rank.
+    """
     from launcher.engines.assemble import draft
-    from launcher.engines.inherited import conflicts
     from launcher.runs.create import free_name
 
-    prepared = prepare(options, os.environ)
     request = prepared.request
-    for note in prepared.notes:
-        print(note, file=sys.stderr)
     if global_rank >= request.layout.world_size:
         raise UsageError(f"--rank {global_rank}: the ranks are 0 to {request.layout.world_size - 1} ({request.layout})")
     name = free_name(request.runs_dir, f"{time.strftime('%Y%m%d-%H%M%S')}-{prepared.name}")
-    chosen = draft(request, name=name, master_port=options.master_port or 0)[global_rank]
+    return draft(request, name=name, master_port=master_port or 0)[global_rank]
+
+
+def _explained(chosen: Draft, request: Request, *, port_given: bool, everything: bool) -> Explained:
+    from launcher.engines.inherited import conflicts
+
     there = (one for one in chosen.variables if one.value is not None or one.instead_of is not None)
-    decided = [one if options.master_port else _with_free_port(one) for one in there]
+    decided = [one if port_given else _with_free_port(one) for one in there]
     found = conflicts(request.inherited_env, {one.name: one.value for one in decided})
     kept = {one.name for conflict in found for one in conflict.found}
     others = (one for one in _others(request, chosen) if everything or one.name in kept)
@@ -152,7 +162,7 @@ def _head(explained: Explained) -> Iterator[str]:
 
 
 def _cpus(explained: Explained) -> str:
-    from launcher.cli.reports import counted
+    from launcher.cli.columns import counted
 
     share = explained.draft.share
     if share.cpus is None:
@@ -218,7 +228,7 @@ def _as_json(explained: Explained) -> str:
             for conflict in explained.conflicts
         ],
     }
-    return json.dumps(shown, indent=INDENT) + "\n"
+    return json_text(shown)
 
 
 def _variable_to_json(variable: Variable) -> dict[str, Any]:

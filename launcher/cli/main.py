@@ -48,10 +48,10 @@ EXIT_CODES = """\b
 Exit codes:
   0        all ranks ended well
   1        something failed that nothing below names; tables that are invalid or differ
-  2        wrong usage, or a file or directory that is missing, unreadable or unwritable
+  2        wrong usage, or a file, directory or program that is missing, unreadable or unwritable
   3        a rank table or a layout that was understood and refused
   124      a rank hung (--hang-timeout)
-  126/127  a rank's program could not be started / was not found
+  126/127  a rank's program could not be started / its interpreter was not found
   129      hung up (SIGHUP)
   130/143  interrupted (Ctrl-C) / terminated (SIGTERM)
   else     the code of the rank that failed first, or 128 + the signal that ended it

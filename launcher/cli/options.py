@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 from launcher.core import env
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.records import DEFAULT_GRACE_S
 from launcher.engines.placement import Bind
 
 FORWARDABLE = ("USR1", "USR2", "HUP", "WINCH", "URG")
@@ -77,9 +75,6 @@ def check_options(options: RunOptions) -> None:
         raise UsageError("--rank-table and --devices both say which devices there are", hint="give one of them")
     if options.json and not options.dry_run:
         raise UsageError("--json shows what --dry-run found", hint="add --dry-run")
-    for name, seconds in (("--grace", options.grace), ("--hang-timeout", options.hang_timeout)):
-        if seconds is not None and math.isnan(seconds):
-            raise UsageError(f"{name} nan is no number of seconds", hint=f"for instance {name} {DEFAULT_GRACE_S:g}")
     if options.preload is not None and options.no_preload:
         raise UsageError("--preload and --no-preload contradict each other", hint="give one of them")
     if options.detach and options.dry_run:

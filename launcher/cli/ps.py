@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import socket
 import sys
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from launcher.cli.chosen_run import json_option, runs_dir_option
+from launcher.core.json_text import json_text
 
 if TYPE_CHECKING:
     from launcher.runs.live import RunState
@@ -30,7 +30,6 @@ here can tell); unknown (written by another version).
 Exit codes: 0, also when there is no run; 2 wrong usage.
 """
 HEADER = ("NAME", "STATE", "RANKS", "ATTEMPT", "AGE", "EXIT", "FIRST FAILURE")
-INDENT = 2
 
 
 @click.command(epilog=EPILOG)
@@ -44,7 +43,7 @@ def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
 
     states = sorted(_states(runs_dir, everything=everything), key=lambda state: state.started_ns or 0, reverse=True)
     if as_json:
-        write_out(json.dumps([run_words.as_json(state) for state in states], indent=INDENT) + "\n")
+        write_out(json_text([run_words.as_json(state) for state in states]))
     elif states:
         write_out("".join(f"{line}\n" for line in to_lines(states, _width())))
     else:

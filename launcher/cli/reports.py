@@ -94,11 +94,6 @@ def problem_to_json(problem: Problem) -> dict[str, Any]:
     }
 
 
-def counted(count: int, noun: str) -> str:
-    """In words: "1 server", "16,384 devices"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def wants_colour(wanted: bool | None) -> bool:
     """As `--color` or `--no-color` say; without them only on a terminal, and never where NO_COLOR is set."""
     if wanted is not None:

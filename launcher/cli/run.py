@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
+from launcher.cli.chosen_run import runs_dir_option
 from launcher.cli.profile_options import CHIP_NAMES
-from launcher.core.env import TLAUNCH_RUNS_DIR
+from launcher.cli.seconds import Seconds
 from launcher.core.records import DEFAULT_GRACE_S
 from launcher.engines.placement import BINDS
 
@@ -30,8 +31,9 @@ _PP, _MICRO_BATCHES. Its output goes to <runs-dir>/<time>-<name>/device<rank>/tr
 The first rank that fails ends the run: where every rank was is noted first, then all get SIGTERM, and SIGKILL after
 --grace seconds. Ctrl-C ends the run in the same way, a second Ctrl-C kills at once; Ctrl-Z stops the ranks until `fg`.
 Exit codes: 0 when all ranks ended well; the code of the rank that failed first, or 128 + its signal; 2 wrong usage or
-unreadable files; 3 a refused table or layout; 124 hung (--hang-timeout); 126 a rank could not be started, 127 its
-program was not found; 129, 130, 131, 143 stopped by SIGHUP, Ctrl-C, SIGQUIT, SIGTERM.
+unreadable files, a program that is not there too; 3 a refused table or layout; 124 hung (--hang-timeout); 126 a rank's
+program could not be started, 127 its interpreter was not found; 129, 130, 131, 143 stopped by SIGHUP, Ctrl-C, SIGQUIT,
+SIGTERM.
 """
 
 LONGEST_GRACE_S = 7 * 24 * 3600
@@ -62,14 +64,11 @@ FILE = click.Path(path_type=Path)
 @click.option("--config", metavar="FILE", help="The bundled trainer's settings, TOML.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting of the bundled trainer.")
 @click.option("--data", type=FILE, metavar="PATH", help="Sentence pairs for the bundled trainer (`tlaunch data`).")
-@click.option(
-    "--runs-dir", type=FILE, metavar="DIR", envvar=TLAUNCH_RUNS_DIR, default=Path("runs"),
-    help=f"Where run directories are made.  [default: ${TLAUNCH_RUNS_DIR} or runs]",
-)  # fmt: skip
+@runs_dir_option
 @click.option("--name", metavar="NAME", help="The run's name, after its time.")
 @click.option("--env", multiple=True, metavar="KEY=VALUE", help="A variable for every rank.")
 @click.option(
-    "--grace", type=click.FloatRange(min=0, max=LONGEST_GRACE_S), default=DEFAULT_GRACE_S, metavar="SECONDS",
+    "--grace", type=Seconds(min=0, max=LONGEST_GRACE_S), default=DEFAULT_GRACE_S, metavar="SECONDS",
     help=f"Between SIGTERM and SIGKILL.  [default: {DEFAULT_GRACE_S:g}]",
 )  # fmt: skip
 @click.option(
@@ -77,7 +76,7 @@ FILE = click.Path(path_type=Path)
     help="Start all ranks again after a failure, up to N times.  [default: 0]",
 )  # fmt: skip
 @click.option(
-    "--hang-timeout", type=click.FloatRange(min=0.1, max=LONGEST_GRACE_S), metavar="SECONDS",
+    "--hang-timeout", type=Seconds(min=0.1, max=LONGEST_GRACE_S), metavar="SECONDS",
     help="A rank without progress for so long hangs: stacks, then a restart or exit code 124.",
 )  # fmt: skip
 @click.option(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import click
 from launcher.cli.chosen_run import RUN_HELP, chosen, json_option, run_argument
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.json_text import json_text
 
 if TYPE_CHECKING:
     from launcher.core.verdict import StackGroup
@@ -35,7 +35,6 @@ or delayed by more than the milliseconds that it takes to write.
 \b
 Exit codes: 0; 1 no rank lives, or none of those asked for, or they are on another machine; 2 wrong usage, or no such run.
 """
-INDENT = 2
 FRAMES_SHOWN = 8
 
 RankRange = tuple[int, int]  # first and last, both included
@@ -62,7 +61,8 @@ def stacks(*, run: str | None, ranks: str | None, full: bool, as_json: bool, run
 
     wanted = None if ranks is None else parse_ranks(ranks)
     state = look(chosen(runs_dir, run))
-    seen = _ask(state, _living(state, wanted))
+    seen = _gathered(state, _living(state, wanted))
+    _say_ended(seen.pids.keys() - seen.stacks.keys())
     groups = group(seen.stacks, seen.steps)
     write_out(_as_json(state, seen, groups) if as_json else _as_text(state, seen, groups, full=full))
 
@@ -109,26 +109,33 @@ def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, 
     return chosen_ones
 
 
-def _ask(state: RunState, pids: Mapping[int, int]) -> Seen:
-    """Blocks until all have answered, not much longer than a second.
+def _gathered(state: RunState, pids: Mapping[int, int]) -> Seen:
+    """Asks all, and blocks until they have answered, not much longer than a second.
 
     Raises:
         TlaunchError: every rank ended meanwhile.
     """
-    from launcher.cli.verdict_text import rank_list
     from launcher.core.heartbeat import read_heartbeat
     from launcher.supervise.stacks import Target, gather
 
     beats = {global_rank: read_heartbeat(state.run_dir.heartbeat(global_rank)) for global_rank in pids}
     targets = {global_rank: Target(pid, state.run_dir.stacks_log(global_rank)) for global_rank, pid in pids.items()}
     answers = gather(targets)
-    if ended := pids.keys() - answers.keys():
-        said = f"{rank_list(ended)} ended while being asked"
-        if not answers:
-            raise TlaunchError(said)
-        print(said, file=sys.stderr)
+    if not answers:
+        raise TlaunchError(_ended(pids))
     steps = {global_rank: found.beat.step if found else None for global_rank, found in beats.items()}
     return Seen(pids, steps, answers)
+
+
+def _say_ended(global_ranks: Collection[int]) -> None:
+    if global_ranks:
+        print(_ended(global_ranks), file=sys.stderr)
+
+
+def _ended(global_ranks: Iterable[int]) -> str:
+    from launcher.cli.verdict_text import rank_list
+
+    return f"{rank_list(global_ranks)} ended while being asked"
 
 
 def _as_text(state: RunState, seen: Seen, groups: tuple[StackGroup, ...], *, full: bool) -> str:
@@ -173,4 +180,4 @@ def _as_json(state: RunState, seen: Seen, groups: tuple[StackGroup, ...]) -> str
         "groups": [asdict(group) for group in groups],
         "ranks": ranks,
     }
-    return json.dumps(shown, indent=INDENT) + "\n"
+    return json_text(shown)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 
 from launcher.cli.chosen_run import RUN_HELP, chosen, json_option, run_argument
 from launcher.core.frozen import frozen
+from launcher.core.json_text import json_text
 
 if TYPE_CHECKING:
     from launcher.core.heartbeat import Heartbeat
@@ -33,7 +33,6 @@ Exit codes: 0 whatever the run's state is; 2 wrong usage, or no such run.
 """
 HEADER = ("RANK", "SERVER", "DEVICE", "STATE", "PID", "STEP", "LOSS", "BEAT", "LOG", "WRITTEN", "END")
 RIGHT = frozenset({"RANK", "DEVICE", "PID", "STEP", "LOSS", "BEAT", "LOG", "WRITTEN"})
-INDENT = 2
 
 
 @frozen
@@ -62,7 +61,7 @@ def status(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
     ranks = [_rank_status(rank, recorded.places, run_dir) for rank in state.ranks]
     if as_json:
         whole = run_as_json(state) | {"max_restarts": recorded.max_restarts, "each": [_to_json(rank) for rank in ranks]}
-        write_out(json.dumps(whole, indent=INDENT) + "\n")
+        write_out(json_text(whole))
     else:
         write_out("".join(f"{line}\n" for line in _lines(state, ranks, recorded.max_restarts)))
 
@@ -113,11 +112,12 @@ def _about(state: RunState, max_restarts: int) -> Iterator[str]:
 
 def _row(rank: RankStatus, state: RunState) -> tuple[str, ...]:
     from launcher.cli.columns import duration, number, size
+    from launcher.logs.terminal import one_line
 
     look, beat = rank.look, rank.heartbeat.beat if rank.heartbeat else None
     return (
         str(look.global_rank),
-        _printable(rank.place.server_id) if rank.place else "-",
+        one_line(rank.place.server_id) if rank.place else "-",
         str(rank.place.device_id) if rank.place else "-",
         look.state.value,
         str(look.process.pid) if look.process else "-",
@@ -132,10 +132,11 @@ def _row(rank: RankStatus, state: RunState) -> tuple[str, ...]:
 
 def _end(look: RankLook) -> str:
     from launcher.cli.verdict_text import describe_status
+    from launcher.logs.terminal import one_line
 
     if look.status is None:
         return "-"
-    return _printable(look.reason) if look.reason else describe_status(look.status)
+    return one_line(look.reason) if look.reason else describe_status(look.status)
 
 
 def _age_s(time_ns: int | None, state: RunState) -> float | None:
@@ -158,9 +159,3 @@ def _to_json(rank: RankStatus) -> dict[str, Any]:
         "log_bytes": rank.log_bytes,
         "log_written_ns": rank.log_written_ns,
     }
-
-
-def _printable(text: str) -> str:
-    from launcher.logs.terminal import printable
-
-    return printable(" ".join(text.split()))

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.cli import verdict_text
+from launcher.cli.columns import counted
+from launcher.cli.last_words import last_words, quoted, tells_enough
 from launcher.core.events import Cause
 from launcher.core.records import RunSpec
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
-from launcher.logs.tail import last_lines
 from launcher.runs.progress import Progress
-
-LAST_LINES = 10
 
 
 def render(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
@@ -33,17 +32,13 @@ def render(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
             "everything that it left behind was ended"
         )
     else:
-        yield f"{ranks(progress.rank_count)} ended well after {progress.seconds:.2f} s; logs in {shown_dir}"
+        yield f"{counted(progress.rank_count, 'rank')} ended well after {progress.seconds:.2f} s; logs in {shown_dir}"
     yield from _remains(progress)
 
 
 def describe(ended: RankExit) -> str:
     """In words: "exit code 7", "SIGKILL (signal 9)", or why there was no program to run."""
     return verdict_text.describe_status(ended.status) if ended.reason is None else ended.reason
-
-
-def ranks(count: int) -> str:
-    return "1 rank" if count == 1 else f"{count} ranks"
 
 
 def _failure(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
@@ -56,7 +51,7 @@ def _failure(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str
     yield f"error: {next(lines)}"
     yield from lines
     if verdict.culprit is not None:
-        yield from _log_of(verdict, verdict.culprit, spec, shown_dir)
+        yield from _log_of(verdict, verdict.culprit, progress, spec, shown_dir)
     if progress.rank_count > 1:
         without = None if verdict.culprit is None else progress.exits.get(verdict.culprit)
         yield f"  the others: {_how_ended(progress, without=without)}"
@@ -73,28 +68,28 @@ def _place(global_rank: int, progress: Progress, spec: RunSpec) -> str:
     return f"server {rank.server_id}, device {rank.device_id}, {process}{after}"
 
 
-def _log_of(verdict: Verdict, culprit: int, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
+def _log_of(verdict: Verdict, culprit: int, progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
     """Its last lines, unless a traceback has been shown already."""
     path = RunDir(shown_dir).train_log(culprit)
-    if any(failure.traceback for failure in verdict.failures if failure.global_rank == culprit):
+    if tells_enough(verdict):
         yield f"  log: {path}"
         return
-    what, lines = _last_words(RunDir(spec.run_dir).train_log(culprit))
-    yield f"  log: {path}, {what}"
-    yield from (f"  | {line}" for line in lines)
+    try:
+        lines = last_words(culprit, progress, RunDir(spec.run_dir))
+    except OSError as error:
+        yield f"  log: {path}, which cannot be read: {error.strerror}"
+        return
+    yield f"  log: {path}, {'its last lines:' if lines else _silent(progress)}"
+    yield from quoted(lines)
 
 
 def _restarts(progress: Progress) -> str:
-    times = f"restarted {progress.attempt} time{'' if progress.attempt == 1 else 's'}"
+    times = f"restarted {counted(progress.attempt, 'time')}"
     return times if progress.not_restarting is None else f"{times}, and not again: {progress.not_restarting}"
 
 
-def _last_words(log: Path) -> tuple[str, list[str]]:
-    try:
-        lines = last_lines(log, LAST_LINES)
-    except OSError as error:
-        return f"which cannot be read: {error.strerror}", []
-    return "its last lines:" if lines else "which is empty", lines
+def _silent(progress: Progress) -> str:
+    return "to which this attempt wrote nothing" if progress.attempt else "which is empty"
 
 
 def _how_ended(progress: Progress, *, without: RankExit | None) -> str:
@@ -122,7 +117,8 @@ def _way(ended: RankExit) -> str:
 
 def _remains(progress: Progress) -> Iterator[str]:
     if progress.leftovers:
-        yield f"{progress.leftovers} processes that ranks had left running were ended"
+        were = "was" if progress.leftovers == 1 else "were"
+        yield f"{counted(progress.leftovers, 'process', 'processes')} that ranks had left running {were} ended"
     if progress.unkillable is not None:
         pids = ", ".join(str(pid) for pid in progress.unkillable) or "of ever new numbers"
         yield f"warning: these processes outlived SIGKILL, since they wait inside the kernel: {pids}"

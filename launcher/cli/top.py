@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import select
 import shutil
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from launcher.cli.chosen_run import RUN_HELP, chosen, run_argument
-from launcher.core.errors import UsageError
+from launcher.cli.seconds import Seconds
 from launcher.core.frozen import frozen
 
 if TYPE_CHECKING:
@@ -59,13 +58,11 @@ class Row:
 @click.command(epilog=EPILOG, help=f"Watch every rank's progress, CPU and memory until the run ends.\n\n{RUN_HELP}")
 @click.option("--once", is_flag=True, help="One table, as where stdout is no terminal.")
 @click.option(
-    "--interval", type=click.FloatRange(min=0.1, max=3600), default=2.0, metavar="SECONDS",
+    "--interval", type=Seconds(min=0.1, max=3600), default=2.0, metavar="SECONDS",
     help="Between two looks.  [default: 2]",
 )  # fmt: skip
 @run_argument
 def top(*, run: str | None, once: bool, interval: float, runs_dir: Path) -> None:
-    if math.isnan(interval):
-        raise UsageError("--interval nan is no number of seconds", hint="for instance --interval 2")
     sampler = Sampler(chosen(runs_dir, run))
     if once or not sys.stdout.isatty():
         _show_once(sampler)

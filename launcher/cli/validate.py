@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ import click
 from launcher.cli.profile_options import chip_option, consumer_option
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.json_text import json_text
 
 if TYPE_CHECKING:
     from launcher.rank_table import TableReport
@@ -31,8 +31,6 @@ Examples:
 Exit codes: 0 every table is valid (warnings are allowed, but not with --strict); 1 a table is invalid; 2 wrong usage,
 or a file that cannot be read, whatever the others are. `tlaunch table explain CODE` says more about a code.
 """
-
-INDENT = 2
 
 
 @frozen
@@ -184,7 +182,7 @@ def _check_found(path: Path, profile: Profile) -> Checked | None:
 
 
 def _nothing_in(directory: str, others: int) -> UnreadableError:
-    from launcher.cli.reports import counted
+    from launcher.cli.columns import counted
 
     held = f"no rank table, only {counted(others, 'other *.json file')}" if others else "no *.json file"
     return UnreadableError(f"{directory} holds {held}", hint="name the tables themselves")
@@ -198,7 +196,7 @@ def _show_json(all_checked: Iterable[Checked], settings: Settings) -> int:
         exit_code = max(exit_code, checked.exit_code(strict=settings.strict))
         _say_unreadable(checked)
         elements.append(to_json(checked, strict=settings.strict))
-    write_out(json.dumps(elements, indent=INDENT) + "\n")
+    write_out(json_text(elements))
     return exit_code
 
 
@@ -234,7 +232,7 @@ def _say(text: str) -> None:
 
 
 def _closing(report: TableReport, settings: Settings) -> str:
-    from launcher.cli.reports import counted
+    from launcher.cli.columns import counted
     from launcher.rank_table.diagnostics import count_problems
     from launcher.rank_table.faults import printable
 

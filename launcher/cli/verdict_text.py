@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from launcher.core.ranges import ranges
 from launcher.core.verdict import Failure, Role, StackGroup, Verdict
-from launcher.logs.terminal import printable
+from launcher.logs.terminal import one_line, printable
 
 TRACEBACK_LINES = 12  # the last ones; train.log has them all
 FRAMES = 8  # the innermost ones of a group of ranks
@@ -83,7 +83,7 @@ def rank_list(global_ranks: Iterable[int]) -> str:
 
 def _what(failure: Failure) -> str:
     where = f", at {failure.where}" if failure.where and failure.where not in failure.what else ""
-    return printable(f"{_one_line(failure.what)}{where}")
+    return one_line(f"{failure.what}{where}")
 
 
 def _about(failure: Failure, place: Callable[[int], str] | None, *, traceback: bool) -> Iterator[str]:
@@ -115,10 +115,6 @@ def _stacks(groups: tuple[StackGroup, ...], frames: int) -> Iterator[str]:
     if groups:
         yield "stacks, before anything was ended:"
     for number, group in enumerate(groups):
-        yield printable(f"  {rank_list(group.global_ranks)}: {_one_line(group.doing)}")
+        yield printable(f"  {rank_list(group.global_ranks)}: {one_line(group.doing)}")
         if number < len(groups) - 1 or len(groups) == 1:
             yield from (printable(f"      {frame}") for frame in group.frames[:frames])
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

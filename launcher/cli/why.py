@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -13,6 +12,7 @@ import click
 
 from launcher.cli.chosen_run import RUN_HELP, chosen, json_option, run_argument
 from launcher.core.errors import UnreadableError
+from launcher.core.json_text import json_text
 
 if TYPE_CHECKING:
     from launcher.core.report import Attempt
@@ -32,8 +32,6 @@ another one had failed, or did not come.
 \b
 Exit codes: 0, also when nothing failed; 2 wrong usage, or no such run.
 """
-INDENT = 2
-LAST_LINES = 10
 
 
 @click.command(epilog=EPILOG, help=f"Tell which rank failed first, of what, and who only followed.\n\n{RUN_HELP}")
@@ -45,7 +43,7 @@ def why(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
 
     state = look(chosen(runs_dir, run))
     if as_json:
-        write_out(json.dumps(_to_json(state), indent=INDENT) + "\n")
+        write_out(json_text(_to_json(state)))
     else:
         write_out("".join(f"{line}\n" for line in to_lines(state)))
 
@@ -86,7 +84,8 @@ def _attempt(attempt: Attempt, state: RunState) -> Iterator[str]:
         yield from _without_verdict(attempt)
         return
     yield from render(attempt.verdict, _place(attempt, state))
-    yield from _log(attempt.verdict, state, last=attempt.number == state.attempts[-1].number)
+    if attempt.verdict.culprit is not None:
+        yield from _log(attempt.verdict, attempt.verdict.culprit, attempt.number, state)
 
 
 def _without_verdict(attempt: Attempt) -> Iterator[str]:
@@ -116,21 +115,17 @@ def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
     return place
 
 
-def _log(verdict: Verdict, state: RunState, *, last: bool) -> Iterator[str]:
+def _log(verdict: Verdict, culprit: int, attempt: int, state: RunState) -> Iterator[str]:
     """Where the culprit's log is, and its end where that belongs to this attempt and nothing better is known."""
     from launcher.cli.console import as_people_call_it
-    from launcher.cli.verdict_text import culprit_failure
-    from launcher.logs.tail import last_lines
+    from launcher.cli.last_words import last_words, quoted, tells_enough
     from launcher.logs.terminal import printable
 
-    if verdict.culprit is None:
-        return
-    path = state.run_dir.train_log(verdict.culprit)
-    yield printable(f"log of rank {verdict.culprit}: {as_people_call_it(path)}")
-    failure = culprit_failure(verdict)
-    if last and (failure is None or not failure.traceback):
+    path = state.run_dir.train_log(culprit)
+    yield printable(f"log of rank {culprit}: {as_people_call_it(path)}")
+    if attempt == state.attempts[-1].number == state.progress.attempt and not tells_enough(verdict):
         with suppress(OSError):
-            yield from (f"  | {line}" for line in last_lines(path, LAST_LINES))
+            yield from quoted(last_words(culprit, state.progress, state.run_dir))
 
 
 def _last_known(state: RunState) -> Iterator[str]:
@@ -143,18 +138,19 @@ def _last_known(state: RunState) -> Iterator[str]:
         age = duration((state.looked_ns - progress.last_ns) / 1e9)
         yield f"  the last event is {age} old; {progress.running} of {progress.rank_count} ranks ran then"
     if living := [look.global_rank for look in state.ranks if look.state.value in {"running", "stopped"}]:
-        yield f"  processes of {rank_list(living)} still live: `tlaunch status` has their numbers"
+        yield f"  processes of {rank_list(living)} still live: `tlaunch stop` ends them"
     for log in (state.run_dir.agent_log, state.run_dir.console_log):
         if log.exists():
             yield from _end_of(log)
 
 
 def _end_of(log: Path) -> Iterator[str]:
-    from launcher.logs.tail import last_lines
+    from launcher.cli.last_words import end_of, quoted
 
     with suppress(OSError):
+        lines = end_of(log)
         yield f"  the end of {log.name}:"
-        yield from (f"  | {line}" for line in last_lines(log, LAST_LINES))
+        yield from quoted(lines)
 
 
 def _not_restarting(state: RunState) -> str | None:

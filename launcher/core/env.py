@@ -43,41 +43,77 @@ TLAUNCH_HEARTBEAT_FILE = "TLAUNCH_HEARTBEAT_FILE"  # see launcher/core/heartbeat
 TLAUNCH_RUNS_DIR = "TLAUNCH_RUNS_DIR"  # default of --runs-dir
 TLAUNCH_CACHE_DIR = "TLAUNCH_CACHE_DIR"  # default: $XDG_CACHE_HOME/tlaunch or ~/.cache/tlaunch
 
-SECRET_NAME = re.compile(
-    r"TOKEN|KEY|SECRET|PASS(WORD|WD|PHRASE)|_PASS$|^PASS$|_PW$|_PWD$|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|SALT"
-    r"|CONNECTION_STRING|DSN$|_SAS$|_PAT$|^PAT$|JWT|BEARER|WEBHOOK|PASSCODE",
-    re.IGNORECASE,
+# A name is a secret's where one of its words is, or ends like, one of these (ACCESSTOKEN, PGPASSWORD); parts of other
+# words (tokenizer, author) say nothing. The words stand between underscores: HF_TOKEN and --hfToken are _HF_TOKEN_.
+_SECRET_WORDS = re.compile(
+    # Tokens of a text are no secret, nor is their number.
+    r"(?<!_(?:EOS|BOS|PAD|SEP|CLS|UNK))(?<!_MASK)_[A-Z0-9]*TOKEN\d*_|_(?:API|ACCESS|AUTH|REFRESH|BEARER|BOT)_?TOKENS_"
+    r"|_[A-Z0-9]*(?:SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIAL|COOKIE|WEBHOOK)S?\d*_"
+    r"|_(?:API|ACCESS|AUTH|SECRET|PRIVATE|SSH)?KEYS?\d*_|_(?:O?AUTH\d*|AUTHORIZATION|AUTHENTICATION)_"
+    r"|_(?:PRIVATE|SIGNATURE|SALT|BEARER|JWT|CONNECTION_?STRING)\d*_|_(?:PASS|PW|DSN|SAS|PAT)_$|[^_]_PWD_$"
 )
+_BETWEEN_WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 # All that stands before the last @ of a URL's authority: a password, or a token as the only word.
-URL_CREDENTIALS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^\s/]+@")
-AUTHORIZATION = re.compile(r"\b(Bearer|Basic) \S+")
+_URL_CREDENTIALS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}://)[^\s/]+@")
+_SCHEME = r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey)"
+_AUTHORIZATION = re.compile(r"\b(Bearer|Basic) \S+", re.IGNORECASE)
+# A line that is a header, and a member of a JSON object: `X-Api-Key: abc`, `{"api_key": "abc"}`.
+_HEADER = re.compile(
+    rf"""^(?P<before>[ \t]*(?P<name>[A-Za-z][\w-]*)[ \t]*:[ \t]*(?:{_SCHEME}[ \t]+)?)(?P<value>\S.*)$""",
+    re.IGNORECASE | re.MULTILINE,
+)
+_MEMBER = re.compile(
+    r"""(?P<before>(?P<quote>["'])(?P<name>[\w-]+)(?P=quote)\s*:\s*)(?P<value>"[^"]*"|'[^']*'|[^\s,}]+)"""
+)
+_ASSIGNMENT = re.compile(r"(?P<name>[\w.-]+)=")
 MASK = "********"
 
 
-def masked(name: str, value: str) -> str:
-    """`value` as it may be shown: wholly masked when `name` looks secret, credentials inside URLs masked always.
+def is_secret(name: str) -> bool:
+    """Whether values of this name, of a variable, an option or a header, are to be masked.
 
-    >>> masked("HF_TOKEN", "abc"), masked("PROXY", "http://me:pw@host:80")
-    ('********', 'http://********@host:80')
+    >>> is_secret("HF_TOKEN"), is_secret("--apiKey"), is_secret("--max-tokens"), is_secret("TOKENIZERS_PARALLELISM")
+    (True, True, False, False)
     """
-    if value and SECRET_NAME.search(name):
+    return _SECRET_WORDS.search(f"_{_BETWEEN_WORDS.sub('_', name).upper().strip('_')}_") is not None
+
+
+def masked(name: str, value: str) -> str:
+    """`value` as it may be shown: wholly masked when `name` looks secret, secrets inside it masked always.
+
+    Those are credentials of URLs, and what stands after a secret's name in a header or a JSON object.
+
+    >>> masked("HF_TOKEN", "abc"), masked("PROXY", "http://me:pw@host:80"), masked("", "X-Api-Key: abc")
+    ('********', 'http://********@host:80', 'X-Api-Key: ********')
+    """
+    if value and is_secret(name):
         return MASK
-    return AUTHORIZATION.sub(rf"\1 {MASK}", URL_CREDENTIALS.sub(rf"\g<scheme>{MASK}@", value))
+    without_credentials = _AUTHORIZATION.sub(rf"\1 {MASK}", _URL_CREDENTIALS.sub(rf"\g<scheme>{MASK}@", value))
+    return _MEMBER.sub(_masked_value, _HEADER.sub(_masked_value, without_credentials))
 
 
 def masked_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """A command as it may be shown: the values of options whose names look secret, and credentials in URLs, masked.
+    """A command as it may be shown: the values of options whose names look secret, and secrets in words, masked.
 
-    >>> masked_argv(["train", "--api-token", "abc", "--password=x", "--lr", "3"])
-    ('train', '--api-token', '********', '--password=********', '--lr', '3')
+    >>> masked_argv(["train", "--api-token", "abc", "--password=x", "--env=API_KEY=y", "--max-tokens", "3"])
+    ('train', '--api-token', '********', '--password=********', '--env=API_KEY=********', '--max-tokens', '3')
     """
     shown: list[str] = []
     for before, word in zip(("", *argv), argv, strict=False):
-        option, equals, value = word.partition("=")
-        if equals:
-            shown.append(f"{option}={masked(option, value)}")
-        elif before.startswith("-") and "=" not in before and not word.startswith("-"):
-            shown.append(masked(before, word))
-        else:
-            shown.append(masked("", word))
+        is_value = before.startswith("-") and "=" not in before and not word.startswith("-")
+        shown.append(MASK if word and is_value and is_secret(before) else _masked_word(word))
     return tuple(shown)
+
+
+def _masked_word(word: str) -> str:
+    """One with the name of its value in it: --password=x, TOKEN=x, --env=TOKEN=x."""
+    start = 0
+    while match := _ASSIGNMENT.match(word, start):
+        start = match.end()
+        if is_secret(match["name"]):
+            return word[:start] + (MASK if word[start:] else "")
+    return word[:start] + masked("", word[start:])
+
+
+def _masked_value(match: re.Match[str]) -> str:
+    return match["before"] + MASK if is_secret(match["name"]) else match[0]

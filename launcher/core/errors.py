@@ -17,9 +17,7 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_REFUSED = 3
 EXIT_HUNG = 124  # as `timeout` says it
-EXIT_HANGUP = 129
 EXIT_INTERRUPTED = 130
-EXIT_TERMINATED = 143
 
 
 class TlaunchError(Exception):

@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from dataclasses import fields as dataclass_fields
 from enum import Enum
 from typing import Any
 
-from launcher.core.frozen import frozen
+from launcher.core.frozen import frozen, known
 from launcher.core.proc import ProcessId
 from launcher.core.verdict import Verdict
 
@@ -80,17 +79,17 @@ class RankEnded:
 
 @frozen
 class Slow:
-    """A rank took longer than the median rank for several steps in a row."""
+    """A rank took longer than those that it is held against for several steps in a row."""
 
     global_rank: int
     busy_s: float  # per step, median of those steps
-    median_s: float  # of all ranks
+    median_s: float  # of what it was held against: its peers, or the other ranks (launcher/supervise/slowness.py)
     steps: int
 
 
 @frozen
 class Hung:
-    """These ranks made no progress for `seconds`."""
+    """These ranks make no progress, at least one of them for `seconds`."""
 
     global_ranks: tuple[int, ...]
     seconds: float
@@ -198,7 +197,7 @@ def to_line(stamped: Stamped) -> str:
 
 
 def from_line(line: str | bytes) -> Stamped | None:
-    """The inverse of `to_line`. Fields that a later version added are left out; None for an event that it added.
+    """The inverse of `to_line`. Fields that a later version added, at any depth, are left out; None for its events.
 
     Raises:
         ValueError: the line is no event, or one of another schema.
@@ -216,13 +215,8 @@ def from_line(line: str | bytes) -> Stamped | None:
         raise ValueError(f"no event: {line!r}") from error
 
 
-def known(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that this version of `kind` has."""
-    return {field.name: fields[field.name] for field in dataclass_fields(kind) if field.name in fields}
-
-
 def _process(fields: dict[str, Any] | None) -> ProcessId | None:
-    return None if fields is None else ProcessId(**fields)
+    return None if fields is None else ProcessId(**known(ProcessId, fields))
 
 
 def _verdict(fields: dict[str, Any] | None) -> Verdict | None:

@@ -1,8 +1,10 @@
-"""Immutable records that cost little when a module is loaded."""
+"""Immutable records that cost little when a module is loaded, and what becomes of them in JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -30,6 +32,11 @@ def frozen(cls: type[T]) -> type[T]:
         if name not in cls.__dict__:
             setattr(made, name, shared)
     return made
+
+
+def known(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the fields that JSON holds those that this version of `kind` has: a later one may have written more."""
+    return {field.name: fields[field.name] for field in dataclass_fields(kind) if field.name in fields}
 
 
 def _values(record: Any) -> tuple[Any, ...]:

@@ -24,7 +24,9 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import os
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +36,7 @@ from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.frozen import frozen
 
 LONGEST_BYTES = 4096
+_LARGEST = 1 << 63  # whole numbers beyond it are none that anybody counted
 
 
 @frozen
@@ -56,17 +59,20 @@ class Heartbeat:
 
 
 def beat(environment: Mapping[str, str], values: Beat) -> None:
-    """Rewrite this rank's file, if it has one. Never raises and never blocks for long: it is a courtesy."""
+    """Rewrite this rank's file, if it has one. Never raises and never blocks for long: it is a courtesy.
+
+    Numbers of other libraries (a tensor of one element) are written as plain ones; what is no number is left out.
+    """
     path = environment.get(TLAUNCH_HEARTBEAT_FILE)
     if not path:
         return
-    known = {name: value for name, value in vars(values).items() if value is not None}
-    line = json.dumps(known).encode() + b"\n"
-    with suppress(OSError):
+    plain = {name: _plain(value) for name, value in vars(values).items() if value is not None}
+    line = json.dumps({name: value for name, value in plain.items() if value is not None}).encode() + b"\n"
+    with suppress(OSError, ValueError):
         # Over the old text, whose end is cut off afterwards and is not read until then: so a reader never finds
         # nothing. File systems would also write a file to the disk that is emptied and filled again, and that costs
         # fifty times as much.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
         try:
             os.write(descriptor, line)
             os.ftruncate(descriptor, len(line))
@@ -83,19 +89,30 @@ def touch(environment: Mapping[str, str]) -> None:
         os.utime(path)
     except FileNotFoundError:
         beat(environment, Beat())
-    except OSError:
+    except (OSError, ValueError):
         pass
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """The last beat; None before the first. Whatever a program wrote that is no number is left out."""
+    """The last beat; None before the first. Whatever a program wrote that is no number is left out.
+
+    Something else than a file, be it a pipe that nobody writes to, is no beat, and nobody waits for it.
+    """
     try:
-        with path.open("rb") as file:
-            time_ns = os.fstat(file.fileno()).st_mtime_ns
-            text = file.read(LONGEST_BYTES)
+        with open(path, "rb", opener=_without_waiting) as file:
+            found = os.fstat(file.fileno())
+            # Up to its end: one read alone may stop where the file ended before it was rewritten.
+            return Heartbeat(found.st_mtime_ns, _understood(file.read(LONGEST_BYTES))) if _is_file(found) else None
     except OSError:
         return None
-    return Heartbeat(time_ns, _understood(text))
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _is_file(found: os.stat_result) -> bool:
+    return stat.S_ISREG(found.st_mode)
 
 
 def _understood(text: bytes) -> Beat:
@@ -114,8 +131,22 @@ def _understood(text: bytes) -> Beat:
     )
 
 
+def _plain(value: Any) -> float | None:
+    """A number as Python's own; None for what is none. Whatever the value's class does, nothing is raised."""
+    if type(value) is float:
+        return value
+    with suppress(Exception):
+        number = operator.index(value)
+        return number if -_LARGEST <= number < _LARGEST else None
+    with suppress(Exception):
+        return float(value)
+    return None
+
+
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if -_LARGEST <= value < _LARGEST else None
 
 
 def _number(value: Any, *, finite: bool = True) -> float | None:

@@ -22,6 +22,7 @@ class Stat(NamedTuple):
     session: int
     started: int  # clock ticks since boot; with the pid, this names one process until the next boot
     flags: int = 0  # the kernel's own, PF_* of linux/sched.h
+    ticks: int = 0  # of processor time that all its threads have used, SC_CLK_TCK a second
 
     @property
     def living(self) -> bool:
@@ -73,7 +74,15 @@ def stat(pid: int) -> Stat | None:
         return None
     _, _, rest = text.partition(b" (")
     fields = rest[rest.rindex(b")") + 1 :].split()  # a name may hold anything
-    return Stat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]), int(fields[6]))
+    return Stat(
+        pid,
+        fields[0].decode(),
+        int(fields[1]),
+        int(fields[3]),
+        int(fields[19]),
+        int(fields[6]),
+        int(fields[11]) + int(fields[12]),
+    )
 
 
 def every_process() -> Iterator[Stat]:

@@ -116,7 +116,3 @@ class RunSpec:
     master_port: int  # of the first attempt; a restart takes another one, unless the user chose it
     supervision: Supervision = field(default_factory=Supervision)
     console_ranks: tuple[int, ...] = (0,)  # whose lines the console shows
-
-    @property
-    def idle_device_count(self) -> int:
-        return self.cluster.device_count - len(self.ranks)

@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from launcher.core.events import SCHEMA, Cause, known, typed
-from launcher.core.frozen import frozen
+from launcher.core.events import SCHEMA, Cause, typed
+from launcher.core.frozen import frozen, known
 from launcher.core.verdict import Verdict
 
 
@@ -43,7 +43,7 @@ class Attempt:
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Attempt:
-        exits = tuple(RankExit(**exit_fields) for exit_fields in fields["exits"])
+        exits = tuple(RankExit(**known(RankExit, ended)) for ended in fields["exits"])
         return cls(**{**typed(known(cls, fields)), "exits": exits})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from launcher.core.frozen import frozen
+from launcher.core.frozen import frozen, known
 
 
 class Role(str, Enum):
@@ -53,12 +53,14 @@ class Verdict:
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Verdict:
-        """From what `dataclasses.asdict` and JSON make of it.
+        """From what `dataclasses.asdict` and JSON make of it. Fields that a later version added are left out.
 
         Raises:
             KeyError, TypeError, ValueError: the fields are not those of a verdict.
         """
-        failures = tuple(Failure(**{**failure, "role": Role(failure["role"])}) for failure in fields["failures"])
+        failures = tuple(
+            Failure(**known(Failure, failure) | {"role": Role(failure["role"])}) for failure in fields["failures"]
+        )
         stacks = tuple(
             StackGroup(tuple(group["global_ranks"]), group["doing"], tuple(group["frames"]))
             for group in fields["stacks"]

@@ -17,7 +17,7 @@ from launcher.engines.local import LocalAgent
 from launcher.engines.sweep import Sweep
 
 TICK_S = 0.1
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # unless they are forwarded
 
 
 class Observer(Protocol):

@@ -14,6 +14,7 @@ from functools import cached_property
 
 from launcher.core import env
 from launcher.core.frozen import frozen
+from launcher.logs.terminal import escaped
 
 SHOWN = 4  # names with their values in a note; the others are counted
 LONGEST_VALUE = 40  # characters of a value in a note
@@ -190,6 +191,5 @@ def _way_back(removed: list[Found]) -> str:
 
 
 def _shown(name: str, value: str) -> str:
-    shown = env.masked(name, value)
-    shown = shown if shown.isprintable() else shown.encode("unicode_escape", "surrogatepass").decode("ascii")
+    shown = escaped(env.masked(name, value))
     return shown if len(shown) <= LONGEST_VALUE else shown[: LONGEST_VALUE - 3] + "..."

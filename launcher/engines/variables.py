@@ -114,7 +114,8 @@ def laid_over(
     chosen |= {one.name: one for one in decided}
     for name, value in user_env.items():
         ours = chosen.get(name)
-        why = "" if ours is None or ours.value is None else f"instead of tlaunch's {ours.value}"
+        decides = ours is not None and ours.value is not None and ours.origin is not Origin.INHERITED
+        why = f"instead of tlaunch's {ours.value}" if ours and decides else ""
         chosen[name] = Variable(name, value, Origin.OPTION, why)
     for name in chosen.keys() & inherited.keys():
         chosen[name] = _beside(chosen[name], inherited[name])

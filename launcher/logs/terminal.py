@@ -1,4 +1,4 @@
-"""A line of a log as a terminal may safely show it."""
+"""Text of others as a terminal may safely show it."""
 
 from __future__ import annotations
 
@@ -33,6 +33,29 @@ def printable(line: str) -> str:
     colours = [*_COLOUR.findall(_OTHER_SEQUENCE.sub("", visible)), ""]
     text = "".join(_CONTROL.sub(_caret, piece) + colour for piece, colour in zip(pieces, colours, strict=True))
     return text + _COLOUR_END if any(colours) and not text.endswith(_COLOUR_END) else text
+
+
+def one_line(text: str) -> str:
+    r"""All of `text` on one line, as `printable` makes it; no blank is wider than one.
+
+    >>> one_line("no such file:\n    a.txt\n")
+    'no such file: a.txt'
+    """
+    return printable(" ".join(text.split()))
+
+
+def without_colours(text: str) -> str:
+    """What `printable` gave, so that a character takes a column and the text may be cut anywhere."""
+    return _COLOUR.sub("", text)
+
+
+def escaped(text: str) -> str:
+    r"""`text` on one line, with nothing in it lost: what cannot be printed as Python would write it.
+
+    >>> escaped("a\n\x1b[2J")
+    'a\\n\\x1b[2J'
+    """
+    return text if text.isprintable() else text.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def _caret(match: re.Match[str]) -> str:

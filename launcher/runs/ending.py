@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import Enum
 
+from launcher.core.errors import UnreadableError
+from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId
+from launcher.core.records import DEFAULT_GRACE_S
 from launcher.runs.live import RunState, Watch
 from launcher.runs.progress import State
+from launcher.runs.recorded import read_recorded
 
 LOOK_S = 0.5  # how often a wait looks at files, for processes that go away are seen at once
 HEARD_S = 2.0  # a head passes SIGTERM on at once; one that hangs or ignores it is passed over after so long
@@ -22,27 +27,39 @@ class Outcome(str, Enum):
     ENDED = "ended"  # it ran, and nothing of it runs any more
     NOT_RUNNING = "not running"  # there was nothing to end
     STILL_ENDING = "still ending"  # asked, but the time to wait is over
-    ELSEWHERE = "elsewhere"  # not a run of this machine: nothing was done
+    OUT_OF_REACH = "out of reach"  # of another machine, or another version: nothing was done
 
 
-def stop(watch: Watch, *, kill: bool, timeout_s: float | None) -> tuple[Outcome, RunState]:
+@frozen
+class Stopped:
+    """What became of the wish to end a run."""
+
+    outcome: Outcome
+    state: RunState  # afterwards
+    orphans: tuple[int, ...] = ()  # global ranks that lived without launcher and agent, and were asked to end
+    killed: tuple[int, ...] = ()  # those of them that had to be killed
+    grace_s: float = DEFAULT_GRACE_S  # that orphans had
+
+
+def stop(watch: Watch, *, kill: bool, timeout_s: float | None) -> Stopped:
     """Ask the run to end (`kill`: without grace) and wait until its agent has gone, `timeout_s` at most.
 
-    The agent ends ranks by its one rule and writes the report. Asking twice is harmless.
+    The agent ends ranks by its one rule and writes the report; ranks without an agent are ended by the same rule here.
+    Asking twice is harmless.
 
     Raises:
         PermissionError: the run belongs to somebody else.
     """
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
     state = _introduced(watch, deadline)
-    if state.state is State.ELSEWHERE:
-        return Outcome.ELSEWHERE, state
-    if not _asked(state, kill=kill):
-        return Outcome.NOT_RUNNING, watch.look()
+    if state.state in {State.ELSEWHERE, State.UNKNOWN}:
+        return Stopped(Outcome.OUT_OF_REACH, state)
+    if not _ask_someone(state, kill=kill):
+        return _end_orphans(watch, watch.look(), deadline, kill=kill)
     if not kill and not _heard(watch, deadline):
         _ask(state.progress.agent, signal.SIGTERM)
     gone = _wait(watch, deadline)
-    return (Outcome.ENDED if gone else Outcome.STILL_ENDING), watch.look()
+    return Stopped(Outcome.ENDED if gone else Outcome.STILL_ENDING, watch.look())
 
 
 def send(process: ProcessId, number: int) -> bool:
@@ -59,18 +76,59 @@ def send(process: ProcessId, number: int) -> bool:
     return True
 
 
-def _introduced(watch: Watch, deadline: float | None) -> RunState:
+def _end_orphans(watch: Watch, state: RunState, deadline: float, *, kill: bool) -> Stopped:
+    """Of a lost run: ranks may have outlived launcher and agent, though the kernel should have ended them."""
+    orphans = {look.global_rank: look.process for look in state.ranks if look.process and look.process.lives}
+    if not orphans or state.state is not State.LOST:
+        return Stopped(Outcome.NOT_RUNNING, state)
+    grace_s = 0.0 if kill else _grace_s(watch)
+    if not kill:
+        _ask_all(orphans, signal.SIGTERM)
+        _wait_for_ends(orphans, min(deadline, time.monotonic() + grace_s))
+    stubborn = _living(orphans)
+    if kill or time.monotonic() < deadline:
+        _ask_all(stubborn, signal.SIGKILL)
+        _wait_for_ends(stubborn, deadline)
+    else:
+        stubborn = {}
+    outcome = Outcome.STILL_ENDING if _living(orphans) else Outcome.ENDED
+    return Stopped(outcome, watch.look(), tuple(orphans), tuple(stubborn), grace_s)
+
+
+def _grace_s(watch: Watch) -> float:
+    try:
+        return read_recorded(watch.run_dir).grace_s
+    except UnreadableError:
+        return DEFAULT_GRACE_S
+
+
+def _ask_all(processes: Mapping[int, ProcessId], number: int) -> None:
+    for process in processes.values():
+        _ask(process, number)
+
+
+def _living(processes: Mapping[int, ProcessId]) -> dict[int, ProcessId]:
+    return {global_rank: process for global_rank, process in processes.items() if process.lives}
+
+
+def _wait_for_ends(processes: Mapping[int, ProcessId], deadline: float) -> None:
+    for process in processes.values():
+        while process.lives and (left_s := deadline - time.monotonic()) > 0:
+            _wait_for_end(process, min(LOOK_S, left_s))
+
+
+def _introduced(watch: Watch, deadline: float) -> RunState:
     """A run that is just being started is given the moment in which its agent says who it is."""
     limit = time.monotonic() + HEARD_S
     while (state := watch.look()).progress.agent is None and state.state is State.STARTING:
-        if time.monotonic() > (limit if deadline is None else min(limit, deadline)):
+        if time.monotonic() > min(limit, deadline):
             break
         time.sleep(LOOK_S / 20)
     return state
 
 
-def _asked(state: RunState, *, kill: bool) -> bool:
-    """Whether somebody was there to be asked."""
+def _ask_someone(state: RunState, *, kill: bool) -> bool:
+    """Tell the launcher, or the agent where that has gone; whether anybody was there to be told."""
     agent, head = state.progress.agent, state.progress.head
     if not kill:
         return _ask(head, signal.SIGTERM) or _ask(agent, signal.SIGTERM)
@@ -96,10 +154,10 @@ def _ask(process: ProcessId | None, number: int) -> bool:
     return False
 
 
-def _heard(watch: Watch, deadline: float | None) -> bool:
+def _heard(watch: Watch, deadline: float) -> bool:
     """Whether the agent says within HEARD_S that it ends the run, or has gone."""
     limit = time.monotonic() + HEARD_S
-    while time.monotonic() < (limit if deadline is None else min(limit, deadline)):
+    while time.monotonic() < min(limit, deadline):
         state = watch.look()
         if state.progress.stopping is not None and not state.progress.stopping.restarts:
             return True
@@ -109,7 +167,7 @@ def _heard(watch: Watch, deadline: float | None) -> bool:
     return False
 
 
-def _wait(watch: Watch, deadline: float | None) -> bool:
+def _wait(watch: Watch, deadline: float) -> bool:
     """Until the run is over and its agent has gone, or the deadline; whether it has."""
     while True:
         state = watch.look()
@@ -117,7 +175,7 @@ def _wait(watch: Watch, deadline: float | None) -> bool:
         living = agent is not None and agent.lives
         if state.state.over and not living:
             return True
-        left_s = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
+        left_s = min(LOOK_S, deadline - time.monotonic())
         if left_s <= 0:
             return False
         if agent is not None and living:

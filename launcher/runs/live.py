@@ -45,11 +45,6 @@ class RankLook:
     status: int | None = None  # as in subprocess; None unless it has ended
     reason: str | None = None  # why it could not be started
 
-    @property
-    def since_ns(self) -> int | None:
-        """When it came into its state; None for one that waits."""
-        return self.started_ns if self.ended_ns is None else self.ended_ns
-
 
 @frozen
 class RunState:

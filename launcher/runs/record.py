@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from launcher.core.env import masked, masked_argv
+from launcher.core.json_text import json_text
 from launcher.core.records import RankSpec, RunSpec
 
 SCHEMA = 2
@@ -31,7 +31,7 @@ def spec_to_json(spec: RunSpec) -> str:
         },
         "ranks": [_rank(rank) for rank in spec.ranks],
     }
-    return json.dumps(record, indent=2) + "\n"
+    return json_text(record)
 
 
 def masked_environment(environment: Mapping[str, str | None]) -> dict[str, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from launcher.core.errors import UnreadableError
@@ -17,7 +18,7 @@ def find_run(runs_dir: Path, reference: str | None) -> RunDir:
     if reference is None:
         return _latest(runs_dir)
     for candidate in (runs_dir / reference, Path(reference)):
-        if RunDir(candidate).run_json.is_file():
+        if _is_file(RunDir(candidate).run_json):
             return RunDir(candidate.resolve())
     raise UnreadableError(
         f"{reference}: neither a run in {runs_dir} nor a run's directory (no run.json)", hint=_known(runs_dir)
@@ -26,14 +27,18 @@ def find_run(runs_dir: Path, reference: str | None) -> RunDir:
 
 def run_names(runs_dir: Path) -> tuple[str, ...]:
     """The runs in `runs_dir`, oldest first as far as names begin with their time. Empty if there is no directory."""
-    if not runs_dir.is_dir():
+    if not os.path.isdir(runs_dir):  # noqa: PTH112 - see `_is_file`
         return ()
     return tuple(sorted(path.parent.name for path in runs_dir.glob("[!.]*/run.json") if path.parent.name != LATEST))
 
 
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises where a name is too long or may not be looked at
+
+
 def _latest(runs_dir: Path) -> RunDir:
     latest = RunDir(runs_dir / LATEST)
-    if latest.run_json.is_file():
+    if _is_file(latest.run_json):
         return RunDir(latest.root.resolve())
     raise UnreadableError(f"{runs_dir}: there is no latest run here", hint=_known(runs_dir))
 

@@ -11,6 +11,7 @@ from launcher.core.verdict import Confidence
 from launcher.supervise.evidence import Account, RankEvidence, file_and_line
 from launcher.supervise.symptoms import Kind
 
+LEAVES = "in destroy_process_group"
 FEWEST_ALIKE = 2  # ranks at one place make another one odd
 LATE_S = 1.0  # an end may be noticed so much later than it was, on a busy machine
 _NEED_A_DEAD_PEER = (Kind.PEER_CLOSED, Kind.STORE_LOST, Kind.PEER_FAILED)
@@ -37,15 +38,17 @@ def find_absence(
     waiting = len(accounts) + sum(_waits(rank) for rank in healthy)
     rules: list[Callable[[], list[Absence]]] = [
         lambda: [_of_stopped(rank, waiting) for rank in healthy if stopped(rank)],
-        lambda: [_of_odd(rank, healthy) for rank in _odd(healthy)] if not waiting else [],
+        lambda: [_of_only_hung(rank, len(evidence)) for rank in _only_hung(healthy, hung)],
+        lambda: [_of_odd(rank, healthy) for rank in _odd(healthy)] if waiting in {0, len(evidence)} else [],
         lambda: [_of_busy(rank, waiting, len(evidence)) for rank in healthy if _busy(rank)],
-        lambda: [_of_ended(rank, waiting) for rank in _ended_before(healthy, accounts)],
+        lambda: [_of_ended(rank, waiting) for rank in _ended_before(healthy, accounts, len(evidence))],
         lambda: [_of_named(rank, accounts) for rank in healthy if rank.global_rank in _named(accounts)],
         lambda: [_of_silent(rank, waiting) for rank in healthy if _silent(rank) and waiting == len(evidence) - 1],
         lambda: [_of_behind(rank, evidence) for rank in _behind(healthy, evidence)],
     ]
     if any(one.symptom.kind in _NEED_A_DEAD_PEER for one in accounts):
-        rules.insert(1, rules.pop(3))  # whoever lives has not closed its connections
+        rules.insert(1, rules.pop(4))  # whoever lives has not closed its connections,
+        rules.insert(1, lambda: [_of_leaving(rank) for rank in healthy if _leaves(rank)])  # unless it leaves the group
     found = next((absences for rule in rules if (absences := rule())), [])
     return _outstanding(found, hung)
 
@@ -56,7 +59,7 @@ def _outstanding(found: Sequence[Absence], hung: Collection[int]) -> Absence | N
     if len(suspects) <= 1:
         return next(iter(suspects), None)
     first = min(suspects, key=lambda one: _progress(one.evidence))
-    likewise = f"{first.reason}; and {count(len(suspects) - 1, 'other rank')} likewise"
+    likewise = f"{first.reason}; the same is true of {count(len(suspects) - 1, 'other rank')}"
     return replace(first, reason=likewise, confidence=Confidence.UNSURE)
 
 
@@ -84,6 +87,12 @@ def _busy(rank: RankEvidence) -> bool:
     return rank.stack.state == "uninterruptible" or (rank.stack.state == "running" and bool(rank.stack.place))
 
 
+def _only_hung(healthy: Sequence[RankEvidence], hung: Collection[int]) -> list[RankEvidence]:
+    """The one that makes no progress while all others do, unless it is seen to wait for them."""
+    found = [rank for rank in healthy if rank.global_rank in hung]
+    return found if len(found) == 1 < len(healthy) and not _waits(found[0]) else []
+
+
 def _odd(healthy: Sequence[RankEvidence]) -> list[RankEvidence]:
     """The one that is elsewhere while all others are at one place: perhaps they wait there, in a way unknown to us."""
     places = Counter(_place(rank) for rank in healthy if rank.alive)
@@ -94,7 +103,14 @@ def _odd(healthy: Sequence[RankEvidence]) -> list[RankEvidence]:
 
 
 def _place(rank: RankEvidence) -> str:
-    return rank.stack.doing if rank.stack else ""
+    """Of ranks that wait for others only what they wait in: they may have called it from different lines."""
+    if rank.stack is None:
+        return ""
+    return rank.stack.doing.partition(", called ")[0] if rank.stack.in_collective else rank.stack.doing
+
+
+def _leaves(rank: RankEvidence) -> bool:
+    return rank.alive and rank.stack is not None and rank.stack.doing.startswith(LEAVES)
 
 
 def _silent(rank: RankEvidence) -> bool:
@@ -102,14 +118,19 @@ def _silent(rank: RankEvidence) -> bool:
     return rank.alive and rank.stack is not None and not rank.stack.in_collective and not rank.stack.place
 
 
-def _ended_before(healthy: Sequence[RankEvidence], accounts: Sequence[Account]) -> list[RankEvidence]:
-    """Ranks that ended well before the first failure, as far as noticed ends tell."""
+def _ended_before(healthy: Sequence[RankEvidence], accounts: Sequence[Account], rank_count: int) -> list[RankEvidence]:
+    """Ranks that ended well before the first failure, as far as noticed ends tell.
+
+    Where all did but the one that failed, it is that one that differs.
+    """
     latest_ns = accounts[0].time_ns + int(LATE_S * 1e9) if accounts else None
-    return [
+    ended = [
         rank
         for rank in healthy
         if rank.status == 0 and (latest_ns is None or rank.ended_ns is None or rank.ended_ns <= latest_ns)
     ]
+    everyone_else = len(ended) > 1 and len(ended) + len(accounts) == rank_count and len(accounts) == 1
+    return [] if everyone_else else ended
 
 
 def _behind(healthy: Sequence[RankEvidence], evidence: Sequence[RankEvidence]) -> list[RankEvidence]:
@@ -125,9 +146,22 @@ def _of_stopped(rank: RankEvidence, waiting: int) -> Absence:
     return Absence(rank, "does not take part", f"stopped (SIGSTOP){_while(waiting)}", Confidence.CERTAIN)
 
 
+def _of_leaving(rank: RankEvidence) -> Absence:
+    assert rank.stack is not None
+    reason = f"{rank.stack.doing}; that closes connections which others need"
+    return Absence(rank, "leaves the group", reason, Confidence.LIKELY)
+
+
+def _of_only_hung(rank: RankEvidence, rank_count: int) -> Absence:
+    doing = rank.stack.doing if rank.stack else "unseen"
+    others = count(rank_count - 1, "other rank")
+    reason = f"{doing}; it alone makes no progress, while {others} do{'es' if rank_count == 2 else ''}"
+    return Absence(rank, "makes no progress", reason, Confidence.LIKELY, hang_at(rank))
+
+
 def _of_odd(rank: RankEvidence, healthy: Sequence[RankEvidence]) -> Absence:
     others = [other for other in healthy if other.alive and other is not rank]
-    reason = f"{_place(rank) or 'unseen'}, while {len(others)} other ranks are {_place(others[0]) or 'unseen'}"
+    reason = f"{rank.stack.doing if rank.stack else 'unseen'}, while {len(others)} other ranks are {_place(others[0]) or 'unseen'}"
     return Absence(rank, "does not take part", reason, Confidence.LIKELY, hang_at(rank))
 
 

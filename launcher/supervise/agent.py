@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from launcher.supervise.attempts import Attempts
     from launcher.supervise.watch import Watch
 
-ASKS_TO_STOP = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+ASKS_TO_STOP = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2))
 KILLS_AT_ONCE = signal.SIGQUIT
 PAUSES, CONTINUES = signal.SIGTSTP, signal.SIGCONT
 
@@ -141,7 +141,7 @@ class Agent:
         for number in self._wakeup.take():
             if number == KILLS_AT_ONCE or number in self._asks_to_stop:
                 self._signal = self._signal or number
-                self._watch.stop(Cause.STOPPED, number)
+                self._attempts.stop(Cause.STOPPED, number)
             elif number in self._forwarded:
                 self._watch.forward(number)
             elif number in {PAUSES, CONTINUES}:
@@ -160,7 +160,7 @@ class Agent:
             self._selector.unregister(self._head.death_fd)
         self._alone = True
         self._journal.forget_head()
-        self._watch.stop(Cause.HEAD_LOST)
+        self._attempts.stop(Cause.HEAD_LOST)
 
     def _reap(self) -> None:
         """Take every child that has ended before any is judged: which came first is known of all of them only."""

@@ -79,6 +79,12 @@ class Attempts:
         if self._paused:
             self.watch.pause()
 
+    def stop(self, cause: Cause, number: int | None = None) -> None:
+        """Someone wants the end, by signal `number`: no restart follows, not even one that is under way."""
+        if self.watch.restarts:
+            self._refuse("the end was asked for meanwhile")
+        self.watch.stop(cause, number)
+
     def pause(self) -> None:
         """Stop every rank, those that are yet to be started too, until `resume`."""
         if not self._paused:
@@ -138,8 +144,8 @@ class Attempts:
             events_lost=self._journal.lost,
         )
 
-    def _decide(self, verdict: Verdict, progressed: bool) -> bool:
-        restarts = self._restarts.decide(verdict, progressed=progressed)
+    def _decide(self, verdict: Verdict, step: int | None) -> bool:
+        restarts = self._restarts.decide(verdict, step)
         if self._restarts.refusal:
             self._refuse(self._restarts.refusal)
         return restarts

@@ -34,25 +34,21 @@ from collections.abc import Collection, Sequence
 
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
 from launcher.supervise.absence import LATE_S, Absence, count, find_absence, hang_at, stopped
-from launcher.supervise.evidence import Account, RankEvidence, account, failed
+from launcher.supervise.evidence import FROM_OUTSIDE, Account, RankEvidence, account, failed
 
 __all__ = ["RankEvidence", "judge"]
 
 ALIKE_S = 5.0  # the same bug in every rank shows itself within the differences of their start
 
 
-def judge(
-    evidence: Sequence[RankEvidence], *, hung: Collection[int] = (), asked: frozenset[int] = frozenset()
-) -> Verdict:
+def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Verdict:
     """The verdict on one attempt; its stacks are left to the caller.
 
     What other servers know is not looked at: a cause here may be a consequence of a failure there.
 
-    `hung`: global ranks that made no progress for too long. `asked`: global ranks that tlaunch itself had told to end.
+    `hung`: global ranks that made no progress for too long.
     """
-    accounts = sorted(
-        (account(rank) for rank in evidence if failed(rank, asked=rank.global_rank in asked)), key=lambda one: one.order
-    )
+    accounts = sorted((account(rank) for rank in evidence if failed(rank)), key=lambda one: one.order)
     cause = _first_by_itself(accounts)
     if cause is not None:
         return _blame_failure(cause, accounts, evidence)
@@ -133,12 +129,18 @@ def _why_cause(cause: Account, others: Sequence[Account], alike: Sequence[Accoun
         what = "all" if len(alike) == len(others) else "of which"
         return f"{what} {len(alike) + 1} ranks failed alike; rank {cause.global_rank} was first by {_span(_later_s(first, cause))}"
     if not others:
-        return "no other rank has failed"
+        outside = "it was killed from outside: by a person, a batch system or the kernel; "
+        return f"{outside if _killed_from_outside(cause) else ''}no other rank has failed"
     followers = sum(one.symptom.consequence for one in others)
     if followers == len(others):
-        return f"it failed by itself, and {count(followers, 'failure')} of other ranks followed from it"
+        how = "was killed from outside" if _killed_from_outside(cause) else "failed by itself"
+        return f"it {how}, and {count(followers, 'failure')} of other ranks followed from it"
     second = next(one for one in others if not one.symptom.consequence)
     return f"it failed {_span(_later_s(second, cause))} before rank {second.global_rank}, which failed by itself too"
+
+
+def _killed_from_outside(one: Account) -> bool:
+    return -(one.evidence.status or 0) in FROM_OUTSIDE and not one.evidence.oom
 
 
 def _follower(one: Account, cause: Account, *, alike: bool) -> Failure:

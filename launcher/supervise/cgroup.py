@@ -54,10 +54,13 @@ class RunGroup:
                 (self._directory / "cgroup.kill").write_text("1", encoding="ascii")
 
     def remove(self) -> None:
-        """Once nothing is in it."""
-        if self._directory is not None:
+        """Once nothing is in it. Groups that ranks had made in it go too."""
+        if self._directory is None:
+            return
+        inside = sorted((path for path in self._directory.rglob("*") if path.is_dir()), reverse=True)
+        for directory in (*inside, self._directory):
             with suppress(OSError):
-                self._directory.rmdir()
+                directory.rmdir()
 
 
 def _made(name: str) -> Path | None:

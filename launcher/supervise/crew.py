@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -145,10 +146,10 @@ class Crew:
     def _begin_log(self, rank: RankSpec, attempt: int) -> int:
         """How long train.log is before this attempt; a line in it separates attempts."""
         path = self._run_dir.train_log(rank.global_rank)
+        if attempt > 0:
+            with suppress(OSError):  # a full disk: what was written before is still no part of this attempt
+                _mark(path, f"--- attempt {attempt} ---\n")
         try:
-            if attempt > 0:
-                with path.open("a", encoding="utf-8") as log:
-                    log.write(f"--- attempt {attempt} ---\n")
             return path.stat().st_size
         except OSError:
             return 0
@@ -189,3 +190,12 @@ class Crew:
             write_environment(path, environment)
         except OSError as error:
             self._journal.record(Trouble(f"cannot write {path}: {error.strerror}"))
+
+
+def _mark(log: Path, line: str) -> None:
+    """Append a line, which begins a line whatever stands before it."""
+    with log.open("ab+", buffering=0) as file:
+        if end := file.seek(0, os.SEEK_END):
+            file.seek(end - 1)
+        begun = end > 0 and file.read(1) != b"\n"
+        file.write(b"\n" * begun + line.encode())

@@ -9,20 +9,19 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
-from functools import lru_cache
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import Any, Literal
 
 from launcher.core.frozen import frozen
+from launcher.supervise.sources import Sources
 
 State = Literal["running", "stopped", "uninterruptible", "silent"]
 
 LONGEST_SOURCE = 80  # characters shown of a source line
-LARGEST_SOURCE_BYTES = 4 << 20
+_MOST_LINES = 10**9
 
 _HEADER = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):|Stack \(most recent .*\):")
-_FRAME = re.compile(r'  File (?:"(?P<file>.*)"|\?\?\?), line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
+_FRAME = re.compile(r'  File (?:"(?P<file>.*)"|\?\?\?), line (?P<line>\d{1,9}|\?\?\?) in (?P<function>.*)')
 _ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 _OTHERS_CUT = "..."  # faulthandler shows 100 threads, the newest first: the main thread is not among them
 
@@ -133,36 +132,16 @@ def parse_py_spy(data: bytes, pid: int) -> Dump | None:
         return None
 
 
-def understood(dump: Dump, cwd: str = "") -> RankStack:
-    """What a rank does that answered with `dump`; `cwd` is its working directory. Reads one source file: may block."""
+def understood(dump: Dump, sources: Sources, cwd: str = "") -> RankStack:
+    """What a rank does that answered with `dump`; `cwd` is its working directory."""
     others = tuple(_shown(frames) for frames in dump.others)
     if not dump.main:
         return RankStack("running", "running; its main thread is hidden behind 100 others", others=others)
     place = next((frame for frame in dump.main if frame.own), dump.main[0])
-    source = source_line(place, cwd)
+    source = None if place.line is None else sources.line(os.path.join(cwd, place.file), place.line)  # noqa: PTH118
     name = _collective(dump.main, place, source)
     doing = f"in {name}, called at {place.shown(1)}" if name else _at(place, dump.main[0], source)
     return RankStack("running", doing, place.shown(1), name is not None, _shown(dump.main), others)
-
-
-def source_line(frame: Frame, cwd: str = "") -> str | None:
-    """The line as the file holds it now, without indentation; None where it cannot be read."""
-    path = os.path.join(cwd, frame.file)  # noqa: PTH118 - an absolute file stays what it is
-    try:
-        found = os.stat(path)  # noqa: PTH116
-        if frame.line is None or not os.path.isabs(path) or not stat.S_ISREG(found.st_mode):  # noqa: PTH117
-            return None
-        return _line(path, frame.line, found.st_mtime_ns) if found.st_size <= LARGEST_SOURCE_BYTES else None
-    except (OSError, ValueError):
-        return None
-
-
-@lru_cache(maxsize=256)
-def _line(path: str, number: int, _changed_ns: int) -> str | None:
-    """Many ranks are at the same line."""
-    with open(path, encoding="utf-8", errors="replace") as lines:  # noqa: PTH123
-        text = next(islice(lines, number - 1, None), "")
-    return "".join(char for char in text.strip() if char.isprintable()) or None
 
 
 def _frame(match: re.Match[str]) -> Frame:
@@ -174,8 +153,12 @@ def _frame(match: re.Match[str]) -> Frame:
 
 def _py_spy_frames(thread: dict[str, Any]) -> Frames:
     return tuple(
-        Frame(str(frame["filename"]), int(frame["line"]) or None, str(frame["name"])) for frame in thread["frames"]
+        Frame(str(frame["filename"]), _line_number(frame["line"]), str(frame["name"])) for frame in thread["frames"]
     )
+
+
+def _line_number(told: Any) -> int | None:
+    return told if type(told) is int and 0 < told < _MOST_LINES else None
 
 
 def _unescaped(text: str) -> str:

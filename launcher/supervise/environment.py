@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher.core.env import masked
+
+# What Python reads at its start, and torch, numpy and the libraries beneath them when they are loaded. Seen by watching
+# getenv while torch, torch.distributed and torch._dynamo are imported.
+_READ_ONCE = re.compile(
+    r"(PYTHON|_PYTHON|LD_|MALLOC_|GLIBC_|LC_|OMP_|MKL_|KMP_|GOMP_|OPENBLAS_|GOTO_|NUMEXPR_|BLIS_|VECLIB_|I_MPI_|MPI_"
+    r"|DNNL_|ONEDNN_|MKLDNN_|NPY_|NUMPY_|GFORTRAN_|ACC_|OPENSSL_|SYMPY_|MPMATH_|KINETO_|TORCH(?!ELASTIC_)|PYTORCH_"
+    r"|AOT_|AOTINDUCTOR_|INDUCTOR_|TRITON_|CUTLASS_|CUTEDSL_).*|LANG|LANGUAGE|HOME|PATH|TMPDIR|TEMP|TMP"
+)
 
 
 def overlaid(inherited: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
@@ -19,6 +28,13 @@ def common(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """The variables that have the same value in all of them."""
     first = environments[0] if environments else {}
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in environments)}
+
+
+def read_at_import(environments: Sequence[Mapping[str, str]]) -> list[str]:
+    """Variables that have not the same value in all of them, though Python or what it imports reads them only once."""
+    shared = common(environments)
+    names = {name for environment in environments for name in environment if name not in shared}
+    return sorted(name for name in names if _READ_ONCE.fullmatch(name))
 
 
 def render_environment(environment: Mapping[str, str]) -> str:

@@ -7,14 +7,14 @@ import signal
 from typing import Protocol
 
 from launcher.core.frozen import frozen
-from launcher.supervise.failures import FailureRecord, FoundTraceback
+from launcher.supervise.failures import FailureRecord
 from launcher.supervise.symptoms import SHOWN_CHARS, Kind, Symptom, of_exception, of_log
+from launcher.supervise.tracebacks import FoundTraceback
 
 # A traceback with more output after it is one that the program survived.
 LAST_WORDS_LINES = 20
 # Signals that come from outside: they tell nothing of the program.
 FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-_SHELL_SIGNAL = 128  # a program that was told to end by signal n often exits with 128 + n
 # Of faulthandler, which Python programs have enabled: "  File "train.py", line 40 in step", innermost first.
 _CRASH_FRAME = re.compile(r'Current thread .*\n  File "(?:.*/)?(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
 
@@ -72,12 +72,13 @@ class Account:
     @property
     def exact(self) -> bool:
         """Whether its time is that of the failure, and not of the noticed end."""
-        return self.evidence.failure is not None
+        return self.evidence.failure is not None and self.evidence.failure.time_ns is not None
 
     @property
     def time_ns(self) -> int:
-        if self.evidence.failure:
-            return self.evidence.failure.time_ns
+        failure = self.evidence.failure
+        if failure is not None and failure.time_ns is not None:
+            return failure.time_ns
         return self.evidence.ended_ns or 0
 
     @property
@@ -86,12 +87,10 @@ class Account:
         return (self.time_ns, 1 << 62 if index is None else index)
 
 
-def failed(evidence: RankEvidence, *, asked: bool) -> bool:
-    """Whether the rank failed. `asked`: tlaunch had told it to end, so an end by such a signal is none."""
+def failed(evidence: RankEvidence) -> bool:
+    """Whether the rank failed."""
     if evidence.status is None:
         return evidence.failure is not None  # it has raised, and something keeps it: a thread, atexit, a destructor
-    if asked and (-evidence.status in FROM_OUTSIDE or evidence.status - _SHELL_SIGNAL in FROM_OUTSIDE):
-        return False
     return evidence.status != 0
 
 

@@ -67,7 +67,9 @@ class Inquest:
             )
             for global_rank, pid in running.items()
         ]
-        return replace(judge([*ended, *living], hung=self._hung), stacks=group(stacks, steps))
+        ending = {rank.global_rank for rank in living if rank.failure}  # where it writes its last words tells nothing
+        shown = {global_rank: stack for global_rank, stack in stacks.items() if global_rank not in ending}
+        return replace(judge([*ended, *living], hung=self._hung), stacks=group(shown, steps))
 
     def _of_ended(self, ended: RankExit, index: int, steps: Mapping[int, int | None]) -> RankEvidence:
         global_rank = ended.global_rank

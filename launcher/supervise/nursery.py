@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.frozen import frozen
+from launcher.core.proc import stat
 from launcher.program.command import PythonCommand
 from launcher.supervise.spawn import Complaints, Program, spawn
 
 _BOOTSTRAP = Path(__file__).parents[1] / "bootstrap" / "__main__.py"
 _LONGEST_LINE_BYTES = 1 << 20  # whatever is longer did not come from us
+TICKS_OF_WORK = 2  # a sleeping process uses none, one that imports uses all
 
 
 @frozen
@@ -99,7 +101,8 @@ class Nursery:
         self._socket.setblocking(False)
         self._outgoing = bytearray()
         self._incoming = bytearray()
-        self._began = self._heard = time.monotonic()
+        self._worked = self._heard = time.monotonic()
+        self._ticks = 0  # of processor time, when it was last seen to work
         self._reaped = False  # then its pid may be anyone's
         self._asked: dict[int, float] = {}  # global rank -> when, for those not told of yet (monotonic)
         self._usable = True
@@ -131,8 +134,13 @@ class Nursery:
         return bool(self._outgoing)
 
     @property
-    def age_s(self) -> float:
-        return time.monotonic() - self._began
+    def idle_s(self) -> float:
+        """For how long it has used no processor time to speak of, as far as it was looked at; 0 without /proc."""
+        found = stat(self.pid)
+        if found is None or found.ticks > self._ticks + TICKS_OF_WORK:
+            self._ticks = found.ticks if found else 0
+            self._worked = time.monotonic()
+        return time.monotonic() - self._worked
 
     @property
     def waiting_for_s(self) -> float:

@@ -9,7 +9,7 @@ Three sources, the surest first. All of them are counted before the signal is se
   memory.oom_control, of the group itself). Several ranks may share a group, so each kill is ascribed once.
 
 A dead process that waits to be reaped still tells its version 2 group, but no longer its version 1 group: /proc says
-"/" then. A rank that moves after its start is therefore found by the log, by version 2, or when it was noted again.
+"/" then. A rank that moves after its start is therefore found by the log or by version 2.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # the inode of the machine's own: the kernel'
 _RECORD_BYTES = 8192  # a read takes one whole record, or fails
 _MOST_RECORDS = 100_000
 _OVERWRITTEN = b"-"
-_KILLED = re.compile(rb"(?:oom-kill:.*,pid=|Killed process )(?P<pid>\d+)")
+_KILLED = re.compile(rb"(?:oom-kill:.*,pid=|Killed process )(?P<pid>\d{1,9})")
 _COUNTERS = {"v2": "memory.events", "v1": "memory.oom_control"}
 
 
@@ -59,13 +59,13 @@ class OomWatch:
         self._killed: set[int] = set()
 
     def note(self, pid: int) -> None:
-        """`pid` has started, or may have moved into another group since it was noted last."""
-        before = self._noted.get(pid)
-        groups = tuple(self._groups(pid)) or (before.groups if before else ())
+        """`pid` has started. What was known of an earlier process of that number is forgotten."""
+        self._killed.discard(pid)
+        groups = tuple(self._groups(pid))
         for group in groups:
             if group not in self._ascribed and (count := _count(group)) is not None:
                 self._ascribed[group] = count
-        self._noted[pid] = _Noted(groups, before.total if before else self._total())
+        self._noted[pid] = _Noted(groups, self._total())
 
     def killed(self, pid: int) -> bool | None:
         """Whether the out-of-memory killer ended `pid`, which died of SIGKILL; None where the system does not tell.
@@ -75,11 +75,6 @@ class OomWatch:
         if pid not in self._killed and self._ask(pid) is None:
             return None
         return pid in self._killed
-
-    def forget(self, pid: int) -> None:
-        """The pid may be another process's from now on."""
-        self._noted.pop(pid, None)
-        self._killed.discard(pid)
 
     def close(self) -> None:
         self._log.close()

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from launcher.core.proc import PROC, Stat
 from launcher.supervise.dumps import RankStack, parse_py_spy, understood
+from launcher.supervise.sources import Sources
 
 PY_SPIES_AT_ONCE = 8
 PIECE_BYTES = 1 << 16
@@ -60,7 +61,7 @@ class PySpy:
         """Whether `pid` is a Python program that this process may look into, and py-spy is there."""
         return _is_python(pid) and _may_trace() and shutil.which("py-spy") is not None
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, sources: Sources) -> None:
         """Start it.
 
         Raises:
@@ -70,6 +71,7 @@ class PySpy:
         if PySpy._running >= PY_SPIES_AT_ONCE:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         self._pid = pid
+        self._sources = sources
         self._text = bytearray()
         argv = ["py-spy", "dump", "--json", "--nonblocking", "--pid", str(pid)]
         self._process = subprocess.Popen(
@@ -87,7 +89,9 @@ class PySpy:
             while piece := os.read(self._output.fileno(), PIECE_BYTES):
                 self._text += piece
             dump = parse_py_spy(bytes(self._text), self._pid)
-            return seen_from_outside(found) if dump is None else understood(dump, working_directory(self._pid))
+            if dump is None:
+                return seen_from_outside(found)
+            return understood(dump, self._sources, working_directory(self._pid))
         return None
 
     def close(self) -> None:

@@ -32,6 +32,7 @@ LOOK_S = 0.5
 LOOK_S_PER_RANK = 0.006
 LOOK_S_WITHOUT_BEATS = 5.0  # at last, while there is no heartbeat at all and no hang timeout
 SHORTEST_LOOK_S = 0.02
+STANDS_STILL = 0.5  # of the hang timeout, when it is up for another rank
 LATE = 2  # a look counts for so many intervals at most
 WORKS = 0.02  # of a core
 DEEPEST = 64  # generations of processes below a rank
@@ -50,7 +51,7 @@ class _Watched:
     log_bytes: int
     pid: int | None = None  # None: it does not run
     step: int | None = None  # the last that it told
-    has_grown: bool = False  # it told a higher step than before
+    highest: int | None = None  # of all that it told
     has_beaten: bool = False  # in this attempt, be it without a step
     gets_on: bool = False  # a change was noticed since the last look
     hangs: bool = False  # that was told
@@ -108,8 +109,8 @@ class Pulse:
     def look(self, now: float) -> list[Slow | Hung]:
         """See who got on since the last look; what is new about that. `now` is of time.monotonic, in seconds.
 
-        A hang is told one interval after the first rank's time is up, so that the ranks which waited for that one can
-        be told with it. Each is told once, until it gets on again.
+        A hang is told one interval after the first rank's time is up, together with all ranks that stand still for
+        half of that time: they wait for the first, or the other way round. Each is told once, until it gets on again.
         """
         living = self._living
         if self._paused or not living:
@@ -128,11 +129,10 @@ class Pulse:
         self._read_beats(self._ranks)
         return {global_rank: watched.step for global_rank, watched in self._ranks.items()}
 
-    @property
-    def progressed(self) -> bool:
-        """Whether some rank has told a higher step than an earlier one of this attempt. Reads the files."""
+    def highest_step(self) -> int | None:
+        """The highest step that any rank told in this attempt; None before the first. Reads the files."""
         self._read_beats(self._ranks)
-        return any(watched.has_grown for watched in self._ranks.values())
+        return max((watched.highest for watched in self._ranks.values() if watched.highest is not None), default=None)
 
     @property
     def _living(self) -> dict[int, _Watched]:
@@ -160,8 +160,8 @@ class Pulse:
         step = heartbeat.beat.step if heartbeat else None
         if heartbeat is None or step is None:
             return
-        watched.has_grown |= watched.step is not None and step > watched.step
         watched.step = step
+        watched.highest = step if watched.highest is None else max(step, watched.highest)
         if heartbeat.beat.busy_s is not None and watched.pid is not None:
             self._slowness.note(global_rank, step, heartbeat.beat.busy_s)
 
@@ -192,13 +192,13 @@ class Pulse:
         hung = {
             global_rank: watched
             for global_rank, watched in living.items()
-            if watched.idle_s >= timeout_s and not watched.hangs
+            if watched.idle_s >= STANDS_STILL * timeout_s and not watched.hangs
         }
         if max((watched.idle_s for watched in hung.values()), default=0.0) < timeout_s + self._interval_s:
             return []
         for watched in hung.values():
             watched.hangs = True
-        return [Hung(tuple(sorted(hung)), min(watched.idle_s for watched in hung.values()))]
+        return [Hung(tuple(sorted(hung)), max(watched.idle_s for watched in hung.values()))]
 
 
 class _CpuUse:

@@ -4,7 +4,7 @@ The rule. A step of a rank is slow if its busy time is more than 5 ms and
 
     more than 1.3 times the median of its peers (itself included), where there are three peers or more;
     more than 1.5 times that of the other, where there are two: nobody can say which of them is the normal one;
-    more than 3 times the median of all ranks, where no other rank does the same work.
+    more than 3 times the median of all other ranks, where none of them does the same work.
 
 Peers are the ranks of the same pipeline stage: every stage has work of its own, and the last one has much more than
 the others. A rank is named when each of its last five observed steps was slow. It is named once, and again only after

@@ -6,11 +6,12 @@ import errno
 import json
 import os
 import signal
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from launcher.core.frozen import frozen
+from launcher.core.ranges import ranges
 from launcher.supervise.linux import die_with_parent
 
 EXIT_NOT_EXECUTABLE = 126
@@ -90,7 +91,8 @@ def _become(program: Program, complaints: Complaints, agent_pid: int) -> None:
     """In the child: turn into the program, or say why not. Never returns, whatever happens."""
     code = EXIT_NOT_EXECUTABLE
     try:
-        os.setsid()
+        with _using("a session of its own"):
+            os.setsid()
         die_with_parent(agent_pid)
         _prepare(program)
         code = _exec(program, complaints)
@@ -106,7 +108,8 @@ def _prepare(program: Program) -> None:
     _redirect(program.log)
     os.chdir(program.cwd)
     if program.cpus is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, program.cpus)
+        with _using(f"cores {ranges(program.cpus)}"):
+            os.sched_setaffinity(0, program.cpus)
     _reset_signals()
 
 
@@ -122,8 +125,18 @@ def _exec(program: Program, complaints: Complaints) -> int:
 def _redirect(log: Path) -> None:
     nowhere = os.open(os.devnull, os.O_RDONLY)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for descriptor, standard in ((nowhere, 0), (output, 1), (output, 2)):
-        os.dup2(descriptor, standard, inheritable=True)
+    with _using(str(log)):
+        for descriptor, standard in ((nowhere, 0), (output, 1), (output, 2)):
+            os.dup2(descriptor, standard, inheritable=True)
+
+
+@contextmanager
+def _using(what: str) -> Iterator[None]:
+    """Errors of system calls that take no path name `what` they were about."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, what) from error
 
 
 def _reset_signals() -> None:

@@ -21,6 +21,7 @@ from launcher.core.proc import PROC, Stat, catches, stat
 from launcher.core.verdict import StackGroup
 from launcher.supervise.dumps import RankStack, parse_faulthandler, understood
 from launcher.supervise.outside import PySpy, seen_from_outside, working_directory
+from launcher.supervise.sources import Sources
 
 __all__ = ["STACKS_SIGNAL", "Gathering", "RankStack", "Target", "gather", "group", "sentence"]
 
@@ -29,6 +30,7 @@ LIMIT_S = 1.5
 LOOK_EVERY_S = 0.01  # a dump that has not grown between two looks so far apart may be whole
 LOCK_SHARE = 0.5  # of the limit: whoever else asks may be stopped, and hold its lock for ever
 LARGEST_DUMP_BYTES = 4 << 20
+NETWORK_S = 0.5  # for source lines on file systems that may not answer, where somebody waits for them
 GROUPS_TOLD = 4
 _LATER = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # someone else asks, or there are no descriptors left for now
 
@@ -44,15 +46,16 @@ class Target:
 class Gathering:
     """Asks all targets at once. Its owner calls `step` whenever `timeout_s` has passed, until `done`; nothing blocks.
 
-    Several may ask the same ranks: they take turns by a lock on stacks.log.
+    Several may ask the same ranks: they take turns by a lock on stacks.log. `sources` reads the lines of programs.
     """
 
-    def __init__(self, targets: Mapping[int, Target], limit_s: float = LIMIT_S) -> None:
+    def __init__(self, targets: Mapping[int, Target], limit_s: float = LIMIT_S, sources: Sources | None = None) -> None:
         now = time.monotonic()
         self._deadline = now + limit_s
         self._lock_until = now + LOCK_SHARE * limit_s
         self._next = now
-        self._open = {global_rank: _Question(target) for global_rank, target in sorted(targets.items())}
+        shared = sources or Sources()
+        self._open = {global_rank: _Question(target, shared) for global_rank, target in sorted(targets.items())}
         self._answers: dict[int, RankStack] = {}
 
     @property
@@ -91,8 +94,8 @@ class Gathering:
 
 
 def gather(targets: Mapping[int, Target], limit_s: float = LIMIT_S) -> dict[int, RankStack]:
-    """What every target is doing. Blocks until all have answered, for `limit_s` seconds at most."""
-    gathering = Gathering(targets, limit_s)
+    """What every target is doing. Blocks until all have answered, for `limit_s` + `NETWORK_S` seconds at most."""
+    gathering = Gathering(targets, limit_s, Sources(NETWORK_S))
     try:
         while not gathering.done:
             gathering.step()
@@ -145,7 +148,8 @@ def _clause(group: StackGroup, count: int) -> str:
 class _Question:
     """One rank on its way from unasked to answered."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, sources: Sources) -> None:
+        self._sources = sources
         self._pid = target.pid
         self._path = target.stacks_log
         self._log: int | None = None  # its descriptor, perhaps locked, once the rank was asked
@@ -192,7 +196,7 @@ class _Question:
         """Send the signal, unless the rank would not understand it. None: the answer is to come."""
         try:
             if not catches(self._pid, STACKS_SIGNAL):
-                self._spy = PySpy(self._pid) if PySpy.useful(self._pid) else None
+                self._spy = PySpy(self._pid, self._sources) if PySpy.useful(self._pid) else None
                 return None if self._spy else seen_from_outside(found)
             log = _opened(self._path, locked=patient)
         except OSError as error:
@@ -226,7 +230,7 @@ class _Question:
         if self._log is None:
             return None
         dump = parse_faulthandler(os.pread(self._log, LARGEST_DUMP_BYTES, self._start))
-        return None if dump is None else understood(dump, working_directory(self._pid))
+        return None if dump is None else understood(dump, self._sources, working_directory(self._pid))
 
 
 def _opened(path: Path, *, locked: bool) -> int:
@@ -248,12 +252,16 @@ def _opened(path: Path, *, locked: bool) -> int:
 
 
 def _writes_to(pid: int, log: int) -> bool:
-    """Whether the process still has the log open: a program may have closed all descriptors that it did not know."""
-    wanted = os.fstat(log)
+    """Whether the process still has the log open: a program may have closed all descriptors that it did not know.
+
+    Other files of it are not touched: they may be on a file system that does not answer. Reading a link never waits.
+    """
+    path, wanted = os.readlink(f"{PROC}/self/fd/{log}"), os.fstat(log)  # noqa: PTH115
     with suppress(OSError):
         for name in os.listdir(PROC / str(pid) / "fd"):  # noqa: PTH208 - many names, and no use for paths
+            link = f"{PROC}/{pid}/fd/{name}"
             with suppress(OSError):
-                if os.path.samestat(os.stat(f"{PROC}/{pid}/fd/{name}"), wanted):  # noqa: PTH116
+                if os.readlink(link) == path and os.path.samestat(os.stat(link), wanted):  # noqa: PTH115, PTH116
                     return True
     return False
 

@@ -12,7 +12,7 @@ from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.program.command import PythonCommand, parse_python
 from launcher.supervise import nursery
-from launcher.supervise.environment import common, overlaid
+from launcher.supervise.environment import common, overlaid, read_at_import
 from launcher.supervise.journal import Journal
 from launcher.supervise.nursery import (
     Forked,
@@ -85,8 +85,9 @@ class Starter:
         self._imitable = True  # whether the bootstrap runs in the ranks' Python at all
         self._nursery: Nursery | None = None
         self._import_patience_s = spec.supervision.hang_timeout_s  # None: as long as it takes
-        self._python, environment = self._program([overlaid(inherited, rank.env) for rank in ranks])
-        if self._python is not None and spec.supervision.preload is not None:
+        environments = [overlaid(inherited, rank.env) for rank in ranks]
+        self._python, environment = self._program(environments)
+        if self._python is not None and spec.supervision.preload is not None and self._may_preload(environments):
             self._begin_preloading(self._python, spec.supervision.preload, environment)
 
     @property
@@ -107,7 +108,7 @@ class Starter:
         if self._nursery is not None and self._forking:
             return max(0.0, FORK_PATIENCE_S - self._nursery.waiting_for_s)
         if self._nursery is not None and not self._ready and self._import_patience_s is not None:
-            return max(0.0, self._import_patience_s - self._nursery.age_s)
+            return max(0.0, self._import_patience_s - self._nursery.idle_s)
         return None
 
     def ask(self, wanted: Iterable[Wanted]) -> None:
@@ -169,6 +170,16 @@ class Starter:
             return None, shared
         return parse_python(argv.pop(), shared.get("PATH"), self._spec.cwd), shared
 
+    def _may_preload(self, environments: list[dict[str, str]]) -> bool:
+        """Not where a rank's own value of a variable would be read too early, by the preload process."""
+        differing = read_at_import(environments)
+        if differing:
+            what = ", ".join(differing)
+            self._journal.record(
+                Trouble(f"ranks start one by one: {what} differs between them, and is read by imports")
+            )
+        return not differing
+
     def _begin_preloading(
         self, program: PythonCommand, modules: tuple[str, ...], environment: Mapping[str, str]
     ) -> None:
@@ -215,8 +226,10 @@ class Starter:
         told = self._nursery.take()
         if told and isinstance(told[-1], Ready | Unusable):
             return told
-        if not self._ready and self._import_patience_s is not None and self._nursery.age_s >= self._import_patience_s:
-            reason = f"the preload process has been importing for {self._import_patience_s:g} s"
+        if not self._ready and self._import_patience_s is not None and self._nursery.idle_s >= self._import_patience_s:
+            reason = (
+                f"the preload process imports, and has done nothing for {self._import_patience_s:g} s (--hang-timeout)"
+            )
             told += self._nursery.give_up(reason, died=False)
         if self._nursery.waiting_for_s > FORK_PATIENCE_S:
             told += self._nursery.give_up(f"the preload process has not answered for {FORK_PATIENCE_S:g} s")

@@ -13,10 +13,10 @@ from enum import Enum
 from functools import cached_property
 
 from launcher.core.frozen import frozen
-from launcher.supervise.failures import frames_in
+from launcher.supervise.tracebacks import frames_in
 
 SHOWN_CHARS = 200
-LAST_WORDS_CHARS = 8192  # of a log; hundreds of ranks may fail at once, and each is searched for every message
+LAST_WORDS_CHARS = 8192  # of a log, and the first of a message; hundreds of ranks may fail at once, and each is searched for every message
 INNERMOST_FRAMES = 4  # wrappers for logging and retrying stand between a caller and the error
 
 
@@ -29,6 +29,7 @@ class Kind(str, Enum):
     RENDEZVOUS = "waited too long for the others to join"
     STORE_LOST = "lost the store, which is in rank 0"
     WATCHDOG = "was ended by its own watchdog of collectives"
+    INTERRUPTED = "was interrupted when ranks were asked where they are"  # by our own signal, in all likelihood
     PEER_FAILED = "was told of another rank's failure"
 
 
@@ -101,6 +102,7 @@ _C10D_STORE = _patterns(
     (Kind.STORE_LOST, r"Connection was likely closed\. Did the remote server shutdown or crash"),  # torch's sockets
     (Kind.STORE_LOST, r"(?:recvValue|sendBytes|recvBytes) failed"),  # TCPStore's wrapper
     (Kind.STORE_LOST, r"DistNetworkError:? ?.{0,300}(?:Broken pipe|Connection reset|Connection closed|recv, got 0 bytes)"),
+    (Kind.INTERRUPTED, r"Interrupted system call"),  # torch's sockets do not try again as Python does
     (Kind.RENDEZVOUS, r"store->get\(.{0,300}\) got error|DistStoreError:? ?.{0,300}(?:[Tt]imed? ?out|Socket Timeout)"),
 )  # fmt: skip
 
@@ -146,12 +148,12 @@ _COMMUNICATION = re.compile(
     r"|horovod/|deepspeed/comm/|multiprocessing/(?:connection|managers)\.py|paddle/distributed/"
 )
 _DISTRIBUTED_TYPES = ("DistNetworkError", "DistStoreError", "DistBackendError")
-_DIGITS = re.compile(r"\d+")
+_RANK = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
 
 
 def of_exception(type_name: str, message: str, traceback: str = "") -> Symptom:
     """What an exception tells. `traceback`, if there is one, decides the doubtful cases."""
-    text = f"{type_name.rpartition('.')[2]}: {message}"
+    text = f"{type_name.rpartition('.')[2]}: {message}"[:LAST_WORDS_CHARS]
     found = _first((*_OWN, *_FRAMEWORKS), text)
     if found:
         return found
@@ -177,7 +179,7 @@ def _matches(patterns: tuple[_Pattern, ...], text: str) -> Iterator[Symptom]:
     for pattern in patterns:
         if found := pattern.expression.search(text):
             named = found["named"] if "named" in pattern.expression.groupindex else ""
-            ranks = tuple(int(number) for number in _DIGITS.findall(named))
+            ranks = tuple(int(number) for number in _RANK.findall(named))
             shown = found["shown" if "shown" in pattern.expression.groupindex else 0]
             yield Symptom(pattern.kind, _shown(shown), pattern.certain, ranks)
 

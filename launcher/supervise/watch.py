@@ -48,7 +48,7 @@ class Watch:
         starter: Starter,
         group: RunGroup,
         journal: Journal,
-        decide: Callable[[Verdict, bool], bool],
+        decide: Callable[[Verdict, int | None], bool],
     ) -> None:
         self._crew = crew
         self._pulse = pulse
@@ -208,7 +208,7 @@ class Watch:
         self._inquest.close()
         self._inquest = None
         self._journal.record(Judged(self.verdict))
-        self.restarts = restarting and self._decide(self.verdict, self._pulse.progressed)
+        self.restarts = restarting and self._decide(self.verdict, self._pulse.highest_step())
         self._end(Cause.HUNG if self._hung else Cause.FAILED)
 
     def _gathered(self) -> bool:

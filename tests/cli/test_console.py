@@ -162,7 +162,7 @@ def test_a_grace_that_was_cut_short_is_not_claimed(launcher, programs, wait_unti
 
 
 @pytest.mark.parametrize(
-    ("code", "words"), [(0, b"every rank ended well; ending 1 processes"), (3, b"ending processes that ranks left")]
+    ("code", "words"), [(0, b"every rank ended well; ending 1 process that"), (3, b"ending processes that ranks left")]
 )
 def test_waiting_for_leftovers_is_told_while_it_lasts(launcher, programs, code, words):
     """While a grandchild is given its grace, a person reads what is being waited for."""
@@ -190,3 +190,38 @@ def test_a_log_that_is_gone_is_not_called_empty(launcher):
     assert done.returncode == 4
     assert "which cannot be read: No such file or directory" in done.stderr
     assert "which is empty" not in done.stderr
+
+
+def test_the_last_lines_are_those_of_the_last_attempt(launcher):
+    """A rank that said something, was started again and failed without a word."""
+    script = '[ "$TLAUNCH_ATTEMPT" = 1 ] || echo said before; exit $((4 + TLAUNCH_ATTEMPT))'
+    done = launcher.run("run", "--max-restarts", 1, "--", "sh", "-c", script)
+    assert done.returncode == 5, done.stderr
+    closing = done.stderr[done.stderr.index("error:") :]
+    assert "to which this attempt wrote nothing" in closing
+    assert "said before" not in closing
+    assert "said before" not in launcher.run("why").stdout
+
+
+COLOURED = """
+import io, os, sys
+from launcher.cli.console import _StatusLine
+os.environ["COLUMNS"] = "20"
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+terminal = Terminal()
+_StatusLine(terminal).show("\\x1b[1;31m" + "red" * 3 + "\\x1b[0m" + "." * 30)
+print(ascii(terminal.getvalue()))
+"""
+
+
+def test_a_status_line_is_cut_by_columns(launcher):
+    """Colours take none, and none is left open at the cut."""
+    done = subprocess.run(
+        [sys.executable, "-c", COLOURED.replace("\\\\", "\\")], cwd=launcher.directory, env=launcher.environment({}),
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == repr("redredred" + "." * 10)

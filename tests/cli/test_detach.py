@@ -22,17 +22,21 @@ from launcher.cli.detach import detach
 log, wish = Path(sys.argv[1]), sys.argv[2]
 kept = os.open(os.devnull, os.O_RDONLY)
 print("said before", flush=False)
+if wish.startswith("held-back"):
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    os.kill(os.getpid(), int(wish.split()[1]))
 detached = detach(log)
 if detached.is_parent:
     sys.exit(detached.wait_started("the-name", Path("runs/the-name")))
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 print("said by the child", os.getpid(), flush=True)
+signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGUSR1])
 if wish == "fail":
     print("error: no luck", file=sys.stderr)
     sys.exit(3)
 if wish == "die":
     os.kill(os.getpid(), signal.SIGKILL)
-if wish == "wait":
+if wish == "wait" or wish.startswith("held-back"):
     signal.sigwait([signal.SIGUSR1])
 os.fstat(kept)
 detached.tell_started()
@@ -131,14 +135,36 @@ def read_until(leader, words):
         seen += os.read(leader, 4096)
 
 
-def test_an_interrupt_before_the_start_ends_the_run(log, wait_until):
-    """Ctrl-C reaches the parent only, which hands it on."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_an_end_that_is_asked_for_before_the_start_ends_the_run(log, wait_until, number):
+    """Ctrl-C, `kill` and a hangup reach the parent only, which hands them on."""
     process = start(log, "wait")
     child = child_of(log, wait_until)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE_S) != 0
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 128 + number
+    assert errors.endswith(b"%s: ending the-name\n" % number.name.encode())
     wait_until(lambda: stat(child) is None or not stat(child).living, "the end of the child")
-    process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_an_end_that_was_asked_for_while_the_run_was_made_ends_it(log, wait_until, number):
+    """The signal was held back until then, and the child did not inherit it."""
+    process = start(log, f"held-back {int(number)}")
+    child = child_of(log, wait_until)
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 128 + number
+    wait_until(lambda: stat(child) is None or not stat(child).living, "the end of the child")
+
+
+def test_a_hangup_that_is_ignored_ends_nothing(log, wait_until):
+    """As under nohup."""
+    process = start(log, "wait", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    child = child_of(log, wait_until)
+    process.send_signal(signal.SIGHUP)
+    os.kill(child, signal.SIGUSR1)
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, output) == (0, b"said before\nthe-name\n")
 
 
 def test_a_parent_that_is_killed_leaves_a_detached_run(log, wait_until):

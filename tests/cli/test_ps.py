@@ -6,10 +6,12 @@ from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+from launcher.cli.ps import to_lines
 from launcher.core.events import AgentEnded, AgentStarted, Cause, Judged, RankEnded, RankStarted
 from launcher.core.proc import identify
 from launcher.core.report import Report
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
+from launcher.runs.live import look
 
 SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
 acted_run = module_from_spec(SPEC)
@@ -87,3 +89,14 @@ def test_names_of_odd_bytes_survive(launcher):
     done = launcher.run("ps", "--all")
     assert done.returncode == 0, done.stderr
     assert "a\\xe9b" in done.stdout
+
+
+def test_colours_of_a_failure_take_no_column(launcher):
+    """Nor is one left open where a line is cut at the terminal's width."""
+    loud = replace(VERDICT.failures[0], what="\x1b[31mBoom\x1b[0m: no")
+    make_finished(launcher.runs, "a", Cause.FAILED, 1, replace(VERDICT, failures=(loud,)))
+    states = [look(acted_run.RunDir(launcher.runs / "a"))]
+    line = to_lines(states, None)[1]
+    assert line.endswith("1  rank 1: Boom: no")
+    assert to_lines(states, len(line))[1] == line
+    assert to_lines(states, len(line) - 1)[1] == line[:-2] + "…"

@@ -80,3 +80,22 @@ def test_a_run_elsewhere_is_said_to_be_there(launcher):
     done = launcher.run("status", "a")
     assert (done.returncode, row(done.stdout, 0)[3]) == (0, "running")
     assert "on another" in done.stdout.splitlines()[0]
+
+
+def test_whatever_a_heartbeat_says_is_shown(launcher):
+    """Numbers without an end do no harm; a loss that is none is null in JSON, which knows no other word for it."""
+    with acted_run.playing(launcher.runs / "a"):
+        run_dir = acted_run.RunDir(launcher.runs / "a")
+        run_dir.heartbeat(0).write_text(f'{{"step": 1{"0" * 400}, "loss": NaN, "device_memory_bytes": 1{"0" * 400}}}')
+        run_dir.heartbeat(1).write_text('{"step": 2, "loss": -Infinity}')
+        done = launcher.run("status", "a")
+        as_json = launcher.run("status", "a", "--json")
+        top = launcher.run("top", "a", "--once")
+    assert (done.returncode, row(done.stdout, 0)[6]) == (0, "nan"), done.stderr
+    assert (top.returncode, row(top.stdout, 1)[3]) == (0, "-inf"), top.stderr
+    each = json.loads(as_json.stdout, parse_constant=refuse)["each"]
+    assert [rank["heartbeat"]["loss"] for rank in each] == [None, None]
+
+
+def refuse(word):
+    raise AssertionError(f"{word} is no JSON")

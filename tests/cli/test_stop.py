@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from launcher.core.events import AgentStarted
+from launcher.core.events import AgentStarted, RankStarted
 from launcher.core.proc import identify
 
 SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
@@ -79,3 +79,29 @@ def test_a_paused_run_can_be_ended(launcher):
     with acted_run.playing(launcher.runs / "a", "stopped") as process:
         process.send_signal(signal.SIGSTOP)
         assert launcher.run("stop", "a").returncode == 0
+
+
+def test_a_run_of_another_version_cannot_be_ended(launcher):
+    """Nobody here knows whether it runs: that is no success."""
+    acted_run.make(launcher.runs / "a").report.write_text('{"schema": 1}')
+    done = launcher.run("stop", "a")
+    assert done.returncode == 1
+    assert "cannot be ended from here: it is written by another version" in done.stderr
+
+
+def test_ranks_that_nobody_watches_any_more_are_ended(launcher):
+    """It is said which ones, and how."""
+    rank = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    known = identify(rank.pid)
+    gone = replace(known, started=known.started - 1)
+    acted_run.make(launcher.runs / "a", [AgentStarted(gone, None, 1), RankStarted(0, known.pid, known.started)])
+    assert "`tlaunch stop` ends them" in launcher.run("why", "a").stdout
+    done = launcher.run("stop", "a")
+    assert (rank.wait(60), done.returncode) == (-signal.SIGTERM, 0)
+    assert done.stderr.endswith("without a last word; rank 0 still ran and was ended\n")
+
+
+def test_patience_is_a_number(launcher):
+    """NaN is below no bound and above none: it would mean for ever."""
+    done = launcher.run("stop", "--timeout", "nan")
+    assert (done.returncode, "no number of seconds" in done.stderr) == (2, True)

@@ -281,7 +281,20 @@ def test_imports_that_hang_are_done_without(launcher, tmp_path):
         env={"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "ranks start one by one: the preload process has been importing for 1 s" in done.stderr
+    assert "ranks start one by one: the preload process imports, and has done nothing for 1 s" in done.stderr
+
+
+def test_imports_that_take_long_are_waited_for(launcher, tmp_path):
+    """Longer than the hang timeout, as long as they do something."""
+    (tmp_path / "busy_module.py").write_text(
+        "import time\nend = time.monotonic() + 3\nwhile time.monotonic() < end: pass"
+    )
+    done = launcher.run(
+        "run", "--devices", 2, "--hang-timeout", 1, "--preload", "busy_module", "--", *python("print('ready')"),
+        env={"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert events_of(launcher, Trouble) == []
 
 
 def test_twenty_runs_at_once_get_ports_of_their_own(launcher):

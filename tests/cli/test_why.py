@@ -31,12 +31,12 @@ def verdict(culprit, what, traceback=None):
     return Verdict(culprit, Confidence.LIKELY, "r", (cause, other))
 
 
-def failed_twice(*, last=None):
+def failed_twice(*, last=None, log_offset=0):
     """Two attempts, the second with the verdict `last`, and no third."""
     return [
         AgentStarted(AGENT, None, 2), AttemptStarted(0, 1), RankStarted(0, 50), RankEnded(0, 50, 1),
         Judged(verdict(0, "ValueError: one")), Stopping(Cause.FAILED, 1, restarts=True),
-        AttemptStarted(1, 2), RankStarted(1, 61), RankEnded(1, 61, 1), *([Judged(last)] if last else []),
+        AttemptStarted(1, 2), RankStarted(1, 61, 0, log_offset), RankEnded(1, 61, 1), *([Judged(last)] if last else []),
         NotRestarting("it failed in the same way"), Stopping(Cause.FAILED, 1), AgentEnded(Cause.FAILED, 1),
     ]  # fmt: skip
 
@@ -88,6 +88,17 @@ def test_a_traceback_is_enough(launcher):
     shown = launcher.run("why", "a").stdout
     assert "  | Traceback: deep" in shown
     assert "last words" not in shown
+
+
+def test_the_log_of_an_attempt_before_is_not_quoted(launcher):
+    """Its lines say nothing of what the last attempt failed of."""
+    run_dir = acted_run.make(launcher.runs / "a", failed_twice(last=verdict(1, "KeyError: two"), log_offset=10))
+    run_dir.train_log(1).write_text("old words\nnew words\n")
+    shown = launcher.run("why", "a").stdout
+    assert "  | new words" in shown
+    assert "old words" not in shown
+    run_dir.train_log(1).write_text("old words\n")
+    assert "old words" not in launcher.run("why", "a").stdout
 
 
 def test_without_a_verdict_the_order_of_ends_is_told(launcher):

@@ -1,58 +1,118 @@
-"""What may be shown of an environment."""
+"""What may be shown of an environment and a command."""
 
 import doctest
 
 import pytest
 
 from launcher.core import env
-from launcher.core.env import MASK, masked, masked_argv
+from launcher.core.env import MASK, is_secret, masked, masked_argv
+
+SECRET_NAMES = (
+    "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "api_key", "DB_PASSWORD", "MYSQL_PWD", "PASSPHRASE", "GOOGLE_CREDENTIALS",
+    "PGPASSWORD", "ACCESSTOKEN", "APIKEY", "--hfToken", "clientSecret", "OPENAI_API_KEYS", "API_TOKENS", "SSH_AUTH_SOCK",
+    "OAUTH2", "TOKEN2", "X-Api-Key", "Authorization", "Cookie", "SENTRY_DSN", "SMTP_PASS", "AZURE_SAS", "GITHUB_PAT",
+    "CONNECTION_STRING", "SLACK_WEBHOOK_URL", "JWT", "PRIVATE_REPO", "db.password", "SECRETS", "auth", "--key-file",
+)  # fmt: skip
+OTHER_NAMES = (
+    "PATH", "PWD", "OLDPWD", "RANK", "--max-tokens", "--tokenizer", "TOKENIZERS_PARALLELISM", "num_tokens_per_batch",
+    "--author", "AUTHORS", "KEYBOARD", "MONKEY", "--pad-token-id", "eos_token", "--mask-token", "XAUTHORITY", "COMPASS", "--bypass",
+    "PATTERN", "SALTED", "BYPASSED", "PASS_THROUGH", "SASL", "SIGNATURES_OF_LIFE", "",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "api_key", "DB_PASSWORD", "MYSQL_PWD", "PASSPHRASE", "GOOGLE_CREDENTIALS"],
-)
+@pytest.mark.parametrize("name", SECRET_NAMES)
 def test_values_whose_names_look_secret_are_masked(name):
     """No part of the value is left, and not its length either."""
     assert masked(name, "hunter2-and-more") == MASK
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_parts_of_words_say_nothing(name):
+    """A log that hides everything helps nobody."""
+    assert not is_secret(name)
+    assert masked(name, "512") == "512"
 
 
 def test_passwords_in_urls_are_masked_whatever_the_name():
     """Proxies are the usual place."""
     assert masked("HTTPS_PROXY", "http://me:pa55@proxy:3128/x") == f"http://{MASK}@proxy:3128/x"
     assert masked("INDEX", "https://ghp_tok3n@host/simple") == f"https://{MASK}@host/simple"
-    assert masked("HEADER", "Authorization: Bearer abc.def") == f"Authorization: Bearer {MASK}"
     assert masked("DATABASE", "postgres://u:p@ss@h/db") == f"postgres://{MASK}@h/db"
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("PATH", "/usr/bin:/bin"), ("RANK", "3"), ("PWD", "/home"), ("X", "a@b:c")]
+    ("value", "shown"),
+    [
+        ("Authorization: Bearer abc.def", f"Authorization: Bearer {MASK}"),
+        ("authorization: bearer abc.def", f"authorization: bearer {MASK}"),
+        ("Authorization: abc def", f"Authorization: {MASK}"),
+        ("X-Api-Key: abc", f"X-Api-Key: {MASK}"),
+        ("X-Api-Key:abc", f"X-Api-Key:{MASK}"),
+        ("Accept: text/html\nCookie: a=b; c=d\nX: y", f"Accept: text/html\nCookie: {MASK}\nX: y"),
+        ('{"api_key": "abc", "lr": 3}', f'{{"api_key": {MASK}, "lr": 3}}'),
+        ("{'max_tokens':512,'token':'abc'}", f"{{'max_tokens':512,'token':{MASK}}}"),
+    ],
 )
-def test_other_values_are_shown(name, value):
-    """A log that hides everything helps nobody."""
-    assert masked(name, value) == value
+def test_what_stands_after_a_secrets_name_is_masked(value, shown):
+    """In headers and in JSON, and nothing else of them."""
+    assert masked("CURL_ARGUMENTS", value) == shown
+    assert masked_argv(["curl", "--header", value]) == ("curl", "--header", shown)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "/usr/bin:/bin",
+        "3",
+        "/home",
+        "a@b:c",
+        "C:\\x",
+        "Accept: text/html",
+        "max-tokens: 512",
+        "/opt/token:/bin",
+        "a: b",
+    ],
+)
+def test_other_values_are_shown(value):
+    """Colons alone make no secret."""
+    assert masked("X", value) == value
 
 
 def test_secrets_in_a_command_are_masked():
-    """Values of options that look secret go, in both spellings; everything else stays."""
+    """Values of options that look secret go, in both spellings, and those of variables; everything else stays."""
     command = [
-        "train.py",
-        "--api-token",
-        "abc",
-        "--password=x=y",
-        "--key-file",
-        "k",
-        "--lr",
-        "3",
-        "-v",
-        "a=b",
-        "http://u:p@h",
-    ]
-
+        "train.py", "--api-token", "abc", "--password=x=y", "--key-file", "k", "--lr", "3", "-v", "a=b", "http://u:p@h",
+        "--env=HF_TOKEN=abc", "WANDB_KEY=abc", "--url=http://u:p@h/?x=y",
+    ]  # fmt: skip
     assert masked_argv(command) == (
         "train.py", "--api-token", MASK, f"--password={MASK}", "--key-file", MASK, "--lr", "3", "-v", "a=b",
-        f"http://{MASK}@h",
+        f"http://{MASK}@h", f"--env=HF_TOKEN={MASK}", f"WANDB_KEY={MASK}", f"--url=http://{MASK}@h/?x=y",
     )  # fmt: skip
+
+
+def test_what_only_sounds_like_a_secret_in_a_command_is_shown():
+    """How many tokens, and which tokenizer, must be seen in a dry run."""
+    command = (
+        "train.py",
+        "--max-tokens",
+        "512",
+        "--tokenizer",
+        "x",
+        "--tokenizer=y",
+        "--author",
+        "me",
+        "--max-tokens=9",
+    )
+    assert masked_argv(command) == command
+
+
+def test_long_words_take_no_time():
+    """Neither blank lines nor many signs of equality."""
+    assert masked_argv(["a=" * 100_000, "\n" * 100_000, "a" * 100_000]) == (
+        "a=" * 100_000,
+        "\n" * 100_000,
+        "a" * 100_000,
+    )
 
 
 def test_worked_examples_of_the_docstrings():

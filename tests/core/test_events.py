@@ -97,6 +97,27 @@ def test_what_a_later_version_added_is_skipped():
     assert from_line(head + '"Killing", "count": 2, "pids": 3}') == Stamped(1, 0, Killing(2))
 
 
+def later(value):
+    """As a later version would write it: every record has a field more."""
+    if isinstance(value, dict):
+        return {**{name: later(inner) for name, inner in value.items()}, "unheard_of": [1]}
+    return [later(inner) for inner in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_fields_that_a_later_version_added_inside_of_an_event_are_skipped(event):
+    """In a verdict, its failures and stacks, and in a process's identity too."""
+    stamped = Stamped(1, 0, event)
+    assert from_line(json.dumps(later(json.loads(to_line(stamped))))) == stamped
+
+
+def test_fields_that_a_later_version_added_to_a_report_are_skipped():
+    """In its attempts, their exits and verdicts too."""
+    attempts = (Attempt(0, 29500, 1, 10, Cause.FAILED, (RankExit(1, 10, -15, 5, 9),), VERDICT, killed=2),)
+    report = Report("name", 0, Cause.FAILED, 143, 1, 20, attempts)
+    assert Report.from_json(json.dumps(later(json.loads(report.to_json())))) == report
+
+
 def test_a_report_survives_its_file():
     """Reading report.json gives the report that was written."""
     exits = (RankExit(1, 10, -15, 5, 9), RankExit(0, None, 126, None, 7, "no process could be made"))

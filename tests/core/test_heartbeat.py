@@ -71,6 +71,59 @@ def test_a_file_that_cannot_be_written_costs_the_beat_only(tmp_path):
         touch({TLAUNCH_HEARTBEAT_FILE: str(path)})
 
 
+def test_a_pipe_in_its_place_keeps_nobody_waiting(file, environment):
+    """Neither the agent, which reads all ranks' beats, nor a rank, which nobody listens to."""
+    os.mkfifo(file)
+    beat(environment, Beat(step=1))
+    touch(environment)
+    assert read_heartbeat(file) is None
+    assert read_heartbeat(file.parent) is None
+
+
+class Tensor:
+    """As libraries of numbers have them: one element, and more behaviour than Python's numbers."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __float__(self):
+        return float(self.value)
+
+
+class Whole(Tensor):
+    def __index__(self):
+        return self.value
+
+
+class Broken:
+    def __float__(self):
+        raise RuntimeError("on another device")
+
+    __index__ = __str__ = __repr__ = __float__
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (Beat(step=Whole(3), loss=Whole(2)), Beat(step=3, loss=2.0)),
+        (Beat(step=4, loss=Tensor(2.5)), Beat(step=4, loss=2.5)),
+        (Beat(step=5, loss=Broken(), busy_s="soon", tokens_per_s=[1], device_memory_bytes={1}), Beat(step=5)),
+        (Beat(step=10**5000, busy_s=10**400, device_memory_bytes=1 << 63), Beat()),
+    ],
+)
+def test_numbers_of_other_libraries_are_written_as_plain_ones(file, environment, values, expected):
+    """Whatever else a program takes for a number is left out, and nothing is raised."""
+    beat(environment, values)
+    assert read_heartbeat(file).beat == expected
+
+
+def test_names_that_no_file_can_have_are_no_reason_to_raise():
+    """Of whatever mapping a program passes."""
+    for name in ("nul\0", "lone\ud800"):
+        beat({TLAUNCH_HEARTBEAT_FILE: name}, Beat(step=1))
+        touch({TLAUNCH_HEARTBEAT_FILE: name})
+
+
 def test_a_shell_takes_part(file, environment):
     """The example of the documentation."""
     subprocess.run(
@@ -90,6 +143,7 @@ def test_a_shell_takes_part(file, environment):
         (b'{"step": ', Beat()),
         (b'{"step": "4", "busy_s": true, "loss": null}', Beat()),
         (b'{"step": 4.5, "busy_s": 1e999, "tokens_per_s": -Infinity}', Beat()),
+        (b'{"step": 1' + b"0" * 400 + b', "loss": 1}', Beat(loss=1.0)),
         (b'{"step": 4, "loss": Infinity}', Beat(step=4, loss=math.inf)),
         (b'\n {\n"step": 4,\n"more": {}}\n', Beat(step=4)),
         (b'{"step": 4}\nrest of a longer one\xff"}', Beat(step=4)),

@@ -49,7 +49,7 @@ def test_idle_devices_take_their_server_away():
     """With the last two ranks idle one server is left, and it is number 0 of 1 and this machine."""
     spec = assemble(request(TWO_SERVERS, Layout(mp=2)), name="n", master_port=29500)
     assert spec.master_addr == "127.0.0.1"
-    assert spec.idle_device_count == 2
+    assert len(spec.ranks) == 2
     assert [rank.env["GROUP_RANK"] for rank in spec.ranks] == ["0", "0"]
     assert {rank.env["RANK_TABLE_FILE"] for rank in spec.ranks} == {"/runs/n/rank_table.json"}
     assert [server.server_id for server in used_cluster(TWO_SERVERS, 2).servers] == ["10.0.0.1"]
@@ -135,3 +135,15 @@ def test_every_variable_has_its_origin():
     assert (found["RANK"].value, found["RANK"].instead_of) == ("1", "7")
     assert found["WORLD_SIZE"].instead_of is None
     assert len(found) == len(one.variables)
+
+
+def test_what_env_replaces_is_told_truly():
+    """The environment's own value is no choice of tlaunch's; a value that tlaunch would set is."""
+    inherited = {"OMP_NUM_THREADS": "5"}
+    wanted = request(
+        Cluster.local(1), Layout(), inherited_env=inherited, user_env={"OMP_NUM_THREADS": "3", "PYTHONUNBUFFERED": "0"}
+    )
+    found = {variable.name: variable for variable in draft(wanted, name="n", master_port=1)[0].variables}
+    threads, unbuffered = found["OMP_NUM_THREADS"], found["PYTHONUNBUFFERED"]
+    assert (threads.origin.value, threads.why, threads.instead_of) == ("--env", "", "5")
+    assert (unbuffered.why, unbuffered.instead_of) == ("instead of tlaunch's 1", None)

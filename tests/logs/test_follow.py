@@ -146,6 +146,17 @@ def test_the_last_lines_of_a_long_log(log):
     assert last_lines(log, 3) == ["line 99997", "line 99998", "line 99999"]
 
 
+def test_the_last_lines_from_an_offset_on(log):
+    """What was written before it is left out, whether the log is short or long; in one that was cut it means nothing."""
+    log.write_text("before\nafter\n")
+    assert last_lines(log, 3, offset=7) == ["after"]
+    assert last_lines(log, 3, offset=13) == []
+    assert last_lines(log, 3, offset=1000) == ["before", "after"]
+    log.write_text("before\n" + "x" * 100_000 + "\nafter\n")
+    assert last_lines(log, 1, offset=7) == ["after"]
+    assert len(last_lines(log, 2, offset=7)[0]) < 1 << 16
+
+
 def test_the_last_lines_of_little(log, tmp_path):
     """Empty and short logs give what there is; a missing one is no empty one."""
     with pytest.raises(FileNotFoundError):

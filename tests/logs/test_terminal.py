@@ -1,12 +1,14 @@
 """Lines made safe for a terminal."""
 
+import doctest
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.logs.terminal import printable, printable_lines
+from launcher.logs import terminal
+from launcher.logs.terminal import escaped, one_line, printable, printable_lines, without_colours
 
 
 @pytest.mark.parametrize(
@@ -43,3 +45,18 @@ def test_nothing_dangerous_is_left(line):
 def test_many_lines_are_shown_as_each_alone(text):
     """The quick way for harmless text changes nothing, and lines end at newlines only."""
     assert printable_lines(text) == [printable(line) for line in text.split("\n")]
+
+
+def test_text_of_others_on_one_line():
+    """Made harmless, its colours kept or not, or with everything in it to be seen."""
+    text = "a:\n\t\x1b[31mb\x1b[2J"
+    assert one_line(text) == "a: \x1b[31mb\x1b[0m"
+    assert without_colours(one_line(text)) == "a: b"
+    assert escaped(text) == "a:\\n\\t\\x1b[31mb\\x1b[2J"
+    assert escaped("plain é") == "plain é"
+    assert escaped("\udce9") == "\\udce9"
+
+
+def test_worked_examples_of_the_docstrings():
+    """The examples in the docstrings are true."""
+    assert doctest.testmod(terminal).failed == 0

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -38,26 +39,27 @@ def stop_run(directory, *, kill=False, timeout_s=LONG_S):
 def test_a_run_is_asked_and_waited_for(tmp_path, wish):
     """By its launcher; by its agent where the launcher is gone or does not listen."""
     with acted_run.playing(tmp_path / "a", wish):
-        outcome, state = stop_run(tmp_path / "a")
-        assert (outcome, state.state, state.exit_code) == (Outcome.ENDED, State.STOPPED, 128 + signal.SIGTERM)
+        stopped = stop_run(tmp_path / "a")
+        state = stopped.state
+        assert (stopped.outcome, state.state, state.exit_code) == (Outcome.ENDED, State.STOPPED, 128 + signal.SIGTERM)
         assert not state.progress.agent.lives
 
 
 def test_the_wait_can_be_limited_and_the_grace_too(tmp_path):
     """A run that does not end in time is told as such, and ends at once when it is killed; then there is none."""
     with acted_run.playing(tmp_path / "a", "deaf"):
-        outcome, state = stop_run(tmp_path / "a", timeout_s=0.3)
-        assert (outcome, state.state) == (Outcome.STILL_ENDING, State.RUNNING)
-        outcome, state = stop_run(tmp_path / "a", kill=True)
-        assert (outcome, state.exit_code) == (Outcome.ENDED, 128 + signal.SIGQUIT)
-        assert stop_run(tmp_path / "a")[0] is Outcome.NOT_RUNNING
+        stopped = stop_run(tmp_path / "a", timeout_s=0.3)
+        assert (stopped.outcome, stopped.state.state) == (Outcome.STILL_ENDING, State.RUNNING)
+        stopped = stop_run(tmp_path / "a", kill=True)
+        assert (stopped.outcome, stopped.state.exit_code) == (Outcome.ENDED, 128 + signal.SIGQUIT)
+        assert stop_run(tmp_path / "a").outcome is Outcome.NOT_RUNNING
 
 
 def test_a_stopped_agent_acts_on_it(tmp_path):
     """It is continued, since it could not hear otherwise."""
     with acted_run.playing(tmp_path / "a") as process:
         process.send_signal(signal.SIGSTOP)
-        assert stop_run(tmp_path / "a")[0] is Outcome.ENDED
+        assert stop_run(tmp_path / "a").outcome is Outcome.ENDED
 
 
 @pytest.mark.parametrize("kill", [False, True])
@@ -67,7 +69,7 @@ def test_a_pid_that_is_used_again_is_never_signalled(tmp_path, bystander, kill):
     before = replace(stranger, started=stranger.started - 1)
     events = [AgentStarted(before, before, 1), RankStarted(0, before.pid, before.started)]
     acted_run.make(tmp_path / "a", events)
-    assert stop_run(tmp_path / "a", kill=kill)[0] is Outcome.NOT_RUNNING
+    assert stop_run(tmp_path / "a", kill=kill).outcome is Outcome.NOT_RUNNING
     assert not send(before, signal.SIGTERM)
     assert bystander.poll() is None
     assert stranger.lives
@@ -77,9 +79,59 @@ def test_a_run_of_another_machine_is_left_alone(tmp_path, bystander):
     """Though a process here has its agent's pid and age."""
     agent = replace(identify(bystander.pid), host="another")
     acted_run.make(tmp_path / "a", [AgentStarted(agent, agent, 1)])
-    outcome, state = stop_run(tmp_path / "a")
-    assert (outcome, state.host) == (Outcome.ELSEWHERE, "another")
+    stopped = stop_run(tmp_path / "a")
+    assert (stopped.outcome, stopped.state.host) == (Outcome.OUT_OF_REACH, "another")
     assert bystander.poll() is None
+
+
+def test_a_run_of_another_version_is_left_alone(tmp_path):
+    """Nobody here knows whether it runs."""
+    run_dir = acted_run.make(tmp_path / "a")
+    run_dir.report.write_text('{"schema": 1}')
+    stopped = stop_run(tmp_path / "a")
+    assert (stopped.outcome, stopped.state.state) == (Outcome.OUT_OF_REACH, State.UNKNOWN)
+
+
+@pytest.fixture
+def orphaned(tmp_path):
+    """Makes a run without launcher and agent whose ranks live: one that heeds SIGTERM, and one that does not."""
+    programs = ["echo ready; exec sleep 1000", "trap '' TERM; echo ready; while :; do sleep 0.1; done"]
+    ranks = [
+        subprocess.Popen(["sh", "-c", program], stdout=subprocess.PIPE, start_new_session=True) for program in programs
+    ]
+    assert all(rank.stdout.readline() == b"ready\n" for rank in ranks)
+    known = [identify(rank.pid) for rank in ranks]
+    gone = replace(known[0], started=known[0].started - 1)
+    events = [AgentStarted(gone, gone, 2), *(RankStarted(i, one.pid, one.started) for i, one in enumerate(known))]
+    acted_run.make(tmp_path / "a", events)
+    yield ranks
+    for rank in ranks:
+        with suppress(ProcessLookupError):
+            os.killpg(rank.pid, signal.SIGKILL)
+        rank.wait()
+        rank.stdout.close()
+
+
+def test_ranks_without_launcher_and_agent_are_ended(tmp_path, orphaned):
+    """By the run's own grace rule; who was ended, and how, is told."""
+    stopped = stop_run(tmp_path / "a")
+    assert (stopped.outcome, stopped.orphans, stopped.killed, stopped.grace_s) == (Outcome.ENDED, (0, 1), (1,), 1.0)
+    assert [rank.wait(LONG_S) for rank in orphaned] == [-signal.SIGTERM, -signal.SIGKILL]
+    assert stop_run(tmp_path / "a").outcome is Outcome.NOT_RUNNING
+
+
+def test_ranks_without_launcher_and_agent_are_killed_at_once_if_wanted(tmp_path, orphaned):
+    """None gets a SIGTERM before."""
+    stopped = stop_run(tmp_path / "a", kill=True)
+    assert (stopped.outcome, stopped.killed) == (Outcome.ENDED, (0, 1))
+    assert [rank.wait(LONG_S) for rank in orphaned] == [-signal.SIGKILL] * 2
+
+
+def test_patience_with_ranks_that_are_alone_can_be_limited(tmp_path, orphaned):
+    """Their grace is not cut short by it."""
+    stopped = stop_run(tmp_path / "a", timeout_s=0.2)
+    assert (stopped.outcome, stopped.killed) == (Outcome.STILL_ENDING, ())
+    assert orphaned[1].poll() is None
 
 
 def test_a_process_that_has_gone_gets_nothing():
@@ -97,4 +149,4 @@ def test_it_works_without_pidfds(tmp_path, monkeypatch):
     """Where the system has none, the age of the process tells."""
     monkeypatch.delattr(os, "pidfd_open", raising=False)
     with acted_run.playing(tmp_path / "a"):
-        assert stop_run(tmp_path / "a")[0] is Outcome.ENDED
+        assert stop_run(tmp_path / "a").outcome is Outcome.ENDED

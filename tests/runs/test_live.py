@@ -42,7 +42,7 @@ def test_a_run_goes_on_while_its_agent_lives(tmp_path):
         ranks = list(state.ranks)
         assert (state.state, state.exit_code, state.ended_ns) == (State.RUNNING, None, None)
         assert [rank.state for rank in ranks] == [RankState.RUNNING, RankState.STOPPED]
-        assert all(rank.process.lives and rank.since_ns for rank in ranks)
+        assert all(rank.process.lives and rank.started_ns for rank in ranks)
 
 
 def test_a_run_whose_agent_was_killed_is_lost(tmp_path):

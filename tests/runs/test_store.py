@@ -47,3 +47,11 @@ def test_an_empty_or_missing_directory_has_no_latest(tmp_path):
 def test_names_are_in_order_of_time_and_only_runs(runs_dir):
     """The link and other directories are left out."""
     assert run_names(runs_dir) == ("20260101-000000-a", "20260102-000000-b")
+
+
+def test_a_name_that_no_file_can_have_is_no_run(runs_dir):
+    """Nor is a directory of such a name."""
+    for directory, reference in ((runs_dir, "a" * 300), (runs_dir / ("a" * 300), "b"), (runs_dir / ("a" * 300), None)):
+        with pytest.raises(UnreadableError):
+            find_run(directory, reference)
+    assert run_names(runs_dir / ("a" * 300)) == ()

@@ -1,6 +1,7 @@
 """Which rank is to blame: one table for every rule."""
 
 import json
+import random
 import signal
 from dataclasses import asdict, replace
 
@@ -9,7 +10,8 @@ import pytest
 from launcher.core.verdict import Confidence, Role, Verdict
 from launcher.supervise.blame import LATE_S, RankEvidence, judge
 from launcher.supervise.dumps import RankStack
-from launcher.supervise.failures import FailureRecord, find_traceback
+from launcher.supervise.failures import FailureRecord, read_failure
+from launcher.supervise.tracebacks import find_traceback
 
 START_NS = 1_700_000_000_000_000_000
 CERTAIN, LIKELY, UNSURE = Confidence.CERTAIN, Confidence.LIKELY, Confidence.UNSURE
@@ -20,6 +22,8 @@ COMPUTING = RankStack("running", "at model.py:5 in forward", "model.py:5 in forw
 WAITING = RankStack(
     "running", "in all_reduce, called at train.py:40 in step", "train.py:40 in step", in_collective=True
 )
+LEAVING = RankStack("running", "in destroy_process_group, called at train.py:9 in main", in_collective=True)
+RECEIVING = RankStack("running", "in recv, called at train.py:50 in step", "train.py:50 in step", in_collective=True)
 STOPPED = RankStack("stopped", "stopped (SIGSTOP)")
 SILENT = RankStack("silent", "no Python stack; waits in futex")
 
@@ -177,15 +181,6 @@ def test_a_rank_that_still_runs_may_have_failed():
     assert verdict.failures[0].status is None
 
 
-def test_ends_that_tlaunch_asked_for_are_no_failures():
-    """Neither by the signal nor by the exit code that stands for it; another exit code is."""
-    asked = [ended(0, 1, -15), ended(1, 2, -9), ended(2, 3, 143), ended(3, 4, 7)]
-    verdict = judged(*asked, asked=frozenset(range(4)))
-    assert verdict.culprit == 3
-    assert judged(*asked).culprit == 0
-    assert short(judged(*asked[:3], asked=frozenset(range(4)))) == (None, UNSURE, None)
-
-
 def test_a_watchdog_that_aborts_its_process_is_a_consequence():
     """SIGABRT is an own fault unless the log says that a collective timed out."""
     tail = "[rank0]:[E] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8) ran for 600020 ms\n"
@@ -242,7 +237,7 @@ def test_a_doubtful_failure_is_the_cause_only_where_nothing_surer_came_before(ev
         ([lost(0, 3000, TIMED_OUT), living(1, STOPPED), living(2, COMPUTING)], 1, CERTAIN, None,
          "rank 1 does not take part: stopped (SIGSTOP), while 1 other rank waited for it"),
         ([lost(0, 3000, TIMED_OUT), living(1, SLEEPING, step=4), living(2, COMPUTING, step=3)], 2, UNSURE,
-         "hang at model.py:5", "and 1 other rank likewise"),
+         "hang at model.py:5", "the same is true of 1 other rank"),
         ([lost(0, 3000, TIMED_OUT), living(1, WAITING, step=4), living(2, WAITING, step=5)], 1, LIKELY, None,
          "rank 1 does not keep up: it is at step 4 while others have come to step 5"),
         ([lost(0, 3000, TIMED_OUT), living(1, SILENT), living(2, WAITING)], 1, LIKELY, None, "waits in futex"),
@@ -251,7 +246,12 @@ def test_a_doubtful_failure_is_the_cause_only_where_nothing_surer_came_before(ev
         ([lost(0, 30), ended(1, 20, 0), living(2, WAITING)], 1, LIKELY, None,
          "rank 1 ended too early: it ended well, but 2 other ranks still expected it"),
         ([lost(0, 30), ended(1, 20, 0), living(2, COMPUTING)], 1, LIKELY, None, "it ended well"),
-        ([lost(0, 30), ended(1, 20, 0), ended(2, 10, 0)], 2, UNSURE, None, "and 1 other rank likewise"),
+        ([lost(0, 30), ended(1, 20, 0), ended(2, 10, 0), living(3, WAITING)], 2, UNSURE, None,
+         "the same is true of 1 other rank"),
+        ([lost(0, 30), living(1, LEAVING), living(2, WAITING)], 1, LIKELY, None,
+         "rank 1 leaves the group: in destroy_process_group, called at train.py:9 in main"),
+        ([lost(0, 4000, "[c10d] Interrupted system call"), living(1, SLEEPING), living(2, WAITING)], 1, CERTAIN,
+         "hang at data.py:88", "time.sleep"),
         ([lost(0, 3000, TIMED_OUT), ended(1, 20, 0), living(2, SLEEPING)], 2, LIKELY, "hang at data.py:88", ""),
         ([lost(0, 30), ended(1, 5000, 0), living(2, SLEEPING)], 2, LIKELY, "hang at data.py:88", ""),
     ],
@@ -281,6 +281,8 @@ def test_where_nobody_is_missed_the_first_consequence_stands_for_an_unknown_caus
         ([living(0, WAITING), living(1, SLEEPING), living(2, WAITING)], 1, CERTAIN, "hang at data.py:88"),
         ([living(0, WAITING), living(1, STOPPED), living(2, WAITING)], 1, CERTAIN, None),
         ([living(0, WAITING), living(1, WAITING)], None, UNSURE, None),
+        ([living(0, WAITING), living(1, RECEIVING), living(2, WAITING)], 1, LIKELY, None),
+        ([living(0, WAITING), living(1, RECEIVING)], None, UNSURE, None),
         ([living(0, WAITING), ended(1, 5, 0)], 1, LIKELY, None),
         ([living(0, SLEEPING)], 0, LIKELY, "hang at data.py:88"),
         ([living(0, WAITING)], 0, UNSURE, None),
@@ -297,6 +299,19 @@ def test_a_hang_is_blamed_on_the_rank_that_stands_out(evidence, culprit, confide
     assert short(judged(*evidence, hung={0, 1, 2})) == (culprit, confidence, signature)
 
 
+def test_the_only_rank_without_progress_is_blamed():
+    """However little is known of it, while the others get on; unless it waits for them."""
+    verdict = judged(living(0), living(1, SILENT), living(2), hung={1})
+    assert (verdict.culprit, verdict.confidence) == (1, LIKELY)
+    assert "it alone makes no progress, while 2 other ranks do" in verdict.reason
+    assert judged(living(0, SILENT), living(1, WAITING), living(2, SILENT), hung={1}).culprit != 1
+
+
+def test_where_all_others_ended_well_the_one_that_failed_differs():
+    """It may have called a collective with other sizes, or once too often."""
+    assert short(judged(lost(0, 30), ended(1, 20, 0), ended(2, 10, 0))) == (0, UNSURE, None)
+
+
 def test_of_several_busy_ranks_one_that_hangs_is_blamed():
     """The others still make progress."""
     verdict = judged(living(0, COMPUTING), living(1, SLEEPING), living(2, WAITING), hung={1})
@@ -307,3 +322,49 @@ def test_without_failures_and_hangs_nobody_is_to_blame():
     """Not even without any rank."""
     assert judged(living(0, SLEEPING), ended(1, 5, 0)).culprit is None
     assert judged() == Verdict(None, UNSURE, "no rank has failed")
+
+
+# --- whatever ranks left behind ---
+
+ODD_NUMBERS = ("0", "-1", "1e400", "-1e400", "NaN", "1.5", "1" + "0" * 400, "9" * 5000, "true", "null", '"1"', "[]")
+ODD_TEXTS = (
+    "null", "7", "{}", '""', '"ValueError"', '"\\n\\n"', '"\\ud800"', '"\\u0000:"', '" in "', '":"', '"..."',
+    f'"Ranks {"1" * 5000} failed to pass monitoredBarrier"', '"Time out nodes are [\'٣\']"', json.dumps(traceback("E")),
+)  # fmt: skip
+
+
+def odd_record(source):
+    """Most of its fields are as they should be, or no failure would be read."""
+    fields = {"pid": "1", "time_ns": str(START_NS), "status": "1", "kind": '"exception"', "type": '"ValueError"'}
+    for name in source.sample(["time_ns", "status"], source.randint(0, 2)):
+        fields[name] = source.choice(ODD_NUMBERS)
+    for name in ("kind", "type", "message", "where", "traceback", "thread"):
+        if source.random() < 0.4:
+            fields[name] = source.choice(ODD_TEXTS)
+    return "{" + ", ".join(f'"{name}": {value}' for name, value in fields.items()) + "}"
+
+
+def test_no_record_can_keep_the_verdict_from_being_told(tmp_path):
+    """Whatever programs wrote of their failures, somebody is judged, and it can be written down."""
+    source, path = random.Random(3), tmp_path / "failure.json"
+    read = 0
+    for _ in range(2000):
+        evidence = []
+        for rank in range(3):
+            path.write_text(odd_record(source))
+            failure = read_failure(path, pid=1)
+            read += failure is not None
+            status = source.choice([None, 1, -9, -6, 0, 255, -64])
+            text = traceback(json.loads(source.choice(ODD_TEXTS)))
+            evidence.append(ended(rank, rank, status, failure=failure, log_tail=text, logged=find_traceback(text)))
+        judged(*evidence, hung=(1,))
+
+    assert read > 2000
+
+
+def test_a_failure_whose_time_cannot_be_has_that_of_its_end():
+    """As one has that left no record: it may have failed before one whose time is known."""
+    timeless = replace(record(0), time_ns=None)
+    verdict = judged(ended(0, 60, 1, failure=timeless), raised(1, 5, "KeyError", "x"), lost(2, 1))
+    assert short(verdict)[:2] == (1, LIKELY)
+    assert all(failure.time_ns for failure in verdict.failures)

@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from launcher.supervise.dumps import Frame, parse_faulthandler, parse_py_spy, source_line, understood
+from launcher.supervise.dumps import Frame, parse_faulthandler, parse_py_spy, understood
+from launcher.supervise.sources import Sources
 
 LIBRARY = "/opt/env/lib/python3.11"
 TORCH = f"{LIBRARY}/site-packages/torch/distributed"
@@ -44,7 +45,7 @@ def frames(*triples):
 
 
 def stack_of(*triples, cwd=""):
-    return understood(parse_faulthandler(frames(*triples)), cwd)
+    return understood(parse_faulthandler(frames(*triples)), Sources(), cwd)
 
 
 def test_the_oldest_thread_is_the_main_one():
@@ -77,7 +78,7 @@ def test_a_main_thread_behind_100_others_is_not_guessed():
     """Then the dump does not show it, and no other thread is taken for it."""
     dump = parse_faulthandler(PLAIN + b"\n...\n")
     assert (dump.main, len(dump.others)) == ((), 2)
-    stack = understood(dump)
+    stack = understood(dump, Sources())
     assert (stack.state, stack.doing) == ("running", "running; its main thread is hidden behind 100 others")
     assert (stack.place, stack.frames, stack.other_threads) == ("", (), 2)
 
@@ -220,21 +221,20 @@ def test_a_line_above_other_frames_is_not_taken_for_a_call_into_c(tmp_path):
 def test_the_source_line_is_found_from_the_ranks_working_directory(tmp_path):
     """Programs may be known by a relative name."""
     (tmp_path / "train.py").write_text("\n\n    load(\tnext)\x1b[2J  \n")
-    assert source_line(Frame("train.py", 3, "f"), str(tmp_path)) == "load(next)[2J"
-    assert source_line(Frame("train.py", 3, "f")) is None
+    assert stack_of(("train.py", 3, "f"), cwd=str(tmp_path)).doing == "at train.py:3 in f: load(next)[2J"
+    assert stack_of(("train.py", 3, "f")).doing == "at train.py:3 in f"
 
 
-def test_what_is_no_readable_source_is_left_out(tmp_path):
-    """Missing files, directories, lines beyond the end, and names that no file can have."""
-    (tmp_path / "short.py").write_text("x\n")
-    for name, line in (("gone.py", 1), (".", 1), ("short.py", 9), ("short.py", None), ("nul\0", 1), ("<string>", 1)):
-        assert source_line(Frame(name, line, "f"), str(tmp_path)) is None
-
-
-def test_a_changed_source_is_read_again_and_a_long_line_is_cut(tmp_path):
-    """What was read before is kept only while the file is the same."""
+def test_a_long_source_line_is_cut(tmp_path):
+    """A phrase is shown on one line."""
     program = tmp_path / "train.py"
-    program.write_text("first()\n")
-    assert stack_of((program, 1, "f")).doing.endswith(": first()")
     program.write_text(f"{'x' * 200}\n")
     assert stack_of((program, 1, "f")).doing == f"at train.py:1 in f: {'x' * 77}..."
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1", "1.5", "true", "1" + "0" * 400, '"7"', "null"])
+def test_a_line_that_cannot_be_is_unknown(number):
+    """Whatever is said to be a line's number."""
+    said = f'[{{"os_thread_id": 7, "frames": [{{"filename": "a.py", "line": {number}, "name": "f"}}]}}]'
+    assert parse_py_spy(said.encode(), 7).main == (Frame("a.py", None, "f"),)
+    assert parse_faulthandler(frames(("a.py", "1" * 5000, "f"))) is None

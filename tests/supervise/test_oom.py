@@ -255,6 +255,5 @@ def test_a_pid_that_is_used_again_starts_afresh(system, watches):
     system.group("job", 1)
     system.total(6)
     assert watch.killed(UNUSED[0]) is True
-    watch.forget(UNUSED[0])
     watch.note(UNUSED[0])
     assert watch.killed(UNUSED[0]) is False

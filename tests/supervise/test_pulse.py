@@ -202,20 +202,27 @@ def test_steps_are_told_without_a_look_and_after_the_end(ranks):
     assert watched.pulse.steps() == {0: 7, 1: None}
 
 
-def test_an_attempt_has_progressed_when_a_step_has_grown(ranks):
-    """One step alone may be the one at which every attempt fails."""
+def test_the_highest_step_of_an_attempt_is_that_of_any_rank(ranks):
+    """Also one that is not the last: a program may go back."""
     watched = ranks(2)
     watched.start(0)
-    watched.start(1)
-    assert not watched.pulse.progressed
+    assert watched.pulse.highest_step() is None
+    watched.beat(0, loss=1.0)
+    assert watched.pulse.highest_step() is None
     watched.beat(0, step=7)
     watched.beat(1, step=3)
-    assert not watched.pulse.progressed
-    watched.beat(1, step=3, loss=2.0)
-    watched.beat(0, step=6)
-    assert not watched.pulse.progressed
-    watched.beat(1, step=4)
-    assert watched.pulse.progressed
+    assert watched.pulse.highest_step() == 7
+    watched.beat(0, step=5)
+    watched.beat(1, step=6)
+    assert watched.pulse.highest_step() == 7
+
+
+def test_a_pipe_in_place_of_a_heartbeat_does_not_stop_the_looks(ranks):
+    """It would keep the agent, and with it every rank, from ending."""
+    watched = ranks(1)
+    watched.start(0)
+    os.mkfifo(watched.run_dir.heartbeat(0))
+    assert watched.pulse.steps() == {0: None}
 
 
 def test_reading_steps_hides_no_sign_of_life_from_the_next_look(ranks):

@@ -64,6 +64,15 @@ def test_missing_working_directory_is_told_with_126(complaints, tmp_path):
     assert (code, reason) == (126, f"cannot use {tmp_path / 'gone'}: No such file or directory")
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinity")
+def test_cores_that_are_not_there_are_told_with_126(complaints, tmp_path):
+    """Errors of calls that take no path name what they were about, too."""
+    program = Program(("true",), {}, tmp_path, tmp_path / "train.log", cpus=(100_000, 100_001, 100_007))
+    pid = spawn(program, complaints)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 126
+    assert complaints.reason_of(pid) == "cannot use cores 100000-100001,100007: Invalid argument"
+
+
 def test_two_complaints_find_their_own_process(complaints, tmp_path):
     """The shared pipe keeps the reasons of several failures apart."""
     programs = [Program((f"missing-{index}",), {}, tmp_path, tmp_path / "train.log") for index in range(3)]

@@ -294,6 +294,16 @@ def test_an_asker_that_never_lets_go_does_not_keep_others_from_asking(ranks):
         assert gather(ranks.targets, 4.0)[0].state == "running"
 
 
+def test_no_file_of_a_rank_is_touched_but_its_log(ranks, monkeypatch):
+    """Another one may be on a file system that does not answer: whoever touches it waits as the rank does."""
+    asked, real = [], os.stat
+    monkeypatch.setattr(os, "stat", lambda path, **options: asked.append(str(path)) or real(path, **options))
+    process = ranks.start("sleep")
+    assert gather(ranks.targets, LONG_S)[0].state == "running"
+    touched = [path for path in asked if path.startswith(f"/proc/{process.pid}/fd/")]
+    assert [str(Path(path).readlink()) for path in touched] == [str(ranks.targets[0].stacks_log.resolve())]
+
+
 def test_a_log_that_is_gone_is_no_reason_to_send_anything(ranks):
     """The rank writes to a file that nobody could read."""
     ranks.start("sleep")

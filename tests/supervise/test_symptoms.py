@@ -139,6 +139,7 @@ NOTIFY_TIMEOUT = (
         ("The node: 3 is timed out. It may exit with exception, please check this node's log.", Kind.PEER_FAILED, (3,)),
         ("[ERROR] ME(1) Time out nodes are ['3', '12']", Kind.PEER_FAILED, (3, 12)),
         ("MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD\nwith errorcode 1.", Kind.PEER_FAILED, (3,)),
+        (f"[Rank 0]: Ranks {'7' * 5000}, 2 failed to pass monitoredBarrier in 2000 ms", Kind.TIMEOUT, (2,)),
         ("[Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 2000 ms", Kind.TIMEOUT, (1, 2)),
     ],
 )
@@ -152,3 +153,9 @@ def test_long_logs_without_a_line_end_are_searched_in_no_time():
     """No pattern looks at the same text again and again: a megabyte takes less than the test's patience."""
     assert of_log("x" * (1 << 20) + "gloo/" * 3000).kind is Kind.OWN_FAULT
     assert of_exception("A" * 50_000, "store->get(" * 5000).kind is Kind.OWN_FAULT
+
+
+def test_only_the_beginning_of_a_message_is_searched():
+    """A program may raise with a megabyte of text."""
+    assert of_exception("RuntimeError", "x" * (1 << 20) + CUDA_FAULT).evidence.startswith("RuntimeError: xxx")
+    assert of_exception("RuntimeError", NCCL_TIMEOUT + "x" * (1 << 20)).kind is Kind.TIMEOUT

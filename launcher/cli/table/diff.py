@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
+from launcher.core.json_text import json_text
 
 if TYPE_CHECKING:
     from launcher.rank_table import TableReport
@@ -26,7 +27,6 @@ Exit codes: 0 the checksums would match; 1 they would not, and HCCL would stop w
 """
 SHOWN_AT_MOST = 20
 LONGEST_VALUE = 60  # characters
-INDENT = 2
 
 
 @click.command(epilog=EPILOG)
@@ -111,7 +111,7 @@ def _verdict(comparison: Comparison, pair: Pair) -> str:
 
 
 def _section(noun: str, lines: Sequence[str], limit: int) -> Iterator[str]:
-    from launcher.cli.reports import counted
+    from launcher.cli.columns import counted
 
     if lines:
         yield f"{counted(len(lines), noun)}:"
@@ -173,7 +173,7 @@ def _short(text: str) -> str:
 
 
 def _json_text(shown: dict[str, Any]) -> str:
-    return json.dumps(shown, indent=INDENT) + "\n"
+    return json_text(shown)
 
 
 def _to_json(comparison: Comparison, pair: Pair) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.core.errors import UsageError
+from launcher.core.json_text import json_text
 
 if TYPE_CHECKING:
     from launcher.rank_table.catalogue import Entry
@@ -36,7 +36,6 @@ SECTIONS = {
     "RT6": "HCCL refuses what one format adds",
 }
 WIDEST = 100  # columns; longer lines are hard to read
-INDENT = 2
 NEAR = 5  # codes that are offered for one that is not there
 
 
@@ -54,7 +53,7 @@ def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
     catalogue = _catalogue()
     wanted = _checked(codes, catalogue) or list(catalogue)
     if as_json:
-        write_out(json.dumps(_to_json(wanted, catalogue), indent=INDENT) + "\n")
+        write_out(json_text(_to_json(wanted, catalogue)))
     elif codes:
         write_out("\n".join(_text(code, catalogue) for code in wanted))
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 
 from launcher.cli.profile_options import chip_option, consumer_option
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
+from launcher.core.json_text import json_text
 
 if TYPE_CHECKING:
     from launcher.rank_table import TableReport
@@ -29,7 +29,6 @@ Exit codes: 0 the table is valid, or would be with these repairs; 1 errors are l
 2 wrong usage, or a file that cannot be read or written.
 """
 STDIN = "-"
-INDENT = 2
 LISTED_AT_MOST = 50  # repairs
 
 
@@ -65,7 +64,7 @@ def fix(file: str, *, write: bool, sort: bool, as_json: bool, chip: str, consume
     for line in (*_said(fixed, file, written=written), *_about_checksum(fixed, file, profile)):
         print(line, file=sys.stderr)
     if as_json:
-        _show(json.dumps(_to_json(fixed, file, written=written), indent=INDENT) + "\n")
+        _show(json_text(_to_json(fixed, file, written=written)))
     elif write and file == STDIN:
         _pass_on(fixed.data)
     else:
@@ -156,7 +155,7 @@ def _listed(repairs: tuple[Repair, ...], name: str) -> Iterator[str]:
 
 
 def _summary(fixed: Fixed, file: str, *, written: bool) -> str:
-    from launcher.cli.reports import counted
+    from launcher.cli.columns import counted
 
     state = "valid" if fixed.report.valid else "not valid, a person has to decide about the rest"
     if not fixed.changed:

@@ -90,8 +90,8 @@ def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None
         UnreadableError: `output` cannot be written.
         OSError: stdout takes nothing.
     """
+    from launcher.cli.columns import counted
     from launcher.cli.console import write_out
-    from launcher.cli.reports import counted
     from launcher.rank_table.faults import printable
 
     if output is None:

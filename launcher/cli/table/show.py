@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -13,6 +12,7 @@ import click
 from launcher.cli.profile_options import chip_option
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.frozen import frozen
+from launcher.core.json_text import json_text
 from launcher.core.ranges import ranges
 from launcher.core.records import HOST_RANK, Cluster, Device, Layout, Options, Server
 
@@ -35,7 +35,6 @@ AXES_SHOWN = ("mp", "dp", "pp")  # as neighbours in rank are: fastest first
 LONGEST_GROUP = 8  # ranks that are listed one by one
 LONGEST_OPTION = 40  # characters; network layers of an A5 table may take kilobytes
 ENDLESS = 1_000_000  # columns: lines are for `grep` too, so none is wrapped
-INDENT = 2
 WAYS = click.IntRange(max=10**6)
 
 
@@ -178,7 +177,7 @@ def _by_pod(servers: Iterable[Server]) -> Mapping[str | None, list[Server]]:
 
 
 def _size(servers: Sequence[Server]) -> str:
-    from launcher.cli.reports import counted
+    from launcher.cli.columns import counted
 
     devices = sum(len(server.devices) for server in servers)
     return f"{counted(len(servers), 'server')}, {counted(devices, 'device')}"
@@ -236,7 +235,7 @@ def _members(ranks: tuple[int, ...]) -> str:
 
 def _group_summary(placement: Placement) -> Iterator[str]:
     """How many groups there are along each axis, and how many of them need the network between servers."""
-    from launcher.cli.reports import counted
+    from launcher.cli.columns import counted
 
     server_of = {
         device.global_rank: index for index, server in enumerate(placement.cluster.servers) for device in server.devices
@@ -267,7 +266,7 @@ def _as_json(placement: Placement, report: TableReport) -> str:
         "servers": [_server_to_json(server, placement) for server in placement.cluster.servers],
         "groups": placement.groups or None,
     }
-    return json.dumps(shown, indent=INDENT) + "\n"
+    return json_text(shown)
 
 
 def _server_to_json(server: Server, placement: Placement) -> dict[str, Any]:

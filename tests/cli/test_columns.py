@@ -1,0 +1,49 @@
+"""Amounts as people say them."""
+
+import doctest
+
+import pytest
+
+from launcher.cli import columns
+from launcher.cli.columns import WIDEST_NUMBER, aligned, counted, number, size
+
+
+@pytest.mark.parametrize(
+    ("count_bytes", "words"),
+    [
+        (None, "-"), (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 39, "1.5 TiB"), (5 << 50, "5.0 PiB"),
+        (1 << 70, "1024.0 EiB"), (-7, "-7 B"),
+    ],
+)  # fmt: skip
+def test_sizes(count_bytes, words):
+    """In the largest unit that gives at least one."""
+    assert size(count_bytes) == words
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 10**4000, -(10**19)])
+def test_no_number_is_too_large(value):
+    """Whatever a rank's heartbeat file says is shown, and does not fill a table."""
+    assert len(size(value)) <= WIDEST_NUMBER + 4
+    assert len(number(value, "d")) <= WIDEST_NUMBER
+
+
+@pytest.mark.parametrize(("value", "form"), [(float("nan"), ".4f"), (float("-inf"), ",.0f"), (-1.7e308, ".4f")])
+def test_odd_numbers(value, form):
+    """NaN and infinities are numbers, too."""
+    assert len(number(value, form)) <= WIDEST_NUMBER
+
+
+def test_colours_take_no_column():
+    """Else what stands beside a coloured cell would be out of line."""
+    assert aligned(["A", "B"], [["\x1b[31mred\x1b[0m", "x"], ["blue", "y"]]) == ["A     B", "red   x", "blue  y"]
+
+
+def test_counts():
+    """One has no plural."""
+    assert [counted(n, "process", "processes") for n in (1, 2)] == ["1 process", "2 processes"]
+    assert counted(0, "rank") == "0 ranks"
+
+
+def test_worked_examples_of_the_docstrings():
+    """The examples in the docstrings are true."""
+    assert doctest.testmod(columns).failed == 0

@@ -1,0 +1,44 @@
+"""What a forked rank owns at its end is finalised, and what it draws by lot is its own."""
+
+import sys
+
+import pytest
+
+UNFLUSHED = """
+import json, os, tempfile
+out = open(f"result.{os.environ['RANK']}", "w")
+kept = tempfile.NamedTemporaryFile(dir=".")
+class Kept:
+    def __del__(self):
+        os.write(1, b"finalised\\n")
+one = Kept()
+def say(text):
+    out.write(text)
+say("important")
+"""
+
+
+def logs(launcher, source, *options, devices=2):
+    """The logs of all ranks of a program."""
+    script = launcher.directory / "program.py"
+    script.write_text(source)
+    done = launcher.run("run", "--devices", devices, *options, "--", sys.executable, script)
+    assert done.returncode == 0, done.stderr
+    return [(launcher.latest / f"device{rank}" / "train.log").read_text() for rank in range(devices)]
+
+
+@pytest.mark.parametrize("options", [[], ["--no-preload"], ["--preload", "os"]])
+def test_files_are_flushed_and_objects_finalised(launcher, options):
+    """As at the end of any Python program, although what was imported before the fork is not."""
+    assert logs(launcher, UNFLUSHED, *options) == ["finalised\n"] * 2
+    assert [(launcher.directory / f"result.{rank}").read_text() for rank in (0, 1)] == ["important"] * 2
+    assert list(launcher.directory.glob("tmp*")) == []
+
+
+@pytest.mark.slow
+def test_unseeded_ranks_draw_different_numbers(launcher):
+    """From torch, numpy and Python alike."""
+    pytest.importorskip("torch")
+    source = "import random, numpy, torch; print(torch.rand(1).item(), numpy.random.rand(), random.random())"
+    drawn = [log.split() for log in logs(launcher, source, devices=3)]
+    assert all(len({rank[kind] for rank in drawn}) == 3 for kind in range(3)), drawn

@@ -1,0 +1,89 @@
+"""What one attempt leaves in the logs of its ranks for the next one."""
+
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+
+from launcher.core.records import Cluster, Layout, RankSpec, RunSpec
+from launcher.core.run_dir import RunDir
+from launcher.supervise.crew import AttemptVariables, Crew
+from launcher.supervise.journal import Journal
+from launcher.supervise.starter import Starter
+
+RANK = RankSpec(0, 0, "127.0.0.1", 0, 0, ("true",), {})
+
+
+@pytest.fixture(name="begin")
+def _begin(tmp_path):
+    """Begin an attempt, of which nothing is started; where its part of train.log begins."""
+    run_dir = RunDir(tmp_path)
+    run_dir.device(0).mkdir()
+    spec = RunSpec(
+        name="run",
+        run_dir=tmp_path,
+        cluster=Cluster(()),
+        layout=Layout(),
+        ranks=(RANK,),
+        cwd=tmp_path,
+        master_addr="127.0.0.1",
+        master_port=1,
+    )
+    journal = Journal(tmp_path / "events.jsonl", 0)
+    starter = Starter(spec, [RANK], {}, journal)
+
+    def begin(number):
+        variables = AttemptVariables(number, 1)
+        crew = Crew([RANK], run_dir, variables, inherited={}, starter=starter, journal=journal)
+        crew.cancel()
+        crew.close()
+        return crew.log_offsets[0]
+
+    yield begin
+    starter.close()
+    journal.close()
+
+
+@pytest.fixture(name="log")
+def _log(tmp_path):
+    return RunDir(tmp_path).train_log(0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, "--- attempt 1 ---\n"),
+        ("", "--- attempt 1 ---\n"),
+        ("step 1\n", "step 1\n--- attempt 1 ---\n"),
+        ("step 1", "step 1\n--- attempt 1 ---\n"),
+        ("\n", "\n--- attempt 1 ---\n"),
+    ],
+)
+def test_the_line_between_attempts_is_a_line_of_its_own(begin, log, before, after):
+    """A rank that was killed in the middle of a line has left its beginning."""
+    if before is not None:
+        log.write_text(before)
+    assert begin(1) == len(after)
+    assert log.read_text() == after
+
+
+def test_the_first_attempt_has_no_line(begin, log):
+    """It needs none."""
+    assert begin(0) == 0
+    assert not log.exists()
+
+
+def test_an_attempt_begins_where_the_log_ends_though_no_line_can_be_written(begin, log):
+    """Else the last attempt's traceback would be taken for this one's."""
+    log.write_text("ValueError: of the last attempt\n")
+    size = log.stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        assert begin(1) == size
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert Path(log).stat().st_size == size

@@ -1,0 +1,231 @@
+"""The last traceback in what a program printed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.supervise.failures import TAIL_BYTES, last_traceback, log_tail
+from launcher.supervise.tracebacks import (
+    MESSAGE_LINES,
+    MOST_TRACEBACKS,
+    NEAR_BYTES,
+    TRACEBACK_CHARS,
+    find_traceback,
+)
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "blame_raise.py"
+
+
+def printed_by(kind):
+    command = [sys.executable, PROGRAM, kind]
+    return subprocess.run(command, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True, check=False).stdout
+
+
+def line_of(text):
+    """The number of the line of the program that holds `text` first."""
+    lines = PROGRAM.read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+STEP = f"blame_raise.py:{line_of('raise ValueError(message)')} in step"
+
+
+# --- tracebacks of real programs ---
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_name", "message"),
+    [
+        ("uncaught", "ValueError", "no such word"),
+        ("caught", "ValueError", "no such word"),
+        ("after_a_bar", "ValueError", "no such word"),
+        ("ignored_afterwards", "ValueError", "no such word"),
+        ("at_exit", "ValueError", "no such word"),
+        ("thread_after_main", "ValueError", "in the main thread"),
+        ("many_lines", "ValueError", "one"),
+        ("prefixed", "ValueError", "one\ntwo"),
+    ],
+)
+def test_the_last_traceback_of_a_program_is_found(kind, type_name, message):
+    """Uncaught or caught and printed; after it may come what Python prints of exceptions that change nothing."""
+    found = find_traceback(printed_by(kind))
+    assert (found.type, found.message, found.where, found.thread) == (type_name, message, STEP, None)
+    assert found.text.startswith("Traceback (most recent call last):\n")
+    assert f"{type_name}: {message}" in found.text
+
+
+def test_of_chained_exceptions_the_last_is_the_failure_and_the_first_its_origin():
+    """Both links: raised from another, and raised while another was handled."""
+    found = find_traceback(printed_by("chained_twice"))
+    assert (found.type, found.message) == ("KeyError", "'x'")
+    assert found.first_cause == f"ValueError: no such word at {STEP}"
+    assert found.text.count("Traceback (most recent call last):") == 3
+    assert find_traceback(printed_by("chained")).where.endswith(" in chained")
+
+
+def test_separate_tracebacks_are_no_chain():
+    """A traceback that was printed earlier for its own sake caused nothing."""
+    assert find_traceback(printed_by("caught") + printed_by("uncaught")).first_cause is None
+
+
+def test_a_traceback_of_another_thread_is_told_apart():
+    """The program goes on without that thread."""
+    found = find_traceback(printed_by("thread"))
+    assert (found.type, found.where, found.thread) == ("ValueError", STEP, "loader")
+
+
+def test_a_syntax_error_has_a_place_without_a_function():
+    """Its last frame is the faulty line itself."""
+    found = find_traceback(printed_by("syntax"))
+    assert (found.type, found.where) == ("SyntaxError", "settings.py:1")
+
+
+def test_an_exception_without_a_message_has_an_empty_one():
+    """KeyboardInterrupt is often so."""
+    found = find_traceback(printed_by("no_message"))
+    assert (found.type, found.message) == ("KeyboardInterrupt", "")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with 3.11")
+def test_an_exception_group_is_found():
+    """Its lines begin with a frame of their own."""
+    found = find_traceback(printed_by("group"))
+    assert (found.type, found.where.partition(" in ")[2]) == ("ExceptionGroup", "group")
+
+
+def test_a_deep_recursion_is_found():
+    """Python says how often the line is repeated."""
+    assert find_traceback(printed_by("deep")).type == "RecursionError"
+
+
+# --- texts ---
+
+SIMPLE = 'Traceback (most recent call last):\n  File "/a/train.py", line 88, in step\n    load()\nValueError: no\n'
+LINK = "During handling of the above exception, another exception occurred:"
+WORKER = (
+    'Traceback (most recent call last):\n  File "/a/train.py", line 88, in step\n    next(batches)\n'
+    "ValueError: Caught ValueError in DataLoader worker process 0.\n"
+    'Original Traceback (most recent call last):\n  File "/a/data.py", line 8, in load\n    parse()\nValueError: bad line\n'
+)
+
+
+def test_the_traceback_of_a_data_worker_is_the_one_that_counts():
+    """It is printed by torch below the main process's own."""
+    found = find_traceback(WORKER)
+    assert (found.message, found.where) == ("bad line", "data.py:8 in load")
+
+
+@pytest.mark.parametrize("begin", ["", "50%|###  | 5/10\r"])
+@pytest.mark.parametrize("text", [SIMPLE, WORKER])
+def test_lines_that_all_begin_alike_are_read_without_that(text, begin):
+    """As torch marks them, also after a progress bar, which ends no line."""
+    marked = "".join(f"[rank3]: {line}\n" for line in text.splitlines())
+    found, plain = find_traceback(begin + marked), find_traceback(text)
+    assert (found.type, found.message, found.where) == (plain.type, plain.message, plain.where)
+
+
+@pytest.mark.parametrize("text", ["", "Traceback (most recent call last):", SIMPLE[:60], SIMPLE[:-16], "\0" * 5000])
+def test_what_is_cut_off_is_no_traceback(text):
+    """The exception is the last line of one: without it nothing is known."""
+    assert find_traceback(text) is None
+
+
+def test_a_cut_off_traceback_leaves_the_one_before(tmp_path):
+    """A program that was killed while it printed had printed another before."""
+    assert find_traceback(SIMPLE + "more\n" + SIMPLE[:60]).where == "train.py:88 in step"
+
+
+def test_what_a_program_wrote_after_its_traceback_is_counted():
+    """Many lines mean that it lived on."""
+    assert find_traceback(SIMPLE).lines_after == 0
+    assert find_traceback(SIMPLE + "step 2\n\nstep 3\n").lines_after == 2
+
+
+def test_only_what_was_written_after_the_offset_counts(tmp_path):
+    """An earlier attempt's traceback lies before it; a log that was cut off since is read whole."""
+    log = tmp_path / "train.log"
+    log.write_text(f"{SIMPLE}--- attempt 1 ---\n")
+    assert last_traceback(log, log.stat().st_size) is None
+    assert last_traceback(log, 0).where == "train.py:88 in step"
+    assert last_traceback(log, 1 << 40).where == "train.py:88 in step"
+
+
+def test_only_the_end_of_a_long_log_is_read(tmp_path):
+    """A traceback far from the end is not looked for, one at the end is found whatever comes before."""
+    log = tmp_path / "train.log"
+    noise = b"\xff\x00 step 1 loss 2.3\n" * (TAIL_BYTES // 16)
+    log.write_bytes(SIMPLE.encode() + noise)
+    assert last_traceback(log, 0) is None
+    log.write_bytes(noise + SIMPLE.encode())
+    assert last_traceback(log, 0).message == "no"
+    assert len(log_tail(log, 0, 100).encode()) == 100
+
+
+def test_long_tracebacks_and_messages_are_cut():
+    """The end is kept, where the exception is."""
+    frames = '  File "/a/b.py", line 1, in f\n    f()\n' * 1000
+    found = find_traceback(f"Traceback (most recent call last):\n{frames}ValueError: no\n")
+    assert len(found.text) == TRACEBACK_CHARS
+    assert found.text.endswith("ValueError: no")
+    many = "\n".join(["[rank0]: x"] * 100)
+    found = find_traceback("".join(f"[rank0]: {line}\n" for line in SIMPLE.splitlines()) + many)
+    assert found.message.count("\n") == MESSAGE_LINES
+
+
+def test_the_last_hundreds_of_tracebacks_are_looked_at():
+    """From the end; unusable ones are passed over once each, and a log that is full of them is given up."""
+    harmless = "Exception ignored in: <x>\n" + SIMPLE
+    assert find_traceback(SIMPLE + harmless * (MOST_TRACEBACKS - 1)).where == "train.py:88 in step"
+    assert find_traceback(SIMPLE + harmless * MOST_TRACEBACKS) is None
+
+
+def work(function, *arguments):
+    """How many lines of ours it takes: what does not depend on the machine's speed."""
+    count = 0
+
+    def tracer(frame, event, _):
+        nonlocal count
+        if not frame.f_code.co_filename.endswith(("failures.py", "tracebacks.py")):
+            return None
+        count += event == "line"
+        return tracer
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        function(*arguments)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("first", ["", SIMPLE])
+def test_lines_without_a_traceback_cost_nothing(tmp_path, first):
+    """Hundreds of ranks fail at once, each after 256 KiB of short lines: only lines of tracebacks are looked at."""
+    log = tmp_path / "train.log"
+    log.write_bytes((first + "a\n" * (TAIL_BYTES // 2))[:TAIL_BYTES].encode())
+    assert (last_traceback(log, 0) is not None) is bool(first)
+    assert work(last_traceback, log, 0) < 1000
+
+
+@pytest.mark.parametrize("far", [SIMPLE, SIMPLE + f"\n{LINK}\n\n"])
+def test_what_lies_far_before_the_end_of_a_log_is_not_forgotten(tmp_path, far):
+    """The end of a log is searched first: the rest too if the traceback there began earlier, or does not count."""
+    log = tmp_path / "train.log"
+    many = '  File "/a/train.py", line 1, in f\n    f()\n' * (NEAR_BYTES // 40)
+    long = f"Traceback (most recent call last):\n{many}KeyError: 1\n"
+    log.write_text(far + long)
+    assert last_traceback(log, 0) == find_traceback(far + long)
+    harmless = f"Exception ignored in: <x>\n{SIMPLE}Exception in thread T:\n{SIMPLE}"
+    log.write_text(far + "a\n" * NEAR_BYTES + harmless)
+    assert last_traceback(log, 0).thread is None
+
+
+def test_a_chain_that_begins_before_the_end_of_a_log_is_read_whole(tmp_path):
+    """Its first exception lies further from the end than is looked at first."""
+    log = tmp_path / "train.log"
+    long = SIMPLE.replace("    load()\n", f"    load({'x' * NEAR_BYTES})\n")
+    log.write_text(f"{long}\n{LINK}\n\n{SIMPLE}")
+    assert last_traceback(log, 0).first_cause == "ValueError: no at train.py:88 in step"
