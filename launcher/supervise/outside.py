@@ -9,12 +9,14 @@ import shutil
 import subprocess
 from contextlib import suppress
 
-from launcher.core.proc import PROC, Stat
+from launcher.core.proc import PROC, Stat, stat
 from launcher.supervise.dumps import RankStack, parse_py_spy, understood
 from launcher.supervise.sources import Sources
 
 PY_SPIES_AT_ONCE = 8
 PIECE_BYTES = 1 << 16
+DEEPEST = 8  # shells that wait for shells
+_CALLS_FOR_CHILDREN = ("wait4", "waitid")
 
 # System calls in which programs commonly wait, by number.
 _CALLS = {
@@ -40,7 +42,19 @@ def seen_from_outside(found: Stat) -> RankStack:
     if found.state == "D":
         where = _kernel_function(found.pid)
         return RankStack("uninterruptible", f"stuck inside the kernel{f', in {where}' if where else ''} (state D)")
-    return RankStack("silent", f"no Python stack, {_waits(found)}")
+    last = waited_for(found)
+    for_whom = f" for {_name(last.pid)}, which is {_waits(last)}" if last.pid != found.pid else ""
+    return RankStack("silent", f"no Python stack, {_waits(found)}{for_whom}")
+
+
+def waited_for(found: Stat) -> Stat:
+    """Where a shell waits for a program, that program; a process that waits for no other is told itself."""
+    for _ in range(DEEPEST):
+        child = _youngest_child(found.pid) if _system_call(found.pid) in _CALLS_FOR_CHILDREN else None
+        if child is None:
+            return found
+        found = child
+    return found
 
 
 def working_directory(pid: int) -> str:
@@ -119,6 +133,21 @@ def _may_trace() -> bool:
         return (PROC / "sys/kernel/yama/ptrace_scope").read_text(encoding="ascii").strip() == "0"
     except OSError:
         return True
+
+
+def _youngest_child(pid: int) -> Stat | None:
+    with suppress(OSError):
+        children = (PROC / str(pid) / "task" / str(pid) / "children").read_text(encoding="ascii").split()
+        living = [child for child in map(stat, map(int, children)) if child is not None and child.living]
+        return max(living, key=lambda child: child.started, default=None)
+    return None
+
+
+def _name(pid: int) -> str:
+    try:
+        return (PROC / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return "a process that has ended"
 
 
 def _waits(found: Stat) -> str:

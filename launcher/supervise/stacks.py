@@ -20,7 +20,7 @@ from launcher.core.frozen import frozen
 from launcher.core.proc import PROC, Stat, catches, stat
 from launcher.core.verdict import StackGroup
 from launcher.supervise.dumps import RankStack, parse_faulthandler, understood
-from launcher.supervise.outside import PySpy, seen_from_outside, working_directory
+from launcher.supervise.outside import PySpy, seen_from_outside, waited_for, working_directory
 from launcher.supervise.sources import Sources
 
 __all__ = ["STACKS_SIGNAL", "Gathering", "RankStack", "Target", "gather", "group", "sentence"]
@@ -196,7 +196,8 @@ class _Question:
         """Send the signal, unless the rank would not understand it. None: the answer is to come."""
         try:
             if not catches(self._pid, STACKS_SIGNAL):
-                self._spy = PySpy(self._pid, self._sources) if PySpy.useful(self._pid) else None
+                program = waited_for(found).pid  # perhaps below a shell
+                self._spy = PySpy(program, self._sources) if PySpy.useful(program) else None
                 return None if self._spy else seen_from_outside(found)
             log = _opened(self._path, locked=patient)
         except OSError as error:

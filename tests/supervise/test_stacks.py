@@ -143,6 +143,17 @@ def test_a_program_without_the_handler_never_gets_the_signal(ranks):
     assert process.poll() is None
 
 
+def test_a_shell_is_seen_through(ranks):
+    """What it waits for is named, with what that does."""
+    process = ranks.add(["sh", "-c", "sh -c 'sleep 1000; exit 1'; exit 1"], 0, start_new_session=True)
+    try:
+        wait_until(lambda: "sleep" in gather(ranks.targets, SHORT_S)[0].doing, "the sleep")
+        doing = gather(ranks.targets, SHORT_S)[0].doing
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+    assert doing.startswith("no Python stack, waiting in wait4 for sleep, which is waiting in ")
+
+
 def test_a_program_that_reused_the_descriptor_keeps_its_file(ranks):
     """A dump would be written into whatever has the number now: such a rank is not asked."""
     process = ranks.start("close-descriptors")
