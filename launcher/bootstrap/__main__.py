@@ -2,22 +2,19 @@
 
 python [options] .../bootstrap/__main__.py run DEVICE_DIR script|module|code TARGET [ARGUMENTS...]
 python [options] .../bootstrap/__main__.py preload DESCRIPTOR [PADDING]
+
+A Python older than 3.8, 2.7 included, can read this file alone: it runs the program without a hook, and preloads nothing.
 """
 
 _born_with = dict(globals())  # what this Python gives to the `__main__` of every script: first of all, hence pristine
 
 import sys  # noqa: E402
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import ModuleType
-
-if not getattr(sys.flags, "safe_path", sys.flags.isolated):
-    del sys.path[0]  # this directory
+_OLDEST = (3, 8)
 
 
-def _load_siblings() -> "ModuleType":
-    """Under a private name, by hand: importlib is a package that a program may want to see unloaded."""
+def _load_start():  # type: ignore[no-untyped-def] # noqa: ANN202 - no annotations in Python 2
+    """Load the siblings under a private name, by hand: importlib is a package that a program may want to see unloaded."""
     from _frozen_importlib import module_from_spec
     from _frozen_importlib_external import spec_from_file_location
 
@@ -29,9 +26,30 @@ def _load_siblings() -> "ModuleType":
     assert spec.loader is not None, "there is a loader for .py files"
     sys.modules[spec.name] = package = module_from_spec(spec)
     spec.loader.exec_module(package)
-    start: ModuleType = __import__("_tlaunch_bootstrap.start").start
-    return start
+    return __import__("_tlaunch_bootstrap.start").start
 
 
-if __name__ == "__main__":
-    _load_siblings().main({name: value for name, value in _born_with.items() if name.startswith("__")})
+def _do_without():  # type: ignore[no-untyped-def] # noqa: ANN202
+    """Become the program alone, or tell the agent that nothing can be preloaded."""
+    import os
+
+    if sys.argv[1] == "preload":
+        why = '{"failed": "Python %d.%d is older than %d.%d"}\n' % (sys.version_info[:2] + _OLDEST)  # noqa: UP031
+        os.write(int(sys.argv[2]), why.encode())
+        return
+    with open("/proc/self/cmdline", "rb") as file:
+        words = file.read().split(b"\0")[:-1]
+    this = next(index for index, word in enumerate(words) if word.endswith(b"/bootstrap/__main__.py"))
+    kind, target = words[this + 3 : this + 5]
+    before = {b"module": [b"-m"], b"code": [b"-c"], b"script": [b"--"] if target.startswith(b"-") else []}[kind]
+    os.execv(sys.executable or "/proc/self/exe", words[:this] + before + words[this + 4 :])  # noqa: S606
+
+
+if __name__ == "__main__" and sys.version_info < _OLDEST:
+    _do_without()  # type: ignore[no-untyped-call,unused-ignore]
+elif __name__ == "__main__":
+    if not getattr(sys.flags, "safe_path", sys.flags.isolated):
+        del sys.path[0]  # this directory
+    _load_start().main(  # type: ignore[no-untyped-call,unused-ignore]
+        dict((name, value) for name, value in _born_with.items() if name.startswith("__"))  # noqa: C402
+    )

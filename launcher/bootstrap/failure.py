@@ -82,7 +82,7 @@ def note_exit(stop: SystemExit) -> None:
         if status:
             # A traceback of sys.exit tells nothing, but the exception that led to it might.
             found = frames.places(frames.of_program(stop.__traceback__))
-            message = "" if isinstance(stop.code, int) else str(stop.code)
+            message = "" if isinstance(stop.code, int) else frames.message(stop.code)
             _tell(time_ns, "exit", status, error=stop.__context__, found=found, message=message)
     except Exception:
         pass
@@ -111,7 +111,7 @@ def _tell(
         "pid": _hook.pid,
         "kind": kind,
         "type": None if error is None else frames.kind(error),
-        "message": (message or ("" if error is None else str(error)))[:_LONGEST_MESSAGE],
+        "message": (message or ("" if error is None else frames.message(error)))[:_LONGEST_MESSAGE],
         "where": frames.where(found),
         "traceback": frames.text(error, found)[-_LONGEST_TRACEBACK:],
         "status": status,

@@ -58,8 +58,16 @@ def text(error: BaseException | None, found: list[tuple[str, int, str]]) -> str:
     if error is not None:
         cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         before = text(cause, places(cause.__traceback__)) + "\n" if cause is not None else ""
-        return before + "".join(lines) + kind(error) + f": {error}\n"
+        return before + "".join(lines) + kind(error) + f": {message(error)}\n"
     return "".join(lines)
+
+
+def message(value: object) -> str:
+    """What the program says of it. Its own code is run for that, and may fail."""
+    try:
+        return str(value)
+    except BaseException:
+        return f"<{type(value).__name__} that cannot be shown>"
 
 
 def kind(error: BaseException) -> str:

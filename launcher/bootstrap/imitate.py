@@ -3,6 +3,9 @@
 In the order of CPython: sys.argv, sys.path[0], a fresh `__main__`, the code, and for an exception the hook. Exceptions
 leave this package as they are and end the interpreter itself, so that exit codes, SIGINT, `atexit` and threads are
 CPython's own doing; only the frames of this package are taken out of what is shown.
+
+Not imitated: below the program's own frames there are a few of this package, for whoever looks (`inspect.stack()[-1]`,
+`sys._getframe`), and they count towards the limit of recursion.
 """
 
 from __future__ import annotations
@@ -46,8 +49,16 @@ def prepare(program: Program, born_with: dict[str, Any]) -> None:
         sys.orig_argv[:] = program.command_line
     first = {"script": program.target, "module": "-m", "code": "-c"}[program.kind]
     sys.argv[:] = [first, *program.arguments]
-    sys.modules["__main__"] = _fresh_main(program, born_with)
+    renew_main(program, born_with)
     _insert_path(program)
+
+
+def renew_main(program: Program, born_with: dict[str, Any]) -> None:
+    """Give the program an empty `__main__`: in a forked rank one that is younger than `gc.freeze`.
+
+    Whatever a frozen one comes to hold would never be finalised: files would not be flushed at the end.
+    """
+    sys.modules["__main__"] = _fresh_main(program, born_with)
 
 
 def execute(program: Program) -> None:

@@ -15,7 +15,8 @@ import time
 
 from . import names, own
 from .failure import out_of_the_way
-from .imitate import Program, prepare
+from .frames import message
+from .imitate import Program, prepare, renew_main
 from .rank import Rank, settle
 from .unsafe import why_unsafe
 from .wire import Wire
@@ -51,6 +52,7 @@ def serve(descriptor: int, born_with: dict[str, Any]) -> Program:
         os._exit(0)
     wire.say({"ready": True, "seconds": time.perf_counter() - began})
     _fork_whom_asked(wire, _Shown(former_name, fields["shown_argv"]), first["agent_pid"])
+    renew_main(program, born_with)
     return program
 
 
@@ -87,12 +89,18 @@ def _import_uncollected(modules: list[str]) -> dict[str, Any] | None:
 
 
 def _import(modules: list[str]) -> dict[str, Any] | None:
-    """Import one after the other; what the agent must be told if that leaves nothing that may be forked."""
+    """Import one after the other; what the agent must be told if that leaves nothing that may be forked.
+
+    What cannot be imported from a package that can is left out: the program may be content without it, or never ask.
+    """
     for name in modules:
         try:
             __import__(name)
         except BaseException as error:
-            return {"failed": f"importing {name}: {type(error).__name__}: {error}"[:1000]}
+            told = f"importing {name}: {type(error).__name__}: {message(error)}"[:1000]
+            if not isinstance(error, Exception) or name.partition(".")[0] not in modules[: modules.index(name)]:
+                return {"failed": told}
+            sys.stderr.write(f"left out: {told}\n")
         unsafe = why_unsafe()
         if unsafe:
             return {"unsafe": f"importing {name} {unsafe}"}

@@ -1,4 +1,9 @@
-"""A process that was just forked for a rank: make it what an interpreter started for this rank alone would be."""
+"""A process that was just forked for a rank: make it what an interpreter started for this rank alone would be.
+
+Not imitated: ranks share the seed of `hash` if PYTHONHASHSEED does not set it, and have the preload process's addresses
+in memory. /proc/self/environ shows the environment that the preload process was started with, and /proc/self/cmdline no
+more of the command than fits where that process's own was.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +45,7 @@ def settle(rank: Rank, wire: Wire, agent_pid: int, shown: _Shown) -> None:
         _redirect(request["log"])
         _replace_environment(request["env"])
         _be_different()
+        _begin_anew()
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         names.show(shown.argv)
         names.rename(shown.name)
@@ -91,7 +97,22 @@ def _be_different() -> None:
     numpy_random = sys.modules.get("numpy.random.mtrand")
     if numpy_random is not None:
         numpy_random.seed()  # `random` does so itself after a fork
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "default_generator"):
+        torch.default_generator.seed()  # those of accelerators are made when a rank first uses one
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.current_process().authkey = os.urandom(32)
         process._children.clear()
+
+
+def _begin_anew() -> None:
+    """What modules note of the process and of the time when they are imported."""
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        note = getattr(threading.current_thread(), "_set_native_id", None)  # stale before Python 3.13
+        if note is not None:
+            note()
+    logging: Any = sys.modules.get("logging")
+    if logging is not None:  # the zero of `relativeCreated`
+        logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()

@@ -138,7 +138,7 @@ def _read_cluster(word: str, rest: Iterator[str], options: list[str]) -> tuple[s
         value = word[index + 1 :] or next(rest, None)
         if letter in _PROGRAM_KINDS:
             return (letter, value) if value is not None else ("?", None)
-        if letter not in "WX" or value is None or value == "importtime":
+        if letter not in "WX" or value is None or value.startswith("importtime"):
             return "?", None
         options += [f"-{letter}", value]
         return "", None

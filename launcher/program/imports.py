@@ -1,5 +1,8 @@
 """Which modules a Python program will import that are worth importing once, by looking at its text. Nothing is executed.
 
+All of them where nothing in the program could change what they find when they are imported. Else those that are imported
+at the start of the program, before anything runs that could do so: imported ahead, they find the same.
+
 Only modules that are known to be safe to be imported before a fork are ever named: the heavy `ROOTS` with what is below
 them, and `LIBRARY`. The program's own modules are read to find those, not named: they may do anything when they are
 imported.
@@ -9,13 +12,13 @@ from __future__ import annotations
 
 import ast
 import os
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.program.command import PythonCommand
-from launcher.program.order import changes_environment, changes_environment_before_imports
+from launcher.program.order import Import, Searched, Source, Step, Unclear
 
 ROOTS = ("torch", "numpy")  # importing them takes long, starts no thread that outlives a fork, and opens no device
 # Of the standard library, what many programs import and what takes a noticeable part of a short program's start.
@@ -31,35 +34,28 @@ MOST_FILES = 200
 MOST_BYTES = 5_000_000
 DYNAMO = "torch._dynamo"  # 2 s, and the first optimizer or torch.compile imports it
 _NEEDS_DYNAMO = frozenset({"optim", "compile"})
+_SHOWING_IMPORTS = ("PYTHONPROFILEIMPORTTIME", "PYTHONVERBOSE")  # somebody wants to see those of each rank
+# What torch and numpy import themselves: a program's own module of such a name takes its place.
+_BENEATH = frozenset(sys.stdlib_module_names) | frozenset(
+    """
+    filelock fsspec functorch jinja2 markupsafe mpmath networkx numpy optree packaging setuptools sympy torch torchgen
+    triton typing_extensions yaml
+    """.split()  # noqa: SIM905 - the same
+)
+_STANDARD_FILES = frozenset({"test", "this"})  # names of the library that nothing imports
 TRAINER = "launcher.trainer"
 TRAINER_MODULES = ("launcher.trainer.recipes.transformer", DYNAMO)
 
 
-@dataclass
-class _Found:
-    """What the files read so far need. `local`: names of modules that may be the program's own."""
-
-    heavy: set[str] = field(default_factory=set)
-    library: set[str] = field(default_factory=set)
-    local: deque[str] = field(default_factory=deque)
-    seen: set[Path] = field(default_factory=set)
-    bytes: int = 0
-
-    @property
-    def full(self) -> bool:
-        return len(self.seen) >= MOST_FILES or self.bytes >= MOST_BYTES
-
-
 def modules_to_preload(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """In the order in which they should be imported; empty where nothing heavy is needed, or where nobody can tell.
-
-    A program that changes its environment before imports gets none: what it imports might look at it.
-    """
+    """In the order in which they should be imported; empty where nothing heavy is needed, or where nobody can tell."""
     if (command.kind, command.target) == ("module", TRAINER):
         return TRAINER_MODULES
-    roots = _roots(command, cwd, environment)
+    if any(environment.get(name) for name in _SHOWING_IMPORTS):
+        return ()
     try:
-        return _look(command, cwd, roots)
+        reader = _Reader(cwd, _roots(command, cwd, environment))
+        return reader.read(command)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
 
@@ -75,22 +71,114 @@ def _roots(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) ->
     return first + [cwd / entry for entry in inherited.split(os.pathsep) if entry]
 
 
-def _look(command: PythonCommand, cwd: Path, roots: list[Path]) -> tuple[str, ...]:
-    found = _Found()
-    if command.kind == "code":
-        unclear = _read(command.target, "", found, is_program=True)
-    else:
-        main = _main_file(command, cwd, roots)
-        if command.kind == "module":
-            found.local.append(command.target)
-        unclear = main is None or _read_file(main, _package_of(command, main), found, is_program=True)
-    while found.local and not found.full and not unclear:
-        name = found.local.popleft()
-        files = _files_of(name, roots)
-        unclear = any(_read_file(path, package, found) for path, package in files)
-        if not files and (root := name.partition(".")[0]) in LIBRARY:
-            found.library.add(root)
-    return () if unclear else (*sorted(found.library), *_in_order(found.heavy))
+class _Reader:
+    """Reads a program as Python would run it: from its start, into each of its own modules where it is imported.
+
+    What is imported later, by functions, is read in the end.
+    """
+
+    def __init__(self, cwd: Path, roots: list[Path]) -> None:
+        self._cwd = cwd
+        self._roots = roots
+        self._all: set[str] = set()
+        self._early: set[str] = set()
+        self._is_early = True  # nothing has run yet that could change anything
+        self._may_change = False  # something could, at some time
+        self._later: deque[str] = deque()  # names of modules that may be the program's own
+        self._seen: set[Path] = set()
+        self._bytes = 0
+
+    def read(self, command: PythonCommand) -> tuple[str, ...]:
+        """The modules to preload.
+
+        Raises:
+            OSError, SyntaxError, ValueError, RecursionError, MemoryError: part of the program cannot be read.
+        """
+        if command.kind == "code":
+            self._run([iter(self._open(command.target, None, "", is_program=True))])
+        else:
+            main = _main_file(command, self._cwd, self._roots)
+            if main is None:
+                return ()
+            before = _files_of(command.target, self._roots) if command.kind == "module" else []
+            files = [(path, package) for path, package in before if path != main]
+            self._run([self._steps(path, package) for path, package in files])
+            self._run([self._steps(main, _package_of(command, main), is_program=True)])
+        while self._later:
+            self._enter(self._later.popleft())
+        return _in_order(self._early if self._may_change else self._all)
+
+    def _enter(self, name: str) -> None:
+        self._run([self._steps(path, package) for path, package in _files_of(name, self._roots)])
+
+    def _run(self, running: list[Iterator[Step]]) -> None:
+        """Step by step; the first is run first. What a step imports runs before the next step."""
+        running.reverse()
+        while running:
+            step = next(running[-1], None)
+            if step is None:
+                running.pop()
+            elif isinstance(step, Import):
+                files = self._note_import(step)
+                running += [self._steps(path, package) for path, package in reversed(files)]
+            elif isinstance(step, Searched):
+                self._note_directory(step)
+            else:
+                self._is_early = False
+
+    def _steps(self, path: Path, package: str, *, is_program: bool = False) -> Iterator[Step]:
+        """Of a file that has not been run yet."""
+        if path in self._seen:
+            return
+        if len(self._seen) >= MOST_FILES or self._bytes >= MOST_BYTES:
+            self._may_change = True
+            yield Unclear()
+            return
+        self._seen.add(path)
+        text = path.read_bytes()
+        self._bytes += len(text)
+        yield from self._open(text, path, package, is_program=is_program)
+
+    def _open(self, text: str | bytes, path: Path | None, package: str, *, is_program: bool) -> list[Step]:
+        source = Source(text, path, package, self._cwd, is_program=is_program)
+        self._may_change = self._may_change or source.mentions_change
+        for node in source.walk():
+            for found in source.imports(node):
+                self._all |= self._names(found)
+                self._later.append(_whole_name(found))
+            if isinstance(node, ast.Attribute) and node.attr in _NEEDS_DYNAMO and _is_torch(node.value):
+                self._all.add(DYNAMO)
+        return source.steps
+
+    def _note_import(self, step: Import) -> list[tuple[Path, str]]:
+        """The files of the program's own that it runs."""
+        if self._is_early:
+            self._early |= self._names(step) - {DYNAMO}  # which is imported later, by what was imported here
+        files = _files_of(_whole_name(step), self._roots)
+        if files and step.module.partition(".")[0] in sys.stdlib_module_names:
+            self._is_early = False  # functions of that name are not what they seem
+        return files
+
+    def _names(self, found: Import) -> set[str]:
+        """What to preload for an import; nothing for a module of the program's own."""
+        root = found.module.partition(".")[0]
+        if root not in LIBRARY | {*ROOTS} or _files_of(root, self._roots):
+            return set()
+        if root not in ROOTS:
+            return {root}
+        uses_dynamo = found.module.startswith("torch.optim") or (
+            found.module == "torch" and found.name in _NEEDS_DYNAMO
+        )
+        return {root, found.module} | ({DYNAMO} if uses_dynamo else set())
+
+    def _note_directory(self, step: Searched) -> None:
+        if not step.first:
+            self._roots.append(step.directory)
+            return
+        self._roots.insert(0, step.directory)
+        if _modules_in(step.directory) & _BENEATH:
+            self._is_early = False
+            self._may_change = True
 
 
 def _main_file(command: PythonCommand, cwd: Path, roots: list[Path]) -> Path | None:
@@ -128,62 +216,24 @@ def _files_of(name: str, roots: Iterable[Path]) -> list[tuple[Path, str]]:
     return []
 
 
-def _read_file(path: Path, package: str, found: _Found, *, is_program: bool = False) -> bool:
-    """As `_read`; a file read already tells nothing more."""
-    if path in found.seen or found.full:
-        return False
-    found.seen.add(path)
-    source = path.read_bytes()
-    found.bytes += len(source)
-    return _read(source, package, found, is_program=is_program)
+def _modules_in(directory: Path) -> set[str]:
+    """Names that can be imported from there; a directory without `__init__` gives way to a package elsewhere."""
+    try:
+        entries = list(directory.iterdir())
+    except OSError:
+        return set()
+    names = {path.name.partition(".")[0] for path in entries if path.is_file() or any(path.glob("__init__.*"))}
+    return names - _STANDARD_FILES
 
 
-def _read(source: str | bytes, package: str, found: _Found, *, is_program: bool) -> bool:
-    """Note what a module imports; whether it leaves unclear what may be imported before it runs.
-
-    The program itself may change its environment after its imports; what it imports may be followed by more of them.
-    """
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        for name in _imported(node, package):
-            _note(name, found)
-        if isinstance(node, ast.Attribute) and node.attr in _NEEDS_DYNAMO and _is_torch(node.value):
-            found.heavy.add(DYNAMO)
-    return changes_environment_before_imports(tree) or (not is_program and changes_environment(tree))
+def _whole_name(found: Import) -> str:
+    return f"{found.module}.{found.name}" if found.name not in {"", "*"} else found.module
 
 
 def _is_torch(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id in {"torch", "th"}
 
 
-def _imported(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
-    """Module, and name taken from it (or ""), for everything that a statement imports."""
-    if isinstance(node, ast.Import):
-        yield from ((alias.name, "") for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        module = _absolute(node.module or "", node.level, package)
-        yield from ((module, alias.name) for alias in node.names)
-
-
-def _absolute(module: str, level: int, package: str) -> str:
-    """`from ..b import c` inside package a.x is a.b: each dot after the first leads one package up."""
-    if level == 0:
-        return module
-    parts = package.split(".")[: len(package.split(".")) - (level - 1)]
-    return ".".join(part for part in (*parts, module) if part)
-
-
-def _note(imported: tuple[str, str], found: _Found) -> None:
-    module, name = imported
-    root = module.partition(".")[0]
-    if root not in ROOTS:
-        found.local.append(f"{module}.{name}" if name and name != "*" else module)
-        return
-    found.heavy |= {root, module}
-    if root == "torch" and (module.startswith("torch.optim") or (module == "torch" and name in _NEEDS_DYNAMO)):
-        found.heavy.add(DYNAMO)
-
-
 def _in_order(modules: set[str]) -> tuple[str, ...]:
-    """Packages before what is in them, the slowest addition last."""
-    return tuple(sorted(modules, key=lambda name: (name == DYNAMO, name)))
+    """The library, then packages before what is in them, the slowest addition last."""
+    return tuple(sorted(modules, key=lambda name: (name not in LIBRARY, name == DYNAMO, name)))

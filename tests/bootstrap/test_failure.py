@@ -78,6 +78,19 @@ def test_the_traceback_tells_causes_and_source_lines(train, loaded):
     assert "bootstrap" not in traceback
 
 
+@pytest.mark.parametrize("loaded", ["", "import traceback\n"])
+@pytest.mark.parametrize("failing", ["1 / 0", "raise SystemExit(7)"])
+def test_an_exception_that_cannot_be_shown_is_told(train, loaded, failing):
+    """Its text is made by code of the program, which fails."""
+    source = f"{loaded}class Odd(Exception):\n    def __str__(self):\n        {failing}\n"
+    found = told(train(source + "raise Odd"))
+    assert (found["type"], found["status"]) == ("Odd", 1)
+    assert found["message"] == "<Odd that cannot be shown>"
+    assert found["traceback"].startswith("Traceback (most recent call last):")
+    found = told(train(source + "import sys\nsys.exit(Odd())"))
+    assert (found["kind"], found["status"]) == ("exit", 1)
+
+
 def test_a_long_traceback_keeps_its_end(train):
     """The last 8000 characters tell most."""
     traceback = told(train("import traceback\nraise ValueError('x' * 20000 + 'end')"))["traceback"]

@@ -1,6 +1,7 @@
 """The preload process: what it imports, refuses, forks, and how it ends."""
 
 import os
+import re
 import select
 import signal
 import sys
@@ -8,8 +9,11 @@ import time
 
 import pytest
 
+from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervision
 from launcher.program.command import parse_python
+from launcher.supervise.journal import Journal
 from launcher.supervise.nursery import Forked, ForkFailed, ForkRequest, Nursery, Ready, Unusable
+from launcher.supervise.starter import Starter
 
 PATIENCE_S = 60
 
@@ -110,6 +114,85 @@ def test_what_cannot_be_forked_is_refused(ways, nursery, source, reason):
     (ways.cwd / "heavy.py").write_text(source)
     [unusable] = listen(nursery("", ("json", "heavy")))
     assert unusable == Unusable(reason)
+
+
+def test_a_part_of_a_package_that_cannot_be_imported_is_left_out(ways, nursery, tmp_path):
+    """The program may handle that, or never come to it; the log tells."""
+    (ways.cwd / "heavy").mkdir()
+    (ways.cwd / "heavy" / "__init__.py").write_text("import os\nwho = os.getpid()")
+    (ways.cwd / "heavy" / "bad.py").write_text("1 / 0")
+    started = nursery("import os, heavy; print(heavy.who != os.getpid())", ("heavy", "heavy.bad", "heavy.missing"))
+    [ready] = listen(started)
+    assert isinstance(ready, Ready)
+    started.fork([request(tmp_path)])
+    [forked] = listen(started)
+    assert reap(forked.pid) == 0
+    assert ends(tmp_path) == "True\n"
+    assert (tmp_path / "preload.log").read_text().splitlines() == [
+        "left out: importing heavy.bad: ZeroDivisionError: division by zero",
+        "left out: importing heavy.missing: ModuleNotFoundError: No module named 'heavy.missing'",
+    ]
+
+
+def test_what_modules_note_when_they_are_imported_is_the_rank_s(nursery, tmp_path):
+    """The number of its thread, and the time at which logging began."""
+    source = (
+        "import logging, threading, time\n"
+        "age_ms = logging.LogRecord('', 0, '', 0, '', (), None).relativeCreated\n"
+        "print(threading.main_thread().native_id == threading.get_native_id(), 0 <= age_ms < 1000 * 1.5)"
+    )
+    started = nursery(source, ("threading", "logging"))
+    [ready] = listen(started)
+    assert isinstance(ready, Ready)
+    time.sleep(2)
+    started.fork([request(tmp_path)])
+    [forked] = listen(started)
+    assert reap(forked.pid) == 0
+    assert ends(tmp_path) == "True True\n"
+
+
+@pytest.mark.parametrize("options", [
+    (), ("-W", "error"), ("-I",), ("-P",), ("-X", "dev", "-W", "error"), ("-E", "-s"), ("-bb", "-OO"), ("-S",),
+])  # fmt: skip
+def test_the_library_can_be_preloaded(ways, options):
+    """All that is ever imported ahead of it, with every option; the program notices nothing."""
+    from launcher.program.imports import LIBRARY
+
+    (ways.cwd / "train.py").write_text(
+        f"import {', '.join(sorted(LIBRARY))}\n"
+        "import gc, sys, warnings\n"
+        "print(signal.getsignal(signal.SIGINT), decimal.getcontext(), tempfile.tempdir, socket.getdefaulttimeout())\n"
+        "print(threading.enumerate(), threading.main_thread().ident == threading.get_ident(), sys.path, gc.isenabled())\n"
+        "print(logging.root.handlers, logging.root.level, warnings.filters, asyncio.get_event_loop_policy.__name__)\n"
+    )
+    argv = [sys.executable, *options, "train.py"]
+    expected = re.sub(r"started \d+", "started", ways.plain(argv).log)
+    found = ways.preload(argv, modules=sorted(LIBRARY))
+    assert (found.status, re.sub(r"started \d+", "started", found.log)) == (0, expected)
+
+
+@pytest.mark.parametrize(("name", "preloads"), [
+    ("OMP_NUM_THREADS", False), ("PYTHONHASHSEED", False), ("LD_LIBRARY_PATH", False), ("TORCH_LOGS", False),
+    ("TMPDIR", False), ("RANK", True), ("TORCHELASTIC_ERROR_FILE", True), ("CUDA_VISIBLE_DEVICES", True),
+])  # fmt: skip
+def test_a_variable_that_imports_read_must_be_the_same_for_all_ranks(tmp_path, name, preloads):
+    """Else they would read no value of it at all; one line says which it is."""
+    argv = (sys.executable, "-c", "")
+    ranks = tuple(RankSpec(i, i, "here", 0, i, argv, {name: str(i)}) for i in range(2))
+    spec = RunSpec(
+        "x", tmp_path, Cluster.local(2), Layout(dp=2), ranks, tmp_path, "", 0, Supervision(preload=("json",))
+    )
+    journal = Journal(tmp_path / "events.jsonl", 0)
+    starter = Starter(spec, ranks, os.environ, journal)
+    started = starter.preloading
+    pid = started and started.pid
+    starter.close()
+    journal.close()
+    if pid:
+        os.waitpid(pid, 0)
+    events = (tmp_path / "events.jsonl").read_text()
+    assert (started is not None) == preloads
+    assert (f"ranks start one by one: {name} differs between them" in events) != preloads
 
 
 def test_threads_that_end_before_a_fork_are_no_danger(ways, nursery):

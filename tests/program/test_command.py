@@ -54,7 +54,7 @@ def test_a_program_is_taken_apart(parse, bin_dir, words, expected):
 
 @pytest.mark.parametrize("words", [
     [], ["-"], ["-i", "t.py"], ["-h"], ["-V"], ["--version"], ["-ui"], ["-z", "t.py"], ["-m"], ["-c"], ["-W"], ["--"],
-    ["-u"], ["-x", "t.py"], ["-v", "t.py"], ["--help", "t.py"], ["", "x"], ["-X", "importtime", "t.py"], ["-u-", "t.py"],
+    ["-u"], ["-x", "t.py"], ["-v", "t.py"], ["--help", "t.py"], ["", "x"], ["-X", "importtime", "t.py"], ["-Ximporttime=2", "t.py"], ["-u-", "t.py"],
 ])  # fmt: skip
 def test_what_cannot_be_imitated_is_none_of_ours(parse, words):
     """Sessions, programs on stdin, questions, unknown options."""

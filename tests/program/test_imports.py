@@ -1,5 +1,8 @@
 """What a program will import, found in its text alone."""
 
+import textwrap
+import warnings
+
 import pytest
 
 from launcher.program.command import PythonCommand
@@ -104,14 +107,130 @@ def test_changing_the_environment_first_forbids_it(write, source):
 
 
 @pytest.mark.parametrize("source", [
-    "import os, torch\nos.environ['MASTER_ADDR'] = 'x'",
+    "import os, torch\nos.environ['A'] = 'x'",
     "import os, torch\ndef main():\n    os.environ['A'] = '1'\nif __name__ == '__main__':\n    main()",
     "import os, helper\nprint(os.environ['A'], os.environ.get('B'))\nimport torch",
+    "import helper, torch\nhelper.main()",
+    "'text'\nfrom helper import main\nLR: float = 1e-3\nclass A:\n    x = 1\n\ndef f(): main()\nimport torch\nf()",
+    "import logging, helper\nlog = logging.getLogger(__name__)\nimport torch\nhelper.main()",
+    "import os\nos.environ['MASTER_ADDR'] = 'localhost'\nos.environ.setdefault('MASTER_PORT', '1')\nimport torch",
+    "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int = 1\nimport helper, torch\nhelper.main()",
+    "import os\nsetup(dict(os.environ), *[x for x in os.environ], {**os.environ}, os.environ.copy())\nimport torch",
 ])  # fmt: skip
 def test_changing_it_later_does_not(write, source):
-    """Nor does reading it."""
-    helper = "import os\ndef main():\n    os.environ['A'] = '1'"
-    assert look(write(train=source, helper=helper)) == ("torch",)
+    """Nor does reading it, nor what no import looks at."""
+    helper = "import os\ndef main():\n    os.environ['A'] = '1'\nif __name__ == '__main__':\n    main()"
+    found = look(write(train=source, helper=helper))
+    assert [name for name in found if name not in {"logging", "dataclasses"}] == ["torch"]
+
+
+def test_what_is_imported_before_a_change_is_found(write):
+    """And only that: what a function imports may come after the change that another makes."""
+    source = "import torch, os\ndef main():\n    os.environ['A'] = '1'\n    import numpy\n    torch.optim.SGD\nmain()"
+    assert look(write(train=source)) == ("torch",)
+    assert look(write(train=source.replace("'A'", "'RANK'"))) == ("numpy", "torch", "torch._dynamo")
+
+
+def test_the_tutorial_of_data_parallel_training_is_preloaded(write):
+    """It sets MASTER_ADDR in a function that main calls; so do many programs."""
+    source = """
+        import os, sys, tempfile
+        import torch
+        import torch.distributed as dist
+        import torch.nn as nn
+        import torch.optim as optim
+        import torch.multiprocessing as mp
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        def setup(rank, world_size):
+            os.environ['MASTER_ADDR'] = 'localhost'
+            os.environ['MASTER_PORT'] = '12355'
+            dist.init_process_group("gloo", rank=rank, world_size=world_size)
+
+        class ToyModel(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net1 = nn.Linear(10, 10)
+
+        def demo(rank, world_size):
+            setup(rank, world_size)
+            optimizer = optim.SGD(ToyModel().parameters(), lr=0.001)
+
+        if __name__ == "__main__":
+            mp.spawn(demo, args=(2,), nprocs=2)
+    """
+    found = look(write(train=textwrap.dedent(source)))
+    assert {"tempfile", "torch", "torch.nn.parallel", "torch.distributed", "torch._dynamo"} <= set(found)
+    assert "torch" in look(write(train=textwrap.dedent(source).replace("MASTER_ADDR", "OTHER")))
+
+
+@pytest.mark.parametrize("addition", [
+    "sys.path.insert(0, os.path.dirname(__file__))",
+    "sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..'))",
+    "sys.path.append('lib')",
+    "sys.path.insert(0, str(Path(__file__).resolve().parent / 'lib'))",
+    "sys.path.insert(0, str(Path(__file__).parents[0]))",
+    "HERE = os.path.dirname(os.path.realpath(__file__))\nif HERE not in sys.path:\n    sys.path.insert(1, HERE)",
+])  # fmt: skip
+def test_a_directory_without_such_names_may_be_searched_first(write, addition):
+    """Its modules are read like all others."""
+    source = f"import os, sys\nfrom pathlib import Path\n{addition}\nimport beside, torch\nos.environ['A'] = '1'"
+    cwd = write(program_in_train=source, program_in_beside="import numpy", lib_in_other="x = 1")
+    assert look(cwd, target="program/train.py")[1:] == ("numpy", "torch")
+
+
+@pytest.mark.parametrize("method", ["insert(0, 'lib')", "append('lib')"])
+def test_modules_of_an_added_directory_are_read(write, method):
+    """As those beside the program."""
+    source = f"import sys\nsys.path.{method}\nimport inside, torch"
+    assert look(write(train=source, lib_in_inside="import numpy")) == ("numpy", "torch")
+    assert look(write(train=source, lib_in_inside="import os\nos.environ['A'] = '1'")) == ()
+
+
+@pytest.mark.parametrize(("directory", "expected"), [
+    ("'lib'", ()), ("'lib' + x", ()), ("unknown", ()), ("os.path.join(__file__, '..', *x)", ()), ("'empty'", ("torch",)),
+])  # fmt: skip
+def test_a_directory_that_may_hold_such_names_is_unclear(write, directory, expected):
+    """It holds one that torch itself imports, or cannot be worked out."""
+    source = f"import os, sys\nsys.path.insert(0, {directory})\nimport torch"
+    assert look(write(train=source, lib_in_typing_extensions="")) == expected
+
+
+def test_a_heavy_module_of_the_program_is_its_own(write):
+    """Wherever on the path it is."""
+    assert look(write(train="import torch, numpy", torch="import json")) == ("json", "numpy")
+
+
+def test_functions_of_a_module_that_hides_one_of_the_library_may_do_anything(write):
+    """Whatever they are called."""
+    source = "import logging\nlogging.getLogger('x')\nimport torch"
+    assert look(write(train=source, other="import os\nos.environ['A'] = '1'")) == ("logging", "torch")
+    changing = "import os\ndef getLogger(name):\n    os.environ['A'] = '1'"
+    assert look(write(train=source, logging=changing)) == ()
+
+
+@pytest.mark.parametrize("source", [
+    "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch",
+    "import typing as t\nif t.TYPE_CHECKING:\n    import torch\nelse:\n    torch = None",
+    "import helper",
+])  # fmt: skip
+def test_what_never_runs_is_not_imported(write, source):
+    """Imports for type checkers, and a module's own `__main__` part."""
+    found = look(write(train=source, helper="if __name__ == '__main__':\n    import torch"))
+    assert "torch" not in found
+
+
+def test_nothing_is_said_of_the_program(write):
+    """Python tells of its doubtful syntax itself, when it runs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert look(write(train="import torch\nif 1 is 1:\n    '\\d'")) == ("torch",)
+
+
+@pytest.mark.parametrize("name", ["PYTHONPROFILEIMPORTTIME", "PYTHONVERBOSE"])
+def test_imports_that_shall_be_seen_are_done_by_ranks(write, name):
+    """Each shows its own."""
+    assert look(write(train="import torch"), environment={name: "1"}) == ()
 
 
 @pytest.mark.parametrize("source", ["import torch\nx = (", "import torch\n\0", "\xff"])
@@ -127,9 +246,9 @@ def test_missing_programs_need_nothing(tmp_path):
 
 def test_reading_is_bounded(write):
     """However many modules a project has."""
-    chain = {f"m{index}": f"import m{index + 1}, torch" for index in range(MOST_FILES + 50)}
+    chain = {f"m{index}": f"import torch, m{index + 1}, random" for index in range(MOST_FILES + 50)}
     chain[f"m{MOST_FILES + 40}"] = "import numpy"
-    assert look(write(train="import m0", **chain)) == ("torch",)
+    assert look(write(train="import m0", **chain)) == ("torch",)  # what is not read may do anything
 
 
 def test_the_bundled_trainer_has_its_own_list(tmp_path):

@@ -1,0 +1,141 @@
+"""What a program finds when it imports is the same with and without preloading. Each is run both ways, by the command."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PATIENCE_S = 120
+# numpy looks at NUMPY_MADVISE_HUGEPAGE when it is imported, and remembers.
+SHOW = "import numpy; print(numpy.__file__, numpy._core.multiarray._set_madvise_hugepage(True), flush=True)"
+SET = "import os\nos.environ['NUMPY_MADVISE_HUGEPAGE'] = '0'"
+IN_FUNCTION = "import os\ndef setup(*_, **__):\n    os.environ['NUMPY_MADVISE_HUGEPAGE'] = '0'\n"
+SHADOW = """
+class multiarray:
+    _set_madvise_hugepage = staticmethod(lambda on: "shadow")
+class _core:
+    multiarray = multiarray
+"""
+FILES = {
+    "helper.py": IN_FUNCTION,
+    "sets.py": SET,
+    "indirect.py": "from helper import setup\nsetup()",
+    "instance.py": IN_FUNCTION + "class Config:\n    x = property(setup)\nconfig = Config()",
+    "base.py": IN_FUNCTION + "class Base:\n    __init_subclass__ = classmethod(setup)\n",
+    "hook.py": IN_FUNCTION + "class Base:\n    def __init_subclass__(cls):\n        setup()\n",
+    "generic.py": IN_FUNCTION + "class Box:\n    def __class_getitem__(cls, item):\n        setup()\n",
+    "lazy.py": IN_FUNCTION + "def __getattr__(name):\n    setup()\n    raise AttributeError(name)\n",
+    "star.py": IN_FUNCTION + "len = setup\n",
+    "package/__init__.py": SET,
+    "package/inner.py": SHOW,
+    "shadow/numpy/__init__.py": SHADOW,
+    "lib/__init__.py": "",
+    "lib/argparse.py": IN_FUNCTION + "ArgumentParser = setup\n",
+    "site/numpy.pth": "import os; os.environ['NUMPY_MADVISE_HUGEPAGE'] = '0'",
+}
+CHANGES = {
+    "a function of a helper": "from helper import setup\nsetup()\nimport numpy",
+    "another name": "import os\nenv = os.environ\nenv['NUMPY_MADVISE_HUGEPAGE'] = '0'\nimport numpy",
+    "a constructor": IN_FUNCTION + "class Setup:\n    def __init__(self):\n        setup()\nSetup()\nimport numpy",
+    "a lazy import": IN_FUNCTION + "def main():\n    setup()\n    train()\ndef train():\n    import numpy\nmain()",
+    "in a module": "import sets, numpy",
+    "called in a module": "import indirect, numpy",
+    "imported by a function": "def main():\n    import sets\n    import numpy\nmain()",
+    "a decorator": "from helper import setup\n@setup\ndef f(): ...\nimport numpy",
+    "a class decorator": "from helper import setup\n@setup\nclass A: ...\nimport numpy",
+    "a class body": "from helper import setup\nclass A:\n    x = setup()\nimport numpy",
+    "a base": "from hook import Base\nclass A(Base): ...\nimport numpy",
+    "a metaclass": "from helper import setup\nclass A(metaclass=setup): ...\nimport numpy",
+    "another base": "from base import Base\nclass A(Base): ...\nimport numpy",
+    "an index": "from generic import Box\nBox[int]\nimport numpy",
+    "a module's attribute": "try:\n    from lazy import value\nexcept ImportError:\n    pass\nimport numpy",
+    "a property": "import instance\ninstance.config.x\nimport numpy",
+    "partial": "import functools, helper\nfunctools.partial(helper.setup)()\nimport numpy",
+    "map": "from helper import setup\nlist(map(setup, [1]))\nimport numpy",
+    "a default": "from helper import setup\ndef f(x=setup()): ...\nimport numpy",
+    "a text": "from helper import setup\nx = f'{setup()}'\nimport numpy",
+    "a condition": "from helper import setup\nif setup() is None:\n    import numpy",
+    "a comprehension": "from helper import setup\n[setup() for _ in (1,)]\nimport numpy",
+    "a lambda": "from helper import setup\nf = lambda: setup()\nf()\nimport numpy",
+    "globals": "from helper import setup\nglobals()['setup']()\nimport numpy",
+    "a star": "from star import *\nlen()\nimport numpy",
+    "a context": "import contextlib, helper\n@contextlib.contextmanager\ndef c():\n    helper.setup()\n    yield\n"
+                 "with c():\n    import numpy",
+    "an enumeration": IN_FUNCTION + "import enum\nclass A(enum.Enum):\n    X = 1\n    __init__ = setup\nimport numpy",
+    "merged": "from os import environ\nenviron |= {'NUMPY_MADVISE_HUGEPAGE': '0'}\nimport numpy",
+    "renamed": "from os import environ as e\ne['NUMPY_MADVISE_HUGEPAGE'] = '0'\nimport numpy",
+    "by its method": "import os\nos.environ.__setitem__('NUMPY_MADVISE_HUGEPAGE', '0')\nimport numpy",
+    "by its name": "import os\ngetattr(os, 'environ')['NUMPY_MADVISE_HUGEPAGE'] = '0'\nimport numpy",
+    "executed": f"exec({SET!r})\nimport numpy",
+    "by a module of any name": "import importlib\nimportlib.import_module('se' + 'ts')\nimport numpy",
+    "by a file": "import importlib.util as u\ndef main():\n    spec = u.spec_from_file_location('x', 'sets.py')\n"
+                 "    spec.loader.exec_module(u.module_from_spec(spec))\n    import numpy\nmain()",
+    "a function of a library's name": "import lib.argparse\nfrom lib import argparse\nargparse.ArgumentParser()\nimport numpy",
+    "the path": "import sys\nsys.path.insert(0, 'shadow')\nimport numpy",
+    "the path, computed": "import sys, os\nsys.path[:0] = [os.path.join(os.path.dirname(__file__), 'shadow')]\nimport numpy",
+    "the path, by its name": "from sys import path\npath.insert(0, 'shadow')\nimport numpy",
+    "the path, in a function": "import sys\ndef f():\n    sys.path.insert(0, 'shadow')\n    import numpy\nf()",
+    "loaded modules": "import sys, types\nm = types.ModuleType('numpy', '')\nm.__file__ = 'x'\n"
+                      f"exec({SHADOW!r}, m.__dict__)\nsys.modules.setdefault('numpy', m)\nimport numpy",
+    "finders": "import sys\nfrom importlib.machinery import PathFinder\nclass F:\n"
+               "    @staticmethod\n    def find_spec(name, path=None, target=None):\n"
+               "        return PathFinder.find_spec(name, ['shadow']) if name == 'numpy' else None\n"
+               "sys.meta_path.insert(0, F)\nimport numpy",
+    "a site": "import site\nsite.addsitedir('site')\nimport numpy",
+    "the working directory": "import os, sys\nsys.path.insert(0, '')\nos.chdir('shadow')\nimport numpy",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _needs_numpy():
+    numpy = pytest.importorskip("numpy")
+    if not hasattr(numpy._core.multiarray, "_set_madvise_hugepage"):
+        pytest.skip("another numpy")
+
+
+@pytest.fixture
+def shown(tmp_path):
+    """Write a program, and give what a rank of it prints, run with some options of tlaunch."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def run(command, *options):
+        argv = [sys.executable, "-m", "launcher", "run", "--devices", "1", "--name", f"run{len(options)}", *options]
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        done = subprocess.run(
+            [*argv, "--", sys.executable, *command], cwd=tmp_path, capture_output=True, check=False, timeout=PATIENCE_S,
+            env={**inherited, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        [log] = (tmp_path / "runs").glob(f"*-run{len(options)}/device0/train.log")
+        return log.read_text()
+
+    return run
+
+
+@pytest.mark.parametrize("source", CHANGES.values(), ids=CHANGES)
+def test_a_change_before_an_import_is_seen_by_it(tmp_path, shown, source):
+    """Whoever makes it; and it would not be, were numpy imported ahead."""
+    (tmp_path / "train.py").write_text(f"{source}\n{SHOW}\n")
+    expected = shown(["train.py"], "--no-preload")
+    assert shown(["train.py"]) == expected
+    assert shown(["train.py"], "--preload", "numpy") != expected
+
+
+def test_the_package_of_a_module_runs_before_it(shown):
+    """`python -m package.inner`: what its `__init__` changes is seen."""
+    assert shown(["-m", "package.inner"]) == shown(["-m", "package.inner"], "--no-preload")
+
+
+@pytest.mark.slow
+def test_the_number_of_threads_is_what_the_program_says(tmp_path, shown):
+    """OMP_NUM_THREADS, set by a helper; torch reads it when it is imported."""
+    pytest.importorskip("torch")
+    (tmp_path / "threads.py").write_text("import os\ndef setup():\n    os.environ['OMP_NUM_THREADS'] = '1'\n")
+    (tmp_path / "train.py").write_text(
+        "from threads import setup\nsetup()\nimport torch\nprint(torch.get_num_threads())"
+    )
+    assert shown(["train.py"]) == shown(["train.py"], "--no-preload") == "1\n"
