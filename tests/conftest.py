@@ -12,8 +12,10 @@ import psutil
 import pytest
 
 from launcher.supervise.linux import become_subreaper
+from launcher.supervise.spawn import keep_descriptors_private
 
 SETTLE_S = 5
+keep_descriptors_private()  # as agents do: whoever runs the tests may have left some open for every child
 become_subreaper()  # else what a killed launcher orphans would go to init, unseen
 # Under nohup, or in the background of a script, these are ignored, and every child would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
