@@ -30,12 +30,13 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.frozen import frozen
 
 LONGEST_BYTES = 4096
+TRIES = 3  # of reading
 _LARGEST = 1 << 63  # whole numbers beyond it are none that anybody counted
 
 
@@ -101,10 +102,20 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             found = os.fstat(file.fileno())
-            # Up to its end: one read alone may stop where the file ended before it was rewritten.
-            return Heartbeat(found.st_mtime_ns, _understood(file.read(LONGEST_BYTES))) if _is_file(found) else None
+            return Heartbeat(found.st_mtime_ns, _read(file) or Beat()) if _is_file(found) else None
     except OSError:
         return None
+
+
+def _read(file: BinaryIO) -> Beat | None:
+    """None where it says nothing. A file that is rewritten at this moment may be torn: then it is read again."""
+    for _ in range(TRIES):
+        file.seek(0)
+        # Up to its end: one read alone may stop where the file ended before it was rewritten.
+        beat = _understood(file.read(LONGEST_BYTES))
+        if beat is not None:
+            return beat
+    return None
 
 
 def _without_waiting(path: str, flags: int) -> int:
@@ -115,13 +126,13 @@ def _is_file(found: os.stat_result) -> bool:
     return stat.S_ISREG(found.st_mode)
 
 
-def _understood(text: bytes) -> Beat:
+def _understood(text: bytes) -> Beat | None:
     try:
         fields, _ = json.JSONDecoder().raw_decode(text.decode(errors="replace").lstrip())
     except (ValueError, RecursionError):
-        return Beat()
+        return None
     if not isinstance(fields, dict):
-        return Beat()
+        return None
     return Beat(
         step=_whole(fields.get("step")),
         busy_s=_number(fields.get("busy_s")),
