@@ -6,7 +6,6 @@ import errno
 import math
 import os
 import select
-import shutil
 import signal
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import TextIO
 
 from launcher.cli import verdict_text
 from launcher.cli.columns import counted
+from launcher.cli.status_line import StatusLine
 from launcher.cli.summary import describe
 from launcher.core.events import (
     AttemptStarted,
@@ -32,11 +32,9 @@ from launcher.core.events import (
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.logs.follow import Follower
-from launcher.logs.terminal import without_colours
+from launcher.logs.terminal import shortened
 from launcher.runs.progress import Progress
 
-# Where the status cannot be redrawn in place, it is repeated at most this often.
-STATUS_EVERY_S = 1.0
 AT_ONCE_S = 0.1  # how long one tick may show lines or wait for stdout; events wait meanwhile
 LAST_BYTES = 4 << 20  # at most so much is shown once nothing runs any more
 # A run that was stopped, or failed, waits no longer for whoever reads stdout.
@@ -55,8 +53,10 @@ class Console:
         self._follower = Follower({rank: run_dir.train_log(rank) for rank in spec.console_ranks})
         self._prefixed = len(spec.console_ranks) > 1
         self._stdout = Outlet(sys.stdout)
-        self._status = _StatusLine(sys.stderr)
+        self._for_people = sys.stdout.isatty()  # a file or a pipe gets whole lines
+        self._status = StatusLine(sys.stderr)
         self._interrupted = False
+        self._at_once = False  # every rank is killed, without grace
         self._stopping_since_s = math.inf
 
     # --- launcher.engines.attend.Observer ---
@@ -70,12 +70,14 @@ class Console:
                 self._stopping_since_s = time.monotonic()
                 if stamped.event.restarts:
                     self._say_restarting()
+                if stamped.event.signal == signal.SIGQUIT:
+                    self._say_killing()
             case Leftovers(count=count):
                 self.say(
                     f"every rank ended well; ending {counted(count, 'process', 'processes')} that they left, {self._killed_when()}"
                 )
             case Trouble(message=message):
-                self.say(f"warning: {message}")
+                self.say(shortened(f"warning: {message}"))
             case _:
                 self._say_what_happened(stamped.event)
 
@@ -92,6 +94,7 @@ class Console:
             case AttemptStarted() if event.number:
                 total = self._spec.supervision.max_restarts
                 self.say(f"restart {event.number} of {total}")
+                self._status.hurry()
             case _:
                 pass
 
@@ -103,16 +106,23 @@ class Console:
     def interrupted(self, number: int, *, at_once: bool) -> None:
         self._interrupted = True
         if at_once:
-            self.say("killing all ranks")
-        else:
+            self._say_killing()
+        elif not self._at_once:
             again = "; Ctrl-C again kills them at once" if number == signal.SIGINT else ""
             name = signal.Signals(number).name
             self.say(f"{name}: ending all ranks within {self._spec.supervision.grace_s:g} s{again}")
 
+    def _say_killing(self) -> None:
+        """Once: the signal, and what the agent makes of it, come by two ways."""
+        if not self._at_once:
+            self._at_once = True
+            self.say("killing all ranks")
+
     def tick(self) -> bool:
         more = self._show(time.monotonic() + AT_ONCE_S)
         if not self._stdout.pending:  # else a line may be half shown
-            self._status.show(self._status_text())
+            text = self._status_text()
+            self._status.show(text, self._why_ending() if text and self.progress.stopping is not None else "")
         return more
 
     # --- the rest ---
@@ -131,19 +141,24 @@ class Console:
             print(line, file=sys.stderr, flush=True)
 
     def _status_text(self) -> str:
-        """Empty while there is nothing worth a line: nothing started yet, nothing left."""
+        """Empty while there is nothing worth a line: nothing started yet, nothing left, nothing to wait for."""
         started, running, total = len(self.progress.started_ns), self.progress.running, self.progress.rank_count
+        if self._at_once:
+            return ""
         if self.progress.stopping is not None and not running:
             return self._status_of_others()
         if not running or (started < total and self.progress.stopping is None):
             return ""
         if self.progress.stopping is not None:
-            return f"{self._why_ending()}{counted(running, 'rank')} of {total} to end, killed if they take too long"
-        return (
-            f"{counted(total, 'rank')} started in {self.shown_dir}"
-            if running == total
-            else f"{running} of {total} ranks running"
-        )
+            end = "being killed" if self.progress.killed else "killed if they take too long"
+            return f"{counted(running, 'rank')} of {total} to end, {end}"
+        return self._all_started() if running == total else f"{running} of {total} ranks running"
+
+    def _all_started(self) -> str:
+        started = f"{counted(self.progress.rank_count, 'rank')} started"
+        if self.progress.attempt:  # the directory is the run's, and has been told
+            return f"attempt {self.progress.attempt}: {started}"
+        return f"{started} in {self.shown_dir}"
 
     def _why_ending(self) -> str:
         if self.progress.verdict is not None:
@@ -155,7 +170,7 @@ class Console:
         """No rank is left, but perhaps what ranks had started."""
         if self.progress.ended or time.monotonic() < self._stopping_since_s + ENDING_SHOWN_AFTER_S:
             return ""
-        return f"{self._why_ending()}ending processes that ranks left, {self._killed_when()}"
+        return f"ending processes that ranks left, {self._killed_when()}"
 
     def _killed_when(self) -> str:
         return f"killed if they take more than {self._spec.supervision.grace_s:g} s"
@@ -185,48 +200,14 @@ class Console:
 
     def _as_text(self, global_rank: int, lines: list[str]) -> str:
         prefix = f"[{global_rank}] " if self._prefixed else ""
-        return prefix + f"\n{prefix}".join(lines) + "\n"
+        shown = map(shortened, lines) if self._for_people else lines
+        return prefix + f"\n{prefix}".join(shown) + "\n"
 
     def _forget_stdout(self, error: OSError) -> None:
         """A reader that has left (`| head`) knows why; anything else is worth a word."""
         self._stdout.forget()
         if not isinstance(error, BrokenPipeError):
             self.say(f"warning: nothing more is shown on stdout: {error.strerror}; see the logs in {self.shown_dir}")
-
-
-class _StatusLine:
-    """One line about the run: redrawn in place on a terminal, printed when it changes elsewhere."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._on_terminal = stream.isatty()
-        self._shown = ""
-        self._visible = False
-        self._next_s = 0.0
-
-    def show(self, text: str) -> None:
-        """Colours of what is quoted go: the line is cut by characters, and must not lose the end of a colour."""
-        text = without_colours(text)
-        if self._on_terminal:
-            if text != self._shown or not self._visible:
-                self.erase()
-                self._write(text[: shutil.get_terminal_size().columns - 1])
-                self._visible = bool(text)
-                self._shown = text
-        elif text and text != self._shown and time.monotonic() >= self._next_s:
-            self._write(text + "\n")
-            self._shown = text
-            self._next_s = time.monotonic() + STATUS_EVERY_S
-
-    def erase(self) -> None:
-        if self._visible:
-            self._write("\r\x1b[K")
-            self._visible = False
-
-    def _write(self, text: str) -> None:
-        with suppress(OSError, ValueError):
-            self._stream.write(text)
-            self._stream.flush()
 
 
 class Outlet:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from launcher.cli.whole import Whole
+
 if TYPE_CHECKING:
     from launcher.corpus.files import Split
     from launcher.corpus.preprocess import Preprocessed
@@ -15,7 +17,7 @@ A_FILE = click.Path(path_type=Path)
 # \b keeps click from refilling the lines below it
 PREPROCESS_EXAMPLE = """\b
 Example:
-  tlaunch data preprocess --fr newstest2014-fren-ref.fr.sgm --en newstest2014-fren-ref.en.sgm \\
+  tlaunch data preprocess --fr newstest.fr.sgm --en newstest.en.sgm \\
       --split test --output data/"""
 SAMPLE_EXAMPLE = """\b
 Example:
@@ -41,7 +43,7 @@ def data() -> None:
 @click.option("--output", required=True, type=A_FILE, metavar="DIR", help="Where the pair files go.")
 @click.option(
     "--max-words",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=250,
     show_default=True,
     metavar="N",
@@ -61,9 +63,9 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
 
 @data.command(epilog=SAMPLE_EXAMPLE)
 @click.option("--output", required=True, type=A_FILE, metavar="DIR", help="Where the files go.")
-@click.option("--train", type=click.IntRange(min=1), default=12_000, show_default=True, metavar="N", help="Pairs.")
-@click.option("--valid", type=click.IntRange(min=0), default=500, show_default=True, metavar="N", help="Pairs.")
-@click.option("--test", type=click.IntRange(min=0), default=500, show_default=True, metavar="N", help="Pairs.")
+@click.option("--train", type=Whole(min=1), default=12_000, show_default=True, metavar="N", help="Pairs.")
+@click.option("--valid", type=Whole(min=0), default=500, show_default=True, metavar="N", help="Pairs.")
+@click.option("--test", type=Whole(min=0), default=500, show_default=True, metavar="N", help="Pairs.")
 @click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Another seed, other sentences.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 def sample(*, output: Path, train: int, valid: int, test: int, seed: int, force: bool) -> None:

@@ -55,9 +55,10 @@ class Detached:
             os.close(self._pipe_fd)
             self._pipe_fd = -1
 
-    def wait_started(self, name: str, shown_dir: Path) -> int:
+    def wait_started(self, name: str, reference: str) -> int:
         """In the parent: tell the run's name, or why there is none; the exit code. Blocks until either is known.
 
+        `reference` is what other commands find the run by, as a shell takes it.
         Ctrl-C, SIGTERM or SIGHUP meanwhile ends the run.
         """
         try:
@@ -66,7 +67,7 @@ class Detached:
             _say(f"{signal.Signals(interrupted.number).name}: ending {printable(name)}")
             return exit_code_of(-interrupted.number)
         if started:
-            _tell(name, shown_dir)
+            _tell(name, reference)
             return EXIT_OK
         _, status = os.waitpid(self._child or 0, 0)
         with suppress(OSError):
@@ -159,13 +160,13 @@ def _let_go(log_fd: int) -> None:
                 os.close(int(name))
 
 
-def _tell(name: str, shown_dir: Path) -> None:
+def _tell(name: str, reference: str) -> None:
     """The name for programs, on stdout; for people what they can do with it."""
     from launcher.cli.console import write_out
 
-    run = printable(str(shown_dir))
     write_out(f"{name}\n")
-    _say(f"runs in the background; tlaunch status {run} | tlaunch top {run} | tlaunch stop {run}")
+    _say("it runs in the background; to look at it, or to end it:")
+    _say(f"  tlaunch status|top|stop {printable(reference)}")
 
 
 def _say(line: str) -> None:

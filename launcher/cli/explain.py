@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.cli.run import run
+from launcher.cli.whole import Whole
 from launcher.core.env import MASTER_PORT, masked, masked_argv
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Examples:
   tlaunch explain --devices 4 --mp 2 -- python train.py
-  tlaunch explain --rank 3 --rank-table rank_tables/rank_table_8pcs.json --pp 2
+  tlaunch explain --rank 3 --rank-table rank_tables/rank_table_8pcs.json
   tlaunch explain --all --json --devices 2 -- python train.py
 
-\b
 Origins: layout and rank table: it follows from them; --env: you gave it; inherited: your shell has it; tlaunch: anything
 else that tlaunch decides; removed: your shell has it from another launcher, and ranks do not get it.
+
 Exit codes: 0; 2 wrong usage, or a file that cannot be read; 3 a refused table or layout.
 """
 # What a run does with these is decided here. --detach is taken, and means nothing: a run's line need not be cut.
@@ -58,7 +59,7 @@ class Explained:
 
 
 @click.command(epilog=EPILOG, context_settings=run.context_settings)
-@click.option("--rank", "global_rank", type=click.IntRange(min=0), default=0, metavar="N", help="Whose.  [default: 0]")
+@click.option("--rank", "global_rank", type=Whole(min=0), default=0, metavar="N", help="Whose.  [default: 0]")
 @click.option("--all", "everything", is_flag=True, help="Also what tlaunch has no say in.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
 def explain(*, global_rank: int, everything: bool, as_json: bool, **options: Any) -> None:
@@ -167,7 +168,9 @@ def _cpus(explained: Explained) -> str:
     share = explained.draft.share
     if share.cpus is None:
         return f"not bound: {counted(explained.request.machine.core_count, 'core')} for all ranks of a server"
-    return f"{ranges(share.cpus)}, {share.reason}"
+    own = "cores of its own"
+    reason = f"{counted(len(share.cpus), 'core')} of its own" if share.reason == f"1 {own}" else share.reason
+    return f"{ranges(share.cpus)} ({reason})"
 
 
 def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from launcher.cli import early
+
+# isort: split
 import io
 import os
 import signal
@@ -47,14 +50,17 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 EXIT_CODES = """\b
 Exit codes:
   0        all ranks ended well
-  1        something failed that nothing below names; tables that are invalid or differ
-  2        wrong usage, or a file, directory or program that is missing, unreadable or unwritable
+  1        something failed that nothing below names;
+           tables that are invalid or differ
+  2        wrong usage, or a file, directory or program that is missing,
+           unreadable or unwritable
   3        a rank table or a layout that was understood and refused
   124      a rank hung (--hang-timeout)
-  126/127  a rank's program could not be started / its interpreter was not found
+  126/127  a rank's program could not be started, its interpreter not found
   129      hung up (SIGHUP)
   130/143  interrupted (Ctrl-C) / terminated (SIGTERM)
-  else     the code of the rank that failed first, or 128 + the signal that ended it
+  else     the code of the rank that failed first,
+           or 128 + the signal that ended it
 """
 
 
@@ -196,3 +202,6 @@ def _flush_or_forget(stream: TextIO) -> None:
     except (OSError, ValueError):
         with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - devnull is no path of the user's
             os.dup2(nowhere.fileno(), stream.fileno())
+
+
+early.over()

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher.cli.options import RunOptions, check_options, preloaded_modules, signal_numbers, user_environment
 from launcher.core.errors import RefusedLayoutError, RefusedTableError, UnreadableError, UsageError
@@ -19,6 +20,9 @@ from launcher.engines.assemble import REDUCED_TABLE, Request, used_cluster
 from launcher.engines.placement import read_machine
 from launcher.mesh.coordinates import Coordinate, rank_at
 from launcher.mesh.layouts import resolve_layout
+
+if TYPE_CHECKING:
+    from launcher.program.command import PythonCommand
 
 TRAINER = "launcher.trainer"
 TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
@@ -59,11 +63,14 @@ def prepare(options: RunOptions, inherited: Mapping[str, str]) -> Prepared:
         allow_idle_devices=options.allow_idle_devices,
     )
     used = used_cluster(cluster, layout.world_size)
-    program = _command(options, layout) if options.command else _trainer(options, layout)
+    environment = {**inherited, **variables}
+    python = _python(options.command, environment)
+    program = _command(options.command, python, layout) if options.command else _trainer(options, layout)
     if not options.dry_run:
         _refuse_several_servers(used)
     if options.command:
-        _check_command(options.command[0], {**inherited, **variables})
+        _check_command(options.command[0], environment)
+        _check_script(python)
     request = Request(
         cluster=cluster,
         layout=program.layout,
@@ -75,7 +82,7 @@ def prepare(options: RunOptions, inherited: Mapping[str, str]) -> Prepared:
             max_restarts=options.max_restarts,
             hang_timeout_s=options.hang_timeout,
             forward_signals=signal_numbers(options.forward_signals),
-            preload=_preload(options, program.argv, {**inherited, **variables}),
+            preload=_preload(options, program.argv, environment),
         ),
         console_ranks=program.console_ranks,
         user_env=variables,
@@ -91,11 +98,12 @@ def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...], str]:
     """The devices, what to say about them, and the format of the table that names them ("" without a table)."""
     if options.rank_table is None:
         return Cluster.local(options.devices or 1), (), ""
-    from launcher.cli.reports import found_table  # --devices needs none of it
+    from launcher.cli.reports import found_table, sample_hinted  # --devices needs none of it
     from launcher.rank_table import Profile, read_rank_table
     from launcher.rank_table.diagnostics import headline
 
-    report = read_rank_table(found_table(options.rank_table), Profile(options.chip or _chip_here()))
+    with sample_hinted(options.rank_table):
+        report = read_rank_table(found_table(options.rank_table), Profile(options.chip or _chip_here()))
     if report.cluster is None:
         raise RefusedTableError(report.render())
     warnings = tuple(headline(problem, str(options.rank_table)) for problem in report.warnings)
@@ -172,9 +180,23 @@ def _working_directory() -> Path:
         raise UnreadableError("the current directory has been removed, and ranks would start in it") from None
 
 
-def _command(options: RunOptions, layout: Layout) -> _Program:
-    words = re.findall(r"[A-Za-z0-9_.+]+", Path(options.command[0]).name)
-    return _Program(options.command, layout, (0,), "-".join(words).strip(".")[:50] or "command")
+def _python(command: tuple[str, ...], environment: Mapping[str, str]) -> PythonCommand | None:
+    """What COMMAND runs, where that is a Python program."""
+    from launcher.program.command import parse_python  # the trainer needs it later
+
+    return parse_python(command, environment.get("PATH"), _working_directory()) if command else None
+
+
+def _command(command: tuple[str, ...], python: PythonCommand | None, layout: Layout) -> _Program:
+    words = re.findall(r"[A-Za-z0-9_.+]+", _program_name(command, python))
+    return _Program(command, layout, (0,), "-".join(words).strip(".")[:50] or "command")
+
+
+def _program_name(command: tuple[str, ...], python: PythonCommand | None) -> str:
+    """What tells a person's runs apart: the script or the module, not the interpreter of them all."""
+    if python is None or python.kind == "code":
+        return Path(command[0]).name
+    return python.target if python.kind == "module" else (_working_directory() / python.target).resolve().stem
 
 
 def _refuse_several_servers(used: Cluster) -> None:
@@ -198,6 +220,20 @@ def _check_command(name: str, environment: Mapping[str, str]) -> None:
         raise UnreadableError(f"{name} {reason}, so no rank could start it", hint=hint)
     local = f"; ./{name} is a file here" if Path(name).is_file() else ""
     raise UnreadableError(f"{name}: there is no such program on the ranks' PATH{local}", hint=f"PATH is {search}")
+
+
+def _check_script(python: PythonCommand | None) -> None:
+    """Each rank would find it out by itself, once all of them have been started."""
+    if python is None or python.kind != "script":
+        return
+    try:
+        (_working_directory() / python.target).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise UnreadableError(
+            f"{python.target} does not exist, so no rank could run it", hint="ranks start in the directory you are in"
+        ) from None
+    except OSError:  # Python will say it better
+        return
 
 
 def _files(cluster: Cluster, used: Cluster, table_format: str) -> dict[str, str]:

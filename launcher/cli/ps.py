@@ -21,12 +21,10 @@ Examples:
   tlaunch ps
   tlaunch ps --all --json | jq -r '.[] | select(.state == "failed") | .name'
 
-\b
-States: starting, preloading, running, paused, ending, restarting; finished, failed, hung, stopped; lost (launcher and
-agent were killed without a last word); elsewhere (on another machine, or before this one's last start, so that nobody
+States: starting, preloading, running, paused, ending, restarting; finished, failed, hung, stopped; lost (its
+launcher or agent was killed); elsewhere (on another machine, or before this one's last start, so that nobody
 here can tell); unknown (written by another version).
 
-\b
 Exit codes: 0, also when there is no run; 2 wrong usage.
 """
 HEADER = ("NAME", "STATE", "RANKS", "ATTEMPT", "AGE", "EXIT", "FIRST FAILURE")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,13 +43,19 @@ def read_named(name: str) -> bytes:
 
     if name == STDIN:
         return _read_stdin()
-    try:
+    with sample_hinted(Path(name)):
         return read_bytes(Path(name))
+
+
+@contextmanager
+def sample_hinted(path: Path) -> Iterator[None]:
+    """Around the reading of `path`: where it is missing but has the name of a sample, the hint is that sample."""
+    try:
+        yield
     except UnreadableError as error:
-        if _is_there(Path(name)) or _sample(Path(name).name) is None:
+        if _is_there(path) or _sample(path.name) is None:
             raise
-        hint = f"did you mean {SAMPLES / Path(name).name}, a sample?"
-        raise UnreadableError(error.message, hint=hint) from None
+        raise UnreadableError(error.message, hint=f"did you mean {SAMPLES / path.name}, a sample?") from None
 
 
 def found_table(path: Path) -> Path:

@@ -12,24 +12,25 @@ import click
 from launcher.cli.chosen_run import runs_dir_option
 from launcher.cli.profile_options import CHIP_NAMES
 from launcher.cli.seconds import Seconds
+from launcher.cli.whole import Whole
 from launcher.core.records import DEFAULT_GRACE_S
 from launcher.engines.placement import BINDS
 
 EPILOG = """\b
 Examples:
-  tlaunch run --rank-table rank_tables/rank_table_8pcs.json --dp 2 --mp 2 --pp 2
+  tlaunch run --rank-table rank_tables/rank_table_8pcs.json --mp 2 --pp 2
   tlaunch run --devices 4 -- python train.py --epochs 3
   tlaunch run --devices 8 --mp 2 --dry-run
-  tlaunch run --devices 8 --max-restarts 3 --hang-timeout 600 --detach -- python train.py
+  tlaunch run --devices 8 --max-restarts 3 --hang-timeout 600 --detach \\
+      -- python train.py
 
-\b
 What a rank gets: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT as torch's
 env:// reads them; RANK_ID, RANK_SIZE, DEVICE_ID, RANK_TABLE_FILE as MindSpore does; TLAUNCH_RUN_DIR, TLAUNCH_DP, _MP,
 _PP, _MICRO_BATCHES. Its output goes to <runs-dir>/<time>-<name>/device<rank>/train.log.
 
-\b
 The first rank that fails ends the run: where every rank was is noted first, then all get SIGTERM, and SIGKILL after
 --grace seconds. Ctrl-C ends the run in the same way, a second Ctrl-C kills at once; Ctrl-Z stops the ranks until `fg`.
+
 Exit codes: 0 when all ranks ended well; the code of the rank that failed first, or 128 + its signal; 2 wrong usage or
 unreadable files, a program that is not there too; 3 a refused table or layout; 124 hung (--hang-timeout); 126 a rank's
 program could not be started, 127 its interpreter was not found; 129, 130, 131, 143 stopped by SIGHUP, Ctrl-C, SIGQUIT,
@@ -45,16 +46,12 @@ FILE = click.Path(path_type=Path)
 
 @click.command(context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
 @click.option("--rank-table", type=FILE, metavar="FILE", help="The devices, as an HCCL rank table.")
+@click.option("--devices", type=Whole(1, MOST_DEVICES), metavar="N", help="This many devices, all on this machine.")
 @click.option(
-    "--devices", type=click.IntRange(1, MOST_DEVICES), metavar="N", help="This many devices, all on this machine."
+    "--dp", type=Whole(max=MOST_WAYS), metavar="N", help="Data parallel ways.  [default: devices / (mp * pp)]"
 )
-@click.option(
-    "--dp", type=click.IntRange(max=MOST_WAYS), metavar="N", help="Data parallel ways.  [default: devices / (mp * pp)]"
-)
-@click.option(
-    "--mp", type=click.IntRange(max=MOST_WAYS), default=1, metavar="N", help="Model parallel ways.  [default: 1]"
-)
-@click.option("--pp", type=click.IntRange(max=MOST_WAYS), default=1, metavar="N", help="Pipeline stages.  [default: 1]")
+@click.option("--mp", type=Whole(max=MOST_WAYS), default=1, metavar="N", help="Model parallel ways.  [default: 1]")
+@click.option("--pp", type=Whole(max=MOST_WAYS), default=1, metavar="N", help="Pipeline stages.  [default: 1]")
 @click.option("--micro-batches", type=int, metavar="N", help="Parts of each data parallel rank's batch.")
 @click.option(
     "--chip", type=click.Choice(CHIP_NAMES), metavar="NAME",
@@ -72,7 +69,7 @@ FILE = click.Path(path_type=Path)
     help=f"Between SIGTERM and SIGKILL.  [default: {DEFAULT_GRACE_S:g}]",
 )  # fmt: skip
 @click.option(
-    "--max-restarts", type=click.IntRange(0, MOST_RESTARTS), default=0, metavar="N",
+    "--max-restarts", type=Whole(0, MOST_RESTARTS), default=0, metavar="N",
     help="Start all ranks again after a failure, up to N times.  [default: 0]",
 )  # fmt: skip
 @click.option(
@@ -91,7 +88,7 @@ FILE = click.Path(path_type=Path)
     "--bind", type=click.Choice(BINDS), default="auto", metavar="HOW",
     help=f"Which cores a rank may use: {', '.join(BINDS)}.  [default: auto]",
 )  # fmt: skip
-@click.option("--master-port", type=click.IntRange(1, 65535), metavar="N", help="The rendezvous port.  [default: free]")
+@click.option("--master-port", type=Whole(1, 65535), metavar="N", help="The rendezvous port.  [default: free]")
 @click.option("--detach", is_flag=True, help="Go on in the background; print the run's name.")
 @click.option("--dry-run", is_flag=True, help="Print each rank's command and environment; start nothing.")
 @click.option("--json", is_flag=True, help="With --dry-run: everything as JSON.")

@@ -17,8 +17,11 @@ def shown_name(state: RunState) -> str:
     return printable(state.name.encode(errors="surrogateescape").decode(errors="backslashreplace"))
 
 
-def describe(state: RunState) -> str:
-    """One clause: "running for 3 min 12 s", "failed after 12 s with exit code 7", "lost: ..."."""
+def describe(state: RunState, *, restarts: bool = True) -> str:
+    """One clause: "running for 3 min 12 s", "failed after 12 s with exit code 7", "lost: ...".
+
+    Without `restarts` those of a run that goes on are left out, for who tells them elsewhere.
+    """
     match state.state:
         case State.LOST:
             return f"lost: {_how_lost(state)}"
@@ -28,10 +31,10 @@ def describe(state: RunState) -> str:
             return "written by another version of tlaunch"
         case _:
             took = duration(state.elapsed_s)
-            return f"{state.state.value} {'after' if state.state.over else 'for'} {took}{_details(state)}"
+            return f"{state.state.value} {'after' if state.state.over else 'for'} {took}{_details(state, restarts=restarts)}"
 
 
-def _details(state: RunState) -> str:
+def _details(state: RunState, *, restarts: bool) -> str:
     match state.state:
         case State.FINISHED:
             return ": every rank ended well"
@@ -40,7 +43,7 @@ def _details(state: RunState) -> str:
         case State.STOPPED:
             return _by_signal(state)
         case _:
-            return f", restarted {state.progress.attempt}x" if state.progress.attempt else ""
+            return f", restarted {state.progress.attempt}x" if restarts and state.progress.attempt else ""
 
 
 def culprit(state: RunState) -> str:

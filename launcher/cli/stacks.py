@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.cli.chosen_run import RUN_HELP, chosen, json_option, run_argument
+from launcher.cli.chosen_run import LIVE_RUN_HELP, chosen_live, json_option, run_argument
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
@@ -26,13 +26,11 @@ Examples:
   tlaunch stacks --rank 0,3-5 --full 20261121-053712-transformer
   tlaunch stacks --json | jq '.ranks[] | select(.in_collective | not)'
 
-\b
 Ranks at the same place stand together, those that differ from the others first, each with the innermost frames of its
 main thread. Python ranks that tlaunch started write their stacks themselves, even while a call into C holds the
 interpreter lock; of others is told what they wait for, or what py-spy sees where that is installed. No rank is stopped
 or delayed by more than the milliseconds that it takes to write.
 
-\b
 Exit codes: 0; 1 no rank lives, or none of those asked for, or they are on another machine; 2 wrong usage, or no such run.
 """
 FRAMES_SHOWN = 8
@@ -49,7 +47,7 @@ class Seen:
     stacks: Mapping[int, RankStack]
 
 
-@click.command(epilog=EPILOG, help=f"Show where every rank of a run is at this moment.\n\n{RUN_HELP}")
+@click.command(epilog=EPILOG, help=f"Show where every rank of a run is at this moment.\n\n{LIVE_RUN_HELP}")
 @click.option("--rank", "ranks", metavar="LIST", help="These ranks only, for instance 0,3-5.")
 @click.option("--full", is_flag=True, help="Every frame, and the other threads of each group's first rank.")
 @json_option
@@ -60,7 +58,7 @@ def stacks(*, run: str | None, ranks: str | None, full: bool, as_json: bool, run
     from launcher.supervise.stacks import group
 
     wanted = None if ranks is None else parse_ranks(ranks)
-    state = look(chosen(runs_dir, run))
+    state = look(chosen_live(runs_dir, run))
     seen = _gathered(state, _living(state, wanted))
     _say_ended(seen.pids.keys() - seen.stacks.keys())
     groups = group(seen.stacks, seen.steps)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from contextlib import suppress
+from pathlib import Path
 
+from launcher.cli.chosen_run import DEFAULT_RUNS_DIR
 from launcher.cli.detach import Detached, detach
 from launcher.cli.options import RunOptions
 from launcher.cli.prepare import Prepared
+from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble, used_cluster
@@ -64,7 +69,9 @@ def carry_out(prepared: Prepared, wanted_name: str, options: RunOptions) -> int:
 def _wait_for_start(detached: Detached, spec: RunSpec) -> int:
     from launcher.cli.console import as_people_call_it
 
-    return detached.wait_started(spec.name, as_people_call_it(spec.run_dir))
+    found_by_name = spec.run_dir.parent == Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).absolute()
+    reference = spec.name if found_by_name else str(as_people_call_it(spec.run_dir))
+    return detached.wait_started(spec.name, shlex.quote(reference))
 
 
 def _create(prepared: Prepared, wanted_name: str, port: HeldPort) -> RunSpec:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.cli.chosen_run import RUN_HELP, chosen, json_option, run_argument
+from launcher.cli.chosen_run import LIVE_RUN_HELP, chosen_live, json_option, run_argument
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
 
@@ -24,11 +24,9 @@ Examples:
   tlaunch status
   tlaunch status 20261121-053712-transformer --json
 
-\b
 Ranks: waiting (not started), running, stopped (by SIGSTOP or Ctrl-Z), ended, gone (nobody saw it end). STEP and LOSS
 are what the rank itself last wrote to its heartbeat file; LOG and WRITTEN are train.log's size and last change.
 
-\b
 Exit codes: 0 whatever the run's state is; 2 wrong usage, or no such run.
 """
 HEADER = ("RANK", "SERVER", "DEVICE", "STATE", "PID", "STEP", "LOSS", "BEAT", "LOG", "WRITTEN", "END")
@@ -46,7 +44,7 @@ class RankStatus:
     log_written_ns: int | None
 
 
-@click.command(epilog=EPILOG, help=f"Show how a run stands, rank by rank.\n\n{RUN_HELP}")
+@click.command(epilog=EPILOG, help=f"Show how a run stands, rank by rank.\n\n{LIVE_RUN_HELP}")
 @json_option
 @run_argument
 def status(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
@@ -55,7 +53,7 @@ def status(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
     from launcher.runs.live import look
     from launcher.runs.recorded import read_recorded
 
-    run_dir = chosen(runs_dir, run)
+    run_dir = chosen_live(runs_dir, run)
     recorded = read_recorded(run_dir)
     state = look(run_dir)
     ranks = [_rank_status(rank, recorded.places, run_dir) for rank in state.ranks]
@@ -82,7 +80,7 @@ def _lines(state: RunState, ranks: list[RankStatus], max_restarts: int) -> Itera
     from launcher.cli.columns import aligned
     from launcher.cli.run_words import culprit, describe, shown_name
 
-    yield f"{shown_name(state)}: {describe(state)}"
+    yield f"{shown_name(state)}: {describe(state, restarts=not max_restarts)}"
     yield from _about(state, max_restarts)
     if failure := culprit(state):
         yield f"  first failure: {failure}"

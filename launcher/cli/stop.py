@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli.chosen_run import RUN_HELP, chosen, run_argument
+from launcher.cli.chosen_run import ONLY_RUN_HELP, chosen_only, run_argument
 from launcher.cli.seconds import Seconds
 from launcher.core.errors import EXIT_FAILURE, TlaunchError
 
@@ -22,18 +22,17 @@ Examples:
   tlaunch stop --kill 20261121-053712-transformer
   tlaunch stop --timeout 60 || tlaunch stop --kill
 
-\b
 The run's launcher is asked by SIGTERM, as `kill` would do; its agent, if the launcher is gone. Every rank gets SIGTERM,
 and SIGKILL after the run's own --grace seconds; so do ranks that have outlived launcher and agent. No signal ever
 reaches a process that merely has the number of one that is gone.
 
-\b
 Exit codes: 0 nothing of the run runs any more, or nothing did; 1 it still runs after --timeout, or cannot be ended from
-here (another machine, another user, another version of tlaunch); 2 wrong usage, or no such run.
+here (another machine, another user, another version of tlaunch); 2 wrong usage, no such
+run, or several go on and none was named.
 """
 
 
-@click.command(epilog=EPILOG, help=f"End a run, and wait until nothing of it is left.\n\n{RUN_HELP}")
+@click.command(epilog=EPILOG, help=f"End a run, and wait until nothing of it is left.\n\n{ONLY_RUN_HELP}")
 @click.option("--kill", is_flag=True, help="Let no grace pass: SIGKILL for every rank.")
 @click.option("--timeout", type=Seconds(min=0), metavar="SECONDS", help="Wait no longer.  [default: no limit]")
 @run_argument
@@ -42,7 +41,7 @@ def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float 
     from launcher.runs import ending
     from launcher.runs.live import Watch
 
-    run_dir = chosen(runs_dir, run)
+    run_dir = chosen_only(runs_dir, run)
     try:
         stopped = ending.stop(Watch(run_dir), kill=kill, timeout_s=timeout)
     except PermissionError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,8 @@ from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.runs.progress import Progress
+
+FULL_BELOW_BYTES = 64 << 10  # a page or two may be left of a full disk
 
 
 def render(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
@@ -54,9 +58,11 @@ def _failure(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str
         yield from _log_of(verdict, verdict.culprit, progress, spec, shown_dir)
     if progress.rank_count > 1:
         without = None if verdict.culprit is None else progress.exits.get(verdict.culprit)
-        yield f"  the others: {_how_ended(progress, without=without)}"
+        yield f"the others: {_how_ended(progress, without=without)}"
     if progress.attempt or progress.not_restarting:
-        yield f"  {_restarts(progress)}"
+        yield _restarts(progress)
+    if _is_full(spec.run_dir):
+        yield f"the file system of {shown_dir} is full"
 
 
 def _place(global_rank: int, progress: Progress, spec: RunSpec) -> str:
@@ -72,15 +78,25 @@ def _log_of(verdict: Verdict, culprit: int, progress: Progress, spec: RunSpec, s
     """Its last lines, unless a traceback has been shown already."""
     path = RunDir(shown_dir).train_log(culprit)
     if tells_enough(verdict):
-        yield f"  log: {path}"
+        yield f"log of rank {culprit}: {path}"
         return
     try:
         lines = last_words(culprit, progress, RunDir(spec.run_dir))
     except OSError as error:
-        yield f"  log: {path}, which cannot be read: {error.strerror}"
+        yield f"log of rank {culprit}: {path}, which cannot be read: {error.strerror}"
         return
-    yield f"  log: {path}, {'its last lines:' if lines else _silent(progress)}"
+    yield f"log of rank {culprit}: {path}, {'its last lines:' if lines else _silent(progress)}"
     yield from quoted(lines)
+
+
+def _is_full(directory: Path) -> bool:
+    """Whether logs, and why a rank failed, may be missing: neither bytes nor files can be added."""
+    try:
+        there = os.statvfs(directory)
+    except OSError:
+        return False
+    no_inode = there.f_files > 0 and there.f_favail == 0  # some file systems do not count them
+    return no_inode or there.f_bavail * there.f_frsize < FULL_BELOW_BYTES
 
 
 def _restarts(progress: Progress) -> str:
@@ -105,10 +121,13 @@ def _how_ended(progress: Progress, *, without: RankExit | None) -> str:
 
 def _grace(progress: Progress) -> str:
     """A second Ctrl-C may have cut it short. Times are a wall clock's: a hair's breadth is no difference."""
-    if progress.grace_passed_s is None or progress.stopping is None:
+    stopping = progress.stopping
+    if progress.grace_passed_s is None or stopping is None:
         return ""
-    cut_short = progress.grace_passed_s < 0.9 * progress.stopping.grace_s
-    return " at once, when asked again" if cut_short else f" after {progress.stopping.grace_s:g} s of grace"
+    if progress.grace_passed_s >= 0.9 * stopping.grace_s:
+        return f" after {stopping.grace_s:g} s of grace"
+    asked_before = stopping.cause is Cause.STOPPED and stopping.signal != signal.SIGQUIT
+    return " at once, when asked again" if asked_before else " at once"
 
 
 def _way(ended: RankExit) -> str:

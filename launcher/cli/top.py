@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli.chosen_run import RUN_HELP, chosen, run_argument
+from launcher.cli.chosen_run import LIVE_RUN_HELP, chosen_live, run_argument
 from launcher.cli.seconds import Seconds
 from launcher.core.frozen import frozen
 
@@ -32,11 +32,9 @@ Examples:
   tlaunch top --interval 10 20261121-053712-transformer
   tlaunch top --once | grep stopped
 
-\b
 CPU and RSS are those of a rank and all that it has started (pages that processes share count for each of them). STEP,
 LOSS, TOKENS/S and DEVICE (memory) are what the rank itself wrote at its last BEAT.
 
-\b
 Exit codes: 0 when the run has ended, or by q; 130 by Ctrl-C; 2 wrong usage, or no such run.
 """
 QUITS = frozenset(b"qQ\x04")
@@ -55,7 +53,9 @@ class Row:
     cpu_share: float | None  # of one core; None before there were two looks at the same process
 
 
-@click.command(epilog=EPILOG, help=f"Watch every rank's progress, CPU and memory until the run ends.\n\n{RUN_HELP}")
+@click.command(
+    epilog=EPILOG, help=f"Watch every rank's progress, CPU and memory until the run ends.\n\n{LIVE_RUN_HELP}"
+)
 @click.option("--once", is_flag=True, help="One table, as where stdout is no terminal.")
 @click.option(
     "--interval", type=Seconds(min=0.1, max=3600), default=2.0, metavar="SECONDS",
@@ -63,7 +63,7 @@ class Row:
 )  # fmt: skip
 @run_argument
 def top(*, run: str | None, once: bool, interval: float, runs_dir: Path) -> None:
-    sampler = Sampler(chosen(runs_dir, run))
+    sampler = Sampler(chosen_live(runs_dir, run))
     if once or not sys.stdout.isatty():
         _show_once(sampler)
     else:

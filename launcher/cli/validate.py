@@ -27,7 +27,6 @@ Examples:
   tlaunch validate --chip 910 --strict tables/
   generate_my_table | tlaunch validate --json -
 
-\b
 Exit codes: 0 every table is valid (warnings are allowed, but not with --strict); 1 a table is invalid; 2 wrong usage,
 or a file that cannot be read, whatever the others are. `tlaunch table explain CODE` says more about a code.
 """

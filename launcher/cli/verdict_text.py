@@ -16,13 +16,15 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
 from launcher.core.ranges import ranges
 from launcher.core.verdict import Failure, Role, StackGroup, Verdict
-from launcher.logs.terminal import one_line, printable
+from launcher.logs.terminal import one_line, printable, shortened
 
 TRACEBACK_LINES = 12  # the last ones; train.log has them all
 FRAMES = 8  # the innermost ones of a group of ranks
+SIGNALLED = 128  # and the signal's number: the code of a shell
 WAYS = 8  # of failing that are told apart
 NUMBER = re.compile(r"\d+(\.\d+)?")
 
@@ -35,6 +37,10 @@ def render(
     `place` says for a global rank where and what it was ("server 127.0.0.1, device 3, process 4711"); `frames` is how
     many innermost frames are shown of each group of ranks but the largest, which waits.
     """
+    return map(shortened, _lines(verdict, place, frames, traceback=traceback))
+
+
+def _lines(verdict: Verdict, place: Callable[[int], str] | None, frames: int, *, traceback: bool) -> Iterator[str]:
     failure = culprit_failure(verdict)
     yield headline(verdict)
     yield f"  {verdict.confidence.value}: {printable(failure.reason if failure else verdict.reason)}"
@@ -50,7 +56,7 @@ def headline(verdict: Verdict) -> str:
     """Who, what and where on one line: "rank 3: ValueError: no such word, at train.py:88 in step"."""
     failure = culprit_failure(verdict)
     if failure is not None:
-        return f"rank {failure.global_rank}: {_what(failure)}"
+        return shortened(f"rank {failure.global_rank}: {_what(failure)}")
     return "no rank can be named" if verdict.culprit is None else f"rank {verdict.culprit}"
 
 
@@ -66,13 +72,22 @@ def causes(verdict: Verdict) -> list[Failure]:
 
 
 def describe_status(status: int) -> str:
-    """How a process ended, its status as in subprocess: "exit code 7", "SIGKILL (signal 9)"."""
+    """How a process ended, its status as in subprocess: "exit code 7", "SIGKILL (signal 9)".
+
+    Shells report the signal that ended what they ran by a code: "exit code 137 (128 + SIGKILL)".
+    """
     if status >= 0:
-        return f"exit code {status}"
+        return f"exit code {status}{_told_signal(status)}"
     try:
         return f"{signal.Signals(-status).name} (signal {-status})"
     except ValueError:
         return f"signal {-status}"
+
+
+def _told_signal(code: int) -> str:
+    with suppress(ValueError):
+        return f" ({SIGNALLED} + {signal.Signals(code - SIGNALLED).name})" if code > SIGNALLED else ""
+    return ""
 
 
 def rank_list(global_ranks: Iterable[int]) -> str:
@@ -82,13 +97,19 @@ def rank_list(global_ranks: Iterable[int]) -> str:
 
 
 def _what(failure: Failure) -> str:
-    where = f", at {failure.where}" if failure.where and failure.where not in failure.what else ""
-    return one_line(f"{failure.what}{where}")
+    what = failure.what
+    if failure.status is not None and what == f"exit code {failure.status}":
+        what = describe_status(failure.status)
+    where = f", at {failure.where}" if failure.where and failure.where not in what else ""
+    return one_line(f"{what}{where}")
 
 
 def _about(failure: Failure, place: Callable[[int], str] | None, *, traceback: bool) -> Iterator[str]:
     how = None if failure.status is None else describe_status(failure.status)
-    details = [place(failure.global_rank) if place else None, None if how == failure.what else how]
+    details = [
+        place(failure.global_rank) if place else None,
+        None if how == _what(failure) or how == failure.what else how,
+    ]
     if known := [detail for detail in details if detail]:
         yield f"  {printable(', '.join(known))}"
     if traceback and failure.traceback:

@@ -23,13 +23,12 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Examples:
   tlaunch why
-  tlaunch why --json 20261121-053712-transformer | jq '.attempts[-1].verdict.culprit'
+  tlaunch why 20261121-053712-transformer
+  tlaunch why --json | jq '.attempts[-1].verdict.culprit'
 
-\b
 How sure the answer is stands before its reason: certain, likely or unsure. Ranks listed as consequences failed because
 another one had failed, or did not come.
 
-\b
 Exit codes: 0, also when nothing failed; 2 wrong usage, or no such run.
 """
 

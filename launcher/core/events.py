@@ -8,12 +8,14 @@ events; their fields are the keys.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from enum import Enum
 from typing import Any
 
 from launcher.core.frozen import frozen, known
+from launcher.core.json_text import json_text
 from launcher.core.proc import ProcessId
 from launcher.core.verdict import Verdict
 
@@ -191,9 +193,13 @@ class Stamped:
 
 
 def to_line(stamped: Stamped) -> str:
-    """The JSON line of an event, its newline included."""
+    """The JSON line of an event, its newline included; null for NaN and infinities, which JSON does not have."""
     head = {"schema": SCHEMA, "time_ns": stamped.time_ns, "server_index": stamped.server_index}
-    return json.dumps({**head, "event": type(stamped.event).__name__, **asdict(stamped.event)}) + "\n"
+    record = {**head, "event": type(stamped.event).__name__, **asdict(stamped.event)}
+    try:
+        return json.dumps(record, allow_nan=False) + "\n"
+    except ValueError:
+        return json.dumps(json.loads(json_text(record))) + "\n"
 
 
 def from_line(line: str | bytes) -> Stamped | None:
@@ -223,6 +229,10 @@ def _verdict(fields: dict[str, Any] | None) -> Verdict | None:
     return None if fields is None else Verdict.from_fields(fields)
 
 
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
 # JSON knows neither enumerations nor tuples nor records: what the value of a key becomes again, wherever it stands.
 _TYPES: dict[str, Callable[[Any], Any]] = {
     "cause": Cause,
@@ -233,6 +243,7 @@ _TYPES: dict[str, Callable[[Any], Any]] = {
     "modules": tuple,
     "global_ranks": tuple,
     "unkillable": tuple,
+    **dict.fromkeys(("seconds", "busy_s", "median_s", "grace_s"), _number),
 }
 
 

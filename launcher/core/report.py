@@ -8,6 +8,7 @@ from typing import Any
 
 from launcher.core.events import SCHEMA, Cause, typed
 from launcher.core.frozen import frozen, known
+from launcher.core.json_text import json_text
 from launcher.core.verdict import Verdict
 
 
@@ -84,7 +85,7 @@ class Report:
         return self.attempts[-1].verdict if self.attempts else None
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2) + "\n"
+        return json_text(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Report:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launcher.logs.terminal import printable
+from launcher.logs.terminal import printable, shortened
 
 TAIL_BYTES = 1 << 16
 
 
 def last_lines(path: Path, count: int, offset: int = 0) -> list[str]:
-    """At most `count` lines from the end of `path`, none of them from before byte `offset`, safe to show.
+    """At most `count` lines from the end of `path`, none of them from before byte `offset`, safe to show and not too long.
 
     Looks at the last 64 KiB only; blank lines at the end are left out. In a log that has been cut short `offset` means
     nothing any more.
@@ -22,4 +22,4 @@ def last_lines(path: Path, count: int, offset: int = 0) -> list[str]:
         size = log.seek(0, 2)
         log.seek(max(size - TAIL_BYTES, offset if offset <= size else 0, 0))
         text = log.read(TAIL_BYTES).decode("utf-8", errors="replace")
-    return [printable(line) for line in text.rstrip().split("\n")[-count:]] if text.strip() else []
+    return [shortened(printable(line)) for line in text.rstrip().split("\n")[-count:]] if text.strip() else []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+LONGEST_LINE = 1000  # characters of one line that are shown
 _COLOUR_END = "\x1b[0m"
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_CUT_COLOUR = re.compile(r"\x1b[^m]*\Z")
 # Complete sequences that move the cursor, set a title, ...: they mean nothing in a line among others' lines.
 _OTHER_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-ln-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
@@ -42,6 +44,22 @@ def one_line(text: str) -> str:
     'no such file: a.txt'
     """
     return printable(" ".join(text.split()))
+
+
+def shortened(line: str) -> str:
+    """The beginning of what `printable` gave, with how much more there is: a line may be as long as its log."""
+    if len(line) <= LONGEST_LINE:
+        return line
+    more_bytes = len(line[LONGEST_LINE:].encode(errors="replace"))
+    kept = _CUT_COLOUR.sub("", line[:LONGEST_LINE])
+    return f"{kept}{_COLOUR_END if _COLOUR.search(kept) else ''}… {_amount(more_bytes)} more"
+
+
+def _amount(count_bytes: int) -> str:
+    for shift, unit in ((20, "MiB"), (10, "KiB")):
+        if count_bytes >> shift:
+            return f"{count_bytes >> shift} {unit}"
+    return f"{count_bytes} bytes"
 
 
 def without_colours(text: str) -> str:

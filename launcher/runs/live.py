@@ -19,6 +19,7 @@ from launcher.core.report import Attempt, Report
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.runs.progress import ENDED_AS, Progress, State
+from launcher.runs.store import run_names
 
 # Between the making of a run's directory and its agent's first word lies less than a second, on a machine at its limit
 # perhaps a few; then there was no launcher left to go on.
@@ -201,6 +202,19 @@ class EventReader:
 def look(run_dir: RunDir) -> RunState:
     """How the run stands now. Reads its files once; never blocks, never raises for what it finds."""
     return Watch(run_dir).look()
+
+
+def runs_going_on(runs_dir: Path) -> tuple[RunDir, ...]:
+    """The runs in `runs_dir` of which something lives, newest first: those, too, whose ranks have outlived all others."""
+    run_dirs = (RunDir((runs_dir / name).resolve()) for name in run_names(runs_dir))
+    # A report is an agent's last act: such runs need no look.
+    states = [look(run_dir) for run_dir in run_dirs if not run_dir.report.exists()]
+    living = [state for state in states if state.state.going_on or _outlived(state)]
+    return tuple(state.run_dir for state in sorted(living, key=lambda state: state.started_ns or 0, reverse=True))
+
+
+def _outlived(state: RunState) -> bool:
+    return state.state is State.LOST and any(rank.process.lives for rank in state.ranks if rank.process)
 
 
 def read_report(run_dir: RunDir) -> Report | None:

@@ -205,7 +205,7 @@ def test_the_last_lines_are_those_of_the_last_attempt(launcher):
 
 COLOURED = """
 import io, os, sys
-from launcher.cli.console import _StatusLine
+from launcher.cli.status_line import StatusLine
 os.environ["COLUMNS"] = "20"
 
 class Terminal(io.StringIO):
@@ -213,7 +213,7 @@ class Terminal(io.StringIO):
         return True
 
 terminal = Terminal()
-_StatusLine(terminal).show("\\x1b[1;31m" + "red" * 3 + "\\x1b[0m" + "." * 30)
+StatusLine(terminal).show("\\x1b[1;31m" + "red" * 3 + "\\x1b[0m" + "." * 30)
 print(ascii(terminal.getvalue()))
 """
 
@@ -225,3 +225,93 @@ def test_a_status_line_is_cut_by_columns(launcher):
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert done.stdout.strip() == repr("redredred" + "." * 10)
+
+
+def test_a_second_interrupt_is_told_as_killing(launcher, programs, wait_until):
+    """Once killed, nothing is said to be waited for."""
+    process = launcher.start(
+        "run", "--grace", 1000, "--", sys.executable, programs / "stubborn.py", "ignore", stderr=subprocess.PIPE
+    )
+    launcher.wait_ready(1)
+    process.send_signal(signal.SIGINT)
+    wait_until(lambda: "Stopping" in (launcher.latest / "events.jsonl").read_text(), "the first interrupt")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    _, killing, after = errors.partition(b"killing all ranks\n")
+    assert killing
+    assert after.startswith(b"stopped after"), after
+    assert b"1 by SIGKILL (signal 9) at once, when asked again" in after
+
+
+def test_sigquit_kills_and_says_so(launcher, programs):
+    """Once, and nobody is said to have asked again."""
+    process = launcher.start(
+        "run", "--grace", 1000, "--", sys.executable, programs / "stubborn.py", "ignore", stderr=subprocess.PIPE
+    )
+    launcher.wait_ready(1)
+    process.send_signal(signal.SIGQUIT)
+    _, errors = process.communicate(timeout=60)
+    assert (errors.count(b"killing all ranks"), b"to end" in errors) == (1, False)
+    assert b"1 by SIGKILL (signal 9) at once; logs" in errors
+
+
+def test_a_long_line_is_cut_and_the_cut_is_said(launcher):
+    """On a terminal, and among the last words; whoever takes stdout in a pipe gets all of it."""
+    program = ["--", "python", "-c", "print('x' * 50_000); raise SystemExit(3)"]
+    done = launcher.run("run", *program)
+    assert done.returncode == 3
+    assert done.stdout == "x" * 50_000 + "\n"
+    assert "  | " + "x" * 1000 + "… 47 KiB more\n" in done.stderr
+    assert max(map(len, launcher.run("why").stdout.splitlines())) < 1050
+    master, terminal = os.openpty()
+    process = launcher.start("run", *program, stdout=terminal)
+    os.close(terminal)
+    with os.fdopen(master, "rb", buffering=0) as screen:
+        assert screen.read(5000).decode().startswith("x" * 1000 + "… 47 KiB more")
+        assert process.wait(60) == 3
+
+
+def test_a_restart_does_not_look_like_a_new_run(launcher):
+    """The attempt is told at once, and the directory only the first time."""
+    script = '[ "$TLAUNCH_ATTEMPT" = 1 ] || exit 4; sleep 0.4'
+    done = launcher.run("run", "--max-restarts", 1, "--", "sh", "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert "restart 1 of 1\nattempt 1: 1 rank started\n" in done.stderr
+
+
+def test_the_log_of_the_culprit_stands_by_itself(launcher):
+    """Below the stacks, of which it is no part."""
+    done = launcher.run("run", "--devices", 2, "--", "sh", "-c", '[ "$RANK" = 0 ] && sleep 1000; echo sorry; exit 5')
+    lines = done.stderr.splitlines()
+    log = next(number for number, line in enumerate(lines) if line.startswith("log of rank 1: runs/"))
+    assert lines[log].endswith("device1/train.log, its last lines:")
+    assert lines[log + 1 : log + 3] == ["  | sorry", "the others: 1 by SIGTERM (signal 15)"]
+
+
+NARROW = """
+import io, os
+from launcher.cli.status_line import StatusLine
+os.environ["COLUMNS"] = "41"
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+for why in ("rank 3: ValueError: " + "x" * 90 + "; ", "rank 3; ", ""):
+    terminal = Terminal()
+    StatusLine(terminal).show("3 ranks of 4 to end", why)
+    print(ascii(terminal.getvalue()))
+"""
+
+
+def test_a_narrow_terminal_cuts_the_failure_first(launcher):
+    """How many ranks are left is what changes."""
+    done = subprocess.run(
+        [sys.executable, "-c", NARROW], cwd=launcher.directory, env=launcher.environment({}),
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [
+        ascii("rank 3: ValueError…; 3 ranks of 4 to end"),
+        "'rank 3; 3 ranks of 4 to end'",
+        "'3 ranks of 4 to end'",
+    ]

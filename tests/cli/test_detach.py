@@ -27,7 +27,7 @@ if wish.startswith("held-back"):
     os.kill(os.getpid(), int(wish.split()[1]))
 detached = detach(log)
 if detached.is_parent:
-    sys.exit(detached.wait_started("the-name", Path("runs/the-name")))
+    sys.exit(detached.wait_started("the-name", "the-name"))
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 print("said by the child", os.getpid(), flush=True)
 signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGUSR1])
@@ -83,7 +83,7 @@ def test_the_parent_returns_when_the_run_has_started(log, wait_until):
     output, errors = process.communicate(timeout=PATIENCE_S)
     child = child_of(log, wait_until)
     assert (process.returncode, output) == (0, b"said before\nthe-name\n")
-    assert b"tlaunch stop runs/the-name" in errors
+    assert errors.endswith(b"end it:\n  tlaunch status|top|stop the-name\n")
     assert (stat(child).session, stat(child).living) == (child, True)
     log.with_name("go").touch()
     wait_until(lambda: "said at the end True" in log.read_text(), "the end")
@@ -197,3 +197,15 @@ def test_wrong_usage_is_told_before_anything_is_detached(launcher):
     done = launcher.run("run", "--detach", "--", "no-such-program")
     assert (done.returncode, done.stdout) == (2, "")
     assert "no such program" in done.stderr
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_run_is_named_as_other_commands_find_it(launcher, elsewhere):
+    """By its name where they look anyway, by its directory else; no line is wider than a terminal."""
+    where = ["--runs-dir", "runs/others"] if elsewhere else []
+    done = launcher.run("run", "--detach", *where, "--", "sleep", "1000")
+    *_, hint = done.stderr.splitlines()
+    reference = hint.split()[-1]
+    assert reference == ("runs/others/" if elsewhere else "") + done.stdout.strip()
+    assert max(map(len, done.stderr.splitlines())) < 80
+    assert launcher.run("stop", "--kill", reference).returncode == 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 
 import pytest
@@ -107,3 +108,11 @@ def test_a_runs_line_can_be_explained_as_it_is(launcher):
     """Options that only matter to a run that is started are taken."""
     done = launcher.run("explain", "--no-preload", "--detach", "--devices", 2, "--grace", 3, "--", "true")
     assert done.returncode == 0, done.stderr
+
+
+def test_cores_of_its_own_are_counted_in_words(launcher):
+    """One core, not cores."""
+    cores = len(os.sched_getaffinity(0))
+    shown = launcher.run("explain", "--bind", "core", "--devices", cores, "--", "true").stdout
+    if "cpus:" in shown:  # fewer cores than CPUs: refused
+        assert re.search(r"^cpus: [\d,-]+ \(1 core of its own\)$", shown, re.MULTILINE), shown

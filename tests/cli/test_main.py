@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -185,3 +186,45 @@ def test_who_ignores_a_hangup_goes_on_ignoring_it(launcher, wait_until):
 def _has(status, field, number):
     masks = dict(line.split(":", 1) for line in status.splitlines())
     return bool(int(masks[field], 16) >> (number - 1) & 1)
+
+
+HELP = [
+    "", "run", "ps", "status", "top", "why", "stacks", "stop", "explain", "validate", "table", "table show", "table diff",
+    "table convert", "table explain", "table fix", "table generate", "table merge", "data", "data preprocess",
+    "data sample",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", HELP)
+def test_help_fits_a_terminal(launcher, command):
+    """Of 80 columns; no bounds stand there as a formula."""
+    done = launcher.run(*command.split(), "--help", env={"COLUMNS": "80"})
+    assert done.returncode == 0
+    assert [line for line in done.stdout.splitlines() if len(line) > 80 or re.search(r"[<>]=?x|x[<>]", line)] == []
+
+
+def test_an_interrupt_during_imports_is_no_error(launcher, wait_until):
+    """Of this command: it ends without a word, as it does later."""
+    (launcher.directory / "click.py").write_text(
+        "import time\nfrom pathlib import Path\nPath('importing').touch()\ntime.sleep(1000)\n"
+    )
+    process = launcher.start("ps", stderr=subprocess.PIPE)
+    wait_until((launcher.directory / "importing").exists, "an import")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (-signal.SIGINT, b"")
+
+
+def test_whoever_imports_the_command_keeps_its_interrupts(launcher):
+    """Ctrl-C raises KeyboardInterrupt again once all is imported; what was ignored stays so."""
+    script = """
+import signal
+from launcher.cli import main
+print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+    for former, words in ((signal.default_int_handler, "True\n"), (signal.SIG_IGN, "False\n")):
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=launcher.environment({}), capture_output=True, text=True, check=True,
+            timeout=60, preexec_fn=lambda former=former: signal.signal(signal.SIGINT, former),
+        )  # fmt: skip
+        assert done.stdout == words

@@ -100,3 +100,9 @@ def test_colours_of_a_failure_take_no_column(launcher):
     assert line.endswith("1  rank 1: Boom: no")
     assert to_lines(states, len(line))[1] == line
     assert to_lines(states, len(line) - 1)[1] == line[:-2] + "…"
+
+
+def test_help_says_what_lost_means(launcher):
+    """One of the two that watch over a run is enough."""
+    shown = " ".join(launcher.run("ps", "--help").stdout.split())
+    assert "lost (its launcher or agent was killed)" in shown

@@ -241,3 +241,25 @@ def test_a_part_of_a_lab_table_reaches_the_ranks_in_another_format(launcher):
     assert done.returncode == 0, done.stderr
     table = json.loads((launcher.runs / "latest" / "rank_table.json").read_text())
     assert (table["version"], len(table["server_list"][0]["device"])) == ("1.0", 3)
+
+
+@pytest.mark.parametrize("detach", [[], ["--detach"]], ids=["attended", "detached"])
+@pytest.mark.parametrize(
+    "command", [["python", "nosuch.py"], ["python", "-u", "file.txt/nosuch.py"], ["env", "python", "nosuch.py", "x"]]
+)
+def test_a_script_that_is_not_there_is_refused(launcher, command, detach):
+    """Before anything is started, as any other program."""
+    (launcher.directory / "file.txt").touch()
+    done = launcher.run("run", *detach, "--", *command)
+    assert done.returncode == 2
+    assert "nosuch.py does not exist, so no rank could run it" in done.stderr
+    assert "hint: " in done.stderr
+    assert not launcher.runs.exists()
+
+
+def test_a_table_called_as_a_sample_is_hinted(launcher):
+    """By the name that works, wherever tlaunch is installed."""
+    for name in ("rank_table_8pcs.json", "elsewhere/rank_table_8pcs.json"):
+        done = launcher.run("run", "--rank-table", name)
+        assert done.returncode == 2
+        assert done.stderr.endswith("hint: did you mean rank_tables/rank_table_8pcs.json, a sample?\n")

@@ -305,3 +305,22 @@ def with_file_limit(kibibytes, launcher, *arguments):
         ["bash", "-c", f'ulimit -f {kibibytes}; "$@"', "bash", *command],
         cwd=launcher.directory, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["python", "tr ain.py"], "tr-ain"), (["python", "-u", "./sub/../tr ain.py"], "tr-ain"), (["python", "sub"], "sub"),
+        (["python", "-m", "pkg.mod"], "pkg.mod"), (["python", "-c", "pass"], "python"), (["true"], "true"),
+    ],
+)  # fmt: skip
+def test_a_run_is_called_after_what_it_runs(launcher, command, name):
+    """Not after the interpreter; --name says otherwise."""
+    for file in ("tr ain.py", "sub/__main__.py", "pkg/mod.py"):
+        path = launcher.directory / file
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert launcher.run("run", "--", *command).returncode == 0
+    assert launcher.latest.resolve().name.split("-", 2)[2] == name
+    launcher.run("run", "--name", "mine", "--", *command)
+    assert launcher.latest.resolve().name.endswith("-mine")

@@ -5,7 +5,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
-from launcher.core.events import AgentEnded, AgentStarted, Cause, RankEnded, RankStarted
+from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.proc import ProcessId
 
@@ -99,3 +99,31 @@ def test_whatever_a_heartbeat_says_is_shown(launcher):
 
 def refuse(word):
     raise AssertionError(f"{word} is no JSON")
+
+
+def test_restarts_are_told_once(launcher):
+    """Of how many there may be; where nothing says how many, that there were some."""
+    with acted_run.playing(launcher.runs / "a"):
+        acted_run.append(acted_run.RunDir(launcher.runs / "a"), AttemptStarted(1, 2))
+        assert ", restarted 1x" in launcher.run("status", "a").stdout
+        record = launcher.runs / "a" / "run.json"
+        record.write_text(record.read_text().replace('"max_restarts": 0', '"max_restarts": 2'))
+        shown = launcher.run("status", "a").stdout
+    assert "  restarts: 1 of at most 2\n" in shown
+    assert "restarted" not in shown
+
+
+def test_the_run_that_goes_on_is_meant(launcher):
+    """Not the latest, which is over; of several the newest, with a word on the others."""
+    launcher.run("run", "--", "true")
+    with acted_run.playing(launcher.runs / "a"):
+        for command in (["status"], ["top", "--once"]):
+            done = launcher.run(*command)
+            assert (done.stdout.strip("─ ").startswith("a"), done.stderr) == (True, "")
+        assert launcher.run("why").stdout.startswith(launcher.latest.resolve().name)
+        with acted_run.playing(launcher.runs / "b"):
+            done = launcher.run("status")
+            assert done.stdout.startswith("b: running")
+            assert done.stderr == "1 other run goes on: a\n"
+            assert "1 other run goes on: a\n" in launcher.run("stacks").stderr
+    assert launcher.run("status").stdout.startswith(launcher.latest.resolve().name)

@@ -105,3 +105,35 @@ def test_patience_is_a_number(launcher):
     """NaN is below no bound and above none: it would mean for ever."""
     done = launcher.run("stop", "--timeout", "nan")
     assert (done.returncode, "no number of seconds" in done.stderr) == (2, True)
+
+
+def test_one_of_several_runs_has_to_be_named(launcher):
+    """Nothing is ended by chance; once one is left, it is meant, though it is not the latest."""
+    launcher.run("run", "--", "true")
+    with acted_run.playing(launcher.runs / "a"), acted_run.playing(launcher.runs / "b"):
+        done = launcher.run("stop")
+        assert (done.returncode, "2 runs go on: b, a" in done.stderr) == (2, True)
+        assert launcher.run("stop", "b").returncode == 0
+        done = launcher.run("stop")
+        assert (done.returncode, done.stderr.startswith("a: stopped")) == (0, True), done.stderr
+
+
+def test_ranks_that_outlived_all_others_are_meant(launcher):
+    """Of a run that is lost, though another one is the latest."""
+    rank = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    known = identify(rank.pid)
+    gone = replace(known, started=known.started - 1)
+    acted_run.make(launcher.runs / "a", [AgentStarted(gone, None, 1), RankStarted(0, known.pid, known.started)])
+    launcher.run("run", "--", "true")
+    assert "rank 0 still ran and was ended" in launcher.run("stop").stderr
+    assert rank.wait(60) == -signal.SIGTERM
+
+
+def test_killing_is_told_as_killing(launcher, programs):
+    """Nobody waits for anything, and nobody asked twice."""
+    process = start(launcher, "python", programs / "stubborn.py", "ignore", grace=1000)
+    assert launcher.run("stop", "--kill").returncode == 0
+    _, errors = process.communicate(timeout=60)
+    assert errors.count(b"killing all ranks\n") == 1
+    assert b"2 by SIGKILL (signal 9) at once; logs" in errors
+    assert b"to end" not in errors

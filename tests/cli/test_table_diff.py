@@ -163,3 +163,15 @@ def test_values_cannot_move_the_cursor(launcher, files):
     assert "\x1b" not in done.stdout
     [line] = [line for line in done.stdout.splitlines() if "added" in line]
     assert line.endswith('/\\u001b[2J\\u000a: "\\u0007\\nx" (b.json:99)')
+
+
+def test_several_changes_are_counted_in_words(launcher, files):
+    """With the plural where it belongs."""
+
+    def change(table):
+        for device in table["server_list"][1]["device"][:2]:
+            device["device_ip"] += "9"
+
+    files(change)
+    lines = launcher.run("table", "diff", "a.json", "b.json").stdout.splitlines()
+    assert {"2 differences:", "2 changes for the ranks:"} < set(lines)

@@ -99,3 +99,22 @@ def test_how_a_process_ended(status, words):
 def test_ranks_are_listed_in_order():
     """Whatever order they come in."""
     assert (rank_list([3]), rank_list([2, 7, 0, 1])) == ("rank 3", "ranks 0-2,7")
+
+
+def test_the_codes_of_shells_are_explained():
+    """Where such a signal exists, also in what is told of a failure, and once."""
+    shown = {status: describe_status(status) for status in (128, 129, 137, 192, 193, 255)}
+    assert [shown[137], shown[129]] == ["exit code 137 (128 + SIGKILL)", "exit code 129 (128 + SIGHUP)"]
+    assert shown[192].startswith("exit code 192 (128 + SIGRTMAX")
+    assert [shown[128], shown[193], shown[255]] == ["exit code 128", "exit code 193", "exit code 255"]
+    failure = Failure(0, Role.CAUSE, "exit code 137", "it was first", 1, status=137)
+    lines = list(render(Verdict(0, Confidence.LIKELY, "r", (failure,))))
+    assert lines == ["rank 0: exit code 137 (128 + SIGKILL)", "  likely: it was first"]
+
+
+def test_no_line_is_without_a_limit():
+    """However long a message is."""
+    failure = Failure(0, Role.CAUSE, "x" * 5000, "y" * 5000, 1, "z" * 5000, 1, "t" * 5000)
+    verdict = Verdict(0, Confidence.CERTAIN, "r", (failure,), (StackGroup((0,), "s" * 5000, ("f" * 5000,)),))
+    for line in (headline(verdict), *render(verdict)):
+        assert len(line) < 1020, line

@@ -1,6 +1,7 @@
 """The formats of events.jsonl and report.json."""
 
 import json
+import math
 
 import pytest
 
@@ -142,3 +143,19 @@ def test_no_report_is_refused(text):
     """What is no report is a ValueError, nothing else."""
     with pytest.raises(ValueError):
         Report.from_json(text)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_that_json_does_not_have_is_null(value):
+    """No reader stumbles over it, and a reader of ours has a number again."""
+    line = to_line(Stamped(1, 0, Slow(3, value, 0.5, 4)))
+    assert json.loads(line, parse_constant=pytest.fail)["busy_s"] is None
+    slow = from_line(line).event
+    assert math.isnan(slow.busy_s)
+    assert (slow.median_s, slow.steps) == (0.5, 4)
+
+
+def test_a_report_is_json_whatever_is_in_it():
+    """NaN is no JSON."""
+    text = Report("a", 0, Cause.FINISHED, 0, math.nan, 1, ()).to_json()
+    assert json.loads(text, parse_constant=pytest.fail)["started_ns"] is None

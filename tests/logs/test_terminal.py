@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.logs import terminal
-from launcher.logs.terminal import escaped, one_line, printable, printable_lines, without_colours
+from launcher.logs.terminal import escaped, one_line, printable, printable_lines, shortened, without_colours
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,21 @@ def test_text_of_others_on_one_line():
 def test_worked_examples_of_the_docstrings():
     """The examples in the docstrings are true."""
     assert doctest.testmod(terminal).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "words"), [(1, "1 bytes"), (1023, "1023 bytes"), (64 << 10, "64 KiB"), (200 << 20, "200 MiB")]
+)
+def test_a_line_is_shown_to_a_limit(more, words):
+    """And how much is left out."""
+    assert shortened("x" * 1000) == "x" * 1000
+    assert shortened("x" * (1000 + more)) == "x" * 1000 + f"… {words} more"
+
+
+def test_a_colour_is_neither_cut_nor_left_on():
+    """Wherever in it the limit falls."""
+    for before in range(990, 1001):
+        shown = shortened("\x1b[1m" + "x" * (before - 4) + "\x1b[31m" + "y" * 50)
+        text = without_colours(shown)
+        assert shown.index("\x1b[0m…") > 0
+        assert "\x1b" not in text

@@ -12,7 +12,7 @@ import pytest
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted, Stopping
 from launcher.core.proc import identify
 from launcher.core.report import Report
-from launcher.runs.live import FIRST_WORD_S, EventReader, RankState, Watch, look
+from launcher.runs.live import FIRST_WORD_S, EventReader, RankState, Watch, look, runs_going_on
 from launcher.runs.progress import State
 
 SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
@@ -174,3 +174,12 @@ def test_a_last_word_that_comes_during_the_look_counts(tmp_path):
             seen.add(watch.look().state)
     assert seen <= {State.RUNNING, State.ENDING, State.STOPPED}
     assert State.STOPPED in seen
+
+
+def test_runs_that_go_on_are_found_newest_first(tmp_path):
+    """A report says that a run is over, whatever else its files say."""
+    with acted_run.playing(tmp_path / "b"), acted_run.playing(tmp_path / "a"):
+        acted_run.make(tmp_path / "c").report.write_text("{}")
+        assert [run_dir.root.name for run_dir in runs_going_on(tmp_path)] == ["a", "b"]
+    assert runs_going_on(tmp_path) == ()
+    assert runs_going_on(tmp_path / "missing") == ()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from launcher.cli.whole import Whole
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\b
 Examples:
-  tlaunch table convert rank_table.json --to v1.2 --output rank_table_v1.2.json
+  tlaunch table convert rank_table.json --to v1.2 --output rank_table_a3.json
   tlaunch table convert rank_table.json --to hostfile > hosts
-  scontrol show hostnames | tlaunch table convert - --from nodelist --devices 8 --to v1.0
+  scontrol show hostnames |
+      tlaunch table convert - --from nodelist --devices 8 --to v1.0
 
-\b
 Exit codes: 0; 1 FILE has errors; 2 wrong usage, or a file that cannot be read or written; 3 FORMAT cannot express
 the table.
 """
@@ -38,7 +39,7 @@ the table.
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @click.option(
     "--devices",
-    type=click.IntRange(1, 4096),
+    type=Whole(1, 4096),
     metavar="N",
     help="Devices of each host that a hostfile or node list names without a count.",
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from launcher.cli.whole import Whole
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
 from launcher.core.json_text import json_text
 
@@ -21,7 +22,6 @@ Examples:
   tlaunch table diff node0/hccl.json node1/hccl.json
   ssh node1 cat /etc/hccl.json | tlaunch table diff /etc/hccl.json -
 
-\b
 Exit codes: 0 the checksums would match; 1 they would not, and HCCL would stop with EI0005 (or a file is no JSON);
 2 wrong usage, or a file that cannot be read.
 """
@@ -31,7 +31,7 @@ LONGEST_VALUE = 60  # characters
 
 @click.command(epilog=EPILOG)
 @click.option(
-    "--limit", type=click.IntRange(min=0), default=SHOWN_AT_MOST, show_default=True, metavar="N",
+    "--limit", type=Whole(min=0), default=SHOWN_AT_MOST, show_default=True, metavar="N",
     help="Show so many differences of each kind.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
@@ -95,7 +95,9 @@ def _text(comparison: Comparison, pair: Pair, limit: int) -> str:
     from launcher.rank_table.faults import printable
 
     lines = [_verdict(comparison, pair)]
-    lines += _section("difference", [_difference_line(found, pair) for found in comparison.differences], limit)
+    lines += _section(
+        "difference", "differences", [_difference_line(found, pair) for found in comparison.differences], limit
+    )
     lines += _rank_lines(comparison, pair, limit)
     return "".join(f"{printable(line)}\n" for line in lines)
 
@@ -110,11 +112,11 @@ def _verdict(comparison: Comparison, pair: Pair) -> str:
     return f"{names} are the same table: the checksums would match ({first}){but}"
 
 
-def _section(noun: str, lines: Sequence[str], limit: int) -> Iterator[str]:
+def _section(noun: str, nouns: str, lines: Sequence[str], limit: int) -> Iterator[str]:
     from launcher.cli.columns import counted
 
     if lines:
-        yield f"{counted(len(lines), noun)}:"
+        yield f"{counted(len(lines), noun, nouns)}:"
         yield from (f"  {line}" for line in lines[:limit])
     if len(lines) > limit:
         yield f"  ... and {len(lines) - limit:,} more (--limit)"
@@ -149,9 +151,8 @@ def _rank_lines(comparison: Comparison, pair: Pair, limit: int) -> Iterator[str]
         yield f"what changes for the ranks is not known: {wrong} (tlaunch validate says which)"
     elif not comparison.rank_changes:
         yield "nothing changes for any rank: servers, devices and addresses are the same"
-    yield from _section(
-        "change for the ranks", [_change_line(change) for change in comparison.rank_changes or ()], limit
-    )
+    changes = [_change_line(change) for change in comparison.rank_changes or ()]
+    yield from _section("change for the ranks", "changes for the ranks", changes, limit)
 
 
 def _change_line(change: RankChange) -> str:

@@ -24,7 +24,6 @@ Examples:
   tlaunch table explain EI0014
   tlaunch table explain
 
-\b
 Exit codes: 0; 2 wrong usage, or a code that does not exist.
 """
 SECTIONS = {

@@ -24,7 +24,6 @@ Examples:
   tlaunch table fix rank_table.json --write
   tlaunch table fix - --write < draft.json > rank_table.json
 
-\b
 Exit codes: 0 the table is valid, or would be with these repairs; 1 errors are left that a person has to decide about;
 2 wrong usage, or a file that cannot be read or written.
 """

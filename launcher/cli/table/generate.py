@@ -15,18 +15,22 @@ SAID_ALREADY = ("RT333", "RT402")  # several servers without addresses, the orde
 EXAMPLES = """\b
 Examples:
   tlaunch table generate --hccn-conf /etc/hccn.conf --output rank_table.json
-  tlaunch table generate --device-ids 4-7 --server-id 10.0.0.1 > rank_table.json
+  tlaunch table generate --device-ids 4-7 --server-id 10.0.0.1 > table.json
   tlaunch table generate --servers 10.0.0.1,10.0.0.2 --devices 8,8
   tlaunch table generate --servers 'node[1-4]' --devices 8 --sort
-  ssh node1 cat /etc/hccn.conf | tlaunch table generate --hccn-conf - --server-id node1
+  ssh node1 cat /etc/hccn.conf |
+      tlaunch table generate --hccn-conf - --server-id node1
+
+Devices of this machine that a variable lets be seen are the only ones in the table, under their physical ids:
 
 \b
-Devices of this machine that a variable lets be seen are the only ones in the table, under their physical ids:
-  ASCEND_RT_VISIBLE_DEVICES, else ASCEND_VISIBLE_DEVICES   with --hccn-tool, --devices, and /etc/hccn.conf itself
-  CUDA_VISIBLE_DEVICES (numbers or UUIDs)                  with --nvidia-smi
+  ASCEND_RT_VISIBLE_DEVICES, else ASCEND_VISIBLE_DEVICES
+      with --hccn-tool, --devices, and /etc/hccn.conf itself
+  CUDA_VISIBLE_DEVICES (numbers or UUIDs)
+      with --nvidia-smi
+
 No variable counts for --device-ids, for --servers, or for --hccn-conf with stdin or another file.
 
-\b
 Exit codes: 0 the table is written; 1 a program that was asked fails or hangs; 2 wrong usage, or a file or program that
 is missing, unreadable or unwritable; 3 what was found makes no table that HCCL reads.
 """

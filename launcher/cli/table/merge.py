@@ -14,7 +14,6 @@ Examples:
   tlaunch table merge host1.json host2.json --output rank_table_16pcs.json
   tlaunch table merge --chip none gpu1.json gpu2.json
 
-\b
 Exit codes: 0; 1 a FILE has errors; 2 wrong usage, or a file that cannot be read or written; 3 the tables do not fit
 together.
 """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.cli.profile_options import chip_option
+from launcher.cli.whole import Whole
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
@@ -27,7 +28,6 @@ Examples:
   tlaunch table show rank_tables/rank_table_16pcs.json
   tlaunch table show rank_tables/rank_table_8pcs.json --mp 2 --pp 2
 
-\b
 Exit codes: 0; 1 the table has errors; 2 wrong usage, or a file that cannot be read; 3 the layout does not fit the
 devices.
 """
@@ -35,7 +35,7 @@ AXES_SHOWN = ("mp", "dp", "pp")  # as neighbours in rank are: fastest first
 LONGEST_GROUP = 8  # ranks that are listed one by one
 LONGEST_OPTION = 40  # characters; network layers of an A5 table may take kilobytes
 ENDLESS = 1_000_000  # columns: lines are for `grep` too, so none is wrapped
-WAYS = click.IntRange(max=10**6)
+WAYS = Whole(max=10**6)
 
 
 @click.command(epilog=EPILOG)

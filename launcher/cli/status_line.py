@@ -1,0 +1,66 @@
+"""The one line that says how a run stands while it goes on."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import suppress
+from typing import TextIO
+
+from launcher.logs.terminal import without_colours
+
+# Where the status cannot be redrawn in place, it is repeated at most this often.
+STATUS_EVERY_S = 1.0
+CUT = "…; "
+SHORTEST_WHY = 10  # characters; less of a failure tells nothing
+
+
+class StatusLine:
+    """One line about the run: redrawn in place on a terminal, printed when it changes elsewhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._on_terminal = stream.isatty()
+        self._shown = ""
+        self._visible = False
+        self._next_s = 0.0
+
+    def hurry(self) -> None:
+        """What is shown next is news: it waits for no interval."""
+        self._next_s = 0.0
+
+    def show(self, text: str, why: str = "") -> None:
+        """`why` goes before `text`, and is cut first where the terminal is narrow.
+
+        Colours of what is quoted go: the line is cut by characters, and must not lose the end of a colour.
+        """
+        text, why = without_colours(text), without_colours(why)
+        if self._on_terminal:
+            text = _cut(why, shutil.get_terminal_size().columns - 1 - len(text)) + text
+            if text != self._shown or not self._visible:
+                self.erase()
+                self._write(text[: shutil.get_terminal_size().columns - 1])
+                self._visible = bool(text)
+                self._shown = text
+            return
+        text = why + text
+        if text and text != self._shown and time.monotonic() >= self._next_s:
+            self._write(text + "\n")
+            self._shown = text
+            self._next_s = time.monotonic() + STATUS_EVERY_S
+
+    def erase(self) -> None:
+        if self._visible:
+            self._write("\r\x1b[K")
+            self._visible = False
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+            self._stream.flush()
+
+
+def _cut(why: str, width: int) -> str:
+    if len(why) <= width:
+        return why
+    return f"{why[: width - len(CUT)]}{CUT}" if width > SHORTEST_WHY else ""
