@@ -226,7 +226,11 @@ class Outlet:
 
     def put(self, text: str) -> None:
         """To be written by `push`, which must have finished what was put before."""
-        self.pending = memoryview(text.encode(self._encoding, errors="replace"))
+        self.put_bytes(text.encode(self._encoding, errors="replace"))
+
+    def put_bytes(self, encoded: bytes) -> None:
+        """As `put`."""
+        self.pending = memoryview(encoded)
 
     def push(self, until_s: float) -> bool:
         """Whether everything was written; blocks until `until_s` (monotonic, may be infinite) at most.

@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ps": ("launcher.cli.ps:ps", "List the runs that go on, newest first."),
     "status": ("launcher.cli.status:status", "Show how a run stands, rank by rank."),
     "top": ("launcher.cli.top:top", "Watch every rank's progress, CPU and memory until the run ends."),
+    "logs": ("launcher.cli.logs:logs", "Show what ranks have written, merged or collapsed."),
     "why": ("launcher.cli.why:why", "Tell which rank failed first, of what, and who only followed."),
     "stacks": ("launcher.cli.stacks:stacks", "Show where every rank of a run is at this moment."),
     "stop": ("launcher.cli.stop:stop", "End a run, and wait until nothing of it is left."),

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from launcher.logs.stored import CHUNK_BYTES, StoredLog
 from launcher.logs.terminal import printable_lines
 
-CHUNK_BYTES = 1 << 16
 LONGEST_LINE_BYTES = 1 << 16  # a longer one is given in pieces
 
 
 class Follower:
     """Gives the lines that appear in `paths` (by global rank), each once, as they are completed. Close it at the end.
 
-    A log may not exist yet. One that is cut short is read again from its start.
+    A log may not exist yet. One that begins anew, emptied or made again, is read again from its start. What was moved
+    into compressed parts before it was read is read from there.
     """
 
     def __init__(self, paths: Mapping[int, Path]) -> None:
@@ -54,8 +54,8 @@ class Follower:
 
 class _Log:
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor: int | None = None
+        self._stored = StoredLog(path)
+        self._renewals = 0
         self._offset = 0
         self._partial = b""
 
@@ -75,36 +75,37 @@ class _Log:
 
     def skip_to_last(self, keep_bytes: int) -> int:
         """How many bytes were left out, up to the start of a line."""
-        first = self._offset - len(self._partial)
-        with suppress(OSError):  # not there, or gone: then there is nothing to leave out
-            size = os.fstat(self._open()).st_size
-            if size - self._offset > keep_bytes:
-                self._offset, self._partial = size - keep_bytes, b""
+        with suppress(OSError):  # it may not be read: then there is nothing to leave out
+            end = self._stored.end
+            self._began_anew()
+            first = self._offset - len(self._partial)
+            if end - self._offset > keep_bytes:
+                self._offset, self._partial = end - keep_bytes, b""
                 whole_lines = self._read().partition(b"\n")[2]
                 self._offset -= len(whole_lines)
                 return self._offset - first
         return 0
 
     def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def _open(self) -> int:
-        if self._descriptor is None:
-            self._descriptor = os.open(self._path, os.O_RDONLY)
-        return self._descriptor
+        self._stored.close()
 
     def _read(self) -> bytes:
         try:
-            descriptor = self._open()
-            if os.fstat(descriptor).st_size < self._offset:
-                self._offset, self._partial = 0, b""
-            chunk = os.pread(descriptor, CHUNK_BYTES, self._offset)
-        except OSError:  # not there yet, or gone: then there is nothing to show
+            chunk = self._stored.read(self._offset, CHUNK_BYTES)
+            if self._began_anew():
+                chunk = self._stored.read(self._offset, CHUNK_BYTES)
+        except OSError:  # it may not be read: then there is nothing to show
             return b""
-        self._offset += len(chunk)
+        self._offset = self._stored.next_offset
         return chunk
+
+    def _began_anew(self) -> bool:
+        """Whether the log did since this was asked last; then all that it holds is unread."""
+        if self._stored.renewals == self._renewals:
+            return False
+        self._offset, self._partial = self._stored.start, b""
+        self._renewals = self._stored.renewals
+        return True
 
 
 def _shown(block: bytes) -> list[str]:

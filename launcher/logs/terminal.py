@@ -13,6 +13,9 @@ _OTHER_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-ln-~]|\x1b\][^\x07\x1b]*(?:\
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _CONTROL_BUT_NEWLINE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
+_HARMLESS_BYTES = bytes({*b"\t\n", *range(0x20, 0x7F), *range(0x80, 0x100)})
+_C1_CONTROL = re.compile(rb"\xc2[\x80-\x9f]")  # as UTF-8 writes them
+
 
 def printable_lines(text: str) -> list[str]:
     """Every line of `text`, as `printable` makes it; quick where there is nothing to make harmless."""
@@ -79,3 +82,14 @@ def escaped(text: str) -> str:
 def _caret(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"^{chr(code ^ 0x40)}" if code < 0x80 else f"\\x{code:02x}"
+
+
+def certainly_printable(block: bytes) -> bool:
+    """Whether a terminal shows whole lines as they are: valid UTF-8 in which nothing acts on it. Quick; may say no."""
+    if block.translate(None, _HARMLESS_BYTES) or (b"\xc2" in block and _C1_CONTROL.search(block)):
+        return False
+    try:
+        block.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -7,9 +7,9 @@ import signal
 from typing import Protocol
 
 from launcher.core.frozen import frozen
+from launcher.logs.tracebacks import FoundTraceback
 from launcher.supervise.failures import FailureRecord
 from launcher.supervise.symptoms import SHOWN_CHARS, Kind, Symptom, of_exception, of_log
-from launcher.supervise.tracebacks import FoundTraceback
 
 # A traceback with more output after it is one that the program survived.
 LAST_WORDS_LINES = 20

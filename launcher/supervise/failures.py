@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.frozen import frozen
-from launcher.supervise.tracebacks import TRACEBACK_CHARS, FoundTraceback, traceback_in
+from launcher.logs.tracebacks import TRACEBACK_CHARS, FoundTraceback, traceback_in
 
 TAIL_BYTES = 256 << 10
 MESSAGE_CHARS = 8000

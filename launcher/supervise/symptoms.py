@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cached_property
 
 from launcher.core.frozen import frozen
-from launcher.supervise.tracebacks import frames_in
+from launcher.logs.tracebacks import frames_in
 
 SHOWN_CHARS = 200
 LAST_WORDS_CHARS = 8192  # of a log, and the first of a message; hundreds of ranks may fail at once, and each is searched for every message

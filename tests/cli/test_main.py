@@ -189,7 +189,7 @@ def _has(status, field, number):
 
 
 HELP = [
-    "", "run", "ps", "status", "top", "why", "stacks", "stop", "explain", "validate", "table", "table show", "table diff",
+    "", "run", "ps", "status", "top", "logs", "why", "stacks", "stop", "explain", "validate", "table", "table show", "table diff",
     "table convert", "table explain", "table fix", "table generate", "table merge", "data", "data preprocess",
     "data sample",
 ]  # fmt: skip

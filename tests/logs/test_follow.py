@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.logs.follow import CHUNK_BYTES, LONGEST_LINE_BYTES, Follower
+from launcher.logs.rotation import Rotator
 from launcher.logs.tail import last_lines
 
 
@@ -79,6 +80,63 @@ def test_a_log_that_is_cut_short_is_read_again(log, follower):
     assert poll(follower) == []
     append(log, b"new\n")
     assert poll(follower) == [(3, "new")]
+
+
+def test_a_log_that_is_emptied_at_the_end(log, follower):
+    """What it holds since then is not forgotten when nobody writes any more."""
+    append(log, b"a long first line\nand a hal")
+    assert poll(follower) == [(3, "a long first line")]
+    os.truncate(log, 0)
+    append(log, b"new\nlast")
+    assert poll(follower, ended=True) == [(3, "new"), (3, "last")]
+
+
+def test_a_log_that_is_made_again(log, follower):
+    """The old one is read to its end, then the new one from its start, though that is longer already."""
+    append(log, b"one\nhalf of")
+    assert poll(follower) == [(3, "one")]
+    append(log, b" two\n")
+    log.unlink()
+    append(log, b"the first line of another log\n")
+    assert poll(follower) == [(3, "half of two"), (3, "the first line of another log")]
+
+
+def test_skipping_in_a_log_that_begins_anew(log, follower):
+    """Only what is unread of the new one counts."""
+    append(log, b"x" * 50 + b"\n")
+    assert poll(follower) == [(3, "x" * 50)]
+    log.unlink()
+    append(log, b"".join(b"%07d\n" % number for number in range(1000)))
+    assert list(follower.skip_to_last(100)) == [(3, 8 * 988)]
+    assert poll(follower) == [(3, f"{number:07d}") for number in range(988, 1000)]
+
+
+def test_a_log_is_rotated_while_it_is_followed(log, follower):
+    """Every line once, whether it was read before it was moved or not."""
+    rotator, seen = Rotator({3: log}, 20_000), []
+    for turn in range(30):
+        append(log, b"".join(b"%07d\n" % number for number in range(turn * 1000, turn * 1000 + 1000)))
+        if turn % 3:
+            rotator.step()
+        if turn % 5 == 0:
+            seen += poll(follower)
+    seen += poll(follower)
+    assert seen == [(3, f"{number:07d}") for number in range(30_000)]
+
+
+def test_a_rotated_log_that_is_emptied_while_it_is_followed(log, follower):
+    """What was shown is not shown again, what is new is, and nothing is called lost."""
+    append(log, b"".join(b"%07d\n" % number for number in range(10_000)))
+    rotator = Rotator({3: log}, 20_000)
+    rotator.step()
+    assert len(poll(follower)) == 10_000
+    for turn in range(3):
+        os.truncate(log, 0)
+        text = "new" + "!" * (3 - turn)  # one that is longer than before looks like the same log, grown
+        append(log, f"{text}\n".encode())
+        if turn % 2:
+            rotator.step()
+        assert poll(follower) == [(3, text)]
 
 
 def test_a_log_that_is_removed_is_read_to_its_end(log, follower):

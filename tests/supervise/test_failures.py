@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from launcher.supervise.failures import FailureRecord, last_traceback, read_failure
+from launcher.supervise.failures import TAIL_BYTES, FailureRecord, last_traceback, log_tail, read_failure
 
 RECORD = FailureRecord(
     time_ns=1_700_000_000_123_456_789,
@@ -69,3 +69,32 @@ def test_nothing_but_a_file_is_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert [read_failure(tmp_path / name) for name in ("missing", "", "pipe")] == [None, None, None]
     assert last_traceback(tmp_path / "pipe", 0) is None
+
+
+SIMPLE = 'Traceback (most recent call last):\n  File "/a/train.py", line 88, in step\n    load()\nValueError: no\n'
+LINK = "During handling of the above exception, another exception occurred:"
+WORKER = (
+    'Traceback (most recent call last):\n  File "/a/train.py", line 88, in step\n    next(batches)\n'
+    "ValueError: Caught ValueError in DataLoader worker process 0.\n"
+    'Original Traceback (most recent call last):\n  File "/a/data.py", line 8, in load\n    parse()\nValueError: bad line\n'
+)
+
+
+def test_only_what_was_written_after_the_offset_counts(tmp_path):
+    """An earlier attempt's traceback lies before it; a log that was cut off since is read whole."""
+    log = tmp_path / "train.log"
+    log.write_text(f"{SIMPLE}--- attempt 1 ---\n")
+    assert last_traceback(log, log.stat().st_size) is None
+    assert last_traceback(log, 0).where == "train.py:88 in step"
+    assert last_traceback(log, 1 << 40).where == "train.py:88 in step"
+
+
+def test_only_the_end_of_a_long_log_is_read(tmp_path):
+    """A traceback far from the end is not looked for, one at the end is found whatever comes before."""
+    log = tmp_path / "train.log"
+    noise = b"\xff\x00 step 1 loss 2.3\n" * (TAIL_BYTES // 16)
+    log.write_bytes(SIMPLE.encode() + noise)
+    assert last_traceback(log, 0) is None
+    log.write_bytes(noise + SIMPLE.encode())
+    assert last_traceback(log, 0).message == "no"
+    assert len(log_tail(log, 0, 100).encode()) == 100

@@ -1,4 +1,4 @@
-"""Python tracebacks in the text that a program printed: the last one, with those that it was raised from.
+"""Python tracebacks in the text that a program printed, each with those that it was raised from.
 
 The text is whatever a failing program wrote. Nothing raises, and little is done for each byte: hundreds of ranks fail at
 once, each with a long log. So headers are looked for first, and lines are read only where one was found.
@@ -20,7 +20,7 @@ MOST_LINES_AFTER = 100  # that are counted
 LONGEST_TITLE = 2000  # characters between two tracebacks, or in the line before one, that are looked at
 LINES_OF_LINK = 4  # between two tracebacks of one chain: empty, the sentence, empty; and the end of the first
 
-_HEADER = "Traceback (most recent call last):"
+HEADER = "Traceback (most recent call last):"
 _GROUP_HEADER = re.compile(r"^(\s*)\+ Exception Group $")
 _FRAME = re.compile(r'\s+File "(?P<file>.+?)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
@@ -57,7 +57,7 @@ def find_traceback(text: str) -> FoundTraceback | None:
 
 def traceback_in(log: bytes) -> FoundTraceback | None:
     """As `find_traceback`, in the end of a log. Most of it is not decoded where its last part tells enough."""
-    if _HEADER.encode() not in log:
+    if HEADER.encode() not in log:
         return None
     near = _plain(log[-NEAR_BYTES:])
     chain = _last_chain(near)
@@ -66,11 +66,47 @@ def traceback_in(log: bytes) -> FoundTraceback | None:
     return _found(chain, near) if chain else None
 
 
+def tracebacks_in(text: str) -> Iterator[FoundTraceback]:
+    """Every traceback, from the first on, each chain once."""
+    text = _COLOUR.sub("", text)
+    return (_found(chain, text) for chain in _chains_from_first(text))
+
+
 def frames_in(traceback: str) -> list[tuple[str, str]]:
     """File and function of every frame, innermost last."""
     lines = ((line, line.find(' File "')) for line in traceback.splitlines())
     found = (_FRAME.match(line, at) for line, at in lines if at >= 0)
     return [(frame["file"], frame["function"] or "") for frame in found if frame]
+
+
+def _chains_from_first(text: str) -> Iterator[list[_Block]]:
+    """As `tracebacks_in`."""
+    chain: list[_Block] = []
+    for block in _blocks_from_first(text):
+        if chain and not _linked(text, chain[-1].end, block.start, block.prefix):
+            if not _is_original(text, chain[-1].end, block.start):
+                yield chain
+            chain = []
+        chain.append(block)
+    if chain:
+        yield chain
+
+
+def _is_original(text: str, end: int, start: int) -> bool:
+    """Whether torch shows there, below an exception that it raised itself, the one of a data worker that it is about."""
+    return end == start and f"Original {HEADER}" in next(_lines(text, start, len(text)))[0]
+
+
+def _blocks_from_first(text: str) -> Iterator[_Block]:
+    header = text.find(HEADER)
+    while header >= 0:
+        following = text.find(HEADER, header + len(HEADER))
+        limit = len(text) if following < 0 else text.rfind("\n", 0, following) + 1
+        start = text.rfind("\n", 0, header) + 1
+        block = _block(text, start, limit) if start < limit else None
+        if block:
+            yield block
+        header = following
 
 
 def _plain(data: bytes) -> str:
@@ -109,7 +145,7 @@ def _last_chain(text: str) -> list[_Block]:
 def _blocks_from_last(text: str, end: int) -> Iterator[_Block]:
     """Only headers are looked for in the whole text: lines are read where one was found, and no others."""
     for _ in range(MOST_TRACEBACKS):
-        header = text.rfind(_HEADER, 0, end)
+        header = text.rfind(HEADER, 0, end)
         if header < 0:
             return
         start = text.rfind("\n", 0, header) + 1
@@ -143,7 +179,7 @@ def _block(text: str, start: int, limit: int) -> _Block | None:
     return _Block(
         start=start,
         end=end,
-        body=(_HEADER, *body, *more),
+        body=(HEADER, *body, *more),
         prefix=prefix,
         type=exception["type"],
         message="\n".join([exception["message"] or "", *more]).strip(),
@@ -185,7 +221,7 @@ def _more_of_message(text: str, start: int, limit: int, prefix: str) -> tuple[li
 
 def _prefix(header: str, following: str) -> str:
     """What the header's line, and with it every line of its traceback, begins with."""
-    prefix = header.partition(_HEADER)[0].rpartition("\r")[2].removesuffix("Original ")
+    prefix = header.partition(HEADER)[0].rpartition("\r")[2].removesuffix("Original ")
     if group := _GROUP_HEADER.match(prefix):
         prefix = f"{group[1]}| "
     return prefix if following.startswith(prefix) else ""

@@ -1,4 +1,4 @@
-"""The last traceback in what a program printed."""
+"""Tracebacks in what a program printed."""
 
 import subprocess
 import sys
@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from launcher.supervise.failures import TAIL_BYTES, last_traceback, log_tail
-from launcher.supervise.tracebacks import (
+from launcher.logs.tracebacks import (
     MESSAGE_LINES,
     MOST_TRACEBACKS,
     NEAR_BYTES,
     TRACEBACK_CHARS,
     find_traceback,
+    frames_in,
+    traceback_in,
+    tracebacks_in,
 )
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "blame_raise.py"
@@ -132,7 +134,7 @@ def test_what_is_cut_off_is_no_traceback(text):
     assert find_traceback(text) is None
 
 
-def test_a_cut_off_traceback_leaves_the_one_before(tmp_path):
+def test_a_cut_off_traceback_leaves_the_one_before():
     """A program that was killed while it printed had printed another before."""
     assert find_traceback(SIMPLE + "more\n" + SIMPLE[:60]).where == "train.py:88 in step"
 
@@ -141,26 +143,6 @@ def test_what_a_program_wrote_after_its_traceback_is_counted():
     """Many lines mean that it lived on."""
     assert find_traceback(SIMPLE).lines_after == 0
     assert find_traceback(SIMPLE + "step 2\n\nstep 3\n").lines_after == 2
-
-
-def test_only_what_was_written_after_the_offset_counts(tmp_path):
-    """An earlier attempt's traceback lies before it; a log that was cut off since is read whole."""
-    log = tmp_path / "train.log"
-    log.write_text(f"{SIMPLE}--- attempt 1 ---\n")
-    assert last_traceback(log, log.stat().st_size) is None
-    assert last_traceback(log, 0).where == "train.py:88 in step"
-    assert last_traceback(log, 1 << 40).where == "train.py:88 in step"
-
-
-def test_only_the_end_of_a_long_log_is_read(tmp_path):
-    """A traceback far from the end is not looked for, one at the end is found whatever comes before."""
-    log = tmp_path / "train.log"
-    noise = b"\xff\x00 step 1 loss 2.3\n" * (TAIL_BYTES // 16)
-    log.write_bytes(SIMPLE.encode() + noise)
-    assert last_traceback(log, 0) is None
-    log.write_bytes(noise + SIMPLE.encode())
-    assert last_traceback(log, 0).message == "no"
-    assert len(log_tail(log, 0, 100).encode()) == 100
 
 
 def test_long_tracebacks_and_messages_are_cut():
@@ -187,7 +169,7 @@ def work(function, *arguments):
 
     def tracer(frame, event, _):
         nonlocal count
-        if not frame.f_code.co_filename.endswith(("failures.py", "tracebacks.py")):
+        if not frame.f_code.co_filename.endswith("tracebacks.py"):
             return None
         count += event == "line"
         return tracer
@@ -201,31 +183,58 @@ def work(function, *arguments):
     return count
 
 
+LOG_BYTES = 256 << 10
+
+
 @pytest.mark.parametrize("first", ["", SIMPLE])
-def test_lines_without_a_traceback_cost_nothing(tmp_path, first):
+def test_lines_without_a_traceback_cost_nothing(first):
     """Hundreds of ranks fail at once, each after 256 KiB of short lines: only lines of tracebacks are looked at."""
-    log = tmp_path / "train.log"
-    log.write_bytes((first + "a\n" * (TAIL_BYTES // 2))[:TAIL_BYTES].encode())
-    assert (last_traceback(log, 0) is not None) is bool(first)
-    assert work(last_traceback, log, 0) < 1000
+    log = (first + "a\n" * (LOG_BYTES // 2))[:LOG_BYTES].encode()
+    assert (traceback_in(log) is not None) is bool(first)
+    assert work(traceback_in, log) < 1000
 
 
 @pytest.mark.parametrize("far", [SIMPLE, SIMPLE + f"\n{LINK}\n\n"])
-def test_what_lies_far_before_the_end_of_a_log_is_not_forgotten(tmp_path, far):
+def test_what_lies_far_before_the_end_of_a_log_is_not_forgotten(far):
     """The end of a log is searched first: the rest too if the traceback there began earlier, or does not count."""
-    log = tmp_path / "train.log"
     many = '  File "/a/train.py", line 1, in f\n    f()\n' * (NEAR_BYTES // 40)
     long = f"Traceback (most recent call last):\n{many}KeyError: 1\n"
-    log.write_text(far + long)
-    assert last_traceback(log, 0) == find_traceback(far + long)
+    assert traceback_in((far + long).encode()) == find_traceback(far + long)
     harmless = f"Exception ignored in: <x>\n{SIMPLE}Exception in thread T:\n{SIMPLE}"
-    log.write_text(far + "a\n" * NEAR_BYTES + harmless)
-    assert last_traceback(log, 0).thread is None
+    assert traceback_in((far + "a\n" * NEAR_BYTES + harmless).encode()).thread is None
 
 
-def test_a_chain_that_begins_before_the_end_of_a_log_is_read_whole(tmp_path):
+def test_a_chain_that_begins_before_the_end_of_a_log_is_read_whole():
     """Its first exception lies further from the end than is looked at first."""
-    log = tmp_path / "train.log"
     long = SIMPLE.replace("    load()\n", f"    load({'x' * NEAR_BYTES})\n")
-    log.write_text(f"{long}\n{LINK}\n\n{SIMPLE}")
-    assert last_traceback(log, 0).first_cause == "ValueError: no at train.py:88 in step"
+    assert traceback_in(f"{long}\n{LINK}\n\n{SIMPLE}".encode()).first_cause == "ValueError: no at train.py:88 in step"
+
+
+# --- all of them ---
+
+
+@pytest.mark.parametrize("kind", ["uncaught", "chained_twice", "thread", "thread_after_main", "group", "prefixed"])
+def test_the_last_of_all_tracebacks_is_the_last_one(kind):
+    """Read from the first on, each is found as it is from the end; one of the main thread is preferred."""
+    if kind == "group" and sys.version_info < (3, 11):
+        pytest.skip("exception groups came with 3.11")
+    text = printed_by(kind)
+    found = list(tracebacks_in(text))
+    assert find_traceback(text) == ([each for each in found if each.thread is None] or found)[-1]
+
+
+def test_every_traceback_is_found_once():
+    """A chain is one; harmless and cut off ones are none; that of a data worker takes the place of the main process's."""
+    text = f"{SIMPLE}step\n{SIMPLE}\n{LINK}\n\n{SIMPLE}Exception ignored in: <x>\n{SIMPLE}{WORKER}{SIMPLE[:60]}"
+    found = list(tracebacks_in(text))
+    assert [(each.message, each.first_cause is not None) for each in found] == [
+        ("no", False),
+        ("no", True),
+        ("bad line", False),
+    ]
+    assert not list(tracebacks_in("Traceback (most recent call last):"))
+
+
+def test_the_frames_of_a_traceback():
+    """Innermost last."""
+    assert frames_in(WORKER) == [("/a/train.py", "step"), ("/a/data.py", "load")]

@@ -1,0 +1,137 @@
+"""When lines of different ranks say the same: their words are equal, and their numbers become ranges.
+
+Some numbers must be equal nevertheless, or line 7 of one rank would be taken for line 8 of another: those that count, as
+`step: 7` does. They are found by looking on: a whole number counts if it grows evenly from line to line, and if
+different ranks have had the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from launcher.logs.lines import Line, shown
+from launcher.logs.terminal import without_colours
+from launcher.logs.times import time_in
+
+MOST_NUMBERS = 16  # of a line, among which the ones that count are looked for
+MOST_CHARS = 2000  # of a line whose numbers are looked at; a longer one is alike only if it is equal
+MOST_KINDS = 500  # that are known at once, those that came last
+MOST_VALUES = 64  # of a number that are remembered, to see whether ranks have them in common
+ENOUGH_EVEN = 3  # times that a number has grown as it did before; each time that it has not takes back two
+MOST_EVEN = 12  # that are held in its favour
+
+_NUMBER = re.compile(
+    r"(?<![\d.])(0[xX][\da-fA-F]{1,16}\b"
+    r"|(?:(?<![\w)\]])-)?(?:\d{1,3}(?:,\d{3}){1,5}(?![\d,])|\d{1,18})(?:\.\d{1,18})?(?:[eE][-+]?\d{1,3})?)(?!\d|\.\d)"
+)
+_WHOLE = re.compile(r"-?\d+")
+_NUMBER_HERE = "\x01"  # neither this nor the next is in any text that is shown
+_TIME_HERE = "\x02"
+
+Identity = tuple[str, tuple[str, ...]]
+
+
+class Alike:
+    """One line of one rank, ready to be compared with others."""
+
+    __slots__ = ("coloured", "global_rank", "kind", "numbers", "text", "time")
+
+    def __init__(self, line: Line, kinds: Kinds) -> None:
+        self.global_rank = line.global_rank
+        self.coloured = shown(line)
+        self.text = without_colours(self.coloured)
+        found = time_in(self.text, line.time_ns or 0) if line.dated else None
+        self.time = self.text[found.start : found.end] if found else ""
+        timeless = f"{self.text[: found.start]}{_TIME_HERE}{self.text[found.end :]}" if found else self.text
+        parts = _NUMBER.split(timeless) if len(timeless) <= MOST_CHARS else [timeless]
+        self.numbers = parts[1::2]
+        self.kind = kinds.of(_NUMBER_HERE.join(parts[::2]))
+        self.kind.learn(line.global_rank, self.numbers)
+
+    @property
+    def identity(self) -> Identity:
+        """Equal for lines that say the same, as far as is known by now."""
+        return self.kind.words, tuple(self.numbers[at] for at in self.kind.counting)
+
+    @property
+    def is_blank(self) -> bool:
+        return not self.text or self.text.isspace()
+
+
+class Kinds:
+    """What is known of lines with the same words."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Kind] = {}
+
+    def of(self, words: str) -> Kind:
+        kind = self._kinds.pop(words, None) or Kind(words)
+        self._kinds[words] = kind  # now the last of them
+        if len(self._kinds) > MOST_KINDS:
+            del self._kinds[next(iter(self._kinds))]
+        return kind
+
+
+class Kind:
+    """Lines with the same words: `counting` are the places of those numbers that must be equal."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+        self.counting: tuple[int, ...] = ()
+        self._last: dict[int, tuple[list[int | None], list[int]]] = {}  # of a rank: its numbers, how much they grew
+        self._even: list[int] = []  # of each number: how often it has grown as before, less what speaks against it
+        self._rank_of: list[dict[int, int]] = []  # of each number: which rank had which value
+        self._common: set[int] = set()  # numbers of which two ranks had the same value
+
+    def learn(self, global_rank: int, numbers: Sequence[str]) -> None:
+        if not 0 < len(numbers) <= MOST_NUMBERS:
+            return
+        values = [int(number) if _WHOLE.fullmatch(number) else None for number in numbers]
+        self._even = self._even or [0] * len(values)
+        self._rank_of = self._rank_of or [{} for _ in values]
+        before, grown = self._last.get(global_rank, (values, [0] * len(values)))
+        growth = [0] * len(values)
+        for at, (value, last) in enumerate(zip(values, before, strict=True)):
+            if value is not None and last is not None:
+                growth[at] = value - last
+                even = self._even[at] + (1 if growth[at] == grown[at] > 0 else -2)
+                self._even[at] = max(0, min(even, MOST_EVEN))
+                self._see(at, value, global_rank)
+        self._last[global_rank] = values, growth
+        self.counting = tuple(at for at in sorted(self._common) if self._even[at] >= ENOUGH_EVEN)
+
+    def _see(self, at: int, value: int, global_rank: int) -> None:
+        rank_of = self._rank_of[at]
+        if len(rank_of) >= MOST_VALUES:
+            rank_of.clear()
+        if rank_of.setdefault(value, global_rank) != global_rank:
+            self._common.add(at)
+
+
+def folded(lines: Sequence[Alike]) -> str:
+    """One text for lines with the same words: numbers that differ become ranges, the time is that of the first.
+
+    Colours are kept where nothing had to be folded.
+    """
+    first = lines[0]
+    if all(line.coloured == first.coloured for line in lines):
+        return first.coloured
+    ranges = [_range(numbers) for numbers in zip(*(line.numbers for line in lines), strict=True)]
+    words = first.kind.words.split(_NUMBER_HERE)
+    text = "".join(word + number for word, number in zip(words, [*ranges, ""], strict=True))
+    return text.replace(_TIME_HERE, first.time)
+
+
+def _range(numbers: Sequence[str]) -> str:
+    if len(set(numbers)) == 1:
+        return numbers[0]
+    least, most = min(numbers, key=_value), max(numbers, key=_value)
+    return numbers[0] if _value(least) == _value(most) else f"{least}..{most}"
+
+
+def _value(number: str) -> float:
+    if number[:2] in {"0x", "0X"}:
+        return int(number, 16)
+    plain = number.replace(",", "")
+    return int(plain) if _WHOLE.fullmatch(plain) else float(plain)

@@ -1,0 +1,100 @@
+"""How severe a line of a log is, as it says itself in the forms that loggers use, or as the line it belongs to says."""
+
+from __future__ import annotations
+
+import re
+
+from launcher.core.errors import UsageError
+from launcher.logs.lines import Line
+
+LEVEL_CHARS = 160  # of a line, in which its level stands
+LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
+
+_LEVEL_OF = {**LEVELS, "TRACE": 10, "NOTICE": 20, "WARN": 30, "FATAL": 50}
+_GLOG_LEVELS = {"D": 10, "I": 20, "W": 30, "E": 40, "F": 50, "C": 50}
+_NAMES = "|".join(_LEVEL_OF)
+_LEVEL = re.compile(
+    rf"(?<![A-Za-z\d])(?P<glog>[DIWEFC])(?:\d{{4}})?\d{{3,4}} \d\d:\d\d:\d\d"  # W1121 12:00:00
+    rf"|\b(?P<word>{_NAMES})\b"  # WARNING:root:..., [WARNING] ..., ... - WARNING - ...
+    rf"|(?i:\[ ?(?P<bracket>{_NAMES}) ?\]|^(?P<first>{_NAMES}): )"  # [warn], error: ...
+    rf"|(?i:\b(?:level|levelname|severity|lvl)[\"']?[=:] ?[\"']?(?P<field>{_NAMES})\b)"  # "level": "info"
+    r"|\b[A-Z]\w*(?P<python>Warning): "  # UserWarning: ...
+)
+_TRACEBACK = "Traceback (most recent call last):"
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: |:?$)")
+_BETWEEN = ("The above exception was the direct cause", "During handling of the above exception")
+
+
+def level_named(name: str) -> int:
+    """The number of a level, upper or lower case. Raises UsageError."""
+    level = _LEVEL_OF.get(name.strip().upper())
+    if level is None:
+        raise UsageError(f"{name!r} is no level of a log", hint=f"levels are {', '.join(LEVELS)}")
+    return level
+
+
+def level_in(text: str) -> int | None:
+    """The level that a line says it has."""
+    match = _LEVEL.search(text, 0, LEVEL_CHARS)
+    if match is None:
+        return None
+    name = match[match.lastgroup or 0]
+    return _GLOG_LEVELS[name] if match.lastgroup == "glog" else _LEVEL_OF[name.upper()]
+
+
+class Levels:
+    """The level of every line: its own, or that of the line it belongs to; INFO where there is neither.
+
+    To the line before belong pieces of it, indented lines and a traceback. But a traceback below a line that is no
+    warning counts as an ERROR: most likely nobody logged it, and the program ended there.
+    """
+
+    def __init__(self) -> None:
+        self._of_rank: dict[int, _Told] = {}
+
+    def of(self, line: Line, text: str) -> int:
+        """`text`: of the line, without colours."""
+        told = self._of_rank.setdefault(line.global_rank, _Told())
+        if told.line_ended:
+            told.put(text)
+        told.line_ended = line.ends
+        return told.level
+
+
+class _Told:
+    """What the lines of one rank have said so far."""
+
+    def __init__(self) -> None:
+        self.level = LEVELS["INFO"]
+        self.line_ended = True
+        self._is_own = False  # the last line named its level
+        self._prefix: str | None = None  # of the lines of a traceback, "[rank3]: "; None outside of one
+        self._raised = False  # the traceback has come to its exception
+
+    def put(self, text: str) -> None:
+        if _TRACEBACK in text:
+            self._begin_traceback(text)
+        elif self._prefix is None or not self._goes_on(text):
+            self._prefix = None
+            own = level_in(text)
+            self._is_own = own is not None
+            if self._is_own or not text[:1].isspace():
+                self.level = own or LEVELS["INFO"]
+
+    def _begin_traceback(self, text: str) -> None:
+        if self._prefix is None:
+            logged = self._is_own and self.level >= LEVELS["WARNING"]
+            self.level = self.level if logged else level_in(text) or LEVELS["ERROR"]
+        self._prefix = text.partition(_TRACEBACK)[0]
+        self._raised = self._is_own = False
+
+    def _goes_on(self, text: str) -> bool:
+        """Whether a line belongs to the traceback: a frame, its exception, or what links it to the next one."""
+        prefix = self._prefix or ""
+        if prefix and not text.startswith(prefix.rstrip()):
+            return False
+        rest = text[len(prefix) :]
+        if self._raised:
+            return bool(prefix) or rest.startswith(_BETWEEN) or not rest
+        self._raised = not rest[:1].isspace() and bool(rest)
+        return not self._raised or _EXCEPTION.match(rest) is not None

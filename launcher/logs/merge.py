@@ -1,0 +1,164 @@
+"""Lines of many ranks in one sequence: by time where they carry one, else in the order in which they came.
+
+The order of one rank's lines is never changed, whatever their times say. Lines without a time of their own stay behind
+the one that they follow, as far as they are there when it is shown: a traceback is not torn apart.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Generator, Iterator, Mapping
+from heapq import heappop, heappush
+from itertools import count
+
+from launcher.logs.lines import Line
+
+WINDOW_NS = 200_000_000
+LONGEST_BLOCK = 200  # lines without a time that stay behind one with a time: then others have their turn
+MOST_LINES = 10_000  # that wait in a `Merger`
+MOST_BYTES = 16 << 20
+
+
+def merge(lines_of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
+    """All lines of logs that nobody writes any more. One line of each rank is in memory.
+
+    Nothing tells when a line came that follows none with a time: ranks that are at such a line give one each, then the
+    others give the earliest one that they have, and so on.
+    """
+    untimed: deque[Line] = deque()
+    timed: list[tuple[int, int, Line]] = []
+    turns = count()  # of equal times that goes first which has waited longest
+
+    def wait(line: Line | None) -> None:
+        if line is not None and line.dated:
+            heappush(timed, (line.time_ns or 0, next(turns), line))
+        elif line is not None:
+            untimed.append(line)
+
+    for lines in lines_of_rank.values():
+        wait(next(lines, None))
+    while untimed or timed:
+        for _ in range(len(untimed)):
+            line = untimed.popleft()
+            yield line
+            wait(next(lines_of_rank[line.global_rank], None))
+        if timed:
+            line = heappop(timed)[2]
+            wait((yield from _block(line, lines_of_rank[line.global_rank])))
+
+
+def _block(first: Line, following: Iterator[Line]) -> Generator[Line, None, Line | None]:
+    """`first` and the lines that stay behind it; returns the line after them."""
+    yield first
+    for number, line in enumerate(following, 1):
+        if line.dated or number > LONGEST_BLOCK:
+            return line
+        yield line
+    return None
+
+
+class Merger:
+    """As `merge`, for ranks that still write: a line waits for earlier ones of other ranks, but not long.
+
+    It is shown when every rank that writes has given one, or `window_ns` after it came. Times of lines are compared
+    with each other only; `now_ns` may be of any clock that does not go back. Whoever puts lines takes them often: a put
+    never fails, and beyond `MOST_LINES` or `MOST_BYTES` the next `take` gives what is too much.
+    """
+
+    def __init__(self, global_ranks: Collection[int], window_ns: int = WINDOW_NS) -> None:
+        self._window_ns = window_ns
+        self._writing = set(global_ranks)
+        self._waiting: dict[int, deque[_Waiting]] = {}  # of ranks that have a line waiting, in the order they came
+        self._firsts: list[tuple[int, int, int]] = []  # a heap: time, number, and global rank of each one's first
+        self._oldest: deque[_Waiting] = deque()  # all lines, in the order they came; some but the first are shown
+        self._new: list[_Waiting] = []  # came since the last `take`
+        self._number = count()
+        self._latest_ns = 0  # of all lines with a time: the place of those without one is behind what came before
+        self._lines = 0
+        self._bytes = 0
+
+    def put(self, line: Line) -> None:
+        if line.dated and line.time_ns is not None:
+            key = line.time_ns
+            self._latest_ns = max(self._latest_ns, key)
+        else:
+            key = self._latest_ns
+        entry = _Waiting(line, key, next(self._number))
+        queue = self._waiting.get(line.global_rank)
+        if queue is None:
+            self._waiting[line.global_rank] = queue = deque()
+            heappush(self._firsts, (key, entry.number, line.global_rank))
+        queue.append(entry)
+        self._oldest.append(entry)
+        self._new.append(entry)
+        self._writing.add(line.global_rank)
+        self._lines += 1
+        self._bytes += len(line.raw)
+
+    def end(self, global_rank: int) -> None:
+        """Nobody waits for lines of this rank any more. It may write again."""
+        self._writing.discard(global_rank)
+
+    def take(self, now_ns: int) -> list[Line]:
+        """The lines that can be shown now, in order."""
+        for entry in self._new:
+            entry.came_ns = now_ns
+        self._new.clear()
+        return list(self._ready(now_ns))
+
+    def flush(self) -> list[Line]:
+        """All that wait."""
+        self._new.clear()
+        given: list[Line] = []
+        while self._firsts:
+            given += self._first_block()
+        return given
+
+    def _ready(self, now_ns: int) -> Iterator[Line]:
+        while self._firsts and (self._all_have_one() or self._too_much() or self._overdue(now_ns)):
+            yield from self._first_block()
+
+    def _all_have_one(self) -> bool:
+        return len(self._waiting) >= len(self._writing) and self._writing <= self._waiting.keys()
+
+    def _too_much(self) -> bool:
+        return self._lines > MOST_LINES or self._bytes > MOST_BYTES
+
+    def _overdue(self, now_ns: int) -> bool:
+        """Whether a line has waited long enough; those with earlier times, however new, go before it."""
+        return now_ns - self._oldest[0].came_ns >= self._window_ns
+
+    def _first_block(self) -> Iterator[Line]:
+        """The first line of all, and those of its rank that stay behind it."""
+        global_rank = heappop(self._firsts)[2]
+        queue = self._waiting[global_rank]
+        yield self._shown(queue.popleft())
+        for _ in range(LONGEST_BLOCK):
+            if not queue or queue[0].line.dated or queue[0].line.time_ns is None:
+                break
+            yield self._shown(queue.popleft())
+        if queue:
+            heappush(self._firsts, (queue[0].key, queue[0].number, global_rank))
+        else:
+            del self._waiting[global_rank]
+
+    def _shown(self, entry: _Waiting) -> Line:
+        entry.shown = True
+        self._lines -= 1
+        self._bytes -= len(entry.line.raw)
+        while self._oldest and self._oldest[0].shown:
+            self._oldest.popleft()
+        return entry.line
+
+
+class _Waiting:
+    """A line that waits."""
+
+    __slots__ = ("came_ns", "key", "line", "number", "shown")
+
+    def __init__(self, line: Line, key: int, number: int) -> None:
+        self.line = line
+        self.key = key  # its time, or of a line without one the latest time that had come before
+        self.number = number
+        self.came_ns = 0
+        self.shown = False

@@ -1,0 +1,233 @@
+r"""Which lines a person wants to see: of some ranks, from a level up, of a time, that hold some text.
+
+A person's regular expression can take Python years: `(a+)+$` on a few dozen characters, `.*.*=` on one line of 64 KiB.
+So no search may use more than `SEARCH_S` seconds of CPU time. Beyond them only the first `SHORT_CHARS` of every line are
+searched from then on, and an expression that is too slow even so is refused, with an error. A timer of this process
+(ITIMER_VIRTUAL, SIGVTALRM) sees to that; it is set only where a search can be slow: in the main thread, where the line
+or the expression is not short and simple. In other threads, where no signal interrupts a search, expressions that
+repeat more than once are refused, and of others only the first `SHORT_CHARS` of a line are searched.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Collection
+from time import localtime, strftime
+from types import FrameType
+
+from launcher.core.errors import UsageError
+from launcher.core.ranges import ranges
+from launcher.logs.levels import Levels
+from launcher.logs.lines import Line, shown
+from launcher.logs.terminal import without_colours
+from launcher.logs.times import SECOND_NS, time_in
+
+SEARCH_S = 0.5
+SHORT_CHARS = 500
+
+_REPEATS = re.compile(r"[*+?{]")
+_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_DURATION = re.compile(rf"-?((?:\d{{1,9}}(?:\.\d{{1,9}})?(?:{'|'.join(_UNITS_S)}))+)")
+_AMOUNT = re.compile(r"([\d.]+)([a-z]+)")
+
+
+class Selector:
+    """Tells of every line whether it is wanted. Lines of one rank must come in their order; ranks may be mixed."""
+
+    def __init__(
+        self,
+        *,
+        global_ranks: Collection[int] | None = None,
+        level: int = 0,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        matches: Callable[[str], bool] | None = None,
+        before: int = 0,
+        after: int = 0,
+    ) -> None:
+        """`level`: the lowest wanted, one of `levels.LEVELS`. Times: since 1970. `before`, `after`: lines around a match."""
+        self._global_ranks = global_ranks
+        self._level = level
+        self._levels = Levels()
+        self._since_ns = since_ns
+        self._until_ns = until_ns
+        self._matches = matches
+        self._grep = Grep(before, after)
+        self.without_time: set[int] = set()  # ranks of which lines were left out because nobody knows their time
+
+    def put(self, line: Line) -> list[Line | None]:
+        """The lines to show now that `line` has come; None stands where lines of the next one's rank are left out.
+
+        Raises:
+            UsageError: the regular expression takes too long.
+        """
+        if self._global_ranks is not None and line.global_rank not in self._global_ranks:
+            return []
+        text = without_colours(shown(line)) if self._level or self._matches else ""
+        if (self._level and self._levels.of(line, text) < self._level) or not self._in_time(line):
+            return []
+        return [line] if self._matches is None else self._grep.put(line, is_match=self._matches(text))
+
+    def _in_time(self, line: Line) -> bool:
+        if self._since_ns is None and self._until_ns is None:
+            return True
+        if line.time_ns is None:
+            self.without_time.add(line.global_rank)
+            return False
+        return (self._since_ns is None or line.time_ns >= self._since_ns) and (
+            self._until_ns is None or line.time_ns <= self._until_ns
+        )
+
+
+# --- ranks ---
+
+
+def ranks_of(expression: str, known: Collection[int]) -> frozenset[int]:
+    """The global ranks that `0,3-5` or `all` means.
+
+    Raises:
+        UsageError: it means nothing, or a rank that is not among `known`.
+    """
+    if expression.strip() == "all":
+        return frozenset(known)
+    return frozenset(rank for part in expression.split(",") for rank in _part(part.strip(), expression, known))
+
+
+def _part(part: str, expression: str, known: Collection[int]) -> Collection[int]:
+    match = re.fullmatch(r"(\d{1,9})(?: ?- ?(\d{1,9}))?", part, re.ASCII)
+    if match is None or int(match[2] or match[1]) < int(match[1]):
+        hint = "ranks are chosen as 0,3-5 or all"
+        raise UsageError(f"{part!r} in {expression!r} is neither a rank nor a range of ranks", hint=hint)
+    first, last = int(match[1]), int(match[2] or match[1])
+    chosen = [rank for rank in known if first <= rank <= last]
+    if len(chosen) != last - first + 1:
+        raise UsageError(f"not every rank of {part!r} is one of this run's, which are {ranges(known)}")
+    return chosen
+
+
+# --- times ---
+
+
+def moment(text: str, now_ns: int) -> int:
+    """What `--since` or `--until` mean, nanoseconds since 1970: a time, a date, or how long before `now_ns` (`10m`).
+
+    A time of the day is the last one that has been.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if match := _DURATION.fullmatch(text):
+        before_s = sum(float(number) * _UNITS_S[unit] for number, unit in _AMOUNT.findall(match[1]))
+        return now_ns - round(before_s * SECOND_NS)
+    of_day = re.match(r"\d\d:\d\d", text) is not None
+    days = [strftime("%Y-%m-%d ", localtime(now_ns / SECOND_NS - back_s)) for back_s in (0, _UNITS_S["d"])]
+    for day in days if of_day else [""]:
+        time_ns = _exact_ns(day + text, now_ns)
+        if time_ns is not None and (time_ns <= now_ns or not of_day):
+            return time_ns
+    hint = "a time is given as 2026-11-21T12:00:00, 2026-11-21, 12:00, or 10m (that long ago)"
+    raise UsageError(f"{text!r} is no time", hint=hint)
+
+
+def _exact_ns(text: str, near_ns: int) -> int | None:
+    for whole in (text, f"{text}:00", f"{text} 00:00:00"):
+        found = time_in(whole, near_ns)
+        if found and (found.start, found.end) == (0, len(whole)):
+            return found.time_ns
+    return None
+
+
+# --- text ---
+
+
+class Grep:
+    """Lines that match, with those around them, as `grep -B before -A after` gives them; of each rank by itself."""
+
+    def __init__(self, before: int = 0, after: int = 0) -> None:
+        self._before = before
+        self._after = after
+        self._of_rank: dict[int, _Around] = {}
+
+    def put(self, line: Line, *, is_match: bool) -> list[Line | None]:
+        """The lines to show now. None stands between two groups of a rank's lines, where grep writes `--`."""
+        around = self._of_rank.setdefault(line.global_rank, _Around())
+        if not is_match and around.after_left == 0:
+            around.before.append(line)
+            if len(around.before) > self._before:
+                around.before.popleft()
+                around.left_out = True
+            return []
+        gap = around.left_out and around.shown and (self._before or self._after)
+        given = [*([None] if gap else []), *around.before, line]
+        around.before.clear()
+        around.left_out, around.shown = False, True
+        around.after_left = self._after if is_match else around.after_left - 1
+        return given
+
+
+class _Around:
+    """What surrounds the last match of a rank."""
+
+    def __init__(self) -> None:
+        self.before: deque[Line] = deque()
+        self.left_out = False  # lines since the last one that was shown
+        self.shown = False  # a line, ever
+        self.after_left = 0  # lines to show whatever they hold
+
+
+class Matcher:
+    """Whether a text holds a person's regular expression, in bounded time (see above)."""
+
+    def __init__(self, pattern: str, *, ignore_case: bool = False) -> None:
+        """Raises UsageError where `pattern` is no regular expression."""
+        try:
+            self._compiled = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise UsageError(f"{pattern!r} is no regular expression: {error}") from error
+        self._repeats = len(_REPEATS.findall(pattern))
+        self.reach: int | None = None  # of long lines only so many characters are searched: one took too long
+
+    def __call__(self, text: str) -> bool:
+        """Raises UsageError where even a short part of `text` takes too long."""
+        text = text[: self.reach]
+        if not self._repeats or (self._repeats == 1 and len(text) <= SHORT_CHARS):
+            return self._compiled.search(text) is not None
+        if threading.current_thread() is not threading.main_thread():
+            return self._unguarded(text)
+        try:
+            return self._guarded(text)
+        except _TooLongError:
+            if len(text) <= SHORT_CHARS:
+                raise self._refused("takes too long on a line of this log") from None
+            self.reach = SHORT_CHARS
+            return self(text)
+
+    def _guarded(self, text: str) -> bool:
+        before = signal.signal(signal.SIGVTALRM, _give_up)
+        try:
+            signal.setitimer(signal.ITIMER_VIRTUAL, SEARCH_S)
+            return self._compiled.search(text) is not None
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, before)
+
+    def _unguarded(self, text: str) -> bool:
+        if self._repeats > 1:
+            raise self._refused("may take too long")
+        self.reach = SHORT_CHARS
+        return self._compiled.search(text[:SHORT_CHARS]) is not None
+
+    def _refused(self, why: str) -> UsageError:
+        hint = "repeat less: a `*` or `+` within or beside another can match one text in too many ways"
+        return UsageError(f"the regular expression {self._compiled.pattern!r} {why}", hint=hint)
+
+
+class _TooLongError(Exception):
+    pass
+
+
+def _give_up(_signal: int, _frame: FrameType | None) -> None:
+    raise _TooLongError

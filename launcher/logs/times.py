@@ -1,0 +1,138 @@
+"""The time that a line of a log carries, in the forms that loggers use.
+
+    2026-11-21 12:00:00,123            Python's logging; also with T, `.`, no fraction, `Z` or an offset from UTC, slashes
+    2026-11-21-12:00:00.123.456        MindSpore and CANN
+    I1121 12:00:00.123456              glog, absl and torch: no year, so the one that brings it nearest to the run
+    1795262400.123                     seconds since 1970, at the start of a line or after a key such as "ts":
+
+A time without an offset is local time. Only one that begins in a line's first 64 characters counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta, timezone
+from functools import lru_cache
+
+from launcher.core.frozen import frozen
+from launcher.logs.lines import Line
+
+FIRST_CHARS = 64
+LONGEST_TIME_CHARS = 40
+SECOND_NS = 1_000_000_000
+_YEAR_S = 365.2425 * 86400
+
+_DATE = r"(?P<year>\d{4})(?P<slash>[-/])(?P<month>\d\d)(?P=slash)(?P<day>\d\d)[ T-]"
+# Before it stands a letter, and before that no other but the m that ends a colour.
+_GLOG = r"(?<![\d.A-Za-ln-z][DIWEFC])(?<=[DIWEFC])(?P<glog_year>\d{4})??(?P<glog_month>\d\d?)(?P<glog_day>\d\d) "
+_CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?!\d)"
+_FRACTION = r"(?:[.,](?P<fraction>\d{1,9}(?:\.\d{3})?)\d*)?"
+_ZONE = r"(?P<zone>Z\b| ?[+-][01]\d:?[0-5]\d\b| UTC\b|[+-][01]\d\b(?![:.\d]))?"
+_CALENDAR = re.compile(rf"(?:(?<![\d.]){_DATE}|{_GLOG}){_CLOCK}{_FRACTION}{_ZONE}")
+_EPOCH = re.compile(
+    r"""(?:^[\[(<]?|\[|\b(?:ts|time|timestamp|asctime|created)["']?[=:] ?"?)(?P<epoch>1\d{9})(?:\.(?P<fraction>\d{1,9})\d*)?(?![\w.:-])"""
+)
+_QUICK = re.compile(rb"\d:\d\d|1\d{9}")  # without either there is no time
+
+
+@frozen
+class Found:
+    """A time in a text, and where in it that stands."""
+
+    start: int
+    end: int
+    time_ns: int
+
+
+def time_in(text: str, near_ns: int) -> Found | None:
+    """The time that `text` begins with, nanoseconds since 1970. `near_ns`: about when, for a time without a year."""
+    head = text[: FIRST_CHARS + LONGEST_TIME_CHARS]
+    match = _CALENDAR.search(head)
+    if match and match.start() < FIRST_CHARS and (time_ns := _calendar_ns(match, near_ns)) is not None:
+        return Found(match.start(), match.end(), time_ns)
+    match = _EPOCH.search(head)
+    if match is None or match.start("epoch") >= FIRST_CHARS:
+        return None
+    time_ns = int(match["epoch"]) * SECOND_NS + _fraction_ns(match["fraction"])
+    return Found(match.start("epoch"), match.end(), time_ns)
+
+
+def time_of(raw: bytes, near_ns: int) -> int | None:
+    """As `time_in`, of a line's bytes: quick where there is none."""
+    if _QUICK.search(raw, 0, FIRST_CHARS + LONGEST_TIME_CHARS) is None:
+        return None
+    found = time_in(raw[: FIRST_CHARS + LONGEST_TIME_CHARS].decode("latin-1"), near_ns)
+    return found.time_ns if found else None
+
+
+class Clock:
+    """Gives the lines of one rank their times: a line that carries none has that of the line before."""
+
+    def __init__(self, near_ns: int) -> None:
+        """`near_ns`: about when the rank ran, for times without a year."""
+        self._time_ns: int | None = None
+        self._near_ns = near_ns
+        self._within_line = False
+
+    def stamped(self, line: Line) -> Line:
+        """`line` with its time; a piece of a long line has that of the line's first piece."""
+        own_ns = None if self._within_line else time_of(line.raw, self._near_ns)
+        self._within_line = not line.ends
+        if own_ns is None and self._time_ns is None:
+            return line
+        self._time_ns = self._time_ns if own_ns is None else own_ns
+        dated = own_ns is not None
+        return Line(line.global_rank, line.offset, line.raw, self._time_ns, line.attempt, dated, line.ends)
+
+
+def with_times(lines: Iterable[Line], near_ns: int) -> Iterator[Line]:
+    """Lines of one rank with their times, as a `Clock` gives them."""
+    return map(Clock(near_ns).stamped, lines)
+
+
+def _calendar_ns(match: re.Match[str], near_ns: int) -> int | None:
+    """None where there is no such day or time."""
+    year, month, day = (match[name] or match[f"glog_{name}"] for name in ("year", "month", "day"))
+    minute = (int(month), int(day), int(match["hour"]), int(match["minute"]))
+    try:
+        minute_ns = _minute_ns((int(year), *minute), match["zone"]) if year else _nearest_ns(minute, near_ns)
+    except (ValueError, OverflowError, OSError):  # the last two: a year that no clock of this system knows
+        return None
+    second = int(match["second"])
+    return minute_ns + second * SECOND_NS + _fraction_ns(match["fraction"]) if second <= 60 else None
+
+
+@lru_cache(maxsize=1024)
+def _minute_ns(minute: tuple[int, int, int, int, int], zone: str | None) -> int:
+    """A minute of the calendar, which hundreds of lines share. Raises ValueError, OverflowError or OSError."""
+    return int(datetime(*minute, tzinfo=_offset(zone)).timestamp()) * SECOND_NS  # without an offset: local time
+
+
+@lru_cache(maxsize=1024)
+def _nearest_ns(minute: tuple[int, int, int, int], near_ns: int) -> int:
+    """In the year that brings it nearest to `near_ns`: a line of December 31st may be read in January."""
+    about = round(near_ns / SECOND_NS / _YEAR_S) + 1970
+    tried = [_in_year(year, minute) for year in range(about - 1, about + 2)]
+    possible = [time_ns for time_ns in tried if time_ns is not None]
+    return min(possible, key=lambda time_ns: abs(time_ns - near_ns))  # raises ValueError where there is none
+
+
+def _in_year(year: int, minute: tuple[int, int, int, int]) -> int | None:
+    try:
+        return _minute_ns((year, *minute), None)
+    except ValueError:  # February 29th
+        return None
+
+
+def _offset(zone: str | None) -> timezone | None:
+    if zone is None:
+        return None
+    digits = re.sub(r"\D", "", zone).ljust(4, "0")
+    sign = -1 if "-" in zone else 1
+    return timezone(sign * timedelta(hours=int(digits[:2]), minutes=int(digits[2:])))
+
+
+def _fraction_ns(digits: str | None) -> int:
+    """`123.456`, as MindSpore writes milliseconds and microseconds, is `123456`."""
+    return int(digits.replace(".", "").ljust(9, "0")[:9]) if digits else 0

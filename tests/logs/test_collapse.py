@@ -1,0 +1,301 @@
+"""What several ranks say alike is shown once."""
+
+import random
+from collections import Counter
+from itertools import zip_longest
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.logs import collapse as collapse_module
+from launcher.logs.collapse import (
+    MOST_LINES_OF_RANK,
+    WINDOW_NS,
+    Collapser,
+    Shown,
+    collapse,
+    first_in_common,
+)
+from launcher.logs.lines import Line
+
+
+def line(global_rank, text):
+    return Line(global_rank, 0, text.encode())
+
+
+def in_turns(texts_of_rank):
+    """A line of each rank after the other, as they come where all are about equally fast."""
+    ranks = [[line(rank, text) for text in texts] for rank, texts in texts_of_rank.items()]
+    return [each for turn in zip_longest(*ranks) for each in turn if each is not None]
+
+
+def collapsed(**texts_of_rank):
+    """`r0=[...]`: the lines of rank 0."""
+    texts = {int(name[1:]): some for name, some in texts_of_rank.items()}
+    return list(map(str, collapse(in_turns(texts), texts)))
+
+
+def put(collapser, *lines):
+    for each in lines:
+        collapser.put(each)
+
+
+def shown(lines):
+    return list(map(str, lines))
+
+
+# --- logs that have ended ---
+
+
+def test_what_all_ranks_say_is_one_line():
+    """Their numbers are ranges where they differ."""
+    assert collapsed(r0=["start", "loss is 9.87"], r1=["start", "loss is 9.91"], r2=["start", "loss is 9.9"]) == [
+        "[0-2] start",
+        "[0-2] loss is 9.87..9.91",
+    ]
+
+
+def test_what_a_rank_says_alone_is_shown_by_itself():
+    """An additional line, another line, a missing line: the ranks are in step again behind it."""
+    assert collapsed(r0=["a", "c", "d"], r1=["a", "b", "c", "d"], r2=["a", "c", "d"]) == [
+        "[0-2] a",
+        "[1] b",
+        "[0-2] c",
+        "[0-2] d",
+    ]
+    assert collapsed(r0=["a", "b", "c"], r1=["a", "x", "c"], r2=["a", "b", "c"]) == [
+        "[0-2] a",
+        "[0,2] b",
+        "[1] x",
+        "[0-2] c",
+    ]
+    assert collapsed(r0=["a", "b", "c"], r1=["a", "c"], r2=["a", "b", "c"]) == ["[0-2] a", "[0,2] b", "[0-2] c"]
+
+
+def test_repeated_lines_are_matched_in_order():
+    """Each as often as the rank wrote it."""
+    assert collapsed(r0=["-", "a", "-", "b", "-"], r1=["-", "a", "-", "b", "-"]) == [
+        *["[0-1] -", "[0-1] a", "[0-1] -", "[0-1] b", "[0-1] -"]
+    ]
+    assert collapsed(r0=["x"] * 3, r1=["x"] * 2) == ["[0-1] x", "[0-1] x", "[0] x"]
+    assert collapsed(r0=["-", "a", "-", "b"], r1=["-", "-", "a", "-", "b"])[-3:] == ["[0-1] a", "[0-1] -", "[0-1] b"]
+
+
+def test_blank_lines_bring_nobody_into_step():
+    """They are alike everywhere, and tell nothing about what is around them."""
+    assert collapsed(r0=["a", "", "b", "", "c"], r1=["", "a", "", "b", "", "c"])[1:] == [
+        *["[0-1] a", "[0-1] ", "[0-1] b", "[0-1] ", "[0-1] c"]
+    ]
+
+
+def test_ranks_that_have_nothing_in_common_are_shown_as_they_come():
+    """The order is that of the lines, not one rank after the other."""
+    assert collapsed(r0=["a", "b", "c"], r1=["d", "e", "f"]) == ["[0] a", "[1] d", "[0] b", "[1] e", "[0] c", "[1] f"]
+
+
+def test_groups_of_ranks_that_say_different_things():
+    """As stages of a pipeline do."""
+    steps = [f"loss {step}.5" for step in range(3)]
+    lines = collapsed(r0=["first"], r1=["first"], r2=["last", *steps], r3=["last", *steps])
+    assert lines == ["[0-1] first", "[2-3] last", "[2-3] loss 0.5", "[2-3] loss 1.5", "[2-3] loss 2.5"]
+
+
+def test_a_rank_that_lost_a_line_does_not_lag_behind_ever_after():
+    """Its step 2 is not taken for the others' step 1, though the words are the same."""
+    steps = [f"step {step} loss {step * 0.7:.2f}" for step in range(1, 50)]
+    lines = collapsed(r0=steps, r1=steps[1:], r2=steps)
+    assert lines[-40:] == [f"[0-2] {text}" for text in steps[-40:]]
+    lines = collapsed(r0=steps, r1=[*steps[:20], *steps[25:]], r2=steps)
+    assert lines == [f"[{'0-2' if number not in range(20, 25) else '0,2'}] {text}" for number, text in enumerate(steps)]
+
+
+def training(rank, generator, steps):
+    """What a rank of a real training writes: some of it alone, its numbers always different."""
+    yield f"rank {rank} of 8, device cuda:{rank}"
+    for step in range(1, steps):
+        yield f"epoch: 1 step: {step}, loss is {9 - step / 99 + generator.random() / 10:.4f}, {generator.randrange(9000)} ms"
+        if step % 10 == 0 and rank == 0:
+            yield f"saved step {step}"
+        if step % 25 == rank:
+            yield f"slow: {generator.random():.2f} s for data"
+            yield "  more about it"
+        if step % 30 == 0:
+            yield f"validation loss {generator.random():.3f}"
+
+
+def test_a_training_of_eight_ranks():
+    """Not one line that all have written is torn apart."""
+    texts = {rank: list(training(rank, random.Random(rank), 300)) for rank in range(8)}
+    lines = list(collapse(in_turns(texts), texts))
+    by_ranks = Counter(len(each.ranks) for each in lines)
+    common = 1 + 299 + 9
+    assert by_ranks == {8: common, 1: sum(map(len, texts.values())) - 8 * common}
+
+
+TEXTS = st.lists(
+    st.lists(st.sampled_from(["a", "b", "step 1", "step 2", "x 1.5", ""]), max_size=12), min_size=1, max_size=4
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(TEXTS)
+def test_no_line_is_lost_and_none_overtakes_one_of_its_rank(texts):
+    """However little the ranks have in common."""
+    lines = list(collapse(in_turns(dict(enumerate(texts))), range(len(texts))))
+    for rank, some in enumerate(texts):
+        of_rank = [each.text for each in lines if rank in each.ranks]
+        assert all(
+            one == text or text.partition(" ")[0] == one.partition(" ")[0]
+            for one, text in zip(of_rank, some, strict=True)
+        )
+    assert all(list(each.ranks) == sorted(set(each.ranks)) for each in lines)
+
+
+# --- while ranks write ---
+
+
+def test_a_line_is_shown_when_every_rank_has_written_it():
+    """And no sooner, unless it has waited for long enough."""
+    collapser = Collapser([0, 1, 2])
+    put(collapser, line(0, "a"), line(1, "a"))
+    assert shown(collapser.take(0)) == []
+    put(collapser, line(2, "a"), line(0, "b"))
+    assert shown(collapser.take(1)) == ["[0-2] a"]
+    assert shown(collapser.take(WINDOW_NS)) == []
+    assert shown(collapser.take(WINDOW_NS + 1)) == ["[0] b"]
+    put(collapser, line(1, "b"))
+    assert shown(collapser.flush()) == ["[1] b"]
+
+
+def test_a_rank_that_has_ended_is_not_waited_for():
+    """Until it writes again, after a restart."""
+    collapser = Collapser([0, 1, 2])
+    put(collapser, line(0, "a"), line(1, "a"))
+    collapser.end(2)
+    assert shown(collapser.take(0)) == ["[0-1] a"]
+    put(collapser, line(2, "again"))
+    assert shown(collapser.take(0)) == []
+    assert shown(collapser.flush()) == ["[2] again"]
+
+
+def test_lines_behind_tell_at_once_who_says_more():
+    """Nobody waits where it is clear; where it is not, the ranks that differ get time to come together."""
+    collapser = Collapser([0, 1])
+    put(collapser, line(0, "a"), line(1, "more"), line(1, "a"))
+    assert shown(collapser.take(0)) == ["[1] more", "[0-1] a"]
+    put(collapser, line(0, "b"), line(1, "warning"))
+    assert shown(collapser.take(1)) == []
+    put(collapser, line(1, "b"))
+    assert shown(collapser.take(2)) == ["[1] warning", "[0-1] b"]
+
+
+def test_one_rank_may_tell_for_those_that_say_the_same():
+    """Who has written more already knows what comes."""
+    for order in ((0, 1), (1, 0)):
+        collapser = Collapser([0, 1, 2])
+        put(collapser, *(line(rank, "a") for rank in order), line(order[1], "b"), line(2, "b"))
+        assert shown(collapser.take(0)) == ["[0-1] a"]
+
+
+def test_a_blank_line_makes_nothing_clear():
+    """That two ranks both wrote one says nothing about the lines before it."""
+    collapser = Collapser([0, 1])
+    put(collapser, line(0, "a"), line(0, ""), line(1, "x"), line(1, ""))
+    assert shown(collapser.take(0)) == []
+    put(collapser, line(1, "a"))
+    assert shown(collapser.take(1)) == ["[1] x", "[1] ", "[0-1] a"]
+
+
+def test_a_rank_that_lags_behind_is_shown_by_itself():
+    """Its lines come late, and nothing is lost; when it has caught up it is one of all again."""
+    collapser = Collapser([0, 1, 2])
+    seen = []
+    for step in range(40):
+        put(collapser, line(0, f"step {step}"), line(1, f"step {step}"))
+        if step >= 10:
+            put(
+                collapser,
+                *([line(2, f"step {late}") for late in range(10)] if step == 10 else []),
+                line(2, f"step {step}"),
+            )
+        seen += shown(collapser.take(step * WINDOW_NS // 4))
+    seen += shown(collapser.flush())
+    assert seen[0] == "[0-1] step 0"
+    assert seen[-20:] == [f"[0-2] step {step}" for step in range(20, 40)]
+
+
+def test_no_line_waits_for_more_than_two_windows():
+    """Whatever the ranks write."""
+    generator = random.Random(3)
+    collapser = Collapser(range(4))
+    put_at, waited = {rank: [] for rank in range(4)}, []
+    for now in range(0, 40 * WINDOW_NS, WINDOW_NS // 10):
+        for rank in range(4):
+            for _ in range(generator.choice([0, 0, 1, 2])):
+                collapser.put(line(rank, generator.choice(["a", "b", "c", "x 1", "x 2", ""])))
+                put_at[rank].append(now)
+        for each in collapser.take(now):
+            waited += [now - put_at[rank].pop(0) for rank in each.ranks]
+    assert max(waited) <= 2 * WINDOW_NS
+    assert len(waited) > 1000
+
+
+@pytest.mark.parametrize(("count", "chars"), [(MOST_LINES_OF_RANK + 50, 1), (400, 1 << 16)])
+def test_too_many_lines_do_not_wait(count, chars):
+    """Memory is bounded while one rank writes much and another nothing."""
+    collapser = Collapser([0, 1])
+    put(collapser, *(line(0, "x" * chars) for _ in range(count)))
+    given = len(collapser.take(0))
+    assert given >= 50
+    assert count - given <= MOST_LINES_OF_RANK
+    assert (count - given) * chars <= collapse_module.MOST_CHARS
+    assert len(collapser.flush()) == count - given
+    assert collapser._chars == 0
+
+
+@settings(deadline=None)
+@given(TEXTS, st.data())
+def test_live_as_afterwards_no_line_is_lost_or_overtakes(texts, data):
+    """In whatever portions they come."""
+    collapser = Collapser(range(len(texts)))
+    left = {rank: list(some) for rank, some in enumerate(texts)}
+    lines, now = [], 0
+    while any(left.values()):
+        rank = data.draw(st.sampled_from([rank for rank, some in left.items() if some]))
+        collapser.put(line(rank, left[rank].pop(0)))
+        now += data.draw(st.sampled_from([0, WINDOW_NS // 3, WINDOW_NS]))
+        lines += collapser.take(now)
+    lines += collapser.flush()
+    for rank, some in enumerate(texts):
+        assert [one.text[:1] for one in lines if rank in one.ranks] == [text[:1] for text in some]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "pair"),
+    [
+        ("abc", "abc", (0, 0)),
+        ("abc", "xabc", (0, 1)),
+        ("xabc", "abc", (1, 0)),
+        ("xbc", "abc", (1, 1)),
+        ("abc", "xyz", None),
+        ("cab", "abc", (1, 0)),
+        ("", "a", None),
+        ([None, "a"], [None, "a"], (1, 1)),
+        ([None], [None], None),
+    ],
+)
+def test_where_two_sequences_come_together(ours, theirs, pair):
+    """By the longest sequence of lines that both have; what is None does not count."""
+    assert first_in_common(*([each and (each, ()) for each in some] for some in (ours, theirs))) == pair
+
+
+def test_lines_that_count_bring_ranks_into_step_before_others():
+    """Two lines that may come at any time weigh less than one that comes once."""
+    step, slow, more = ("step", ("26",)), ("slow", ()), ("more", ())
+    assert first_in_common([step, slow, more], [slow, more, step]) == (0, 2)
+
+
+def test_ranks_are_named_as_ranges():
+    """In the form in which they can be asked for."""
+    assert str(Shown((0, 1, 2, 5), "text")) == "[0-2,5] text"

@@ -1,0 +1,160 @@
+"""Lines of a log: the same wherever its bytes are cut."""
+
+import sys
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.logs.lines import (
+    PIECE_BYTES,
+    Line,
+    Splitter,
+    chunks,
+    last_lines,
+    offset_of_last,
+    shown,
+    split,
+    with_attempts,
+)
+
+
+def cut(data, cuts, start=0):
+    """Chunks with their offsets, cut at `cuts`."""
+    edges = [0, *sorted(min(place, len(data)) for place in cuts), len(data)]
+    return [(start + first, data[first:last]) for first, last in pairwise(edges)]
+
+
+def reader(data, start=0, most=1 << 30):
+    """Bytes as a log gives them whose first `start` bytes are gone; never more than `most` at once."""
+    return lambda offset, limit: data[offset - start : offset - start + min(limit, most)]
+
+
+def raws(lines):
+    return [line.raw for line in lines]
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"\n", b"\r", b"\xc3\xa9", b"\xff"])).map(b"".join), st.lists(st.integers(0, 99))
+)
+def test_lines_are_the_same_wherever_the_bytes_are_cut(data, cuts):
+    """Every byte is in one line, at its offset; only the last one may be without a newline."""
+    lines = list(split(3, cut(data, cuts, start=1000)))
+    *complete, rest = data.split(b"\n")
+    assert raws(lines) == [*complete, *([rest] if rest else [])]
+    assert [line.ends for line in lines] == [True] * len(complete) + [False] * bool(rest)
+    assert all(data[line.offset - 1000 :].startswith(line.raw) for line in lines)
+    assert {line.global_rank for line in lines} <= {3}
+
+
+@pytest.mark.parametrize("size", [PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES, 3 * PIECE_BYTES + 5])
+@pytest.mark.parametrize("chunk_bytes", [1000, PIECE_BYTES, 1 << 30])
+def test_a_long_line_comes_in_pieces(size, chunk_bytes):
+    """They are the same however it is read, and only the last of them ends the line."""
+    data = b"x" * size + b"\nnext\n"
+    *pieces, last, following = split(0, cut(data, range(0, len(data), chunk_bytes)))
+    assert b"".join(raws([*pieces, last])) == b"x" * size
+    assert {len(piece.raw) for piece in pieces} <= {PIECE_BYTES}
+    assert 0 < len(last.raw) <= PIECE_BYTES
+    assert [line.ends for line in [*pieces, last, following]] == [False] * len(pieces) + [True, True]
+    assert following == Line(0, size + 1, b"next")
+
+
+def test_a_long_line_is_not_cut_within_a_character():
+    """Every piece can be shown by itself."""
+    text = "x" + "é" * PIECE_BYTES
+    assert "".join(shown(line) for line in split(0, [(0, text.encode())])) == text
+    assert raws(split(0, [(0, b"\x80" * (PIECE_BYTES + 1))])) == [b"\x80" * PIECE_BYTES, b"\x80"]
+
+
+def test_a_very_long_line_costs_no_more_than_many_short_ones():
+    """A line of 32 MiB holds 512 pieces in memory one at a time, and each byte is moved a few times only."""
+    chunk = b"x" * (1 << 16)
+    most_kept = 0
+    splitter = Splitter(0)
+    for number in range(512):
+        for piece in splitter.put(number << 16, chunk):
+            assert len(piece.raw) == PIECE_BYTES
+        most_kept = max(most_kept, sys.getsizeof(splitter._begun))
+    assert most_kept < 4 * PIECE_BYTES
+
+
+def test_a_line_in_the_making_is_given_when_it_is_whole():
+    """Of a log that grows."""
+    splitter = Splitter(0)
+    assert raws(splitter.put(0, b"one\ntw")) == [b"one"]
+    assert raws(splitter.put(6, b"")) == []
+    assert raws(splitter.put(6, b"o\n")) == [b"two"]
+    assert raws(splitter.rest()) == []
+
+
+def test_missing_bytes_end_a_line():
+    """What stands after a gap does not continue what stands before it."""
+    assert list(split(0, [(0, b"one\ntwo"), (100, b"three\n")])) == [
+        Line(0, 0, b"one"),
+        Line(0, 4, b"two", ends=False),
+        Line(0, 100, b"three"),
+    ]
+
+
+def test_the_attempt_of_a_line_is_told_by_its_offset():
+    """What stands before the first attempt that is known has none; a new attempt may begin meanwhile."""
+    starts = [(4, 0), (8, 1)]
+    lines = with_attempts(split(0, [(0, b"one\ntwo\nsix\nten\n")]), starts)
+    assert [next(lines).attempt for _ in range(3)] == [None, 0, 1]
+    starts.append((12, 2))
+    assert next(lines).attempt == 2
+
+
+@given(
+    st.lists(st.sampled_from([b"ab", b"\n", b"c" * 40_000])).map(b"".join),
+    st.integers(0, 12),
+    st.integers(0, 50),
+    st.sampled_from([1 << 30, 777]),
+)
+def test_the_last_lines_are_those_of_the_whole_log(data, count, start, most):
+    """Found from the end, whatever each reading gives; none begins before `start`."""
+    start = min(start, len(data))
+    lines = list(last_lines(2, reader(data, most=most), len(data), start, count))
+    whole = [line for line in split(2, [(start, data[start:])]) if line.offset >= start]
+    begun = [line for line, before in zip(whole, [None, *whole], strict=False) if before is None or before.ends]
+    wanted = begun[len(begun) - count :] if count < len(begun) else begun
+    assert lines == [line for line in whole if wanted and count and line.offset >= wanted[0].offset]
+
+
+def test_the_last_lines_are_found_without_reading_the_rest():
+    """Of a log of 100 MB, whose first part is gone; the lines that are wanted are read twice at most."""
+    read_bytes = 0
+
+    def read(offset, limit):
+        nonlocal read_bytes
+        read_bytes += limit
+        return b"0123456789abcde\n"[offset % 16 :] + b"0123456789abcde\n" * (limit // 16 - 1)
+
+    end = 100 << 20
+    assert raws(last_lines(0, read, end, 1 << 20, 3)) == [b"0123456789abcde"] * 3
+    assert read_bytes < 1 << 17
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_lines_are_counted_across_blocks(odd):
+    """None is counted twice or not at all, wherever a block begins."""
+    data = b"x" * odd + b"a\n" * 300_000
+    for count in (40_000, 140_000, 299_999):
+        assert offset_of_last(reader(data), len(data), 0, count) == len(data) - 2 * count
+        assert offset_of_last(reader(data[:-1]), len(data) - 1, 0, count) == len(data) - 2 * count
+
+
+def test_where_nothing_can_be_read_there_are_no_lines():
+    """The log was removed meanwhile, or is empty."""
+    nothing = reader(b"")
+    assert list(last_lines(0, nothing, 100, 0, 3)) == []
+    assert offset_of_last(nothing, 0, 0, 3) == 0
+    assert list(chunks(nothing, 0, 100)) == []
+
+
+def test_a_line_is_shown_as_a_terminal_may_show_it():
+    """Bytes that are no text, and bytes that act on a terminal, do neither."""
+    assert shown(Line(0, 0, b"10%\r20%\r")) == "20%"
+    assert shown(Line(0, 0, b"\xff\x1b[2Jx\x07")) == "\ufffdx^G"

@@ -1,0 +1,220 @@
+"""Lines of many ranks in one sequence."""
+
+from itertools import groupby
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.logs.lines import Line
+from launcher.logs.merge import LONGEST_BLOCK, MOST_BYTES, MOST_LINES, WINDOW_NS, Merger, merge
+
+
+def line(global_rank, text, time_ns=None, *, dated=None):
+    dated = time_ns is not None if dated is None else dated
+    return Line(global_rank, 0, text.encode(), time_ns=time_ns, dated=dated)
+
+
+def stamped(global_rank, *texts):
+    """`5 a` carries time 5; what has no number stands behind the one before."""
+    time_ns, lines = None, []
+    for text in texts:
+        number = text.partition(" ")[0]
+        time_ns = int(number) if number.isdigit() else time_ns
+        lines.append(line(global_rank, text, time_ns, dated=number.isdigit()))
+    return lines
+
+
+def texts(lines):
+    return [each.raw.decode() for each in lines]
+
+
+def merged(**texts_of_rank):
+    """`r0=[...]`: the lines of rank 0."""
+    return texts(merge({int(name[1:]): iter(stamped(int(name[1:]), *some)) for name, some in texts_of_rank.items()}))
+
+
+# --- logs that have ended ---
+
+
+def test_lines_are_merged_by_their_times():
+    """Whatever rank they are of."""
+    assert merged(r0=["1 a", "4 b"], r1=["2 c", "3 d"], r2=["5 e"]) == ["1 a", "2 c", "3 d", "4 b", "5 e"]
+
+
+def test_lines_without_a_time_stay_behind_their_line():
+    """A traceback is not torn apart, though others wrote meanwhile."""
+    assert merged(r0=["1 a", "more a", "3 b"], r1=["1 c", "more c", "2 d"]) == [
+        *["1 a", "more a", "1 c", "more c", "2 d", "3 b"]
+    ]
+
+
+def test_ranks_take_turns_where_times_are_equal():
+    """As with times in whole seconds."""
+    assert merged(r0=["1 a", "1 b"], r1=["1 c", "1 d"]) == ["1 a", "1 c", "1 b", "1 d"]
+
+
+def test_ranks_without_times_take_turns():
+    """With each other, and with those that have times."""
+    assert merged(r0=["a", "b", "c"], r1=["d", "e"]) == ["a", "d", "b", "e", "c"]
+    assert merged(r0=["a", "b", "c"], r1=["1 d", "2 e"]) == ["a", "1 d", "b", "2 e", "c"]
+
+
+def test_many_lines_without_a_time_let_others_through():
+    """A program that carries a time only once does not hold up the others to its end."""
+    together = merged(r0=["1 a", *["more"] * 1000], r1=["2 b"])
+    assert together.index("2 b") <= LONGEST_BLOCK + 2
+
+
+def test_only_one_line_of_each_rank_is_read_ahead():
+    """Memory does not grow with the logs."""
+    read = 0
+
+    def endless(global_rank):
+        nonlocal read
+        number = 0
+        while True:
+            read += 1
+            yield line(global_rank, str(number), number)
+            number += 1
+
+    lines = merge({0: endless(0), 1: endless(1)})
+    for _ in range(1000):
+        next(lines)
+    assert read <= 1002
+
+
+LOGS = st.lists(st.lists(st.sampled_from(["1 x", "2 x", "3 x", "9 x", "more"]), max_size=8), min_size=1, max_size=4)
+
+
+@given(LOGS)
+def test_no_line_is_lost_and_none_overtakes_one_of_its_rank(logs):
+    """Whatever the times say."""
+    lines = {rank: stamped(rank, *some) for rank, some in enumerate(logs)}
+    together = list(merge({rank: iter(some) for rank, some in lines.items()}))
+    for rank, some in lines.items():
+        assert [each for each in together if each.global_rank == rank] == some
+    assert len(together) == sum(map(len, logs))
+
+
+@given(st.lists(st.lists(st.integers(0, 20)).map(sorted), min_size=1, max_size=4))
+def test_where_every_rank_is_in_order_all_are(logs):
+    """The times never go back."""
+    lines = {rank: iter([line(rank, "", at) for at in some]) for rank, some in enumerate(logs)}
+    times = [each.time_ns for each in merge(lines)]
+    assert times == sorted(times)
+
+
+# --- while ranks write ---
+
+
+def put(merger, *lines):
+    for each in lines:
+        merger.put(each)
+
+
+def test_a_line_waits_for_earlier_ones_of_other_ranks():
+    """They may come later: files are read one after the other."""
+    merger = Merger([0, 1])
+    put(merger, line(0, "late", 5))
+    assert merger.take(0) == []
+    put(merger, line(1, "early", 4))
+    assert texts(merger.take(1)) == ["early"]
+    assert merger.take(WINDOW_NS - 1) == []
+    assert texts(merger.take(WINDOW_NS)) == ["late"]
+
+
+def test_nothing_waits_where_every_rank_has_given_a_line():
+    """Nothing earlier can come."""
+    merger = Merger([0, 1])
+    put(merger, line(0, "a", 1), line(0, "b", 3), line(1, "c", 2))
+    assert texts(merger.take(0)) == ["a", "c"]
+
+
+def test_a_rank_that_has_ended_is_not_waited_for():
+    """Until it writes again, after a restart."""
+    merger = Merger([0, 1])
+    merger.end(1)
+    put(merger, line(0, "a", 1))
+    assert texts(merger.take(0)) == ["a"]
+    put(merger, line(1, "b", 2))
+    assert texts(merger.take(0)) == []
+    put(merger, line(0, "c", 1))
+    assert texts(merger.take(0)) == ["c"]
+
+
+def test_earlier_lines_go_before_one_that_has_waited_enough():
+    """However new they are."""
+    merger = Merger([0, 1, 2])
+    put(merger, line(0, "late", 5))
+    merger.take(0)
+    put(merger, line(1, "early", 4), line(1, "later", 6))
+    assert texts(merger.take(WINDOW_NS)) == ["early", "late"]
+    assert texts(merger.take(2 * WINDOW_NS)) == ["later"]
+
+
+def test_lines_without_times_come_in_the_order_of_their_coming():
+    """Among each other, and behind what had come before them."""
+    merger = Merger([0, 1, 2])
+    put(merger, line(1, "a"), line(0, "b"), line(1, "c"), line(2, "d", 5), line(0, "e"))
+    assert texts(merger.take(0)) == ["a", "b", "c"]
+    assert texts(merger.flush()) == ["d", "e"]
+
+
+def test_what_follows_a_line_is_shown_with_it():
+    """As far as it is there."""
+    merger = Merger([0, 1])
+    put(merger, *stamped(0, "1 a", "more a", "2 b"), *stamped(1, "1 c", "more c", "more", "4 d"))
+    assert texts(merger.take(0)) == ["1 a", "more a", "1 c", "more c", "more", "2 b"]
+    put(merger, *stamped(0, "3 e", "more e"))
+    assert texts(merger.take(0)) == ["3 e", "more e"]
+    assert texts(merger.flush()) == ["4 d"]
+    assert merger.flush() == []
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "most"), [(MOST_LINES + 50, 1, MOST_LINES), (300, 1 << 16, MOST_BYTES >> 16)]
+)
+def test_too_many_lines_do_not_wait(count, size, most):
+    """Memory is bounded while one rank writes much and another nothing."""
+    merger = Merger([0, 1])
+    put(merger, *(line(0, "x" * size, number) for number in range(count)))
+    assert len(merger.take(0)) == count - most
+    assert len(merger.flush()) == most
+    assert not merger._oldest
+    assert not merger._waiting
+
+
+def test_nothing_is_kept_of_what_was_shown():
+    """Also where no line ever had to wait."""
+    merger = Merger([0, 1])
+    for number in range(1000):
+        put(merger, line(0, "a", number), line(1, "b", number))
+        merger.take(number)
+    assert len(merger._oldest) + len(merger._new) + merger._lines < 5
+
+
+@settings(deadline=None)
+@given(LOGS, st.data())
+def test_live_as_afterwards_no_line_is_lost_or_overtakes(logs, data):
+    """In whatever portions they come."""
+    merger = Merger(range(len(logs)))
+    left = {rank: stamped(rank, *some) for rank, some in enumerate(logs)}
+    whole = {rank: list(some) for rank, some in left.items()}
+    shown, now = [], 0
+    while any(left.values()):
+        rank = data.draw(st.sampled_from([rank for rank, some in left.items() if some]))
+        merger.put(left[rank].pop(0))
+        now += data.draw(st.sampled_from([0, WINDOW_NS // 2, WINDOW_NS]))
+        shown += merger.take(now)
+    shown += merger.flush()
+    assert {rank: [each for each in shown if each.global_rank == rank] for rank in whole} == whole
+
+
+@given(st.lists(st.lists(st.integers(0, 20)).map(sorted), min_size=1, max_size=4))
+def test_what_came_in_time_is_in_order(logs):
+    """All came within the window."""
+    merger = Merger(range(len(logs)))
+    put(merger, *(line(rank, "", at) for rank, some in enumerate(logs) for at in some))
+    times = [each.time_ns for each in [*merger.take(0), *merger.take(1), *merger.flush()]]
+    assert [time for time, _ in groupby(times)] == sorted(set(times))

@@ -1,0 +1,242 @@
+"""Which lines a person wants to see."""
+
+import re
+import signal
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.core.errors import UsageError
+from launcher.logs import select, times
+from launcher.logs.lines import PIECE_BYTES, Line, shown, split
+from launcher.logs.select import SHORT_CHARS, Grep, Matcher, Selector, moment, ranks_of
+
+SECOND = 10**9
+
+
+def lines_of(text, global_rank=0):
+    return split(global_rank, [(0, text.encode())])
+
+
+def chosen(lines, **wanted):
+    """What is shown, `--` between groups."""
+    selector = Selector(**wanted)
+    return ["--" if line is None else shown(line) for given in map(selector.put, lines) for line in given]
+
+
+# --- ranks ---
+
+
+@pytest.mark.parametrize(
+    ("expression", "ranks"),
+    [("3", {3}), ("0,3-5", {0, 3, 4, 5}), ("all", set(range(8))), (" 1 , 2 - 3 ", {1, 2, 3}), ("5,5-5", {5})],
+)
+def test_ranks_are_chosen_by_number_and_range(expression, ranks):
+    """Or all of them."""
+    assert ranks_of(expression, range(8)) == ranks
+
+
+@pytest.mark.parametrize("expression", ["", "x", "1,", "5-3", "-1", "1-", "8", "6-8", "0-999999999", "1e3", "²"])
+def test_an_expression_that_chooses_no_ranks_is_refused(expression):
+    """Whether it means nothing, or ranks that this run does not have."""
+    with pytest.raises(UsageError, match=r"rank"):
+        ranks_of(expression, range(8))
+
+
+def test_lines_of_other_ranks_are_left_out():
+    """Before anything else is looked at."""
+    lines = [Line(rank, 0, b"rank %d" % rank) for rank in range(4)]
+    assert chosen(lines, global_ranks={1, 3}) == ["rank 1", "rank 3"]
+    assert len(chosen(lines)) == 4
+
+
+# --- times ---
+
+
+@pytest.fixture
+def _utc(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    _new_zone()
+    yield
+    monkeypatch.undo()
+    _new_zone()
+
+
+def _new_zone():
+    time.tzset()
+    times._minute_ns.cache_clear()
+    times._nearest_ns.cache_clear()
+
+
+NOW = 1795262400 * SECOND  # 2026-11-21 12:00:00 UTC
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds_ago"),
+    [
+        ("10m", 600),
+        ("-30s", 30),
+        ("2h", 7200),
+        ("1h30m", 5400),
+        ("1.5h", 5400),
+        ("500ms", 0.5),
+        ("1d", 86400),
+        ("2026-11-21T11:59:00", 60),
+        ("2026-11-21 11:59:00.5", 59.5),
+        ("2026-11-21T12:00:00+01:00", 3600),
+        ("2026-11-21", 43200),
+        ("2026-11-21 11:00", 3600),
+        ("2026-11-22", -43200),
+        ("11:59:30", 30),
+        ("11:30", 1800),
+        ("12:00:01", 86399),
+        ("1795262399.5", 0.5),
+    ],
+)
+@pytest.mark.usefixtures("_utc")
+def test_a_time_is_given_as_such_or_as_how_long_ago(text, seconds_ago):
+    """A time of the day is the last one that has been."""
+    assert moment(text, NOW) == NOW - seconds_ago * SECOND
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10", "m", "10x", "+10m", "--10m", "2026-13-01", "25:00", "12", "12:00 x", "x 12:00"]
+)
+def test_what_is_no_time_is_refused(text):
+    """With a hint of what is."""
+    with pytest.raises(UsageError, match="ago"):
+        moment(text, NOW)
+
+
+def test_only_lines_of_a_time_are_shown():
+    """Both ends belong to it; lines whose time nobody knows do not, and their ranks are told."""
+    lines = [Line(0, number, b"%d" % number, time_ns=number) for number in range(6)]
+    assert chosen(lines, since_ns=2, until_ns=4) == ["2", "3", "4"]
+    assert chosen(lines, since_ns=5) == ["5"]
+    assert chosen(lines, until_ns=0) == ["0"]
+    selector = Selector(since_ns=2)
+    assert selector.put(Line(3, 0, b"undated")) == []
+    assert selector.without_time == {3}
+
+
+def test_level_time_and_text_are_all_asked_for():
+    """A line is shown if nothing speaks against it; a level that was left out is known to the lines that follow."""
+    lines = [
+        Line(0, 0, b"ERROR a", time_ns=1),
+        Line(0, 1, b"  more a", time_ns=2),
+        Line(0, 2, b"ERROR b", time_ns=3),
+        Line(0, 3, b"INFO a", time_ns=4),
+        Line(1, 0, b"ERROR a", time_ns=5),
+    ]
+    wanted = {"global_ranks": {0}, "level": 40, "since_ns": 2, "matches": Matcher("a")}
+    assert chosen(lines, **wanted) == ["  more a"]
+
+
+# --- text ---
+
+
+def grepped(text, pattern, before, after):
+    grep = Grep(before, after)
+    lines = [(line, re.search(pattern, line.raw.decode()) is not None) for line in lines_of(text)]
+    given = [line for each, is_match in lines for line in grep.put(each, is_match=is_match)]
+    return ["--" if line is None else line.raw.decode() for line in given]
+
+
+def grep_of_a_file(text, pattern, before, after):
+    """What grep does, written once more, with the whole text at hand."""
+    lines = text.split("\n")
+    matches = [number for number, line in enumerate(lines) if re.search(pattern, line)]
+    numbers = {near for at in matches for near in range(at - before, at + after + 1) if 0 <= near < len(lines)}
+    given, last = [], None
+    for number in sorted(numbers):
+        if last is not None and number > last + 1 and (before or after):
+            given.append("--")
+        given.append(lines[number])
+        last = number
+    return given
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1), st.integers(0, 3), st.integers(0, 3))
+def test_matches_come_with_the_lines_around_them(letters, before, after):
+    """As grep gives them: each line once, `--` where some are left out between."""
+    text = "\n".join(letters)
+    assert grepped(text, "a", before, after) == grep_of_a_file(text, "a", before, after)
+
+
+def test_the_lines_around_a_match_are_of_its_rank():
+    """Whatever other ranks write in between."""
+    lines = [Line(rank, number, f"{letter}{rank}".encode()) for number, letter in enumerate("xaxx") for rank in (0, 1)]
+    assert chosen(lines, matches=Matcher("a0"), before=1, after=1) == ["x0", "a0", "x0"]
+
+
+def test_what_is_searched_is_what_is_shown():
+    """Without colours, and of a progress bar the last part."""
+    assert chosen([Line(0, 0, b"\x1b[31mred\x1b[0m text")], matches=Matcher("^red text$"))
+    assert not chosen([Line(0, 0, b"10%\r20%")], matches=Matcher("10"))
+    assert chosen([Line(0, 0, b"\xff\xc3\xa9")], matches=Matcher("É", ignore_case=True))
+
+
+@pytest.mark.parametrize("pattern", ["(", "*", "a{5,2}", "[z-a]", "(?P<x", "(" * 5000])
+def test_what_is_no_regular_expression_is_refused(pattern):
+    """When it is given, not when it is used."""
+    with pytest.raises(UsageError, match="is no regular expression"):
+        Matcher(pattern)
+
+
+LONG = "x" * PIECE_BYTES
+
+
+def test_an_expression_that_can_match_in_too_many_ways_is_refused():
+    """After a bounded time, however short the line."""
+    with pytest.raises(UsageError, match="takes too long"):
+        Matcher(r"(a+)+$")("a" * 60 + "b")
+    with pytest.raises(UsageError, match="takes too long"):
+        Matcher(r"(a+)+$")("a" * 60 + "b" * PIECE_BYTES)
+
+
+@pytest.mark.parametrize("pattern", [".*.*=", "x.*b"])
+def test_of_long_lines_that_take_too_long_the_beginning_is_searched(pattern):
+    """An expression that is quick on short lines goes on."""
+    matcher = Matcher(pattern)
+    assert not matcher(LONG)
+    assert matcher.reach == SHORT_CHARS
+    assert matcher("xa=b")
+
+
+def test_a_search_leaves_signals_and_timers_as_they_were():
+    """Whether it ends by itself or not."""
+    before = signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
+    matcher = Matcher(".*.*=")
+    assert matcher("a=b")
+    assert not matcher(LONG)
+    assert signal.signal(signal.SIGVTALRM, before) is signal.SIG_IGN
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
+
+
+def test_long_lines_are_searched_whole_where_that_is_quick():
+    """Nothing is left out without need."""
+    assert Matcher("needle")(LONG + "needle")
+    assert Matcher("need+le")("y" * PIECE_BYTES + "needle")
+    assert Matcher("n.*d.*e")("y" * PIECE_BYTES + "needle")
+
+
+def test_outside_of_the_main_thread_nothing_can_hang():
+    """No signal interrupts a search there: what might take long is refused, or not searched."""
+    seen = []
+
+    def search():
+        seen.append(Matcher("needle")(LONG + "needle"))
+        seen.append(Matcher("need+le")("needle"))
+        seen.append(Matcher("x.*b")(LONG))
+        with pytest.raises(UsageError, match="may take too long"):
+            Matcher("(a+)+$")("aaa")
+        seen.append("refused")
+
+    thread = threading.Thread(target=search)
+    thread.start()
+    thread.join(60)
+    assert seen == [True, True, False, "refused"]
+    assert select.SEARCH_S <= 1

@@ -1,0 +1,254 @@
+"""A log as one sequence of bytes: plain, partly in parts, damaged, emptied, made again."""
+
+import gzip
+import os
+import random
+import tracemalloc
+import zlib
+
+import pytest
+
+from launcher.logs.index import index_path, part_path
+from launcher.logs.parts import BLOCK_BYTES
+from launcher.logs.rotation import Rotator
+from launcher.logs.stored import StoredLog
+
+DATA = b"".join(b"%07d\n" % number for number in range(150_000))
+
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "train.log"
+
+
+@pytest.fixture
+def stored(log):
+    made = StoredLog(log)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def rotated(log):
+    """DATA, in four parts and the live file; the logical offsets at which these begin."""
+    rotator = Rotator({0: log}, 200_000)
+    for first in range(0, len(DATA), 300_000):
+        append(log, DATA[first : first + 300_000])
+        rotator.step()
+        if rotator.warnings():
+            pytest.skip("the file system cannot free the start of a file")
+    return [int(path.name.split(".")[2]) for path in sorted(log.parent.glob("*.gz"))]
+
+
+def append(log, data):
+    with log.open("ab") as file:
+        file.write(data)
+
+
+def everything(stored, offset=0):
+    return b"".join(chunk for _, chunk in stored.chunks(offset))
+
+
+def damage(path, place):
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0xFF
+    path.write_bytes(data)
+
+
+def test_a_plain_log(log, stored):
+    """Without parts a log is a file; before it exists it is empty."""
+    assert (stored.start, stored.end, stored.read(0)) == (0, 0, b"")
+    append(log, b"one\n")
+    assert (stored.start, stored.end, stored.read(0), stored.read(2, 1)) == (0, 4, b"one\n", b"e")
+    assert stored.next_offset == 3
+    append(log, b"two\n")
+    assert (stored.end, stored.read(4), stored.read(8), stored.read(1000)) == (8, b"two\n", b"", b"")
+    assert stored.renewals == 0
+
+
+def test_a_log_that_may_not_be_read(log, stored):
+    """That is an error, and no empty log."""
+    log.mkdir()
+    with pytest.raises(OSError, match="directory"):
+        stored.read(0)
+
+
+def test_a_log_that_is_emptied(log, stored):
+    """It is told once, with nothing read; then it is read from its start."""
+    append(log, b"a long line\n")
+    assert stored.read(0) == b"a long line\n"
+    os.truncate(log, 0)
+    append(log, b"new\n")
+    assert (stored.read(12), stored.next_offset, stored.renewals) == (b"", 0, 1)
+    assert stored.read(0) == b"new\n"
+    assert stored.renewals == 1
+
+
+def test_a_log_that_is_made_again(log, stored):
+    """The old file is read to its end, then the new one, though that is longer."""
+    append(log, b"one\ntwo\n")
+    assert stored.read(0, 4) == b"one\n"
+    log.unlink()
+    append(log, b"a longer first line\n")
+    assert stored.read(4) == b"two\n"
+    assert (stored.read(8), stored.next_offset, stored.renewals) == (b"", 0, 1)
+    assert stored.read(0) == b"a longer first line\n"
+    log.unlink()
+    assert stored.read(20) == b""
+    append(log, b"third\n")
+    assert (stored.start, stored.end, stored.renewals) == (0, 6, 2)
+
+
+def test_any_place_of_a_rotated_log(log, stored, rotated):
+    """Every offset and every limit gives what was written there, through parts and live file."""
+    assert len(rotated) == 4
+    assert (stored.start, stored.end) == (0, len(DATA))
+    assert everything(stored) == DATA
+    chosen = random.Random(0)
+    edges = [edge + nudge for edge in (*rotated, BLOCK_BYTES, len(DATA)) for nudge in (-1, 0, 1)]
+    for offset in [*edges, *(chosen.randrange(len(DATA)) for _ in range(300))]:
+        limit = chosen.choice([1, 10, 70_000])
+        data = stored.read(max(0, offset), limit)
+        assert data == DATA[max(0, offset) : max(0, offset) + len(data)]
+        assert 0 < len(data) <= limit or offset >= len(DATA)
+        assert stored.next_offset == max(0, offset) + len(data)
+
+
+def test_a_log_is_rotated_while_it_is_open(log, stored):
+    """Offsets stay what they are, whatever is moved."""
+    append(log, DATA[:100_000])
+    assert stored.read(50_000, 8) == DATA[50_000:50_008]
+    Rotator({0: log}, 30_000).step()
+    assert stored.read(50_000, 8) == DATA[50_000:50_008]
+    assert (stored.start, stored.end, stored.renewals) == (0, 100_000, 0)
+    assert everything(stored) == DATA[:100_000]
+
+
+def test_a_live_file_that_is_gone(log, rotated):
+    """Its parts can be read still."""
+    log.unlink()
+    stored = StoredLog(log)
+    assert everything(stored) == DATA[: stored.end]
+    assert rotated[-1] < stored.end < len(DATA)
+    stored.close()
+
+
+def test_reading_on_decompresses_nothing_twice(log, rotated, stored, monkeypatch):
+    """Small pieces from a block cost one decompression; a place far into a part costs no other block."""
+    made = []
+    decompressor = zlib.decompressobj
+    monkeypatch.setattr(zlib, "decompressobj", lambda *options: made.append(1) or decompressor(*options))
+    offset = 2 * BLOCK_BYTES + 100
+    for _ in range(200):
+        assert stored.read(offset, 100) == DATA[offset : offset + 100]
+        offset = stored.next_offset
+    assert len(made) == 1
+
+
+def test_memory_is_bounded(log):
+    """A part may be large: reading anywhere in it takes the memory of a few blocks."""
+    for _ in range(20):
+        append(log, DATA)
+    Rotator({0: log}, 100_000).step()
+    stored = StoredLog(log)
+    stored.read(0)
+    tracemalloc.start()
+    for offset in (0, 10_000_000, 22_999_000, 5):
+        place = offset % len(DATA)
+        assert stored.read(offset, 1000) == DATA[place : place + 1000]
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    stored.close()
+    assert peak_bytes < 10 * BLOCK_BYTES
+
+
+def test_a_damaged_block(log, rotated, stored):
+    """Only its bytes are lost; a line in their place says how many, and everything around is read."""
+    part = part_path(log, rotated[1])
+    damage(part, 5000)
+    text = everything(stored)
+    first, second = rotated[1], rotated[1] + BLOCK_BYTES
+    notice = f"\n[{BLOCK_BYTES} bytes lost: {part.name}: it is damaged]\n".encode()
+    assert text == DATA[:first] + notice + DATA[second:]
+    assert stored.read(first + 100, 8).startswith(b"\n[%d bytes lost: " % (BLOCK_BYTES - 100))
+    assert stored.next_offset == second
+
+
+@pytest.mark.parametrize(
+    ("ruin", "reason"),
+    [
+        (lambda part: part.unlink(), "No such file or directory"),
+        (lambda part: part.write_bytes(b""), "its end is missing"),
+        (lambda part: part.write_bytes(b"rubbish " * 10_000), "it is damaged"),
+        (lambda part: part.write_bytes(gzip.compress(DATA)), "it is damaged"),
+        (lambda part: damage(part, 1), "it is damaged"),
+        (lambda part: (part.unlink(), part.mkdir()), "Is a directory"),
+    ],
+)
+def test_a_part_that_cannot_be_read(log, rotated, stored, ruin, reason):
+    """A line says so in its place, and everything around is read."""
+    part = part_path(log, rotated[1])
+    ruin(part)
+    text = everything(stored)
+    notice = f"\n[{rotated[2] - rotated[1]} bytes lost: {part.name}: {reason}]\n".encode()
+    assert text == DATA[: rotated[1]] + notice + DATA[rotated[2] :]
+
+
+def test_a_part_that_is_cut_short(log, rotated, stored):
+    """What is there is read."""
+    part = part_path(log, rotated[1])
+    os.truncate(part, part.stat().st_size - 2000)
+    text = everything(stored)
+    kept = (rotated[2] - rotated[1]) // BLOCK_BYTES * BLOCK_BYTES
+    assert text.startswith(DATA[: rotated[1] + kept] + b"\n[")
+    assert text.endswith(b"]\n" + DATA[rotated[2] :])
+
+
+def test_parts_that_hold_something_else(log, rotated, stored):
+    """A part under the name of another one is not taken for it where its size differs."""
+    part_path(log, rotated[0]).replace(part_path(log, rotated[1]))
+    text = everything(stored, rotated[1])
+    assert b"bytes lost: " in text
+    assert text.endswith(b"]\n" + DATA[rotated[2] :])
+
+
+def test_any_damage_to_a_part(log, rotated):
+    """Wherever a byte is changed, nothing wrong is given: every line is one that was written, or says what is lost."""
+    part = part_path(log, rotated[1])
+    sound = part.read_bytes()
+    chosen = random.Random(0)
+    for place in [*range(30), *(chosen.randrange(len(sound)) for _ in range(30)), len(sound) - 1]:
+        damage(part, place)
+        stored = StoredLog(log)
+        text = everything(stored)
+        stored.close()
+        before, notice, after = text.partition(b"\n[")
+        assert DATA.startswith(before)
+        assert DATA.endswith(after.partition(b"]\n")[2])
+        assert notice or text == DATA
+        part.write_bytes(sound)
+
+
+def test_the_oldest_parts_are_removed(log, rotated):
+    """The log then begins later; from before that on a line says what is not there."""
+    part_path(log, rotated[0]).unlink()
+    stored = StoredLog(log)
+    assert stored.start == rotated[1]
+    assert everything(stored, stored.start) == DATA[rotated[1] :]
+    assert everything(stored).startswith(b"[%d bytes lost: no longer kept]\n" % rotated[1] + DATA[rotated[1] :][:100])
+    stored.close()
+
+
+def test_an_index_that_makes_no_sense(log, stored, rotated):
+    """What is in the live file can be read."""
+    for text in ("", "{", "[]", '{"schema": 1}', '{"schema": 1, "parts": [5], "freed": 1, "base": 2}', "\udcff"):
+        index_path(log).unlink()
+        index_path(log).write_bytes(text.encode(errors="surrogateescape"))
+        assert everything(stored, stored.start) == log.read_bytes()
+
+
+def test_closing_twice(log, stored, rotated):
+    """Nothing stays open, and it may be said again."""
+    stored.read(0)
+    stored.close()
+    stored.close()

@@ -1,0 +1,173 @@
+"""The time that a line carries."""
+
+import time
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.logs import times
+from launcher.logs.lines import Line, split
+from launcher.logs.times import FIRST_CHARS, Clock, time_in, time_of, with_times
+
+NEAR = int(datetime(2026, 11, 22, tzinfo=timezone.utc).timestamp()) * 10**9
+
+
+@pytest.fixture(params=["UTC", "Europe/Paris", "America/New_York"], autouse=True)
+def _zone(request, monkeypatch):
+    """Every test is true wherever it runs."""
+    monkeypatch.setenv("TZ", request.param)
+    _new_zone()
+    yield
+    monkeypatch.undo()
+    _new_zone()
+
+
+def _new_zone():
+    time.tzset()
+    times._minute_ns.cache_clear()
+    times._nearest_ns.cache_clear()
+
+
+def local(*calendar, ns=0):
+    return int(time.mktime((*(*calendar, 0, 0, 0)[:6], 0, 0, -1))) * 10**9 + ns
+
+
+def utc(*calendar, ns=0):
+    return int(datetime(*calendar, tzinfo=timezone.utc).timestamp()) * 10**9 + ns
+
+
+@pytest.mark.parametrize(
+    ("line", "ns"),
+    [
+        ("2026-11-21 12:00:00", 0),
+        ("2026-11-21 12:00:00,123 INFO root: step 3", 123_000_000),
+        ("2026-11-21T12:00:00.123456 x", 123_456_000),
+        ("2026-11-21 12:00:00.1234567890123 x", 123_456_789),
+        ("2026/11/21 12:00:00 nginx", 0),
+        ("[2026-11-21 12:00:00] x", 0),
+        ("[2026-11-21 12:00:00,5][train][INFO] - x", 500_000_000),
+        ("\x1b[32m2026-11-21 12:00:00.123\x1b[0m | INFO", 123_000_000),
+        ("2026-11-21-12:00:00.123.456", 123_456_000),
+        ("[WARNING] DEVICE(123,7f01,python):2026-11-21-12:00:00.123.456 [mindspore/a.cc:3]", 123_456_000),
+        ("I1121 12:00:00.123456 1234 x.cc:3] y", 123_456_000),
+        ("[rank0]:[W1121 12:00:00.123456789 ProcessGroupNCCL.cpp:1] y", 123_456_789),
+        ("E20261121 12:00:00.000001 x", 1_000),
+        ("\x1b[33mW1121 12:00:00.5\x1b[0m x", 500_000_000),
+        ("2026-11-21 12:00:00 - 3 - x", 0),
+        ("2026-11-21 12:00:00 -1 is the loss", 0),
+    ],
+)
+def test_a_time_without_an_offset_is_local(line, ns):
+    """In every form that loggers write."""
+    assert time_in(line, NEAR).time_ns == local(2026, 11, 21, 12, ns=ns)
+    assert time_of(line.encode(), NEAR) == local(2026, 11, 21, 12, ns=ns)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("2026-11-21T12:00:00Z x", (12, 0)),
+        ("2026-11-21 12:00:00.5Z x", (12, 5 * 10**8)),
+        ("2026-11-21 12:00:00 UTC x", (12, 0)),
+        ("2026-11-21T12:00:00+01:00", (11, 0)),
+        ("2026-11-21T12:00:00-0800", (20, 0)),
+        ("2026-11-21 12:00:00 +0200 x", (10, 0)),
+        ("2026-11-21 12:00:00+02 x", (10, 0)),
+    ],
+)
+def test_an_offset_from_utc_counts(line, expected):
+    """With or without a colon, with or without minutes."""
+    hour, ns = expected
+    assert time_in(line, NEAR).time_ns == utc(2026, 11, 21, hour, ns=ns)
+
+
+def test_seconds_since_1970():
+    """At the start of a line, in brackets, or after a key that says so; elsewhere a number is a number."""
+    for line in ("1795262400.5 x", "[1795262400.5] x", '{"ts": 1795262400.5, "a": 1}', "time=1795262400.5 x"):
+        assert time_of(line.encode(), NEAR) == 1795262400_500_000_000
+    for line in ("got 1795262400 bytes", "17952624001 x", "1795262400-1 x", "1795262400.5.1"):
+        assert time_of(line.encode(), NEAR) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "step 12:00:00",
+        "epoch: 1 step: 20, loss is 6.6276, 1252 tokens/s",
+        "2026-13-21 12:00:00",
+        "2026-11-31 12:00:00",
+        "2026-11-21 24:00:00",
+        "2026-11-21 12:00:61",
+        "2026-11-21 12:60:00",
+        "12026-11-21 12:00:00",
+        "0000-11-21 12:00:00",
+        "XI1121 12:00:00",
+        "I1321 12:00:00",
+        "I0230 12:00:00",
+        "2026-11-21 12:00:001",
+        "x" * FIRST_CHARS + "2026-11-21 12:00:00",
+        "x" * FIRST_CHARS + " 1795262400",
+    ],
+)
+def test_what_is_no_time(line):
+    """Nothing, days and hours that do not exist, and whatever stands far in a line."""
+    assert time_of(line.encode(), NEAR) is None
+
+
+def test_where_the_time_stands():
+    """A glog line's letter is its level, not its time; a time that begins early enough is read whole."""
+    text = "I1121 12:00:00.5 x"
+    found = time_in(text, NEAR)
+    assert text[found.start : found.end] == "1121 12:00:00.5"
+    late = "x" * (FIRST_CHARS - 1) + "2026-11-21T12:00:00.123456+01:00"
+    assert time_in(late, NEAR).time_ns == utc(2026, 11, 21, 11, ns=123_456_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "near", "year"),
+    [
+        ("I1231 23:59:59 x", (2027, 1, 1), 2026),
+        ("I0101 00:00:01 x", (2026, 12, 31), 2027),
+        ("I0715 12:00:00 x", (2026, 11, 21), 2026),
+        ("W715 12:00:00 x", (2026, 11, 21), 2026),
+        ("I0229 12:00:00 x", (2024, 3, 1), 2024),
+    ],
+)
+def test_a_time_without_a_year_is_near_the_run(text, near, year):
+    """Also around New Year."""
+    found = time_in(text, local(*near))
+    assert time.localtime(found.time_ns / 1e9).tm_year == year
+
+
+@given(st.integers(631152000 * 10**6, 2114380800 * 10**6), st.integers(-14, 14))
+def test_what_python_writes_is_read_back(microseconds, hours):
+    """To the microsecond, in every zone."""
+    zone = timezone(timedelta(hours=hours))
+    here = datetime(1970, 1, 1, tzinfo=timezone.utc).astimezone(zone) + timedelta(microseconds=microseconds)
+    expected = microseconds * 1000
+    assert time_of(here.isoformat().encode(), NEAR) == expected
+    assert time_of(here.strftime("%Y-%m-%d %H:%M:%S.%f %z x").encode(), NEAR) == expected
+
+
+@given(st.text(st.sampled_from("0123456789-: TZ.,+[]I")) | st.text())
+def test_any_text_is_read(text):
+    """Nothing raises."""
+    time_of(text.encode("utf-8", "surrogatepass"), NEAR)
+
+
+def test_a_line_without_a_time_has_that_of_the_line_before():
+    """Lines before the first time have none; a piece of a long line has the line's, whatever it holds."""
+    data = b"hello\n2026-11-21 12:00:00 a\n  more\n2026-11-21 12:00:01 b\n2026-11-21 12:00:00 c"
+    lines = list(with_times(split(0, [(0, data)]), NEAR))
+    noon = local(2026, 11, 21, 12)
+    assert [line.time_ns for line in lines] == [None, noon, noon, noon + 10**9, noon]
+    assert [line.dated for line in lines] == [False, True, False, True, True]
+    assert b"".join(line.raw + b"\n" * line.ends for line in lines) == data
+    clock = Clock(NEAR)
+    clock.stamped(Line(0, 0, b"2026-11-21 12:00:00 a", ends=False))
+    piece = clock.stamped(Line(0, 21, b"2026-11-21 13:00:00 a"))
+    assert (piece.time_ns, piece.dated) == (noon, False)
+    assert clock.stamped(Line(0, 42, b"2026-11-21 13:00:00 a")).dated
