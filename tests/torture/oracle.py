@@ -89,7 +89,7 @@ def complaints(facts: Facts) -> Iterator[str]:
 def possible_codes(facts: Facts) -> set[int]:
     """Every exit code that the documented rules allow."""
     allowed = {cause.exit_code for cause in first_causes(facts)}
-    if _all_ended_well(facts) and not _failures(facts):
+    if _all_ended_well(facts) and not any(failure.sure for failure in _failures(facts)):
         # Whoever asks a run to stop that ends in this moment may come too late.
         last_ns = max(record["time_ns"] for record in _acts(facts))
         if all(stop.time_ns > last_ns - RACE_S * 1e9 for stop in _stops(facts)):
