@@ -95,6 +95,7 @@ def play(run_dir, wishes):
         append(run_dir, RankStarted(number, rank.pid, identify(rank.pid).started))
     if "stopped" in wishes:
         ranks[1].send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, ranks[1].pid, os.WSTOPPED | os.WNOWAIT)  # it does so in its own time
     print("ready", flush=True)
     if "vanish" not in wishes:
         number = signal.sigwait(signals)
