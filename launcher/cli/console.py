@@ -16,6 +16,8 @@ from typing import TextIO
 
 from launcher.cli import verdict_text
 from launcher.cli.columns import counted
+from launcher.cli.console_feed import feed_of
+from launcher.cli.pace import Pace
 from launcher.cli.status_line import StatusLine
 from launcher.cli.summary import describe
 from launcher.core.events import (
@@ -24,6 +26,7 @@ from launcher.core.events import (
     Event,
     Hung,
     Leftovers,
+    RankEnded,
     Slow,
     Stamped,
     Stopping,
@@ -31,7 +34,6 @@ from launcher.core.events import (
 )
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
-from launcher.logs.follow import Follower
 from launcher.logs.terminal import shortened
 from launcher.runs.progress import Progress
 
@@ -49,12 +51,10 @@ class Console:
         self.progress = Progress(len(spec.ranks))
         self.shown_dir = as_people_call_it(spec.run_dir)
         self._spec = spec
-        run_dir = RunDir(spec.run_dir)
-        self._follower = Follower({rank: run_dir.train_log(rank) for rank in spec.console_ranks})
-        self._prefixed = len(spec.console_ranks) > 1
+        self._feed = feed_of(spec, sys.stdout)
         self._stdout = Outlet(sys.stdout)
-        self._for_people = sys.stdout.isatty()  # a file or a pipe gets whole lines
         self._status = StatusLine(sys.stderr)
+        self._pace = Pace(spec, on_terminal=sys.stderr.isatty()) if spec.console == "status" else None
         self._interrupted = False
         self._at_once = False  # every rank is killed, without grace
         self._stopping_since_s = math.inf
@@ -64,6 +64,8 @@ class Console:
     def event(self, stamped: Stamped) -> None:
         self.progress.take(stamped)
         match stamped.event:
+            case RankEnded(global_rank=global_rank):
+                self._feed.rank_ended(global_rank)
             case Stopping(cause=Cause.AGENT_LOST):
                 self.say("the supervising process is gone; ending everything that it left behind")
             case Stopping():
@@ -120,7 +122,7 @@ class Console:
 
     def tick(self) -> bool:
         more = self._show(time.monotonic() + AT_ONCE_S)
-        if not self._stdout.pending:  # else a line may be half shown
+        if not self._stdout.pending and self._spec.console != "none":  # else a line may be half shown
             text = self._status_text()
             self._status.show(text, self._why_ending() if text and self.progress.stopping is not None else "")
         return more
@@ -131,7 +133,7 @@ class Console:
         """When nothing runs any more: the end of the logs (Ctrl-C skips it), then the closing words."""
         with suppress(KeyboardInterrupt):
             self._show_rest()
-        self._follower.close()
+        self._feed.close()
         for line in closing_lines():
             self.say(line)
 
@@ -155,6 +157,8 @@ class Console:
         return self._all_started() if running == total else f"{running} of {total} ranks running"
 
     def _all_started(self) -> str:
+        if self._pace is not None and (pace := self._pace.text()):
+            return f"{counted(self.progress.rank_count, 'rank')}: {pace}"
         started = f"{counted(self.progress.rank_count, 'rank')} started"
         if self.progress.attempt:  # the directory is the run's, and has been told
             return f"attempt {self.progress.attempt}: {started}"
@@ -179,7 +183,7 @@ class Console:
         if self._stdout.forgotten:
             return
         in_haste = self._interrupted or self.progress.stopping is not None
-        for global_rank, skipped in self._follower.skip_to_last(LAST_BYTES):
+        for global_rank, skipped in self._feed.skip_to_last(LAST_BYTES):
             self.say(f"... {skipped} bytes not shown, see {RunDir(self.shown_dir).train_log(global_rank)}")
         if self._show(time.monotonic() + END_PATIENCE_S if in_haste else math.inf, ended=True):
             self._forget_stdout(TimeoutError(errno.ETIMEDOUT, f"its reader took more than {END_PATIENCE_S:g} s"))
@@ -190,18 +194,14 @@ class Console:
             while not self._stdout.forgotten:
                 if not self._stdout.push(until_s) or time.monotonic() >= until_s:
                     return True
-                if (lines := self._follower.next_lines(ended=ended)) is None:
+                if (text := self._feed.next_text(ended=ended)) is None:
                     return False
-                self._status.erase()
-                self._stdout.put(self._as_text(*lines))
+                if text:
+                    self._status.erase()
+                    self._stdout.put_bytes(text)
         except OSError as error:
             self._forget_stdout(error)
         return False
-
-    def _as_text(self, global_rank: int, lines: list[str]) -> str:
-        prefix = f"[{global_rank}] " if self._prefixed else ""
-        shown = map(shortened, lines) if self._for_people else lines
-        return prefix + f"\n{prefix}".join(shown) + "\n"
 
     def _forget_stdout(self, error: OSError) -> None:
         """A reader that has left (`| head`) knows why; anything else is worth a word."""

@@ -6,6 +6,7 @@ import string
 import time
 from collections.abc import Collection
 
+from launcher.cli.log_format import Look
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.logs.levels import level_named
@@ -52,6 +53,10 @@ class LogOptions:
             raise UsageError("--merge and --collapse: choose one", hint="collapsed lines are in the order of time too")
         if self.prefix is not None:
             _check_prefix(self.prefix)
+
+    @property
+    def look(self) -> Look:
+        return Look(prefix=self.prefix, as_json=self.as_json, color=self.color)
 
     @property
     def plain(self) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from launcher.core import env
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
+from launcher.core.records import Console
 from launcher.engines.placement import Bind
 
 FORWARDABLE = ("USR1", "USR2", "HUP", "WINCH", "URG")
@@ -58,6 +59,8 @@ class RunOptions:
     no_preload: bool
     forward_signals: str
     bind: Bind
+    log_max_size: int | None  # bytes
+    console: Console
     detach: bool
     master_port: int | None
     dry_run: bool

@@ -12,8 +12,9 @@ import click
 from launcher.cli.chosen_run import runs_dir_option
 from launcher.cli.profile_options import CHIP_NAMES
 from launcher.cli.seconds import Seconds
+from launcher.cli.size import Size
 from launcher.cli.whole import Whole
-from launcher.core.records import DEFAULT_GRACE_S
+from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
 from launcher.engines.placement import BINDS
 
 EPILOG = """\b
@@ -41,6 +42,7 @@ LONGEST_GRACE_S = 7 * 24 * 3600
 MOST_DEVICES = 65536  # of --devices: a slip of the finger must not eat the machine
 MOST_WAYS = 10**6  # of one axis
 MOST_RESTARTS = 10**6
+SMALLEST_LOG_BYTES = 64 << 10  # whole blocks of a file system are moved, and half of it stays
 FILE = click.Path(path_type=Path)
 
 
@@ -87,6 +89,14 @@ FILE = click.Path(path_type=Path)
 @click.option(
     "--bind", type=click.Choice(BINDS), default="auto", metavar="HOW",
     help=f"Which cores a rank may use: {', '.join(BINDS)}.  [default: auto]",
+)  # fmt: skip
+@click.option(
+    "--console", type=click.Choice(CONSOLES), default="rank0", metavar="WHAT",
+    help=f"What to show of the ranks' lines: {', '.join(CONSOLES)}.  [default: rank0]",
+)  # fmt: skip
+@click.option(
+    "--log-max-size", type=Size(SMALLEST_LOG_BYTES), metavar="SIZE",
+    help="Compress what a rank's log grows beyond, beside it: 64M, 1G.  [default: never]",
 )  # fmt: skip
 @click.option("--master-port", type=Whole(1, 65535), metavar="N", help="The rendezvous port.  [default: free]")
 @click.option("--detach", is_flag=True, help="Go on in the background; print the run's name.")

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Protocol
 
 from launcher.cli.chosen_run import chosen_live
+from launcher.cli.log_feeds import Feed, PlainFeed
+from launcher.cli.log_format import Format
 from launcher.cli.log_options import LogOptions
 from launcher.cli.log_writer import Writer
-from launcher.core.errors import EXIT_OK
+from launcher.cli.staged_feed import StagedFeed
+from launcher.core.descriptors import make_room
+from launcher.core.errors import EXIT_OK, UsageError
 from launcher.core.ranges import ranges
 from launcher.logs.collapse import Collapser, Shown
 from launcher.logs.lines import Line
-from launcher.logs.merge import Merger, merge
+from launcher.logs.merge import merge
 from launcher.logs.raised import first_tracebacks
 from launcher.logs.select import Selector
 from launcher.runs.live import Watch
-from launcher.runs.rank_logs import RankLog, RankLogs
+from launcher.runs.rank_logs import RankLogs
 from launcher.runs.recorded import read_recorded
 
-TICK_S = 0.05
+FILES_OF_LOG = 3  # itself, its index, and a part of it
 LOOK_S = 0.5  # between two looks whether the run goes on
 
 
@@ -40,34 +43,48 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
     state, recorded = watch.look(), read_recorded(run_dir)
     global_ranks = options.chosen_ranks(recorded.places, state)
     near_ns = state.started_ns or time.time_ns()
-    writer = Writer(options, recorded.places, global_ranks)
+    shape = Format(options.look, sys.stdout, recorded.places, global_ranks)
     logs = RankLogs(run_dir, global_ranks, near_ns, environment=options.environment)
+    if not make_room(FILES_OF_LOG * len(global_ranks)):
+        raise UsageError(
+            f"{len(global_ranks)} logs are more files than one process may open here",
+            hint="raise the limit (ulimit -Hn), or choose --rank",
+        )
     with closing(logs):
         logs.note_attempts()
         if options.lines is not None:
             for log in logs.of_rank.values():
                 log.skip_to_last(options.lines)
         try:
-            return _show(logs, writer, watch, options)
+            if options.follow:
+                exit_code = _show_live(logs, Writer(shape), shape, watch, options)
+                return exit_code if options.exit_code else EXIT_OK
+            _show_all(logs, Writer(shape), options)
         except BrokenPipeError:  # whoever read (`| head`) has seen enough
-            return EXIT_OK
+            pass
+    return EXIT_OK
 
 
-def _show(logs: RankLogs, writer: Writer, watch: Watch, options: LogOptions) -> int:
+def _show_all(logs: RankLogs, writer: Writer, options: LogOptions) -> None:
     if options.errors:
         writer.write_errors(first_tracebacks({rank: log.whole() for rank, log in logs.of_rank.items()}))
-        return EXIT_OK
-    if options.plain and not options.follow:
+    elif options.plain:
         for global_rank, log in logs.of_rank.items():
             writer.write_blocks(global_rank, log.blocks())
-        return EXIT_OK
-    selector, exit_code = options.selector(), EXIT_OK
-    if options.follow:
-        exit_code = _follow(logs, writer, watch, selector, options)
     else:
+        selector = options.selector()
         writer.write(_all_that_is(logs, selector, options))
+        _say_what_is_missing(selector)
+
+
+def _show_live(logs: RankLogs, writer: Writer, shape: Format, watch: Watch, options: LogOptions) -> int:
+    selector = options.selector()
+    feed: Feed = PlainFeed(logs.follower(), shape)
+    if not options.plain:
+        feed = StagedFeed(logs, shape, selector, merged=options.merged, collapsed=options.collapsed)
+    exit_code = _follow(feed, writer, watch, logs.note_attempts)
     _say_what_is_missing(selector)
-    return exit_code if options.exit_code else EXIT_OK
+    return exit_code
 
 
 def _say_what_is_missing(selector: Selector) -> None:
@@ -110,76 +127,22 @@ def _collapsed(lines: Iterable[Line | None], collapser: Collapser) -> Iterator[S
 # --- follow ---
 
 
-class Stage(Protocol):
-    """What lines of several ranks wait in until they can be shown."""
-
-    def put(self, line: Line) -> None: ...
-
-    def end(self, global_rank: int) -> None: ...
-
-    def take(self, now_ns: int) -> list[Line] | list[Shown]: ...
-
-    def flush(self) -> list[Line] | list[Shown]: ...
-
-
-class _AsTheyCome:
-    """No stage at all."""
-
-    def __init__(self) -> None:
-        self._lines: list[Line] = []
-
-    def put(self, line: Line) -> None:
-        self._lines.append(line)
-
-    def end(self, global_rank: int) -> None:
-        pass
-
-    def take(self, now_ns: int) -> list[Line]:  # noqa: ARG002 - as the others
-        taken, self._lines = self._lines, []
-        return taken
-
-    def flush(self) -> list[Line]:
-        return self.take(0)
-
-
-def _follow(logs: RankLogs, writer: Writer, watch: Watch, selector: Selector, options: LogOptions) -> int:
+def _follow(feed: Feed, writer: Writer, watch: Watch, note_attempts: Callable[[], None]) -> int:
     """Until the run is over and everything that it wrote has been shown; the run's exit code."""
-    stage: Stage = _AsTheyCome()
-    if options.merged:
-        stage = Merger(logs.of_rank)
-    elif options.collapsed:
-        stage = Collapser(logs.of_rank)
-    looked_s, state = time.monotonic(), watch.look()
+    looked_s, state = 0.0, watch.look()
+    told: set[tuple[int, int]] = set()  # attempts and ranks that ended in them
     while True:
-        over = state.state.over
-        came = _take_new(logs.of_rank.values(), selector, stage)
-        writer.write(stage.take(time.monotonic_ns()))
-        if over and not came:
-            break
-        if not came:
-            time.sleep(TICK_S)
         if time.monotonic() - looked_s >= LOOK_S:
             looked_s, state = time.monotonic(), watch.look()
-            logs.note_attempts()
-            for global_rank in state.progress.exits:
-                stage.end(global_rank)
-    for log in logs.of_rank.values():
-        _put(log.rest(), selector, stage)
-    writer.write(stage.flush())
-    return state.exit_code or EXIT_OK
-
-
-def _take_new(logs: Collection[RankLog], selector: Selector, stage: Stage) -> bool:
-    came = False
-    for log in logs:
-        lines = log.new_lines()
-        came = came or bool(lines)
-        _put(lines, selector, stage)
-    return came
-
-
-def _put(lines: Iterable[Line], selector: Selector, stage: Stage) -> None:
-    for line in lines:
-        for selected in selector.put(line):
-            if selected is not None:
-                stage.put(selected)
+            note_attempts()
+            ends = {(state.progress.attempt, global_rank) for global_rank in state.progress.exits}
+            for _, global_rank in ends - told:
+                feed.rank_ended(global_rank)
+            told |= ends
+        text = feed.next_text(ended=state.state.over)
+        if text is not None:
+            writer.put(text)
+        elif state.state.over:
+            return state.exit_code or EXIT_OK
+        else:
+            feed.wait(LOOK_S)

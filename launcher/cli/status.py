@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,8 @@ Examples:
   tlaunch status 20261121-053712-transformer --json
 
 Ranks: waiting (not started), running, stopped (by SIGSTOP or Ctrl-Z), ended, gone (nobody saw it end). STEP and LOSS
-are what the rank itself last wrote to its heartbeat file; LOG and WRITTEN are train.log's size and last change.
+are what the rank itself last wrote to its heartbeat file; LOG and WRITTEN are how much
+was ever written to train.log, and when last.
 
 Exit codes: 0 whatever the run's state is; 2 wrong usage, or no such run.
 """
@@ -66,14 +68,15 @@ def status(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
 
 def _rank_status(look: RankLook, places: tuple[Place, ...], run_dir: RunDir) -> RankStatus:
     from launcher.core.heartbeat import read_heartbeat
+    from launcher.logs.stored import StoredLog
 
     place = next((place for place in places[look.global_rank :] if place.global_rank == look.global_rank), None)
-    try:
-        log = run_dir.train_log(look.global_rank).stat()
-    except OSError:
-        log = None
+    path = run_dir.train_log(look.global_rank)
+    log_bytes = logged_ns = None
+    with suppress(OSError), closing(StoredLog(path)) as stored:
+        logged_ns, log_bytes = path.stat().st_mtime_ns, stored.end
     heartbeat = read_heartbeat(run_dir.heartbeat(look.global_rank))
-    return RankStatus(look, place, heartbeat, log and log.st_size, log and log.st_mtime_ns)
+    return RankStatus(look, place, heartbeat, log_bytes, logged_ns)
 
 
 def _lines(state: RunState, ranks: list[RankStatus], max_restarts: int) -> Iterator[str]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
+from typing import Literal
 
 from launcher.core.frozen import frozen
 
 DEFAULT_GRACE_S = 15.0
 
+
+Console = Literal["rank0", "collapse", "all", "none", "status"]
+CONSOLES: tuple[Console, ...] = ("rank0", "collapse", "all", "none", "status")
 
 HOST_RANK = -1  # the device_id of a rank that computes on the host itself, in heterogeneous (v1.1) tables
 Options = tuple[tuple[str, str], ...]  # keys and values as a table writes them, sorted by key
@@ -100,6 +104,7 @@ class Supervision:
     hang_timeout_s: float | None = None  # without progress for so long, a rank hangs; None: nobody looks
     forward_signals: tuple[int, ...] = ()  # handed to every rank's process instead of acting on the run
     preload: tuple[str, ...] | None = None  # imported once, before ranks are forked; None: every rank starts afresh
+    log_max_bytes: int | None = None  # what a rank's train.log grows beyond is compressed beside it; None: nothing is
 
 
 @frozen
@@ -115,4 +120,5 @@ class RunSpec:
     master_addr: str
     master_port: int  # of the first attempt; a restart takes another one, unless the user chose it
     supervision: Supervision = field(default_factory=Supervision)
-    console_ranks: tuple[int, ...] = (0,)  # whose lines the console shows
+    console_ranks: tuple[int, ...] = (0,)  # whose lines say most
+    console: Console = "rank0"  # what of the ranks' lines is shown while the run goes on

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher.core.frozen import frozen
-from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervision
+from launcher.core.records import Cluster, Console, Layout, RankSpec, RunSpec, Supervision
 from launcher.engines.placement import Bind, Machine, Share, shares_of
 from launcher.engines.variables import (
     Origin,
@@ -39,6 +39,7 @@ class Request:
     inherited_env: Mapping[str, str]
     machine: Machine  # this one
     bind: Bind = "auto"
+    console: Console = "rank0"
 
 
 @frozen
@@ -76,6 +77,7 @@ def assemble(request: Request, *, name: str, master_port: int) -> RunSpec:
         master_port=master_port,
         supervision=request.supervision,
         console_ranks=request.console_ranks,
+        console=request.console,
     )
 
 

@@ -83,6 +83,11 @@ class Collapser:
         self._new.clear()
         return list(self._ready(now_ns))
 
+    @property
+    def waits(self) -> bool:
+        """Whether it holds lines."""
+        return bool(self._queues)
+
     def flush(self) -> list[Shown]:
         """All that waits."""
         self._new.clear()

@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from pathlib import Path
 
-from launcher.logs.stored import CHUNK_BYTES, StoredLog
-from launcher.logs.terminal import printable_lines
+from launcher.logs.changes import Changes
+from launcher.logs.growing import GrowingLog
 
+CHUNK_BYTES = 1 << 16
 LONGEST_LINE_BYTES = 1 << 16  # a longer one is given in pieces
 
 
 class Follower:
-    """Gives the lines that appear in `paths` (by global rank), each once, as they are completed. Close it at the end.
+    """Gives the lines that appear in `logs` (by global rank), each once, as they are completed. Close it at the end."""
 
-    A log may not exist yet. One that begins anew, emptied or made again, is read again from its start. What was moved
-    into compressed parts before it was read is read from there.
-    """
+    def __init__(self, logs: Mapping[int, GrowingLog], chunk_bytes: int = CHUNK_BYTES) -> None:
+        """Closes `logs` too. `chunk_bytes`: about so much is given at once: nobody waits long for the caller."""
+        self._logs = {global_rank: _Log(log, chunk_bytes) for global_rank, log in logs.items()}
+        self._changes = Changes({global_rank: log.path for global_rank, log in logs.items()})
 
-    def __init__(self, paths: Mapping[int, Path]) -> None:
-        self._logs = {global_rank: _Log(path) for global_rank, path in paths.items()}
-        self._turns = deque(self._logs)
+    def next_block(self, *, ended: bool = False) -> tuple[int, bytes] | None:
+        """A global rank and some new complete lines of it; None if there are none.
 
-    def next_lines(self, *, ended: bool = False) -> tuple[int, list[str]] | None:
-        """A global rank and some new complete lines of it, safe to show; None if no log has any. Does not block.
-
-        Gives little at once, so that nobody waits long for the caller; logs take turns. With `ended` nobody writes
-        any more, and an unfinished last line counts as a line.
+        Does not block. Logs take turns. With `ended` nobody writes any more, and an unfinished last line counts as one.
         """
-        for _ in range(len(self._turns)):
-            global_rank = self._turns[0]
-            self._turns.rotate(-1)
+        for global_rank in self._logs if ended else self._changes.due():
             log = self._logs[global_rank]
-            if lines := log.next_lines() or (log.unfinished_line() if ended else []):
-                return global_rank, lines
+            block = log.next_block()
+            if block is None and ended:
+                block = log.unfinished_line()
+            if block is not None:
+                self._changes.later(global_rank)
+                return global_rank, block
+            self._changes.nothing_new(global_rank)
         return None
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until something may have come, at most so long."""
+        self._changes.wait(seconds)
 
     def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
         """Leave out all but the last `keep_bytes` of what is unread, all logs together.
@@ -48,65 +49,43 @@ class Follower:
                 yield global_rank, skipped
 
     def close(self) -> None:
+        self._changes.close()
         for log in self._logs.values():
             log.close()
 
 
 class _Log:
-    def __init__(self, path: Path) -> None:
-        self._stored = StoredLog(path)
-        self._renewals = 0
-        self._offset = 0
-        self._partial = b""
+    def __init__(self, log: GrowingLog, chunk_bytes: int) -> None:
+        self._log = log
+        self._chunk_bytes = chunk_bytes
+        self._partial, self._partial_at = b"", 0
 
-    def next_lines(self) -> list[str]:
-        while chunk := self._read():
+    def next_block(self) -> bytes | None:
+        while True:
+            offset, chunk = self._log.read(self._chunk_bytes)
+            if not chunk:
+                return None
+            if offset != self._partial_at + len(self._partial):  # it began anew
+                self._partial = b""
             complete, newline, self._partial = (self._partial + chunk).rpartition(b"\n")
+            self._partial_at = offset + len(chunk) - len(self._partial)
             if newline:
-                return _shown(complete)
+                return complete + newline
             if len(self._partial) >= LONGEST_LINE_BYTES:
                 return self.unfinished_line()
-        return []
 
-    def unfinished_line(self) -> list[str]:
-        """The start of a line whose end was not written; empty if there is none."""
+    def unfinished_line(self) -> bytes | None:
+        """The start of a line whose end was not written; None if there is none."""
         line, self._partial = self._partial, b""
-        return _shown(line) if line else []
+        self._partial_at += len(line)
+        return line or None
 
     def skip_to_last(self, keep_bytes: int) -> int:
         """How many bytes were left out, up to the start of a line."""
-        with suppress(OSError):  # it may not be read: then there is nothing to leave out
-            end = self._stored.end
-            self._began_anew()
-            first = self._offset - len(self._partial)
-            if end - self._offset > keep_bytes:
-                self._offset, self._partial = end - keep_bytes, b""
-                whole_lines = self._read().partition(b"\n")[2]
-                self._offset -= len(whole_lines)
-                return self._offset - first
-        return 0
+        skipped = self._log.skip_to_last(keep_bytes, len(self._partial))
+        if skipped:
+            self._partial = b""
+        return skipped
 
     def close(self) -> None:
-        self._stored.close()
-
-    def _read(self) -> bytes:
-        try:
-            chunk = self._stored.read(self._offset, CHUNK_BYTES)
-            if self._began_anew():
-                chunk = self._stored.read(self._offset, CHUNK_BYTES)
-        except OSError:  # it may not be read: then there is nothing to show
-            return b""
-        self._offset = self._stored.next_offset
-        return chunk
-
-    def _began_anew(self) -> bool:
-        """Whether the log did since this was asked last; then all that it holds is unread."""
-        if self._stored.renewals == self._renewals:
-            return False
-        self._offset, self._partial = self._stored.start, b""
-        self._renewals = self._stored.renewals
-        return True
-
-
-def _shown(block: bytes) -> list[str]:
-    return printable_lines(block.decode("utf-8", errors="replace"))
+        self._log.close()

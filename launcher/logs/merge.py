@@ -106,6 +106,11 @@ class Merger:
         self._new.clear()
         return list(self._ready(now_ns))
 
+    @property
+    def waits(self) -> bool:
+        """Whether it holds lines."""
+        return bool(self._waiting)
+
     def flush(self) -> list[Line]:
         """All that wait."""
         self._new.clear()

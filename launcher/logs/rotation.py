@@ -74,6 +74,12 @@ class Rotator:
         """Rotate what has grown too large; in how many seconds to call again. Blocks while it compresses."""
         return min((self._step(global_rank) for global_rank in self._logs), default=LATEST_S)
 
+    def finish(self) -> None:
+        """Rotate, once nobody writes any more, until no log is too large. Blocks."""
+        for global_rank, log in self._logs.items():
+            while log.too_large and self._step(global_rank) < RETRY_S:
+                pass
+
     def warnings(self) -> list[str]:
         """What went wrong since this was asked last. Nothing is lost by it, and it is tried again."""
         warnings, self._warnings = self._warnings, []
@@ -132,6 +138,13 @@ class _Log:
                     return LATEST_S
                 size_bytes = self._work(live)
         return self._delay_s(size_bytes, now_s)
+
+    @property
+    def too_large(self) -> bool:
+        try:
+            return self._needs_work(self._path.stat().st_size)
+        except OSError:
+            return False
 
     def failed(self, now_s: float, why: str) -> bool:
         """Leave the log alone for a while; whether this is worth telling."""

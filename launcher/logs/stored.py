@@ -20,6 +20,7 @@ from launcher.logs.index import PLAIN, Index, describes, index_path, is_marked, 
 from launcher.logs.parts import Part
 
 CHUNK_BYTES = 1 << 16
+_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # what has a log's name may be a pipe
 T = TypeVar("T")
 
 
@@ -205,7 +206,7 @@ class StoredLog:
     def _open(self) -> None:
         if self._live is None:
             with suppress(FileNotFoundError):
-                self._live = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                self._live = os.open(self._path, _OPEN)
 
     def _follow_name(self) -> bool:
         """Go to the file that has the log's name now; whether it is another one. If none has, stay."""
@@ -214,7 +215,7 @@ class StoredLog:
         try:
             if os.path.samestat(self._path.stat(), os.fstat(self._live)):
                 return False
-            made_again = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            made_again = os.open(self._path, _OPEN)
         except FileNotFoundError:
             return False
         os.close(self._live)
@@ -236,7 +237,7 @@ class StoredLog:
             os.close(self._index_file)
         self._index_file, self._index, self._first_part = None, PLAIN, 0
         with suppress(FileNotFoundError):
-            self._index_file = os.open(self._index_path, os.O_RDONLY | os.O_CLOEXEC)
+            self._index_file = os.open(self._index_path, _OPEN)
             self._index = _parsed(self._index_file)
             self._first_part = self._removed_parts()
 

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator
-from contextlib import suppress
-from pathlib import Path
 
 from launcher.core.events import AttemptStarted, RankStarted
 from launcher.core.run_dir import RunDir
+from launcher.logs.changes import Changes
+from launcher.logs.follow import Follower
+from launcher.logs.growing import CHUNK_BYTES, GrowingLog
 from launcher.logs.lines import Line, Splitter, offset_of_last, with_attempts
-from launcher.logs.stored import StoredLog
 from launcher.logs.times import Clock
 from launcher.runs.live import EventReader
 
-CHUNK_BYTES = 1 << 18
 LONGEST_LINE_BYTES = 1 << 20  # of a block; a longer line is given in pieces
-Look = tuple[int, int, int]  # inode, bytes, and time of the last change
+AT_ONCE_BYTES = 1 << 20  # of all logs together, before whoever reads them has a turn
 
 
 class RankLog:
     """The lines of one rank in their order, with times and attempts. Close it at the end."""
 
-    def __init__(self, global_rank: int, path: Path, near_ns: int) -> None:
+    def __init__(self, global_rank: int, log: GrowingLog, near_ns: int) -> None:
         """`near_ns`: about when the rank ran, nanoseconds since 1970, for lines that tell a time without a year."""
         self.starts: list[tuple[int, int]] = []  # offset, and attempt that begins there; grows
-        self._path = str(path)
-        self._stored = StoredLog(path)
+        self._log = log
         self._splitter = Splitter(global_rank)
         self._clock = Clock(near_ns)
-        self._global_rank = global_rank
-        self._seen: tuple[int, int, int] | None = None
-        self._offset: int | None = None  # of what is to be read next; None: from the start
 
     def skip_to_last(self, count: int) -> None:
         """Leave out all but the last `count` lines. Call it first.
@@ -39,7 +33,8 @@ class RankLog:
         Raises:
             OSError: the log may not be read.
         """
-        self._offset = offset_of_last(self._stored.read, self._stored.end, self._stored.start, count)
+        stored = self._log.stored
+        self._log.go_to(offset_of_last(stored.read, stored.end, stored.start, count))
 
     def whole(self) -> Iterator[Line]:
         """All lines up to the log's present end, an unfinished last one too.
@@ -68,48 +63,36 @@ class RankLog:
         if partial:
             yield partial
 
-    def new_lines(self) -> list[Line]:
-        """Complete lines that came since the last call, as many as one chunk holds. Does not block.
+    def new_lines(self) -> tuple[int, list[Line]]:
+        """How many bytes came since the last call, as many as one chunk holds; and the lines that they complete.
 
-        Raises:
-            OSError: the log may not be read.
+        Does not block.
         """
-        look = self._look()
-        if look is None or look == self._seen:
-            return []
-        offset = self._stored.start if self._offset is None else self._offset
-        chunk = self._stored.read(offset, CHUNK_BYTES)
-        self._offset = self._stored.next_offset
-        if not chunk and self._offset == offset:
-            self._seen = look
-        return list(self._told(self._splitter.put(offset, chunk))) if chunk else []
-
-    def _present(self) -> Iterator[tuple[int, bytes]]:
-        """What is unread, up to the present end: whoever writes meanwhile does not keep us for ever."""
-        end = self._stored.end
-        start = self._stored.start if self._offset is None else self._offset
-        for offset, chunk in self._stored.chunks(start, CHUNK_BYTES):
-            self._offset = min(offset + len(chunk), end)
-            yield offset, chunk[: end - offset] if offset < end else b""
-            if self._offset >= end:
-                return
+        offset, chunk = self._log.read()
+        return len(chunk), list(self._told(self._splitter.put(offset, chunk))) if chunk else []
 
     def rest(self) -> Iterator[Line]:
         """The start of a line whose end was never written."""
         return self._told(self._splitter.rest())
 
+    def skip_to_last_bytes(self, keep_bytes: int) -> int:
+        """Leave out all but so many of the bytes that are unread; how many were left out, up to the start of a line."""
+        return self._log.skip_to_last(keep_bytes, 0)
+
     def close(self) -> None:
-        self._stored.close()
+        self._log.close()
+
+    def _present(self) -> Iterator[tuple[int, bytes]]:
+        """What is unread, up to the present end: whoever writes meanwhile does not keep us for ever."""
+        end = self._log.stored.end
+        while True:
+            offset, chunk = self._log.read()
+            yield offset, chunk[: max(0, end - offset)]
+            if not chunk or offset + len(chunk) >= end:
+                return
 
     def _told(self, lines: Iterator[Line]) -> Iterator[Line]:
         return map(self._clock.stamped, with_attempts(lines, self.starts))
-
-    def _look(self) -> Look | None:
-        """Cheap: most logs have not changed since the last look."""
-        with suppress(OSError):
-            found = os.stat(self._path)  # noqa: PTH116 - a thousand of them, many times a second
-            return found.st_ino, found.st_size, found.st_mtime_ns
-        return None
 
 
 class RankLogs:
@@ -120,9 +103,45 @@ class RankLogs:
     ) -> None:
         """`environment`: env.log of each rank instead of train.log."""
         path_of = run_dir.env_log if environment else run_dir.train_log
-        self.of_rank = {rank: RankLog(rank, path_of(rank), near_ns) for rank in sorted(global_ranks)}
+        paths = {rank: path_of(rank) for rank in sorted(global_ranks)}
+        self._growing = {rank: GrowingLog(path) for rank, path in paths.items()}
+        self.of_rank = {rank: RankLog(rank, log, near_ns) for rank, log in self._growing.items()}
+        self._changes = Changes(paths)
         self._events = EventReader(run_dir.events)
         self._attempt = 0
+
+    def new_lines(self, *, ended: bool = False) -> Iterator[list[Line]]:
+        """Lines that came since the last call, some of each rank; nothing once there are none. Does not block.
+
+        With `ended` nobody writes any more, and no change is waited for.
+        """
+        came_bytes = 0
+        for global_rank in self.of_rank if ended else self._changes.due():
+            read_bytes, lines = self.of_rank[global_rank].new_lines()
+            if read_bytes:
+                self._changes.later(global_rank)
+                yield lines
+            else:
+                self._changes.nothing_new(global_rank)
+            came_bytes += read_bytes
+            if came_bytes >= AT_ONCE_BYTES:
+                return
+
+    def look_at(self, global_rank: int) -> None:
+        """Read this log to its present end, whether anybody told that it has changed or not: `is_read` tells when."""
+        self._changes.look_at(global_rank)
+
+    def is_read(self, global_rank: int) -> bool:
+        """Whether all that is known to have come was given by `new_lines`."""
+        return not self._changes.is_due(global_rank)
+
+    def follower(self) -> Follower:
+        """Gives what is unread as it is, instead of `new_lines`."""
+        return Follower(self._growing, CHUNK_BYTES)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until something may have come, at most so long."""
+        self._changes.wait(seconds)
 
     def note_attempts(self) -> None:
         """Look where attempts that have begun since the last call begin in each log."""
@@ -134,5 +153,6 @@ class RankLogs:
                     self.of_rank[global_rank].starts.append((offset, self._attempt))
 
     def close(self) -> None:
+        self._changes.close()
         for log in self.of_rank.values():
             log.close()

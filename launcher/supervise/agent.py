@@ -22,6 +22,7 @@ from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.journal import Journal
+from launcher.supervise.log_keeper import LogKeeper
 from launcher.supervise.port import HeldPort
 from launcher.supervise.starter import Starter
 from launcher.supervise.tree import NothingLeft, descendants, reap
@@ -70,6 +71,8 @@ class Agent:
         self._asks_to_stop = ASKS_TO_STOP - self._forwarded
         numbers = {signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *self._asks_to_stop}
         self._wakeup = Wakeup(numbers.union(signal.Signals(number) for number in self._forwarded))
+        logs = {rank.global_rank: self._run_dir.train_log(rank.global_rank) for rank in self._ranks}
+        self._log_keeper = LogKeeper(logs, spec.supervision.log_max_bytes, self._journal)
         self._selector = selectors.DefaultSelector()
         self._listened: dict[str, Any] = {}  # what the selector holds, by what it is for
         self._group = RunGroup(os.getpid())
@@ -85,6 +88,7 @@ class Agent:
             self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
         head = identify(self._head.pid) if self._head else None
         self._journal.record(AgentStarted(_identity(os.getpid()), head, len(self._ranks)))
+        self._log_keeper.start()
         self._starter = Starter(self._spec, self._ranks, self._inherited, self._journal)
         self._attempts = self._make_attempts()
         self._attempts.begin()
@@ -101,7 +105,8 @@ class Agent:
 
         return Attempts(
             self._spec, self._ranks, self._inherited,
-            port=self._port, starter=self._starter, group=self._group, journal=self._journal,
+            port=self._port, starter=self._starter, log_keeper=self._log_keeper, group=self._group,
+            journal=self._journal,
         )  # fmt: skip
 
     @property
@@ -123,6 +128,8 @@ class Agent:
         self._hear("ranks", crew if crew.fileno() >= 0 else None, selectors.EVENT_READ)
         wants = selectors.EVENT_READ | (selectors.EVENT_WRITE if nursery and nursery.wants_write else 0)
         self._hear("nursery", nursery, wants, nursery.send if nursery else None)
+        self._hear("log keeper", self._log_keeper if self._log_keeper.fileno() >= 0 else None,
+                   selectors.EVENT_READ, self._log_keeper.take)  # fmt: skip
         backlog = self._head.events_fd if self._head and self._journal.backlog else None
         self._hear("backlog", backlog, selectors.EVENT_WRITE, self._journal.send)
 
@@ -172,11 +179,15 @@ class Agent:
                 statuses[pid] = status  # noqa: PERF403 - kept although an exception ends the loop
         except NothingLeft:
             self._childless = True
+        self._log_keeper.note_ends(statuses)
         self._watch.note_ends(statuses)
+        if self._log_keeper.processes and self._attempts.crew.all_ended:
+            self._childless = self._childless or not descendants(self._log_keeper.processes)
 
     # --- the end ---
 
     def _finish(self) -> int:
+        self._log_keeper.close(finish=self._watch.cause is Cause.FINISHED)
         unkillable = self._unkillable()
         exit_code = self._attempts.exit_code(self._signal)
         if self._alone:  # else the head removes the group

@@ -14,6 +14,7 @@ from launcher.core.verdict import Verdict
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.crew import AttemptVariables, Crew
 from launcher.supervise.journal import Journal
+from launcher.supervise.log_keeper import LogKeeper
 from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.pulse import Pulse
 from launcher.supervise.restart import Restarts
@@ -35,6 +36,7 @@ class Attempts:
         *,
         port: HeldPort,
         starter: Starter,
+        log_keeper: LogKeeper,
         group: RunGroup,
         journal: Journal,
     ) -> None:
@@ -43,6 +45,7 @@ class Attempts:
         self._inherited = inherited
         self._port = port
         self._starter = starter
+        self._log_keeper = log_keeper
         self._group = group
         self._journal = journal
         self._run_dir = RunDir(spec.run_dir)
@@ -72,6 +75,7 @@ class Attempts:
             run_dir=self._run_dir,
             supervision=supervision,
             starter=self._starter,
+            log_keeper=self._log_keeper,
             group=self._group,
             journal=self._journal,
             decide=self._decide,

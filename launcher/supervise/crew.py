@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from launcher.core import env
@@ -144,15 +144,13 @@ class Crew:
         return Wanted(rank, environment)
 
     def _begin_log(self, rank: RankSpec, attempt: int) -> int:
-        """How long train.log is before this attempt; a line in it separates attempts."""
-        path = self._run_dir.train_log(rank.global_rank)
-        if attempt > 0:
-            with suppress(OSError):  # a full disk: what was written before is still no part of this attempt
-                _mark(path, f"--- attempt {attempt} ---\n")
-        try:
-            return path.stat().st_size
-        except OSError:
+        """How much was written to train.log before this attempt; a line in it separates attempts."""
+        if attempt == 0:
             return 0
+        path = self._run_dir.train_log(rank.global_rank)
+        with suppress(OSError):  # a full disk: what was written before is still no part of this attempt
+            _mark(path, f"--- attempt {attempt} ---\n")
+        return _end_of(path)
 
     def _note_start(self, global_rank: int, pid: int) -> list[RankExit]:
         found = stat(pid)
@@ -190,6 +188,14 @@ class Crew:
             write_environment(path, environment)
         except OSError as error:
             self._journal.record(Trouble(f"cannot write {path}: {error.strerror}"))
+
+
+def _end_of(log: Path) -> int:
+    from launcher.logs.stored import StoredLog  # noqa: PLC0415 - a first attempt needs none of it
+
+    with suppress(OSError), closing(StoredLog(log)) as stored:
+        return stored.end
+    return 0
 
 
 def _mark(log: Path, line: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.frozen import frozen
+from launcher.logs.tail import tail
 from launcher.logs.tracebacks import TRACEBACK_CHARS, FoundTraceback, traceback_in
 
 TAIL_BYTES = 256 << 10
@@ -40,7 +41,7 @@ class FailureRecord:
 def read_failure(path: Path, pid: int | None = None) -> FailureRecord | None:
     """None where there is no such file, or rubbish in it, or (with `pid`) another process wrote it."""
     try:
-        fields: Any = json.loads(_tail(path, 0, RECORD_BYTES))
+        fields: Any = json.loads(_record_in(path))
         record = _record(fields) if isinstance(fields, dict) else None
     except (ValueError, RecursionError):
         return None
@@ -49,7 +50,7 @@ def read_failure(path: Path, pid: int | None = None) -> FailureRecord | None:
 
 def log_tail(log: Path, offset: int, limit_bytes: int = TAIL_BYTES) -> str:
     """The last `limit_bytes` of a log, nothing from before `offset` (bytes). Empty where it cannot be read."""
-    return _tail(log, offset, limit_bytes).decode(errors="replace")
+    return _end_of(log, offset, limit_bytes).decode(errors="replace")
 
 
 def last_traceback(log: Path, offset: int) -> FoundTraceback | None:
@@ -57,24 +58,27 @@ def last_traceback(log: Path, offset: int) -> FoundTraceback | None:
 
     One of the main thread is preferred to those of other threads. Only the log's last `TAIL_BYTES` are looked at.
     """
-    return traceback_in(_tail(log, offset, TAIL_BYTES))
+    return traceback_in(_end_of(log, offset, TAIL_BYTES))
 
 
 # --- reading ---
 
 
-def _tail(path: Path, offset: int, limit_bytes: int) -> bytes:
+def _end_of(log: Path, offset: int, limit_bytes: int) -> bytes:
+    try:
+        return tail(log, offset, limit_bytes)
+    except OSError:
+        return b""
+
+
+def _record_in(path: Path) -> bytes:
+    """The whole file, unless it is too long to be one."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return b""
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return b""
-        begin = offset if offset <= status.st_size else 0  # it was cut off since: all of it is new
-        os.lseek(descriptor, max(begin, status.st_size - limit_bytes), os.SEEK_SET)
-        return os.read(descriptor, limit_bytes)
+        return os.read(descriptor, RECORD_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
     except OSError:
         return b""
     finally:

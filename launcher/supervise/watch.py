@@ -24,6 +24,7 @@ from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.crew import Crew
 from launcher.supervise.journal import Journal
+from launcher.supervise.log_keeper import LogKeeper
 from launcher.supervise.pulse import Pulse
 from launcher.supervise.starter import Starter
 from launcher.supervise.tree import Ending, descendants, signal_rank
@@ -46,6 +47,7 @@ class Watch:
         run_dir: RunDir,
         supervision: Supervision,
         starter: Starter,
+        log_keeper: LogKeeper,
         group: RunGroup,
         journal: Journal,
         decide: Callable[[Verdict, int | None], bool],
@@ -55,6 +57,7 @@ class Watch:
         self._run_dir = run_dir
         self._supervision = supervision
         self._starter = starter
+        self._log_keeper = log_keeper
         self._group = group
         self._journal = journal
         self._decide = decide
@@ -97,7 +100,7 @@ class Watch:
         self.restarts = False
         self._starter.end_preloading()
         if self._ending:
-            self._ending.spared = ()
+            self._ending.spared = self._spared()
 
     def kill_now(self) -> None:
         """Let no grace period pass."""
@@ -166,7 +169,7 @@ class Watch:
 
     def left(self) -> list[int]:
         """What of it is still there."""
-        return descendants(self._starter.processes)
+        return descendants(self._spared())
 
     @property
     def killed(self) -> int:
@@ -242,7 +245,7 @@ class Watch:
             lambda: self._crew.leaders,
             on_kill=lambda count: self._journal.record(Killing(count)),
             kill_group=self._kill_group,
-            spared=self._starter.processes,
+            spared=self._spared(),
         )
 
     def _kill_group(self) -> None:
@@ -260,8 +263,12 @@ class Watch:
         if self._patience_ends is None:
             self._patience_ends = now + LEFTOVER_PATIENCE_S
         elif now >= self._patience_ends:
-            self._journal.record(Leftovers(len(descendants())))
+            self._journal.record(Leftovers(len(self.left())))
             self._end_everything()
+
+    def _spared(self) -> Collection[int]:
+        """Processes of our own that must outlive the ranks."""
+        return (*self._starter.processes, *self._log_keeper.processes)
 
     def _signal_ranks(self, number: int) -> None:
         for leader in self._crew.leaders:

@@ -1,6 +1,7 @@
 """Following logs: every line once, in order, whatever the writer does."""
 
 import os
+import time
 from itertools import pairwise
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.logs.follow import CHUNK_BYTES, LONGEST_LINE_BYTES, Follower
+from launcher.logs.growing import GrowingLog
 from launcher.logs.rotation import Rotator
 from launcher.logs.tail import last_lines
 
@@ -19,7 +21,7 @@ def log(tmp_path):
 
 @pytest.fixture
 def follower(log):
-    made = Follower({3: log})
+    made = Follower({3: GrowingLog(log)})
     yield made
     made.close()
 
@@ -27,9 +29,19 @@ def follower(log):
 def poll(follower, **options):
     """Every new line with its rank."""
     seen = []
-    while block := follower.next_lines(**options):
+    while block := follower.next_block(**options):
         rank, lines = block
-        seen += [(rank, line) for line in lines]
+        seen += [(rank, line) for line in lines.decode().removesuffix("\n").split("\n")]
+    return seen
+
+
+def poll_until(follower, count):
+    """As `poll`, waiting for that many lines."""
+    seen, deadline = poll(follower), time.monotonic() + 60
+    while len(seen) < count:
+        assert time.monotonic() < deadline, f"only {seen}"
+        follower.wait(1)
+        seen += poll(follower)
     return seen
 
 
@@ -42,7 +54,7 @@ def test_a_log_that_does_not_exist_yet(log, follower):
     """It is waited for, then read from its start."""
     assert poll(follower) == []
     append(log, b"one\ntwo\n")
-    assert poll(follower) == [(3, "one"), (3, "two")]
+    assert poll_until(follower, 2) == [(3, "one"), (3, "two")]
     assert poll(follower) == []
 
 
@@ -153,8 +165,8 @@ def test_logs_take_turns_in_small_portions(tmp_path):
     logs = {rank: tmp_path / f"{rank}.log" for rank in (0, 1)}
     for log in logs.values():
         append(log, b"0123456789abcde\n" * 20_000)
-    follower = Follower(logs)
-    portions = [follower.next_lines() for _ in range(4)]
+    follower = Follower({rank: GrowingLog(log) for rank, log in logs.items()})
+    portions = [(rank, block.splitlines()) for rank, block in (follower.next_block() for _ in range(4))]
     assert [rank for rank, _ in portions] == [0, 1, 0, 1]
     assert all(len(lines) <= 2 * CHUNK_BYTES / 16 for _, lines in portions)
     assert sum(len(lines) for _, lines in portions) + len(poll(follower)) == 40_000
@@ -187,7 +199,7 @@ def test_any_way_of_writing_gives_the_same_lines(tmp_path_factory, lines, cuts):
     """Wherever the writes are cut, the lines are those of the whole text."""
     log = tmp_path_factory.mktemp("follow") / "train.log"
     data = "".join(f"{line}\n" for line in lines).encode()
-    follower = Follower({0: log})
+    follower = Follower({0: GrowingLog(log)})
     seen = []
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     for first, last in pairwise(edges):

@@ -1,0 +1,39 @@
+"""What the console of a run shows of its ranks' logs, as `--console` says."""
+
+from __future__ import annotations
+
+import time
+from typing import TextIO
+
+from launcher.cli.log_feeds import Feed, PlainFeed
+from launcher.cli.log_format import Format, Look
+from launcher.core.descriptors import make_room
+from launcher.core.records import RunSpec
+from launcher.core.run_dir import RunDir
+from launcher.logs.follow import Follower
+from launcher.logs.growing import GrowingLog
+from launcher.runs.recorded import Place
+
+
+def feed_of(spec: RunSpec, stdout: TextIO) -> Feed:
+    """Close it at the end."""
+    run_dir, global_ranks = RunDir(spec.run_dir), shown_ranks(spec)
+    make_room(3 * len(global_ranks))  # a log with its parts; where that cannot be, what cannot be opened is not shown
+    places = [Place(rank.global_rank, rank.server_id, rank.server_index, rank.device_id) for rank in spec.ranks]
+    shape = Format(Look(), stdout, places, global_ranks)
+    if spec.console == "collapse":
+        from launcher.cli.staged_feed import StagedFeed  # others need none of it
+        from launcher.runs.rank_logs import RankLogs
+
+        return StagedFeed(RankLogs(run_dir, global_ranks, time.time_ns()), shape, collapsed=True)
+    return PlainFeed(Follower({rank: GrowingLog(run_dir.train_log(rank)) for rank in global_ranks}), shape)
+
+
+def shown_ranks(spec: RunSpec) -> tuple[int, ...]:
+    match spec.console:
+        case "rank0":
+            return spec.console_ranks
+        case "all" | "collapse":
+            return tuple(rank.global_rank for rank in spec.ranks)
+        case _:
+            return ()

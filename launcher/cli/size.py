@@ -1,0 +1,31 @@
+"""The type of every option that is a number of bytes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2 only
+    """A number of bytes: 65536, 64K, 1.5M, 1 GiB. Units are powers of 1024."""
+
+    name = "size"
+
+    def __init__(self, min: int) -> None:  # noqa: A002 - click's names
+        self._min = min
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, int):
+            return value
+        matched = _SIZE.fullmatch(str(value).strip())
+        if matched is None:
+            self.fail(f"{value!r} is no size; for instance 64M", param, ctx)
+        size_bytes = int(float(matched[1]) * _UNITS[matched[2].upper()])
+        if size_bytes < self._min:
+            self.fail(f"{value} is too small: at least {self._min >> 10}K", param, ctx)
+        return size_bytes

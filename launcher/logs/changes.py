@@ -1,0 +1,175 @@
+"""Which of many files have changed, without asking for each of them again and again.
+
+Where the kernel tells of every write (inotify, local file systems) nothing is done until it does; a file is then left
+alone by it until it was read to its end, so that nobody who writes fast pays for being watched. Files elsewhere, and
+those that are not there yet, are looked at in turn; how often depends on what a look costs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import select
+import struct
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+LOOK_EVERY_S = 0.05  # at files that the kernel does not tell of
+LOOK_SHARE = 0.005  # of one core that such looks may take: a thousand files are looked at less often
+MAKE_SURE_EVERY_S = 1.0  # at all others
+LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "tmpfs", "overlay", "bcachefs", "jfs"})
+_MODIFY, _ATTRIB, _DELETE_SELF, _MOVE_SELF, _ONE_SHOT = 0x2, 0x4, 0x400, 0x800, 0x80000000
+_EVENT = struct.Struct("iIII")  # watch, what happened, cookie, length of a name
+_Signature = tuple[int, int, int]  # inode, size, time of the last change
+
+
+class Changes:
+    """Of files by any key: a global rank. All are `due` at first. Close it at the end."""
+
+    def __init__(self, paths: Mapping[int, Path]) -> None:
+        self._paths = {key: os.fspath(path) for key, path in paths.items()}
+        self._due = dict.fromkeys(self._paths)
+        self._told = _Inotify()
+        self._listening: dict[int, int] = {}  # key by inotify's number of it
+        self._armed: set[int] = set()  # keys in `_listening`
+        self._seen: dict[int, _Signature | None] = {}  # of those that are not due
+        self._next_look_s = self._next_survey_s = 0.0
+
+    def due(self) -> tuple[int, ...]:
+        """Keys of files worth reading now. Those of which something came stay due."""
+        for watch in self._told.take():
+            key = self._listening.pop(watch, None)
+            if key is not None:
+                self._armed.discard(key)
+                self._due[key] = None
+        self._look()
+        return tuple(self._due)
+
+    def is_due(self, key: int) -> bool:
+        return key in self._due
+
+    def look_at(self, key: int) -> None:
+        """Have a file be due, whatever is known of it."""
+        self._due[key] = None
+
+    def later(self, key: int) -> None:
+        """Others that are due come first."""
+        if key in self._due:
+            self._due[key] = self._due.pop(key)
+
+    def nothing_new(self, key: int) -> None:
+        """It was read to its end: it is due again when it changes."""
+        begins = key not in self._armed and self._listen(key)
+        signature = _signature(self._paths[key])
+        if not begins and (key in self._armed or signature == self._seen.get(key, ())):
+            self._due.pop(key, None)  # else it may have changed just before: it is read once more
+        self._seen[key] = signature
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until a file changes, at most so long."""
+        if self._due:
+            return
+        others = len(self._armed) < len(self._paths)
+        until_s = min(seconds, self._next_look_s - time.monotonic()) if others else seconds
+        self._told.wait(max(0.0, until_s))
+
+    def close(self) -> None:
+        self._told.close()
+
+    def _listen(self, key: int) -> bool:
+        watch = self._told.listen(self._paths[key])
+        if watch is None:
+            return False
+        self._listening[watch] = key
+        self._armed.add(key)
+        return True
+
+    def _look(self) -> None:
+        now_s = time.monotonic()
+        surveys = now_s >= self._next_survey_s
+        if surveys:
+            self._next_survey_s = now_s + MAKE_SURE_EVERY_S
+        elif now_s < self._next_look_s:
+            return
+        for key, path in self._paths.items():
+            if key not in self._due and (surveys or key not in self._armed):
+                signature = _signature(path)
+                if signature != self._seen.get(key):
+                    self._seen[key] = signature
+                    self._due[key] = None
+        took_s = time.monotonic() - now_s
+        self._next_look_s = now_s + max(LOOK_EVERY_S, took_s / LOOK_SHARE if not surveys else 0.0)
+
+
+class _Inotify:
+    """The kernel's word that a file has changed, once for every time that it was asked for."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None)
+        self._fd = -1
+        with suppress(AttributeError):  # no Linux
+            self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)  # -1: too many of them
+        self._local: dict[int, bool] = {}  # by device
+
+    def listen(self, path: str) -> int | None:
+        """A number that `take` gives when the file changes; None where nobody would tell."""
+        if self._fd < 0 or not self._is_local(path):
+            return None
+        mask = _MODIFY | _ATTRIB | _DELETE_SELF | _MOVE_SELF | _ONE_SHOT
+        watch = self._libc.inotify_add_watch(self._fd, os.fsencode(path), ctypes.c_uint32(mask))
+        return watch if watch >= 0 else None
+
+    def take(self) -> list[int]:
+        """Numbers of files that have changed."""
+        watches: list[int] = []
+        with suppress(OSError):  # nothing to read, or no inotify
+            while self._fd >= 0 and (events := os.read(self._fd, 1 << 16)):
+                at = 0
+                while at < len(events):
+                    watch, _, _, name_bytes = _EVENT.unpack_from(events, at)
+                    watches.append(watch)
+                    at += _EVENT.size + name_bytes
+        return watches
+
+    def wait(self, seconds: float) -> None:
+        poller = select.poll()
+        if self._fd >= 0:
+            poller.register(self._fd, select.POLLIN)
+        poller.poll(math.ceil(seconds * 1000))
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _is_local(self, path: str) -> bool:
+        """Whether every write to the file is made on this machine."""
+        try:
+            device = os.stat(path).st_dev  # noqa: PTH116 - a thousand of them
+        except OSError:
+            return False
+        if device not in self._local:
+            self._local[device] = _file_system_of(device) in LOCAL
+        return self._local[device]
+
+
+def _file_system_of(device: int) -> str:
+    """Its type; "" where the kernel does not tell."""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    with suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            # Fields: id, parent, device, ..., " - ", type, ...
+            before, _, after = line.partition(" - ")
+            if before.split()[2] == wanted:
+                return after.split()[0]
+    return ""
+
+
+def _signature(path: str) -> _Signature | None:
+    with suppress(OSError):
+        found = os.stat(path)  # noqa: PTH116 - as above
+        return found.st_ino, found.st_size, found.st_mtime_ns
+    return None

@@ -1,0 +1,75 @@
+"""What comes to a log while it grows."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.logs.stored import StoredLog
+
+CHUNK_BYTES = 1 << 18
+
+
+class GrowingLog:
+    """Gives each byte that a log holds, and what comes to it, once. Close it at the end.
+
+    A log may not exist yet. One that begins anew, emptied or made again, is read again from its start. What was moved
+    into compressed parts before it was read is read from there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.stored = StoredLog(path)
+        self._renewals = 0
+        self._offset: int | None = None  # of what is to be read next; None: from the start
+
+    def read(self, limit_bytes: int = CHUNK_BYTES) -> tuple[int, bytes]:
+        """Bytes that are new, at most about so many, and the logical offset of the first. Does not block.
+
+        A log that may not be read has none.
+        """
+        with suppress(OSError):
+            offset = self._next_offset()
+            chunk = self.stored.read(offset, limit_bytes)
+            if self.began_anew:
+                offset = self._next_offset()
+                chunk = self.stored.read(offset, limit_bytes)
+            self._offset = self.stored.next_offset
+            return offset, chunk
+        return 0, b""
+
+    def go_to(self, offset: int) -> None:
+        """Read on from logical `offset`."""
+        self._offset = offset
+
+    def skip_to_last(self, keep_bytes: int, unshown_bytes: int) -> int:
+        """Leave out all but the last `keep_bytes`, and what is left of the line before them.
+
+        How many bytes were left out, `unshown_bytes` among them, which have been read and not been shown; 0: none, and
+        those are to be shown.
+        """
+        with suppress(OSError):  # it may not be read: then there is nothing to leave out
+            end = self.stored.end
+            unshown_bytes = 0 if self.began_anew else unshown_bytes
+            offset = self._next_offset()
+            if end - offset > keep_bytes:
+                self._offset = end - keep_bytes
+                _, last = self.read(keep_bytes)
+                whole_lines = last.partition(b"\n")[2]
+                self._offset -= len(whole_lines)
+                return self._offset - offset + unshown_bytes
+        return 0
+
+    def close(self) -> None:
+        self.stored.close()
+
+    @property
+    def began_anew(self) -> bool:
+        """Whether it did since this was asked last; then all that it holds is unread."""
+        if self.stored.renewals == self._renewals:
+            return False
+        self._offset, self._renewals = None, self.stored.renewals
+        return True
+
+    def _next_offset(self) -> int:
+        return self.stored.start if self._offset is None else self._offset
