@@ -54,7 +54,7 @@ class Console:
         self._feed = feed_of(spec, sys.stdout)
         self._stdout = Outlet(sys.stdout)
         self._status = StatusLine(sys.stderr)
-        self._pace = Pace(spec, on_terminal=sys.stderr.isatty()) if spec.console == "status" else None
+        self._pace = Pace(RunDir(spec.run_dir), on_terminal=sys.stderr.isatty()) if spec.console == "status" else None
         self._interrupted = False
         self._at_once = False  # every rank is killed, without grace
         self._stopping_since_s = math.inf
@@ -254,8 +254,10 @@ class Outlet:
         left_s = max(0.0, until_s - time.monotonic())
         if not self._poller.poll(None if math.isinf(left_s) else math.ceil(left_s * 1000)):
             return False
-        try:  # of so few bytes a pipe that takes some takes all: this blocks for no pipe
-            self.pending = self.pending[os.write(self._descriptor, self.pending[: select.PIPE_BUF]) :]
+        # Of so few bytes a pipe that takes some takes all; more are written at once where it may block.
+        limit_bytes = len(self.pending) if math.isinf(until_s) else select.PIPE_BUF
+        try:
+            self.pending = self.pending[os.write(self._descriptor, self.pending[:limit_bytes]) :]
         except BlockingIOError:
             return time.monotonic() < until_s
         return True

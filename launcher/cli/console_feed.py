@@ -32,7 +32,7 @@ def feed_of(spec: RunSpec, stdout: TextIO) -> Feed:
 def shown_ranks(spec: RunSpec) -> tuple[int, ...]:
     match spec.console:
         case "rank0":
-            return spec.console_ranks
+            return (0,)
         case "all" | "collapse":
             return tuple(rank.global_rank for rank in spec.ranks)
         case _:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 
 from launcher.core.heartbeat import Beat, read_heartbeat
-from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 
 EVERY_S = 1.0  # a look at the heartbeats
@@ -14,31 +13,27 @@ EVERY_PLAIN_S = 30.0  # where each is a line of its own
 
 
 class Pace:
-    """Reads the heartbeats of the ranks whose lines would be shown: they know the loss, if any does."""
+    """Reads the heartbeat of rank 0."""
 
-    def __init__(self, spec: RunSpec, *, on_terminal: bool) -> None:
-        run_dir = RunDir(spec.run_dir)
-        self._heartbeats = [run_dir.heartbeat(rank) for rank in spec.console_ranks]
+    def __init__(self, run_dir: RunDir, *, on_terminal: bool) -> None:
+        self._path = run_dir.heartbeat(0)
         self._every_s = EVERY_S if on_terminal else EVERY_PLAIN_S
         self._next_s, self._text = 0.0, ""
 
     def text(self) -> str:
-        """Such as "step 120, loss 3.214, 12,345 tokens/s"; empty where no rank tells."""
+        """Such as "step 120, loss 3.214, 12,345 tokens/s"; empty where it tells nothing."""
         now_s = time.monotonic()
         if now_s >= self._next_s:
-            found = [read_heartbeat(path) for path in self._heartbeats]
-            self._text = ", ".join(_words([heartbeat.beat for heartbeat in found if heartbeat]))
+            heartbeat = read_heartbeat(self._path)
+            self._text = ", ".join(_words(heartbeat.beat)) if heartbeat else ""
             self._next_s = now_s + (self._every_s if self._text else EVERY_S)
         return self._text
 
 
-def _words(beats: list[Beat]) -> Iterator[str]:
-    steps = [beat.step for beat in beats if beat.step is not None]
-    losses = [beat.loss for beat in beats if beat.loss is not None]
-    rates = [beat.tokens_per_s for beat in beats if beat.tokens_per_s is not None]
-    if steps:
-        yield f"step {max(steps)}"
-    if losses:
-        yield f"loss {losses[-1]:.4f}"
-    if rates:
-        yield f"{rates[-1]:,.0f} tokens/s"
+def _words(beat: Beat) -> Iterator[str]:
+    if beat.step is not None:
+        yield f"step {beat.step}"
+    if beat.loss is not None:
+        yield f"loss {beat.loss:.4f}"
+    if beat.tokens_per_s is not None:
+        yield f"{beat.tokens_per_s:,.0f} tokens/s"

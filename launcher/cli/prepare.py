@@ -18,7 +18,6 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Layout, Supervision
 from launcher.engines.assemble import REDUCED_TABLE, Request, used_cluster
 from launcher.engines.placement import read_machine
-from launcher.mesh.coordinates import Coordinate, rank_at
 from launcher.mesh.layouts import resolve_layout
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ class Prepared:
 class _Program:
     argv: tuple[str, ...]
     layout: Layout
-    console_ranks: tuple[int, ...]
     name: str
 
 
@@ -85,7 +83,6 @@ def prepare(options: RunOptions, inherited: Mapping[str, str]) -> Prepared:
             preload=_preload(options, program.argv, environment),
             log_max_bytes=options.log_max_size,
         ),
-        console_ranks=program.console_ranks,
         console=options.console,
         user_env=variables,
         inherited_env=inherited,
@@ -140,9 +137,7 @@ def _trainer(options: RunOptions, layout: Layout) -> _Program:
     if options.data is not None:
         find_splits(options.data, recipe.data.direction)
         arguments += ["--data", str(options.data.absolute())]
-    first_of_last_stage = rank_at(Coordinate(pp=layout.pp - 1, dp=0, mp=0), layout)
-    console_ranks = tuple(dict.fromkeys((0, first_of_last_stage)))  # the loss is known on the last stage only
-    return _Program(tuple(arguments), layout, console_ranks, TRAINER_RUN_NAME)
+    return _Program(tuple(arguments), layout, TRAINER_RUN_NAME)
 
 
 def _preload(options: RunOptions, argv: tuple[str, ...], environment: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -191,7 +186,7 @@ def _python(command: tuple[str, ...], environment: Mapping[str, str]) -> PythonC
 
 def _command(command: tuple[str, ...], python: PythonCommand | None, layout: Layout) -> _Program:
     words = re.findall(r"[A-Za-z0-9_.+]+", _program_name(command, python))
-    return _Program(command, layout, (0,), "-".join(words).strip(".")[:50] or "command")
+    return _Program(command, layout, "-".join(words).strip(".")[:50] or "command")
 
 
 def _program_name(command: tuple[str, ...], python: PythonCommand | None) -> str:

@@ -120,5 +120,4 @@ class RunSpec:
     master_addr: str
     master_port: int  # of the first attempt; a restart takes another one, unless the user chose it
     supervision: Supervision = field(default_factory=Supervision)
-    console_ranks: tuple[int, ...] = (0,)  # whose lines say most
     console: Console = "rank0"  # what of the ranks' lines is shown while the run goes on

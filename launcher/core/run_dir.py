@@ -6,6 +6,8 @@
         run.json          the RunSpec, secrets masked
         events.jsonl      what happened, one JSON object a line
         report.json       how it ended
+        metrics.jsonl     what the training measures of itself (launcher/core/metrics.py)
+        tensorboard/      the same as event files, for TensorBoard
         agent.log         a traceback, if the supervision itself ever breaks
         preload.log       what modules print while they are imported for all ranks, if they do
         console.log       what a detached launcher would have shown
@@ -41,6 +43,14 @@ class RunDir:
     @property
     def report(self) -> Path:
         return self.root / "report.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.root / "tensorboard"
 
     @property
     def agent_log(self) -> Path:

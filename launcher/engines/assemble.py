@@ -34,7 +34,6 @@ class Request:
     cwd: Path  # absolute
     runs_dir: Path  # absolute
     supervision: Supervision
-    console_ranks: tuple[int, ...]
     user_env: Mapping[str, str]  # from --env
     inherited_env: Mapping[str, str]
     machine: Machine  # this one
@@ -76,7 +75,6 @@ def assemble(request: Request, *, name: str, master_port: int) -> RunSpec:
         master_addr=_master_addr(_used(request)),
         master_port=master_port,
         supervision=request.supervision,
-        console_ranks=request.console_ranks,
         console=request.console,
     )
 

@@ -23,7 +23,6 @@ def spec_to_json(spec: RunSpec) -> str:
         "master_addr": spec.master_addr,
         "master_port": spec.master_port,
         "supervision": asdict(spec.supervision),
-        "console_ranks": spec.console_ranks,
         "console": spec.console,
         "layout": asdict(spec.layout),
         "cluster": {

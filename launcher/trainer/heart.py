@@ -59,7 +59,7 @@ class Heart:
                 busy_s=since.busy_s / since.steps if self._device.type == "cpu" else None,
                 loss=loss,
                 tokens_per_s=since.tokens / since.seconds,
-                device_memory_bytes=_device_memory_bytes(self._device),
+                device_memory_bytes=device_memory_bytes(self._device),
             ),
         )
         self._since, self._next_s = _Since(), now_s + REST_S
@@ -91,7 +91,7 @@ def wait_for_long(work: dist.Work | None) -> None:
     work.wait()
 
 
-def _device_memory_bytes(device: torch.device) -> int | None:
+def device_memory_bytes(device: torch.device) -> int | None:
     """The most that tensors have taken on the accelerator so far; None where torch does not tell."""
     tell = getattr(torch.accelerator, "max_memory_allocated", None)
     return None if device.type == "cpu" or tell is None else int(tell(device))

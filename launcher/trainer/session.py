@@ -24,7 +24,7 @@ from launcher.trainer.world import World
 
 @frozen
 class StepResult:
-    loss: float  # mean over the global batch's target tokens; known on the last pipeline stage only, 0 elsewhere
+    loss: float  # mean over the global batch's target tokens
     gradient_norm: float  # of the whole model, before clipping
     tokens: int  # target tokens of the global batch
 
@@ -56,7 +56,7 @@ class Session:
         return StepResult(loss, norm, token_count(examples))
 
     def accumulate_gradients(self, examples: Sequence[Example]) -> float:
-        """Forward and backward over a global batch; the mean loss on the last stage, 0 elsewhere.
+        """Forward and backward over a global batch; its mean loss, on every rank.
 
         Gradients are this rank's share of those of the mean loss: their sum over the data-parallel ranks is whole.
         """
@@ -65,7 +65,7 @@ class Session:
         layout, pp = self.world.place.layout, self.world.pp
         schedule = one_forward_one_backward(pp.index, pp.size, layout.micro_batches)
         losses = self._run(schedule, examples, self.recipe.train.label_smoothing)
-        return float(all_reduce(losses, self.world.dp)) if self.stage.is_last else 0.0
+        return float(all_reduce(all_reduce(losses, self.world.dp), pp))
 
     @torch.no_grad()
     def validate(self, examples: Sequence[Example]) -> float:

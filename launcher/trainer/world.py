@@ -16,7 +16,7 @@ from launcher.core import env
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
-from launcher.mesh.coordinates import Axis, Coordinate, coordinate_of, group_of, rank_at
+from launcher.mesh.coordinates import Axis, Coordinate, coordinate_of, group_of
 from launcher.trainer.collectives import ALONE, Group, all_reduce
 from launcher.trainer.heart import wait_for_long
 from launcher.trainer.pipeline import Links
@@ -124,14 +124,9 @@ class World:
     links: Links
 
     @property
-    def reporter(self) -> int:
-        """The rank that knows the loss and writes it down: the first of the last pipeline stage."""
-        layout = self.place.layout
-        return rank_at(Coordinate(pp=layout.pp - 1, dp=0, mp=0), layout)
-
-    @property
-    def reports(self) -> bool:
-        return self.place.global_rank == self.reporter
+    def is_first(self) -> bool:
+        """Whether this rank speaks for all where one has to."""
+        return self.place.global_rank == 0
 
     def sum_over_all(self, tensor: Tensor) -> Tensor:
         """The sum over every rank, in place, axis by axis: small groups are faster than one large group."""

@@ -55,7 +55,7 @@ def test_the_bundled_trainer_is_shown_with_its_options(launcher):
     config = str(launcher.directory / "my.toml")
     assert spec["ranks"][0]["argv"][1:] == ["-m", "launcher.trainer", "--config", config, "--set", "train.steps=3"]
     assert spec["layout"]["micro_batches"] == 4
-    assert spec["console_ranks"] == [0, 2]
+    assert spec["console"] == "rank0"
 
 
 def test_json_and_run_json_are_one_format(launcher):

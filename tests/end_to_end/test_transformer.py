@@ -63,16 +63,31 @@ def test_each_device_has_its_directory_and_logs(run):
         assert (directory / f"device{rank}" / "train.log").is_file()
 
 
-def test_the_loss_falls_and_is_written_once_per_step(run):
-    """The first rank of the last stage, and no other, writes one line per step; the loss falls clearly."""
+def test_the_loss_falls_and_every_rank_tells_it(run):
+    """Every rank writes the same losses, one line per step, whatever stage it is in; they fall clearly."""
     directory, done = run
     lines = {rank: STEP_LINE.findall((directory / f"device{rank}" / "train.log").read_text()) for rank in range(8)}
-    losses = [float(loss) for _, _, loss in lines[4]]
+    losses = [float(loss) for _, _, loss in lines[0]]
 
-    assert [rank for rank, found in lines.items() if found] == [4]
-    assert [int(step) for _, step, _ in lines[4]] == list(range(1, 61))
+    assert [[loss for _, _, loss in found] for found in lines.values()] == [[loss for _, _, loss in lines[0]]] * 8
+    assert [int(step) for _, step, _ in lines[0]] == list(range(1, 61))
     assert sum(losses[-5:]) / 5 < losses[0] - 1
     assert f"loss is {losses[-1]:.4f}" in done.stdout
+
+
+def test_collapsed_logs_are_what_one_rank_prints(run, environment):
+    """Of what eight ranks have written an eighth is left, and each line says whose it is."""
+    directory, _ = run
+    written = [(directory / f"device{rank}" / "train.log").read_text().splitlines() for rank in range(8)]
+    done = tlaunch("logs", "--collapse", "--runs-dir", directory.parent, environment=environment)
+    shown = done.stdout.splitlines()
+    steps = [line for line in shown if "epoch: " in line]
+
+    assert done.returncode == 0, done.stderr
+    assert len(steps) == 60
+    assert all(line.startswith("[0-7] epoch: 1 step: ") for line in steps)
+    assert len(shown) <= len(written[0]) + 2  # ranks of the two stages hold different numbers of parameters
+    assert len(shown) < sum(map(len, written)) / 5
 
 
 def test_rank_0_shows_translations(run):
@@ -92,7 +107,7 @@ def test_the_readme_script_gives_the_last_validation_loss(run, environment):
         [sys.executable, "-c", script, directory / "model"],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    [(expected, _, _)] = VALIDATION_LINE.findall((directory / "device4" / "train.log").read_text())
+    [(expected, _, _)] = VALIDATION_LINE.findall((directory / "device0" / "train.log").read_text())
 
     assert done.returncode == 0, done.stderr
     assert len(script.splitlines()) <= 20

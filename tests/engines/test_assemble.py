@@ -23,7 +23,6 @@ def request(cluster, layout, **changes):
         "cwd": Path("/home/me"),
         "runs_dir": Path("/runs"),
         "supervision": Supervision(),
-        "console_ranks": (0,),
         "user_env": {},
         "inherited_env": {},
         "machine": Machine.uniform(8),

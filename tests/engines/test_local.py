@@ -23,7 +23,7 @@ def one_rank(tmp_path, **env):
     cluster = Cluster((Server("127.0.0.1", (Device(0, 0, "127.0.0.1"),)),), source=None)
     request = Request(
         cluster=cluster, layout=Layout(dp=1), argv=("true",), cwd=tmp_path, runs_dir=tmp_path / "runs",
-        supervision=Supervision(grace_s=1.0), console_ranks=(0,), user_env={}, inherited_env={}, machine=Machine.uniform(1),
+        supervision=Supervision(grace_s=1.0), user_env={}, inherited_env={}, machine=Machine.uniform(1),
     )  # fmt: skip
     spec = assemble(request, name="n", master_port=29500)
     (rank,) = spec.ranks

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from functools import partial
 from pathlib import Path
 
+from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.errors import TlaunchError
 from launcher.recipes.transformer.config import TransformerRecipe
 from launcher.trainer.baseline import unigram_perplexity
@@ -17,6 +19,7 @@ from launcher.trainer.corpus import Corpus, open_corpus
 from launcher.trainer.data import GlobalBatch, global_batches
 from launcher.trainer.greedy import translate
 from launcher.trainer.heart import Heart
+from launcher.trainer.metrics import Metrics, perplexity_of
 from launcher.trainer.model import Transformer
 from launcher.trainer.saved import check_can_save, gather, save_model, single_device_model
 from launcher.trainer.session import Session, StepResult, learning_rate_at
@@ -33,8 +36,9 @@ def train(recipe: TransformerRecipe, world: World, data: Path | None, output: Pa
     world.from_rank_0(partial(_check_output, output))
     corpus = open_corpus(recipe, world, data)
     session = Session(recipe, world)
+    metrics = Metrics(os.environ, world.device, writes=world.is_first)
     _introduce(session, corpus)
-    validation_loss = _run_steps(session, corpus)
+    last_step, validation_loss = _run_steps(session, corpus, metrics)
     weights = gather(session, dict(session.model.named_parameters()))
     if weights is None:
         return
@@ -43,6 +47,7 @@ def train(recipe: TransformerRecipe, world: World, data: Path | None, output: Pa
     else:
         facts = {"validation_loss": validation_loss, "layout": dataclasses.asdict(world.place.layout)}
         save_model(output, weights, recipe, corpus.tokenizer, facts)
+        metrics.saved(last_step, "model")
         say(f"saved {output}")
     _show_translations(session, corpus, single_device_model(recipe, weights, world.device))
 
@@ -58,11 +63,19 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
+def say_of_all(line: str, world: World) -> None:
+    """As `say`, on every rank that has a log of its own: elsewhere once is enough."""
+    if world.is_first or TLAUNCH_RUN_DIR in os.environ:
+        say(line)
+
+
 def _introduce(session: Session, corpus: Corpus) -> None:
     world, layout = session.world, session.world.place.layout
-    if world.place.global_rank != 0:
-        return
     held = sum(parameter.numel() for parameter in session.model.parameters())
+    how = f"{layout} micro_batches={layout.micro_batches} on {world.device.type}"
+    say_of_all(f"layout: {how}, {held} parameters on this rank", world)
+    if not world.is_first:
+        return
     say(f"data: {corpus.origin}")
     if cut := sum(example.is_cut for example in corpus.train):
         data = session.recipe.data
@@ -71,28 +84,33 @@ def _introduce(session: Session, corpus: Corpus) -> None:
             f"data.target_length = {data.target_length} tokens"
         )
     say(f"vocabulary: {corpus.tokenizer.size} tokens of {session.recipe.model.vocabulary_size} rows")
-    say(f"layout: {layout} micro_batches={layout.micro_batches} on {world.device.type}, {held} parameters on this rank")
 
 
-def _run_steps(session: Session, corpus: Corpus) -> float:
-    """Train to the end; the last validation loss."""
+def _run_steps(session: Session, corpus: Corpus, metrics: Metrics) -> tuple[int, float]:
+    """Train to the end; the number of the last step, and the last validation loss."""
     config = session.recipe.train
-    validation_loss = math.nan
+    last_step, validation_loss = 0, math.nan
     bar = unigram_perplexity(corpus.train, corpus.valid, session.recipe.model.vocabulary_size)
     heart = Heart(session.world.device)
     for batch in global_batches(corpus.train, config):
         stopwatch = Stopwatch()
-        result = session.train_step(batch.examples, learning_rate_at(batch.step, config))
+        learning_rate = learning_rate_at(batch.step, config)
+        result = session.train_step(batch.examples, learning_rate)
         seconds, busy_s = stopwatch.read()
         _check_finite(result, batch)
-        loss = result.loss if session.stage.is_last else None
-        heart.stepped(batch.step, seconds, busy_s, tokens=result.tokens, loss=loss, is_last=batch.is_last)
-        if session.world.reports:
-            speed = result.tokens / seconds
-            say(f"epoch: {batch.epoch} step: {batch.step_of_epoch}, loss is {result.loss:.4f}, {speed:.0f} tokens/s")
+        heart.stepped(batch.step, seconds, busy_s, tokens=result.tokens, loss=result.loss, is_last=batch.is_last)
+        speed = result.tokens / seconds
+        told = f"epoch: {batch.epoch} step: {batch.step_of_epoch}, loss is {result.loss:.4f}, {speed:.0f} tokens/s"
+        say_of_all(told, session.world)
+        metrics.stepped(
+            batch.step, seconds, epoch=batch.epoch, tokens=result.tokens, loss=result.loss,
+            learning_rate=learning_rate, is_last=batch.is_last,
+        )  # fmt: skip
+        last_step = batch.step
         if batch.is_last or (config.validate_every and batch.step % config.validate_every == 0):
             validation_loss = _validate(session, corpus, bar)
-    return validation_loss
+            metrics.validated(batch.step, validation_loss)
+    return last_step, validation_loss
 
 
 def _check_finite(result: StepResult, batch: GlobalBatch) -> None:
@@ -106,8 +124,8 @@ def _check_finite(result: StepResult, batch: GlobalBatch) -> None:
 
 def _validate(session: Session, corpus: Corpus, bar: float) -> float:
     loss = session.validate(corpus.valid)
-    if session.world.reports:
-        say(f"validation loss is {loss:.6f}, perplexity {math.exp(min(loss, 700)):.2f} (unigram model: {bar:.2f})")
+    told = f"validation loss is {loss:.6f}, perplexity {perplexity_of(loss):.2f} (unigram model: {bar:.2f})"
+    say_of_all(told, session.world)
     return loss
 
 

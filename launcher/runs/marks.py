@@ -1,0 +1,96 @@
+"""Moments of a run that are worth a mark: what its agent told, and what its training measured."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from typing import Literal
+
+from launcher.core.events import AttemptStarted, Cause, Continued, Event, Hung, Judged, Paused, Slow, Stopping
+from launcher.core.frozen import frozen
+from launcher.core.metrics import Record, Saved, Validation
+from launcher.core.ranges import ranges
+from launcher.core.verdict import Verdict
+
+LONGEST_TEXT_CHARS = 200
+
+MarkKind = Literal[
+    "validation", "saved", "slow", "hung", "failure", "stopping", "restart", "paused", "continued"
+]  # fmt: skip
+
+
+@frozen
+class Mark:
+    """A moment. `text` is one line, and may hold what a program wrote: show it as safe text."""
+
+    time_ns: int
+    kind: MarkKind
+    text: str
+    global_rank: int | None = None  # None: it concerns no rank, or several
+
+
+def marks_of_event(event: Event, time_ns: int) -> Iterator[Mark]:
+    match event:
+        case Slow():
+            text = f"{event.busy_s:.3g} s a step for {event.steps} steps, the others {event.median_s:.3g} s"
+            yield Mark(time_ns, "slow", text, event.global_rank)
+        case Hung():
+            ranks = event.global_ranks
+            text = f"no progress for {event.seconds:.3g} s: {'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}"
+            yield Mark(time_ns, "hung", _line(text), ranks[0] if len(ranks) == 1 else None)
+        case Judged():
+            yield _of_verdict(event.verdict, time_ns)
+        case Stopping():
+            yield Mark(time_ns, "stopping", _of_stopping(event))
+        case AttemptStarted() if event.number > 0:
+            yield Mark(time_ns, "restart", f"attempt {event.number}")
+        case Paused():
+            yield Mark(time_ns, "paused", "every rank is stopped")
+        case Continued():
+            yield Mark(time_ns, "continued", "every rank goes on")
+        case _:
+            pass
+
+
+def marks_of_record(record: Record) -> Iterator[Mark]:
+    match record:
+        case Validation():
+            yield Mark(record.time_ns, "validation", _of_validation(record))
+        case Saved():
+            yield Mark(record.time_ns, "saved", _line(f"{record.saved} after step {record.step}"))
+        case _:
+            pass
+
+
+def _of_verdict(verdict: Verdict, time_ns: int) -> Mark:
+    """At the time of the failure itself, where one is known."""
+    cause = next((failure for failure in verdict.failures if failure.global_rank == verdict.culprit), None)
+    if cause is None:
+        return Mark(time_ns, "failure", _line(verdict.reason), verdict.culprit)
+    failed_ns = time_ns if cause.time_ns is None else min(cause.time_ns, time_ns)
+    return Mark(failed_ns, "failure", _line(cause.what), verdict.culprit)
+
+
+def _of_stopping(event: Stopping) -> str:
+    why = event.cause.value
+    if event.cause is Cause.STOPPED and event.signal is not None:
+        why = f"asked for by {_signal_name(event.signal)}"
+    return f"every rank is ended{', to be started again' if event.restarts else ''}: {why}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _of_validation(record: Validation) -> str:
+    numbers = (("validation loss", record.validation_loss), ("perplexity", record.perplexity))
+    told = ", ".join(f"{name} {value:.4g}" for name, value in numbers if value is not None)
+    return f"{told or 'validation'} after step {record.step}"
+
+
+def _line(text: str) -> str:
+    """As one line, and not a long one."""
+    return " ".join(text.split())[:LONGEST_TEXT_CHARS]

@@ -1,0 +1,279 @@
+"""When what happened in a run: attempts, their ranks, and what is worth a mark, as plain data.
+
+From events.jsonl, metrics.jsonl and, where a run broke off without a word, heartbeats. Each file is read once, line by
+line; what is kept is a small record per rank and attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Literal
+
+from launcher.core.events import (
+    AgentEnded,
+    AgentStarted,
+    AttemptStarted,
+    Event,
+    Hung,
+    Judged,
+    Preloaded,
+    RankEnded,
+    RankStarted,
+)
+from launcher.core.frozen import frozen
+from launcher.core.heartbeat import read_heartbeat
+from launcher.core.proc import ProcessId
+from launcher.core.run_dir import RunDir
+from launcher.core.verdict import Role, Verdict
+from launcher.runs.live import EventReader, read_report
+from launcher.runs.marks import Mark, MarkKind, marks_of_event, marks_of_record
+from launcher.runs.metrics import MetricsReader, Record, StepMetrics
+
+__all__ = ["AttemptSpan", "Mark", "MarkKind", "RankRole", "RankSpan", "Timeline", "timeline"]
+
+RankRole = Literal["well", "culprit", "consequence", "ended", "running", "hung"]
+
+
+@frozen
+class RankSpan:
+    """One rank in one attempt. Times in nanoseconds since 1970."""
+
+    global_rank: int
+    started_ns: int  # of one that could not be started: when that was known
+    first_step_ns: int | None  # the attempt's, by its metrics; None where the program writes none
+    ended_ns: int | None  # where nobody saw its end: its last sign of life, or the end of the run
+    status: int | None  # as in subprocess; None: it has not ended, or nobody saw how
+    # "culprit" and "consequence" as the verdict has it, whatever the status; then "well" for status 0, "hung" for what
+    # made no progress, "ended" for all others that are over: most of them the launcher ended.
+    role: RankRole
+
+
+@frozen
+class AttemptSpan:
+    """From one start of all ranks to their end. Times in nanoseconds since 1970."""
+
+    number: int
+    started_ns: int
+    ended_ns: int | None  # of the last rank; None while one goes on or is yet to be started
+    imports_ended_ns: int | None  # when everything was imported that ranks are forked with; None: not in this attempt
+    ranks: tuple[RankSpan, ...]  # ascending; those that nobody has tried to start are missing
+
+
+@frozen
+class Timeline:
+    """Times in nanoseconds since 1970."""
+
+    started_ns: int  # 0 where nothing tells
+    ended_ns: int | None  # of a run that broke off: its last sign of life. None: it goes on, or is out of sight
+    attempts: tuple[AttemptSpan, ...]
+    marks: tuple[Mark, ...]  # in the order of their times
+
+
+def timeline(run_dir: RunDir) -> Timeline:
+    """What is known now; empty for a run that left no files. Reads, asks for two processes, and waits for nothing."""
+    measured = _Measured()
+    for record in MetricsReader(run_dir.metrics).stream():
+        measured.take(record)
+    told = _Told(measured.first_step_ns)
+    events = EventReader(run_dir.events)
+    told.read(events)
+    if told.ended_ns is None and not told.agent_lives:
+        told.read(events)  # a last word may have come between reading and looking
+    beats = {} if told.ended_ns else told.last_beats(run_dir)
+    ended_ns = told.ended_ns or _end_without_a_word(run_dir, told, max(told.last_ns, measured.last_ns, *beats.values()))
+    return Timeline(
+        started_ns=told.started_ns or _start_without_a_word(run_dir),
+        ended_ns=ended_ns,
+        attempts=told.attempts(ended_ns, beats),
+        marks=tuple(sorted((*told.marks, *measured.marks), key=lambda mark: mark.time_ns)),
+    )
+
+
+def _start_without_a_word(run_dir: RunDir) -> int:
+    report = read_report(run_dir)
+    if report is not None:
+        return report.started_ns
+    with suppress(OSError):
+        return run_dir.run_json.stat().st_mtime_ns
+    return 0
+
+
+def _end_without_a_word(run_dir: RunDir, told: _Told, last_ns: int) -> int | None:
+    """Of a run whose agent has not said its last word; `last_ns`: the last sign of life."""
+    report = read_report(run_dir)
+    if report is not None:
+        return report.ended_ns
+    return last_ns if told.broke_off else None
+
+
+# --- what the training measured ---
+
+
+class _Measured:
+    """Takes the records of metrics.jsonl."""
+
+    def __init__(self) -> None:
+        self.first_step_ns: dict[int, int] = {}  # by the attempt's number
+        self.marks: list[Mark] = []
+        self.last_ns = 0
+
+    def take(self, record: Record) -> None:
+        self.last_ns = max(self.last_ns, record.time_ns)
+        if isinstance(record, StepMetrics):
+            self.first_step_ns.setdefault(record.attempt, record.time_ns)
+        self.marks.extend(marks_of_record(record))
+
+
+# --- what the agent told ---
+
+
+@dataclass(slots=True)
+class _Rank:
+    started_ns: int
+    ended_ns: int | None = None
+    status: int | None = None
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What is known of the attempt that goes on."""
+
+    number: int
+    started_ns: int
+    imports_ended_ns: int | None = None
+    ranks: dict[int, _Rank] = field(default_factory=dict)  # by global rank
+    roles: dict[int, RankRole] = field(default_factory=dict)  # those that a verdict gave
+    hung: frozenset[int] = frozenset()
+
+    def note_end(self, event: RankEnded, time_ns: int) -> None:
+        rank = self.ranks.setdefault(event.global_rank, _Rank(time_ns))
+        rank.ended_ns, rank.status = time_ns, event.status
+
+    def note_verdict(self, verdict: Verdict) -> None:
+        for failure in verdict.failures:
+            self.roles[failure.global_rank] = "culprit" if failure.role is Role.CAUSE else "consequence"
+        if verdict.culprit is not None:
+            self.roles[verdict.culprit] = "culprit"
+
+    def role(self, global_rank: int, *, over: bool) -> RankRole:
+        status = self.ranks[global_rank].status
+        if global_rank in self.roles:
+            return self.roles[global_rank]
+        if status == 0:
+            return "well"
+        if global_rank in self.hung:
+            return "hung"
+        return "ended" if over or status is not None else "running"
+
+
+class _Told:
+    """Takes events in their order. An attempt that is over becomes a span at once."""
+
+    def __init__(self, first_step_ns: dict[int, int]) -> None:
+        self.started_ns = 0
+        self.ended_ns: int | None = None  # None until the agent has said its last word
+        self.last_ns = 0
+        self.marks: list[Mark] = []
+        self._first_step_ns = first_step_ns
+        self._agent: ProcessId | None = None
+        self._head: ProcessId | None = None
+        self._rank_count = 0
+        self._imports_ended_ns: int | None = None  # before there was an attempt
+        self._past: list[AttemptSpan] = []
+        self._current: _Attempt | None = None
+
+    def read(self, events: EventReader) -> None:
+        for stamped in events.read():
+            self.started_ns = self.started_ns or stamped.time_ns
+            self._take(stamped.event, stamped.time_ns)
+            self.marks.extend(marks_of_event(stamped.event, stamped.time_ns))
+            self.last_ns = stamped.time_ns
+
+    def _take(self, event: Event, time_ns: int) -> None:
+        match event:
+            case AgentStarted():
+                self._agent, self._head, self._rank_count = event.agent, event.head, event.rank_count
+            case AgentEnded():
+                self.ended_ns = time_ns
+            case AttemptStarted():
+                self._begin(event.number, time_ns)
+            case Preloaded() if self._current is None:
+                self._imports_ended_ns = time_ns
+            case _ if self._current is not None:
+                _take_rank(self._current, event, time_ns)
+
+    def _begin(self, number: int, time_ns: int) -> None:
+        if self._current is not None:
+            self._past.append(self._span(self._current, time_ns, {}))
+        self._current = _Attempt(number, time_ns, self._imports_ended_ns)
+        self._imports_ended_ns = None
+
+    @property
+    def agent_lives(self) -> bool:
+        return self._agent is not None and self._agent.lives
+
+    @property
+    def broke_off(self) -> bool:
+        """Whether nobody is left who could say how it ended. What runs elsewhere cannot be told from here."""
+        if self._agent is None or not self._agent.here or self._agent.lives:
+            return False
+        return self._head is None or not self._head.lives
+
+    def last_beats(self, run_dir: RunDir) -> dict[int, int]:
+        """When each rank of which no end is known was last heard of, by global rank."""
+        beats: dict[int, int] = {}
+        for global_rank, rank in self._current.ranks.items() if self._current else ():
+            beat = read_heartbeat(run_dir.heartbeat(global_rank)) if rank.ended_ns is None else None
+            if beat is not None and beat.time_ns > rank.started_ns:  # else an earlier attempt left it
+                beats[global_rank] = beat.time_ns
+        return beats
+
+    def attempts(self, ended_ns: int | None, beats: Mapping[int, int]) -> tuple[AttemptSpan, ...]:
+        """All of them. `ended_ns`: the end of the run, None while it goes on; `beats`: see `last_beats`."""
+        if self._current is None:
+            return tuple(self._past)
+        return (*self._past, self._span(self._current, ended_ns, beats))
+
+    def _span(self, attempt: _Attempt, over_ns: int | None, beats: Mapping[int, int]) -> AttemptSpan:
+        """`over_ns`: when it was known to be over; None while it goes on."""
+        spans: list[RankSpan] = []
+        for global_rank, rank in sorted(attempt.ranks.items()):
+            unseen_ns = over_ns and beats.get(global_rank, over_ns)
+            ended_ns = unseen_ns if rank.ended_ns is None else rank.ended_ns
+            first_step_ns = _within(rank.started_ns, self._first_step_ns.get(attempt.number), ended_ns)
+            role = attempt.role(global_rank, over=over_ns is not None)
+            spans.append(RankSpan(global_rank, rank.started_ns, first_step_ns, ended_ns, rank.status, role))
+        ends = [span.ended_ns for span in spans if span.ended_ns is not None]
+        is_over = over_ns is not None or len(ends) >= max(1, self._rank_count)
+        return AttemptSpan(
+            attempt.number,
+            attempt.started_ns,
+            max(ends, default=over_ns) if is_over else None,
+            attempt.imports_ended_ns,
+            tuple(spans),
+        )
+
+
+def _take_rank(attempt: _Attempt, event: Event, time_ns: int) -> None:
+    match event:
+        case RankStarted():
+            attempt.ranks[event.global_rank] = _Rank(time_ns)
+        case RankEnded():
+            attempt.note_end(event, time_ns)
+        case Hung():
+            attempt.hung = frozenset(event.global_ranks)
+        case Judged():
+            attempt.note_verdict(event.verdict)
+        case Preloaded():
+            attempt.imports_ended_ns = time_ns
+        case _:
+            pass
+
+
+def _within(first_ns: int, time_ns: int | None, last_ns: int | None) -> int | None:
+    """`time_ns` if it is not outside of the other two."""
+    if time_ns is None or time_ns < first_ns or (last_ns is not None and time_ns > last_ns):
+        return None
+    return time_ns

@@ -1,0 +1,106 @@
+"""Reading metrics.jsonl, once and while it grows."""
+
+import os
+
+from launcher.core.metrics import append, to_line
+from launcher.runs.metrics import LONGEST_BYTES, MetricsReader, Saved, StepMetrics, Validation, read_metrics
+
+
+def steps(*numbers):
+    return [StepMetrics(number, 0, number, loss=number / 2) for number in numbers]
+
+
+def write(file, records):
+    file.write_bytes(b"".join(map(to_line, records)))
+
+
+def test_a_whole_file_is_sorted_by_kind(tmp_path):
+    """Each kind in the order of its lines; without a file there is nothing."""
+    file = tmp_path / "metrics.jsonl"
+    one, two = steps(1, 2)
+    validation, saved = Validation(3, 0, 2, 1.0, 2.7), Saved(4, 0, 2, "model")
+    assert read_metrics(file).steps == ()
+    write(file, [one, validation, two, saved])
+    metrics = read_metrics(file)
+    assert (metrics.steps, metrics.validations, metrics.saved) == ((one, two), (validation,), (saved,))
+
+
+def test_every_record_is_given_once(tmp_path):
+    """However often somebody reads, also while more come."""
+    file = tmp_path / "metrics.jsonl"
+    reader = MetricsReader(file)
+    assert reader.read() == []
+    write(file, steps(1, 2))
+    assert reader.read() == steps(1, 2)
+    assert reader.read() == []
+    append(file, *steps(3))
+    assert reader.read() == steps(3)
+
+
+def test_a_reading_that_is_broken_off_goes_on_where_it_was(tmp_path):
+    """One by one, nothing twice and nothing lost."""
+    file = tmp_path / "metrics.jsonl"
+    write(file, steps(1, 2, 3))
+    reader = MetricsReader(file)
+    stream = reader.stream()
+    assert [next(stream)] == steps(1)
+    stream.close()
+    assert reader.read() == steps(2, 3)
+
+
+def test_a_last_line_that_is_torn_is_read_when_it_is_whole(tmp_path):
+    """Not before, and not counted as rubbish."""
+    file = tmp_path / "metrics.jsonl"
+    write(file, steps(1, 2))
+    whole = file.read_bytes()
+    reader = MetricsReader(file)
+    for length in range(len(to_line(*steps(1))), len(whole)):
+        file.write_bytes(whole[:length])
+        assert reader.read() in ([], steps(1))
+    file.write_bytes(whole)
+    assert reader.read() == steps(2)
+    assert reader.strange == 0
+
+
+def test_another_file_of_that_name_is_read_anew(tmp_path):
+    """One that is shorter, and one that is longer but has another text where the last record stood."""
+    file = tmp_path / "metrics.jsonl"
+    write(file, steps(1, 2, 3))
+    reader = MetricsReader(file)
+    reader.read()
+    write(file, steps(4))
+    assert reader.read() == steps(4)
+    write(file, steps(5, 6, 7, 8))
+    assert reader.read() == steps(5, 6, 7, 8)
+    file.unlink()
+    assert reader.read() == []
+    write(file, steps(9))
+    assert reader.read() == steps(9)
+
+
+def test_strange_lines_are_counted_and_passed_over(tmp_path):
+    """Rubbish and other schemas; kinds of a later version are not strange, and an empty line is nothing."""
+    file = tmp_path / "metrics.jsonl"
+    later = b'{"schema": 1, "time_ns": 1, "attempt": 0, "step": 1, "bleu": 30}\n'
+    strange = b'\xff\xfe\0\n{"schema": 2}\n[]\n' + b"[" * 20_000 + b"\n"
+    file.write_bytes(to_line(*steps(1)) + strange + b"\n" + later + to_line(*steps(2)))
+    metrics = read_metrics(file)
+    assert metrics.steps == tuple(steps(1, 2))
+    assert metrics.strange == 4
+
+
+def test_a_line_without_end_takes_no_memory(tmp_path):
+    """It is read in pieces, none of which is a record."""
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(b"7" * (3 * LONGEST_BYTES + 5) + b"\n" + to_line(*steps(1)))
+    reader = MetricsReader(file)
+    assert reader.read() == steps(1)
+    assert reader.strange == 4
+
+
+def test_nobody_waits_for_what_is_no_file(tmp_path):
+    """A pipe that nobody writes to, a directory, a device without end."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    for name in ("pipe", "endless", "."):
+        assert MetricsReader(tmp_path / name).read() == []

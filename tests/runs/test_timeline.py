@@ -1,0 +1,324 @@
+"""When what happened in a run, from its files."""
+
+import os
+import tracemalloc
+from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+from launcher.core.events import (
+    AgentEnded,
+    AgentStarted,
+    AttemptStarted,
+    Cause,
+    Hung,
+    Judged,
+    Preloaded,
+    Preloading,
+    RankEnded,
+    RankStarted,
+    Stamped,
+    Stopping,
+    to_line,
+)
+from launcher.core.metrics import Saved, StepMetrics, Validation, append
+from launcher.core.proc import identify
+from launcher.core.report import Report
+from launcher.core.verdict import Confidence, Failure, Role, Verdict
+from launcher.runs import timeline as timeline_module
+from launcher.runs.timeline import AttemptSpan, Mark, RankSpan, Timeline, timeline
+
+SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
+acted_run = module_from_spec(SPEC)
+SPEC.loader.exec_module(acted_run)
+
+
+def me():
+    return identify(os.getpid())
+
+
+def someone_gone():
+    """This pid, as it was used before this process."""
+    return replace(me(), started=me().started - 1)
+
+
+def failure(global_rank, role=Role.CAUSE, time_ns=None):
+    return Failure(global_rank, role, "ValueError: no", "it was first", time_ns)
+
+
+def blame(culprit, *failures):
+    return Judged(Verdict(culprit, Confidence.CERTAIN, "a reason", failures))
+
+
+def make(directory, events, records=(), **other):
+    """A run whose events and records come at the given times."""
+    run_dir = acted_run.make(directory / "a", **other)
+    run_dir.events.write_text("".join(to_line(Stamped(time_ns, 0, event)) for time_ns, event in events))
+    for record in records:
+        append(run_dir.metrics, record)
+    return run_dir
+
+
+def roles(attempt):
+    return [rank.role for rank in attempt.ranks]
+
+
+def test_a_run_that_ended_well(tmp_path):
+    """Start, end of imports, first step and end of each rank; what was measured has its marks."""
+    run_dir = make(
+        tmp_path,
+        [
+            (10, AgentStarted(someone_gone(), None, 2)),
+            (11, Preloading(5, ("torch",))),
+            (12, AttemptStarted(0, 29500)),
+            (20, Preloaded(0.5)),
+            (21, RankStarted(0, 7)),
+            (22, RankStarted(1, 8)),
+            (60, RankEnded(1, 8, 0)),
+            (61, RankEnded(0, 7, 0)),
+            (63, AgentEnded(Cause.FINISHED, 0)),
+        ],
+        [
+            StepMetrics(30, 0, 1, 9.9),
+            StepMetrics(35, 0, 2, 9.1),
+            Validation(50, 0, 2, 2.0, 7.4),
+            Saved(55, 0, 2, "model"),
+        ],
+    )
+    ranks = (RankSpan(0, 21, 30, 61, 0, "well"), RankSpan(1, 22, 30, 60, 0, "well"))
+    marks = (
+        Mark(50, "validation", "validation loss 2, perplexity 7.4 after step 2"),
+        Mark(55, "saved", "model after step 2"),
+    )
+    assert timeline(run_dir) == Timeline(10, 63, (AttemptSpan(0, 12, 61, 20, ranks),), marks)
+
+
+def test_a_failure_and_a_restart(tmp_path):
+    """Each attempt has its own ranks and its own first step; the verdict gives the roles."""
+    run_dir = make(
+        tmp_path,
+        [
+            (10, AgentStarted(someone_gone(), None, 3)),
+            (11, AttemptStarted(0, 29500)),
+            *((12 + rank, RankStarted(rank, rank)) for rank in range(3)),
+            (30, RankEnded(1, 1, 1)),
+            (31, blame(1, failure(1, time_ns=29), failure(0, Role.CONSEQUENCE))),
+            (32, Stopping(Cause.FAILED, 1.0, restarts=True)),
+            (33, RankEnded(0, 0, 1)),
+            (34, RankEnded(2, 2, -15)),
+            (40, AttemptStarted(1, 29501)),
+            (41, RankStarted(0, 10)),
+            (70, RankEnded(0, 10, 0)),
+            (71, AgentEnded(Cause.FINISHED, 0)),
+        ],
+        [StepMetrics(20, 0, 1), StepMetrics(50, 1, 1)],
+    )
+    found = timeline(run_dir)
+    first, second = found.attempts
+    assert roles(first) == ["consequence", "culprit", "ended"]
+    assert [rank.status for rank in first.ranks] == [1, 1, -15]
+    assert {rank.first_step_ns for rank in first.ranks} == {20}
+    assert (first.ended_ns, second.started_ns, second.ended_ns) == (34, 40, 70)
+    assert second.ranks == (RankSpan(0, 41, 50, 70, 0, "well"),)
+    assert [(mark.time_ns, mark.kind, mark.global_rank) for mark in found.marks] == [
+        (29, "failure", 1),
+        (32, "stopping", None),
+        (40, "restart", None),
+    ]
+
+
+def test_a_hang(tmp_path):
+    """What hung stays so, however it was ended; a culprit that the verdict names is the culprit."""
+    run_dir = make(
+        tmp_path,
+        [
+            (11, AgentStarted(someone_gone(), None, 4)),
+            (12, AttemptStarted(0, 1)),
+            *((13, RankStarted(rank, rank)) for rank in range(4)),
+            (20, RankEnded(3, 3, 0)),
+            (30, Hung((0, 1), 9.0)),
+            (31, blame(1)),
+            (32, Stopping(Cause.HUNG, 1.0)),
+            *((33, RankEnded(rank, rank, -15)) for rank in range(3)),
+            (34, AgentEnded(Cause.HUNG, 4)),
+        ],
+    )
+    found = timeline(run_dir)
+    assert roles(found.attempts[0]) == ["hung", "culprit", "ended", "well"]
+    assert [mark.kind for mark in found.marks] == ["hung", "failure", "stopping"]
+
+
+def test_a_run_that_goes_on(tmp_path):
+    """Has no end, nor has a rank that runs; one that has not started is missing. A torn last line waits."""
+    run_dir = make(
+        tmp_path,
+        [
+            (10, AgentStarted(me(), None, 4)),
+            (11, AttemptStarted(0, 1)),
+            *((12, RankStarted(rank, rank)) for rank in range(3)),
+            (15, RankEnded(1, 1, 0)),
+            (20, Hung((2,), 5.0)),
+        ],
+    )
+    with run_dir.events.open("a") as file:
+        file.write(to_line(Stamped(30, 0, AgentEnded(Cause.FINISHED, 0)))[:-9])
+    found = timeline(run_dir)
+    assert (found.started_ns, found.ended_ns) == (10, None)
+    assert (found.attempts[0].ended_ns, roles(found.attempts[0])) == (None, ["running", "well", "hung"])
+    assert found.attempts[0].ranks[0] == RankSpan(0, 12, None, None, None, "running")
+
+
+def test_an_attempt_whose_ranks_have_all_ended_is_over(tmp_path):
+    """Also before anybody has said so."""
+    run_dir = make(
+        tmp_path,
+        [
+            (10, AgentStarted(me(), None, 1)),
+            (11, AttemptStarted(0, 1)),
+            (12, RankStarted(0, 5)),
+            (15, RankEnded(0, 5, 0)),
+        ],
+    )
+    assert (timeline(run_dir).attempts[0].ended_ns, timeline(run_dir).ended_ns) == (15, None)
+
+
+def test_a_run_that_broke_off_ends_with_its_last_sign_of_life(tmp_path):
+    """Its agent was killed; heartbeats tell how long each rank went on. One that an earlier attempt left tells nothing."""
+    run_dir = make(
+        tmp_path,
+        [
+            (10, AgentStarted(someone_gone(), someone_gone(), 3)),
+            (11, AttemptStarted(0, 1)),
+            *((12, RankStarted(rank, rank)) for rank in range(3)),
+            (20, RankEnded(2, 2, 0)),
+        ],
+        [StepMetrics(14, 0, 1), StepMetrics(70, 0, 9)],
+        ranks=3,
+    )
+    for rank, beat_ns in ((0, 90), (1, 5), (2, 99)):
+        run_dir.heartbeat(rank).write_text("{}")
+        os.utime(run_dir.heartbeat(rank), ns=(beat_ns, beat_ns))
+    found = timeline(run_dir)
+    assert found.ended_ns == 90
+    assert found.attempts[0].ended_ns == 90
+    assert found.attempts[0].ranks == (
+        RankSpan(0, 12, 14, 90, None, "ended"),
+        RankSpan(1, 12, 14, 90, None, "ended"),
+        RankSpan(2, 12, 14, 20, 0, "well"),
+    )
+
+
+@pytest.mark.parametrize("agent", [None, "elsewhere"])
+def test_of_what_cannot_be_seen_no_end_is_claimed(tmp_path, agent):
+    """A run of another machine, and one whose agent has not said a word."""
+    events = [(10, AgentStarted(replace(me(), host="another"), None, 1))] if agent else []
+    run_dir = make(tmp_path, [*events, (11, AttemptStarted(0, 1)), (12, RankStarted(0, 1))])
+    found = timeline(run_dir)
+    assert (found.ended_ns, found.attempts[0].ended_ns, roles(found.attempts[0])) == (None, None, ["running"])
+
+
+def test_a_head_without_its_agent_has_yet_to_say_the_end(tmp_path):
+    """It ends what is left, and writes the report."""
+    run_dir = make(tmp_path, [(10, AgentStarted(someone_gone(), me(), 1)), (11, AttemptStarted(0, 1))])
+    assert timeline(run_dir).ended_ns is None
+
+
+class Hesitating(timeline_module._Told):
+    """Between reading events and looking for the agent it lets the agent say its last word and go."""
+
+    run_dir: acted_run.RunDir
+
+    @property
+    def agent_lives(self):
+        with self.run_dir.events.open("a") as file:
+            file.write(to_line(Stamped(30, 0, AgentEnded(Cause.FINISHED, 0))))
+        return super().agent_lives
+
+
+def test_a_last_word_between_reading_and_looking_counts(tmp_path, monkeypatch):
+    """The end is when the agent said so, not its last word but one."""
+    run_dir = make(tmp_path, [(10, AgentStarted(someone_gone(), None, 1)), (11, AttemptStarted(0, 1))])
+    monkeypatch.setattr(Hesitating, "run_dir", run_dir, raising=False)
+    monkeypatch.setattr(timeline_module, "_Told", Hesitating)
+    assert timeline(run_dir).ended_ns == 30
+
+
+def test_a_report_tells_the_end_where_events_do_not(tmp_path):
+    """The head writes it for an agent that was killed, and where the disk was full there may be no events at all."""
+    report = Report("a", 0, Cause.AGENT_LOST, 1, 5, 80, ())
+    run_dir = make(
+        tmp_path,
+        [(10, AgentStarted(someone_gone(), None, 1)), (11, AttemptStarted(0, 1)), (12, RankStarted(0, 1))],
+        report=report,
+    )
+    found = timeline(run_dir)
+    assert (found.started_ns, found.ended_ns) == (10, 80)
+    assert found.attempts[0].ranks == (RankSpan(0, 12, None, 80, None, "ended"),)
+    run_dir.events.unlink()
+    assert timeline(run_dir) == Timeline(5, 80, (), ())
+
+
+def test_a_run_without_files_has_an_empty_timeline(tmp_path):
+    """The making of its record is its start, where there is one."""
+    run_dir = acted_run.make(tmp_path / "a")
+    assert timeline(run_dir) == Timeline(run_dir.run_json.stat().st_mtime_ns, None, (), ())
+    assert timeline(acted_run.RunDir(tmp_path / "b")) == Timeline(0, None, (), ())
+
+
+def test_a_rank_that_could_not_be_started_has_a_span(tmp_path):
+    """From the moment when that was known; it has taken no step."""
+    run_dir = make(
+        tmp_path,
+        [
+            (10, AgentStarted(me(), None, 2)),
+            (11, AttemptStarted(0, 1)),
+            (12, RankEnded(1, None, 127, "no such program")),
+            (13, blame(1, failure(1))),
+        ],
+        [StepMetrics(20, 0, 1)],
+    )
+    assert timeline(run_dir).attempts[0].ranks == (RankSpan(1, 12, None, 12, 127, "culprit"),)
+
+
+def test_a_rank_that_was_gone_before_the_first_step_has_none(tmp_path):
+    """Those that came after it may have gone on without it."""
+    run_dir = make(
+        tmp_path,
+        [
+            (11, AttemptStarted(0, 1)),
+            *((12, RankStarted(rank, rank)) for rank in range(2)),
+            (15, RankEnded(1, 1, 0)),
+            (40, RankStarted(2, 2)),
+        ],
+        [StepMetrics(20, 0, 1)],
+    )
+    assert [rank.first_step_ns for rank in timeline(run_dir).attempts[0].ranks] == [20, None, None]
+
+
+def test_what_is_kept_does_not_grow_with_what_was_said(tmp_path):
+    """Tracebacks of hundreds of ranks in every attempt are read and forgotten; so are steps."""
+    attempts, ranks = 20, 32
+    long = [
+        replace(failure(rank, Role.CONSEQUENCE if rank else Role.CAUSE), traceback="x" * 4000) for rank in range(ranks)
+    ]
+
+    def events():
+        for number in range(attempts):
+            yield 10 + number, AttemptStarted(number, 1)
+            yield from ((10 + number, RankStarted(rank, rank)) for rank in range(ranks))
+            yield 10 + number, blame(0, *long)
+            yield from ((10 + number, RankEnded(rank, rank, 1)) for rank in range(ranks))
+
+    run_dir = make(tmp_path, events())
+    line = b'{"schema": 1, "time_ns": 1, "attempt": 0, "step": 1, "loss": 1}\n'
+    run_dir.metrics.write_bytes(line * 20_000)
+    tracemalloc.start()
+    try:
+        found = timeline(run_dir)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(len(attempt.ranks) for attempt in found.attempts) == attempts * ranks
+    assert peak_bytes < 1_500_000  # of 2.6 MB of tracebacks and 1.3 MB of steps

@@ -1,0 +1,281 @@
+"""What the training measures of itself: metrics.jsonl and TensorBoard."""
+
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from launcher.core.env import TLAUNCH_ATTEMPT, TLAUNCH_RUN_DIR
+from launcher.core.events import RankStarted
+from launcher.core.run_dir import RunDir
+from launcher.runs.live import EventReader
+from launcher.runs.metrics import MetricsReader, Saved, read_metrics
+from launcher.runs.timeline import timeline
+from launcher.trainer import metrics as metrics_module
+from launcher.trainer.metrics import REST_S, Metrics
+
+ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
+PATIENCE_S = 120
+
+
+def under(directory, attempt=0):
+    """The environment that a rank of a run has."""
+    return {TLAUNCH_RUN_DIR: str(directory), TLAUNCH_ATTEMPT: str(attempt)}
+
+
+def step(metrics, number, *, seconds=0.5, tokens=100, loss=2.0, learning_rate=1e-3, epoch=1, is_last=False):
+    metrics.stepped(
+        number, seconds, epoch=epoch, tokens=tokens, loss=loss, learning_rate=learning_rate, is_last=is_last
+    )
+
+
+def board(directory):
+    """By tag: the scalars that TensorBoard shows."""
+    found = EventAccumulator(str(directory))
+    found.Reload()
+    return {tag: found.Scalars(tag) for tag in found.Tags()["scalars"]}
+
+
+@pytest.fixture(name="no_rest")
+def _no_rest(monkeypatch):
+    """As if every step were a long one."""
+    monkeypatch.setattr(metrics_module, "REST_S", 0.0)
+
+
+def test_every_long_step_has_its_line(tmp_path, no_rest):
+    """With what was measured, this process's memory, and the number of the attempt."""
+    before_ns = time.time_ns()
+    metrics = Metrics(under(tmp_path, 3), CPU)
+    for number in range(1, 4):
+        step(metrics, number, loss=4.0 / number, learning_rate=number / 10)
+    metrics.validated(3, 2.0)
+    metrics.saved(3, "model")
+    found = read_metrics(tmp_path / "metrics.jsonl")
+
+    assert [(each.step, each.loss, each.learning_rate) for each in found.steps] == [
+        (1, 4.0, 0.1), (2, 2.0, 0.2), (3, 4 / 3, 0.3),
+    ]  # fmt: skip
+    for each in found.steps:
+        assert (each.attempt, each.epoch, each.tokens_per_s, each.step_s) == (3, 1, 200.0, 0.5)
+        assert each.memory_bytes > 10_000_000
+        assert before_ns <= each.time_ns <= time.time_ns()
+    assert [(each.step, each.validation_loss, each.perplexity) for each in found.validations] == [(3, 2.0, math.exp(2))]
+    assert found.saved == (Saved(found.saved[0].time_ns, 3, 3, "model"),)
+    assert found.strange == 0
+
+
+def test_short_steps_cost_few_lines(tmp_path):
+    """A thousand steps in no time: the first, the last, hardly any between; means are of all steps between."""
+    metrics, started_s = Metrics(under(tmp_path), CPU), time.monotonic()
+    step(metrics, 1, loss=9.0)
+    for number in range(2, 1001):
+        step(metrics, number, seconds=0.001, tokens=2, loss=3.0 if number % 2 else 4.0, is_last=number == 1000)
+    at_most = 2 + (time.monotonic() - started_s) / REST_S
+    steps = read_metrics(tmp_path / "metrics.jsonl").steps
+
+    assert 2 <= len(steps) <= at_most
+    assert (steps[0].step, steps[0].loss, steps[-1].step) == (1, 9.0, 1000)
+    assert steps[-1].loss == pytest.approx(3.5, abs=0.1)
+    assert steps[-1].tokens_per_s == pytest.approx(2000)
+    assert steps[-1].step_s == pytest.approx(0.001)
+
+
+def test_steps_before_a_validation_are_written_before_it(tmp_path, monkeypatch):
+    """A long validation keeps nothing back."""
+    monkeypatch.setattr(metrics_module, "REST_S", 3600.0)
+    metrics = Metrics(under(tmp_path), CPU)
+    for number in range(1, 4):
+        step(metrics, number, loss=number)
+    metrics.validated(3, 1.0)
+
+    records = MetricsReader(tmp_path / "metrics.jsonl").read()
+    assert [(type(record).__name__, record.step) for record in records] == [
+        ("StepMetrics", 1), ("StepMetrics", 3), ("Validation", 3),
+    ]  # fmt: skip
+    assert records[1].loss == 2.5
+
+
+def test_on_an_accelerator_its_memory_is_told(tmp_path, monkeypatch):
+    """The most that was taken so far."""
+    monkeypatch.setattr(torch.accelerator, "max_memory_allocated", lambda _: 4096, raising=False)
+    step(Metrics(under(tmp_path), torch.device("meta")), 1)  # any but the CPU
+
+    assert read_metrics(tmp_path / "metrics.jsonl").steps[0].memory_bytes == 4096
+
+
+def test_only_one_rank_writes_of_steps(tmp_path):
+    """Another one may say what it has saved."""
+    metrics = Metrics(under(tmp_path), CPU, writes=False)
+    step(metrics, 1)
+    metrics.validated(1, 2.0)
+    assert list(tmp_path.iterdir()) == []
+    metrics.saved(1, "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_nothing_is_written_without_a_launcher(tmp_path, monkeypatch):
+    """A training that somebody starts by hand leaves no file."""
+    monkeypatch.chdir(tmp_path)
+    metrics = Metrics({}, CPU)
+    step(metrics, 1)
+    metrics.validated(1, 2.0)
+    metrics.saved(1, "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tensorboard_shows_the_same(tmp_path, no_rest):
+    """Each number under its tag, at its step and its time; what JSON does not have too."""
+    metrics = Metrics(under(tmp_path), CPU)
+    for number in range(1, 4):
+        step(metrics, number, loss=4.0 / number, learning_rate=number / 10)
+    metrics.validated(3, 800.0)
+    metrics.validated(3, math.nan)
+    found, shown = read_metrics(tmp_path / "metrics.jsonl"), board(tmp_path / "tensorboard")
+
+    for tag, name in (
+        ("loss/train", "loss"), ("learning_rate",) * 2, ("tokens_per_s",) * 2, ("memory_bytes",) * 2,
+    ):  # fmt: skip
+        expected = [(each.step, getattr(each, name), each.time_ns / 1e9) for each in found.steps]
+        assert [(each.step, each.value, each.wall_time) for each in shown.pop(tag)] == [
+            (number, pytest.approx(value, rel=1e-6), pytest.approx(time_s)) for number, value, time_s in expected
+        ]
+    assert [each.value for each in shown.pop("loss/validation")] == [800.0, pytest.approx(math.nan, nan_ok=True)]
+    assert shown.pop("perplexity")[0].value == math.inf  # beyond fp32
+    assert shown == {}
+    assert [each.validation_loss for each in found.validations] == [800.0, None]
+
+
+def test_after_a_restart_tensorboard_shows_each_step_once(tmp_path, no_rest):
+    """What the attempt before wrote of steps that are taken again is replaced; metrics.jsonl keeps both."""
+    first, second = Metrics(under(tmp_path), CPU), Metrics(under(tmp_path, 1), CPU)
+    for number in range(1, 6):
+        step(first, number, loss=1.0)
+    for number in range(3, 5):
+        step(second, number, loss=2.0)
+
+    assert [(each.step, each.value) for each in board(tmp_path / "tensorboard")["loss/train"]] == [
+        (1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0),
+    ]  # fmt: skip
+    assert [(each.attempt, each.step) for each in read_metrics(tmp_path / "metrics.jsonl").steps] == [
+        (0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (1, 3), (1, 4),
+    ]  # fmt: skip
+
+
+def test_a_full_disk_costs_one_line_of_the_log(tmp_path, no_rest, capfd):
+    """Later failures are silent, and as soon as there is room lines are written again."""
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    metrics = Metrics(under(tmp_path), CPU)
+    step(metrics, 1)
+    step(metrics, 2)
+    (tmp_path / "metrics.jsonl").unlink()
+    step(metrics, 3)
+
+    assert capfd.readouterr().out == f"metrics will be missing from {tmp_path}/metrics.jsonl: No space left on device\n"
+    assert [each.step for each in read_metrics(tmp_path / "metrics.jsonl").steps] == [3]
+    assert [each.step for each in board(tmp_path / "tensorboard")["loss/train"]] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("steps_before", [0, 1])
+def test_a_removed_run_directory_costs_one_line_of_the_log(tmp_path, no_rest, capfd, steps_before):
+    """It is not made again, and the training goes on."""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    metrics = Metrics(under(run_dir), CPU)
+    for number in range(steps_before):
+        step(metrics, number)
+    shutil.rmtree(run_dir)
+    for number in range(5):
+        step(metrics, number)
+    metrics.validated(5, 1.0)
+    metrics.saved(5, "model")
+
+    assert (
+        capfd.readouterr().out == f"metrics will be missing from {run_dir}/metrics.jsonl: No such file or directory\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tensorboard_that_fails_is_left_alone(tmp_path, no_rest, capfd):
+    """One line says so; metrics.jsonl goes on, and nothing is tried again."""
+    (tmp_path / "tensorboard").touch()
+    metrics = Metrics(under(tmp_path), CPU)
+    step(metrics, 1)
+    (tmp_path / "tensorboard").unlink()
+    step(metrics, 2)
+
+    assert capfd.readouterr().out == f"metrics will be missing from {tmp_path}/tensorboard: File exists\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+    assert len(read_metrics(tmp_path / "metrics.jsonl").steps) == 2
+
+
+def test_without_tensorboard_there_are_lines_all_the_same(tmp_path, no_rest, capfd, monkeypatch):
+    """It is an extra; nobody is told that it is missing."""
+    monkeypatch.setattr(sys, "path", [])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorboard"]:
+        monkeypatch.delitem(sys.modules, name)
+    step(Metrics(under(tmp_path), CPU), 1)
+
+    assert capfd.readouterr().out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+SETTINGS = (
+    "model.vocabulary_size=400", "model.d_model=16", "model.heads=2", "model.feed_forward_dim=16",
+    "model.encoder_layers=1", "model.decoder_layers=1", "train.batch_size=4", "train.steps=600",
+    "train.validate_every=400", "train.translations=0",
+)  # fmt: skip
+
+
+def lines_of(run_dir):
+    return [each for each in read_metrics(run_dir.metrics).steps if each.attempt == 0]
+
+
+@pytest.mark.distributed
+def test_a_run_with_a_restart_from_its_start_to_its_end(tmp_path):
+    """Rank 0 is killed after a few steps: both attempts have their lines, their spans and the steps that count."""
+    command = [sys.executable, "-m", "launcher", "run", "--devices", "2", "--pp", "2", "--max-restarts", "1"]
+    settings = [part for setting in SETTINGS for part in ("--set", setting)]
+    process = subprocess.Popen(
+        [*command, *settings, "--runs-dir", tmp_path / "runs"],
+        cwd=ROOT, env={**os.environ, "TLAUNCH_CACHE_DIR": str(tmp_path / "cache")},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    run_dir = RunDir(tmp_path / "runs" / "latest")
+    ends = time.monotonic() + PATIENCE_S
+    while not lines_of(run_dir) and time.monotonic() < ends:
+        time.sleep(0.005)
+    started = [
+        stamped.event for stamped in EventReader(run_dir.events).read() if isinstance(stamped.event, RankStarted)
+    ]
+    os.kill(next(event.pid for event in started if event.global_rank == 0), signal.SIGKILL)
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, output
+
+    metrics, shown, told = read_metrics(run_dir.metrics), board(run_dir.tensorboard), timeline(run_dir)
+    steps = [each for each in metrics.steps if each.attempt == 1]
+    assert (steps[0].step, steps[-1].step, metrics.strange) == (1, 600, 0)
+    assert [each.step for each in metrics.validations if each.attempt == 1] == [400, 600]
+    assert [(each.attempt, each.step, each.saved) for each in metrics.saved] == [(1, 600, "model")]
+    for tag, name in (("loss/train", "loss"), ("memory_bytes",) * 2, ("learning_rate",) * 2):
+        expected = [(each.step, pytest.approx(getattr(each, name), rel=1e-6)) for each in steps]
+        assert [(each.step, each.value) for each in shown[tag]] == expected
+
+    first, second = told.attempts
+    assert [rank.role for rank in second.ranks] == ["well", "well"]
+    assert first.ranks[0].role == "culprit"
+    assert [attempt.ranks[1].first_step_ns for attempt in told.attempts] == [
+        lines_of(run_dir)[0].time_ns, steps[0].time_ns,
+    ]  # fmt: skip
+    assert first.started_ns < first.imports_ended_ns < first.ranks[0].first_step_ns < first.ended_ns
+    assert first.ended_ns <= second.started_ns < second.ranks[0].first_step_ns < second.ended_ns <= told.ended_ns
+    kinds = [mark.kind for mark in told.marks]
+    assert [kind for kind in kinds if kind != "validation"] == ["failure", "stopping", "restart", "saved"]
