@@ -19,6 +19,7 @@ from launcher.cli.seconds import Seconds
 from launcher.core.frozen import frozen
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
 
     from launcher.core.heartbeat import Beat, Heartbeat
@@ -32,7 +33,8 @@ Examples:
   tlaunch top --interval 10 20261121-053712-transformer
   tlaunch top --once | grep stopped
 
-CPU and RSS are those of a rank and all that it has started (pages that processes share count for each of them). STEP,
+Loss and tokens/s of the last minutes stand above the table, if the program writes metrics.jsonl, as the bundled trainer
+does. CPU and RSS are those of a rank and all that it has started (pages that processes share count for each of them). STEP,
 LOSS, TOKENS/S and DEVICE (memory) are what the rank itself wrote at its last BEAT.
 
 Exit codes: 0 when the run has ended, or by q; 130 by Ctrl-C; 2 wrong usage, or no such run.
@@ -74,11 +76,21 @@ class Sampler:
     """Looks at a run; from the second look on, CPU shares are known."""
 
     def __init__(self, run_dir: RunDir) -> None:
+        from launcher.cli.recent_metrics import RecentMetrics
+        from launcher.cli.sparkline import has_blocks
         from launcher.runs.live import Watch
 
         self._watch = Watch(run_dir)
+        self._metrics = RecentMetrics(run_dir.metrics)
+        self._plain = not has_blocks(sys.stdout.encoding)  # now: rich puts something else in its place
         self._before: dict[int, Usage] = {}
         self._before_s = 0.0
+
+    def measured(self, width: int) -> list[str]:
+        """What the run measured in its last minutes, in lines of at most `width` columns."""
+        from launcher.cli.recent_metrics import to_lines
+
+        return list(to_lines(self._metrics.look(), width, plain=self._plain))
 
     def look(self) -> tuple[RunState, list[Row]]:
         """One row per rank, ascending."""
@@ -106,17 +118,26 @@ class Sampler:
         return max(0.0, usages[pid].cpu_s - self._before[pid].cpu_s) / (now_s - self._before_s)
 
 
-def to_table(state: RunState, rows: list[Row], most_rows: int | None = None) -> Table:
-    """As many rows as fit, with a line about the rest."""
-    from rich.table import Table
+def to_screen(state: RunState, rows: list[Row], measured: list[str], height: int | None = None) -> Group:
+    """How the run stands, what it measured in its last minutes, and as many rows as fit, with a line about the rest."""
+    from rich.console import Group
     from rich.text import Text
 
     from launcher.cli.run_words import describe, shown_name
 
+    title = f"{shown_name(state)}: {describe(state)}; {state.progress.running} of {len(rows)} ranks running"
+    most_rows = None if height is None else max(1, height - LINES_AROUND - len(measured))
+    lines = (Text(line, no_wrap=True, overflow="crop") for line in measured)
+    return Group(Text(title), *lines, _table(state, rows, most_rows))
+
+
+def _table(state: RunState, rows: list[Row], most_rows: int | None) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
     shown = rows[:most_rows]
     rest = f"... and {len(rows) - len(shown)} more ranks" if len(shown) < len(rows) else None
-    title = Text(f"{shown_name(state)}: {describe(state)}; {state.progress.running} of {len(rows)} ranks running")
-    table = Table(title=title, title_justify="left", title_style="", caption=rest, caption_justify="left", box=None)
+    table = Table(caption=rest, caption_justify="left", box=None)
     for name in HEADER:
         table.add_column(name, justify="left" if name == "STATE" else "right", no_wrap=True)
     for row in shown:
@@ -159,7 +180,7 @@ def _show_once(sampler: Sampler) -> None:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
     console = Console(width=width, color_system=None, highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
-        console.print(to_table(state, rows))
+        console.print(to_screen(state, rows, sampler.measured(width)))
     write_out("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
@@ -169,14 +190,18 @@ def _show_live(sampler: Sampler, interval_s: float) -> None:
 
     console = Console(highlight=False, markup=False, emoji=False)
     state, rows = sampler.look()
+
+    def screen(height: int | None = None) -> Group:
+        return to_screen(state, rows, sampler.measured(console.width), height)
+
     with _keys() as keys, Live(console=console, auto_refresh=False) as live:
-        live.update(to_table(state, rows, console.height - LINES_AROUND), refresh=True)
+        live.update(screen(console.height), refresh=True)
         wait_s = SAMPLE_S  # CPU shares need a second look
         while state.state.going_on and not _asked_to_quit(keys, wait_s):
             state, rows = sampler.look()
-            live.update(to_table(state, rows, console.height - LINES_AROUND), refresh=True)
+            live.update(screen(console.height), refresh=True)
             wait_s = interval_s
-        live.update(to_table(state, rows), refresh=False)  # the last one in full, below what was there
+        live.update(screen(), refresh=False)  # the last one in full, below what was there
 
 
 def _asked_to_quit(keys: int | None, wait_s: float) -> bool:

@@ -1,9 +1,15 @@
 """`tlaunch top`."""
 
+import fcntl
+import json
 import os
 import pty
+import re
 import select
 import signal
+import struct
+import termios
+import time
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -127,3 +133,69 @@ def test_an_interval_is_a_number(launcher):
     """One that is none would be no pause at all."""
     done = launcher.run("top", "--interval", "nan")
     assert (done.returncode, "no number of seconds" in done.stderr) == (2, True)
+
+
+def measure(run_dir, losses, age_s=0.0):
+    """A step every tenth of a second, the last one so long ago."""
+    with (run_dir.root / "metrics.jsonl").open("a") as file:
+        for step, loss in enumerate(losses, start=1):
+            time_ns = time.time_ns() - round((age_s + (len(losses) - step) / 10) * 1e9)
+            record = {
+                "schema": 1,
+                "time_ns": time_ns,
+                "attempt": 0,
+                "step": step,
+                "loss": loss,
+                "tokens_per_s": 10.0 * step,
+            }
+            file.write(json.dumps(record) + "\n")
+
+
+def test_what_the_run_measures_stands_above_the_table(launcher):
+    """Loss and tokens/s: first value, course, last value, over the time that they took."""
+    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(identify(1), None, 2), RankStarted(0, 1)])
+    measure(run_dir, [8.0, 4.0, None, 2.0, 1.0])
+    done = launcher.run("top", "--once", "a")
+    assert done.returncode == 0, done.stderr
+    _, loss, speed, header, *rows = done.stdout.splitlines()
+    assert loss.split() == ["loss", "8.0000", "█▄", "▂▁", "1.0000", "over", "0.4", "s"]
+    assert speed.split() == ["tokens/s", "10", "▁▃▅▇█", "50", "over", "0.4", "s"]
+    assert header.split()[0] == "RANK"
+    assert len(rows) == 2
+
+
+def test_where_blocks_cannot_be_shown_others_are(launcher):
+    """By the encoding of stdout."""
+    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(identify(1), None, 1)])
+    measure(run_dir, [8.0, 1.0])
+    done = launcher.run("top", "--once", "a", env={"PYTHONIOENCODING": "ascii"})
+    assert done.stdout.splitlines()[1].split()[2] == "#_"
+
+
+def test_only_the_last_minutes_are_shown_however_long_the_file_is(launcher):
+    """And rubbish in it is left out; no line is wider than the screen."""
+    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(identify(1), None, 1)])
+    measure(run_dir, [100.0] * 20_000, age_s=1000.0)
+    with (run_dir.root / "metrics.jsonl").open("a") as file:
+        file.write('rubbish\n{"schema": 9}\n[]\n')
+    measure(run_dir, [float(step) for step in range(1000, 0, -1)])
+    with (run_dir.root / "metrics.jsonl").open("a") as file:
+        file.write('{"schema": 1, "time_ns": 9')
+    lines = launcher.run("top", "--once", "a").stdout.splitlines()
+    assert lines[1].split()[:2] == ["loss", "1,000.0000" if "," in lines[1] else "1000.0000"]
+    assert lines[1].endswith("over 1 min 39 s")
+    assert max(map(len, lines)) <= 120
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_screen_of_any_width_is_filled_and_not_exceeded(launcher, terminal, columns):
+    """One line each, beside the table that is redrawn."""
+    leader, follower = terminal
+    fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with acted_run.playing(launcher.runs / "a"):
+        measure(acted_run.RunDir(launcher.runs / "a"), [float(step) for step in range(300, 0, -1)])
+        start_top(launcher, follower)
+        shown = read_until(leader, b"RANK").decode()
+    [line] = [line.rstrip() for line in shown.splitlines() if "tokens/s" in line]
+    assert columns // 2 < len(line) <= columns
+    assert re.search(r"▁+.*█+ 3,000 +over \d+ s$", line)

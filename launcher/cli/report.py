@@ -1,0 +1,191 @@
+"""`tlaunch report`: what became of a run, on the terminal, as a page, as a picture or as JSON."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from launcher.cli.chosen_run import chosen, json_option, runs_dir_option
+from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.json_text import json_text
+
+if TYPE_CHECKING:
+    from launcher.cli.report_facts import Facts
+
+EPILOG = """\b
+Examples:
+  tlaunch report
+  tlaunch report --html report.html
+  tlaunch report --png loss.png 20261121-053712-transformer 20261121-061210-transformer
+  tlaunch report --json | jq '.runs[0].best_loss'
+
+RUN is a run's name or its directory; several are shown side by side.  [default: the latest]
+
+Loss, tokens/s and memory are what the program wrote to metrics.jsonl in its run directory, as the bundled trainer does.
+The page needs no network and no script; --png needs a Chromium on PATH.
+
+Exit codes: 0 whatever became of the run; 1 the browser failed; 2 wrong usage, no such run, or no Chromium.
+"""
+STDOUT = "-"
+SCHEMA = 1
+WIDEST_LINE = 40  # characters of a line of blocks
+LEAST_COLUMN = 24
+PLAIN_COLUMNS = 120
+
+
+@click.command(epilog=EPILOG)
+@click.option("--html", metavar="FILE", help="One file that every browser shows; - is stdout.")
+@click.option("--png", metavar="FILE", help="The same page as a picture.")
+@json_option
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@runs_dir_option
+def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json: bool, runs_dir: Path) -> None:
+    """Show what became of runs: their figures, and pages with charts."""
+    from launcher.cli.console import write_out
+    from launcher.cli.report_facts import gather
+
+    _check(html, png, as_json=as_json)
+    run_dirs = [chosen(runs_dir, run) for run in runs] or [chosen(runs_dir, None)]
+    facts = [gather(run_dir) for run_dir in run_dirs]
+    if as_json:
+        write_out(json_text({"schema": SCHEMA, "runs": [_to_json(each) for each in facts]}))
+    if html is not None or png is not None:
+        _write_pages(facts, html, png)
+    elif not as_json:
+        write_out("".join(f"{line}\n" for line in to_lines(facts, _width(), plain=_is_plain())))
+
+
+def to_lines(runs: Sequence[Facts], width: int, *, plain: bool = False) -> Iterator[str]:
+    """The summary, safe to show and fitting `width` columns; without block elements if it is `plain`."""
+    from launcher.cli.report_facts import sentence
+    from launcher.cli.report_words import NO_METRICS
+
+    if len(runs) == 1:
+        yield f"{runs[0].name}: {sentence(runs[0].state)}"
+        yield from (f"  {line}" for line in _one(runs[0], width - 2, plain=plain))
+    else:
+        yield from _side_by_side(runs, width, plain=plain)
+    for facts in runs:
+        if not facts.metrics.steps:
+            yield ""
+            words = NO_METRICS if len(runs) == 1 else f"{facts.name}: {NO_METRICS}"
+            yield from textwrap.wrap(words, width, break_on_hyphens=False)
+
+
+def _one(facts: Facts, width: int, *, plain: bool) -> Iterator[str]:
+    """Name, value, line; what the sentence above has said is left out."""
+    from launcher.cli.report_words import FIGURES, NOTHING
+
+    told = [(name, tell(facts)) for name, tell in FIGURES[2:]]
+    told = [(name, words) for name, words in told if words != NOTHING]
+    names, values = (max(len(pair[column]) for pair in told) for column in (0, 1))
+    room = max(0, min(WIDEST_LINE, width - names - values - 4))
+    for name, words in told:
+        line = _drawn(name, facts, room, plain=plain)
+        yield f"{name.ljust(names)}  {words.ljust(values)}  {line}".rstrip()
+
+
+def _side_by_side(runs: Sequence[Facts], width: int, *, plain: bool) -> Iterator[str]:
+    """A column for each run, and below a figure its line."""
+    from launcher.cli.report_words import FIGURES, NOTHING
+    from launcher.logs.terminal import without_colours
+
+    names = max(len(name) for name, _ in FIGURES)
+    column = max(LEAST_COLUMN, (width - names) // len(runs) - 2)
+
+    def row(name: str, cells: list[str]) -> str:
+        cut = (cell if len(cell) <= column else f"{cell[: column - 1]}…" for cell in map(without_colours, cells))
+        return "  ".join([name.ljust(names), *(cell.ljust(column) for cell in cut)]).rstrip()
+
+    yield row("", [facts.name for facts in runs])
+    for name, tell in FIGURES:
+        if set(words := [tell(facts) for facts in runs]) != {NOTHING}:
+            yield row(name, words)
+            lines = [_drawn(name, facts, min(WIDEST_LINE, column), plain=plain) for facts in runs]
+            if any(line.strip() for line in lines):
+                yield row("", lines)
+
+
+def _drawn(name: str, facts: Facts, room: int, *, plain: bool) -> str:
+    """Nothing where one or no value is known: that is no course."""
+    from launcher.cli.report_words import values_of
+    from launcher.cli.sparkline import sparkline
+
+    values = values_of(name, facts)
+    return sparkline(values, room, plain=plain) if sum(value is not None for value in values) > 1 else ""
+
+
+def _check(html: str | None, png: str | None, *, as_json: bool) -> None:
+    """Before anything is read or written."""
+    if png == STDOUT:
+        raise UsageError("--png needs a file's name", hint="only --html - goes to stdout")
+    if png is not None:
+        from launcher.cli.screenshot import find_browser
+
+        find_browser()
+    if html == STDOUT and as_json:
+        raise UsageError("--html - and --json: both would go to stdout")
+
+
+def _write_pages(runs: list[Facts], html: str | None, png: str | None) -> None:
+    from launcher.cli.console import write_out
+    from launcher.cli.report_page import POLICY, render
+
+    page = render(runs)
+    if html == STDOUT:
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr] # it says so itself, whatever the terminal's
+        write_out(page)
+    elif html is not None:
+        _put(html, page.encode())
+    if png is not None:
+        from launcher.cli.screenshot import screenshot
+
+        _put(png, screenshot(page, POLICY))
+
+
+def _put(name: str, content: bytes) -> None:
+    """A symbolic link stays one, and what it leads to is written.
+
+    Raises:
+        UsageError: it is a directory, a device, ...
+        UnreadableError: it cannot be written.
+    """
+    from launcher.core.atomic import replacing
+    from launcher.logs.terminal import escaped
+
+    shown, target = escaped(os.fsdecode(name)), Path(os.path.realpath(name))
+    if os.path.exists(target) and not os.path.isfile(target):  # noqa: PTH110, PTH113 - Path's own raise where these do not
+        raise UsageError(f"{shown} is no regular file", hint="--html - writes to stdout")
+    try:
+        with replacing(target) as aside:
+            aside.write_bytes(content)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UnreadableError(f"{shown} cannot be written: {reason}") from None
+    click.echo(f"wrote {shown}", err=True)
+
+
+def _to_json(facts: Facts) -> dict[str, Any]:
+    from launcher.cli.run_words import as_json
+
+    metrics = facts.metrics
+    counts = {"step_records": len(metrics.steps), "validation_records": len(metrics.validations)}
+    return as_json(facts.state) | asdict(facts.figures) | counts
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
+
+
+def _is_plain() -> bool:
+    from launcher.cli.sparkline import has_blocks
+
+    return not has_blocks(sys.stdout.encoding)

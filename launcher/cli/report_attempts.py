@@ -1,0 +1,111 @@
+"""The attempts of a run for its report: what each failed of, and what the rank to blame wrote last."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+
+from launcher.cli.columns import duration
+from launcher.cli.report_facts import Facts
+from launcher.cli.verdict_text import culprit_failure, headline
+from launcher.core.events import AttemptStarted, Cause, RankStarted
+from launcher.core.frozen import frozen
+from launcher.core.report import Attempt
+from launcher.core.run_dir import RunDir
+from launcher.logs.stored import StoredLog
+from launcher.logs.terminal import printable, shortened
+from launcher.runs.live import EventReader
+
+LAST_LINES = 15
+TAIL_BYTES = 1 << 16
+_SEPARATOR = re.compile(r"^--- attempt \d+ ---\Z", re.MULTILINE)  # the beginning of the next attempt
+
+
+@frozen
+class AttemptTold:
+    number: int
+    took: str
+    cause: str
+    verdict: str
+    sure: str  # how sure the verdict is, and why
+    culprit: int | None
+    words: tuple[str, ...]  # of the culprit: its traceback, else the end of its log in this attempt
+
+
+def attempts_of(facts: Facts) -> Iterator[AttemptTold]:
+    parts = _LogParts(facts.state.run_dir)
+    for attempt in facts.state.attempts:
+        verdict = attempt.verdict
+        failure = culprit_failure(verdict) if verdict else None
+        goes_on = attempt.number == facts.state.attempts[-1].number and not facts.state.state.over
+        reason = (failure.reason if failure else verdict.reason) if verdict else ""
+        yield AttemptTold(
+            number=attempt.number,
+            took=duration(max(0.0, (_end_ns(attempt, facts, goes_on=goes_on) - attempt.started_ns) / 1e9)),
+            cause=facts.state.state.value if goes_on else attempt.cause.value,
+            verdict=headline(verdict) if verdict else _without_verdict(attempt),
+            sure=f"{verdict.confidence.value}: {reason}" if verdict else "",
+            culprit=verdict.culprit if verdict else None,
+            words=tuple(_words(attempt, parts)),
+        )
+
+
+def _end_ns(attempt: Attempt, facts: Facts, *, goes_on: bool) -> int:
+    return facts.state.looked_ns if goes_on else attempt.ended_ns
+
+
+def _without_verdict(attempt: Attempt) -> str:
+    return "no judgement was recorded" if attempt.cause in {Cause.FAILED, Cause.HUNG} else ""
+
+
+def _words(attempt: Attempt, parts: _LogParts) -> Iterator[str]:
+    if attempt.verdict is None or attempt.verdict.culprit is None:
+        return
+    failure = culprit_failure(attempt.verdict)
+    if failure is not None and failure.traceback:
+        lines = failure.traceback.rstrip().split("\n")
+    else:
+        lines = parts.last_lines(attempt.verdict.culprit, attempt.number)
+    yield from (shortened(printable(line)) for line in lines[-LAST_LINES:])
+
+
+class _LogParts:
+    """Where in each rank's log each attempt begins."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._run_dir = run_dir
+        self._starts: dict[int, dict[int, int]] = {}  # by global rank and attempt
+        attempt = 0
+        for stamped in EventReader(run_dir.events).read():
+            match stamped.event:
+                case AttemptStarted(number=number):
+                    attempt = number
+                case RankStarted(global_rank=global_rank, log_offset=offset):
+                    self._starts.setdefault(global_rank, {})[attempt] = offset
+
+    def last_lines(self, global_rank: int, attempt: int) -> list[str]:
+        """Of what the rank wrote in that attempt; nothing where it wrote nothing, or the log is gone."""
+        starts = self._starts.get(global_rank, {})
+        if attempt not in starts:
+            return []
+        log = StoredLog(self._run_dir.train_log(global_rank))
+        try:
+            with suppress(OSError):
+                end = min((start for number, start in starts.items() if number > attempt), default=log.end)
+                begin = max(starts[attempt], end - TAIL_BYTES)
+                text = _read(log, begin, end).decode(errors="replace").rstrip()
+                told = _SEPARATOR.sub("", text).rstrip()
+                return told.split("\n") if told else []
+        finally:
+            log.close()
+        return []
+
+
+def _read(log: StoredLog, begin: int, end: int) -> bytes:
+    """Bytes that are lost between are told by a line in their place, so places count and lengths do not."""
+    found, offset = b"", begin
+    while offset < end and (more := log.read(offset, end - offset)):
+        found += more
+        offset = log.next_offset
+    return found

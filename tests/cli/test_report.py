@@ -1,0 +1,462 @@
+"""`tlaunch report`."""
+
+import json
+import math
+import os
+import re
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import zlib
+from html import unescape
+from html.parser import HTMLParser
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+from launcher.cli import screenshot
+from launcher.core.errors import TlaunchError, UsageError
+from launcher.core.events import (
+    AgentEnded,
+    AgentStarted,
+    AttemptStarted,
+    Cause,
+    Judged,
+    NotRestarting,
+    RankEnded,
+    RankStarted,
+    Stopping,
+)
+from launcher.core.proc import ProcessId
+from launcher.core.verdict import Confidence, Failure, Role, Verdict
+
+SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
+acted_run = module_from_spec(SPEC)
+SPEC.loader.exec_module(acted_run)
+
+AGENT = ProcessId(1, 1, "another", "boot")
+HOSTILE = "<script>alert('x')</script>\x1b[2J&\"<img src=http://example.com/x>"
+BROWSER = next(filter(None, map(shutil.which, screenshot.BROWSERS)), None)
+needs_browser = pytest.mark.skipif(BROWSER is None, reason=f"no Chromium on PATH: {', '.join(screenshot.BROWSERS)}")
+
+WELL = [
+    AgentStarted(AGENT, None, 2), AttemptStarted(0, 1), RankStarted(0, 50), RankStarted(1, 51),
+    RankEnded(0, 50, 0), RankEnded(1, 51, 0), AgentEnded(Cause.FINISHED, 0),
+]  # fmt: skip
+
+
+def verdict(what, traceback=None):
+    cause = Failure(1, Role.CAUSE, what, "it was first by 3 ms", 1, "a.py:3 in f", 1, traceback)
+    other = Failure(0, Role.CONSEQUENCE, "ConnectionError: lost", "it lost its peer", 2, status=1)
+    return Verdict(1, Confidence.LIKELY, "r", (cause, other))
+
+
+def failed_twice(first, second, log_offset=0):
+    """Two attempts of two ranks, of which rank 1 is to blame."""
+    return [
+        AgentStarted(AGENT, None, 2), AttemptStarted(0, 1), RankStarted(0, 50), RankStarted(1, 51),
+        RankEnded(1, 51, 1), Judged(first), Stopping(Cause.FAILED, 1, restarts=True), RankEnded(0, 50, 1),
+        AttemptStarted(1, 2), RankStarted(0, 60), RankStarted(1, 61, 0, log_offset), RankEnded(1, 61, 1), Judged(second),
+        NotRestarting("it failed in the same way"), Stopping(Cause.FAILED, 1), RankEnded(0, 60, 1),
+        AgentEnded(Cause.FAILED, 1),
+    ]  # fmt: skip
+
+
+def measure(run_dir, losses, *, attempt=0, first=1):
+    """A line for each of `losses`, a validation after the last; the records."""
+    records = []
+    for step, loss in enumerate(losses, start=first):
+        more = {
+            "loss": loss,
+            "learning_rate": step / 1e5,
+            "tokens_per_s": 5000.0 + step % 7,
+            "memory_bytes": step << 20,
+        }
+        records.append({"schema": 1, "time_ns": step * 10**8, "attempt": attempt, "step": step, "epoch": 1, **more})
+    if records:
+        last = {**records[-1], "validation_loss": 1.25, "perplexity": 3.5}
+        records.append({name: last[name] for name in last if name not in {"loss", "tokens_per_s", "memory_bytes"}})
+    with (run_dir.root / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)
+    return records
+
+
+def made(launcher, name="a", events=WELL, losses=()):
+    run_dir = acted_run.make(launcher.runs / name, events)
+    measure(run_dir, losses)
+    return run_dir
+
+
+def page_of(launcher, *runs):
+    done = launcher.run("report", *runs, "--html", "-")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def series_of(page):
+    """What each line of the charts says of itself, by name."""
+    found = {}
+    for tag in re.findall(r"<g class=\"series[^>]*data-series[^>]*>", page):
+        facts = dict(re.findall(r'data-(\w+)="([^"]*)"', tag))
+        found[facts["series"], unescape(facts["run"])] = facts
+    return found
+
+
+# --- figures ---
+
+
+def test_the_summary_tells_figures_and_courses(launcher):
+    """One line each; what is not known is left out."""
+    made(launcher, losses=[4.0, 3.0, None, 1.5, 2.0])
+    done = launcher.run("report")
+    assert done.returncode == 2  # no latest run
+    done = launcher.run("report", "a")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "a: finished after 6.0 s: every rank ended well"
+    told = {line[2:19].strip(): line[19:].split() for line in lines[1:]}
+    assert told["final loss"] == ["2.0000", "█▅", "▁▂"]
+    assert told["best loss"] == ["1.5000", "at", "step", "4"]
+    assert told["last validation"][:5] == ["1.2500", "at", "step", "5,", "perplexity"]
+    assert (told["steps"], told["median tokens/s"][0]) == (["5"], "5,003")
+    assert told["peak memory"][:2] == ["5.0", "MiB"]
+
+
+def test_without_block_elements_other_characters_draw_the_line(launcher):
+    """Where stdout's encoding has none; nothing else is lost."""
+    made(launcher, losses=[4.0, 3.0, 2.0])
+    done = launcher.run("report", "a", env={"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+    assert "#=_" in done.stdout
+
+
+def test_json_has_the_figures_as_numbers(launcher):
+    """With null for what is not known, for each run in the order asked for."""
+    made(launcher, "a", losses=[4.0, 1.5, 2.0])
+    made(launcher, "b", failed_twice(verdict("ValueError: one"), verdict("KeyError: two")))
+    runs = json.loads(launcher.run("report", "b", "a", "--json").stdout)["runs"]
+    assert [run["name"] for run in runs] == ["b", "a"]
+    assert [runs[0][name] for name in ("state", "attempts", "steps", "final_loss", "culprit")] == [
+        "failed",
+        2,
+        None,
+        None,
+        1,
+    ]
+    names = ("steps", "final_loss", "best_loss", "best_loss_step", "validation_loss", "perplexity", "peak_memory_bytes")
+    assert [runs[1][name] for name in names] == [3, 2.0, 1.5, 2, 1.25, 3.5, 3 << 20]
+
+
+def test_several_runs_stand_side_by_side(launcher):
+    """A column each, within the width of the terminal."""
+    made(launcher, "first", losses=[4.0, 2.0])
+    made(launcher, "second", losses=[4.0, 1.0])
+    lines = launcher.run("report", "first", "second").stdout.splitlines()
+    assert lines[0].split() == ["first", "second"]
+    [final] = [line for line in lines if line.startswith("final loss")]
+    assert final.split() == ["final", "loss", "2.0000", "1.0000"]
+    assert max(map(len, lines)) <= 120
+
+
+def test_a_loss_that_is_no_number_any_more_is_told(launcher):
+    """With the last that was one."""
+    made(launcher, losses=[4.0, 3.5, None, None])
+    assert "not finite; 3.5000 at step 2" in launcher.run("report", "a").stdout
+
+
+# --- the page ---
+
+
+def test_lines_of_the_page_are_those_of_the_file(launcher):
+    """First, last, lowest, highest and number of values: every digit, of every series."""
+    run_dir = made(launcher)
+    losses = [None if step == 7 else 2 + 5 * math.exp(-step / 9) + math.sin(step) / 3 for step in range(40)]
+    records = measure(run_dir, losses)
+    found = series_of(page_of(launcher, "a"))
+    for name in ("loss", "learning_rate", "tokens_per_s", "memory_bytes", "validation_loss"):
+        values = [
+            record[name]
+            for record in records
+            if record.get(name) is not None and ("loss" in record) == (name != "validation_loss")
+        ]
+        facts = found[name, "a"]
+        told = [float(facts[each]) for each in ("first", "last", "min", "max")]
+        assert told == [values[0], values[-1], min(values), max(values)], name
+        assert int(facts["count"]) == len(values)
+    assert found["loss", "a"]["gaps"] == "1"
+
+
+def test_the_page_tells_the_figures(launcher):
+    """The same as the terminal."""
+    run_dir = made(launcher)
+    records = [record for record in measure(run_dir, [4.0, 3.0, 2.5]) if "loss" in record]
+    page = page_of(launcher, "a")
+    figures = dict(re.findall(r'data-figure="([^"]+)"><dt>[^<]*</dt><dd>([^<]*)', page))
+    assert figures["final loss"] == "2.5000"
+    assert figures["steps"] == "3"
+    speed = statistics.median(record["tokens_per_s"] for record in records)
+    assert figures["median tokens/s"] == f"{speed:,.0f}"
+    assert "finished after 6.0 s: every rank ended well" in page
+
+
+def test_attempts_are_told_with_their_verdicts_and_last_words(launcher):
+    """The traceback, or the end of what the culprit wrote in that attempt; why there was no other attempt."""
+    log = "deep in the first\n\x1b[1mlast words\x1b[0m\n--- attempt 1 ---\nlater\n"
+    events = failed_twice(verdict("exit code 7"), verdict("KeyError: two", "Traceback: of two"), log.index("later"))
+    run_dir = made(launcher, events=events)
+    run_dir.train_log(1).write_text(log)
+    measure(run_dir, [4.0, 3.0])
+    measure(run_dir, [3.9, 2.9, 2.0], attempt=1)
+    page = page_of(launcher, "a")
+    assert "rank 1 failed first: KeyError: two, at a.py:3 in f; 1 restart" in page
+    first, second = re.findall(r"<tr data-attempt.*?</tr>", page, re.DOTALL)
+    assert "<pre>deep in the first\nlast words</pre>" in first
+    assert "<pre>Traceback: of two</pre>" in second
+    assert "likely: it was first by 3 ms" in first
+    assert "Not restarted again: it failed in the same way" in page
+    assert page.count("<title>attempt 1 begins at step 1, after step 2</title>") == 4
+    assert 'data-mark="restart"' in page
+
+
+def test_a_culprit_that_wrote_nothing_is_quoted_with_nothing(launcher):
+    """Neither with an empty box, nor with the line that begins the next attempt."""
+    log = "--- attempt 1 ---\nlater\n"
+    run_dir = made(launcher, events=failed_twice(verdict("exit code 7"), verdict("exit code 7"), log.index("later")))
+    run_dir.train_log(1).write_text(log)
+    page = page_of(launcher, "a")
+    assert re.findall(r"<pre>([^{<]*)</pre>", page) == ["later"]
+
+
+def test_a_program_without_metrics_has_a_page_too(launcher):
+    """Which says what to write, and shows ranks and verdicts all the same."""
+    made(launcher, events=failed_twice(verdict("ValueError: one"), verdict("KeyError: two")))
+    page = page_of(launcher, "a")
+    assert "There are no metrics" in page
+    assert "$TLAUNCH_RUN_DIR/metrics.jsonl" in page
+    assert 'data-row="rank 1"' in page
+    assert "KeyError: two" in page
+    assert "no metrics" in launcher.run("report", "a").stdout
+
+
+@pytest.mark.parametrize("steps", [1, 2, 100_000])
+def test_any_number_of_steps_makes_a_page(launcher, steps):
+    """One that opens at once, and says where not all is drawn."""
+    made(launcher, losses=[2 + 5 * math.exp(-step / steps) for step in range(steps)])
+    page = page_of(launcher, "a")
+    assert series_of(page)["loss", "a"]["count"] == str(steps)
+    assert len(page) < 400_000
+    assert ("Of 100,000 points 1,000 at most are drawn" in page) == (steps > 1000)
+
+
+def test_losses_that_are_never_finite_make_a_page(launcher):
+    """Of what else there is."""
+    made(launcher, losses=[None, None, None])
+    found = series_of(page_of(launcher, "a"))
+    assert ("loss", "a") not in found
+    assert ("tokens_per_s", "a") in found
+
+
+def test_runs_are_laid_over_each_other_with_what_differs(launcher):
+    """A line for each in every chart, in a look of its own, and only the settings that are not the same."""
+    for number, name in enumerate(("first", "second")):
+        run_dir = made(launcher, name, losses=[4.0, 3.0 - number])
+        record = json.loads(run_dir.run_json.read_text())
+        record["ranks"][0]["argv"] = [
+            "python",
+            "train.py",
+            "--set",
+            f"train.learning_rate=0.{number}",
+            "--set",
+            "a.b=1",
+        ]
+        run_dir.run_json.write_text(json.dumps(record))
+    page = page_of(launcher, "first", "second")
+    found = series_of(page)
+    assert [found["loss", name]["last"] for name in ("first", "second")] == ["3.0", "2.0"]
+    differs = page[page.index("What differs") : page.index("<h2>Training")]
+    assert re.findall(r"<tr><th>([^<]+)</th>", differs) == ["train.learning_rate"]
+    assert page.count('<ul class="legend">') == 4 + 2
+
+
+@pytest.mark.parametrize("name", ["<script>a", "b&amp;\x1b[2J\"'"])
+def test_nothing_of_others_acts_in_the_page(launcher, name):
+    """Neither a run's name, nor verdicts, tracebacks, log lines, commands, nor what a program counts as saved."""
+    events = failed_twice(verdict(f"ValueError: {HOSTILE}"), verdict(HOSTILE, HOSTILE))
+    run_dir = made(launcher, name, events, losses=[3.0, 2.0])
+    run_dir.train_log(1).write_text(HOSTILE)
+    record = json.loads(run_dir.run_json.read_text())
+    record |= {"cwd": HOSTILE, "layout": {HOSTILE: HOSTILE}, "versions": {HOSTILE: HOSTILE}}
+    record["ranks"][0]["argv"] = [HOSTILE, "\ud800"]
+    run_dir.run_json.write_text(json.dumps(record))
+    with (run_dir.root / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"schema": 1, "time_ns": 5, "attempt": 0, "step": 2, "saved": HOSTILE}) + "\n")
+    for page in (page_of(launcher, name), page_of(launcher, name, name)):
+        assert elements(page) <= {
+            "html", "head", "meta", "title", "style", "body", "header", "section", "footer", "figure", "div", "dl", "dt",
+            "dd", "h1", "h2", "h3", "p", "span", "small", "strong", "br", "code", "pre", "ul", "li", "table", "thead",
+            "tbody", "tr", "th", "td", "svg", "g", "path", "rect", "circle", "text",
+        }  # fmt: skip
+        assert "\x1b" not in page
+        assert "&lt;script&gt;alert(&#39;x&#39;)" in page
+    assert "\x1b" not in launcher.run("report", name).stdout
+
+
+def elements(page):
+    found = set()
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attributes: found.add(tag)
+    parser.feed(page)
+    return found
+
+
+def test_the_page_needs_no_network_and_no_script(launcher):
+    """Nothing in it refers to anything outside, and its own policy would not load it."""
+    made(launcher, losses=[3.0, 2.0])
+    page = page_of(launcher, "a")
+    assert not re.search(
+        r"<(script|link|img|iframe|object|embed|image|use)\b|@import|url\(|\b(src|href)\s*=|\bon\w+=", page
+    )
+    assert "http" not in page.replace("http-equiv", "")
+    assert "default-src 'none'" in page
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_a_run_that_goes_on_has_a_report(launcher):
+    """Up to now."""
+    with acted_run.playing(launcher.runs / "a"):
+        measure(acted_run.RunDir(launcher.runs / "a"), [3.0, 2.0])
+        page = page_of(launcher, "a")
+    assert "running for" in page
+    assert "still runs" in page
+
+
+# --- files ---
+
+
+def test_files_are_written_whole_or_not_at_all(launcher):
+    """What is not writable is told, with exit code 2, and nothing is left beside it."""
+    made(launcher, losses=[3.0])
+    done = launcher.run("report", "a", "--html", "page.html")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "wrote page.html\n")
+    assert (launcher.directory / "page.html").read_text().endswith("</html>\n")
+    for place, why in (
+        ("runs", "is no regular"),
+        ("missing/a", "cannot be written"),
+        ("page.html/x", "cannot be written"),
+    ):
+        done = launcher.run("report", "a", "--html", place)
+        assert done.returncode == 2, done.stderr
+        assert f"{place} {why}" in done.stderr
+    assert {path.name for path in launcher.directory.iterdir()} == {"runs", "page.html"}
+
+
+def test_what_is_no_file_is_never_replaced(launcher):
+    """Not a pipe, and no device either: a link to a file stays a link."""
+    made(launcher, losses=[3.0])
+    os.mkfifo(launcher.directory / "pipe")
+    assert launcher.run("report", "a", "--html", "pipe").returncode == 2
+    assert (launcher.directory / "pipe").is_fifo()
+    (launcher.directory / "link").symlink_to("page.html")
+    assert launcher.run("report", "a", "--html", "link").returncode == 0
+    assert (launcher.directory / "link").is_symlink()
+    assert (launcher.directory / "page.html").is_file()
+
+
+def test_a_run_that_is_not_there_is_named(launcher):
+    """As by every command."""
+    done = launcher.run("report", "nowhere")
+    assert done.returncode == 2
+    assert "nowhere" in done.stderr
+
+
+def test_a_picture_needs_a_file_and_a_browser(launcher, tmp_path):
+    """What to install is said before anything is read."""
+    (tmp_path / "bin").mkdir()
+    done = launcher.run("report", "nowhere", "--png", "a.png", env={"PATH": str(tmp_path / "bin")})
+    assert done.returncode == 2
+    assert "chromium, chromium-browser, google-chrome, chrome" in done.stderr
+    assert "apt-get install chromium" in done.stderr
+    assert launcher.run("report", "a", "--png", "-").returncode == 2
+
+
+# --- pictures ---
+
+
+def browser_that(directory, script, monkeypatch):
+    path = directory / "chromium"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_a_browser_that_fails_is_quoted(tmp_path, monkeypatch):
+    """With its code and its last word."""
+    browser_that(tmp_path, "echo no display >&2; exit 3", monkeypatch)
+    with pytest.raises(TlaunchError, match="failed with 3: no display"):
+        screenshot.screenshot("<html></html>", "policy")
+
+
+def test_a_browser_that_hangs_is_ended_with_all_that_it_started(tmp_path, monkeypatch):
+    """After a time; its profile is removed as well."""
+    browser_that(tmp_path, "sleep 1000 & sleep 1000", monkeypatch)
+    monkeypatch.setattr(screenshot, "PATIENCE_S", 0.3)
+    with pytest.raises(TlaunchError, match="took more than"):
+        screenshot.screenshot("<html></html>", "policy")
+
+
+@needs_browser
+def test_the_picture_is_of_the_whole_page(launcher):
+    """1200 pixels wide, as high as it must be, and not of one colour; nothing is left of the browser."""
+    made(launcher, events=failed_twice(verdict("ValueError: one"), verdict("KeyError: two")), losses=[3.0, 2.0])
+    done = launcher.run("report", "a", "--png", "a.png")
+    assert done.returncode == 0, done.stderr
+    width, height, rows = decoded((launcher.directory / "a.png").read_bytes())
+    assert width == 1200
+    assert 1000 < height < 5000
+    assert len(set(rows)) > 100
+    assert len(set(rows[-200:])) > 5, "the end of the page is missing"
+
+
+@needs_browser
+def test_a_page_that_is_too_long_is_never_cut(monkeypatch):
+    """It is refused."""
+    monkeypatch.setattr(screenshot, "TALLEST", 2000)
+    with pytest.raises(UsageError, match="3,000 pixels high"):
+        screenshot.screenshot("<html><body style='margin: 0; height: 3000px'></body></html>", "policy")
+
+
+@needs_browser
+def test_a_browser_sees_what_is_meant(launcher, tmp_path):
+    """Charts and hostile text in place, and no script was run."""
+    made(launcher, events=failed_twice(verdict(HOSTILE), verdict(HOSTILE)), losses=[3.0, 2.0])
+    launcher.run("report", "a", "--html", "a.html")
+    page = (launcher.directory / "a.html").read_text()
+    shown = screenshot._run(BROWSER, tmp_path, page, "--dump-dom")
+    shutil.rmtree(tmp_path / "profile")
+    assert series_of(shown).keys() == series_of(page).keys()
+    assert "<script" not in shown
+    assert "<img" not in shown
+    assert "alert('x')" in unescape(shown)
+
+
+def decoded(picture):
+    """Width, height and the rows of a PNG as they are stored."""
+    chunks, offset = {}, 8
+    while offset < len(picture):
+        length, kind = struct.unpack(">I4s", picture[offset : offset + 8])
+        chunks[kind] = chunks.get(kind, b"") + picture[offset + 8 : offset + 8 + length]
+        offset += length + 12
+    width, height = struct.unpack(">II", chunks[b"IHDR"][:8])
+    data = zlib.decompress(chunks[b"IDAT"])
+    size = len(data) // height
+    return width, height, [data[row * size : (row + 1) * size] for row in range(height)]
+
+
+def test_the_template_comes_with_an_installed_copy():
+    """Where `data_dir` looks for it."""
+    code = "from launcher.core.resources import data_dir; print((data_dir('templates') / 'report.html.j2').is_file())"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True\n"
