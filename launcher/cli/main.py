@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "top": ("launcher.cli.top:top", "Watch every rank's progress, CPU and memory until the run ends."),
     "logs": ("launcher.cli.logs:logs", "Show what ranks have written, merged or collapsed."),
     "why": ("launcher.cli.why:why", "Tell which rank failed first, of what, and who only followed."),
-    "report": ("launcher.cli.report:report", "Show what became of runs: their figures, and pages with charts."),
+    "report": ("launcher.cli.report.command:report", "Show what became of runs: their figures, and pages with charts."),
     "stacks": ("launcher.cli.stacks:stacks", "Show where every rank of a run is at this moment."),
     "stop": ("launcher.cli.stop:stop", "End a run, and wait until nothing of it is left."),
     "explain": ("launcher.cli.explain:explain", "Show where each variable of a rank's environment comes from."),

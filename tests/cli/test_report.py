@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli import screenshot
+from launcher.cli.report import screenshot
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.events import (
     AgentEnded,

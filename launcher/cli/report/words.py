@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from launcher.cli.columns import duration, number, size
-from launcher.cli.report_facts import Facts, losses, memories, speeds, validations
+from launcher.cli.report.figures import Facts, losses, memories, speeds, validations
 from launcher.cli.run_words import culprit
 from launcher.runs.metrics import Metrics
 

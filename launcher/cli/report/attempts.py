@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from launcher.cli.columns import duration
-from launcher.cli.report_facts import Facts
+from launcher.cli.report.figures import Facts
 from launcher.cli.verdict_text import culprit_failure, headline
 from launcher.core.events import AttemptStarted, Cause, RankStarted
 from launcher.core.frozen import frozen

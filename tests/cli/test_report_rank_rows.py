@@ -3,8 +3,8 @@
 import re
 from xml.etree import ElementTree as ET
 
-from launcher.cli.rank_chart import rank_chart
-from launcher.cli.rank_rows import Bar, RankMark, Row, rows_of
+from launcher.cli.report.rank_chart import rank_chart
+from launcher.cli.report.rank_rows import Bar, RankMark, Row, rows_of
 from launcher.runs.timeline import AttemptSpan, Mark, RankSpan, Timeline
 
 SECOND_NS = 10**9

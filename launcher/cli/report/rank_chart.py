@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from launcher.cli.chart_scales import Axis, time_axis
-from launcher.cli.charts import escaped, shortened
-from launcher.cli.rank_rows import KINDS, Bar, RankMark, Row
+from launcher.cli.report.charts import escaped, shortened
+from launcher.cli.report.rank_rows import KINDS, Bar, RankMark, Row
+from launcher.cli.report.scales import Axis, time_axis
 from launcher.core.frozen import frozen
 
 WIDTH = 1140

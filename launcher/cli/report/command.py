@@ -18,7 +18,7 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.json_text import json_text
 
 if TYPE_CHECKING:
-    from launcher.cli.report_facts import Facts
+    from launcher.cli.report.figures import Facts
 
 EPILOG = """\b
 Examples:
@@ -50,7 +50,7 @@ PLAIN_COLUMNS = 120
 def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json: bool, runs_dir: Path) -> None:
     """Show what became of runs: their figures, and pages with charts."""
     from launcher.cli.console import write_out
-    from launcher.cli.report_facts import gather
+    from launcher.cli.report.figures import gather
 
     _check(html, png, as_json=as_json)
     run_dirs = [chosen(runs_dir, run) for run in runs] or [chosen(runs_dir, None)]
@@ -65,8 +65,8 @@ def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json:
 
 def to_lines(runs: Sequence[Facts], width: int, *, plain: bool = False) -> Iterator[str]:
     """The summary, safe to show and fitting `width` columns; without block elements if it is `plain`."""
-    from launcher.cli.report_facts import sentence
-    from launcher.cli.report_words import NO_METRICS
+    from launcher.cli.report.figures import sentence
+    from launcher.cli.report.words import NO_METRICS
 
     if len(runs) == 1:
         yield f"{runs[0].name}: {sentence(runs[0].state)}"
@@ -82,7 +82,7 @@ def to_lines(runs: Sequence[Facts], width: int, *, plain: bool = False) -> Itera
 
 def _one(facts: Facts, width: int, *, plain: bool) -> Iterator[str]:
     """Name, value, line; what the sentence above has said is left out."""
-    from launcher.cli.report_words import FIGURES, NOTHING
+    from launcher.cli.report.words import FIGURES, NOTHING
 
     told = [(name, tell(facts)) for name, tell in FIGURES[2:]]
     told = [(name, words) for name, words in told if words != NOTHING]
@@ -95,7 +95,7 @@ def _one(facts: Facts, width: int, *, plain: bool) -> Iterator[str]:
 
 def _side_by_side(runs: Sequence[Facts], width: int, *, plain: bool) -> Iterator[str]:
     """A column for each run, and below a figure its line."""
-    from launcher.cli.report_words import FIGURES, NOTHING
+    from launcher.cli.report.words import FIGURES, NOTHING
     from launcher.logs.terminal import without_colours
 
     names = max(len(name) for name, _ in FIGURES)
@@ -116,7 +116,7 @@ def _side_by_side(runs: Sequence[Facts], width: int, *, plain: bool) -> Iterator
 
 def _drawn(name: str, facts: Facts, room: int, *, plain: bool) -> str:
     """Nothing where one or no value is known: that is no course."""
-    from launcher.cli.report_words import values_of
+    from launcher.cli.report.words import values_of
     from launcher.cli.sparkline import sparkline
 
     values = values_of(name, facts)
@@ -128,7 +128,7 @@ def _check(html: str | None, png: str | None, *, as_json: bool) -> None:
     if png == STDOUT:
         raise UsageError("--png needs a file's name", hint="only --html - goes to stdout")
     if png is not None:
-        from launcher.cli.screenshot import find_browser
+        from launcher.cli.report.screenshot import find_browser
 
         find_browser()
     if html == STDOUT and as_json:
@@ -137,7 +137,7 @@ def _check(html: str | None, png: str | None, *, as_json: bool) -> None:
 
 def _write_pages(runs: list[Facts], html: str | None, png: str | None) -> None:
     from launcher.cli.console import write_out
-    from launcher.cli.report_page import POLICY, render
+    from launcher.cli.report.page import POLICY, render
 
     page = render(runs)
     if html == STDOUT:
@@ -146,7 +146,7 @@ def _write_pages(runs: list[Facts], html: str | None, png: str | None) -> None:
     elif html is not None:
         _put(html, page.encode())
     if png is not None:
-        from launcher.cli.screenshot import screenshot
+        from launcher.cli.report.screenshot import screenshot
 
         _put(png, screenshot(page, POLICY))
 

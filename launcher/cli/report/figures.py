@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import groupby, pairwise
 from typing import Any
 
-from launcher.cli.chart_scales import Point
+from launcher.cli.report.scales import Point
 from launcher.cli.run_words import culprit, describe, shown_name
 from launcher.core.frozen import frozen
 from launcher.core.run_dir import RunDir

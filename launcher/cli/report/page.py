@@ -12,14 +12,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from launcher import __version__
-from launcher.cli import rank_chart, report_facts
-from launcher.cli.chart_scales import MOST_POINTS, Point
-from launcher.cli.charts import Chart, Series, line_chart, shortened, swatch
 from launcher.cli.columns import UNITS, counted
-from launcher.cli.rank_rows import rows_of, run_marks
-from launcher.cli.report_attempts import attempts_of
-from launcher.cli.report_facts import Facts
-from launcher.cli.report_words import FIGURES
+from launcher.cli.report import figures, rank_chart
+from launcher.cli.report.attempts import attempts_of
+from launcher.cli.report.charts import Chart, Series, line_chart, shortened, swatch
+from launcher.cli.report.figures import Facts
+from launcher.cli.report.rank_rows import rows_of, run_marks
+from launcher.cli.report.scales import MOST_POINTS, Point
+from launcher.cli.report.words import FIGURES
 from launcher.core.frozen import frozen
 from launcher.core.resources import data_dir
 from launcher.logs.terminal import printable, without_colours
@@ -50,10 +50,10 @@ class Quantity:
 
 
 QUANTITIES = (
-    Quantity("loss", "loss", report_facts.losses),
-    Quantity("learning_rate", "learning rate", report_facts.learning_rates, from_zero=True),
-    Quantity("tokens_per_s", "tokens/s", report_facts.speeds, from_zero=True),
-    Quantity("memory_bytes", "memory of one rank", report_facts.memories, from_zero=True, in_bytes=True),
+    Quantity("loss", "loss", figures.losses),
+    Quantity("learning_rate", "learning rate", figures.learning_rates, from_zero=True),
+    Quantity("tokens_per_s", "tokens/s", figures.speeds, from_zero=True),
+    Quantity("memory_bytes", "memory of one rank", figures.memories, from_zero=True, in_bytes=True),
 )
 
 
@@ -84,7 +84,7 @@ def render(runs: Sequence[Facts]) -> str:
         figure_names=[name for name, _ in FIGURES],
         charts=list(_charts(runs)),
         differences=_differences(runs),
-        restarted=any(report_facts.restarts(facts.metrics) for facts in runs),
+        restarted=any(figures.restarts(facts.metrics) for facts in runs),
         without_metrics=[facts.name for facts in runs if not facts.metrics.steps],
         version=__version__,
         made=_moment(max(facts.state.looked_ns for facts in runs)),
@@ -108,7 +108,7 @@ def _run(facts: Facts, number: int) -> dict[str, Any]:
         "name": facts.name,
         "number": number,
         "state": facts.state.state.value,
-        "sentence": report_facts.sentence(facts.state),
+        "sentence": figures.sentence(facts.state),
         "when": _when(facts),
         "figures": [(name, tell(facts)) for name, tell in FIGURES],
         "swatch": _markup(swatch(number)),
@@ -116,7 +116,7 @@ def _run(facts: Facts, number: int) -> dict[str, Any]:
         "bars": [(_markup(rank_chart.bar_swatch(kind)), words) for kind, words in rank_chart.bar_kinds(rows)],
         "signs": [(_markup(rank_chart.sign_swatch(kind)), words) for kind, words in rank_chart.sign_kinds(rows, marks)],
         "attempts": list(attempts_of(facts)),
-        "not_restarting": report_facts.not_restarting(facts.state),
+        "not_restarting": figures.not_restarting(facts.state),
         "about": list(_about(facts)),
         "strange": facts.metrics.strange,
     }
@@ -135,7 +135,7 @@ def _moment(time_ns: int) -> str:
 def _about(facts: Facts) -> Iterator[tuple[str, str]]:
     """What was run: names and values."""
     record, layout = facts.record, facts.record.get("layout")
-    yield "command", shlex.join(report_facts.arguments(facts)) or "-"
+    yield "command", shlex.join(figures.arguments(facts)) or "-"
     yield "working directory", str(record.get("cwd", "-"))
     if isinstance(layout, dict):
         yield "layout", " ".join(f"{name}={value}" for name, value in layout.items())
@@ -145,7 +145,7 @@ def _about(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "rules", ", ".join(_rule(name, value) for name, value in rules.items() if name in RULES and value)
         if preloaded := rules.get("preload"):
             yield "preloaded", _plain(preloaded)
-    yield from report_facts.versions(facts).items()
+    yield from figures.versions(facts).items()
     yield "run directory", str(facts.state.run_dir.root)
 
 
@@ -180,7 +180,7 @@ def _differences(runs: Sequence[Facts]) -> list[tuple[str, list[str]]]:
     """Settings that are not the same in all runs, one value per run."""
     if len(runs) < 2:
         return []
-    each = [report_facts.settings(facts) for facts in runs]
+    each = [figures.settings(facts) for facts in runs]
     names = list(dict.fromkeys(name for settings in each for name in settings))
     rows = [(name, [settings.get(name, "-") for settings in each]) for name in names]
     return [(name, values) for name, values in rows if len(set(values)) > 1]
@@ -198,7 +198,7 @@ def _series(quantity: Quantity, facts: Facts, number: int, count: int) -> Iterat
     lines = tuple(quantity.lines_of(facts.metrics))
     name = "training" if quantity.name == "loss" else quantity.title
     yield Series(quantity.name, name if alone else facts.name, lines, facts.name, number)
-    if quantity.name == "loss" and (found := tuple(report_facts.validations(facts.metrics))):
+    if quantity.name == "loss" and (found := tuple(figures.validations(facts.metrics))):
         name = "validation" if alone else f"{facts.name}, validation"
         yield Series("validation_loss", name, found, facts.name, 1 if alone else number, dotted=True)
 
@@ -211,7 +211,7 @@ def _drawn(quantity: Quantity, series: list[Series], runs: Sequence[Facts]) -> D
         divisor=1024.0**power,
         from_zero=quantity.from_zero,
         may_be_log=quantity.name == "loss",
-        restarts=tuple(again for facts in runs for again in report_facts.restarts(facts.metrics)),
+        restarts=tuple(again for facts in runs for again in figures.restarts(facts.metrics)),
     )
     shown = [each for each in series if each.values]
     legend = [(_markup(swatch(each.style, dotted=each.dotted)), shortened(each.label)) for each in shown]
