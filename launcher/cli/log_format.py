@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import TextIO
 
+from launcher.cli.long_lines import Beginnings
 from launcher.core.frozen import frozen
 from launcher.logs.collapse import Shown
 from launcher.logs.lines import Line, shown
@@ -35,7 +36,12 @@ class Format:
         self._is_utf8 = codecs.lookup(self._encoding).name == "utf-8"
         self._coloured = self._for_people if look.color is None else look.color
         self._prefixes = _prefixes(look.prefix, places, several=len(global_ranks) > 1)
+        self._beginnings = Beginnings() if self._for_people and not look.as_json else None
         self._as_text: Callable[[Line | Shown | None], str] = _json if look.as_json else self._line
+
+    def of_long(self, line: Line) -> Line | None:
+        """What of a line that was selected is to be shown: of one in many pieces a terminal gets the beginning."""
+        return line if self._beginnings is None else self._beginnings.of_line(line)
 
     def lines(self, lines: Iterable[Line | Shown | None]) -> bytes:
         """None stands for lines that were left out."""
@@ -43,6 +49,8 @@ class Format:
 
     def block(self, global_rank: int, block: bytes) -> bytes:
         """As `lines` does, for whole lines of one rank that nothing is known of; their prefix holds no time."""
+        if self._beginnings is not None and not (block := self._beginnings.of_block(global_rank, block)):
+            return b""
         prefix = self._prefixes.get(global_rank, "")
         if self._for_people or not self._is_utf8 or not certainly_printable(block):
             return self.encoded("".join([f"{prefix}{self.safe(line)}\n" for line in _lines_of(block)]))

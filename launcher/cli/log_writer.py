@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import select
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from itertools import islice
 
 from launcher.cli.console import Outlet
 from launcher.cli.log_format import Format
+from launcher.core.errors import UnreadableError
 from launcher.core.ranges import ranges
 from launcher.logs.collapse import Shown
 from launcher.logs.lines import Line
@@ -16,27 +17,35 @@ from launcher.logs.raised import Folded
 from launcher.logs.terminal import printable_lines
 
 TOGETHER = 1000  # lines that are written at once
+TOGETHER_BYTES = 1 << 20  # as far as one line alone has not more
 
 
 class Writer:
     """Blocks as long as stdout takes nothing.
 
-    Raises (`write`):
-        OSError: stdout takes nothing any more; BrokenPipeError: its reader has gone.
+    Raises (everything that writes):
+        BrokenPipeError: stdout's reader has gone.
+        UnreadableError: stdout takes nothing any more.
     """
 
     def __init__(self, shape: Format) -> None:
         self._stdout = Outlet(sys.stdout)
         self._format = shape
+        self._left = select.poll()
+        self._left.register(sys.stdout.fileno(), 0)  # errors are told unasked
 
     def put(self, text: bytes) -> None:
         if text:
             self._stdout.put_bytes(text)
-            self._stdout.push(math.inf)
+            self._push()
+
+    def check_reader(self) -> None:
+        """Raises BrokenPipeError where nobody would read what is written next, however long that takes to come."""
+        if self._left.poll(0):
+            raise BrokenPipeError
 
     def write(self, lines: Iterable[Line | Shown | None]) -> None:
-        waiting = iter(lines)
-        while batch := list(islice(waiting, TOGETHER)):
+        for batch in _batches(lines):
             self.put(self._format.lines(batch))
 
     def write_blocks(self, global_rank: int, blocks: Iterable[bytes]) -> None:
@@ -49,6 +58,35 @@ class Writer:
         told = "\n".join("".join(f"{line}\n" for line in self._error(error)) for error in errors)
         self.put(self._format.encoded(told or "no traceback in these logs\n"))
 
+    def _push(self) -> None:
+        try:
+            self._stdout.push(math.inf)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise UnreadableError(f"stdout cannot be written: {error.strerror}") from error
+
     def _error(self, error: Folded) -> Iterator[str]:
         yield f"ranks {ranges(error.ranks)}:" if len(error.ranks) > 1 else f"rank {error.ranks[0]}:"
         yield from (f"  {self._format.safe(line)}" for line in printable_lines(error.traceback.text))
+
+
+def _batches(lines: Iterable[Line | Shown | None]) -> Iterator[list[Line | Shown | None]]:
+    """Neither many lines at once, nor few that are very long."""
+    batch: list[Line | Shown | None] = []
+    size_bytes = 0
+    for line in lines:
+        batch.append(line)
+        size_bytes += _size_bytes(line)
+        if len(batch) >= TOGETHER or size_bytes >= TOGETHER_BYTES:
+            yield batch
+            batch, size_bytes = [], 0
+    if batch:
+        yield batch
+
+
+def _size_bytes(line: Line | Shown | None) -> int:
+    """About."""
+    if line is None:
+        return 0
+    return len(line.text) if isinstance(line, Shown) else len(line.raw)

@@ -27,7 +27,8 @@ Times are those that lines carry; a line without one has that of the line
 before. Whatever a log holds, it cannot act on the terminal. In PREFIX stand
 {global_rank}, {local_rank}, {server}, {device} and {time}.
 
-Exit codes: 0; with --exit-code that of the run; 2 wrong usage, or no such run.
+Exit codes: 0; with --exit-code that of the run; 2 wrong usage, no such run (or
+no longer one), or a stdout that takes nothing; 130 by Ctrl-C.
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -13,21 +13,23 @@ from launcher.cli.log_feeds import Feed, PlainFeed
 from launcher.cli.log_format import Format
 from launcher.cli.log_options import LogOptions
 from launcher.cli.log_writer import Writer
+from launcher.cli.run_words import describe, shown_name
 from launcher.cli.staged_feed import StagedFeed
 from launcher.core.descriptors import make_room
-from launcher.core.errors import EXIT_OK, UsageError
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
 from launcher.core.ranges import ranges
-from launcher.logs.collapse import Collapser, Shown
+from launcher.logs.collapse import Shown, collapse
 from launcher.logs.lines import Line
 from launcher.logs.merge import merge
 from launcher.logs.raised import first_tracebacks
 from launcher.logs.select import Selector
-from launcher.runs.live import Watch
+from launcher.runs.live import RunState, Watch
+from launcher.runs.progress import State
 from launcher.runs.rank_logs import RankLogs
 from launcher.runs.recorded import read_recorded
 
 FILES_OF_LOG = 3  # itself, its index, and a part of it
-LOOK_S = 0.5  # between two looks whether the run goes on
+LOOK_S = 0.5  # between two looks whether the run goes on, and at most so long for the rest of one whose files are gone
 
 
 def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
@@ -35,7 +37,7 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
 
     Raises:
         UsageError: the options mean nothing for this run.
-        UnreadableError: there is no such run, or no record of it.
+        UnreadableError: there is no such run, no record of it, or no longer one; or stdout takes nothing.
     """
     options.check()
     run_dir = chosen_live(runs_dir, run)
@@ -59,13 +61,13 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
             if options.follow:
                 exit_code = _show_live(logs, Writer(shape), shape, watch, options)
                 return exit_code if options.exit_code else EXIT_OK
-            _show_all(logs, Writer(shape), options)
+            _show_all(logs, Writer(shape), shape, options)
         except BrokenPipeError:  # whoever read (`| head`) has seen enough
             pass
     return EXIT_OK
 
 
-def _show_all(logs: RankLogs, writer: Writer, options: LogOptions) -> None:
+def _show_all(logs: RankLogs, writer: Writer, shape: Format, options: LogOptions) -> None:
     if options.errors:
         writer.write_errors(first_tracebacks({rank: log.whole() for rank, log in logs.of_rank.items()}))
     elif options.plain:
@@ -73,7 +75,7 @@ def _show_all(logs: RankLogs, writer: Writer, options: LogOptions) -> None:
             writer.write_blocks(global_rank, log.blocks())
     else:
         selector = options.selector()
-        writer.write(_all_that_is(logs, selector, options))
+        writer.write(_all_that_is(logs, shape, selector, options))
         _say_what_is_missing(selector)
 
 
@@ -82,67 +84,99 @@ def _show_live(logs: RankLogs, writer: Writer, shape: Format, watch: Watch, opti
     feed: Feed = PlainFeed(logs.follower(), shape)
     if not options.plain:
         feed = StagedFeed(logs, shape, selector, merged=options.merged, collapsed=options.collapsed)
-    exit_code = _follow(feed, writer, watch, logs.note_attempts)
+    state = _follow(feed, writer, watch)
     _say_what_is_missing(selector)
-    return exit_code
+    if state.state is State.LOST:
+        _say(f"{shown_name(state)}: {describe(state)}")
+    return EXIT_FAILURE if state.exit_code is None else state.exit_code
 
 
 def _say_what_is_missing(selector: Selector) -> None:
     """Lines that --since or --until left out because nobody knows their time."""
     if selector.without_time:
         ranks = f"rank{'s' if len(selector.without_time) > 1 else ''} {ranges(selector.without_time)}"
-        with suppress(OSError):  # nobody reads stderr
-            print(f"some lines of {ranks} tell no time and follow none that does: left out", file=sys.stderr)
+        _say(f"some lines of {ranks} tell no time and follow none that does: left out")
+
+
+def _say(words: str) -> None:
+    with suppress(OSError):  # nobody reads stderr
+        print(words, file=sys.stderr, flush=True)
 
 
 # --- once ---
 
 
-def _all_that_is(logs: RankLogs, selector: Selector, options: LogOptions) -> Iterator[Line | Shown | None]:
+def _all_that_is(
+    logs: RankLogs, shape: Format, selector: Selector, options: LogOptions
+) -> Iterator[Line | Shown | None]:
     of_rank = {rank: log.whole() for rank, log in logs.of_rank.items()}
     if options.merged or options.collapsed:
-        selected = _selected(merge(of_rank), selector)
+        selected = _selected(merge(of_rank), selector, shape)
     else:
-        selected = (line for lines in of_rank.values() for line in _selected(lines, selector))
-    if not options.collapsed:
-        return selected
-    collapser = Collapser(of_rank)
-    return _collapsed(selected, collapser)
+        selected = (line for lines in of_rank.values() for line in _selected(lines, selector, shape))
+    return collapse((line for line in selected if line is not None), of_rank) if options.collapsed else selected
 
 
-def _selected(lines: Iterable[Line], selector: Selector) -> Iterator[Line | None]:
+def _selected(lines: Iterable[Line], selector: Selector, shape: Format) -> Iterator[Line | None]:
     for line in lines:
-        yield from selector.put(line)
-
-
-def _collapsed(lines: Iterable[Line | None], collapser: Collapser) -> Iterator[Shown]:
-    for number, line in enumerate(lines):
-        if line is not None:
-            collapser.put(line)
-        if number % 256 == 0:
-            yield from collapser.take(0)
-    yield from collapser.flush()
+        for selected in selector.put(line):
+            if selected is None or (selected := shape.of_long(selected)) is not None:
+                yield selected
 
 
 # --- follow ---
 
 
-def _follow(feed: Feed, writer: Writer, watch: Watch, note_attempts: Callable[[], None]) -> int:
-    """Until the run is over and everything that it wrote has been shown; the run's exit code."""
+def _follow(feed: Feed, writer: Writer, watch: Watch) -> RunState:
+    """Until the run is over and everything that it wrote has been shown; how it stands then.
+
+    Raises:
+        BrokenPipeError: nobody reads stdout any more, whether there is something to write or not.
+        UnreadableError: the run's directory has been removed, or stdout takes nothing.
+    """
     looked_s, state = 0.0, watch.look()
     told: set[tuple[int, int]] = set()  # attempts and ranks that ended in them
     while True:
         if time.monotonic() - looked_s >= LOOK_S:
+            writer.check_reader()
             looked_s, state = time.monotonic(), watch.look()
-            note_attempts()
             ends = {(state.progress.attempt, global_rank) for global_rank in state.progress.exits}
             for _, global_rank in ends - told:
                 feed.rank_ended(global_rank)
             told |= ends
-        text = feed.next_text(ended=state.state.over)
+            if _is_gone(watch.run_dir.root):
+                _show_rest(feed, writer)
+                raise UnreadableError(
+                    f"{shown_name(state)}: the run's directory has been removed while it was followed"
+                )
+        over = _is_over(state)
+        text = feed.next_text(ended=over)
         if text is not None:
             writer.put(text)
-        elif state.state.over:
-            return state.exit_code or EXIT_OK
+        elif over:
+            return state
         else:
             feed.wait(LOOK_S)
+
+
+def _is_over(state: RunState) -> bool:
+    """Of a run of another version at least its report tells."""
+    return state.state.over or (state.state is State.UNKNOWN and state.run_dir.report.is_file())
+
+
+def _is_gone(directory: Path) -> bool:
+    """Whether there certainly is no such directory."""
+    try:
+        directory.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _show_rest(feed: Feed, writer: Writer) -> None:
+    """What was written before the files were removed; ranks may go on writing where nobody will find it."""
+    until_s = time.monotonic() + LOOK_S
+    while time.monotonic() < until_s and (text := feed.next_text(ended=True)) is not None:
+        writer.put(text)

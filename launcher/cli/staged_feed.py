@@ -88,5 +88,5 @@ class StagedFeed:
     def _put(self, lines: Iterable[Line]) -> None:
         for line in lines:
             for selected in self._selector.put(line) if self._selector else (line,):
-                if selected is not None:
-                    self._stage.put(selected)
+                if selected is not None and (shown := self._format.of_long(selected)) is not None:
+                    self._stage.put(shown)

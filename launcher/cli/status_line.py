@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from contextlib import suppress
 from typing import TextIO
 
+from launcher.cli.widths import columns_of, cut_to
 from launcher.logs.terminal import without_colours
 
 # Where the status cannot be redrawn in place, it is repeated at most this often.
 STATUS_EVERY_S = 1.0
 CUT = "…; "
-SHORTEST_WHY = 10  # characters; less of a failure tells nothing
+SHORTEST_WHY = 10  # columns; less of a failure tells nothing
 
 
 class StatusLine:
@@ -32,14 +34,15 @@ class StatusLine:
     def show(self, text: str, why: str = "") -> None:
         """`why` goes before `text`, and is cut first where the terminal is narrow.
 
-        Colours of what is quoted go: the line is cut by characters, and must not lose the end of a colour.
+        Colours of what is quoted go: the line is cut, and must not lose the end of a colour.
         """
         text, why = without_colours(text), without_colours(why)
         if self._on_terminal:
-            text = _cut(why, shutil.get_terminal_size().columns - 1 - len(text)) + text
+            width = self._terminal_columns() - 1  # a line that fills the last one would wrap on some terminals
+            text = cut_to(_cut(why, width - columns_of(text)) + text, width)
             if text != self._shown or not self._visible:
                 self.erase()
-                self._write(text[: shutil.get_terminal_size().columns - 1])
+                self._write(text)
                 self._visible = bool(text)
                 self._shown = text
             return
@@ -54,6 +57,13 @@ class StatusLine:
             self._write("\r\x1b[K")
             self._visible = False
 
+    def _terminal_columns(self) -> int:
+        """Of this stream's terminal: stdout may be somewhere else."""
+        with suppress(OSError):
+            if columns := os.get_terminal_size(self._stream.fileno()).columns:
+                return columns
+        return shutil.get_terminal_size().columns
+
     def _write(self, text: str) -> None:
         with suppress(OSError, ValueError):
             self._stream.write(text)
@@ -61,6 +71,6 @@ class StatusLine:
 
 
 def _cut(why: str, width: int) -> str:
-    if len(why) <= width:
+    if columns_of(why) <= width:
         return why
-    return f"{why[: width - len(CUT)]}{CUT}" if width > SHORTEST_WHY else ""
+    return f"{cut_to(why, width - len(CUT))}{CUT}" if width > SHORTEST_WHY else ""

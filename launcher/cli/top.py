@@ -128,7 +128,8 @@ def to_screen(state: RunState, rows: list[Row], measured: list[str], height: int
     title = f"{shown_name(state)}: {describe(state)}; {state.progress.running} of {len(rows)} ranks running"
     most_rows = None if height is None else max(1, height - LINES_AROUND - len(measured))
     lines = (Text(line, no_wrap=True, overflow="crop") for line in measured)
-    return Group(Text(title), *lines, _table(state, rows, most_rows))
+    whole = height is None  # else a line that is wrapped would be one more than fits
+    return Group(Text(title, no_wrap=not whole, overflow="fold" if whole else "crop"), *lines, _table(state, rows, most_rows))
 
 
 def _table(state: RunState, rows: list[Row], most_rows: int | None) -> Table:
@@ -194,14 +195,16 @@ def _show_live(sampler: Sampler, interval_s: float) -> None:
     def screen(height: int | None = None) -> Group:
         return to_screen(state, rows, sampler.measured(console.width), height)
 
-    with _keys() as keys, Live(console=console, auto_refresh=False) as live:
-        live.update(screen(console.height), refresh=True)
-        wait_s = SAMPLE_S  # CPU shares need a second look
-        while state.state.going_on and not _asked_to_quit(keys, wait_s):
-            state, rows = sampler.look()
+    try:
+        with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
             live.update(screen(console.height), refresh=True)
-            wait_s = interval_s
-        live.update(screen(), refresh=False)  # the last one in full, below what was there
+            wait_s = SAMPLE_S  # CPU shares need a second look
+            while state.state.going_on and not _asked_to_quit(keys, wait_s):
+                state, rows = sampler.look()
+                live.update(screen(console.height), refresh=True)
+                wait_s = interval_s
+    finally:
+        console.print(screen())  # the last one in full, below what was there
 
 
 def _asked_to_quit(keys: int | None, wait_s: float) -> bool:

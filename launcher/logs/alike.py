@@ -66,6 +66,8 @@ class Kinds:
         self._kinds: dict[str, Kind] = {}
 
     def of(self, words: str) -> Kind:
+        if len(words) > MOST_CHARS:  # nobody learns of it, and it would be kept for long
+            return Kind(words)
         kind = self._kinds.pop(words, None) or Kind(words)
         self._kinds[words] = kind  # now the last of them
         if len(self._kinds) > MOST_KINDS:

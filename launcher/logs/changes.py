@@ -32,21 +32,32 @@ class Changes:
     def __init__(self, paths: Mapping[int, Path]) -> None:
         self._paths = {key: os.fspath(path) for key, path in paths.items()}
         self._due = dict.fromkeys(self._paths)
+        self._ended = False
         self._told = _Inotify()
         self._listening: dict[int, int] = {}  # key by inotify's number of it
         self._armed: set[int] = set()  # keys in `_listening`
         self._seen: dict[int, _Signature | None] = {}  # of those that are not due
         self._next_look_s = self._next_survey_s = 0.0
 
-    def due(self) -> tuple[int, ...]:
-        """Keys of files worth reading now. Those of which something came stay due."""
+    def due(self, *, ended: bool = False) -> tuple[int, ...]:
+        """Keys of files worth reading now. Those of which something came stay due.
+
+        With `ended` nobody writes any more: all are due once, each until it was read to its end.
+        """
+        if ended:
+            self._due = self._due if self._ended else dict.fromkeys(self._paths)
+        else:
+            self._take_what_is_told()
+            self._look()
+        self._ended = ended
+        return tuple(self._due)
+
+    def _take_what_is_told(self) -> None:
         for watch in self._told.take():
             key = self._listening.pop(watch, None)
             if key is not None:
                 self._armed.discard(key)
                 self._due[key] = None
-        self._look()
-        return tuple(self._due)
 
     def is_due(self, key: int) -> bool:
         return key in self._due
@@ -62,6 +73,9 @@ class Changes:
 
     def nothing_new(self, key: int) -> None:
         """It was read to its end: it is due again when it changes."""
+        if self._ended:
+            self._due.pop(key, None)
+            return
         begins = key not in self._armed and self._listen(key)
         signature = _signature(self._paths[key])
         if not begins and (key in self._armed or signature == self._seen.get(key, ())):

@@ -24,7 +24,7 @@ class Follower:
 
         Does not block. Logs take turns. With `ended` nobody writes any more, and an unfinished last line counts as one.
         """
-        for global_rank in self._logs if ended else self._changes.due():
+        for global_rank in self._changes.due(ended=ended):
             log = self._logs[global_rank]
             block = log.next_block()
             if block is None and ended:

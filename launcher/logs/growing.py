@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launcher.logs.stored import StoredLog
 
-CHUNK_BYTES = 1 << 18
+CHUNK_BYTES = 1 << 16  # much larger ones are slower: memory of such a size is taken from the system anew every time
 
 
 class GrowingLog:

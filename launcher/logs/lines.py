@@ -6,6 +6,7 @@ A logical offset counts all bytes that were ever written to a log. Everything he
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -96,10 +97,20 @@ def with_attempts(lines: Iterable[Line], starts: Sequence[tuple[int, int]]) -> I
 
     `starts` may grow meanwhile. What stands before the first of them has no attempt.
     """
+    first, behind, known = 0, 0.0, -1
+    attempt: int | None = None
     for line in lines:
-        at = bisect_right(starts, line.offset, key=lambda start: start[0])
-        attempt = starts[at - 1][1] if at else None
+        if not first <= line.offset < behind or known != len(starts):
+            known = len(starts)
+            first, behind, attempt = _attempt_at(line.offset, starts)
         yield Line(line.global_rank, line.offset, line.raw, line.time_ns, attempt, line.dated, line.ends)
+
+
+def _attempt_at(offset: int, starts: Sequence[tuple[int, int]]) -> tuple[int, float, int | None]:
+    """The attempt to which `offset` belongs, and of which offsets that holds: from the first to before the second."""
+    at = bisect_right(starts, offset, key=lambda start: start[0])
+    first, attempt = starts[at - 1] if at else (0, None)
+    return first, starts[at][0] if at < len(starts) else math.inf, attempt
 
 
 def chunks(read: Read, start: int, end: int) -> Iterator[tuple[int, bytes]]:

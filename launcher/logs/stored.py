@@ -226,8 +226,8 @@ class StoredLog:
     def _index_is_current(self) -> bool:
         try:
             inode = self._index_path.stat().st_ino
-        except FileNotFoundError:
-            return self._index_file is None
+        except FileNotFoundError:  # removed with its log, which can be read as long as it is open
+            return self._index_file is None or not self._path.exists()
         return self._index_file is not None and os.fstat(self._index_file).st_ino == inode
 
     def _load_index(self) -> None:

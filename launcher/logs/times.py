@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
+from typing import Any
 
 from launcher.core.frozen import frozen
 from launcher.logs.lines import Line
@@ -30,6 +31,7 @@ _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?!\d)"
 _FRACTION = r"(?:[.,](?P<fraction>\d{1,9}(?:\.\d{3})?)\d*)?"
 _ZONE = r"(?P<zone>Z\b| ?[+-][01]\d:?[0-5]\d\b| UTC\b|[+-][01]\d\b(?![:.\d]))?"
 _CALENDAR = re.compile(rf"(?:(?<![\d.]){_DATE}|{_GLOG}){_CLOCK}{_FRACTION}{_ZONE}")
+_MINUTE_FIELDS = ("year", "month", "day", "glog_year", "glog_month", "glog_day", "hour", "minute", "zone")
 _EPOCH = re.compile(
     r"""(?:^[\[(<]?|\[|\b(?:ts|time|timestamp|asctime|created)["']?[=:] ?"?)(?P<epoch>1\d{9})(?:\.(?P<fraction>\d{1,9})\d*)?(?![\w.:-])"""
 )
@@ -93,23 +95,28 @@ def with_times(lines: Iterable[Line], near_ns: int) -> Iterator[Line]:
 
 def _calendar_ns(match: re.Match[str], near_ns: int) -> int | None:
     """None where there is no such day or time."""
-    year, month, day = (match[name] or match[f"glog_{name}"] for name in ("year", "month", "day"))
-    minute = (int(month), int(day), int(match["hour"]), int(match["minute"]))
-    try:
-        minute_ns = _minute_ns((int(year), *minute), match["zone"]) if year else _nearest_ns(minute, near_ns)
-    except (ValueError, OverflowError, OSError):  # the last two: a year that no clock of this system knows
-        return None
     second = int(match["second"])
-    return minute_ns + second * SECOND_NS + _fraction_ns(match["fraction"]) if second <= 60 else None
+    minute_ns = _found_minute_ns(match.group(*_MINUTE_FIELDS), near_ns) if second <= 60 else None
+    return None if minute_ns is None else minute_ns + second * SECOND_NS + _fraction_ns(match["fraction"])
 
 
 @lru_cache(maxsize=1024)
+def _found_minute_ns(fields: tuple[str | Any, ...], near_ns: int) -> int | None:
+    """Of `_MINUTE_FIELDS`, which hundreds of lines share."""
+    *date, hour, minute, zone = fields
+    year, month, day = (either or glog for either, glog in zip(date[:3], date[3:], strict=True))
+    at = (int(month), int(day), int(hour), int(minute))
+    try:
+        return _minute_ns((int(year), *at), zone) if year else _nearest_ns(at, near_ns)
+    except (ValueError, OverflowError, OSError):  # the last two: a year that no clock of this system knows
+        return None
+
+
 def _minute_ns(minute: tuple[int, int, int, int, int], zone: str | None) -> int:
-    """A minute of the calendar, which hundreds of lines share. Raises ValueError, OverflowError or OSError."""
+    """A minute of the calendar. Raises ValueError, OverflowError or OSError."""
     return int(datetime(*minute, tzinfo=_offset(zone)).timestamp()) * SECOND_NS  # without an offset: local time
 
 
-@lru_cache(maxsize=1024)
 def _nearest_ns(minute: tuple[int, int, int, int], near_ns: int) -> int:
     """In the year that brings it nearest to `near_ns`: a line of December 31st may be read in January."""
     about = round(near_ns / SECOND_NS / _YEAR_S) + 1970

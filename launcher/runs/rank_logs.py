@@ -63,13 +63,13 @@ class RankLog:
         if partial:
             yield partial
 
-    def new_lines(self) -> tuple[int, list[Line]]:
-        """How many bytes came since the last call, as many as one chunk holds; and the lines that they complete.
+    def read(self) -> tuple[int, bytes]:
+        """Bytes that came since the last call, at most a chunk, and the logical offset of the first. Does not block."""
+        return self._log.read()
 
-        Does not block.
-        """
-        offset, chunk = self._log.read()
-        return len(chunk), list(self._told(self._splitter.put(offset, chunk))) if chunk else []
+    def lines(self, offset: int, chunk: bytes) -> list[Line]:
+        """The lines that end in what `read` gave. Call it once for each chunk, in their order."""
+        return list(self._told(self._splitter.put(offset, chunk)))
 
     def rest(self) -> Iterator[Line]:
         """The start of a line whose end was never written."""
@@ -116,14 +116,16 @@ class RankLogs:
         With `ended` nobody writes any more, and no change is waited for.
         """
         came_bytes = 0
-        for global_rank in self.of_rank if ended else self._changes.due():
-            read_bytes, lines = self.of_rank[global_rank].new_lines()
-            if read_bytes:
+        for global_rank in self._changes.due(ended=ended):
+            log = self.of_rank[global_rank]
+            offset, chunk = log.read()
+            if chunk:
                 self._changes.later(global_rank)
-                yield lines
+                self.note_attempts()  # now: what was just read may be the first of an attempt
+                yield log.lines(offset, chunk)
             else:
                 self._changes.nothing_new(global_rank)
-            came_bytes += read_bytes
+            came_bytes += len(chunk)
             if came_bytes >= AT_ONCE_BYTES:
                 return
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from launcher.core import env
 from launcher.core.events import RankEnded, RankStarted, Trouble
@@ -201,7 +202,14 @@ def _end_of(log: Path) -> int:
 def _mark(log: Path, line: str) -> None:
     """Append a line, which begins a line whatever stands before it."""
     with log.open("ab+", buffering=0) as file:
-        if end := file.seek(0, os.SEEK_END):
-            file.seek(end - 1)
-        begun = end > 0 and file.read(1) != b"\n"
+        begun = _last_byte(file) not in {b"", b"\n"}
         file.write(b"\n" * begun + line.encode())
+
+
+def _last_byte(file: BinaryIO) -> bytes:
+    """Nothing of an empty file."""
+    while end := file.seek(0, os.SEEK_END):
+        file.seek(end - 1)
+        if last := file.read(1):
+            return last  # else the log was made smaller at this moment
+    return b""

@@ -56,6 +56,21 @@ def test_everything_is_due_at_first(watched, tmp_path):
     assert watched("a", "missing").due() == (0, 1)
 
 
+def test_once_nobody_writes_every_file_is_due_once(watched, tmp_path):
+    """Each until it was read to its end; those that were quiet before, too. Should somebody write again, it is seen."""
+    append(tmp_path / "a")
+    changes = watched("a", "missing")
+    settle(changes)
+    assert changes.due(ended=True) == (0, 1)
+    changes.nothing_new(1)
+    assert changes.due(ended=True) == (0,)
+    changes.nothing_new(0)
+    assert changes.due(ended=True) == ()
+    append(tmp_path / "a")
+    assert changes.due(ended=True) == ()
+    assert wait_due(changes) == (0,)
+
+
 def test_what_is_written_makes_a_file_due(watched, tmp_path):
     """That file and no other, every time."""
     for name in "abc":

@@ -67,8 +67,7 @@ def _utc(monkeypatch):
 
 def _new_zone():
     time.tzset()
-    times._minute_ns.cache_clear()
-    times._nearest_ns.cache_clear()
+    times._found_minute_ns.cache_clear()
 
 
 NOW = 1795262400 * SECOND  # 2026-11-21 12:00:00 UTC

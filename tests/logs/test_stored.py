@@ -3,8 +3,10 @@
 import gzip
 import os
 import random
+import shutil
 import tracemalloc
 import zlib
+from contextlib import closing
 
 import pytest
 
@@ -252,3 +254,17 @@ def test_closing_twice(log, stored, rotated):
     stored.read(0)
     stored.close()
     stored.close()
+
+
+def test_a_rotated_log_whose_directory_is_removed_is_not_read_again(tmp_path):
+    """Index and log go together; what is open goes on where it was."""
+    log = tmp_path / "device0" / "train.log"
+    log.parent.mkdir()
+    log.write_bytes(b"".join(b"%07d\n" % number for number in range(10_000)))
+    Rotator({0: log}, 20_000).step()
+    with closing(StoredLog(log)) as stored:
+        seen = b"".join(chunk for _, chunk in stored.chunks(0))
+        offset = stored.next_offset
+        shutil.rmtree(log.parent)
+        assert stored.read(offset) == b""
+        assert stored.next_offset == offset == len(seen) == 80_000

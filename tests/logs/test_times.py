@@ -26,8 +26,7 @@ def _zone(request, monkeypatch):
 
 def _new_zone():
     time.tzset()
-    times._minute_ns.cache_clear()
-    times._nearest_ns.cache_clear()
+    times._found_minute_ns.cache_clear()
 
 
 def local(*calendar, ns=0):

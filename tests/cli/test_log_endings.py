@@ -1,0 +1,383 @@
+"""However those end who show logs, it is quiet, at once, with the code that is documented, and no harm to the run."""
+
+import math
+import os
+import pty
+import random
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankStarted
+from launcher.core.proc import identify
+from launcher.core.report import Report
+
+SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
+acted_run = module_from_spec(SPEC)
+SPEC.loader.exec_module(acted_run)
+
+PATIENCE_S = 60
+UNTIL_GO = "until [ -e go ]; do sleep 0.01; done"
+TALKS = "import time\nwhile True:\n    print('on', flush=True)\n    time.sleep(0.01)"
+FALLS_SILENT = "import time\nprint('on', flush=True)\ntime.sleep(1000)"
+MODES = pytest.mark.parametrize("options", [(), ("--merge",), ("--collapse",)], ids=["plain", "merge", "collapse"])
+CONSOLES = pytest.mark.parametrize("console", ["all", "collapse"])
+TAKE_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
+BUSY_SHARE = 0.3  # of a core; a loop that never sleeps takes all that it can get
+PEAK = """
+import atexit, re, sys
+from pathlib import Path
+from launcher.cli import main
+status = Path("/proc/self/status")
+atexit.register(lambda: print(re.search(r"VmHWM:\\s+(\\d+)", status.read_text())[1], file=sys.stderr))
+main.main(sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def going_on(launcher):
+    """Gives a function that starts a run of two ranks, which goes on until the end of the test and then ends well."""
+    started = []
+
+    def start(source=TALKS, *options):
+        (launcher.directory / "program.py").write_text(source)
+        started.append(launcher.start("run", "--devices", 2, *options, "--", "python", "program.py"))
+        launcher.wait_ready(2, "on")
+        return started[-1]
+
+    yield start
+    for run in started:
+        assert run.poll() is None, "the run was harmed"
+        run.terminate()
+        assert run.wait(PATIENCE_S) == 143
+
+
+@contextmanager
+def reading(launcher, *arguments, **options):
+    """A command with its stdout in a pipe, and the end of that pipe that reads."""
+    reader, writer = os.pipe()
+    process = launcher.start(*arguments, stdout=writer, stderr=subprocess.PIPE, **options)
+    os.close(writer)
+    with os.fdopen(reader, "rb", buffering=0) as shown:
+        yield process, shown
+
+
+def ended(process):
+    """Its exit code, and what it said on stderr."""
+    code = process.wait(PATIENCE_S)
+    return code, process.stderr.read().decode()
+
+
+# --- readers that leave ---
+
+
+@MODES
+@pytest.mark.parametrize("source", [TALKS, FALLS_SILENT], ids=["talks", "silent"])
+def test_a_reader_may_leave_after_a_line_or_at_once(launcher, going_on, options, source):
+    """Even if no line would come any more: nobody waits for what nobody will read."""
+    going_on(source)
+    for lines in (1 if options == ("--collapse",) else 2, 0):  # all that a silent run ever says
+        with reading(launcher, "logs", "-f", *options) as (follower, shown):
+            read_on(shown, lines)
+        assert ended(follower) == (0, "")
+        with reading(launcher, "logs", *options) as (whole, shown):
+            read_on(shown, lines)
+        assert ended(whole) == (0, "")
+
+
+@MODES
+def test_a_slow_reader_that_leaves(launcher, going_on, wait_until, options):
+    """While stdout is full: whoever waits for it sleeps, and ends with it."""
+    going_on("while True: print('on' * 1000)")
+    with reading(launcher, "logs", "-f", *options) as (follower, shown):
+        read_on(shown, 3)
+        wait_until(lambda: psutil.Process(follower.pid).status() == psutil.STATUS_SLEEPING, "a full pipe")
+        assert cpu_share(follower.pid) < BUSY_SHARE
+    assert ended(follower) == (0, "")
+
+
+@MODES
+def test_a_signal_ends_a_follower(launcher, going_on, options):
+    """Without a word, but for the end of the line in which a terminal shows ^C."""
+    going_on()
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
+        with reading(launcher, "logs", "-f", *options) as (follower, shown):
+            read_on(shown, 1)
+            follower.send_signal(number)
+            assert ended(follower) == (code, "\n" if number == signal.SIGINT else "")
+
+
+@MODES
+def test_a_terminal_that_is_closed_ends_a_follower(launcher, going_on, options):
+    """As every program in it."""
+    going_on()
+    with on_terminal(launcher, "logs", "-f", *options) as (follower, leader):
+        assert os.read(leader, 2)
+        os.close(leader)
+        assert follower.wait(PATIENCE_S) == 129
+
+
+@CONSOLES
+def test_a_terminal_that_is_closed_ends_a_run(launcher, console):
+    """With its ranks."""
+    with on_terminal(launcher, "run", "--console", console, "--", "python", "-c", TALKS) as (run, leader):
+        assert os.read(leader, 2)
+        os.close(leader)
+        assert run.wait(PATIENCE_S) == 129
+    assert not launcher.processes()
+
+
+@contextmanager
+def on_terminal(launcher, *arguments):
+    """A command that leads a session in a terminal of its own, and the other side of that terminal."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", TAKE_TERMINAL, *launcher.argv(*arguments)],
+        stdin=follower, stdout=follower, stderr=follower, start_new_session=True, cwd=launcher.directory,
+        env=launcher.environment({}),
+    )  # fmt: skip
+    os.close(follower)
+    try:
+        yield process, leader
+    finally:
+        process.kill()
+        process.wait()
+
+
+# --- a stdout that takes nothing ---
+
+
+@MODES
+@pytest.mark.parametrize("follow", [(), ("-f",)], ids=["once", "follow"])
+def test_a_full_disk_is_told(launcher, going_on, options, follow):
+    """Once, with the exit code of a file that cannot be written."""
+    going_on()
+    with Path("/dev/full").open("w") as full:
+        process = launcher.start("logs", *follow, *options, stdout=full, stderr=subprocess.PIPE)
+        assert ended(process) == (2, "error: stdout cannot be written: No space left on device\n")
+
+
+@MODES
+def test_without_a_stdout_logs_end_with_the_run(launcher, options):
+    """And say nothing."""
+    run = launcher.start("run", "--devices", 2, "--", "sh", "-c", "echo on; sleep 1; echo end")
+    launcher.wait_ready(2, "on")
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *launcher.argv("logs", "-f", *options)]
+    done = subprocess.run(
+        closed, cwd=launcher.directory, env=launcher.environment({}), stderr=subprocess.PIPE, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert run.wait(PATIENCE_S) == 0
+
+
+@CONSOLES
+@pytest.mark.parametrize("stdout", ["leaves", "leaves at once", "full", "closed"])
+def test_a_run_goes_on_whatever_its_stdout_does(launcher, console, stdout):
+    """To the end of its ranks, without a traceback."""
+    argv = launcher.argv("run", "--devices", 2, "--console", console, "--", "sh", "-c", "echo on; sleep 0.7; echo end")
+    rest = {"leaves": "| head -n 1", "leaves at once": "| true", "full": "> /dev/full", "closed": ">&-"}[stdout]
+    script = f'{{ "$@"; echo "code $?" >&2; }} {rest}'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *argv], cwd=launcher.directory, env=launcher.environment({}),
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert done.stderr.endswith("code 0\n"), done.stderr
+    assert "2 ranks ended well" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("No space left on device") == (stdout == "full")
+    assert "end" in (launcher.latest / "device1" / "train.log").read_text()
+
+
+# --- files that go away ---
+
+
+@MODES
+def test_a_run_that_is_removed_is_not_waited_for(launcher, going_on, options):
+    """One line says so, though its launcher lives and its ranks write where nobody will find it."""
+    going_on()
+    run_dir = launcher.latest.resolve()
+    with reading(launcher, "logs", "-f", *options) as (follower, shown):
+        read_on(shown, 1)
+        run_dir.rename(launcher.directory / "elsewhere")  # at once, whatever comes to it meanwhile
+        shutil.rmtree(launcher.directory / "elsewhere")
+        read_on(shown)
+        words = f"error: {run_dir.name}: the run's directory has been removed while it was followed\n"
+        assert ended(follower) == (2, words)
+
+
+@MODES
+def test_a_run_that_is_removed_and_killed_is_not_waited_for(launcher, options):
+    """One line says the one or the other, whichever is seen first."""
+    run = launcher.start("run", "--devices", 2, "--", "sh", "-c", "echo on; sleep 1000")
+    run_dir = launcher.wait_ready(2, "on")
+    with reading(launcher, "logs", "-f", *options) as (follower, shown):
+        read_on(shown, 1)
+        run_dir.rename(launcher.directory / "elsewhere")
+        run.kill()
+        read_on(shown)
+        code, words = ended(follower)
+    assert (code, words.count("\n")) in {(0, 1), (2, 1)}, words
+    assert "lost: " in words or "removed" in words
+
+
+@MODES
+@pytest.mark.parametrize("name", ["device0", "events.jsonl", "run.json"])
+def test_a_part_of_a_run_that_is_removed_is_not_missed(launcher, wait_until, options, name):
+    """The others are followed until the run ends; nothing spins meanwhile."""
+    ranks = f"echo on; {UNTIL_GO}; echo end"
+    run = launcher.start("run", "--devices", 2, "--", "sh", "-c", ranks)
+    run_dir = launcher.wait_ready(2, "on")
+    with reading(launcher, "logs", "-f", *options) as (follower, shown):
+        read_on(shown, 1)
+        gone = run_dir / name
+        shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+        assert cpu_share(follower.pid) < BUSY_SHARE
+        (launcher.directory / "go").touch()
+        told = read_on(shown)
+        assert ended(follower) == (0, "")
+    assert run.wait(PATIENCE_S) == 0
+    assert set(told.splitlines()) >= ({b"[0-1] end"} if options == ("--collapse",) else {b"[0] end", b"[1] end"})
+
+
+# --- runs that have not begun ---
+
+
+@MODES
+def test_a_run_is_followed_before_its_ranks_have_started(launcher, options):
+    """There may be no log yet, and no event."""
+    run_dir = acted_run.make(launcher.runs / "a")
+    with reading(launcher, "logs", "-f", *options, "a") as (follower, shown):
+        assert cpu_share(follower.pid) < BUSY_SHARE
+        me = identify(os.getpid())
+        acted_run.append(
+            run_dir, AgentStarted(me, None, 2), AttemptStarted(0, 29500), RankStarted(0, me.pid, me.started)
+        )
+        run_dir.train_log(0).write_text("on\n")
+        read_on(shown, 1)
+        now_ns = time.time_ns()
+        run_dir.report.write_text(Report("a", 0, Cause.FINISHED, 0, now_ns, now_ns, ()).to_json())
+        acted_run.append(run_dir, AgentEnded(Cause.FINISHED, 0))
+        assert read_on(shown) == b""
+        assert ended(follower) == (0, "")
+
+
+@MODES
+def test_a_run_that_never_starts_is_not_waited_for(launcher, options):
+    """Once it is too old to be about to begin; nobody calls that a good end."""
+    run_dir = acted_run.make(launcher.runs / "a")
+    os.utime(run_dir.run_json, (1e9, 1e9))
+    lost = "a: lost: its launcher went away before anything was started\n"
+    for exit_code, wanted in (((), 0), (("--exit-code",), 1)):
+        done = launcher.run("logs", "-f", *exit_code, *options, "a")
+        assert (done.returncode, done.stdout, done.stderr) == (wanted, "", lost)
+
+
+@MODES
+def test_a_run_of_another_version_ends_with_its_report(launcher, options):
+    """Though nothing of either is understood."""
+    run_dir = acted_run.make(launcher.runs / "a")
+    run_dir.train_log(1).write_text("on\n")
+    run_dir.report.write_text("{}")
+    done = launcher.run("logs", "-f", *options, "a")
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[1] on", "")
+
+
+@MODES
+def test_a_silent_run_costs_nothing(launcher, going_on, options):
+    """A follower sleeps."""
+    going_on(FALLS_SILENT)
+    with reading(launcher, "logs", "-f", *options) as (follower, shown):
+        read_on(shown, 1)
+        assert cpu_share(follower.pid) < BUSY_SHARE
+
+
+# --- lines as long as logs ---
+
+LONG_BYTES = 100 << 20
+MOST_MORE_KIB = 64 << 10
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory):
+    """A run of two ranks that ended; one wrote a line of 100 MB, the other a few short ones."""
+    runs = tmp_path_factory.mktemp("long")
+    now_ns = time.time_ns()
+    for name, size_bytes in (("long", LONG_BYTES), ("short", 1000)):
+        report = Report(name, 0, Cause.FINISHED, 0, now_ns, now_ns, ())
+        run_dir = acted_run.make(runs / name, [AgentStarted(identify(1), None, 2)], report=report)
+        block = random.Random(0).randbytes(1 << 19).hex().encode()
+        with run_dir.train_log(0).open("wb") as file:
+            file.write(b"begin\n")
+            for written in range(0, size_bytes, len(block)):
+                file.write(block[: size_bytes - written])
+            file.write(b"\nend\n")
+        run_dir.train_log(1).write_text("begin\nend\n")
+    yield runs
+    shutil.rmtree(runs)
+
+
+@pytest.mark.parametrize("follow", [(), ("-f",)], ids=["once", "follow"])
+@pytest.mark.parametrize(
+    "options", [(), ("--merge",), ("--collapse",), ("--grep", "end|0"), ("--json",), ("-n", "1")], ids=" ".join
+)
+def test_a_line_of_100_mb_needs_little_memory(launcher, long_run, options, follow):
+    """It comes in pieces, and what stands around it is seen."""
+    short_kib, _ = peak_of(launcher, long_run, *follow, *options, "short")
+    long_kib, last = peak_of(launcher, long_run, *follow, *options, "long")
+    assert long_kib - short_kib < MOST_MORE_KIB
+    assert b"end" in last
+
+
+def test_errors_behind_a_line_of_100_mb_need_little_memory(launcher, long_run):
+    """None are found in it."""
+    short_kib, _ = peak_of(launcher, long_run, "--errors", "short")
+    long_kib, last = peak_of(launcher, long_run, "--errors", "long")
+    assert long_kib - short_kib < MOST_MORE_KIB
+    assert last == b"no traceback in these logs\n"
+
+
+def peak_of(launcher, runs, *arguments):
+    """The most memory that `tlaunch logs` needed, KiB, and its last bytes of output."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PEAK, "logs", "--runs-dir", runs, *arguments], cwd=launcher.directory,
+        env=launcher.environment({}), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    last = b""
+    while chunk := process.stdout.read(1 << 20):
+        last = (last + chunk)[-100:]
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors
+    return int(errors), last
+
+
+def read_on(shown, lines=math.inf):
+    """So many lines or more; without a number everything up to the end, which must come."""
+    told, until_s = b"", time.monotonic() + PATIENCE_S
+    while told.count(b"\n") < lines:
+        assert select.select([shown], [], [], max(0.0, until_s - time.monotonic()))[0], f"only seen: {told[-1000:]}"
+        assert time.monotonic() < until_s, "no end to be seen"
+        if not (chunk := shown.read(1 << 16)):
+            assert math.isinf(lines), f"ended too early: {told}"
+            break
+        told += chunk
+    return told
+
+
+def cpu_share(pid):
+    """Of one core, within some time."""
+    process, since_s = psutil.Process(pid), time.monotonic()
+    before = process.cpu_times()
+    time.sleep(1)  # long enough to tell sleeping from spinning
+    now = process.cpu_times()
+    return (now.user + now.system - before.user - before.system) / (time.monotonic() - since_s)

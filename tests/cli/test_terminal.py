@@ -1,0 +1,362 @@
+"""What a person sees in a real terminal, 80 or 200 columns wide, and that it is as before afterwards."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+from launcher.cli.long_lines import MARK
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+WIDTHS = pytest.mark.parametrize("columns", [80, 200])
+PATIENCE_S = 60
+HISTORY_LINES = 20_000
+STATE = (
+    "#{alternate_on} #{cursor_flag} #{insert_flag} #{keypad_flag} #{keypad_cursor_flag} #{wrap_flag} #{origin_flag} "
+    "#{mouse_any_flag} #{scroll_region_upper} #{pane_title}"
+)
+HOSTILE = r"""
+import os, time
+rank = int(os.environ["RANK"])
+def say(line):
+    os.write(1, line + b"\n")
+for step in range(4):
+    say(b"step %d loss %.3f" % (step, 9 - step + rank / 100))
+    time.sleep(0.1)
+if rank == 3:
+    say(b"retrying")
+say(b"10%\r20%\r100% done")
+say(b"\x1b[31mred\x1b[0m plain")
+say(b"\x1b[2J\x1b[H\x1b]0;OTHER TITLE\x07cleared")
+say(b"\x1b[?1049h\x1b[?25l\x1b[5;10r\x1b[?7l\x1b[4h\x1b[?1h\x1b[?1000hmodes")
+say(b"\x0e\x1bc\x1b=\x9b2J reset")
+say(b"a\0b \xff\xfe invalid")
+say("\u6f22\u5b57 \U0001f600 wide".encode() * 12)
+say(b"\x1b[1;44mnever ended")
+if rank == 0:
+    say(b"L" * (1 << 20))
+    say(bytes(sorted(set(range(256)) - {10, 13})))
+say(b"end")
+"""
+MOST = [
+    *["100% done", "red plain", "cleared", "modes", "^N^[c^[=\ufffd2J reset", "a^@b \ufffd\ufffd invalid"],
+    *["\u6f22\u5b57 \U0001f600 wide" * 12, "never ended"],
+]
+GARBAGE = re.compile(r"\^@\^A.*\^\?\ufffd+")
+GOES_ON = 'import time\nfor n in range(10**9):\n    print("line", n, flush=True)\n    time.sleep(0.02)'
+
+
+class Screen:
+    """A shell in a terminal emulator of its own."""
+
+    def __init__(self, launcher, columns, rows=24):
+        self._launcher = launcher
+        command = launcher.directory / "tlaunch"
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m launcher "$@"\n')
+        command.chmod(0o755)
+        self._environment = launcher.environment(
+            {"LC_ALL": "C.UTF-8", "PS1": "> ", "TMUX": "", "SHELL": "/bin/sh", "ENV": ""}
+        )
+        self._environment["PATH"] = f"{launcher.directory}{os.pathsep}{self._environment['PATH']}"
+        size = ["-x", str(columns), "-y", str(rows)]
+        limit = ["set-option", "-g", "history-limit", str(HISTORY_LINES)]
+        self._tmux("-f", os.devnull, "start-server", ";", *limit, ";", "new-session", "-d", *size, "sh")
+        self.wait_for(">")
+        self._before = self._settings()
+
+    def _tmux(self, *arguments):
+        done = subprocess.run(
+            ["tmux", "-u", "-S", "tmux.socket", *arguments],  # relative: a socket's path must be short
+            cwd=self._launcher.directory, env=self._environment, capture_output=True, encoding="utf-8", timeout=60,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, (arguments, done.stderr)
+        return done.stdout
+
+    def type(self, command):
+        """A command line, whose exit code will be shown as `code=...`."""
+        self._tmux("send-keys", "-l", f"clear; {command}; echo code=$?")
+        self._tmux("send-keys", "Enter")
+
+    def press(self, key):
+        self._tmux("send-keys", key)
+
+    def resize(self, columns, rows):
+        self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
+
+    def rows(self):
+        """Of the screen."""
+        return [row.rstrip() for row in self._tmux("capture-pane", "-p").splitlines()]
+
+    def lines(self):
+        """Everything since the screen was last cleared, as it was written, however often it was wrapped."""
+        return [line.rstrip() for line in self._tmux("capture-pane", "-p", "-J", "-S", "-").splitlines()]
+
+    def wait_for(self, pattern):
+        """Until a line begins so; that line."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := [line for line in self.lines() if re.match(pattern, line)]):
+            assert time.monotonic() < deadline, (pattern, self.rows())
+            time.sleep(0.02)
+        return found[-1]
+
+    def ended(self):
+        """The exit code of the last command, once the next may be typed; and that the terminal is as before."""
+        code = self.wait_for(r"code=\d").removeprefix("code=")
+        last = [row for row in self.rows() if row][-2:]
+        assert last == [f"code={code}", ">"] or (last[-1] == ">" and f"code={code}" in last[0]), self.rows()
+        assert self._settings() == self._before
+        return int(code)
+
+    def _settings(self):
+        pane = self._tmux("display-message", "-p", "#{pane_tty}").strip()
+        terminal = os.open(pane, os.O_RDWR | os.O_NOCTTY)
+        try:
+            return termios.tcgetattr(terminal), self._tmux("display-message", "-p", STATE)
+        finally:
+            os.close(terminal)
+
+    def close(self):
+        self._tmux("kill-server")
+
+
+@pytest.fixture
+def screen(launcher):
+    """Gives a function that opens a terminal so wide."""
+    opened = []
+
+    def open_screen(columns, rows=24):
+        opened.append(Screen(launcher, columns, rows))
+        return opened[-1]
+
+    yield open_screen
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def program(launcher):
+    """Gives a function that writes program.py."""
+    return (launcher.directory / "program.py").write_text
+
+
+def said_by(rank, lines):
+    """The lines with this rank's prefix, without it."""
+    prefix = f"[{rank}] "
+    return [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
+
+
+def check_long_lines(lines):
+    """Those of rank 0, which are taken away: one megabyte is cut once, with a mark; rubbish is harmless."""
+    [cut] = [line for line in lines if "LLL" in line]
+    [garbage] = [line for line in lines if GARBAGE.search(line)]
+    lines.remove(cut)
+    lines.remove(garbage)
+    assert cut.endswith(f"L{MARK}")
+    assert len(cut) < 1000
+
+
+# --- whatever logs hold ---
+
+
+@WIDTHS
+@pytest.mark.parametrize("command", ["run --console all", "logs -f"])
+def test_every_line_of_every_rank_is_whole(launcher, screen, program, columns, command):
+    """With its prefix, each once and in order; nothing that a log holds acts on the terminal."""
+    program(HOSTILE)
+    terminal = screen(columns)
+    terminal.type(commands(command))
+    assert terminal.ended() == 0
+    lines = terminal.lines()
+    check_long_lines(lines)
+    for rank in range(8):
+        steps = [f"step {step} loss {9 - step + rank / 100:.3f}" for step in range(4)]
+        assert said_by(rank, lines) == [*steps, *(["retrying"] if rank == 3 else []), *MOST, "end"]
+    check_rest(lines, command, 8 * (4 + len(MOST) + 1) + 1)
+
+
+@WIDTHS
+@pytest.mark.parametrize("command", ["run --console collapse", "logs -f --collapse"])
+def test_what_a_rank_says_alone_is_seen(launcher, screen, program, columns, command):
+    """Among lines that stand for all ranks."""
+    program(HOSTILE)
+    terminal = screen(columns)
+    terminal.type(commands(command))
+    assert terminal.ended() == 0
+    lines = terminal.lines()
+    check_long_lines(lines)
+    steps = [f"step {step} loss {9 - step:.3f}..{9 - step + 0.07:.3f}" for step in range(4)]
+    assert said_by("0-7", lines) == [*steps, *MOST, "end"]
+    assert said_by(3, lines) == ["retrying"]
+    check_rest(lines, command, 4 + len(MOST) + 2)
+
+
+@WIDTHS
+@pytest.mark.parametrize("command", ["run", "run --console status"])
+def test_one_rank_or_none_is_shown_as_it_is(launcher, screen, program, columns, command):
+    """Without a prefix."""
+    program(HOSTILE)
+    terminal = screen(columns)
+    terminal.type(commands(command))
+    assert terminal.ended() == 0
+    lines = terminal.lines()
+    if command == "run":
+        check_long_lines(lines)
+        shown = [f"step {step} loss {9 - step:.3f}" for step in range(4)] + [*MOST, "end"]
+        assert [line for line in lines if line in shown] == shown
+    check_rest(lines, command, 4 + len(MOST) + 1 if command == "run" else 0)
+
+
+def commands(command):
+    if command.startswith("run"):
+        return f"tlaunch {command} --devices 8 -- python program.py"
+    return f"tlaunch run --detach --devices 8 -- python program.py; clear; tlaunch {command}"
+
+
+def check_rest(lines, command, shown):
+    """What stands on the screen beside `shown` lines of ranks: the end of a run, and the shell's own."""
+    end = ["8 ranks ended well"] if command.startswith("run") else []
+    *_, told, code, prompt = [""] * 3 + [line for line in lines if line]
+    assert (code, prompt) == ("code=0", ">")
+    assert all(words in told for words in end)
+    assert len([line for line in lines if line and "code=" not in line]) <= shown + len(end) + 1 + 1, lines
+
+
+# --- the status line ---
+
+BEATS = """
+import json, os, pathlib, time
+path = pathlib.Path(os.environ["TLAUNCH_HEARTBEAT_FILE"])
+for step in range(10**9):
+    path.write_text(json.dumps({"step": step, "loss": 2.5, "tokens_per_s": 12345.0}))
+    time.sleep(0.05)
+    if os.path.exists("go"): break
+"""
+
+
+@WIDTHS
+def test_a_status_is_redrawn_in_its_place(launcher, screen, program, wait_until, columns):
+    """And has gone in the end."""
+    program(BEATS)
+    terminal = screen(columns)
+    terminal.type("tlaunch run --console status --devices 8 -- python program.py")
+    first = terminal.wait_for("8 ranks: step ")
+    assert re.fullmatch(r"8 ranks: step \d+, loss 2\.5000, 12,345 tokens/s", first)
+    wait_until(lambda: terminal.wait_for("8 ranks: step ") != first, "another status")
+    assert len([line for line in terminal.lines() if "8 ranks" in line]) == 1
+    (launcher.directory / "go").touch()
+    assert terminal.ended() == 0
+    assert [line[:18] for line in terminal.lines() if "8 ranks" in line] == ["8 ranks ended well"]
+
+
+def test_a_status_is_as_wide_as_the_terminal_that_it_is_on(launcher, screen, program):
+    """Not as wide as stdout, nor as many characters: some take two columns."""
+    program(f"import time\nprint('on', flush=True)\n{WAIT}")
+    terminal = screen(30)
+    wide = "\u6f22" * 12
+    terminal.type(f"tlaunch run --runs-dir {wide} --devices 8 -- python program.py > out")
+    terminal.wait_for("8 ranks started")
+    assert [row for row in terminal.rows() if wide[:3] in row and "tlaunch" not in row and "8 ranks" not in row] == []
+    (launcher.directory / "go").touch()
+    assert terminal.ended() == 0
+    assert not [line for line in terminal.lines() if "started" in line]
+    assert (launcher.directory / "out").read_text() == "on\n"
+
+
+WAIT = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
+
+
+# --- Ctrl-C ---
+
+
+@WIDTHS
+@pytest.mark.parametrize("console", ["rank0", "all", "collapse", "status"])
+def test_ctrl_c_ends_a_run(launcher, screen, program, columns, console):
+    """Its ranks with it; it says so, in whole lines."""
+    program(GOES_ON)
+    terminal = screen(columns)
+    terminal.type(f"tlaunch run --console {console} --devices 8 -- python program.py")
+    terminal.wait_for("8 ranks started" if console == "status" else r"(\[0(-7)?\] )?line 9")
+    terminal.press("C-c")
+    assert terminal.ended() == 130
+    assert not launcher.processes()
+    words = [line for line in terminal.lines() if line and "line" not in line]
+    told = words[words.index("SIGINT: ending all ranks within 15 s; Ctrl-C again kills them at once") :]
+    assert re.fullmatch(r"stopped after .* s: 8 by SIGTERM \(signal 15\); logs in runs/.*", told[1])
+    assert told[2:] == ["code=130", ">"]
+
+
+@WIDTHS
+@pytest.mark.parametrize("options", ["", "--merge", "--collapse"])
+def test_ctrl_c_ends_a_follower(launcher, screen, program, columns, options):
+    """Without a word; the run goes on."""
+    program(GOES_ON)
+    run = launcher.start("run", "--devices", 8, "--", "python", "program.py")
+    launcher.wait_ready(8, "line 0")
+    terminal = screen(columns)
+    terminal.type(f"tlaunch logs -f {options}")
+    terminal.wait_for(r"\[0(-7)?\] line 9")
+    terminal.press("C-c")
+    assert terminal.ended() == 130
+    assert [line for line in terminal.lines() if line and "line" not in line][-2:] == ["code=130", ">"]
+    assert run.poll() is None
+    run.terminate()
+    assert run.wait(PATIENCE_S) == 143
+
+
+@WIDTHS
+@pytest.mark.parametrize("end", [("C-c", 130), ("q", 0)], ids=["ctrl-c", "q"])
+def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, screen, program, columns, end):
+    """A row for each rank; who is stopped is seen."""
+    program(f"import os, signal\nif os.environ['RANK'] == '3': os.kill(os.getpid(), signal.SIGSTOP)\n{GOES_ON}")
+    run = launcher.start("run", "--devices", 8, "--", "python", "program.py")
+    terminal = screen(columns)
+    launcher.wait_ready(1, "line 0")
+    terminal.type("tlaunch top --interval 0.1")
+    terminal.wait_for(r" +3 +stopped")
+    table = [row.split() for row in terminal.rows() if re.match(r" +\d ", row)]
+    assert [(row[0], row[1]) for row in table] == [
+        (str(rank), "stopped" if rank == 3 else "running") for rank in range(8)
+    ]
+    assert {len(row) for row in table} == {len(table[0])}
+    key, code = end
+    terminal.press(key)
+    assert terminal.ended() == code
+    run.send_signal(signal.SIGQUIT)  # a stopped rank would take its whole grace
+    assert run.wait(PATIENCE_S) == 128 + signal.SIGQUIT
+
+
+# --- another size ---
+
+
+@WIDTHS
+@pytest.mark.parametrize("command", ["run --console all", "run --console collapse", "logs -f --merge"])
+def test_a_window_may_change_its_size(launcher, screen, program, columns, command):
+    """No line is lost or written twice, and the screen is sane."""
+    program(COUNTS)
+    terminal = screen(columns)
+    terminal.type(commands(command))
+    terminal.wait_for(r"\[0(-7)?\] line 5")
+    for size in ((30, 10), (columns, 24), (columns + 20, 40)):
+        terminal.resize(*size)
+    (launcher.directory / "go").touch()
+    assert terminal.ended() == 0
+    ranks = ["0-7"] if "collapse" in command else range(8)
+    for rank in ranks:
+        assert said_by(rank, terminal.lines()) == [f"line {number}" for number in range(int(LAST))]
+
+
+LAST = "60"
+COUNTS = f"""
+import os, time
+for n in range({LAST}):
+    print("line", n, flush=True)
+    while n == 20 and not os.path.exists("go"): time.sleep(0.01)
+    time.sleep(0.01)
+"""
