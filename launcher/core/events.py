@@ -215,6 +215,7 @@ def from_line(line: str | bytes) -> Stamped | None:
         )
         if schema != SCHEMA:
             raise ValueError(f"schema {schema}, but this version reads {SCHEMA}")
+        known(Stamped, {"time_ns": time_ns, "server_index": server_index})
         kind = _KINDS.get(name)
         return Stamped(time_ns, server_index, kind(**typed(known(kind, fields)))) if kind else None
     except (KeyError, TypeError, AttributeError) as error:

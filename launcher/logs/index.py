@@ -66,10 +66,11 @@ def parse(text: bytes) -> Index:
         raise ValueError("not an index of this version")
     try:
         index = Index(**{**known(Index, fields), "parts": tuple(fields["parts"])})
-        sound = index.base <= index.freed and list(index.parts) == sorted(set(index.parts))
     except (TypeError, KeyError) as error:
         raise ValueError("not an index") from error
-    if not sound:
+    if min(index.base, index.kept_bytes, index.head, index.renewals, *index.parts[:1]) < 0:
+        raise ValueError("not an index")
+    if index.base > index.freed or list(index.parts) != sorted(set(index.parts)):
         raise ValueError("an index that contradicts itself")
     return index
 

@@ -69,19 +69,30 @@ class Rotator:
     def __init__(self, paths: Mapping[int, Path], max_bytes: int) -> None:
         self._logs = {global_rank: _Log(path, max_bytes) for global_rank, path in paths.items()}
         self._warnings: list[str] = []
+        self._told: set[str] = set()
 
-    def step(self) -> float:
-        """Rotate what has grown too large; in how many seconds to call again. Blocks while it compresses."""
-        return min((self._step(global_rank) for global_rank in self._logs), default=LATEST_S)
+    def step(self, asked_to_stop: Callable[[], object] = lambda: False) -> float:
+        """Rotate what has grown too large; in how many seconds to call again. Blocks while it compresses.
+
+        Between two logs it looks whether it is `asked_to_stop`.
+        """
+        delays_s: list[float] = []
+        for global_rank in self._logs:
+            if asked_to_stop():
+                return 0.0
+            delays_s.append(self._step(global_rank))
+        return min(delays_s, default=LATEST_S)
 
     def finish(self) -> None:
-        """Rotate, once nobody writes any more, until no log is too large. Blocks."""
+        """Rotate, once nobody writes any more, until no log is too large, or can be made smaller. Blocks."""
         for global_rank, log in self._logs.items():
-            while log.too_large and self._step(global_rank) < RETRY_S:
-                pass
+            freed = -1
+            while log.too_large and log.freed > freed:
+                freed = log.freed
+                self._step(global_rank)
 
     def warnings(self) -> list[str]:
-        """What went wrong since this was asked last. Nothing is lost by it, and it is tried again."""
+        """What went wrong since this was asked last, each reason once. Nothing is lost by it, and it is tried again."""
         warnings, self._warnings = self._warnings, []
         return warnings
 
@@ -94,8 +105,11 @@ class Rotator:
         try:
             return log.step(time.monotonic())
         except (OSError, ValueError) as error:
-            if log.failed(time.monotonic(), str(error)):
-                self._warnings.append(f"the log of rank {global_rank} stays as large as it is: {error}")
+            log.failed(time.monotonic())
+            reason = (isinstance(error, OSError) and error.strerror) or str(error)
+            if reason not in self._told:  # of a thousand logs on a full disk one is enough
+                self._told.add(reason)
+                self._warnings.append(f"logs stay as large as they are, that of rank {global_rank} first: {reason}")
             return RETRY_S
 
 
@@ -105,7 +119,7 @@ def run(rotator: Rotator, stop_fd: int, warn: Callable[[str], None] | None = Non
     stop.register(stop_fd, select.POLLIN)
     delay_s = 0.0
     while not stop.poll(math.ceil(delay_s * 1000)):
-        delay_s = rotator.step()
+        delay_s = rotator.step(lambda: stop.poll(0))
         for warning in rotator.warnings():
             if warn is not None:
                 warn(warning)
@@ -117,7 +131,6 @@ class _Log:
         self._index: Index | None = None  # as last left; None: not looked at yet
         self._size_bytes, self._looked_s = 0, -math.inf
         self._resting_until_s = -math.inf
-        self._last_failure = ""
 
     def step(self, now_s: float) -> float:
         """Rotate if need be; in how many seconds to look again.
@@ -146,11 +159,14 @@ class _Log:
         except OSError:
             return False
 
-    def failed(self, now_s: float, why: str) -> bool:
-        """Leave the log alone for a while; whether this is worth telling."""
+    @property
+    def freed(self) -> int:
+        """How many bytes were moved, as far as this has moved or seen them."""
+        return 0 if self._index is None else self._index.freed
+
+    def failed(self, now_s: float) -> None:
+        """Leave the log alone for a while."""
         self._resting_until_s, self._index = now_s + RETRY_S, None
-        told, self._last_failure = self._last_failure, why
-        return told != why
 
     def _needs_work(self, size_bytes: int) -> bool:
         index = self._index
@@ -175,7 +191,7 @@ class _Log:
         if cut > index.hole_bytes:
             _check_that_it_helps(live)
             index = _freed(self._path, live, self._moved(index, live, cut))
-        self._index, self._last_failure = index, ""
+        self._index = index
         return os.fstat(live).st_size
 
     def _known(self, live: int) -> Index:
@@ -202,14 +218,14 @@ class _Log:
     def _moved(self, index: Index, live: int, cut: int) -> Index:
         """Write the part, and note it: steps 1 and 2."""
         path = part_path(self._path, index.freed)
-        with replacing(path) as aside, aside.open("wb") as file:
-            write_part(file, _blocks(live, index.hole_bytes, cut))
-        os.fdatasync(live)  # what is noted is then there after a loss of power, and step 3c has little to wait for
-        after = changed(index, freed=index.base + cut, parts=(*index.parts, index.freed))
-        after = noted(after, live, os.fstat(live).st_size)
         try:
+            with replacing(path) as aside, aside.open("wb") as file:
+                write_part(file, _blocks(live, index.hole_bytes, cut))
+            os.fdatasync(live)  # what is noted is then there after a loss of power, and step 3c has little to wait for
+            after = changed(index, freed=index.base + cut, parts=(*index.parts, index.freed))
+            after = noted(after, live, os.fstat(live).st_size)
             save(self._path, after)
-        except OSError:
+        except BaseException:  # a signal may say so, at any moment
             if _load(self._path).freed == index.freed:
                 path.unlink(missing_ok=True)
             raise

@@ -55,7 +55,7 @@ class StoredLog:
         self._index_file: int | None = None
         self._first_part = 0  # parts before it have been removed
         self._part: Part | None = None
-        self._verified: tuple[Index, int] | None = None  # this index describes the live file of that size, or longer
+        self._verified: tuple[Index, int] | None = None  # this index describes the live file of that size
         self._extent: _Extent | None = None  # as last seen
         self._own_renewals = 0
 
@@ -153,7 +153,7 @@ class StoredLog:
         if self._live is None:
             return index, index.freed
         size_bytes = os.fstat(self._live).st_size
-        known = self._verified is not None and self._verified[0] is index and size_bytes >= self._verified[1]
+        known = self._verified is not None and self._verified[0] is index and size_bytes == self._verified[1]
         if known or describes(index, self._live, size_bytes):
             self._verified = (index, size_bytes)
         else:

@@ -36,6 +36,7 @@ class LogKeeper:
         self._logs, self._max_bytes, self._journal = logs, max_bytes, journal
         self._pid: int | None = None
         self._warnings = -1
+        self._silent = False  # it will never tell anything any more
         self._life = -1  # its end tells the process that the agent has gone
 
     @property
@@ -44,8 +45,8 @@ class LogKeeper:
         return () if self._pid is None else (self._pid,)
 
     def fileno(self) -> int:
-        """Readable when there is something to tell; -1 where there is no such process."""
-        return self._warnings
+        """Readable when there is something to tell; -1 where there is no such process, or no longer one."""
+        return -1 if self._silent else self._warnings
 
     def start(self) -> None:
         """Fork the process, if there is anything to keep small."""
@@ -69,13 +70,13 @@ class LogKeeper:
 
     def take(self) -> None:
         """Tell of what went wrong. Does not block."""
-        if self._warnings < 0:
+        if self.fileno() < 0:
             return
         with suppress(BlockingIOError):
             while told := os.read(self._warnings, 1 << 16):
                 for warning in told.decode(errors="replace").splitlines():
                     self._journal.record(Trouble(warning))
-            self._forget_pipes()  # it has ended: `note_ends` tells how
+            self._silent = True  # it has ended: `note_ends` tells how
 
     def note_ends(self, statuses: Mapping[int, int]) -> None:
         """These children have been reaped: status by pid."""
@@ -86,8 +87,12 @@ class LogKeeper:
             self._pid = None
 
     def close(self, *, finish: bool) -> None:
-        """End the process; with `finish` it may first compress what is left to be. Blocks for a few seconds at most."""
+        """End the process; with `finish` it may first compress what is left to be.
+
+        Blocks until it is gone: for some seconds at most, a quarter of a minute where a disk does not answer.
+        """
         if self._pid is not None:
+            os.kill(self._pid, signal.SIGCONT)  # a stopped one could do neither
             ended = finish and self._finished()
             for number in (signal.SIGTERM, signal.SIGKILL):
                 ended = ended or self._ended_by(number)
@@ -143,6 +148,8 @@ def _keep_small(logs: Mapping[int, Path], max_bytes: int, life: int, warnings: i
         run(rotator, life, lambda warning: _tell(warnings, warning))
         if os.read(life, 1) == FINISH:
             rotator.finish()
+            for warning in rotator.warnings():
+                _tell(warnings, warning)
         code = 0
     except _AskedToEnd:
         code = 0

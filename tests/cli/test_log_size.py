@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from launcher.core.proc import stat
+from launcher.logs.index import index_path, parse, part_path
 
 MAX_BYTES = 64 << 10
 
@@ -107,12 +108,68 @@ def test_the_keeper_ends_with_the_run(launcher, wait_until, number):
     wait_until(lambda: not any(map(lives, (agent, keeper))), "the end of agent and keeper")
     assert not list(launcher.latest.rglob("*.partial"))
     assert not launcher.processes()
+    for rank in range(2):
+        log = launcher.latest / f"device{rank}" / "train.log"
+        if index_path(log).exists():
+            index = parse(index_path(log).read_bytes())
+            assert [part_path(log, start) for start in index.parts] == parts_of(launcher, rank)
 
 
-@pytest.mark.parametrize("size", ["", "12", "1K", "-5M", "64 sheep", "1e9"])
+def test_what_ranks_write_while_they_are_ended_is_compressed_too(launcher, wait_until):
+    """The keeper of logs is spared until no rank is left."""
+    says_more = [
+        "def end(*_):",
+        "    os.write(1, (b'y' * 99 + b'\\n') * 5000)",
+        "    while not os.path.exists('seen'): time.sleep(0.01)",
+        "    sys.exit(0)",
+        "signal.signal(signal.SIGTERM, end)",
+        "print('ready', flush=True)",
+        "time.sleep(600)",
+    ]
+    program = [sys.executable, "-c", "\n".join(["import os, signal, sys, time", *says_more])]
+    head = launcher.start("run", "--devices", 2, "--grace", 60, "--log-max-size", "64K", "--", *program)
+    launcher.wait_ready(2)
+    os.kill(head.pid, signal.SIGINT)
+    wait_until(lambda: parts_of(launcher, 0) and parts_of(launcher, 1), "parts of what came after SIGTERM")
+    (launcher.directory / "seen").touch()
+    assert head.wait(60) == 130
+
+
+def test_a_keeper_that_dies_between_two_attempts_costs_no_run(launcher, wait_until):
+    """Whatever descriptor takes the number of its pipe."""
+    text = """
+import os, signal, sys, time
+rank, attempt = int(os.environ["RANK"]), int(os.environ["TLAUNCH_ATTEMPT"])
+if rank == 1:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+if attempt == 1:
+    sys.exit(0)
+while rank == 1 or not os.path.exists("fail"):
+    time.sleep(0.01)
+sys.exit(3)
+"""
+    options = ["--devices", 2, "--max-restarts", 1, "--no-preload", "--master-port", 29774, "--log-max-size", "64K"]
+    head = launcher.start("run", *options, "--", sys.executable, "-c", text)
+    directory = launcher.wait_ready(2)
+    agent = psutil.Process(head.pid).children()[0]
+    (launcher.directory / "fail").touch()
+    wait_until(lambda: "Stopping" in (directory / "events.jsonl").read_text(), "the end of the first attempt")
+    keeper = keeper_of(head)
+    ranks = [child for child in agent.children() if child.pid != keeper.pid]
+    agent.suspend()
+    for process in (keeper, *ranks):
+        process.kill()
+    wait_until(lambda: not lives(keeper) and not any(map(lives, ranks)), "their ends")
+    agent.resume()
+    assert head.wait(60) == 0
+    assert "logs grow without limit" in (directory / "events.jsonl").read_text()
+
+
+@pytest.mark.parametrize("size", ["9" * 400, "", "12", "1K", "-5M", "64 sheep", "1e9"])
 def test_a_size_that_is_none_is_refused(launcher, size):
     """Before anything starts, with an example of what would do."""
     done = launcher.run("run", "--log-max-size", size, "--", "true")
     assert done.returncode == 2
-    assert "64M" in done.stderr or "at least 64K" in done.stderr
+    assert any(words in done.stderr for words in ("64M", "at least 64K", "more than any file holds"))
     assert not launcher.runs.exists()

@@ -159,3 +159,35 @@ def test_a_report_is_json_whatever_is_in_it():
     """NaN is no JSON."""
     text = Report("a", 0, Cause.FINISHED, 0, math.nan, 1, ()).to_json()
     assert json.loads(text, parse_constant=pytest.fail)["started_ns"] is None
+
+
+@pytest.mark.parametrize(
+    ("event", "field", "value"),
+    [
+        (RankStarted(0, 1, 2), "global_rank", "0"),
+        (RankStarted(0, 1, 2), "pid", 1.5),
+        (RankStarted(0, 1, 2), "log_offset", True),
+        (RankStarted(0, 1, 2), "log_offset", 10**400),
+        (RankStarted(0, 1, 2), "log_offset", None),
+        (AttemptStarted(0, 29500), "number", "1"),
+        (RankEnded(0, 1, 0, None), "status", [0]),
+        (RankEnded(0, 1, 0, None), "reason", 5),
+        (Trouble("a"), "message", {}),
+        (Unkillable((1,)), "pids", ["1"]),
+        (Unkillable((1,)), "pids", "1"),
+    ],
+)
+def test_a_value_of_another_type_makes_no_event(event, field, value):
+    """Whoever reads may rely on what is declared, whatever became of the file."""
+    fields = json.loads(to_line(Stamped(5, 0, event)))
+    assert from_line(json.dumps(fields)) is not None
+    with pytest.raises(ValueError, match="no event"):
+        from_line(json.dumps({**fields, field: value}))
+
+
+@pytest.mark.parametrize(("field", "value"), [("time_ns", 1.5), ("server_index", "0"), ("time_ns", 1 << 63)])
+def test_a_time_or_a_place_of_another_type_makes_no_event(field, value):
+    """They are of every event."""
+    fields = json.loads(to_line(Stamped(5, 0, Trouble("a"))))
+    with pytest.raises(ValueError, match="no event"):
+        from_line(json.dumps({**fields, field: value}))

@@ -478,3 +478,74 @@ def test_a_rotator_that_is_closed_does_nothing(log, rotator):
     with contextlib.closing(rotator):
         assert rotator.step() == rotation.LATEST_S
     assert names(log.parent) == {"train.log"}
+
+
+def test_finishing_makes_every_log_small_and_waits_for_none(log, tmp_path):
+    """One that cannot be made smaller is tried once, and those behind it are finished all the same."""
+    logs = {0: tmp_path / "broken.log", 1: log, 2: tmp_path / "locked.log", 3: tmp_path / "missing.log"}
+    for number in range(3):
+        append(logs[number], lines(0, 200_000))
+    index_path(logs[0]).write_text("{")
+    rotator = Rotator(logs, MAX_BYTES)
+    rotator.step()
+    append(log, lines(200_000, 400_000))
+    with rotation._locked(logs[2]):
+        append(logs[2], lines(200_000, 400_000))
+        before_s = time.process_time()
+        rotator.finish()
+    assert on_disk_bytes(log) < MAX_BYTES
+    assert len(rotator.warnings()) == 1
+    assert time.process_time() - before_s < rotation.RETRY_S / 2  # it does not try again and again
+
+
+def test_a_reason_is_told_once(tmp_path):
+    """Of many logs on one full disk one is enough."""
+    logs = {number: tmp_path / f"{number}.log" for number in range(5)}
+    for log in logs.values():
+        append(log, lines(0, 20_000))
+        index_path(log).write_text("{")
+    rotator = Rotator(logs, MAX_BYTES)
+    rotator.step()
+    (warning,) = rotator.warnings()
+    assert "rank 0 first" in warning
+
+
+def test_a_rotation_that_is_broken_off_leaves_no_part_that_nobody_knows(log, monkeypatch):
+    """An exception that is no error, as a signal raises one, between the part and its entry in the index."""
+
+    class AskedToEnd(BaseException):
+        pass
+
+    def raise_it(*_arguments):
+        raise AskedToEnd
+
+    append(log, lines(0, 20_000))
+    for place in ("save", "noted"):
+        with monkeypatch.context() as context:
+            context.setattr(rotation, place, raise_it)
+            with pytest.raises(AskedToEnd):
+                Rotator({0: log}, MAX_BYTES).step()
+        assert names(log.parent) == {"train.log"}
+    assert stored(log) == (0, lines(0, 20_000))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"freed": 5.5},
+        {"kept_bytes": "x"},
+        {"marker": 5},
+        {"renewals": "a"},
+        {"parts": ["0"]},
+        {"base": True},
+        {"head": -1},
+    ],
+)
+def test_an_index_of_other_types_is_none(log, rotator, fields):
+    """Readers show the log as it is, and the rotator leaves it alone."""
+    append(log, lines(0, 20_000))
+    whole = {"schema": 1, "base": 0, "freed": 0, "parts": [], "kept_bytes": 0, "head": 0, "renewals": 0, "marker": None}
+    index_path(log).write_text(json.dumps({**whole, **fields}))
+    rotator.step()
+    assert len(rotator.warnings()) == 1
+    assert stored(log) == (0, lines(0, 20_000))

@@ -268,3 +268,19 @@ def test_a_rotated_log_whose_directory_is_removed_is_not_read_again(tmp_path):
         shutil.rmtree(log.parent)
         assert stored.read(offset) == b""
         assert stored.next_offset == offset == len(seen) == 80_000
+
+
+def test_a_rotated_log_that_is_emptied_and_outgrows_what_it_was(tmp_path):
+    """What is in it now is another text, however long it has become; it is read from its start."""
+    log = tmp_path / "train.log"
+    log.write_bytes(b"".join(b"%07d\n" % number for number in range(10_000)))
+    Rotator({0: log}, 20_000).step()
+    with closing(StoredLog(log)) as stored:
+        for _ in stored.chunks(0):
+            pass
+        offset = stored.next_offset
+        os.truncate(log, 0)
+        other = b"".join(b"%07d!\n" % number for number in range(10_000))
+        log.write_bytes(other)
+        assert stored.read(offset) == b""
+        assert b"".join(chunk for _, chunk in stored.chunks(stored.next_offset)) == other

@@ -1,0 +1,148 @@
+"""The process that keeps logs small: what it is, what it hears, and what it tells."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launcher.core.events import Trouble, from_line
+from launcher.logs.index import index_path
+from launcher.logs.stored import StoredLog
+from launcher.supervise.journal import Journal
+from launcher.supervise.log_keeper import LogKeeper
+
+MAX_BYTES = 64 << 10
+TEXT = b"".join(b"%07d\n" % number for number in range(100_000))
+
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "train.log"
+
+
+@pytest.fixture
+def keeper(tmp_path, log):
+    """Started; with what it has told."""
+    journal = Journal(tmp_path / "events.jsonl", 0)
+    made = LogKeeper({0: log}, MAX_BYTES, journal)
+    made.start()
+    yield made
+    made.close(finish=False)
+    journal.close()
+
+
+def told(tmp_path):
+    events = [from_line(line).event for line in (tmp_path / "events.jsonl").read_bytes().splitlines()]
+    assert all(isinstance(event, Trouble) for event in events)
+    return [event.message for event in events]
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def parts(log):
+    return sorted(log.parent.glob("train.log.*.gz"))
+
+
+def content(log):
+    stored = StoredLog(log)
+    try:
+        return b"".join(chunk for _, chunk in stored.chunks(0))
+    finally:
+        stored.close()
+
+
+def test_it_is_a_process_apart(keeper, log):
+    """In a session of its own, with no descriptor of the agent's but its two pipes; ranks come before it."""
+    (pid,) = keeper.processes
+    log.write_bytes(TEXT)
+    wait_until(lambda: parts(log))  # it has become what it is
+    assert os.getsid(pid) == pid
+    assert psutil.Process(pid).nice() == os.nice(0) + 5
+    own = {path.name: os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if int(path.name) > 2}  # noqa: PTH115
+    assert "events.jsonl" not in str(own)
+    assert all(target.startswith("pipe:") or "train.log" in target for target in own.values())
+    assert len([target for target in own.values() if target.startswith("pipe")]) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGUSR1])
+def test_signals_for_the_run_are_not_for_it(keeper, log, number):
+    """It goes on as long as ranks write."""
+    (pid,) = keeper.processes
+    wait_until(lambda: os.getsid(pid) == pid)
+    log.write_bytes(TEXT)
+    wait_until(lambda: parts(log))
+    os.kill(pid, number)
+    before = len(parts(log))
+    with log.open("ab") as file:
+        file.write(TEXT)
+    wait_until(lambda: len(parts(log)) > before)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_finishing_makes_logs_small(keeper, log, tmp_path, stopped):
+    """What was written in the last moment too, even if somebody had stopped it."""
+    if stopped:
+        os.kill(keeper.processes[0], signal.SIGSTOP)
+    log.write_bytes(TEXT)
+    keeper.close(finish=True)
+    assert keeper.processes == ()
+    assert log.stat().st_blocks * 512 <= MAX_BYTES
+    assert content(log) == TEXT
+    assert told(tmp_path) == []
+
+
+def test_warnings_are_told(keeper, log, tmp_path):
+    """Those of the end too."""
+    index_path(log).write_text("{")
+    log.write_bytes(TEXT)
+    keeper.close(finish=True)
+    (warning,) = told(tmp_path)
+    assert "logs stay as large as they are" in warning
+    assert log.read_bytes() == TEXT
+
+
+def test_its_own_end_is_told(keeper, tmp_path):
+    """By the signal that ended it; nothing waits for it any more."""
+    (pid,) = keeper.processes
+    os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    keeper.take()
+    keeper.note_ends({pid: os.waitstatus_to_exitcode(status)})
+    assert (keeper.processes, keeper.fileno()) == ((), -1)
+    assert told(tmp_path) == ["logs grow without limit from now on: their keeper ended (signal 9)"]
+
+
+def test_it_ends_with_its_agent(tmp_path, log):
+    """An agent that is killed closes its pipe by that."""
+    reader, writer = os.pipe()
+    agent = os.fork()
+    if agent == 0:
+        made = LogKeeper({0: log}, MAX_BYTES, Journal(tmp_path / "events.jsonl", 0))
+        made.start()
+        os.write(writer, json.dumps(list(made.processes)).encode())
+        signal.pause()
+    (pid,) = json.loads(os.read(reader, 100))
+    os.close(reader)
+    os.close(writer)
+    os.kill(agent, signal.SIGKILL)
+    os.waitpid(agent, 0)
+    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+
+
+def test_nothing_is_started_where_nothing_is_to_be_kept_small(tmp_path, log):
+    """Then it is no process at all."""
+    journal = Journal(tmp_path / "events.jsonl", 0)
+    keeper = LogKeeper({0: log}, None, journal)
+    keeper.start()
+    assert (keeper.processes, keeper.fileno()) == ((), -1)
+    keeper.close(finish=True)
+    journal.close()
