@@ -41,7 +41,7 @@ AT_ONCE_S = 0.1  # how long one tick may show lines or wait for stdout; events w
 LAST_BYTES = 4 << 20  # at most so much is shown once nothing runs any more
 # A run that was stopped, or failed, waits no longer for whoever reads stdout.
 END_PATIENCE_S = 2.0
-ENDING_SHOWN_AFTER_S = 0.3  # most processes end at once, and then nothing needs to be said
+ENDING_SHOWN_AFTER_S = 1.0  # most processes end at once, and then nothing needs to be said
 
 
 class Console:
@@ -97,6 +97,8 @@ class Console:
                 total = self._spec.supervision.max_restarts
                 self.say(f"restart {event.number} of {total}")
                 self._status.hurry()
+                if self._pace is not None:
+                    self._pace.forget()
             case _:
                 pass
 
@@ -154,7 +156,11 @@ class Console:
         if self.progress.stopping is not None:
             end = "being killed" if self.progress.killed else "killed if they take too long"
             return f"{counted(running, 'rank')} of {total} to end, {end}"
-        return self._all_started() if running == total else f"{running} of {total} ranks running"
+        if running == total:
+            return self._all_started()
+        last_end_ns = max((ended.ended_ns for ended in self.progress.exits.values()), default=0)
+        lasts = time.time_ns() - last_end_ns > ENDING_SHOWN_AFTER_S * 1e9  # ranks that end together do so one by one
+        return f"{running} of {total} ranks running" if lasts else ""
 
     def _all_started(self) -> str:
         if self._pace is not None and (pace := self._pace.text()):

@@ -12,6 +12,7 @@ from launcher.cli.long_lines import Beginnings
 from launcher.core.frozen import frozen
 from launcher.logs.collapse import Shown
 from launcher.logs.lines import Line, shown
+from launcher.logs.raised import Folded
 from launcher.logs.terminal import certainly_printable, printable_lines, shortened, without_colours
 from launcher.runs.recorded import Place
 
@@ -37,6 +38,7 @@ class Format:
         self._coloured = self._for_people if look.color is None else look.color
         self._prefixes = _prefixes(look.prefix, places, several=len(global_ranks) > 1)
         self._beginnings = Beginnings() if self._for_people and not look.as_json else None
+        self.as_json = look.as_json
         self._as_text: Callable[[Line | Shown | None], str] = _json if look.as_json else self._line
 
     def of_long(self, line: Line) -> Line | None:
@@ -55,6 +57,12 @@ class Format:
         if self._for_people or not self._is_utf8 or not certainly_printable(block):
             return self.encoded("".join([f"{prefix}{self.safe(line)}\n" for line in _lines_of(block)]))
         return _prefixed(block, prefix.encode("utf-8", errors="replace"))
+
+    def error(self, error: Folded) -> bytes:
+        """As JSON, whatever is shown otherwise."""
+        found = error.traceback
+        told = {"type": found.type, "message": found.message, "where": found.where, "text": found.text}
+        return self.encoded(json.dumps({"global_ranks": list(error.ranks), **told}) + "\n")
 
     def safe(self, text: str) -> str:
         """What `printable` gave, with no more than may be shown."""

@@ -55,6 +55,9 @@ class Writer:
 
     def write_errors(self, errors: Collection[Folded]) -> None:
         """What was raised, each once, with the ranks that raised it."""
+        if self._format.as_json:
+            self.put(b"".join(map(self._format.error, errors)))
+            return
         told = "\n".join("".join(f"{line}\n" for line in self._error(error)) for error in errors)
         self.put(self._format.encoded(told or "no traceback in these logs\n"))
 

@@ -20,6 +20,10 @@ class Pace:
         self._every_s = EVERY_S if on_terminal else EVERY_PLAIN_S
         self._next_s, self._text = 0.0, ""
 
+    def forget(self) -> None:
+        """What was read is of another attempt."""
+        self._next_s, self._text = 0.0, ""
+
     def text(self) -> str:
         """Such as "step 120, loss 3.214, 12,345 tokens/s"; empty where it tells nothing."""
         now_s = time.monotonic()

@@ -30,8 +30,8 @@ def describe(state: RunState, *, restarts: bool = True) -> str:
         case State.UNKNOWN:
             return "written by another version of tlaunch"
         case _:
-            took = duration(state.elapsed_s)
-            return f"{state.state.value} {'after' if state.state.over else 'for'} {took}{_details(state, restarts=restarts)}"
+            since = "after" if state.state.over else "after running for" if state.state is State.PAUSED else "for"
+            return f"{state.state.value} {since} {duration(state.elapsed_s)}{_details(state, restarts=restarts)}"
 
 
 def _details(state: RunState, *, restarts: bool) -> str:

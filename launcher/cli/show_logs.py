@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -77,6 +77,8 @@ def _show_all(logs: RankLogs, writer: Writer, shape: Format, options: LogOptions
         selector = options.selector()
         writer.write(_all_that_is(logs, shape, selector, options))
         _say_what_is_missing(selector)
+        if options.merged and (undated := logs.of_rank.keys() - selector.dated) and len(logs.of_rank) > 1:
+            _say(f"{_of(undated)} tell no time: they are shown in turn, not in the order in which they were written")
 
 
 def _show_live(logs: RankLogs, writer: Writer, shape: Format, watch: Watch, options: LogOptions) -> int:
@@ -93,9 +95,14 @@ def _show_live(logs: RankLogs, writer: Writer, shape: Format, watch: Watch, opti
 
 def _say_what_is_missing(selector: Selector) -> None:
     """Lines that --since or --until left out because nobody knows their time."""
-    if selector.without_time:
-        ranks = f"rank{'s' if len(selector.without_time) > 1 else ''} {ranges(selector.without_time)}"
-        _say(f"some lines of {ranks} tell no time and follow none that does: left out")
+    if never := selector.without_time - selector.dated:
+        _say(f"{_of(never)} tell no time: left out")
+    if some := selector.without_time & selector.dated:
+        _say(f"some {_of(some)} tell no time and follow none that does: left out")
+
+
+def _of(global_ranks: Collection[int]) -> str:
+    return f"lines of rank{'s' if len(global_ranks) > 1 else ''} {ranges(global_ranks)}"
 
 
 def _say(words: str) -> None:

@@ -129,7 +129,9 @@ def to_screen(state: RunState, rows: list[Row], measured: list[str], height: int
     most_rows = None if height is None else max(1, height - LINES_AROUND - len(measured))
     lines = (Text(line, no_wrap=True, overflow="crop") for line in measured)
     whole = height is None  # else a line that is wrapped would be one more than fits
-    return Group(Text(title, no_wrap=not whole, overflow="fold" if whole else "crop"), *lines, _table(state, rows, most_rows))
+    return Group(
+        Text(title, no_wrap=not whole, overflow="fold" if whole else "crop"), *lines, _table(state, rows, most_rows)
+    )
 
 
 def _table(state: RunState, rows: list[Row], most_rows: int | None) -> Table:

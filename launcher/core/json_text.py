@@ -19,12 +19,13 @@ def json_text(value: Any) -> str:
     try:
         return json.dumps(value, indent=INDENT, allow_nan=False) + "\n"
     except ValueError:  # rare, and a copy of a large value is dear
-        return json.dumps(_finite(value), indent=INDENT, allow_nan=False) + "\n"
+        return json.dumps(finite(value), indent=INDENT, allow_nan=False) + "\n"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """A copy of `value` that JSON can hold: None for NaN and infinities, however deep they stand."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: finite(each) for key, each in value.items()}
+    return [finite(each) for each in value] if isinstance(value, list | tuple) else value

@@ -2,11 +2,13 @@
 
     {"schema": 1, "time_ns": N, "attempt": A, "step": S, ...}
 
-with more keys for each of three kinds of lines:
+with more keys for each of three kinds of records:
 
     a step          epoch, loss, learning_rate, tokens_per_s, step_s, memory_bytes
     a validation    validation_loss, perplexity
     a file kept     saved: "model"
+
+One line may hold several of them. Keys that are null do not make a record of their kind, unless there are no others.
 
 `time_ns` is the wall clock (nanoseconds since 1970), `attempt` is TLAUNCH_ATTEMPT, `step` counts the optimizer steps
 of the whole training. Numbers that are not finite are null. Lines are only ever appended, each with one write(2) to a
@@ -22,12 +24,13 @@ import errno
 import json
 import math
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from launcher.core.frozen import frozen
-from launcher.core.json_text import json_text
+from launcher.core.json_text import finite
 
 SCHEMA = 1
 _LARGEST = 1 << 63  # whole numbers beyond it are none that anybody counted
@@ -71,21 +74,19 @@ Record = StepMetrics | Validation | Saved
 
 _COMMON = frozenset({"time_ns", "attempt", "step"})
 _OF_A_STEP = frozenset(StepMetrics.__dataclass_fields__) - _COMMON
+_OF_A_STEP_ALONE = frozenset({"loss", "tokens_per_s", "step_s"})  # the others may stand beside a validation's as well
 _OF_A_VALIDATION = frozenset({"validation_loss", "perplexity"})
 
 
 def to_line(record: Record) -> bytes:
     """Its line, newline included; null for NaN and infinities, which JSON does not have."""
-    fields = {"schema": SCHEMA, **vars(record)}
-    try:
-        text = json.dumps(fields, allow_nan=False)
-    except ValueError:
-        text = json.dumps(json.loads(json_text(fields)))
-    return text.encode() + b"\n"
+    return json.dumps(finite({"schema": SCHEMA, **vars(record)}), allow_nan=False).encode() + b"\n"
 
 
-def from_line(line: bytes) -> Record | None:
-    """The inverse of `to_line`. Unknown keys are left out, missing ones None; None for kinds of a later version.
+def from_line(line: bytes) -> tuple[Record, ...]:
+    """The inverse of `to_line`; a step comes before a validation, and that before what was saved.
+
+    Unknown keys are left out, missing ones None; of kinds of a later version there is nothing.
 
     Raises:
         ValueError: the line is no record, or one of another schema.
@@ -96,12 +97,7 @@ def from_line(line: bytes) -> Record | None:
     time_ns, attempt, step = (_whole(fields.get(name)) for name in ("time_ns", "attempt", "step"))
     if time_ns is None or attempt is None or step is None:
         raise ValueError(f"time_ns, attempt and step are not all there: {line[:200]!r}")
-    if isinstance(saved := fields.get("saved"), str):
-        return Saved(time_ns, attempt, step, saved)
-    if fields.keys() & _OF_A_VALIDATION:
-        numbers = (_number(fields.get(name)) for name in ("validation_loss", "perplexity"))
-        return Validation(time_ns, attempt, step, *numbers)
-    return _step(time_ns, attempt, step, fields) if fields.keys() & _OF_A_STEP else None
+    return tuple(_records(time_ns, attempt, step, fields))
 
 
 def append(path: Path, record: Record) -> None:
@@ -120,6 +116,21 @@ def append(path: Path, record: Record) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))  # the next write would say so
     finally:
         os.close(descriptor)
+
+
+def _records(time_ns: int, attempt: int, step: int, fields: dict[str, Any]) -> Iterator[Record]:
+    saved = fields.get("saved")
+    told = {name for name, value in fields.items() if value is not None} & (_OF_A_STEP | _OF_A_VALIDATION)
+    if not told and not isinstance(saved, str):  # what was measured may have been NaN
+        told = (fields.keys() & _OF_A_STEP) or (fields.keys() & _OF_A_VALIDATION)
+    is_validation = bool(told & _OF_A_VALIDATION)
+    if told & (_OF_A_STEP_ALONE if is_validation or isinstance(saved, str) else _OF_A_STEP):
+        yield _step(time_ns, attempt, step, fields)
+    if is_validation:
+        numbers = (_number(fields.get(name)) for name in ("validation_loss", "perplexity"))
+        yield Validation(time_ns, attempt, step, *numbers)
+    if isinstance(saved, str):
+        yield Saved(time_ns, attempt, step, saved)
 
 
 def _step(time_ns: int, attempt: int, step: int, fields: dict[str, Any]) -> StepMetrics:

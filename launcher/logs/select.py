@@ -57,6 +57,7 @@ class Selector:
         self._matches = matches
         self._grep = Grep(before, after)
         self.without_time: set[int] = set()  # ranks of which lines were left out because nobody knows their time
+        self.dated: set[int] = set()  # ranks of which a line told its time
 
     def put(self, line: Line) -> list[Line | None]:
         """The lines to show now that `line` has come; None stands where lines of the next one's rank are left out.
@@ -66,6 +67,8 @@ class Selector:
         """
         if self._global_ranks is not None and line.global_rank not in self._global_ranks:
             return []
+        if line.dated:
+            self.dated.add(line.global_rank)
         text = without_colours(shown(line)) if self._level or self._matches else ""
         if (self._level and self._levels.of(line, text) < self._level) or not self._in_time(line):
             return []

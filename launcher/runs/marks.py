@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 from launcher.core.events import AttemptStarted, Cause, Continued, Event, Hung, Judged, Paused, Slow, Stopping
@@ -13,6 +14,7 @@ from launcher.core.ranges import ranges
 from launcher.core.verdict import Verdict
 
 LONGEST_TEXT_CHARS = 200
+MOST_OF_A_KIND = 1000  # even; of what a program may write as often as it likes
 
 MarkKind = Literal[
     "validation", "saved", "slow", "hung", "failure", "stopping", "restart", "paused", "continued"
@@ -27,6 +29,36 @@ class Mark:
     kind: MarkKind
     text: str
     global_rank: int | None = None  # None: it concerns no rank, or several
+    count: int = 1  # of so many of its kind, one after the other, it is the first
+
+
+class ThinnedMarks:
+    """However many marks of one kind come: evenly spread ones, the first and the last among them."""
+
+    def __init__(self) -> None:
+        self._marks: list[Mark] = []  # every `_every`th
+        self._every = 1
+        self._seen = 0
+        self._last: Mark | None = None
+
+    def take(self, mark: Mark) -> None:
+        """In the order of their times."""
+        if self._seen == MOST_OF_A_KIND * self._every:
+            del self._marks[1::2]
+            self._every *= 2
+        if self._seen % self._every == 0:
+            self._marks.append(mark)
+        self._seen += 1
+        self._last = mark
+
+    def marks(self) -> Iterator[Mark]:
+        """`MOST_OF_A_KIND` and one at most; each counts for those that follow it and are left out."""
+        rest = (self._seen - 1) % self._every  # after the last that is kept, up to the very last
+        for mark in self._marks:
+            is_last = mark is self._marks[-1]
+            yield replace(mark, count=max(1, rest) if is_last else self._every)
+        if rest and self._last is not None:
+            yield self._last
 
 
 def marks_of_event(event: Event, time_ns: int) -> Iterator[Mark]:

@@ -1,14 +1,17 @@
 """When what happened in a run: attempts, their ranks, and what is worth a mark, as plain data.
 
 From events.jsonl, metrics.jsonl and, where a run broke off without a word, heartbeats. Each file is read once, line by
-line; what is kept is a small record per rank and attempt.
+line; what is kept is a small record per rank and attempt, a mark for each event that is worth one, and of what a program
+wrote to metrics.jsonl a thousand marks of each kind, however many there were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Literal
 
 from launcher.core.events import (
@@ -28,7 +31,7 @@ from launcher.core.proc import ProcessId
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Role, Verdict
 from launcher.runs.live import EventReader, read_report
-from launcher.runs.marks import Mark, MarkKind, marks_of_event, marks_of_record
+from launcher.runs.marks import Mark, MarkKind, ThinnedMarks, marks_of_event, marks_of_record
 from launcher.runs.metrics import MetricsReader, Record, StepMetrics
 
 __all__ = ["AttemptSpan", "Mark", "MarkKind", "RankRole", "RankSpan", "Timeline", "timeline"]
@@ -71,23 +74,29 @@ class Timeline:
     marks: tuple[Mark, ...]  # in the order of their times
 
 
-def timeline(run_dir: RunDir) -> Timeline:
-    """What is known now; empty for a run that left no files. Reads, asks for two processes, and waits for nothing."""
-    measured = _Measured()
-    for record in MetricsReader(run_dir.metrics).stream():
+def timeline(run_dir: RunDir, records: Iterable[Record] | None = None) -> Timeline:
+    """What is known now; empty for a run that left no files. Reads, asks for two processes, and waits for nothing.
+
+    `records`: those of metrics.jsonl, each kind in its order, for who has read them.
+    """
+    now_ns = time.time_ns()
+    measured = _Measured(now_ns)
+    for record in MetricsReader(run_dir.metrics).stream() if records is None else records:
         measured.take(record)
     told = _Told(measured.first_step_ns)
     events = EventReader(run_dir.events)
     told.read(events)
     if told.ended_ns is None and not told.agent_lives:
         told.read(events)  # a last word may have come between reading and looking
-    beats = {} if told.ended_ns else told.last_beats(run_dir)
+    beats = {} if told.ended_ns else told.last_beats(run_dir, now_ns)
     ended_ns = told.ended_ns or _end_without_a_word(run_dir, told, max(told.last_ns, measured.last_ns, *beats.values()))
+    started_ns = told.started_ns or _start_without_a_word(run_dir)
+    marks = (*told.marks, *measured.marks_within(started_ns, max(started_ns, ended_ns or now_ns)))
     return Timeline(
-        started_ns=told.started_ns or _start_without_a_word(run_dir),
+        started_ns=started_ns,
         ended_ns=ended_ns,
         attempts=told.attempts(ended_ns, beats),
-        marks=tuple(sorted((*told.marks, *measured.marks), key=lambda mark: mark.time_ns)),
+        marks=tuple(sorted(marks, key=lambda mark: mark.time_ns)),
     )
 
 
@@ -112,18 +121,26 @@ def _end_without_a_word(run_dir: RunDir, told: _Told, last_ns: int) -> int | Non
 
 
 class _Measured:
-    """Takes the records of metrics.jsonl."""
+    """Takes the records of metrics.jsonl. Any program writes them: times that are still to come say nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ns: int) -> None:
         self.first_step_ns: dict[int, int] = {}  # by the attempt's number
-        self.marks: list[Mark] = []
         self.last_ns = 0
+        self._now_ns = now_ns
+        self._marks: dict[MarkKind, ThinnedMarks] = {}
 
     def take(self, record: Record) -> None:
-        self.last_ns = max(self.last_ns, record.time_ns)
-        if isinstance(record, StepMetrics):
-            self.first_step_ns.setdefault(record.attempt, record.time_ns)
-        self.marks.extend(marks_of_record(record))
+        if record.time_ns <= self._now_ns:
+            self.last_ns = max(self.last_ns, record.time_ns)
+            if isinstance(record, StepMetrics):
+                self.first_step_ns.setdefault(record.attempt, record.time_ns)
+        for mark in marks_of_record(record):
+            self._marks.setdefault(mark.kind, ThinnedMarks()).take(mark)
+
+    def marks_within(self, first_ns: int, last_ns: int) -> Iterator[Mark]:
+        """Those that lie outside are moved to its edge."""
+        for mark in chain.from_iterable(thinned.marks() for thinned in self._marks.values()):
+            yield replace(mark, time_ns=min(max(mark.time_ns, first_ns), last_ns))
 
 
 # --- what the agent told ---
@@ -221,12 +238,13 @@ class _Told:
             return False
         return self._head is None or not self._head.lives
 
-    def last_beats(self, run_dir: RunDir) -> dict[int, int]:
+    def last_beats(self, run_dir: RunDir, now_ns: int) -> dict[int, int]:
         """When each rank of which no end is known was last heard of, by global rank."""
         beats: dict[int, int] = {}
         for global_rank, rank in self._current.ranks.items() if self._current else ():
             beat = read_heartbeat(run_dir.heartbeat(global_rank)) if rank.ended_ns is None else None
-            if beat is not None and beat.time_ns > rank.started_ns:  # else an earlier attempt left it
+            # Else an earlier attempt left it, or somebody else touched it.
+            if beat is not None and rank.started_ns < beat.time_ns <= now_ns:
                 beats[global_rank] = beat.time_ns
         return beats
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -54,7 +55,7 @@ class Metrics:
 
     A record is that of the step after which it comes; loss, time and tokens are the means of all steps since the record
     before, itself included. Where steps take longer than that every step has its own. Steps that wait for the next
-    record are written before a validation.
+    record are written before a validation, and before a loss that is no finite number, which has a record of its own.
 
     Nothing here ever raises: what cannot be written costs one line in this rank's log, once.
     """
@@ -74,6 +75,8 @@ class Metrics:
         """A step has been taken in `seconds`; `tokens` are those of all ranks."""
         if not self._writes or not self._keepers:
             return
+        if math.isfinite(self._since.loss) and not math.isfinite(loss):
+            self._write_steps()
         since = self._since
         since.steps += 1
         since.seconds += seconds
@@ -88,6 +91,10 @@ class Metrics:
         if self._writes:
             self._write_steps()
             self._keep(Validation(time.time_ns(), self._attempt, step, loss, perplexity_of(loss)))
+
+    def flush(self) -> None:
+        """Write the steps that wait: of a training that ends before its last step there will be no other record."""
+        self._write_steps()
 
     def saved(self, step: int, what: str) -> None:
         self._keep(Saved(time.time_ns(), self._attempt, step, what))
@@ -137,9 +144,15 @@ class _Keeper:
             reason = str((isinstance(error, OSError) and error.strerror) or error)
             if not self._has_failed and reason not in self._told:
                 self._told.add(reason)
-                with suppress(OSError):
-                    print(f"metrics will be missing from {self._path}: {reason}", flush=True)
+                _say(f"metrics will be missing from {self._path}: {reason}")
             self._has_failed = True
+
+
+def _say(line: str) -> None:
+    """In this rank's log, in such letters as it takes, if it takes any."""
+    with suppress(Exception):
+        encoding = sys.stdout.encoding
+        print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 def _keepers(environment: Mapping[str, str], attempt: int) -> list[_Keeper]:
@@ -199,10 +212,10 @@ def _attempt(environment: Mapping[str, str]) -> int:
 
 def memory_bytes(device: torch.device) -> int | None:
     """The most that tensors have taken on an accelerator; on the CPU what this process holds. None: nobody tells."""
-    return device_memory_bytes(device) if device.type != "cpu" else _resident_bytes()
-
-
-def _resident_bytes() -> int | None:
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/self/statm").read_bytes().split()[1]) * PAGE_BYTES
+    with suppress(Exception):  # after a failure accelerators may refuse to answer
+        return device_memory_bytes(device) if device.type != "cpu" else _resident_bytes()
     return None
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_bytes().split()[1]) * PAGE_BYTES

@@ -111,6 +111,14 @@ for second in range(rank, 6, 2):
 """
 
 
+def test_errors_as_json(ran):
+    """One object for each error, with the ranks that raised it."""
+    done = ran("import os; raise [ValueError, KeyError][os.environ['RANK'] == '1']('why')")("--errors", "--json")
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all(set(error) == {"global_ranks", "type", "message", "where", "text"} for error in told)
+    assert told[0]["text"].startswith("Traceback")
+
+
 def test_times_of_lines_merge_and_bound(ran):
     """Lines without a time stay behind the one before."""
     logs = ran(TIMED, devices=2)
@@ -130,7 +138,9 @@ def test_lines_that_tell_no_time_are_missed(ran):
     """Where a time was asked for: a word says so."""
     done = ran(CHATTER)("--since", "10m", "--rank", "0-1")
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "some lines of ranks 0-1 tell no time and follow none that does: left out\n"
+    assert done.stderr == "lines of ranks 0-1 tell no time: left out\n"
+    done = ran(CHATTER)("--merge", "--rank", "0-1")
+    assert "lines of ranks 0-1 tell no time: they are shown in turn" in done.stderr
 
 
 def test_json_tells_rank_attempt_and_place(ran):

@@ -9,7 +9,9 @@ import statistics
 import struct
 import subprocess
 import sys
+import time
 import zlib
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from importlib.util import module_from_spec, spec_from_file_location
@@ -17,7 +19,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cli.report import page as page_module
 from launcher.cli.report import screenshot
+from launcher.cli.report.command import to_lines
+from launcher.cli.report.figures import gather
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.events import (
     AgentEnded,
@@ -30,7 +35,7 @@ from launcher.core.events import (
     RankStarted,
     Stopping,
 )
-from launcher.core.proc import ProcessId
+from launcher.core.proc import ProcessId, identify
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
 
 SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
@@ -122,7 +127,7 @@ def test_the_summary_tells_figures_and_courses(launcher):
     assert told["best loss"] == ["1.5000", "at", "step", "4"]
     assert told["last validation"][:5] == ["1.2500", "at", "step", "5,", "perplexity"]
     assert (told["steps"], told["median tokens/s"][0]) == (["5"], "5,003")
-    assert told["peak memory"][:2] == ["5.0", "MiB"]
+    assert told["peak memory"][:5] == ["5.0", "MiB", "of", "one", "rank"]
 
 
 def test_without_block_elements_other_characters_draw_the_line(launcher):
@@ -162,10 +167,30 @@ def test_several_runs_stand_side_by_side(launcher):
     assert max(map(len, lines)) <= 120
 
 
+@pytest.mark.parametrize("width", [1, 20, 40, 60, 80, 120, 200])
+@pytest.mark.parametrize("names", [("first",), ("first", "second"), ("first", "second", "third", "fourth")])
+def test_every_summary_fits_its_width(launcher, width, names):
+    """20 columns at least. Runs that do not fit side by side stand below each other; no figure is lost."""
+    facts = []
+    for number, name in enumerate(names):
+        if number != 1:
+            events = failed_twice(verdict("ValueError: " + "no such thing " * 9), verdict("KeyError: x"))
+        made(launcher, name, WELL if number == 1 else events, losses=[] if number == 2 else [4.0, 2.0 + number])
+        facts.append(gather(acted_run.RunDir(launcher.runs / name)))
+    lines = list(to_lines(facts, width))
+    assert max(map(len, lines)) <= max(20, width)
+    text = " ".join("".join(lines).split())
+    assert all(name in text for name in names)
+    assert "2.0000" in text
+    assert "█" in text or width == 1 or width < 60
+    is_beside = any("first" in line and "second" in line for line in lines)
+    assert is_beside == ((len(names) == 2 and width >= 67) or (len(names) == 4 and width >= 119))
+
+
 def test_a_loss_that_is_no_number_any_more_is_told(launcher):
     """With the last that was one."""
     made(launcher, losses=[4.0, 3.5, None, None])
-    assert "not finite; 3.5000 at step 2" in launcher.run("report", "a").stdout
+    assert "no finite value in the last line; 3.5000 at step 2" in launcher.run("report", "a").stdout
 
 
 # --- the page ---
@@ -233,13 +258,60 @@ def test_a_culprit_that_wrote_nothing_is_quoted_with_nothing(launcher):
 
 def test_a_program_without_metrics_has_a_page_too(launcher):
     """Which says what to write, and shows ranks and verdicts all the same."""
-    made(launcher, events=failed_twice(verdict("ValueError: one"), verdict("KeyError: two")))
+    made(launcher, events=failed_twice(verdict("ValueError: one"), verdict("KeyError: two"))).metrics.unlink()
     page = page_of(launcher, "a")
-    assert "There are no metrics" in page
+    assert "There are no metrics: the program wrote no metrics.jsonl" in page
     assert "$TLAUNCH_RUN_DIR/metrics.jsonl" in page
     assert 'data-row="rank 1"' in page
     assert "KeyError: two" in page
-    assert "no metrics" in launcher.run("report", "a").stdout
+    assert "no metrics: the program wrote no metrics.jsonl" in launcher.run("report", "a").stdout
+
+
+def test_a_file_without_steps_is_told_from_none(launcher):
+    """With what it does hold."""
+    run_dir = made(launcher)
+    run_dir.metrics.write_text('{"schema": 1, "time_ns": 1, "attempt": 0, "step": 1, "validation_loss": 2}\nrubbish\n')
+    expected = "no steps: metrics.jsonl holds none, 1 validation and 1 line that could not be understood"
+    assert f"There are {expected}." in page_of(launcher, "a")
+    made(launcher, "b").metrics.unlink()
+    assert "<p>b: no metrics: " in page_of(launcher, "a", "b")
+    told = " ".join(launcher.run("report", "a", "b").stdout.split())
+    assert f"a: {expected}" in told
+    assert "b: no metrics: " in told
+
+
+@pytest.mark.parametrize("from_line_of_both", [True, False])
+def test_a_line_with_both_losses_is_a_step_and_a_validation(launcher, from_line_of_both):
+    """And one that always names both loses no step."""
+    run_dir = made(launcher)
+    for step in range(1, 4):
+        validation_loss = 3.5 if step == 3 and from_line_of_both else None
+        record = {"schema": 1, "time_ns": step, "attempt": 0, "step": step, "loss": 4.0 / step, "tokens_per_s": 9.0}
+        with run_dir.metrics.open("a") as file:
+            file.write(json.dumps({**record, "validation_loss": validation_loss}) + "\n")
+    [run] = json.loads(launcher.run("report", "a", "--json").stdout)["runs"]
+    assert [run[name] for name in ("steps", "tokens_per_s", "step_records")] == [3, 9.0, 3]
+    assert run["validation_loss"] == (3.5 if from_line_of_both else None)
+
+
+def test_a_lost_run_lasted_until_its_last_sign_of_life(launcher):
+    """Not only until its last event: in figures, in the page, and where an attempt is told."""
+    gone = replace(identify(os.getpid()), started=identify(os.getpid()).started - 1)
+    begun_ns = time.time_ns() - 60 * 10**9
+    run_dir = acted_run.make(launcher.runs / "a")
+    events = [AgentStarted(gone, None, 1), AttemptStarted(0, 1), RankStarted(0, 50)]
+    events += [AttemptStarted(1, 1), RankStarted(0, 60)]
+    acted_run.append(run_dir, *events, first_ns=begun_ns)
+    last_ns = begun_ns + 40 * 10**9
+    record = {"schema": 1, "time_ns": last_ns, "attempt": 1, "step": 1, "loss": 3.0}
+    run_dir.metrics.write_text(json.dumps(record) + "\n" + json.dumps({**record, "time_ns": 2**63 - 1}) + "\n")
+    [run] = json.loads(launcher.run("report", "a", "--json").stdout)["runs"]
+    assert (run["state"], run["ended_ns"], run["duration_s"]) == ("lost", last_ns, pytest.approx(40))
+    assert re.search(r"duration +40 s", launcher.run("report", "a").stdout)
+    page = page_of(launcher, "a")
+    assert "to 40 s after the start</title>" in page
+    [last] = re.findall(r'<tr data-attempt="1">.*?</tr>', page, re.DOTALL)
+    assert re.findall(r'<td class="narrow">([^<]*)', last) == ["1", "37 s", "lost"]
 
 
 @pytest.mark.parametrize("steps", [1, 2, 100_000])
@@ -249,7 +321,7 @@ def test_any_number_of_steps_makes_a_page(launcher, steps):
     page = page_of(launcher, "a")
     assert series_of(page)["loss", "a"]["count"] == str(steps)
     assert len(page) < 400_000
-    assert ("Of 100,000 points 1,000 at most are drawn" in page) == (steps > 1000)
+    assert ("Of 100,000 points 1,000 are drawn" in page) == (steps > 1000)
 
 
 def test_losses_that_are_never_finite_make_a_page(launcher):
@@ -280,6 +352,48 @@ def test_runs_are_laid_over_each_other_with_what_differs(launcher):
     differs = page[page.index("What differs") : page.index("<h2>Training")]
     assert re.findall(r"<tr><th>([^<]+)</th>", differs) == ["train.learning_rate"]
     assert page.count('<ul class="legend">') == 4 + 2
+
+
+def test_restarts_of_several_runs_say_whose_they_are(launcher):
+    """Their lines stand in the same charts."""
+    for name in ("first", "second"):
+        run_dir = made(launcher, name, losses=[4.0, 3.0])
+        measure(run_dir, [3.9, 2.9, 2.0], attempt=1)
+    page = page_of(launcher, "first", "second")
+    assert page.count("<title>first: attempt 1 begins at step 1, after step 2</title>") == 4
+    assert page.count("<title>second: attempt 1 begins at step 1, after step 2</title>") == 4
+
+
+def test_only_what_tlaunch_sets_is_no_setting(launcher):
+    """Variables of the user's that are called much alike are told where they differ."""
+    for number, name in enumerate(("first", "second")):
+        run_dir = made(launcher, name)
+        record = json.loads(run_dir.run_json.read_text())
+        own = ("LOCAL_BATCH", "RANKING_LOSS", "GROUP_NORM", "MASTER_WEIGHTS", "DEVICE_IDS", "RANK_0_ONLY")
+        tlaunchs = ("RANK", "LOCAL_RANK", "GROUP_RANK", "MASTER_PORT", "DEVICE_ID", "RANK_ID", "TLAUNCH_RUN_DIR")
+        record["ranks"][0]["env"] = dict.fromkeys(own + tlaunchs, f"{number + 1}")
+        run_dir.run_json.write_text(json.dumps(record))
+    page = page_of(launcher, "first", "second")
+    differs = page[page.index("What differs") : page.index("<h2>Training")]
+    assert re.findall(r"<tr><th>\$([^<]+)</th>", differs) == list(own)
+
+
+@pytest.mark.parametrize("attempts", [1, 500])
+def test_how_many_points_are_drawn_is_true(launcher, attempts):
+    """Also of lines full of gaps, and of many attempts."""
+    run_dir = made(launcher)
+    for number in range(attempts):
+        losses = [None if step % 2 else 3.0 + step % 97 for step in range(20_000 // attempts)]
+        lines = [
+            {"schema": 1, "time_ns": 1, "attempt": number, "step": step, "loss": loss}
+            for step, loss in enumerate(losses)
+        ]
+        with run_dir.metrics.open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+    [series] = page_module._series(page_module.QUANTITIES[0], gather(run_dir), 0, 1)
+    drawn = sum(map(len, series.drawn()))
+    assert drawn <= max(1000, 8 * attempts)
+    assert f"Of 20,000 points {drawn:,} are drawn" in page_of(launcher, "a")
 
 
 @pytest.mark.parametrize("name", ["<script>a", "b&amp;\x1b[2J\"'"])

@@ -47,7 +47,19 @@ def test_a_line_stops_at_a_gap_and_a_lonely_value_is_a_dot():
 
 
 @pytest.mark.parametrize(
-    "values", [[], [None, None], [1.0], [0.0, 0.0], [-1e300, 1e300], [1e-300], [1.0, None, 1e12], [2**62, -(2**62)]]
+    "values",
+    [
+        [],
+        [None, None],
+        [1.0],
+        [0.0, 0.0],
+        [-1e300, 1e300],
+        [1e-300],
+        [5e-324, 0.0],
+        [1e-320],
+        [1.0, None, 1e12],
+        [2**62, -(2**62)],
+    ],
 )
 def test_whatever_the_numbers_everything_lies_within_the_picture(values):
     """And it is well-formed."""

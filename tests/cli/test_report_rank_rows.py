@@ -3,8 +3,10 @@
 import re
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from launcher.cli.report.rank_chart import rank_chart
-from launcher.cli.report.rank_rows import Bar, RankMark, Row, rows_of
+from launcher.cli.report.rank_rows import Bar, RankMark, Row, rows_of, run_marks
 from launcher.runs.timeline import AttemptSpan, Mark, RankSpan, Timeline
 
 SECOND_NS = 10**9
@@ -66,6 +68,27 @@ def test_marks_on_each_other_are_one_and_other_kinds_stand_above():
     assert signs.keys() == {"validation", "saved"}
     assert "and 49 more" in signs["validation"].find("title").text
     assert signs["validation"].attrib["transform"] != signs["saved"].attrib["transform"]
+
+
+def test_a_mark_that_stands_for_many_says_so():
+    """Alone, and together with others of its kind."""
+    rows = [Row("rank 0", (Bar(0, 10, "well", "t"),))]
+    alone = rank_chart(rows, [RankMark(5.0, "saved", "a", 8)], 10.0)
+    assert "<title>a (and 7 more)</title>" in alone
+    both = rank_chart(rows, [RankMark(5.0, "saved", "a", 8), RankMark(5.001, "saved", "b", 1)], 10.0)
+    assert "<title>a (and 8 more until b)</title>" in both
+
+
+@pytest.mark.parametrize("global_rank", [None, 0])
+def test_what_marks_say_acts_nowhere(global_rank):
+    """Neither on a terminal nor in a page: of a rank or of all, alone and beside others, cut anywhere."""
+    texts = ("\x1b[2J<b>\x9b31m\u202e", "\x1b]0;title", "\x07 & \x1b")
+    marks = [Mark(SECOND_NS * 5 + number, "saved", text, global_rank) for number, text in enumerate(texts)]
+    told = timeline([span(0)], marks=marks)
+    svg = rank_chart(rows_of(told, 10 * SECOND_NS), run_marks(told), 10.0)
+    parsed(svg)
+    assert "<b>" not in svg
+    assert not set(svg) & {"\x1b", "\x9b", "\x07"}
 
 
 def test_an_empty_timeline_is_a_picture_too():

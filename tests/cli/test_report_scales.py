@@ -19,7 +19,21 @@ from launcher.cli.report.scales import (
 
 @pytest.mark.parametrize(
     ("low", "high"),
-    [(0, 1), (2.1, 7.08), (-3, 4), (0, 3e-5), (0, 2.7e6), (5, 5), (0, 0), (1e-12, 1e12), (1, 1 + 1e-15)],
+    [
+        (0, 1),
+        (2.1, 7.08),
+        (-3, 4),
+        (0, 3e-5),
+        (0, 2.7e6),
+        (5, 5),
+        (0, 0),
+        (1e-12, 1e12),
+        (1, 1 + 1e-15),
+        (0, 5e-324),
+        (0, 1e-323),
+        (-1e-310, 3e-309),
+        (1e-292, 1e-292),
+    ],
 )
 def test_an_axis_has_few_round_ticks_around_what_it_shows(low, high):
     """At equal distances, differently labelled, none outside."""
@@ -96,5 +110,12 @@ def test_of_long_lines_extremes_and_gaps_are_kept():
     assert (54_321, 99.0) in kept
     assert (77_777, None) in kept
     assert min(y for _, y in kept if y is not None) == min(y for _, y in points if y is not None)
-    assert len([y for _, y in kept if y is not None]) <= MOST_POINTS
+    assert len(kept) <= MOST_POINTS
     assert kept == sorted(kept, key=lambda point: point[0])
+
+
+def test_gaps_everywhere_are_no_more_points_than_asked_for():
+    """Every other step without a value."""
+    points = [(step, None if step % 2 else float(step % 97)) for step in range(20_000)]
+    assert len(thinned(points)) <= MOST_POINTS
+    assert len(thinned(points, 8)) <= 8

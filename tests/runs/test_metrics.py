@@ -90,12 +90,57 @@ def test_strange_lines_are_counted_and_passed_over(tmp_path):
 
 
 def test_a_line_without_end_takes_no_memory(tmp_path):
-    """It is read in pieces, none of which is a record."""
+    """It is read in pieces, none of which is a record, whatever stands in it."""
     file = tmp_path / "metrics.jsonl"
-    file.write_bytes(b"7" * (3 * LONGEST_BYTES + 5) + b"\n" + to_line(*steps(1)))
+    inside = to_line(*steps(7))
+    begin = inside[:-1].ljust(LONGEST_BYTES)
+    file.write_bytes(begin + b"7" * LONGEST_BYTES + inside + to_line(*steps(1)))
     reader = MetricsReader(file)
     assert reader.read() == steps(1)
-    assert reader.strange == 4
+    assert reader.strange == 1
+
+
+def test_the_end_of_a_line_without_end_is_no_record_later(tmp_path):
+    """Also where it comes after a reading."""
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(b"7" * LONGEST_BYTES)
+    reader = MetricsReader(file)
+    assert reader.read() == []
+    with file.open("ab") as more:
+        more.write(to_line(*steps(1)) + to_line(*steps(2)))
+    assert reader.read() == steps(2)
+
+
+def test_a_line_with_several_records_gives_them_all(tmp_path):
+    """Also to a reader that breaks off between them."""
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(to_line(*steps(1))[:-2] + b', "validation_loss": 4}\n')
+    reader = MetricsReader(file)
+    stream = reader.stream()
+    assert next(stream) == steps(1)[0]
+    stream.close()
+    assert reader.read() == [Validation(1, 0, 1, 4.0)]
+    assert len(read_metrics(file).steps) == len(read_metrics(file).validations) == 1
+
+
+def test_of_a_long_file_only_the_end_may_be_asked_for(tmp_path):
+    """Whole lines of it, and later whatever comes."""
+    file = tmp_path / "metrics.jsonl"
+    write(file, steps(*range(10, 100)))
+    length = len(to_line(*steps(99)))
+    for last_bytes, first in ((length, 99), (length + 1, 99), (2 * length - 1, 99), (2 * length, 98), (10**6, 10)):
+        reader = MetricsReader(file, last_bytes=last_bytes)
+        assert reader.read() == steps(*range(first, 100))
+        assert reader.strange == 0
+    append(file, *steps(100))
+    assert reader.read() == steps(100)
+
+
+def test_whether_there_is_a_file_is_told(tmp_path):
+    """Of one that is empty, too."""
+    assert not read_metrics(tmp_path / "metrics.jsonl").found
+    (tmp_path / "metrics.jsonl").touch()
+    assert read_metrics(tmp_path / "metrics.jsonl").found
 
 
 def test_nobody_waits_for_what_is_no_file(tmp_path):

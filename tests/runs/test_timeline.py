@@ -1,6 +1,7 @@
 """When what happened in a run, from its files."""
 
 import os
+import time
 import tracemalloc
 from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
@@ -210,6 +211,38 @@ def test_a_run_that_broke_off_ends_with_its_last_sign_of_life(tmp_path):
     )
 
 
+def test_times_that_cannot_be_are_not_believed(tmp_path):
+    """Any program writes metrics and heartbeats: what is still to come is no sign of life, and marks lie in the run."""
+    run_dir = make(
+        tmp_path,
+        [(10, AgentStarted(someone_gone(), None, 1)), (11, AttemptStarted(0, 1)), (12, RankStarted(0, 1))],
+        [
+            StepMetrics(2**63 - 1, 0, 1),
+            StepMetrics(70, 0, 2),
+            Validation(2**63 - 1, 0, 2, 3.0),
+            Saved(3, 0, 2, "model"),
+        ],
+    )
+    run_dir.heartbeat(0).write_text("{}")
+    os.utime(run_dir.heartbeat(0), (10**10, 10**10))  # in the year 2286
+    found = timeline(run_dir)
+    assert found.ended_ns == 70
+    assert found.attempts[0].ranks == (RankSpan(0, 12, 70, 70, None, "ended"),)
+    assert [(mark.time_ns, mark.kind) for mark in found.marks] == [(10, "saved"), (70, "validation")]
+
+
+def test_marks_of_a_run_that_goes_on_are_not_to_come(tmp_path):
+    """They lie before now."""
+    run_dir = make(tmp_path, [(10, AgentStarted(me(), None, 1))], [Validation(2**63 - 1, 0, 2, 3.0)])
+    assert timeline(run_dir).marks[0].time_ns <= time.time_ns()
+
+
+def test_records_that_were_read_already_are_taken(tmp_path):
+    """The file is not read again."""
+    run_dir = make(tmp_path, [(10, AgentStarted(me(), None, 1))], [Validation(20, 0, 2, 3.0)])
+    assert timeline(run_dir, [Saved(30, 0, 2, "a")]).marks == (Mark(30, "saved", "a after step 2"),)
+
+
 @pytest.mark.parametrize("agent", [None, "elsewhere"])
 def test_of_what_cannot_be_seen_no_end_is_claimed(tmp_path, agent):
     """A run of another machine, and one whose agent has not said a word."""
@@ -298,7 +331,7 @@ def test_a_rank_that_was_gone_before_the_first_step_has_none(tmp_path):
 
 
 def test_what_is_kept_does_not_grow_with_what_was_said(tmp_path):
-    """Tracebacks of hundreds of ranks in every attempt are read and forgotten; so are steps."""
+    """Tracebacks of hundreds of ranks in every attempt are read and forgotten; so are steps and most validations."""
     attempts, ranks = 20, 32
     long = [
         replace(failure(rank, Role.CONSEQUENCE if rank else Role.CAUSE), traceback="x" * 4000) for rank in range(ranks)
@@ -313,7 +346,7 @@ def test_what_is_kept_does_not_grow_with_what_was_said(tmp_path):
 
     run_dir = make(tmp_path, events())
     line = b'{"schema": 1, "time_ns": 1, "attempt": 0, "step": 1, "loss": 1}\n'
-    run_dir.metrics.write_bytes(line * 20_000)
+    run_dir.metrics.write_bytes((line + line.replace(b"loss", b"validation_loss")) * 20_000)
     tracemalloc.start()
     try:
         found = timeline(run_dir)
@@ -321,4 +354,5 @@ def test_what_is_kept_does_not_grow_with_what_was_said(tmp_path):
     finally:
         tracemalloc.stop()
     assert sum(len(attempt.ranks) for attempt in found.attempts) == attempts * ranks
-    assert peak_bytes < 1_500_000  # of 2.6 MB of tracebacks and 1.3 MB of steps
+    assert sum(mark.count for mark in found.marks if mark.kind == "validation") == 20_000
+    assert peak_bytes < 2_000_000  # of 2.6 MB of tracebacks, 1.3 MB of steps and 7 MB of marks

@@ -1,7 +1,9 @@
 """What the training measures of itself: metrics.jsonl and TensorBoard."""
 
+import io
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -102,6 +104,53 @@ def test_steps_before_a_validation_are_written_before_it(tmp_path, monkeypatch):
         ("StepMetrics", 1), ("StepMetrics", 3), ("Validation", 3),
     ]  # fmt: skip
     assert records[1].loss == 2.5
+
+
+def test_steps_that_wait_are_written_when_a_training_breaks_off(tmp_path, monkeypatch):
+    """Once; where none waits nothing is written."""
+    monkeypatch.setattr(metrics_module, "REST_S", 3600.0)
+    metrics = Metrics(under(tmp_path), CPU)
+    for number in range(1, 4):
+        step(metrics, number, loss=number)
+    metrics.flush()
+    metrics.flush()
+    assert [(each.step, each.loss) for each in read_metrics(tmp_path / "metrics.jsonl").steps] == [(1, 1.0), (3, 2.5)]
+
+
+def test_a_loss_that_is_no_number_spoils_no_mean(tmp_path, monkeypatch):
+    """Steps before it that wait are written without it."""
+    monkeypatch.setattr(metrics_module, "REST_S", 3600.0)
+    metrics = Metrics(under(tmp_path), CPU)
+    for number, loss in enumerate((1.0, 2.0, 3.0, math.nan), start=1):
+        step(metrics, number, loss=loss)
+    metrics.flush()
+    assert [(each.step, each.loss) for each in read_metrics(tmp_path / "metrics.jsonl").steps] == [
+        (1, 1.0), (3, 2.5), (4, None),
+    ]  # fmt: skip
+
+
+def test_an_accelerator_that_refuses_to_answer_ends_nothing(tmp_path, monkeypatch):
+    """Its memory is not told then."""
+
+    def refuse(_):
+        raise RuntimeError
+
+    monkeypatch.setattr(torch.accelerator, "max_memory_allocated", refuse, raising=False)
+    step(Metrics(under(tmp_path), torch.device("meta")), 1)
+    assert read_metrics(tmp_path / "metrics.jsonl").steps[0].memory_bytes is None
+
+
+@pytest.mark.parametrize("stdout", ["ascii", "closed", "none"])
+def test_a_log_that_takes_no_word_ends_no_training(tmp_path, monkeypatch, stdout):
+    """Of one that takes few letters the others are written in these."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    if stdout == "closed":
+        stream.close()
+    monkeypatch.setattr(sys, "stdout", None if stdout == "none" else stream)
+    step(Metrics(under(tmp_path / "läuft"), CPU), 1)
+    if stdout == "ascii":
+        assert stream.buffer.getvalue().startswith(b"metrics will be missing from ")
+        assert b"/l\\xe4uft/metrics.jsonl: " in stream.buffer.getvalue()
 
 
 def test_on_an_accelerator_its_memory_is_told(tmp_path, monkeypatch):
@@ -233,6 +282,20 @@ SETTINGS = (
     "model.encoder_layers=1", "model.decoder_layers=1", "train.batch_size=4", "train.steps=600",
     "train.validate_every=400", "train.translations=0",
 )  # fmt: skip
+
+
+@pytest.mark.distributed
+def test_the_step_whose_gradient_is_no_number_is_recorded(tmp_path):
+    """And all before it, though the training ends there."""
+    settings = [part for setting in (*SETTINGS, "train.learning_rate=1e38") for part in ("--set", setting)]
+    done = subprocess.run(
+        [sys.executable, "-m", "launcher", "run", *settings, "--runs-dir", tmp_path / "runs"],
+        cwd=ROOT, env={**os.environ, "TLAUNCH_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+    )  # fmt: skip
+    failed = int(re.search(r"step (\d+): the norm of the gradient is", done.stdout + done.stderr)[1])
+    last = read_metrics(RunDir(tmp_path / "runs" / "latest").metrics).steps[-1]
+    assert (last.step, last.loss) == (failed, None)
 
 
 def lines_of(run_dir):

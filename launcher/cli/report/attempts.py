@@ -38,12 +38,12 @@ def attempts_of(facts: Facts) -> Iterator[AttemptTold]:
     for attempt in facts.state.attempts:
         verdict = attempt.verdict
         failure = culprit_failure(verdict) if verdict else None
-        goes_on = attempt.number == facts.state.attempts[-1].number and not facts.state.state.over
+        is_open = attempt.number == facts.state.attempts[-1].number and facts.state.report is None
         reason = (failure.reason if failure else verdict.reason) if verdict else ""
         yield AttemptTold(
             number=attempt.number,
-            took=duration(max(0.0, (_end_ns(attempt, facts, goes_on=goes_on) - attempt.started_ns) / 1e9)),
-            cause=facts.state.state.value if goes_on else attempt.cause.value,
+            took=duration(max(0.0, (_end_ns(attempt, facts, is_open=is_open) - attempt.started_ns) / 1e9)),
+            cause=facts.state.state.value if is_open else attempt.cause.value,
             verdict=headline(verdict) if verdict else _without_verdict(attempt),
             sure=f"{verdict.confidence.value}: {reason}" if verdict else "",
             culprit=verdict.culprit if verdict else None,
@@ -51,8 +51,9 @@ def attempts_of(facts: Facts) -> Iterator[AttemptTold]:
         )
 
 
-def _end_ns(attempt: Attempt, facts: Facts, *, goes_on: bool) -> int:
-    return facts.state.looked_ns if goes_on else attempt.ended_ns
+def _end_ns(attempt: Attempt, facts: Facts, *, is_open: bool) -> int:
+    """`is_open`: nobody has written down its end."""
+    return (facts.ended_ns or facts.state.looked_ns) if is_open else attempt.ended_ns
 
 
 def _without_verdict(attempt: Attempt) -> str:

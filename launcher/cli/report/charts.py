@@ -49,12 +49,13 @@ class Series:
         return [y for line in self.lines for _, y in line if y is not None]
 
     @property
-    def is_thinned(self) -> bool:
-        """Whether not every point is drawn."""
-        return sum(map(len, self.lines)) > MOST_POINTS
+    def points(self) -> int:
+        """How many there are, gaps included; not all of them may be drawn."""
+        return sum(map(len, self.lines))
 
     def drawn(self) -> list[list[Point]]:
-        total = sum(map(len, self.lines))
+        """About `MOST_POINTS`, and a few of each attempt however many there are."""
+        total = self.points
         return [thinned(line, max(LEAST_OF_LINE, MOST_POINTS * len(line) // max(1, total))) for line in self.lines]
 
 

@@ -29,7 +29,10 @@ Examples:
 
 RUN is a run's name or its directory; several are shown side by side.  [default: the latest]
 
-Loss, tokens/s and memory are what the program wrote to metrics.jsonl in its run directory, as the bundled trainer does.
+Loss, tokens/s and memory are what the program wrote to metrics.jsonl in its run directory, as the bundled trainer does:
+from its rank 0, the final loss and others as means of a few steps where these are short. The peak memory is of that rank
+alone: the most on its accelerator, or without one the most that the process held.
+
 The page needs no network and no script; --png needs a Chromium on PATH.
 
 Exit codes: 0 whatever became of the run; 1 the browser failed; 2 wrong usage, no such run, or no Chromium.
@@ -37,7 +40,8 @@ Exit codes: 0 whatever became of the run; 1 the browser failed; 2 wrong usage, n
 STDOUT = "-"
 SCHEMA = 1
 WIDEST_LINE = 40  # characters of a line of blocks
-LEAST_COLUMN = 24
+LEAST_COLUMN = 24  # of a run that stands beside others; else they stand below each other
+LEAST_WIDTH = 20
 PLAIN_COLUMNS = 120
 
 
@@ -64,20 +68,43 @@ def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json:
 
 
 def to_lines(runs: Sequence[Facts], width: int, *, plain: bool = False) -> Iterator[str]:
-    """The summary, safe to show and fitting `width` columns; without block elements if it is `plain`."""
-    from launcher.cli.report.figures import sentence
-    from launcher.cli.report.words import NO_METRICS
+    """The summary, safe to show and fitting `width` columns, 20 at least; without block elements if it is `plain`."""
+    from launcher.cli.report.words import HOW, missing
 
-    if len(runs) == 1:
-        yield f"{runs[0].name}: {sentence(runs[0].state)}"
-        yield from (f"  {line}" for line in _one(runs[0], width - 2, plain=plain))
-    else:
-        yield from _side_by_side(runs, width, plain=plain)
-    for facts in runs:
-        if not facts.metrics.steps:
+    width = max(LEAST_WIDTH, width)
+    lines = _side_by_side if len(runs) > 1 and _column(len(runs), width) >= LEAST_COLUMN else _below_each_other
+    for line in lines(runs, width, plain=plain):
+        yield from _fitting(line, width)
+    if without := [missing(facts, alone=len(runs) == 1) for facts in runs if not facts.metrics.steps]:
+        without[-1] += HOW
+        for words in without:
             yield ""
-            words = NO_METRICS if len(runs) == 1 else f"{facts.name}: {NO_METRICS}"
-            yield from textwrap.wrap(words, width, break_on_hyphens=False)
+            yield from _fitting(words, width)
+
+
+def _fitting(line: str, width: int) -> list[str]:
+    from launcher.logs.terminal import without_colours
+
+    whole = without_colours(line)
+    if len(whole) <= width:
+        return [line]
+    indent = " " * (len(whole) - len(whole.lstrip()) + 2)
+    return textwrap.wrap(whole, width, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _below_each_other(runs: Sequence[Facts], width: int, *, plain: bool) -> Iterator[str]:
+    from launcher.cli.report.figures import sentence
+
+    for facts in runs:
+        yield f"{facts.name}: {sentence(facts.state)}"
+        yield from (f"  {line}" for line in _one(facts, width - 2, plain=plain))
+
+
+def _column(runs: int, width: int) -> int:
+    """The room for each of several runs side by side."""
+    from launcher.cli.report.words import FIGURES
+
+    return (width - max(len(name) for name, _ in FIGURES)) // runs - 2
 
 
 def _one(facts: Facts, width: int, *, plain: bool) -> Iterator[str]:
@@ -98,8 +125,7 @@ def _side_by_side(runs: Sequence[Facts], width: int, *, plain: bool) -> Iterator
     from launcher.cli.report.words import FIGURES, NOTHING
     from launcher.logs.terminal import without_colours
 
-    names = max(len(name) for name, _ in FIGURES)
-    column = max(LEAST_COLUMN, (width - names) // len(runs) - 2)
+    names, column = max(len(name) for name, _ in FIGURES), _column(len(runs), width)
 
     def row(name: str, cells: list[str]) -> str:
         cut = (cell if len(cell) <= column else f"{cell[: column - 1]}…" for cell in map(without_colours, cells))
@@ -178,7 +204,7 @@ def _to_json(facts: Facts) -> dict[str, Any]:
 
     metrics = facts.metrics
     counts = {"step_records": len(metrics.steps), "validation_records": len(metrics.validations)}
-    return as_json(facts.state) | asdict(facts.figures) | counts
+    return as_json(facts.state) | {"ended_ns": facts.ended_ns} | asdict(facts.figures) | counts
 
 
 def _width() -> int:

@@ -8,20 +8,27 @@ import shlex
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from typing import Any
 
 from launcher.cli.report.scales import Point
 from launcher.cli.run_words import culprit, describe, shown_name
+from launcher.core import env
 from launcher.core.frozen import frozen
 from launcher.core.run_dir import RunDir
 from launcher.runs.live import RunState, look
 from launcher.runs.metrics import Metrics, StepMetrics, Validation, read_metrics
 from launcher.runs.progress import State
+from launcher.runs.timeline import Timeline, timeline
 
 LARGEST = 1e300  # beyond it a difference of two numbers is none
-# What tlaunch sets for every rank, and what differs between any two runs.
-OF_EVERY_RUN = ("TLAUNCH_", "MASTER_", "TORCHELASTIC_", "RANK", "LOCAL_", "GROUP_", "WORLD_SIZE", "DEVICE_ID")
+OF_TLAUNCH = "TLAUNCH_"
+# What else tlaunch sets for every rank, and what differs between any two runs.
+OF_EVERY_RUN = frozenset({
+    env.DEVICE_ID, env.RANK_ID, env.RANK_SIZE, env.RANK_TABLE_FILE, env.RANK, env.LOCAL_RANK, env.WORLD_SIZE,
+    env.LOCAL_WORLD_SIZE, env.GROUP_RANK, env.GROUP_WORLD_SIZE, env.MASTER_ADDR, env.MASTER_PORT,
+    env.TORCHELASTIC_RESTART_COUNT, env.TORCHELASTIC_MAX_RESTARTS,
+})  # fmt: skip
 
 
 @frozen
@@ -31,14 +38,14 @@ class Figures:
     attempts: int
     duration_s: float | None
     steps: int | None  # the highest that was reached
-    final_loss: float | None  # of the last step; None also where that was no finite number
+    final_loss: float | None  # of the last line, which may be a mean; None also where it has none
     best_loss: float | None
     best_loss_step: int | None
     validation_loss: float | None  # the last one
     validation_step: int | None
     perplexity: float | None
     tokens_per_s: float | None  # median over all steps
-    peak_memory_bytes: int | None
+    peak_memory_bytes: int | None  # of the rank that writes metrics, not of all: its accelerator's, else its process's
 
 
 @frozen
@@ -47,6 +54,8 @@ class Facts:
     metrics: Metrics
     record: Mapping[str, Any]  # run.json, as far as it can be read
     figures: Figures
+    times: Timeline
+    ended_ns: int | None  # of a run that is over
 
     @property
     def name(self) -> str:
@@ -57,7 +66,22 @@ class Facts:
 def gather(run_dir: RunDir) -> Facts:
     """Reads the run's files once; never raises for what it finds in them."""
     state, metrics = look(run_dir), read_metrics(run_dir.metrics)
-    return Facts(state, metrics, _record(run_dir), _figures(state, metrics))
+    times = timeline(run_dir, chain(metrics.steps, metrics.validations, metrics.saved))
+    ended_ns = _ended_ns(state, times)
+    return Facts(state, metrics, _record(run_dir), _figures(state, metrics, ended_ns), times, ended_ns)
+
+
+def _ended_ns(state: RunState, times: Timeline) -> int | None:
+    """Of a run that broke off without a word, its last sign of life: heartbeats and metrics outlive the last event."""
+    if state.state is State.LOST and state.report is None:
+        return times.ended_ns or state.ended_ns
+    return state.ended_ns
+
+
+def _seconds(state: RunState, ended_ns: int | None) -> float | None:
+    if state.started_ns is None:
+        return None
+    return max(0.0, ((ended_ns or state.looked_ns) - state.started_ns) / 1e9)
 
 
 def losses(metrics: Metrics) -> list[tuple[Point, ...]]:
@@ -121,8 +145,12 @@ def settings(facts: Facts) -> dict[str, str]:
     chosen |= _said_in(arguments(facts))
     variables = _mapping(_first_rank(facts).get("env"))
     return chosen | {
-        f"${name}": str(value) for name, value in variables.items() if value and not name.startswith(OF_EVERY_RUN)
+        f"${name}": str(value) for name, value in variables.items() if value and not _is_of_every_run(name)
     }
+
+
+def _is_of_every_run(name: str) -> bool:
+    return name.startswith(OF_TLAUNCH) or name in OF_EVERY_RUN
 
 
 def arguments(facts: Facts) -> list[str]:
@@ -173,14 +201,14 @@ def _lines(records: Iterable[Any], value_of: Callable[[Any], float | None]) -> l
     ]
 
 
-def _figures(state: RunState, metrics: Metrics) -> Figures:
+def _figures(state: RunState, metrics: Metrics, ended_ns: int | None) -> Figures:
     steps, last = metrics.steps, _last_validation(metrics)
     best = min((each for each in steps if _finite(each.loss) is not None), key=_loss, default=None)
     speeds_seen = [speed for speed in (_finite(each.tokens_per_s) for each in steps) if speed is not None]
     memory = [each.memory_bytes for each in steps if each.memory_bytes is not None]
     return Figures(
         attempts=len(state.attempts),
-        duration_s=state.elapsed_s,
+        duration_s=_seconds(state, ended_ns),
         steps=max((each.step for each in steps), default=None),
         final_loss=_finite(steps[-1].loss) if steps else None,
         best_loss=best.loss if best else None,

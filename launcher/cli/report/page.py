@@ -18,13 +18,12 @@ from launcher.cli.report.attempts import attempts_of
 from launcher.cli.report.charts import Chart, Series, line_chart, shortened, swatch
 from launcher.cli.report.figures import Facts
 from launcher.cli.report.rank_rows import rows_of, run_marks
-from launcher.cli.report.scales import MOST_POINTS, Point
-from launcher.cli.report.words import FIGURES
+from launcher.cli.report.scales import Point
+from launcher.cli.report.words import FIGURES, missing
 from launcher.core.frozen import frozen
 from launcher.core.resources import data_dir
 from launcher.logs.terminal import printable, without_colours
 from launcher.runs.metrics import Metrics
-from launcher.runs.timeline import timeline
 
 TEMPLATE = "report.html.j2"
 # Nothing may be loaded and nothing run, whatever a log, a name or a command holds.
@@ -85,7 +84,7 @@ def render(runs: Sequence[Facts]) -> str:
         charts=list(_charts(runs)),
         differences=_differences(runs),
         restarted=any(figures.restarts(facts.metrics) for facts in runs),
-        without_metrics=[facts.name for facts in runs if not facts.metrics.steps],
+        without_metrics=[missing(facts, alone=len(runs) == 1) for facts in runs if not facts.metrics.steps],
         version=__version__,
         made=_moment(max(facts.state.looked_ns for facts in runs)),
     )
@@ -100,8 +99,8 @@ def _shown(value: Any) -> Any:
 
 
 def _run(facts: Facts, number: int) -> dict[str, Any]:
-    times = timeline(facts.state.run_dir)
-    until_ns = facts.state.ended_ns or times.ended_ns or facts.state.looked_ns
+    times = facts.times
+    until_ns = facts.ended_ns or times.ended_ns or facts.state.looked_ns
     rows, marks = rows_of(times, until_ns), run_marks(times)
     seconds = max(0.0, (until_ns - times.started_ns) / 1e9)
     return {
@@ -123,7 +122,7 @@ def _run(facts: Facts, number: int) -> dict[str, Any]:
 
 
 def _when(facts: Facts) -> str:
-    started_ns, ended_ns = facts.state.started_ns, facts.state.ended_ns
+    started_ns, ended_ns = facts.state.started_ns, facts.ended_ns
     words = [facts.state.host or "", _moment(started_ns) if started_ns else "never started"]
     return ", ".join(word for word in words if word) + (f" to {_moment(ended_ns)}" if ended_ns else "")
 
@@ -211,11 +210,16 @@ def _drawn(quantity: Quantity, series: list[Series], runs: Sequence[Facts]) -> D
         divisor=1024.0**power,
         from_zero=quantity.from_zero,
         may_be_log=quantity.name == "loss",
-        restarts=tuple(again for facts in runs for again in figures.restarts(facts.metrics)),
+        restarts=tuple(again for facts in runs for again in _restarts(facts, alone=len(runs) == 1)),
     )
     shown = [each for each in series if each.values]
     legend = [(_markup(swatch(each.style, dotted=each.dotted)), shortened(each.label)) for each in shown]
     return Drawn(_markup(line_chart(chart)), tuple(legend) if len(shown) > 1 else (), _note(series))
+
+
+def _restarts(facts: Facts, *, alone: bool) -> Iterator[tuple[float, str]]:
+    for step, text in figures.restarts(facts.metrics):
+        yield step, text if alone else f"{facts.name}: {text}"
 
 
 def _power(series: list[Series]) -> int:
@@ -227,12 +231,10 @@ def _power(series: list[Series]) -> int:
 def _note(series: list[Series]) -> str:
     """What is not to be seen as it is."""
     notes = []
-    if thick := [each for each in series if each.is_thinned]:
-        most = max(sum(map(len, each.lines)) for each in thick)
-        notes.append(
-            f"Of {most:,} points {MOST_POINTS:,} at most are drawn: the lowest and the highest of each part of the line."
-        )
-    if gaps := sum(sum(map(len, each.lines)) - len(each.values) for each in series):
+    points, drawn = sum(each.points for each in series), sum(len(line) for each in series for line in each.drawn())
+    if drawn < points:
+        notes.append(f"Of {points:,} points {drawn:,} are drawn: the lowest and the highest of each part of a line.")
+    if gaps := sum(each.points - len(each.values) for each in series):
         notes.append(f"{counted(gaps, 'point')} without a finite value: the line stops there.")
     return " ".join(notes)
 

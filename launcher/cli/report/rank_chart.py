@@ -133,8 +133,10 @@ class _Sign:
 
     @property
     def text(self) -> str:
-        more = len(self.marks) - 1
-        return f"{self.marks[0].text} (and {more} more until {self.marks[-1].text})" if more else self.marks[0].text
+        more, until = sum(mark.count for mark in self.marks) - 1, ""
+        if len(self.marks) > 1:
+            until = f" until {self.marks[-1].text}"
+        return f"{self.marks[0].text} (and {more:,} more{until})" if more else self.marks[0].text
 
 
 def _signs(marks: list[RankMark], frame: _Frame) -> list[_Sign]:

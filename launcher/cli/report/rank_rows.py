@@ -45,6 +45,7 @@ class RankMark:
     at_s: float
     kind: str
     text: str
+    count: int = 1  # of so many, one after the other, it is the first
 
 
 @frozen
@@ -73,7 +74,7 @@ def run_marks(timeline: Timeline) -> list[RankMark]:
 
 def _mark(mark: Mark, timeline: Timeline) -> RankMark:
     at_s = _seconds(mark.time_ns, timeline)
-    return RankMark(at_s, mark.kind, f"{duration(at_s)}: {mark.text or mark.kind}")
+    return RankMark(at_s, mark.kind, f"{duration(at_s)}: {mark.text or mark.kind}", mark.count)
 
 
 def _row(

@@ -13,7 +13,7 @@ SMALLEST_SPAN = 1e-9  # of an axis, as a part of its numbers: floats tell no mor
 SPIKE = 0.2  # a line whose bulk takes less than this part of a linear axis is flattened by its extremes
 BULK = 0.02  # left out at either end, to find the bulk
 MOST_LOG_TICKS = 7
-SMALLEST_LOG = 1e-300  # below it powers of ten are no floats
+SMALLEST = 1e-300  # below it powers of ten are no floats
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 TIME_STEPS_S = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30,
@@ -86,7 +86,7 @@ def time_axis(seconds: float, about: int) -> Axis:
 def flattened(values: Sequence[float]) -> bool:
     """Whether a few extremes would press all other values onto one edge of a linear axis, and a log axis would not."""
     ordered = sorted(values)
-    if len(ordered) < 3 or ordered[0] < SMALLEST_LOG:
+    if len(ordered) < 3 or ordered[0] < SMALLEST:
         return False
     cut = max(1, int(BULK * len(ordered)))
     bulk = ordered[-1 - cut] - ordered[cut]
@@ -95,11 +95,12 @@ def flattened(values: Sequence[float]) -> bool:
 
 
 def round_step(at_least: float) -> float:
-    """The next of 1, 2 or 5 times a power of ten.
+    """The next of 1, 2 or 5 times a power of ten, `SMALLEST` at least.
 
     >>> round_step(0.3), round_step(7)
     (0.5, 10.0)
     """
+    at_least = max(at_least, SMALLEST)
     power = 10.0 ** math.floor(math.log10(at_least))
     return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= at_least * (1 - 1e-9))
 
@@ -110,7 +111,7 @@ def label(value: float, step: float) -> str:
     >>> label(0.15, 0.05), label(20000, 5000), label(2.5e6, 5e5), label(2e-5, 1e-5)
     ('0.15', '20,000', '2.5M', '2e-5')
     """
-    if abs(value) < step / 2:
+    if abs(value) < max(step / 2, SMALLEST):
         return "0"
     size = abs(value)
     if size >= 1e15 or (step < 1e-4 and size < 1000 * step):
@@ -143,10 +144,11 @@ def time_label(seconds: float, step_s: float) -> str:
 
 
 def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
-    """`points` themselves, or the lowest and the highest of each of `most` / 2 equal parts, in order, gaps kept."""
+    """`points` themselves, or the lowest and the highest of each of as many parts as make `most`, in order, gaps kept."""
     if len(points) <= most:
         return list(points)
-    parts = max(1, most // 2)
+    of_each = 3 if any(y is None for _, y in points) else 2
+    parts = max(1, most // of_each)
     return [
         point
         for part in range(parts)
@@ -166,9 +168,9 @@ def _extremes(points: Sequence[Point]) -> Iterator[Point]:
 def _apart(low: float, high: float) -> tuple[float, float]:
     """The same numbers, or some around them where they lie too close together."""
     largest = max(abs(low), abs(high))
-    if high - low > SMALLEST_SPAN * largest:
+    if high - low > max(SMALLEST_SPAN * largest, SMALLEST):
         return low, high
-    margin = 0.1 * largest or 1.0
+    margin = 0.1 * largest if largest > SMALLEST / SMALLEST_SPAN else 1.0
     return low - margin, high + margin
 
 

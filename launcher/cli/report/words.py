@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from launcher.cli.columns import duration, number, size
+from launcher.cli.columns import counted, duration, number, size
 from launcher.cli.report.figures import Facts, losses, memories, speeds, validations
 from launcher.cli.run_words import culprit
 from launcher.runs.metrics import Metrics
 
 NOTHING = "-"
-NO_METRICS = (
-    "no metrics: the program wrote no metrics.jsonl into its run directory (the bundled trainer does; any program may, "
+HOW = (
+    " (the bundled trainer does; any program may, "
     'one JSON object a line: {"schema": 1, "time_ns": ..., "attempt": 0, "step": 1, "loss": 2.5})'
 )
+
+
+def missing(facts: Facts, *, alone: bool) -> str:
+    """Of a run without steps: what its program did not write."""
+    metrics = facts.metrics
+    words = "no metrics: the program wrote no metrics.jsonl into its run directory"
+    if metrics.found:
+        other, odd = counted(len(metrics.validations), "validation"), counted(metrics.strange, "line")
+        words = f"no steps: metrics.jsonl holds none, {other} and {odd} that could not be understood"
+    return words if alone else f"{facts.name}: {words}"
 
 
 def _state(facts: Facts) -> str:
@@ -41,7 +51,7 @@ def _final_loss(facts: Facts) -> str:
     steps = facts.metrics.steps
     finite = [step for step in steps if step.loss is not None]
     if steps and finite and steps[-1].loss is None:
-        return f"not finite; {number(finite[-1].loss, '.4f')} at step {finite[-1].step:,}"
+        return f"no finite value in the last line; {number(finite[-1].loss, '.4f')} at step {finite[-1].step:,}"
     return number(facts.figures.final_loss, ".4f")
 
 
@@ -61,7 +71,8 @@ def _speed(facts: Facts) -> str:
 
 
 def _memory(facts: Facts) -> str:
-    return size(facts.figures.peak_memory_bytes)
+    peak_bytes = facts.figures.peak_memory_bytes
+    return NOTHING if peak_bytes is None else f"{size(peak_bytes)} of one rank"
 
 
 def _at(words: str, step: int | None) -> str:

@@ -1,6 +1,6 @@
 """Train the encoder-decoder Transformer to translate, validate it, keep it, and show what it can do.
 
-The first rank of the last pipeline stage knows the loss and writes the lines about it; rank 0 writes all others.
+Every rank writes the lines about the loss to its own log; rank 0 writes the metrics and all other lines.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ def train(recipe: TransformerRecipe, world: World, data: Path | None, output: Pa
     session = Session(recipe, world)
     metrics = Metrics(os.environ, world.device, writes=world.is_first)
     _introduce(session, corpus)
-    last_step, validation_loss = _run_steps(session, corpus, metrics)
+    try:
+        last_step, validation_loss = _run_steps(session, corpus, metrics)
+    finally:
+        metrics.flush()
     weights = gather(session, dict(session.model.named_parameters()))
     if weights is None:
         return
@@ -97,15 +100,15 @@ def _run_steps(session: Session, corpus: Corpus, metrics: Metrics) -> tuple[int,
         learning_rate = learning_rate_at(batch.step, config)
         result = session.train_step(batch.examples, learning_rate)
         seconds, busy_s = stopwatch.read()
+        metrics.stepped(
+            batch.step, seconds, epoch=batch.epoch, tokens=result.tokens, loss=result.loss,
+            learning_rate=learning_rate, is_last=batch.is_last,
+        )  # fmt: skip
         _check_finite(result, batch)
         heart.stepped(batch.step, seconds, busy_s, tokens=result.tokens, loss=result.loss, is_last=batch.is_last)
         speed = result.tokens / seconds
         told = f"epoch: {batch.epoch} step: {batch.step_of_epoch}, loss is {result.loss:.4f}, {speed:.0f} tokens/s"
         say_of_all(told, session.world)
-        metrics.stepped(
-            batch.step, seconds, epoch=batch.epoch, tokens=result.tokens, loss=result.loss,
-            learning_rate=learning_rate, is_last=batch.is_last,
-        )  # fmt: skip
         last_step = batch.step
         if batch.is_last or (config.validate_every and batch.step % config.validate_every == 0):
             validation_loss = _validate(session, corpus, bar)
