@@ -23,7 +23,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 # Made once per process by libraries, on purpose, and ended with it.
 KEPT_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
-KEPT_DESCRIPTORS = ("/dev/", "anon_inode:", "/proc/", "/memfd:")
+KEPT_DESCRIPTORS = ("/dev/", "anon_inode:[", "/proc/", "/memfd:")
 KEPT_TEMPORARY_FILES = ("torchinductor_", "pymp-")
 
 
@@ -90,7 +90,7 @@ def _opened_since(before):
 
 
 def _descriptors():
-    """Number and target of whatever a test could have opened; libraries keep devices and event queues open."""
+    """Number and target of whatever a test could have opened; libraries keep devices and event queues open (inotify has no brackets)."""
     found = {link.name: _target(link) for link in Path("/proc/self/fd").glob("*")}
     return {name: target for name, target in found.items() if not target.startswith(KEPT_DESCRIPTORS)}
 

@@ -58,6 +58,7 @@ class Console:
         self._interrupted = False
         self._at_once = False  # every rank is killed, without grace
         self._stopping_since_s = math.inf
+        self._last_end_s = -math.inf
 
     # --- launcher.engines.attend.Observer ---
 
@@ -65,6 +66,7 @@ class Console:
         self.progress.take(stamped)
         match stamped.event:
             case RankEnded(global_rank=global_rank):
+                self._last_end_s = time.monotonic()
                 self._feed.rank_ended(global_rank)
             case Stopping(cause=Cause.AGENT_LOST):
                 self.say("the supervising process is gone; ending everything that it left behind")
@@ -158,8 +160,7 @@ class Console:
             return f"{counted(running, 'rank')} of {total} to end, {end}"
         if running == total:
             return self._all_started()
-        last_end_ns = max((ended.ended_ns for ended in self.progress.exits.values()), default=0)
-        lasts = time.time_ns() - last_end_ns > ENDING_SHOWN_AFTER_S * 1e9  # ranks that end together do so one by one
+        lasts = time.monotonic() - self._last_end_s > ENDING_SHOWN_AFTER_S  # ranks that end together do so one by one
         return f"{running} of {total} ranks running" if lasts else ""
 
     def _all_started(self) -> str:

@@ -175,3 +175,39 @@ def test_without_inotify_files_are_looked_at(tmp_path, monkeypatch):
     append(tmp_path / "a")
     assert wait_due(changes) == (0,)
     changes.close()
+
+
+def test_what_the_kernel_does_not_tell_is_found_all_the_same(tmp_path, monkeypatch):
+    """A look at every file now and then: nothing rests on inotify alone."""
+    monkeypatch.setattr(module, "_MODIFY", 0x10000000)  # asks for nothing that will ever happen
+    append(tmp_path / "a")
+    changes = Changes({0: tmp_path / "a"})
+    settle(changes)
+    append(tmp_path / "a")
+    assert changes.due() == ()
+    assert wait_due(changes) == (0,)
+    changes.close()
+
+
+def test_many_files_are_looked_at_less_often(tmp_path, monkeypatch):
+    """So that looking costs little, however many there are."""
+    monkeypatch.setattr(module, "LOCAL", frozenset())
+    for number in range(500):
+        append(tmp_path / str(number))
+    changes = Changes({number: tmp_path / str(number) for number in range(500)})
+    settle(changes)
+    began_s, before_s = time.monotonic(), time.process_time()
+    while time.monotonic() < began_s + 2:
+        changes.wait(1)
+        changes.due()
+    used_s = time.process_time() - before_s
+    changes.close()
+    monkeypatch.setattr(module, "LOOK_SHARE", 1e9)
+    eager = Changes({number: tmp_path / str(number) for number in range(500)})
+    settle(eager)
+    began_s, before_s = time.monotonic(), time.process_time()
+    while time.monotonic() < began_s + 2:
+        eager.wait(1)
+        eager.due()
+    eager.close()
+    assert used_s < 0.8 * (time.process_time() - before_s)
