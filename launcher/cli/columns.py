@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from launcher.cli.widths import columns_of
 from launcher.logs.terminal import without_colours
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
@@ -18,13 +19,19 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: froz
     Colours are left out, since they take no column.
     """
     table = [tuple(header), *(tuple(map(without_colours, row)) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    widths = [max(map(columns_of, column)) for column in zip(*table, strict=True)]
     return [GAP.join(_cells(row, header, widths, right)).rstrip() for row in table]
 
 
 def _cells(row: Sequence[str], header: Sequence[str], widths: Sequence[int], right: frozenset[str]) -> Iterator[str]:
     for cell, name, width in zip(row, header, widths, strict=True):
-        yield cell.rjust(width) if name in right else cell.ljust(width)
+        yield padded(cell, width, right=name in right)
+
+
+def padded(text: str, columns: int, *, right: bool = False) -> str:
+    """Blanks after `text`, or before it, so that it takes so many columns of a terminal."""
+    blanks = " " * (columns - columns_of(text))
+    return blanks + text if right else text + blanks
 
 
 def duration(seconds: float | None) -> str:

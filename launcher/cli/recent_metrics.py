@@ -23,7 +23,7 @@ class RecentMetrics:
     """Looks at metrics.jsonl again and again. However long it is, the first look reads its end, others what is new."""
 
     def __init__(self, path: Path) -> None:
-        self._reader = MetricsReader(path, last_bytes=TAIL_BYTES)
+        self._reader = MetricsReader(path, last_bytes=TAIL_BYTES, keep_nan=True)
         self._beginnings = 0
         self._steps: deque[StepMetrics] = deque(maxlen=MOST_STEPS)
 
@@ -48,7 +48,7 @@ def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[s
     for name, values, form in (("loss", losses, ".4f"), ("tokens/s", speeds, ",.0f")):
         known = [value for value in values if value is not None]
         if len(known) > 1:
-            first, last = (number(value, form) for value in (known[0], known[-1]))
+            first, last = (number(value, form) for value in (known[0], known[-1]))  # "nan" where it is not finite
             begin, end = f"{name:8} {first:>{FIGURE}} ", f" {last:<{FIGURE}} over {over}"
             line = sparkline(values, max(0, min(LONGEST_LINE, width - len(begin) - len(end))), plain=plain)
             yield f"{begin}{line}{end}"[:width]

@@ -20,7 +20,6 @@ from launcher.core.frozen import frozen
 
 if TYPE_CHECKING:
     from rich.console import Group
-    from rich.table import Table
 
     from launcher.core.heartbeat import Beat, Heartbeat
     from launcher.core.run_dir import RunDir
@@ -35,13 +34,16 @@ Examples:
 
 Loss and tokens/s of the last minutes stand above the table, if the program writes metrics.jsonl, as the bundled trainer
 does. CPU and RSS are those of a rank and all that it has started (pages that processes share count for each of them). STEP,
-LOSS, TOKENS/S and DEVICE (memory) are what the rank itself wrote at its last BEAT.
+LOSS, TOKENS/S and DEVICE (memory) are what the rank itself wrote at its last BEAT. On a narrow terminal columns are left
+out: DEVICE first, then BEAT, RSS, CPU, TOKENS/S.
 
 Exit codes: 0 when the run has ended, or by q; 130 by Ctrl-C; 2 wrong usage, or no such run.
 """
 QUITS = frozenset(b"qQ\x04")
 SAMPLE_S = 0.3  # between the two looks that a single table needs
 HEADER = ("RANK", "STATE", "STEP", "LOSS", "TOKENS/S", "CPU", "RSS", "DEVICE", "BEAT")
+LEFT_BEGINNING = frozenset({"STATE"})
+LEAST_IMPORTANT = ("DEVICE", "BEAT", "RSS", "CPU", "TOKENS/S", "LOSS", "STEP")  # left out in this order
 LINES_AROUND = 4  # of a screen: title, header, the line about the rest, the cursor's own
 PLAIN_COLUMNS = 120
 
@@ -118,7 +120,7 @@ class Sampler:
         return max(0.0, usages[pid].cpu_s - self._before[pid].cpu_s) / (now_s - self._before_s)
 
 
-def to_screen(state: RunState, rows: list[Row], measured: list[str], height: int | None = None) -> Group:
+def to_screen(state: RunState, rows: list[Row], measured: list[str], width: int, height: int | None = None) -> Group:
     """How the run stands, what it measured in its last minutes, and as many rows as fit, with a line about the rest."""
     from rich.console import Group
     from rich.text import Text
@@ -126,26 +128,31 @@ def to_screen(state: RunState, rows: list[Row], measured: list[str], height: int
     from launcher.cli.run_words import describe, shown_name
 
     title = f"{shown_name(state)}: {describe(state)}; {state.progress.running} of {len(rows)} ranks running"
-    most_rows = None if height is None else max(1, height - LINES_AROUND - len(measured))
-    lines = (Text(line, no_wrap=True, overflow="crop") for line in measured)
+    most_rows = None if height is None else height - LINES_AROUND - len(measured)
+    if most_rows is not None and most_rows < 1:  # ranks are more important
+        measured, most_rows = [], max(1, most_rows + len(measured))
+    lines = (Text(line, no_wrap=True, overflow="crop") for line in (*measured, *_table(state, rows, width, most_rows)))
     whole = height is None  # else a line that is wrapped would be one more than fits
-    return Group(
-        Text(title, no_wrap=not whole, overflow="fold" if whole else "crop"), *lines, _table(state, rows, most_rows)
-    )
+    return Group(Text(title, no_wrap=not whole, overflow="fold" if whole else "crop"), *lines)
 
 
-def _table(state: RunState, rows: list[Row], most_rows: int | None) -> Table:
-    from rich.table import Table
-    from rich.text import Text
+def _table(state: RunState, rows: list[Row], width: int, most_rows: int | None) -> Iterator[str]:
+    from launcher.cli.columns import aligned, counted
+    from launcher.cli.widths import columns_of
 
     shown = rows[:most_rows]
-    rest = f"... and {len(rows) - len(shown)} more ranks" if len(shown) < len(rows) else None
-    table = Table(caption=rest, caption_justify="left", box=None)
-    for name in HEADER:
-        table.add_column(name, justify="left" if name == "STATE" else "right", no_wrap=True)
-    for row in shown:
-        table.add_row(*map(Text, _cells(row, state)))
-    return table
+    header: tuple[str, ...] = HEADER
+    cells = [tuple(_cells(row, state)) for row in shown]
+    for name in ("", *LEAST_IMPORTANT):
+        kept = [place for place, each in enumerate(header) if each != name]
+        header = tuple(header[place] for place in kept)
+        cells = [tuple(row[place] for place in kept) for row in cells]
+        lines = aligned(header, cells, right=frozenset(header) - LEFT_BEGINNING)
+        if max(map(columns_of, lines)) <= width:
+            break
+    yield from lines
+    if rest := len(rows) - len(shown):
+        yield f"... and {counted(rest, 'more rank')}"
 
 
 def _cells(row: Row, state: RunState) -> Iterator[str]:
@@ -183,7 +190,7 @@ def _show_once(sampler: Sampler) -> None:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
     console = Console(width=width, color_system=None, highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
-        console.print(to_screen(state, rows, sampler.measured(width)))
+        console.print(to_screen(state, rows, sampler.measured(width), width))
     write_out("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
@@ -195,7 +202,7 @@ def _show_live(sampler: Sampler, interval_s: float) -> None:
     state, rows = sampler.look()
 
     def screen(height: int | None = None) -> Group:
-        return to_screen(state, rows, sampler.measured(console.width), height)
+        return to_screen(state, rows, sampler.measured(console.width), console.width, height)
 
     try:
         with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import re
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from launcher.core.frozen import frozen
-from launcher.core.metrics import Record, Saved, StepMetrics, Validation, from_line
+from launcher.core.metrics import SCHEMA, Record, Saved, StepMetrics, Validation, from_line
 
 __all__ = ["Metrics", "MetricsReader", "Record", "Saved", "StepMetrics", "Validation", "read_metrics"]
 
 LONGEST_BYTES = 65536  # of a line; what is longer is no record
 REMEMBERED_BYTES = 512  # of what was read last: a whole line, as a rule, with its time
+LONGEST_VALUE = 40  # characters of one that is quoted
+_COMMON = ("time_ns", "attempt", "step")
+_NUMBERS = ("loss", "learning_rate", "tokens_per_s", "step_s", "validation_loss", "perplexity")
+_WHOLE_NUMBERS = ("memory_bytes", "epoch")
+# Quick looks at a line, which is parsed a second time only where it may hold such a thing.
+_MAY_BE_WRONG = re.compile(
+    rb'"(?:%b|%b|saved)"\s*:\s*["\[{tf]|"(?:%b)"\s*:\s*-?(?:\d+[.eE]|[NI])|"saved"\s*:\s*[-\dNI]'
+    % tuple("|".join(names).encode() for names in (_NUMBERS, _WHOLE_NUMBERS, _WHOLE_NUMBERS))
+)
+_LOSS_TOLD = re.compile(rb'"loss"\s*:\s*[-\dnNI]')
+_VALIDATION_TOLD = re.compile(rb'"validation_loss"\s*:\s*[-\dnNI]')
 
 
 @frozen
@@ -26,8 +41,9 @@ class Metrics:
     steps: tuple[StepMetrics, ...]
     validations: tuple[Validation, ...]
     saved: tuple[Saved, ...]
-    strange: int = 0  # lines that are no records of this version
+    strange: int = 0  # lines that are no records of this version, or hold a value of a wrong type
     found: bool = True  # whether there is such a file
+    first_strange: str | None = None  # which line, and why: "line 3 has no schema"
 
 
 class MetricsReader:
@@ -37,14 +53,20 @@ class MetricsReader:
     the last record stood, is read anew.
     """
 
-    def __init__(self, path: Path, *, last_bytes: int | None = None) -> None:
-        """`last_bytes`: of a file that is longer only its end is read, from the first whole line in it."""
+    def __init__(self, path: Path, *, last_bytes: int | None = None, keep_nan: bool = False) -> None:
+        """`last_bytes`: of a file that is longer only its end is read, from the first whole line in it.
+
+        `keep_nan`: a loss that its line told, and that is not finite, is NaN; None only where the line told none.
+        """
         self.found = False  # at the last call
-        self.strange = 0  # lines of the file that are no records of this version
+        self.strange = 0  # lines of the file that are no records of this version, or hold a value of a wrong type
+        self.first_strange: str | None = None  # which line, and why: "line 3 has no schema"
         self.beginnings = 0  # how often a file was begun, the first one included
         self._path = path
         self._last_bytes = last_bytes
+        self._keep_nan = keep_nan
         self._offset = 0
+        self._lines: int | None = 0  # that were begun; None where the beginning of the file was not read
         self._remembered = b""
         self._is_within = False  # what is read next is the rest of a line that is no record
         self._waiting: deque[Record] = deque()  # of a line that was read
@@ -52,11 +74,13 @@ class MetricsReader:
     def _begin(self, file: BinaryIO) -> None:
         self.beginnings += 1
         self.strange = 0
+        self.first_strange = None
         self._waiting.clear()
         size_bytes = file.seek(0, os.SEEK_END)
         # From the byte before, which may end a line.
         self._offset = 0 if self._last_bytes is None else max(0, size_bytes - self._last_bytes - 1)
         self._is_within = self._offset > 0
+        self._lines = None if self._is_within else 0
         file.seek(self._offset)
 
     def read(self) -> list[Record]:
@@ -92,23 +116,34 @@ class MetricsReader:
         self._offset += len(line)
         self._remembered = line[-REMEMBERED_BYTES:]
         is_rest, self._is_within = self._is_within, not is_whole
+        if not is_rest and self._lines is not None:
+            self._lines += 1
         if is_whole and not is_rest:
             self._waiting.extend(self._understood(line))
         elif not is_rest:
-            self.strange += 1
+            self._found_strange(f"is longer than {LONGEST_BYTES:,} bytes")
         return True
 
     def _understood(self, line: bytes) -> tuple[Record, ...]:
         try:
-            return from_line(line)
+            records = from_line(line)
         except (ValueError, RecursionError):
-            self.strange += bool(line.strip())
+            if line.strip():
+                self._found_strange(_why_no_record(line) if self.first_strange is None else "")
             return ()
+        if _MAY_BE_WRONG.search(line) and (wrong := _wrong_value(json.loads(line))):
+            self._found_strange(wrong)
+        return tuple(_with_nan(record, line) for record in records) if self._keep_nan else records
+
+    def _found_strange(self, why: str) -> None:
+        self.strange += 1
+        if self.first_strange is None:
+            self.first_strange = f"{'a line' if self._lines is None else f'line {self._lines:,}'} {why}"
 
 
-def read_metrics(path: Path) -> Metrics:
+def read_metrics(path: Path, *, keep_nan: bool = False) -> Metrics:
     """All that the file holds now; empty where there is none. Takes memory for every line: see `MetricsReader.stream`."""
-    reader = MetricsReader(path)
+    reader = MetricsReader(path, keep_nan=keep_nan)
     steps: list[StepMetrics] = []
     validations: list[Validation] = []
     saved: list[Saved] = []
@@ -120,7 +155,57 @@ def read_metrics(path: Path) -> Metrics:
                 validations.append(record)
             case Saved():
                 saved.append(record)
-    return Metrics(tuple(steps), tuple(validations), tuple(saved), reader.strange, reader.found)
+    return Metrics(tuple(steps), tuple(validations), tuple(saved), reader.strange, reader.found, reader.first_strange)
+
+
+def _with_nan(record: Record, line: bytes) -> Record:
+    match record:
+        case StepMetrics(loss=None) if _LOSS_TOLD.search(line):
+            return replace(record, loss=math.nan)
+        case Validation(validation_loss=None) if _VALIDATION_TOLD.search(line):
+            return replace(record, validation_loss=math.nan)
+    return record
+
+
+def _why_no_record(line: bytes) -> str:
+    """Of a line that `from_line` refused."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return "is no JSON"
+    if not isinstance(fields, dict):
+        return "is no JSON object"
+    if fields.get("schema") != SCHEMA:
+        return f"has schema {_quoted(fields['schema'])}, not {SCHEMA}" if "schema" in fields else "has no schema"
+    missing = [name for name in _COMMON if name not in fields]
+    return (
+        f"has no {missing[0]}"
+        if missing
+        else _wrong(fields, _COMMON, "a whole number") or "has a number that is too large"
+    )
+
+
+def _wrong_value(fields: dict[str, Any]) -> str | None:
+    """Of a line with all that every record has."""
+    return (
+        _wrong(fields, _NUMBERS, "a number")
+        or _wrong(fields, _WHOLE_NUMBERS, "a whole number")
+        or _wrong(fields, ["saved"], "a text")
+    )
+
+
+def _wrong(fields: dict[str, Any], names: Iterable[str], expected: str) -> str | None:
+    kinds = {"a number": (int, float), "a whole number": (int,), "a text": (str,)}[expected]
+    for name in names:
+        value = fields.get(name)
+        if type(value) not in kinds and (value is not None or name in _COMMON):
+            return f"has {name} {_quoted(value)}, which is not {expected}"
+    return None
+
+
+def _quoted(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
 
 
 def _without_waiting(path: str, flags: int) -> int:

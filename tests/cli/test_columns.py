@@ -38,6 +38,12 @@ def test_colours_take_no_column():
     assert aligned(["A", "B"], [["\x1b[31mred\x1b[0m", "x"], ["blue", "y"]]) == ["A     B", "red   x", "blue  y"]
 
 
+def test_wide_characters_take_two_columns():
+    """On either side of a column."""
+    lines = aligned(["A", "B", "C"], [["\u6f22", "\u5b57", "x"], ["abc", "123", "y"]], right=frozenset("B"))
+    assert lines == ["A      B  C", "\u6f22    \u5b57  x", "abc  123  y"]
+
+
 def test_counts():
     """One has no plural."""
     assert [counted(n, "process", "processes") for n in (1, 2)] == ["1 process", "2 processes"]

@@ -1,5 +1,6 @@
 """What a run measured in its last minutes."""
 
+import re
 import time
 
 import pytest
@@ -43,6 +44,16 @@ def test_what_comes_is_added_and_what_is_old_goes(path):
     assert [step.step for step in recent.look()] == [1, 0, 1]
     write(path, [0.5] * (MOST_STEPS + 10))
     assert len(recent.look()) == MOST_STEPS
+
+
+def test_a_loss_that_is_not_finite_is_shown_as_it_is_now(path):
+    """Not as the last one that was finite: the course ends in blanks."""
+    with path.open("ab") as file:
+        for number in range(60):
+            file.write(to_line(StepMetrics(time.time_ns(), 0, number, 5.0 - number / 10 if number < 20 else None)))
+    [loss] = to_lines(RecentMetrics(path).look(), 80, plain=False)
+    assert loss.split()[1] == "5.0000"
+    assert re.search(r"▁ {20,}nan +over", loss)
 
 
 def test_of_a_file_that_is_gone_nothing_is_left(path):

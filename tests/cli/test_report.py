@@ -5,12 +5,15 @@ import math
 import os
 import re
 import shutil
+import signal
 import statistics
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
+from contextlib import suppress
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
@@ -23,6 +26,7 @@ from launcher.cli.report import page as page_module
 from launcher.cli.report import screenshot
 from launcher.cli.report.command import to_lines
 from launcher.cli.report.figures import gather
+from launcher.cli.widths import columns_of
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.events import (
     AgentEnded,
@@ -190,7 +194,102 @@ def test_every_summary_fits_its_width(launcher, width, names):
 def test_a_loss_that_is_no_number_any_more_is_told(launcher):
     """With the last that was one."""
     made(launcher, losses=[4.0, 3.5, None, None])
-    assert "no finite value in the last line; 3.5000 at step 2" in launcher.run("report", "a").stdout
+    assert re.search(
+        r"final loss +nan \(not finite\); last finite 3.5000 at step 2", launcher.run("report", "a").stdout
+    )
+    tiles = dict(re.findall(r'data-figure="([^"]+)"><dt>[^<]*</dt><dd>(.*?)</dd>', page_of(launcher, "a")))
+    assert tiles["final loss"] == "nan (not finite)<small>last finite 3.5000 at step 2</small>"
+    assert tiles["best loss"] == "3.5000<small>at step 2</small>"
+
+
+def test_losses_that_were_never_finite_are_told(launcher):
+    """Also a validation's: it is there, and is no number."""
+    run_dir = made(launcher, losses=[None, None])
+    with run_dir.metrics.open("a") as file:
+        file.write(
+            '{"schema": 1, "time_ns": 1, "attempt": 0, "step": 9, "validation_loss": null, "perplexity": null}\n'
+        )
+    told = launcher.run("report", "a").stdout
+    assert re.search(r"final loss +nan \(not finite\)$", told, re.MULTILINE)
+    assert re.search(
+        r"last validation +nan \(not finite\) at step 9; last finite 1.2500 at step 2$", told, re.MULTILINE
+    )
+    page = page_of(launcher, "a")
+    assert "<dd>nan (not finite)<small>at step 9; last finite 1.2500 at step 2</small>" in page
+    assert ("loss", "a") not in series_of(page)
+    [run] = json.loads(launcher.run("report", "a", "--json").stdout)["runs"]
+    assert [run[name] for name in ("final_loss", "validation_loss", "validation_step")] == [None, None, 9]
+
+
+def test_gaps_of_training_and_validation_are_not_added(launcher):
+    """They are points of two lines."""
+    run_dir = made(launcher, losses=[3.0, None, None, 2.0])
+    with run_dir.metrics.open("a") as file:
+        file.write('{"schema": 1, "time_ns": 1, "attempt": 0, "step": 9, "validation_loss": null}\n')
+    page = page_of(launcher, "a")
+    assert "2 points of training and 1 point of validation without a finite value" in page
+
+
+def test_a_last_line_without_a_loss_hides_none(launcher):
+    """The last one that was told counts, and where."""
+    run_dir = made(launcher, losses=[3.0, 2.0])
+    with run_dir.metrics.open("a") as file:
+        file.write('{"schema": 1, "time_ns": 1, "attempt": 0, "step": 9, "tokens_per_s": 5.0}\n')
+    assert re.search(r"final loss +2.0000 at step 2  ", launcher.run("report", "a").stdout)
+
+
+def test_lines_that_are_not_understood_are_told(launcher):
+    """With what is wrong with the first: in text, in JSON and in the page, of whichever run."""
+    run_dir = made(launcher, losses=[3.0, 2.0])
+    with run_dir.metrics.open("a") as file:
+        file.write('{"step": 3, "loss": 1}\n' * 5)
+    made(launcher, "b", losses=[3.0])
+    words = "metrics.jsonl: 5 lines not understood; the first: line 4 has no schema"
+    assert f"\n{words}\n" in launcher.run("report", "a").stdout
+    assert f"\na: {words}\n" in launcher.run("report", "a", "b").stdout
+    assert f'<p class="note">{words}</p>' in page_of(launcher, "a")
+    assert f'<p class="note">a: {words}</p>' in page_of(launcher, "a", "b")
+    runs = json.loads(launcher.run("report", "a", "b", "--json").stdout)["runs"]
+    assert [(run["strange_lines"], run["first_strange_line"]) for run in runs] == [
+        (5, "line 4 has no schema"),
+        (0, None),
+    ]
+
+
+def test_the_loss_of_a_run_that_goes_on_is_not_final(launcher):
+    """Neither alone nor beside others."""
+    made(launcher, "b", losses=[3.0, 2.0])
+    with acted_run.playing(launcher.runs / "a"):
+        measure(acted_run.RunDir(launcher.runs / "a"), [3.0, 2.0])
+        for runs in (["a"], ["a", "b"]):
+            told = launcher.run("report", *runs).stdout + page_of(launcher, *runs)
+            assert "last loss" in told
+            assert "final loss" not in told
+
+
+def test_colours_of_what_is_quoted_are_left_out(launcher):
+    """As much as they are of what stands side by side."""
+    made(
+        launcher, events=failed_twice(verdict("KeyError: \x1b[31mred\x1b[0m"), verdict("KeyError: \x1b[31mred\x1b[0m"))
+    )
+    told = launcher.run("report", "a").stdout
+    assert "KeyError: red" in told
+    assert "\x1b" not in told
+
+
+def test_wide_names_stand_side_by_side(launcher):
+    """Two columns for each character; nothing is wider than asked for."""
+    for name in ("\u6f22" * 30, "b"):
+        made(launcher, name, losses=[4.0, 2.0])
+    facts = [gather(acted_run.RunDir(launcher.runs / name)) for name in ("\u6f22" * 30, "b")]
+    lines = list(to_lines(facts, 80))
+    assert max(map(columns_of, lines)) <= 80
+    places = {
+        columns_of(line[: line.rindex("2.0000" if number else "b")])
+        for number, line in enumerate([lines[0], *(line for line in lines if line.startswith("final loss"))])
+    }
+    assert len(places) == 1
+    assert max(map(columns_of, to_lines(facts[:1], 40))) <= 40
 
 
 # --- the page ---
@@ -243,6 +342,10 @@ def test_attempts_are_told_with_their_verdicts_and_last_words(launcher):
     assert "<pre>Traceback: of two</pre>" in second
     assert "likely: it was first by 3 ms" in first
     assert "Not restarted again: it failed in the same way" in page
+    assert first.count("Only followed: rank 0: ConnectionError: lost") == 1
+    assert f"<code>{launcher.runs / 'a' / 'device1' / 'train.log'}</code>" in first
+    assert "<code>tlaunch why a</code>" in page
+    assert page.index("<h2>Attempts</h2>") < page.index("<h2>Training</h2>")
     assert page.count("<title>attempt 1 begins at step 1, after step 2</title>") == 4
     assert 'data-mark="restart"' in page
 
@@ -271,8 +374,10 @@ def test_a_file_without_steps_is_told_from_none(launcher):
     """With what it does hold."""
     run_dir = made(launcher)
     run_dir.metrics.write_text('{"schema": 1, "time_ns": 1, "attempt": 0, "step": 1, "validation_loss": 2}\nrubbish\n')
-    expected = "no steps: metrics.jsonl holds none, 1 validation and 1 line that could not be understood"
-    assert f"There are {expected}." in page_of(launcher, "a")
+    expected = "no steps in metrics.jsonl, only 1 validation"
+    page = page_of(launcher, "a")
+    assert f"There are {expected}." in page
+    assert "metrics.jsonl: 1 line not understood; the first: line 2 is no JSON" in page
     made(launcher, "b").metrics.unlink()
     assert "<p>b: no metrics: " in page_of(launcher, "a", "b")
     told = " ".join(launcher.run("report", "a", "b").stdout.split())
@@ -352,6 +457,23 @@ def test_runs_are_laid_over_each_other_with_what_differs(launcher):
     differs = page[page.index("What differs") : page.index("<h2>Training")]
     assert re.findall(r"<tr><th>([^<]+)</th>", differs) == ["train.learning_rate"]
     assert page.count('<ul class="legend">') == 4 + 2
+
+
+def test_what_a_run_did_not_choose_is_its_default(launcher):
+    """Of long values there is the beginning, and what no run has takes no row."""
+    for name, more in (("first", ["--set", "train.seed=7", "x" * 10_000]), ("second", [])):
+        run_dir = made(launcher, name)
+        record = json.loads(run_dir.run_json.read_text())
+        record["ranks"][0] |= {"argv": ["python", *more], "env": {"COLOUR": name} if more else {}}
+        run_dir.run_json.write_text(json.dumps(record))
+    page = page_of(launcher, "first", "second")
+    differs = page[page.index("What differs") : page.index("<h2>Training")]
+    assert "<tr><th>train.seed</th><td>7</td><td>default</td></tr>" in differs
+    assert "<tr><th>$COLOUR</th><td>first</td><td>not set</td></tr>" in differs
+    assert "x" * 1001 not in page
+    assert page.count("KiB more") == 2
+    assert "<th>first failure</th>" not in page
+    assert "<th>steps</th>" not in page
 
 
 def test_restarts_of_several_runs_say_whose_they_are(launcher):
@@ -468,6 +590,31 @@ def test_files_are_written_whole_or_not_at_all(launcher):
     assert {path.name for path in launcher.directory.iterdir()} == {"runs", "page.html"}
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--html", ""], "--html needs a file's name"),
+        (["--png", ""], "--png needs a file's name"),
+        (["--html", "x/"], "--html needs a file's name, and x/ is none"),
+        (["--html", "x", "--png", "./x"], "both would be the same file"),
+    ],
+)
+def test_a_name_that_is_none_is_refused(launcher, options, why):
+    """Before anything is written."""
+    made(launcher, losses=[3.0])
+    done = launcher.run("report", "a", *options)
+    assert (done.returncode, why in done.stderr) == (2, True)
+    assert {path.name for path in launcher.directory.iterdir()} == {"runs"}
+
+
+def test_a_page_that_is_written_is_a_success(launcher):
+    """Also where nobody can hear of it."""
+    made(launcher, losses=[3.0])
+    with Path("/dev/full").open("w") as full:
+        assert launcher.start("report", "a", "--html", "page.html", stderr=full).wait(60) == 0
+    assert (launcher.directory / "page.html").is_file()
+
+
 def test_what_is_no_file_is_never_replaced(launcher):
     """Not a pipe, and no device either: a link to a file stays a link."""
     made(launcher, losses=[3.0])
@@ -522,11 +669,44 @@ def test_a_browser_that_hangs_is_ended_with_all_that_it_started(tmp_path, monkey
         screenshot.screenshot("<html></html>", "policy")
 
 
+def test_a_browser_without_a_picture_has_failed(tmp_path, monkeypatch):
+    """Though it says that it has not."""
+    browser_that(tmp_path, "echo '<html data-height=\"1000\">'", monkeypatch)
+    with pytest.raises(TlaunchError, match="made no picture") as caught:
+        screenshot.screenshot("<html></html>", "policy")
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_end_leaves_nothing_of_the_browser(launcher, tmp_path, monkeypatch, wait_until, number):
+    """No process of its group, and no file, whatever it keeps in the directory for such ones."""
+    made(launcher, losses=[3.0])
+    script = f'touch "$TMPDIR/.org.chromium.x"; sleep 1000 & echo $! > {tmp_path}/child; mv {tmp_path}/child {tmp_path}/pid; wait'
+    browser_that(tmp_path, script, monkeypatch)
+    with tempfile.TemporaryDirectory(dir="/tmp") as temporary:
+        places = {"PATH": os.environ["PATH"], "TMPDIR": temporary}
+        process = launcher.start("report", "a", "--png", "a.png", env=places)
+        pid = wait_until(lambda: (tmp_path / "pid").is_file() and int((tmp_path / "pid").read_text()), "its child")
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+        assert list(Path(temporary).iterdir()) == []
+    wait_until(lambda: is_gone(pid), "the end of its child")
+
+
+def is_gone(pid):
+    """Also one that its parent has not heard of yet."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
+
+
 @needs_browser
 def test_the_picture_is_of_the_whole_page(launcher):
     """1200 pixels wide, as high as it must be, and not of one colour; nothing is left of the browser."""
     made(launcher, events=failed_twice(verdict("ValueError: one"), verdict("KeyError: two")), losses=[3.0, 2.0])
-    done = launcher.run("report", "a", "--png", "a.png")
+    with tempfile.TemporaryDirectory(dir="/tmp") as temporary:
+        done = launcher.run("report", "a", "--png", "a.png", env={"TMPDIR": temporary})
+        assert list(Path(temporary).iterdir()) == []
     assert done.returncode == 0, done.stderr
     width, height, rows = decoded((launcher.directory / "a.png").read_bytes())
     assert width == 1200

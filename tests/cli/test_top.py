@@ -14,7 +14,9 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from launcher.cli.top import HEADER, Sampler, to_screen
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import AgentStarted, RankStarted, Slow
 from launcher.core.heartbeat import Beat, beat
@@ -127,6 +129,50 @@ def test_more_ranks_than_lines_are_cut(launcher, terminal):
     start_top(launcher, follower)
     shown = read_until(leader, b"more ranks")
     assert shown.count(b"running") < 30
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [
+        (80, set()),
+        (65, {"DEVICE"}),
+        (58, {"DEVICE", "BEAT"}),
+        (49, {"DEVICE", "BEAT", "RSS"}),
+        (43, {"DEVICE", "BEAT", "RSS", "CPU"}),
+        (33, {"DEVICE", "BEAT", "RSS", "CPU", "TOKENS/S"}),
+        (19, set(HEADER) - {"RANK", "STATE"}),
+    ],
+)
+def test_a_narrow_screen_has_fewer_columns(launcher, width, left_out):
+    """The least important ones are left out; no cell is cut."""
+    with acted_run.playing(launcher.runs / "a"):
+        run_dir = acted_run.RunDir(launcher.runs / "a")
+        acted_run.append(run_dir, Slow(0, 2.0, 1.0, 5))
+        values = Beat(step=12, loss=3.25, tokens_per_s=5100.0, device_memory_bytes=70 << 20)
+        beat({TLAUNCH_HEARTBEAT_FILE: str(run_dir.heartbeat(0))}, values)
+        lines = screen_of(run_dir, width, 24)
+    assert lines[1].split() == [name for name in HEADER if name not in left_out]
+    assert lines[2].split()[:3] == ["0", "running,", "slow"]
+    assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("height", [5, 6, 7, 24])
+def test_what_is_not_shown_is_counted_however_low_the_screen(launcher, height):
+    """What the run measures gives way to a rank."""
+    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(identify(1), None, 50)], ranks=50)
+    lines = screen_of(run_dir, 80, height, ["loss", "tokens/s"])
+    assert len(lines) <= height - 1
+    shown = sum(line.split()[0].isdecimal() for line in lines)
+    assert lines[-1] == f"... and {50 - shown} more ranks"
+    assert ("loss" in lines) == (height > 6)
+
+
+def screen_of(run_dir, width, height=None, measured=()):
+    state, rows = Sampler(run_dir).look()
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(to_screen(state, rows, list(measured), width, height))
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def test_an_interval_is_a_number(launcher):

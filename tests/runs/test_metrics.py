@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 from launcher.core.metrics import append, to_line
 from launcher.runs.metrics import LONGEST_BYTES, MetricsReader, Saved, StepMetrics, Validation, read_metrics
 
@@ -87,6 +89,76 @@ def test_strange_lines_are_counted_and_passed_over(tmp_path):
     metrics = read_metrics(file)
     assert metrics.steps == tuple(steps(1, 2))
     assert metrics.strange == 4
+    assert metrics.first_strange == "line 2 is no JSON"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"step": 1, "loss": 5}', "has no schema"),
+        ('{"schema": 2, "step": 1}', "has schema 2, not 1"),
+        ('{"schema": "1"}', 'has schema "1", not 1'),
+        ('{"schema": 1, "time_ns": 1, "attempt": 0, "loss": 5}', "has no step"),
+        ('{"schema": 1, "time_ns": 1, "attempt": 0, "step": 1.0}', "has step 1.0, which is not a whole number"),
+        ('{"schema": 1, "time_ns": 1, "attempt": null, "step": 1}', "has attempt null, which is not a whole number"),
+        ('{"schema": 1, "time_ns": 1, "attempt": 0, "step": true}', "has step true, which is not a whole number"),
+        ('{"schema": 1, "time_ns": 1%s, "attempt": 0, "step": 1}' % ("0" * 30), "has a number that is too large"),
+        ("[1]", "is no JSON object"),
+        ("loss=5", "is no JSON"),
+        ("7" * LONGEST_BYTES, "is longer than 65,536 bytes"),
+    ],
+)
+def test_why_a_line_is_strange_is_told(tmp_path, line, why):
+    """Of the first one, with its number; the others are counted."""
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(to_line(*steps(1)) + b"\n" + line.encode() + b"\nrubbish\n" + to_line(*steps(2)))
+    metrics = read_metrics(file)
+    assert (metrics.strange, metrics.first_strange) == (2, f"line 3 {why}")
+    assert metrics.steps == tuple(steps(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ('"loss": "5"', 'loss "5", which is not a number'),
+        ('"loss": 5, "tokens_per_s": [1]', "tokens_per_s [1], which is not a number"),
+        ('"loss": 5, "validation_loss": true', "validation_loss true, which is not a number"),
+        ('"loss": 5, "memory_bytes": 7e7', "memory_bytes 70000000.0, which is not a whole number"),
+        ('"loss": 5, "epoch": 1.0', "epoch 1.0, which is not a whole number"),
+        ('"loss": 5, "saved": 1', "saved 1, which is not a text"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_strange(tmp_path, value, why):
+    """The others of its line count all the same."""
+    file = tmp_path / "metrics.jsonl"
+    file.write_text(f'{{"schema": 1, "time_ns": 1, "attempt": 0, "step": 1, {value}}}\n')
+    metrics = read_metrics(file)
+    assert (metrics.strange, metrics.first_strange) == (1, f"line 1 has {why}")
+    assert [step.loss for step in metrics.steps] == [None if '"5"' in value else 5]
+
+
+def test_a_loss_that_is_not_finite_is_told_from_none(tmp_path):
+    """To those who ask, however it is written; it is nothing strange."""
+    file = tmp_path / "metrics.jsonl"
+    begin = '{"schema": 1, "time_ns": 1, "attempt": 0, "step": 1'
+    for word in ("null", "NaN", "-Infinity", "1e999"):
+        file.write_text(
+            f'{begin}, "loss": {word}, "epoch": null}}\n{begin}, "validation_loss":{word}}}\n{begin}, "epoch": 1}}\n'
+        )
+        metrics = read_metrics(file, keep_nan=True)
+        assert [str(step.loss) for step in metrics.steps] == ["nan", "None"]
+        assert [str(validation.validation_loss) for validation in metrics.validations] == ["nan"]
+        assert (metrics.strange, metrics.first_strange) == (0, None)
+        assert [step.loss for step in read_metrics(file).steps] == [None, None]
+
+
+def test_of_the_end_of_a_file_no_line_numbers_are_told(tmp_path):
+    """They would be wrong."""
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(to_line(*steps(1)) * 9 + b"rubbish\n")
+    reader = MetricsReader(file, last_bytes=20)
+    reader.read()
+    assert reader.first_strange == "a line is no JSON"
 
 
 def test_a_line_without_end_takes_no_memory(tmp_path):

@@ -8,13 +8,14 @@ from contextlib import suppress
 
 from launcher.cli.columns import duration
 from launcher.cli.report.figures import Facts
-from launcher.cli.verdict_text import culprit_failure, headline
+from launcher.cli.verdict_text import NUMBER, culprit_failure, headline, rank_list
 from launcher.core.events import AttemptStarted, Cause, RankStarted
 from launcher.core.frozen import frozen
 from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
+from launcher.core.verdict import Failure, Role, Verdict
 from launcher.logs.stored import StoredLog
-from launcher.logs.terminal import printable, shortened
+from launcher.logs.terminal import one_line, printable, shortened
 from launcher.runs.live import EventReader
 
 LAST_LINES = 15
@@ -31,6 +32,8 @@ class AttemptTold:
     sure: str  # how sure the verdict is, and why
     culprit: int | None
     words: tuple[str, ...]  # of the culprit: its traceback, else the end of its log in this attempt
+    log: str  # the culprit's
+    followed: str  # who failed only because others had, and of what
 
 
 def attempts_of(facts: Facts) -> Iterator[AttemptTold]:
@@ -48,6 +51,8 @@ def attempts_of(facts: Facts) -> Iterator[AttemptTold]:
             sure=f"{verdict.confidence.value}: {reason}" if verdict else "",
             culprit=verdict.culprit if verdict else None,
             words=tuple(_words(attempt, parts)),
+            log=_log_of(verdict, facts.state.run_dir),
+            followed=_followed(verdict) if verdict else "",
         )
 
 
@@ -58,6 +63,25 @@ def _end_ns(attempt: Attempt, facts: Facts, *, is_open: bool) -> int:
 
 def _without_verdict(attempt: Attempt) -> str:
     return "no judgement was recorded" if attempt.cause in {Cause.FAILED, Cause.HUNG} else ""
+
+
+def _log_of(verdict: Verdict | None, run_dir: RunDir) -> str:
+    return "" if verdict is None or verdict.culprit is None else str(run_dir.train_log(verdict.culprit))
+
+
+def _followed(verdict: Verdict) -> str:
+    """In short: all the ranks, and what the first of them said."""
+    failures = [failure for failure in verdict.failures if failure.role is Role.CONSEQUENCE]
+    if not failures:
+        return ""
+    what = shortened(one_line(failures[0].what))
+    return (
+        f"{rank_list(failure.global_rank for failure in failures)}: {what}{' and others' if _differ(failures) else ''}"
+    )
+
+
+def _differ(failures: list[Failure]) -> bool:
+    return len({NUMBER.sub("#", failure.what) for failure in failures}) > 1
 
 
 def _words(attempt: Attempt, parts: _LogParts) -> Iterator[str]:

@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,13 +70,17 @@ def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json:
 
 def to_lines(runs: Sequence[Facts], width: int, *, plain: bool = False) -> Iterator[str]:
     """The summary, safe to show and fitting `width` columns, 20 at least; without block elements if it is `plain`."""
-    from launcher.cli.report.words import HOW, missing
+    from launcher.cli.report.words import HOW, missing, not_understood
 
+    alone = len(runs) == 1
     width = max(LEAST_WIDTH, width)
     lines = _side_by_side if len(runs) > 1 and _column(len(runs), width) >= LEAST_COLUMN else _below_each_other
     for line in lines(runs, width, plain=plain):
         yield from _fitting(line, width)
-    if without := [missing(facts, alone=len(runs) == 1) for facts in runs if not facts.metrics.steps]:
+    for words in filter(None, (not_understood(facts, alone=alone) for facts in runs)):
+        yield ""
+        yield from _fitting(words, width)
+    if without := [missing(facts, alone=alone) for facts in runs if not facts.metrics.steps]:
         without[-1] += HOW
         for words in without:
             yield ""
@@ -83,13 +88,15 @@ def to_lines(runs: Sequence[Facts], width: int, *, plain: bool = False) -> Itera
 
 
 def _fitting(line: str, width: int) -> list[str]:
+    from launcher.cli.widths import columns_of
     from launcher.logs.terminal import without_colours
 
     whole = without_colours(line)
-    if len(whole) <= width:
-        return [line]
+    if columns_of(whole) <= width:
+        return [whole]
     indent = " " * (len(whole) - len(whole.lstrip()) + 2)
-    return textwrap.wrap(whole, width, subsequent_indent=indent, break_on_hyphens=False)
+    characters = width // 2 if columns_of(whole) > len(whole) else width  # half as many wide ones fit for sure
+    return textwrap.wrap(whole, characters, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _below_each_other(runs: Sequence[Facts], width: int, *, plain: bool) -> Iterator[str]:
@@ -109,7 +116,7 @@ def _column(runs: int, width: int) -> int:
 
 def _one(facts: Facts, width: int, *, plain: bool) -> Iterator[str]:
     """Name, value, line; what the sentence above has said is left out."""
-    from launcher.cli.report.words import FIGURES, NOTHING
+    from launcher.cli.report.words import FIGURES, NOTHING, called
 
     told = [(name, tell(facts)) for name, tell in FIGURES[2:]]
     told = [(name, words) for name, words in told if words != NOTHING]
@@ -117,24 +124,27 @@ def _one(facts: Facts, width: int, *, plain: bool) -> Iterator[str]:
     room = max(0, min(WIDEST_LINE, width - names - values - 4))
     for name, words in told:
         line = _drawn(name, facts, room, plain=plain)
-        yield f"{name.ljust(names)}  {words.ljust(values)}  {line}".rstrip()
+        yield f"{called(name, [facts]).ljust(names)}  {words.ljust(values)}  {line}".rstrip()
 
 
 def _side_by_side(runs: Sequence[Facts], width: int, *, plain: bool) -> Iterator[str]:
     """A column for each run, and below a figure its line."""
-    from launcher.cli.report.words import FIGURES, NOTHING
+    from launcher.cli.columns import padded
+    from launcher.cli.report.words import FIGURES, NOTHING, called
+    from launcher.cli.widths import columns_of, cut_to
     from launcher.logs.terminal import without_colours
 
     names, column = max(len(name) for name, _ in FIGURES), _column(len(runs), width)
 
     def row(name: str, cells: list[str]) -> str:
-        cut = (cell if len(cell) <= column else f"{cell[: column - 1]}…" for cell in map(without_colours, cells))
-        return "  ".join([name.ljust(names), *(cell.ljust(column) for cell in cut)]).rstrip()
+        whole = map(without_colours, cells)
+        cut = (cell if columns_of(cell) <= column else f"{cut_to(cell, column - 1)}…" for cell in whole)
+        return "  ".join([name.ljust(names), *(padded(cell, column) for cell in cut)]).rstrip()
 
     yield row("", [facts.name for facts in runs])
     for name, tell in FIGURES:
         if set(words := [tell(facts) for facts in runs]) != {NOTHING}:
-            yield row(name, words)
+            yield row(called(name, runs), words)
             lines = [_drawn(name, facts, min(WIDEST_LINE, column), plain=plain) for facts in runs]
             if any(line.strip() for line in lines):
                 yield row("", lines)
@@ -151,6 +161,13 @@ def _drawn(name: str, facts: Facts, room: int, *, plain: bool) -> str:
 
 def _check(html: str | None, png: str | None, *, as_json: bool) -> None:
     """Before anything is read or written."""
+    from launcher.logs.terminal import escaped
+
+    for option, name in (("--html", html), ("--png", png)):
+        if name is not None and (not name or name.endswith(os.sep)):
+            raise UsageError(f"{option} needs a file's name{f', and {escaped(name)} is none' if name else ''}")
+    if html is not None and png is not None and os.path.realpath(html) == os.path.realpath(png):
+        raise UsageError("--html and --png: both would be the same file")
     if png == STDOUT:
         raise UsageError("--png needs a file's name", hint="only --html - goes to stdout")
     if png is not None:
@@ -196,14 +213,20 @@ def _put(name: str, content: bytes) -> None:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UnreadableError(f"{shown} cannot be written: {reason}") from None
-    click.echo(f"wrote {shown}", err=True)
+    with suppress(OSError):  # it is written, whether or not somebody hears of it
+        click.echo(f"wrote {shown}", err=True)
 
 
 def _to_json(facts: Facts) -> dict[str, Any]:
     from launcher.cli.run_words import as_json
 
     metrics = facts.metrics
-    counts = {"step_records": len(metrics.steps), "validation_records": len(metrics.validations)}
+    counts = {
+        "step_records": len(metrics.steps),
+        "validation_records": len(metrics.validations),
+        "strange_lines": metrics.strange,
+        "first_strange_line": metrics.first_strange,
+    }
     return as_json(facts.state) | {"ended_ns": facts.ended_ns} | asdict(facts.figures) | counts
 
 

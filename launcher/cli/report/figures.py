@@ -38,7 +38,7 @@ class Figures:
     attempts: int
     duration_s: float | None
     steps: int | None  # the highest that was reached
-    final_loss: float | None  # of the last line, which may be a mean; None also where it has none
+    final_loss: float | None  # of the last line that tells one, which may be a mean; None where it is not finite
     best_loss: float | None
     best_loss_step: int | None
     validation_loss: float | None  # the last one
@@ -65,7 +65,7 @@ class Facts:
 
 def gather(run_dir: RunDir) -> Facts:
     """Reads the run's files once; never raises for what it finds in them."""
-    state, metrics = look(run_dir), read_metrics(run_dir.metrics)
+    state, metrics = look(run_dir), read_metrics(run_dir.metrics, keep_nan=True)
     times = timeline(run_dir, chain(metrics.steps, metrics.validations, metrics.saved))
     ended_ns = _ended_ns(state, times)
     return Facts(state, metrics, _record(run_dir), _figures(state, metrics, ended_ns), times, ended_ns)
@@ -196,24 +196,24 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 def _lines(records: Iterable[Any], value_of: Callable[[Any], float | None]) -> list[tuple[Point, ...]]:
     """One per attempt."""
     return [
-        tuple((each.step, _finite(value_of(each))) for each in of_attempt)
+        tuple((each.step, finite(value_of(each))) for each in of_attempt)
         for _, of_attempt in groupby(records, lambda each: each.attempt)
     ]
 
 
 def _figures(state: RunState, metrics: Metrics, ended_ns: int | None) -> Figures:
     steps, last = metrics.steps, _last_validation(metrics)
-    best = min((each for each in steps if _finite(each.loss) is not None), key=_loss, default=None)
-    speeds_seen = [speed for speed in (_finite(each.tokens_per_s) for each in steps) if speed is not None]
+    best = min((each for each in steps if finite(each.loss) is not None), key=_loss, default=None)
+    speeds_seen = [speed for speed in (finite(each.tokens_per_s) for each in steps) if speed is not None]
     memory = [each.memory_bytes for each in steps if each.memory_bytes is not None]
     return Figures(
         attempts=len(state.attempts),
         duration_s=_seconds(state, ended_ns),
         steps=max((each.step for each in steps), default=None),
-        final_loss=_finite(steps[-1].loss) if steps else None,
+        final_loss=finite(next((each.loss for each in reversed(steps) if each.loss is not None), None)),
         best_loss=best.loss if best else None,
         best_loss_step=best.step if best else None,
-        validation_loss=last.validation_loss if last else None,
+        validation_loss=finite(last.validation_loss) if last else None,
         validation_step=last.step if last else None,
         perplexity=last.perplexity if last else None,
         tokens_per_s=statistics.median(speeds_seen) if speeds_seen else None,
@@ -222,13 +222,14 @@ def _figures(state: RunState, metrics: Metrics, ended_ns: int | None) -> Figures
 
 
 def _last_validation(metrics: Metrics) -> Validation | None:
-    return metrics.validations[-1] if metrics.validations else None
+    told = (each for each in reversed(metrics.validations) if each.validation_loss is not None)
+    return next(told, metrics.validations[-1] if metrics.validations else None)
 
 
 def _loss(each: StepMetrics) -> float:
     return math.inf if each.loss is None else each.loss
 
 
-def _finite(value: float | None) -> float | None:
-    """A program may write any number."""
+def finite(value: float | None) -> float | None:
+    """None where it is not, or so large that it may as well be: a program may write any number."""
     return value if value is not None and -LARGEST < value < LARGEST else None

@@ -19,11 +19,13 @@ from launcher.cli.report.charts import Chart, Series, line_chart, shortened, swa
 from launcher.cli.report.figures import Facts
 from launcher.cli.report.rank_rows import rows_of, run_marks
 from launcher.cli.report.scales import Point
-from launcher.cli.report.words import FIGURES, missing
+from launcher.cli.report.words import FIGURES, NOTHING, called, missing, not_understood
 from launcher.core.frozen import frozen
 from launcher.core.resources import data_dir
 from launcher.logs.terminal import printable, without_colours
+from launcher.logs.terminal import shortened as cut
 from launcher.runs.metrics import Metrics
+from launcher.runs.progress import State
 
 TEMPLATE = "report.html.j2"
 # Nothing may be loaded and nothing run, whatever a log, a name or a command holds.
@@ -76,15 +78,17 @@ def render(runs: Sequence[Facts]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    alone = len(runs) == 1
     page = environment.get_template(TEMPLATE).render(
         policy=Markup(POLICY),  # noqa: S704 - a constant
-        title=runs[0].name if len(runs) == 1 else f"{len(runs)} runs",
+        title=runs[0].name if alone else f"{len(runs)} runs",
         runs=[_run(facts, number) for number, facts in enumerate(runs)],
-        figure_names=[name for name, _ in FIGURES],
+        compared=_compared(runs),
         charts=list(_charts(runs)),
         differences=_differences(runs),
         restarted=any(figures.restarts(facts.metrics) for facts in runs),
-        without_metrics=[missing(facts, alone=len(runs) == 1) for facts in runs if not facts.metrics.steps],
+        without_metrics=[missing(facts, alone=alone) for facts in runs if not facts.metrics.steps],
+        not_understood=list(filter(None, (not_understood(facts, alone=alone) for facts in runs))),
         version=__version__,
         made=_moment(max(facts.state.looked_ns for facts in runs)),
     )
@@ -102,6 +106,7 @@ def _run(facts: Facts, number: int) -> dict[str, Any]:
     times = facts.times
     until_ns = facts.ended_ns or times.ended_ns or facts.state.looked_ns
     rows, marks = rows_of(times, until_ns), run_marks(times)
+    told = [(name, tell(facts)) for name, tell in FIGURES[2:]]
     seconds = max(0.0, (until_ns - times.started_ns) / 1e9)
     return {
         "name": facts.name,
@@ -109,16 +114,24 @@ def _run(facts: Facts, number: int) -> dict[str, Any]:
         "state": facts.state.state.value,
         "sentence": figures.sentence(facts.state),
         "when": _when(facts),
-        "figures": [(name, tell(facts)) for name, tell in FIGURES],
+        "tiles": [_tile(called(name, [facts]), words) for name, words in told if words != NOTHING],
         "swatch": _markup(swatch(number)),
         "ranks": _markup(rank_chart.rank_chart(rows, marks, seconds)) if rows else None,
         "bars": [(_markup(rank_chart.bar_swatch(kind)), words) for kind, words in rank_chart.bar_kinds(rows)],
         "signs": [(_markup(rank_chart.sign_swatch(kind)), words) for kind, words in rank_chart.sign_kinds(rows, marks)],
         "attempts": list(attempts_of(facts)),
         "not_restarting": figures.not_restarting(facts.state),
-        "about": list(_about(facts)),
-        "strange": facts.metrics.strange,
+        "about": [(name, cut(_shown(value))) for name, value in _about(facts)],
+        "failed": facts.state.state in {State.FAILED, State.HUNG, State.LOST},
+        "why": f"tlaunch why {shlex.quote(facts.name)}",
     }
+
+
+def _tile(name: str, words: str) -> tuple[str, str, str]:
+    """The figure, and what is said of it in small letters."""
+    figure, _, more = words.partition("; ")
+    figure, at, place = figure.partition(" at ")
+    return name, figure, "; ".join(filter(None, (f"at {place}" if at else "", more)))
 
 
 def _when(facts: Facts) -> str:
@@ -181,8 +194,19 @@ def _differences(runs: Sequence[Facts]) -> list[tuple[str, list[str]]]:
         return []
     each = [figures.settings(facts) for facts in runs]
     names = list(dict.fromkeys(name for settings in each for name in settings))
-    rows = [(name, [settings.get(name, "-") for settings in each]) for name in names]
-    return [(name, values) for name, values in rows if len(set(values)) > 1]
+    rows = [(name, [settings.get(name, _unsaid(name)) for settings in each]) for name in names]
+    return [(name, [cut(_shown(value)) for value in values]) for name, values in rows if len(set(values)) > 1]
+
+
+def _unsaid(name: str) -> str:
+    """Of a setting that a run did not choose: a variable of the environment has no default."""
+    return "not set" if name.startswith("$") else "default"
+
+
+def _compared(runs: Sequence[Facts]) -> list[tuple[str, list[str]]]:
+    """Each figure that is known of any run, one value per run."""
+    rows = [(called(name, runs), [tell(facts) for facts in runs]) for name, tell in FIGURES]
+    return [(name, values) for name, values in rows if set(values) != {NOTHING}]
 
 
 def _charts(runs: Sequence[Facts]) -> Iterator[Drawn]:
@@ -234,8 +258,10 @@ def _note(series: list[Series]) -> str:
     points, drawn = sum(each.points for each in series), sum(len(line) for each in series for line in each.drawn())
     if drawn < points:
         notes.append(f"Of {points:,} points {drawn:,} are drawn: the lowest and the highest of each part of a line.")
-    if gaps := sum(each.points - len(each.values) for each in series):
-        notes.append(f"{counted(gaps, 'point')} without a finite value: the line stops there.")
+    gaps = [(each, count) for each in series if (count := each.points - len(each.values))]
+    whose = len(series) > 1
+    if told := [counted(count, "point") + (f" of {shortened(each.label)}" if whose else "") for each, count in gaps]:
+        notes.append(f"{' and '.join(told)} without a finite value: the line stops there.")
     return " ".join(notes)
 
 

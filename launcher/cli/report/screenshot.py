@@ -11,12 +11,13 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.core.errors import TlaunchError, UnreadableError, UsageError
+from launcher.core.errors import TlaunchError, UsageError
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WIDTH = 1200  # pixels
 TALLEST = 30_000  # pixels: what Chromium can be trusted with
 PATIENCE_S = 60.0
+LONGEST_PLACE = 107 - len("/tlaunch-report-xxxxxxxx/org.chromium.Chromium.xxxxxx/SingletonSocket")  # bytes
 OPTIONS = (
     "--headless",
     "--disable-gpu",
@@ -61,7 +62,7 @@ def screenshot(page: str, policy: str) -> bytes:
         TlaunchError: it failed, or took too long.
     """
     browser = find_browser()
-    with tempfile.TemporaryDirectory(prefix="tlaunch-report-", ignore_cleanup_errors=True) as directory:
+    with tempfile.TemporaryDirectory(prefix="tlaunch-report-", dir=_place(), ignore_cleanup_errors=True) as directory:
         aside = Path(directory)
         # Only this copy measures itself.
         measuring = page.replace(policy, "", 1).replace("</body>", f"{_MEASURE}</body>")
@@ -71,7 +72,13 @@ def screenshot(page: str, policy: str) -> bytes:
         try:
             return picture.read_bytes()
         except OSError as error:
-            raise UnreadableError(f"{browser} made no picture: {error.strerror}") from error
+            raise TlaunchError(f"{browser} made no picture: {error.strerror}") from error
+
+
+def _place() -> str:
+    """Where temporary files belong, or /tmp where Chromium's socket, below it, would have too long a name."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= LONGEST_PLACE else "/tmp"  # noqa: S108 - a directory of our own in it
 
 
 def _height(document: str) -> int:
@@ -92,7 +99,7 @@ def _run(browser: str, aside: Path, page: str, *options: str) -> str:
     file.write_text(page, encoding="utf-8")
     as_root = ["--no-sandbox"] if os.geteuid() == 0 else []
     profile = f"--user-data-dir={aside / 'profile'}"
-    homes = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), str(aside))
+    homes = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "TMPDIR", "TMP", "TEMP"), str(aside))
     process = subprocess.Popen(
         [browser, *OPTIONS, *as_root, profile, *options, file.as_uri()],
         stdin=subprocess.DEVNULL,

@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from launcher.cli.columns import counted, duration, number, size
-from launcher.cli.report.figures import Facts, losses, memories, speeds, validations
+from launcher.cli.report.figures import Facts, finite, losses, memories, speeds, validations
 from launcher.cli.run_words import culprit
+from launcher.logs.terminal import one_line
 from launcher.runs.metrics import Metrics
 
 NOTHING = "-"
 HOW = (
-    " (the bundled trainer does; any program may, "
+    " (the bundled trainer writes them; any program may, "
     'one JSON object a line: {"schema": 1, "time_ns": ..., "attempt": 0, "step": 1, "loss": 2.5})'
 )
 
 
 def missing(facts: Facts, *, alone: bool) -> str:
     """Of a run without steps: what its program did not write."""
-    metrics = facts.metrics
     words = "no metrics: the program wrote no metrics.jsonl into its run directory"
-    if metrics.found:
-        other, odd = counted(len(metrics.validations), "validation"), counted(metrics.strange, "line")
-        words = f"no steps: metrics.jsonl holds none, {other} and {odd} that could not be understood"
+    if facts.metrics.found:
+        count = len(facts.metrics.validations)
+        words = "no steps in metrics.jsonl" + (f", only {counted(count, 'validation')}" if count else "")
     return words if alone else f"{facts.name}: {words}"
+
+
+def not_understood(facts: Facts, *, alone: bool) -> str | None:
+    """How many lines of metrics.jsonl, and what is wrong with the first of them; None where there is none."""
+    metrics = facts.metrics
+    if not metrics.strange:
+        return None
+    words = f"metrics.jsonl: {counted(metrics.strange, 'line')} not understood"
+    if metrics.first_strange:
+        words += f"; the first: {one_line(metrics.first_strange)}"
+    return words if alone else f"{facts.name}: {words}"
+
+
+def called(name: str, runs: Sequence[Facts]) -> str:
+    """What a figure is called for these runs: the loss of one that goes on is not final."""
+    return "last loss" if name == "final loss" and any(facts.state.state.going_on for facts in runs) else name
 
 
 def _state(facts: Facts) -> str:
@@ -49,10 +66,12 @@ def _steps(facts: Facts) -> str:
 
 def _final_loss(facts: Facts) -> str:
     steps = facts.metrics.steps
-    finite = [step for step in steps if step.loss is not None]
-    if steps and finite and steps[-1].loss is None:
-        return f"no finite value in the last line; {number(finite[-1].loss, '.4f')} at step {finite[-1].step:,}"
-    return number(facts.figures.final_loss, ".4f")
+    told = [(each.step, each.loss) for each in steps if each.loss is not None]
+    if not told:
+        return NOTHING
+    step, loss = told[-1]
+    words = _loss(loss)
+    return (words if step == steps[-1].step else f"{words} at step {step:,}") + _last_finite(told)
 
 
 def _best_loss(facts: Facts) -> str:
@@ -62,8 +81,11 @@ def _best_loss(facts: Facts) -> str:
 
 def _validation(facts: Facts) -> str:
     figures = facts.figures
-    words = _at(number(figures.validation_loss, ".4f"), figures.validation_step)
-    return words if figures.perplexity is None else f"{words}, perplexity {number(figures.perplexity, ',.2f')}"
+    told = [(each.step, each.validation_loss) for each in facts.metrics.validations if each.validation_loss is not None]
+    words = _at(_loss(told[-1][1]) if told else NOTHING, figures.validation_step)
+    if figures.perplexity is not None:
+        words += f", perplexity {number(figures.perplexity, ',.2f')}"
+    return words + _last_finite(told)
 
 
 def _speed(facts: Facts) -> str:
@@ -73,6 +95,19 @@ def _speed(facts: Facts) -> str:
 def _memory(facts: Facts) -> str:
     peak_bytes = facts.figures.peak_memory_bytes
     return NOTHING if peak_bytes is None else f"{size(peak_bytes)} of one rank"
+
+
+def _loss(value: float) -> str:
+    words = number(value, ".4f")
+    return words if math.isfinite(value) else f"{words} (not finite)"
+
+
+def _last_finite(told: Sequence[tuple[int, float]]) -> str:
+    """Where the last one is not: steps and losses."""
+    known = [(step, loss) for step, loss in told if finite(loss) is not None]
+    if not known or math.isfinite(told[-1][1]):
+        return ""
+    return f"; last finite {number(known[-1][1], '.4f')} at step {known[-1][0]:,}"
 
 
 def _at(words: str, step: int | None) -> str:

@@ -1,0 +1,93 @@
+"""The logs of several ranks as lines."""
+
+import os
+
+import pytest
+
+from launcher.core.events import AttemptStarted, RankStarted, Stamped, to_line
+from launcher.core.run_dir import RunDir
+from launcher.runs.rank_logs import LONGEST_LINE_BYTES, RankLogs, why_unreadable
+
+MARK = "--- attempt 1 ---\n"
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    made = RunDir(tmp_path)
+    for rank in range(2):
+        made.device(rank).mkdir()
+    return made
+
+
+@pytest.fixture
+def opened(run_dir):
+    """Gives a function that opens the logs of both ranks."""
+    made = []
+
+    def open_logs():
+        made.append(RankLogs(run_dir, [0, 1], 0))
+        return made[-1]
+
+    yield open_logs
+    for logs in made:
+        logs.close()
+
+
+def tell(run_dir, *events):
+    with run_dir.events.open("a") as file:
+        file.writelines(to_line(Stamped(0, 0, event)) for event in events)
+
+
+def attempts_of(logs):
+    """All new lines: their attempts, ranks and texts, in the order in which they are given."""
+    told = []
+    while some := [line for lines in logs.new_lines() for line in lines]:
+        told += [(line.attempt, line.global_rank, line.raw.decode()) for line in some]
+    return told
+
+
+def test_an_attempt_is_read_before_the_next(run_dir, opened):
+    """However much one rank wrote in it, and how little another; the line between two belongs to the later one."""
+    first = ["a\n", "much more than one chunk of it\n" * 100_000]
+    for rank, text in enumerate(first):
+        run_dir.train_log(rank).write_text(f"{text}{MARK}b\n")
+    starts = [RankStarted(rank, 1, 0, len(text) + len(MARK)) for rank, text in enumerate(first)]
+    tell(run_dir, AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0), AttemptStarted(1, 1), *starts)
+    told = attempts_of(opened())
+    assert len(told) == 1 + 100_000 + 4
+    assert [attempt for attempt, _, _ in told] == sorted(attempt for attempt, _, _ in told)
+    assert sorted(told[-4:]) == [(1, rank, text) for rank in (0, 1) for text in (MARK[:-1], "b")]
+
+
+def test_a_restart_while_it_is_followed(run_dir, opened):
+    """What came before it is given first, though it is found last."""
+    run_dir.train_log(0).write_text("a\n")
+    tell(run_dir, AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0))
+    logs = opened()
+    assert attempts_of(logs) == [(0, 0, "a")]
+    with run_dir.train_log(0).open("a") as file:
+        file.write(f"{MARK}b\n")
+    run_dir.train_log(1).write_text(f"late\n{MARK}b\n")
+    tell(run_dir, AttemptStarted(1, 1), RankStarted(0, 1, 0, 2 + len(MARK)), RankStarted(1, 1, 0, 5 + len(MARK)))
+    told = attempts_of(logs)
+    assert told[0] == (0, 1, "late")
+    assert {attempt for attempt, _, _ in told[1:]} == {1}
+
+
+def test_blocks_of_a_long_line_end_between_characters(run_dir, opened):
+    """A terminal would show none of the halves."""
+    text = "x" + "é" * LONGEST_LINE_BYTES
+    run_dir.train_log(0).write_text(text)
+    blocks = list(opened().of_rank[0].blocks())
+    assert len(blocks) > 1
+    assert "".join(block.decode() for block in blocks) == text
+
+
+def test_what_is_no_log_is_left_out(run_dir, opened):
+    """A directory or a pipe in its place; a log that is not there yet is waited for."""
+    os.mkfifo(run_dir.train_log(0))
+    logs = opened()
+    assert (list(logs.of_rank), list(logs.unreadable)) == ([1], [0])
+    run_dir.train_log(1).mkdir()
+    assert why_unreadable(run_dir.train_log(1)) == "Is a directory"
+    assert why_unreadable(run_dir.env_log(1)) is None
