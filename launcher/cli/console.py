@@ -193,7 +193,7 @@ class Console:
         for global_rank, skipped in self._feed.skip_to_last(LAST_BYTES):
             self.say(f"... {skipped} bytes not shown, see {RunDir(self.shown_dir).train_log(global_rank)}")
         if self._show(time.monotonic() + END_PATIENCE_S if in_haste else math.inf, ended=True):
-            self._forget_stdout(TimeoutError(errno.ETIMEDOUT, f"its reader took more than {END_PATIENCE_S:g} s"))
+            self._forget_stdout(TimeoutError(errno.ETIMEDOUT, f"to show the rest took more than {END_PATIENCE_S:g} s"))
 
     def _show(self, until_s: float, *, ended: bool = False) -> bool:
         """Show new lines as fast as stdout takes them; whether some may be left. Where nobody reads them, nor do we."""

@@ -38,13 +38,21 @@ class PlainFeed:
 
     def __init__(self, follower: Follower, shape: Format) -> None:
         self._follower, self._format = follower, shape
-        self.skip_to_last = follower.skip_to_last
+        self._before = b""
         self.wait = follower.wait
         self.close = follower.close
 
     def next_text(self, *, ended: bool = False) -> bytes | None:
         found = self._follower.next_block(ended=ended)
-        return None if found is None else self._format.block(*found)
+        if found is None:
+            return (self._format.end() or None) if ended else None
+        before, self._before = self._before, b""
+        return before + self._format.block(*found)
 
     def rank_ended(self, global_rank: int) -> None:
         """Nobody waits for anybody here."""
+
+    def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
+        for skipped in self._follower.skip_to_last(keep_bytes):
+            self._before += self._format.end()  # of a line that was begun the rest may be left out
+            yield skipped

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import string
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
-from launcher.cli.log_format import Look
+from launcher.cli.log_format import Look, prefix_fields, tells_time
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.logs.levels import level_named
@@ -15,8 +14,12 @@ from launcher.runs.live import RunState
 from launcher.runs.recorded import Place
 
 FIRST_FAILED = "first-failed"
-PREFIX_FIELDS = ("global_rank", "local_rank", "server", "device", "time")
+# What a prefix may hold, and of which type.
+PREFIX_FIELDS = {"global_rank": 0, "local_rank": 0, "server": "10.0.0.1", "device": 0, "time": "12:00:00"}
 NOT_FOLLOWED = ("errors", "environment", "until")
+NOT_WITH_ERRORS = ("since", "until", "grep", "level", "merged", "collapsed")
+NOT_WITH_PREFIX = ("collapsed", "as_json", "errors")
+NAMES = {"environment": "env", "merged": "merge", "collapsed": "collapse", "as_json": "json"}  # where they differ
 
 
 @frozen
@@ -44,15 +47,34 @@ class LogOptions:
     def check(self) -> None:
         """Raises UsageError for what does not go together, and for a prefix with unknown fields."""
         if self.follow:
-            for name in NOT_FOLLOWED:
-                if getattr(self, name):
-                    raise UsageError(f"--{'env' if name == 'environment' else name} cannot be followed")
+            self._refuse(NOT_FOLLOWED, "cannot be followed")
         if self.exit_code and not self.follow:
             raise UsageError("--exit-code needs --follow: only then is the end of the run waited for")
         if self.merged and self.collapsed:
             raise UsageError("--merge and --collapse: choose one", hint="collapsed lines are in the order of time too")
+        if self.errors:
+            self._refuse(NOT_WITH_ERRORS, "means nothing with --errors, which shows what each rank raised first")
+        if self.surroundings and self.grep is None:
+            raise UsageError("-A, -B and -C need --grep: so many lines around each match are shown")
         if self.prefix is not None:
+            self._refuse(NOT_WITH_PREFIX, "means nothing with --prefix")
             _check_prefix(self.prefix)
+
+    def _refuse(self, names: Iterable[str], why: str) -> None:
+        """Raises UsageError if one of these was given."""
+        for name in names:
+            if getattr(self, name) not in {None, False}:
+                raise UsageError(f"--{NAMES.get(name, name)} {why}")
+
+    @property
+    def surroundings(self) -> bool:
+        """Whether lines around a match are asked for."""
+        return max(self.after, self.before, self.around) > 0
+
+    @property
+    def selects(self) -> bool:
+        """Whether some lines are left out for what they hold."""
+        return any(each is not None for each in (self.since, self.until, self.grep, self.level))
 
     @property
     def look(self) -> Look:
@@ -61,17 +83,16 @@ class LogOptions:
     @property
     def plain(self) -> bool:
         """Whether lines are shown one after the other as they are, and nobody needs to look at one."""
-        selects = any(each is not None for each in (self.since, self.until, self.grep, self.level))
         arranged = self.merged or self.collapsed or self.as_json or self.errors
-        return not (selects or arranged or (self.prefix is not None and "{time" in self.prefix))
+        return not (self.selects or arranged or (self.prefix is not None and tells_time(self.prefix)))
 
     def selector(self) -> Selector:
         """Raises UsageError for a time, level or expression that is none."""
         now_ns = time.time_ns()
         return Selector(
-            level=level_named(self.level) if self.level else 0,
-            since_ns=moment(self.since, now_ns) if self.since else None,
-            until_ns=moment(self.until, now_ns) if self.until else None,
+            level=level_named(self.level) if self.level is not None else 0,
+            since_ns=moment(self.since, now_ns) if self.since is not None else None,
+            until_ns=moment(self.until, now_ns, is_end=True) if self.until is not None else None,
             matches=Matcher(self.grep) if self.grep is not None else None,
             before=max(self.before, self.around),
             after=max(self.after, self.around),
@@ -89,7 +110,10 @@ class LogOptions:
         if not here:
             servers = sorted({place.server_id for place in places})
             raise UsageError(f"this run has no server {self.server!r}", hint=f"servers are {', '.join(servers)}")
-        return tuple(sorted(here & set(self._ranks({place.global_rank for place in places}, state))))
+        chosen = here & set(self._ranks({place.global_rank for place in places}, state))
+        if not chosen:
+            raise UsageError(f"--rank {self.rank_expression} and --server {self.server}: no rank is both")
+        return tuple(sorted(chosen))
 
     def _ranks(self, known: Collection[int], state: RunState) -> Collection[int]:
         if self.rank_expression.strip() != FIRST_FAILED:
@@ -103,9 +127,12 @@ class LogOptions:
 
 def _check_prefix(prefix: str) -> None:
     try:
-        fields = [name for _, name, _, _ in string.Formatter().parse(prefix) if name is not None]
-    except ValueError as error:
-        raise UsageError(f"--prefix {prefix!r} is no template: {error}") from error
-    if unknown := [name for name in fields if name not in PREFIX_FIELDS]:
-        known = ", ".join(f"{{{name}}}" for name in PREFIX_FIELDS)
-        raise UsageError(f"--prefix has no field {{{unknown[0]}}}", hint=f"fields are {known}")
+        fields = prefix_fields(prefix)
+        if unknown := [name for name, _ in fields if name not in PREFIX_FIELDS]:
+            known = ", ".join(f"{{{name}}}" for name in PREFIX_FIELDS)
+            raise UsageError(f"--prefix has no field {{{unknown[0]}}}", hint=f"fields are {known}")
+        if any("{" in look for _, look in fields):
+            raise UsageError(f"--prefix {prefix!r}: a field cannot stand in another")
+        prefix.format(**PREFIX_FIELDS)
+    except (ValueError, OverflowError, MemoryError) as error:  # the last: a width beyond all measure
+        raise UsageError(f"--prefix {prefix!r} is no template: {error or 'too long'}") from error

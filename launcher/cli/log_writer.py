@@ -47,11 +47,13 @@ class Writer:
     def write(self, lines: Iterable[Line | Shown | None]) -> None:
         for batch in _batches(lines):
             self.put(self._format.lines(batch))
+        self.put(self._format.end())
 
     def write_blocks(self, global_rank: int, blocks: Iterable[bytes]) -> None:
-        """As `write` does, for whole lines of one rank that nothing is known of; their prefix holds no time."""
+        """As `write` does, for lines of one rank that nothing is known of; their prefix holds no time."""
         for block in blocks:
             self.put(self._format.block(global_rank, block))
+        self.put(self._format.end())
 
     def write_errors(self, errors: Collection[Folded]) -> None:
         """What was raised, each once, with the ranks that raised it."""

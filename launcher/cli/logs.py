@@ -21,25 +21,28 @@ Examples:
   tlaunch logs --prefix '{server}/{device} {time} '
 
 Collapsed, what ranks say alike is one line: `[0-7] loss is 9.87..9.91`; what a
-rank says alone stands by itself: `[3] retrying`.
+rank says alone, or a minute later, stands by itself: `[3] retrying`.
 
 Times are those that lines carry; a line without one has that of the line
 before. Whatever a log holds, it cannot act on the terminal. In PREFIX stand
 {global_rank}, {local_rank}, {server}, {device} and {time}.
 
 Exit codes: 0; with --exit-code that of the run; 2 wrong usage, no such run (or
-no longer one), or a stdout that takes nothing; 130 by Ctrl-C.
+no longer one), a log that cannot be read (others are shown), or a stdout that
+takes nothing; 130 by Ctrl-C.
 """
 
 
 @click.command(epilog=EPILOG, help=f"Show what ranks have written, merged or collapsed.\n\n{LIVE_RUN_HELP}")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
-@click.option("-n", "--lines", type=Whole(0), metavar="N", help="Only the last N lines of each rank.")
+@click.option(
+    "-n", "--lines", type=Whole(0), metavar="N", help="Only the last N lines of each rank, of those selected."
+)
 @click.option("--rank", "rank_expression", metavar="RANKS", default="all",
               help="0,3-5, all, or first-failed.  [default: all]")  # fmt: skip
 @click.option("--server", metavar="SERVER", help="Ranks of one server: its id, or its number from 0.")
 @click.option("--since", metavar="TIME", help="Lines from then on: 2026-11-21T12:00, 12:00, or 10m ago.")
-@click.option("--until", metavar="TIME", help="Lines up to then.")
+@click.option("--until", metavar="TIME", help="Lines up to then; 21:30 is today's.")
 @click.option("--grep", metavar="REGEX", help="Lines that match.")
 @click.option("-A", "after", type=Whole(0), default=0, metavar="N", help="And N lines after each.")
 @click.option("-B", "before", type=Whole(0), default=0, metavar="N", help="And N lines before each.")

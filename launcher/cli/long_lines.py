@@ -7,7 +7,7 @@ from launcher.logs.terminal import LONGEST_LINE
 
 MARK = "… and more"
 KEPT_CHARS = 900  # with a prefix and the mark still shorter than what is shown of any line
-_OVERWRITES = b"\r"  # a progress bar may be one line for hours: of each piece the last state is shown
+OVERWRITES = b"\r"  # a progress bar may be one line for hours: of each piece the last state is shown
 
 
 class Beginnings:
@@ -42,7 +42,7 @@ class Beginnings:
 
 def _is_cut(raw: bytes, *, goes_on: bool, ends: bool) -> bool:
     """A line that ends in its first piece is left to whoever shows it."""
-    return _OVERWRITES not in raw and (goes_on or (not ends and len(raw) > LONGEST_LINE))
+    return OVERWRITES not in raw and (goes_on or (not ends and len(raw) > LONGEST_LINE))
 
 
 def _cut(raw: bytes) -> bytes:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, suppress
+from itertools import chain
 from pathlib import Path
 
 from launcher.cli.chosen_run import chosen_live
+from launcher.cli.console import as_people_call_it
 from launcher.cli.log_feeds import Feed, PlainFeed
 from launcher.cli.log_format import Format
 from launcher.cli.log_options import LogOptions
+from launcher.cli.log_selection import Selection
 from launcher.cli.log_writer import Writer
 from launcher.cli.run_words import describe, shown_name
 from launcher.cli.staged_feed import StagedFeed
 from launcher.core.descriptors import make_room
-from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, UnreadableError, UsageError
 from launcher.core.ranges import ranges
 from launcher.logs.collapse import Shown, collapse
 from launcher.logs.lines import Line
@@ -53,18 +56,21 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
             hint="raise the limit (ulimit -Hn), or choose --rank",
         )
     with closing(logs):
+        done = _say_what_is_unreadable(logs)
+        if not logs.of_rank:
+            return done
         logs.note_attempts()
-        if options.lines is not None:
+        if options.lines is not None and not options.selects:
             for log in logs.of_rank.values():
                 log.skip_to_last(options.lines)
         try:
             if options.follow:
                 exit_code = _show_live(logs, Writer(shape), shape, watch, options)
-                return exit_code if options.exit_code else EXIT_OK
+                return exit_code if options.exit_code else done
             _show_all(logs, Writer(shape), shape, options)
         except BrokenPipeError:  # whoever read (`| head`) has seen enough
             pass
-    return EXIT_OK
+    return done
 
 
 def _show_all(logs: RankLogs, writer: Writer, shape: Format, options: LogOptions) -> None:
@@ -77,7 +83,7 @@ def _show_all(logs: RankLogs, writer: Writer, shape: Format, options: LogOptions
         selector = options.selector()
         writer.write(_all_that_is(logs, shape, selector, options))
         _say_what_is_missing(selector)
-        if options.merged and (undated := logs.of_rank.keys() - selector.dated) and len(logs.of_rank) > 1:
+        if options.merged and (undated := selector.undated - selector.dated) and len(logs.of_rank) > 1:
             _say(f"{_of(undated)} tell no time: they are shown in turn, not in the order in which they were written")
 
 
@@ -85,20 +91,32 @@ def _show_live(logs: RankLogs, writer: Writer, shape: Format, watch: Watch, opti
     selector = options.selector()
     feed: Feed = PlainFeed(logs.follower(), shape)
     if not options.plain:
-        feed = StagedFeed(logs, shape, selector, merged=options.merged, collapsed=options.collapsed)
-    state = _follow(feed, writer, watch)
+        feed = staged = StagedFeed(logs, shape, selector, merged=options.merged, collapsed=options.collapsed)
+        if options.lines is not None and options.selects:
+            staged.begin_with_last(options.lines)
+    with closing(feed):
+        state = _follow(feed, writer, watch)
     _say_what_is_missing(selector)
     if state.state is State.LOST:
         _say(f"{shown_name(state)}: {describe(state)}")
     return EXIT_FAILURE if state.exit_code is None else state.exit_code
 
 
+def _say_what_is_unreadable(logs: RankLogs) -> int:
+    """The exit code that is due to it."""
+    for global_rank, (path, reason) in logs.unreadable.items():
+        _say(f"rank {global_rank}: {as_people_call_it(path)} cannot be read: {reason}")
+    return EXIT_USAGE if logs.unreadable else EXIT_OK
+
+
 def _say_what_is_missing(selector: Selector) -> None:
-    """Lines that --since or --until left out because nobody knows their time."""
+    """Lines that --since or --until left out because nobody knows their time, and those not searched to their end."""
     if never := selector.without_time - selector.dated:
         _say(f"{_of(never)} tell no time: left out")
     if some := selector.without_time & selector.dated:
         _say(f"some {_of(some)} tell no time and follow none that does: left out")
+    if selector.cut_short:
+        _say(f"{selector.cut_short} long lines were searched in their beginning only, as the search took too long")
 
 
 def _of(global_ranks: Collection[int]) -> str:
@@ -116,19 +134,25 @@ def _say(words: str) -> None:
 def _all_that_is(
     logs: RankLogs, shape: Format, selector: Selector, options: LogOptions
 ) -> Iterator[Line | Shown | None]:
+    selection = Selection(selector, shape)
     of_rank = {rank: log.whole() for rank, log in logs.of_rank.items()}
-    if options.merged or options.collapsed:
-        selected = _selected(merge(of_rank), selector, shape)
+    arrange = merge if options.merged or options.collapsed else _one_after_the_other
+    if options.lines is not None and options.selects:
+        lines = arrange({rank: _last(selection, whole, options.lines) for rank, whole in of_rank.items()})
     else:
-        selected = (line for lines in of_rank.values() for line in _selected(lines, selector, shape))
-    return collapse((line for line in selected if line is not None), of_rank) if options.collapsed else selected
+        lines = selection.of(arrange(of_rank))
+    if options.collapsed:
+        return collapse(lines, of_rank)
+    return selection.with_gaps(lines) if options.surroundings else lines
 
 
-def _selected(lines: Iterable[Line], selector: Selector, shape: Format) -> Iterator[Line | None]:
-    for line in lines:
-        for selected in selector.put(line):
-            if selected is None or (selected := shape.of_long(selected)) is not None:
-                yield selected
+def _one_after_the_other(of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
+    return chain.from_iterable(of_rank.values())
+
+
+def _last(selection: Selection, lines: Iterator[Line], count: int) -> Iterator[Line]:
+    """Read when it is asked for."""
+    yield from selection.last(lines, count)
 
 
 # --- follow ---
@@ -142,6 +166,8 @@ def _follow(feed: Feed, writer: Writer, watch: Watch) -> RunState:
         UnreadableError: the run's directory has been removed, or stdout takes nothing.
     """
     looked_s, state = 0.0, watch.look()
+    if state.state is State.ELSEWHERE:
+        _say(f"{shown_name(state)}: {describe(state)}; followed until it says that it has ended")
     told: set[tuple[int, int]] = set()  # attempts and ranks that ended in them
     while True:
         if time.monotonic() - looked_s >= LOOK_S:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from launcher.cli.log_format import Format
+from launcher.cli.log_selection import Selection
 from launcher.logs.collapse import Collapser, Shown
+from launcher.logs.growing import fair_shares
 from launcher.logs.lines import Line
-from launcher.logs.merge import Merger
+from launcher.logs.merge import Merger, merge
 from launcher.logs.select import Selector
-from launcher.runs.rank_logs import RankLogs
+from launcher.runs.rank_logs import AT_ONCE_BYTES, RankLogs
 
 STAGE_S = 0.05  # how often lines that wait for others are asked for
+# Read at once of all ranks: lines that are not alike take their time to be compared, and whoever shows them has a turn.
+COLLAPSED_BYTES = 64 << 10
 
 
 class _AsTheyCome:
@@ -46,35 +51,50 @@ class StagedFeed:
         self, logs: RankLogs, shape: Format, selector: Selector | None = None, *,
         merged: bool = False, collapsed: bool = False,
     ) -> None:  # fmt: skip
-        self._logs, self._format, self._selector = logs, shape, selector
+        self._logs, self._format, self._selection = logs, shape, Selection(selector, shape)
+        self._at_once_bytes = COLLAPSED_BYTES if collapsed else AT_ONCE_BYTES
         self._stage: _AsTheyCome | Merger | Collapser = _AsTheyCome()
         if merged or collapsed:
             self._stage = Merger(logs.of_rank) if merged else Collapser(logs.of_rank)
+        self._attempt: int | None = None  # of the last line
+        self._of_attempts_before: list[Line | Shown] = []  # is shown next
         self._flushed = False
         self._ended: set[int] = set()  # ranks whose last lines may not have been read yet
         self.close = logs.close
 
     def next_text(self, *, ended: bool = False) -> bytes | None:
         came = False
-        for lines in self._logs.new_lines(ended=ended):
+        for lines in self._logs.new_lines(ended=ended, at_once_bytes=self._at_once_bytes):
             came = True
-            self._put(lines)
+            self._put(self._selection.of(lines))
         self._wait_no_more()
-        shown: Collection[Line | Shown] = self._stage.take(time.monotonic_ns())
+        shown = self._next(self._stage.take(time.monotonic_ns()))
         if ended and not (came or shown or self._flushed):
             self._flushed = True
             for log in self._logs.of_rank.values():
-                self._put(log.rest())
-            shown = self._stage.flush()
-        return self._format.lines(shown) if shown else b"" if came else None
+                self._put(self._selection.of(log.rest()))
+            shown = self._next(self._stage.flush())
+        if shown or came:
+            return self._as_text(shown)
+        return (self._format.end() or None) if ended else None
+
+    def begin_with_last(self, count: int) -> None:
+        """Of what there is, the last `count` lines of each rank are shown, of those that are selected. Call it first."""
+        last = {rank: self._selection.last(log.present(), count) for rank, log in self._logs.of_rank.items()}
+        if isinstance(self._stage, _AsTheyCome):
+            self._put(chain.from_iterable(last.values()))
+        else:
+            self._put(merge({global_rank: iter(lines) for global_rank, lines in last.items()}))
 
     def rank_ended(self, global_rank: int) -> None:
-        self._ended.add(global_rank)
-        self._logs.look_at(global_rank)
+        if global_rank in self._logs.of_rank:
+            self._ended.add(global_rank)
+            self._logs.look_at(global_rank)
 
     def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
+        kept_bytes = fair_shares({rank: log.unread_bytes for rank, log in self._logs.of_rank.items()}, keep_bytes)
         for global_rank, log in self._logs.of_rank.items():
-            if skipped := log.skip_to_last_bytes(keep_bytes // len(self._logs.of_rank)):
+            if skipped := log.skip_to_last_bytes(kept_bytes[global_rank]):
                 yield global_rank, skipped
 
     def wait(self, seconds: float) -> None:
@@ -85,8 +105,16 @@ class StagedFeed:
             self._ended.discard(global_rank)
             self._stage.end(global_rank)
 
-    def _put(self, lines: Iterable[Line]) -> None:
-        for line in lines:
-            for selected in self._selector.put(line) if self._selector else (line,):
-                if selected is not None and (shown := self._format.of_long(selected)) is not None:
-                    self._stage.put(shown)
+    def _put(self, selected: Iterable[Line]) -> None:
+        for line in selected:
+            if line.attempt != self._attempt:
+                self._attempt = line.attempt
+                self._of_attempts_before += self._stage.flush()
+            self._stage.put(line)
+
+    def _next(self, given: Sequence[Line | Shown]) -> list[Line | Shown]:
+        shown, self._of_attempts_before = [*self._of_attempts_before, *given], []
+        return shown
+
+    def _as_text(self, shown: list[Line | Shown]) -> bytes:
+        return self._format.lines(self._selection.with_gaps(shown))

@@ -35,7 +35,7 @@ Identity = tuple[str, tuple[str, ...]]
 class Alike:
     """One line of one rank, ready to be compared with others."""
 
-    __slots__ = ("coloured", "global_rank", "kind", "numbers", "text", "time")
+    __slots__ = ("coloured", "global_rank", "kind", "numbers", "text", "time", "time_ns")
 
     def __init__(self, line: Line, kinds: Kinds) -> None:
         self.global_rank = line.global_rank
@@ -43,6 +43,7 @@ class Alike:
         self.text = without_colours(self.coloured)
         found = time_in(self.text, line.time_ns or 0) if line.dated else None
         self.time = self.text[found.start : found.end] if found else ""
+        self.time_ns = line.time_ns if found else None  # of lines that carry one
         timeless = f"{self.text[: found.start]}{_TIME_HERE}{self.text[found.end :]}" if found else self.text
         parts = _NUMBER.split(timeless) if len(timeless) <= MOST_CHARS else [timeless]
         self.numbers = parts[1::2]

@@ -3,7 +3,7 @@
 Every rank's lines wait in a queue. While the first lines of all queues are alike, they are one. Where they differ, the
 lines behind them tell which ranks say something more and which leave something out: the queues are brought into step
 again by the longest sequence of lines that they have in common. Where none is seen, the first line that came goes first,
-when it has waited for long enough.
+when it has waited for long enough. Lines of different attempts, and those that tell times far apart, are never one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from launcher.logs.lines import Line
 WINDOW_NS = 500_000_000
 LOOK_AHEAD = 32  # lines of a rank that are compared with those of others
 COUNTING_WEIGHT = 10
+FAR_APART_NS = 60_000_000_000  # a rank that says so much later what others said stands by itself
 MOST_COMPARED = 8  # different first lines that are looked into at once
 MOST_LINES_OF_RANK = 1000  # that wait; beyond it, or beyond so many characters, nothing is waited for
 MOST_CHARS = 8 << 20
@@ -41,7 +42,11 @@ class Shown:
 def collapse(lines: Iterable[Line], global_ranks: Collection[int]) -> Iterator[Shown]:
     """All lines of logs that nobody writes any more, as `merge` gives them."""
     collapser = Collapser(global_ranks)
+    attempt = None
     for number, line in enumerate(lines, 1):
+        if line.attempt != attempt:
+            attempt = line.attempt
+            yield from collapser.flush()
         collapser.put(line)
         if number % TOGETHER == 0:
             yield from collapser.take(0)  # time stands still
@@ -53,7 +58,8 @@ class Collapser:
 
     A line is given when every rank that writes has given it, or `window_ns` after it came (when ranks have to be
     brought into step, up to twice that). The order of one rank's lines is kept. `now_ns` may be of any clock that does
-    not go back. Memory is bounded if lines are taken as often as some are put.
+    not go back. Memory is bounded if lines are taken as often as some are put. Lines are given attempt by attempt, and all
+    is flushed in between.
     """
 
     def __init__(self, global_ranks: Collection[int], window_ns: int = WINDOW_NS) -> None:
@@ -132,11 +138,21 @@ class Collapser:
         return min([most, *unknown], key=self._came), not unknown
 
     def _alike(self) -> list[list[int]]:
-        """Ranks whose first lines are alike, most of them first."""
+        """Ranks whose first lines are alike, most of them first; of those far apart in time the earliest."""
         alike: dict[Identity, list[int]] = {}
         for global_rank in sorted(self._queues):
             alike.setdefault(self._queues[global_rank][0].identity, []).append(global_rank)
-        return sorted(alike.values(), key=len, reverse=True)
+        return sorted(map(self._earliest, alike.values()), key=len, reverse=True)
+
+    def _earliest(self, global_ranks: list[int]) -> list[int]:
+        if len(global_ranks) == 1:
+            return global_ranks
+        times = [self._queues[global_rank][0].time_ns for global_rank in global_ranks]
+        known = [time_ns for time_ns in times if time_ns is not None]
+        if not known or max(known) <= (last_ns := min(known) + FAR_APART_NS):
+            return global_ranks
+        near = zip(global_ranks, times, strict=True)
+        return [global_rank for global_rank, time_ns in near if time_ns is None or time_ns <= last_ns]
 
     def _ahead(self, global_ranks: Sequence[int]) -> list[Identity | None]:
         """The next lines of these ranks, as far as the one tells that wrote most; None for blank ones."""

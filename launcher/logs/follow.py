@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from launcher.logs.changes import Changes
-from launcher.logs.growing import GrowingLog
+from launcher.logs.growing import GrowingLog, fair_shares
+from launcher.logs.lines import character_start
 
 CHUNK_BYTES = 1 << 16
-LONGEST_LINE_BYTES = 1 << 16  # a longer one is given in pieces
+LONGEST_LINE_BYTES = 1 << 16  # a longer one is given in pieces, between characters
 
 
 class Follower:
@@ -44,8 +45,9 @@ class Follower:
 
         Gives the global rank of each log that is shortened, and how many bytes of it are left out.
         """
+        kept_bytes = fair_shares({rank: log.unread_bytes for rank, log in self._logs.items()}, keep_bytes)
         for global_rank, log in self._logs.items():
-            if skipped := log.skip_to_last(keep_bytes // len(self._logs)):
+            if skipped := log.skip_to_last(kept_bytes[global_rank]):
                 yield global_rank, skipped
 
     def close(self) -> None:
@@ -65,20 +67,27 @@ class _Log:
             offset, chunk = self._log.read(self._chunk_bytes)
             if not chunk:
                 return None
-            if offset != self._partial_at + len(self._partial):  # it began anew
-                self._partial = b""
+            if self._partial and offset != self._partial_at + len(self._partial):  # it began anew
+                self._partial += b"\n"
             complete, newline, self._partial = (self._partial + chunk).rpartition(b"\n")
             self._partial_at = offset + len(chunk) - len(self._partial)
             if newline:
                 return complete + newline
             if len(self._partial) >= LONGEST_LINE_BYTES:
-                return self.unfinished_line()
+                return self._begun(character_start(self._partial, len(self._partial) - 1))
 
     def unfinished_line(self) -> bytes | None:
         """The start of a line whose end was not written; None if there is none."""
-        line, self._partial = self._partial, b""
-        self._partial_at += len(line)
-        return line or None
+        return self._begun(len(self._partial)) or None
+
+    def _begun(self, size_bytes: int) -> bytes:
+        line, self._partial = self._partial[:size_bytes], self._partial[size_bytes:]
+        self._partial_at += size_bytes
+        return line
+
+    @property
+    def unread_bytes(self) -> int:
+        return self._log.unread_bytes
 
     def skip_to_last(self, keep_bytes: int) -> int:
         """How many bytes were left out, up to the start of a line."""

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from launcher.logs.stored import StoredLog
 
 CHUNK_BYTES = 1 << 16  # much larger ones are slower: memory of such a size is taken from the system anew every time
+
+
+def fair_shares(needs: Mapping[int, int], total: int) -> dict[int, int]:
+    """By key: as much as it needs, or of what others leave of `total` as much as those that need more."""
+    shares: dict[int, int] = {}
+    for at, key in enumerate(sorted(needs, key=lambda key: needs[key])):
+        shares[key] = min(needs[key], (total - sum(shares.values())) // (len(needs) - at))
+    return shares
 
 
 class GrowingLog:
@@ -31,16 +40,32 @@ class GrowingLog:
         with suppress(OSError):
             offset = self._next_offset()
             chunk = self.stored.read(offset, limit_bytes)
-            if self.began_anew:
+            if self._note_renewal():
                 offset = self._next_offset()
                 chunk = self.stored.read(offset, limit_bytes)
             self._offset = self.stored.next_offset
             return offset, chunk
         return 0, b""
 
+    @property
+    def position(self) -> int:
+        """The logical offset of what is to be read next."""
+        with suppress(OSError):
+            return self._next_offset()
+        return 0
+
     def go_to(self, offset: int) -> None:
-        """Read on from logical `offset`."""
-        self._offset = offset
+        """Read on from logical `offset`, of the log as it is now."""
+        self._offset, self._renewals = offset, self.stored.renewals
+
+    @property
+    def unread_bytes(self) -> int:
+        """As far as it was written until now; 0 where it may not be read."""
+        with suppress(OSError):
+            end = self.stored.end
+            self._note_renewal()
+            return end - self._next_offset()
+        return 0
 
     def skip_to_last(self, keep_bytes: int, unshown_bytes: int) -> int:
         """Leave out all but the last `keep_bytes`, and what is left of the line before them.
@@ -50,7 +75,7 @@ class GrowingLog:
         """
         with suppress(OSError):  # it may not be read: then there is nothing to leave out
             end = self.stored.end
-            unshown_bytes = 0 if self.began_anew else unshown_bytes
+            unshown_bytes = 0 if self._note_renewal() else unshown_bytes
             offset = self._next_offset()
             if end - offset > keep_bytes:
                 self._offset = end - keep_bytes
@@ -63,9 +88,8 @@ class GrowingLog:
     def close(self) -> None:
         self.stored.close()
 
-    @property
-    def began_anew(self) -> bool:
-        """Whether it did since this was asked last; then all that it holds is unread."""
+    def _note_renewal(self) -> bool:
+        """Whether the log began anew since this was asked last; then all that it holds is unread."""
         if self.stored.renewals == self._renewals:
             return False
         self._offset, self._renewals = None, self.stored.renewals

@@ -6,21 +6,26 @@ import re
 
 from launcher.core.errors import UsageError
 from launcher.logs.lines import Line
+from launcher.logs.tracebacks import HEADER, prefix_of
 
 LEVEL_CHARS = 160  # of a line, in which its level stands
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 
-_LEVEL_OF = {**LEVELS, "TRACE": 10, "NOTICE": 20, "WARN": 30, "FATAL": 50}
+_LEVEL_OF = {**LEVELS, "TRACE": 10, "NOTICE": 20, "SUCCESS": 20, "WARN": 30, "FATAL": 50}
 _GLOG_LEVELS = {"D": 10, "I": 20, "W": 30, "E": 40, "F": 50, "C": 50}
-_NAMES = "|".join(_LEVEL_OF)
+_PINO_LEVELS = {"10": 10, "20": 10, "30": 20, "40": 30, "50": 40, "60": 50}
+LEVEL_NAMES = tuple(_LEVEL_OF)
+_NAMES = "|".join(LEVEL_NAMES)
 _LEVEL = re.compile(
     rf"(?<![A-Za-z\d])(?P<glog>[DIWEFC])(?:\d{{4}})?\d{{3,4}} \d\d:\d\d:\d\d"  # W1121 12:00:00
     rf"|\b(?P<word>{_NAMES})\b"  # WARNING:root:..., [WARNING] ..., ... - WARNING - ...
     rf"|(?i:\[ ?(?P<bracket>{_NAMES}) ?\]|^(?P<first>{_NAMES}): )"  # [warn], error: ...
     rf"|(?i:\b(?:level|levelname|severity|lvl)[\"']?[=:] ?[\"']?(?P<field>{_NAMES})\b)"  # "level": "info"
     r"|\b[A-Z]\w*(?P<python>Warning): "  # UserWarning: ...
+    r"|\"level\": ?(?P<pino>[1-6]0)(?=[,}])"  # {"level":50, ...
+    r"|^(?P<crash>Fatal Python error: |terminate called |SyntaxError: |IndentationError: |TabError: )"
 )
-_TRACEBACK = "Traceback (most recent call last):"
+_FAULTY_LINE = re.compile(r'  File ".*", line \d+$')
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: |:?$)")
 _BETWEEN = ("The above exception was the direct cause", "During handling of the above exception")
 
@@ -39,7 +44,26 @@ def level_in(text: str) -> int | None:
     if match is None:
         return None
     name = match[match.lastgroup or 0]
-    return _GLOG_LEVELS[name] if match.lastgroup == "glog" else _LEVEL_OF[name.upper()]
+    match match.lastgroup:
+        case "glog":
+            return _GLOG_LEVELS[name]
+        case "pino":
+            return _PINO_LEVELS[name]
+        case "crash":
+            return LEVELS["ERROR"]
+    return _LEVEL_OF[name.upper()]
+
+
+def _highest_in(text: str) -> int | None:
+    """Of all parts of a line."""
+    if "\r" not in text:
+        return level_in(text)
+    return max((level for part in text.split("\r") if (level := level_in(part)) is not None), default=None)
+
+
+def _names_faulty_line(text: str) -> bool:
+    """Whether a SyntaxError of a script itself begins there: it has no traceback, and no function."""
+    return text.startswith('  File "') and _FAULTY_LINE.match(text) is not None
 
 
 class Levels:
@@ -53,7 +77,7 @@ class Levels:
         self._of_rank: dict[int, _Told] = {}
 
     def of(self, line: Line, text: str) -> int:
-        """`text`: of the line, without colours."""
+        """`text`: of the line, without colours; a carriage return ends each part that is overwritten."""
         told = self._of_rank.setdefault(line.global_rank, _Told())
         if told.line_ended:
             told.put(text)
@@ -68,15 +92,16 @@ class _Told:
         self.level = LEVELS["INFO"]
         self.line_ended = True
         self._is_own = False  # the last line named its level
+        self._header: str | None = None  # of a traceback, whose next line has not come
         self._prefix: str | None = None  # of the lines of a traceback, "[rank3]: "; None outside of one
         self._raised = False  # the traceback has come to its exception
 
     def put(self, text: str) -> None:
-        if _TRACEBACK in text:
+        if HEADER in text or (self._prefix is None and _names_faulty_line(text)):
             self._begin_traceback(text)
         elif self._prefix is None or not self._goes_on(text):
             self._prefix = None
-            own = level_in(text)
+            own = _highest_in(text)
             self._is_own = own is not None
             if self._is_own or not text[:1].isspace():
                 self.level = own or LEVELS["INFO"]
@@ -84,12 +109,15 @@ class _Told:
     def _begin_traceback(self, text: str) -> None:
         if self._prefix is None:
             logged = self._is_own and self.level >= LEVELS["WARNING"]
-            self.level = self.level if logged else level_in(text) or LEVELS["ERROR"]
-        self._prefix = text.partition(_TRACEBACK)[0]
+            self.level = self.level if logged else _highest_in(text) or LEVELS["ERROR"]
+        self._header, self._prefix = text, ""
         self._raised = self._is_own = False
 
     def _goes_on(self, text: str) -> bool:
         """Whether a line belongs to the traceback: a frame, its exception, or what links it to the next one."""
+        if self._header is not None:
+            self._prefix = prefix_of(self._header, text)
+            self._header = None
         prefix = self._prefix or ""
         if prefix and not text.startswith(prefix.rstrip()):
             return False

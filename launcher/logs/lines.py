@@ -77,7 +77,7 @@ class Splitter:
 
     def _pieces(self) -> Iterator[Line]:
         while len(self._begun) > PIECE_BYTES:
-            yield self._taken(_character_start(self._begun, PIECE_BYTES), ends=False)
+            yield self._taken(character_start(self._begun, PIECE_BYTES), ends=False)
 
     def _taken(self, size_bytes: int, *, ends: bool) -> Line:
         line = Line(self._global_rank, self._offset, bytes(self._begun[:size_bytes]), ends=ends)
@@ -86,7 +86,7 @@ class Splitter:
         return line
 
 
-def _character_start(data: bytearray, limit: int) -> int:
+def character_start(data: bytes | bytearray, limit: int) -> int:
     """The last place up to `limit` at which a character of UTF-8 begins; `limit` where this is no UTF-8."""
     starts = (at for at in range(limit, limit - CHARACTER_BYTES, -1) if data[at] & 0xC0 != 0x80)
     return next(starts, limit)
@@ -102,11 +102,11 @@ def with_attempts(lines: Iterable[Line], starts: Sequence[tuple[int, int]]) -> I
     for line in lines:
         if not first <= line.offset < behind or known != len(starts):
             known = len(starts)
-            first, behind, attempt = _attempt_at(line.offset, starts)
+            first, behind, attempt = attempt_at(line.offset, starts)
         yield Line(line.global_rank, line.offset, line.raw, line.time_ns, attempt, line.dated, line.ends)
 
 
-def _attempt_at(offset: int, starts: Sequence[tuple[int, int]]) -> tuple[int, float, int | None]:
+def attempt_at(offset: int, starts: Sequence[tuple[int, int]]) -> tuple[int, float, int | None]:
     """The attempt to which `offset` belongs, and of which offsets that holds: from the first to before the second."""
     at = bisect_right(starts, offset, key=lambda start: start[0])
     first, attempt = starts[at - 1] if at else (0, None)

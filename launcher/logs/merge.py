@@ -1,7 +1,9 @@
 """Lines of many ranks in one sequence: by time where they carry one, else in the order in which they came.
 
 The order of one rank's lines is never changed, whatever their times say. Lines without a time of their own stay behind
-the one that they follow, as far as they are there when it is shown: a traceback is not torn apart.
+the one that they follow, as far as they are there when it is shown: a traceback is not torn apart. No attempt of a run
+begins before the one before it has ended on all ranks; so whoever gives lines to a `Merger` gives them attempt by attempt,
+and takes all that it has in between.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Generator, Iterator, Mapping
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, groupby
 
 from launcher.logs.lines import Line
 
@@ -20,7 +22,22 @@ MOST_BYTES = 16 << 20
 
 
 def merge(lines_of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
-    """All lines of logs that nobody writes any more. One line of each rank is in memory.
+    """All lines of logs that nobody writes any more, attempt by attempt. One line of each rank is in memory."""
+    attempts = {rank: groupby(lines, _attempt_of) for rank, lines in lines_of_rank.items()}
+    now = {rank: next(parts, None) for rank, parts in attempts.items()}
+    while known := {rank: part for rank, part in now.items() if part is not None}:
+        first = min(attempt for attempt, _ in known.values())
+        parts = {rank: lines for rank, (attempt, lines) in known.items() if attempt == first}
+        yield from _merged(parts)
+        now = {**known, **{rank: next(attempts[rank], None) for rank in parts}}
+
+
+def _attempt_of(line: Line) -> int:
+    return -1 if line.attempt is None else line.attempt
+
+
+def _merged(lines_of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
+    """Of one attempt.
 
     Nothing tells when a line came that follows none with a time: ranks that are at such a line give one each, then the
     others give the earliest one that they have, and so on.

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import dropwhile
 
 from launcher.core.frozen import frozen
 from launcher.logs.lines import Line
-from launcher.logs.tracebacks import HEADER, FoundTraceback, tracebacks_in
+from launcher.logs.tracebacks import HEADER, TRACEBACK_CHARS, FoundTraceback, tracebacks_in
 
 FIRST_BYTES = 256 << 10  # of a log, from the line before a header on, that are read as one text
 
 _HEADER = HEADER.encode()
+# What ends a program without a traceback; of a SyntaxError of the script itself the lines before it tell the place.
+_CRASHES = (
+    b"Fatal Python error: ",
+    b"terminate called after throwing",
+    b"SyntaxError: ",
+    b"IndentationError: ",
+    b"TabError: ",
+)
+_LINES_OF_PLACE = 3
+_PLACE = b'  File "'
 _NUMBER = re.compile(r"0[xX][\da-fA-F]+|\d+")
 
 
@@ -27,6 +38,7 @@ class Folded:
 def first_tracebacks(lines_of_rank: Mapping[int, Iterable[Line]]) -> list[Folded]:
     """The first traceback of each rank; one of the main thread is preferred. In the order of each one's lowest rank.
 
+    Where there is none, what else Python or C++ print of a crash.
     Those with the same frames and exception are one, though numbers in messages differ. Of every rank's lines as many
     are read as it takes, and at most `FIRST_BYTES` kept.
     """
@@ -38,28 +50,54 @@ def first_tracebacks(lines_of_rank: Mapping[int, Iterable[Line]]) -> list[Folded
 
 
 def _first(lines: Iterable[Line]) -> FoundTraceback | None:
-    """In texts that begin shortly before a header, one after the other."""
+    """In texts that begin with the line before a header, one after the other."""
     of_thread: FoundTraceback | None = None
-    for text in _texts_with_headers(lines):
+    crashes: list[FoundTraceback] = []
+    for text in _texts_with_headers(_with_crashes(lines, crashes)):
         for found in tracebacks_in(text):
             if found.thread is None:
                 return found
             of_thread = of_thread or found
-    return of_thread
+    return crashes[0] if crashes else of_thread
+
+
+def _with_crashes(lines: Iterable[Line], crashes: list[FoundTraceback]) -> Iterator[Line]:
+    """The same lines. The first crash that they tell of is put into `crashes`."""
+    before: deque[bytes] = deque(maxlen=_LINES_OF_PLACE)
+    for line in lines:
+        if line.raw.startswith(_CRASHES) and not crashes:
+            crashes.append(_crash(line.raw, before))
+        before.append(line.raw)
+        yield line
+
+
+def _crash(raw: bytes, before: Collection[bytes]) -> FoundTraceback:
+    place = dropwhile(lambda each: not each.startswith(_PLACE), before)
+    text = b"\n".join([*place, raw]).decode(errors="replace")[:TRACEBACK_CHARS]
+    kind, _, message = raw.decode(errors="replace").partition(": ")
+    return FoundTraceback(type=kind, message=message, where=None, text=text)
 
 
 def _texts_with_headers(lines: Iterable[Line]) -> Iterator[str]:
-    lines = iter(lines)
-    before: deque[Line] = deque(maxlen=1)  # tells whose traceback it is
+    """A traceback that is cut off at the end of one text is whole in the next one, if it is not too long for any."""
+    text = bytearray()
+    before = b""  # the line before, which tells whose traceback it is
     for line in lines:
-        if _HEADER in line.raw:
-            text = bytearray(b"".join(_with_end(kept) for kept in (*before, line)))
-            for following in lines:
-                text += _with_end(following)
-                if len(text) >= FIRST_BYTES:
-                    break
+        if text or _HEADER in line.raw:
+            text += (b"" if text else before) + _with_end(line)
+        before = _with_end(line)
+        if len(text) >= FIRST_BYTES:
             yield text.decode(errors="replace")
-        before.append(line)
+            del text[: _start_of_next(text)]
+    if text:
+        yield text.decode(errors="replace")
+
+
+def _start_of_next(text: bytearray) -> int:
+    """Where the line before the last header begins; the end of the text, where nothing would be gained by that."""
+    header_line = text.rfind(b"\n", 0, text.rfind(_HEADER)) + 1
+    start = text.rfind(b"\n", 0, max(0, header_line - 1)) + 1
+    return start or len(text)
 
 
 def _with_end(line: Line) -> bytes:

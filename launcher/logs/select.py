@@ -1,32 +1,35 @@
 r"""Which lines a person wants to see: of some ranks, from a level up, of a time, that hold some text.
 
 A person's regular expression can take Python years: `(a+)+$` on a few dozen characters, `.*.*=` on one line of 64 KiB.
-So no search may use more than `SEARCH_S` seconds of CPU time. Beyond them only the first `SHORT_CHARS` of every line are
-searched from then on, and an expression that is too slow even so is refused, with an error. A timer of this process
-(ITIMER_VIRTUAL, SIGVTALRM) sees to that; it is set only where a search can be slow: in the main thread, where the line
-or the expression is not short and simple. In other threads, where no signal interrupts a search, expressions that
-repeat more than once are refused, and of others only the first `SHORT_CHARS` of a line are searched.
+So no search may use more than `SEARCH_S` seconds of CPU time. Of a line that needs more only the first `SHORT_CHARS` are
+searched, and an expression that is too slow even so is refused, with an error. After `MOST_SLOW` such lines all that are
+half as long are cut at once, or a log of them would take hours. A timer of this process (ITIMER_VIRTUAL, SIGVTALRM)
+sees to that; it is set only where a search can be slow: in the main thread, where the line or the expression is not
+short and simple. In other threads, where no signal interrupts a search, expressions that repeat more than once are
+refused, and of others only the first `SHORT_CHARS` of a line are searched.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from time import localtime, strftime
 from types import FrameType
 
 from launcher.core.errors import UsageError
 from launcher.core.ranges import ranges
 from launcher.logs.levels import Levels
-from launcher.logs.lines import Line, shown
-from launcher.logs.terminal import without_colours
+from launcher.logs.lines import Line
+from launcher.logs.terminal import printable_parts, without_colours
 from launcher.logs.times import SECOND_NS, time_in
 
 SEARCH_S = 0.5
 SHORT_CHARS = 500
+MOST_SLOW = 10  # lines that each may take `SEARCH_S`
 
 _REPEATS = re.compile(r"[*+?{]")
 _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -44,11 +47,17 @@ class Selector:
         level: int = 0,
         since_ns: int | None = None,
         until_ns: int | None = None,
-        matches: Callable[[str], bool] | None = None,
+        matches: Matcher | None = None,
         before: int = 0,
         after: int = 0,
     ) -> None:
-        """`level`: the lowest wanted, one of `levels.LEVELS`. Times: since 1970. `before`, `after`: lines around a match."""
+        """`level`: the lowest wanted, one of `levels.LEVELS`. Times: since 1970. `before`, `after`: lines around a match.
+
+        Raises:
+            UsageError: no time is both since `since_ns` and until `until_ns`.
+        """
+        if since_ns is not None and until_ns is not None and since_ns > until_ns:
+            raise UsageError("--since is later than --until: no line can be of that time")
         self._global_ranks = global_ranks
         self._level = level
         self._levels = Levels()
@@ -58,6 +67,7 @@ class Selector:
         self._grep = Grep(before, after)
         self.without_time: set[int] = set()  # ranks of which lines were left out because nobody knows their time
         self.dated: set[int] = set()  # ranks of which a line told its time
+        self.undated: set[int] = set()  # ranks of which a line came before any that did
 
     def put(self, line: Line) -> list[Line | None]:
         """The lines to show now that `line` has come; None stands where lines of the next one's rank are left out.
@@ -69,10 +79,19 @@ class Selector:
             return []
         if line.dated:
             self.dated.add(line.global_rank)
-        text = without_colours(shown(line)) if self._level or self._matches else ""
+        elif line.time_ns is None:
+            self.undated.add(line.global_rank)
+        text = _searched(line) if self._level or self._matches else ""
         if (self._level and self._levels.of(line, text) < self._level) or not self._in_time(line):
             return []
-        return [line] if self._matches is None else self._grep.put(line, is_match=self._matches(text))
+        if self._matches is None:
+            return [line]
+        return self._grep.put(line, is_match=any(map(self._matches, text.split("\r"))))
+
+    @property
+    def cut_short(self) -> int:
+        """How many lines were searched only in their first `SHORT_CHARS`, and found not to match: they took too long."""
+        return self._matches.cut_short if self._matches else 0
 
     def _in_time(self, line: Line) -> bool:
         if self._since_ns is None and self._until_ns is None:
@@ -83,6 +102,12 @@ class Selector:
         return (self._since_ns is None or line.time_ns >= self._since_ns) and (
             self._until_ns is None or line.time_ns <= self._until_ns
         )
+
+
+def _searched(line: Line) -> str:
+    r"""What a line says, every part of text that is overwritten (progress bars), with \r between."""
+    parts = printable_parts(line.raw.decode("utf-8", errors="replace"))
+    return without_colours(parts[0] if len(parts) == 1 else "\r".join(parts))
 
 
 # --- ranks ---
@@ -114,10 +139,10 @@ def _part(part: str, expression: str, known: Collection[int]) -> Collection[int]
 # --- times ---
 
 
-def moment(text: str, now_ns: int) -> int:
+def moment(text: str, now_ns: int, *, is_end: bool = False) -> int:
     """What `--since` or `--until` mean, nanoseconds since 1970: a time, a date, or how long before `now_ns` (`10m`).
 
-    A time of the day is the last one that has been.
+    A time of the day is the last one that has been; where a span ends by it (`is_end`), today's, also if still to come.
 
     Raises:
         UsageError: it is none of these.
@@ -129,16 +154,17 @@ def moment(text: str, now_ns: int) -> int:
     days = [strftime("%Y-%m-%d ", localtime(now_ns / SECOND_NS - back_s)) for back_s in (0, _UNITS_S["d"])]
     for day in days if of_day else [""]:
         time_ns = _exact_ns(day + text, now_ns)
-        if time_ns is not None and (time_ns <= now_ns or not of_day):
+        if time_ns is not None and (time_ns <= now_ns or is_end or not of_day):
             return time_ns
     hint = "a time is given as 2026-11-21T12:00:00, 2026-11-21, 12:00, or 10m (that long ago)"
     raise UsageError(f"{text!r} is no time", hint=hint)
 
 
 def _exact_ns(text: str, near_ns: int) -> int | None:
-    for whole in (text, f"{text}:00", f"{text} 00:00:00"):
+    key = "time="
+    for whole in (f"{key}{text}", f"{key}{text}:00", f"{key}{text} 00:00:00"):
         found = time_in(whole, near_ns)
-        if found and (found.start, found.end) == (0, len(whole)):
+        if found and (found.start, found.end) == (len(key), len(whole)):
             return found.time_ns
     return None
 
@@ -191,11 +217,14 @@ class Matcher:
         except (re.error, RecursionError, OverflowError) as error:
             raise UsageError(f"{pattern!r} is no regular expression: {error}") from error
         self._repeats = len(_REPEATS.findall(pattern))
-        self.reach: int | None = None  # of long lines only so many characters are searched: one took too long
+        self.cut_short = 0  # texts of which the beginning was searched, in vain, and the rest was not
+        self._slow = 0  # texts that took too long
+        self._longest: float = math.inf  # texts that are searched whole
 
     def __call__(self, text: str) -> bool:
         """Raises UsageError where even a short part of `text` takes too long."""
-        text = text[: self.reach]
+        if len(text) > self._longest:
+            return self._in_beginning(text)
         if not self._repeats or (self._repeats == 1 and len(text) <= SHORT_CHARS):
             return self._compiled.search(text) is not None
         if threading.current_thread() is not threading.main_thread():
@@ -205,8 +234,15 @@ class Matcher:
         except _TooLongError:
             if len(text) <= SHORT_CHARS:
                 raise self._refused("takes too long on a line of this log") from None
-            self.reach = SHORT_CHARS
-            return self(text)
+            self._slow += 1
+            if self._slow >= MOST_SLOW:
+                self._longest = max(SHORT_CHARS, min(self._longest, len(text)) // 2)
+            return self._in_beginning(text)
+
+    def _in_beginning(self, text: str) -> bool:
+        found = self(text[:SHORT_CHARS])
+        self.cut_short += not found
+        return found
 
     def _guarded(self, text: str) -> bool:
         before = signal.signal(signal.SIGVTALRM, _give_up)
@@ -220,8 +256,9 @@ class Matcher:
     def _unguarded(self, text: str) -> bool:
         if self._repeats > 1:
             raise self._refused("may take too long")
-        self.reach = SHORT_CHARS
-        return self._compiled.search(text[:SHORT_CHARS]) is not None
+        found = self._compiled.search(text, 0, SHORT_CHARS) is not None
+        self.cut_short += not found and len(text) > SHORT_CHARS
+        return found
 
     def _refused(self, why: str) -> UsageError:
         hint = "repeat less: a `*` or `+` within or beside another can match one text in too many ways"

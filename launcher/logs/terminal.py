@@ -31,13 +31,16 @@ def printable(line: str) -> str:
     >>> printable("10%\r20%\r"), printable("\x1b]0;title\x07bell\x07")
     ('20%', 'bell^G')
     """
-    visible = next((part for part in reversed(line.split("\r")) if part), "")
-    if _CONTROL.search(visible) is None:
-        return visible
-    pieces = _COLOUR.split(_OTHER_SEQUENCE.sub("", visible))
-    colours = [*_COLOUR.findall(_OTHER_SEQUENCE.sub("", visible)), ""]
-    text = "".join(_CONTROL.sub(_caret, piece) + colour for piece, colour in zip(pieces, colours, strict=True))
-    return text + _COLOUR_END if any(colours) and not text.endswith(_COLOUR_END) else text
+    return _harmless(next((part for part in reversed(line.split("\r")) if part), ""))
+
+
+def printable_parts(line: str) -> list[str]:
+    r"""As `printable`, of every part of text that is overwritten by carriage returns; at least one.
+
+    >>> printable_parts("10%\r20%\r")
+    ['10%', '20%']
+    """
+    return [_harmless(part) for part in line.split("\r") if part] or [""]
 
 
 def one_line(text: str) -> str:
@@ -77,6 +80,16 @@ def escaped(text: str) -> str:
     'a\\n\\x1b[2J'
     """
     return text if text.isprintable() else text.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def _harmless(text: str) -> str:
+    """Of text without carriage returns."""
+    if _CONTROL.search(text) is None:
+        return text
+    pieces = _COLOUR.split(_OTHER_SEQUENCE.sub("", text))
+    colours = [*_COLOUR.findall(_OTHER_SEQUENCE.sub("", text)), ""]
+    safe = "".join(_CONTROL.sub(_caret, piece) + colour for piece, colour in zip(pieces, colours, strict=True))
+    return safe + _COLOUR_END if any(colours) and not safe.endswith(_COLOUR_END) else safe
 
 
 def _caret(match: re.Match[str]) -> str:

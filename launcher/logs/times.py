@@ -1,11 +1,17 @@
 """The time that a line of a log carries, in the forms that loggers use.
 
     2026-11-21 12:00:00,123            Python's logging; also with T, `.`, no fraction, `Z` or an offset from UTC, slashes
+    20261121 12:00:00                  also with T or `-` between
+    11/21/2026 12:00:00 [11/21/26 ...  month first, as transformers' examples and rich write it
     2026-11-21-12:00:00.123.456        MindSpore and CANN
     I1121 12:00:00.123456              glog, absl and torch: no year, so the one that brings it nearest to the run
     1795262400.123                     seconds since 1970, at the start of a line or after a key such as "ts":
+    "time":1795262400123               milliseconds (micro-, nanoseconds) since 1970, after a key only
 
-A time without an offset is local time. Only one that begins in a line's first 64 characters counts.
+A time without an offset is local time. Only one that begins in a line's first 64 characters counts. What a line merely
+speaks of is not its time: `lease ends 2026-11-30 00:00:00`, `1895825408 parameters`. So before a date stand no words but
+those that loggers write (a level, a name and a colon, anything in brackets), except where the rank's lines have their
+dates behind words; and a number without a key is near the time of the run.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from functools import lru_cache
 from typing import Any
 
 from launcher.core.frozen import frozen
+from launcher.logs.levels import LEVEL_NAMES
 from launcher.logs.lines import Line
 
 FIRST_CHARS = 64
@@ -24,17 +31,31 @@ LONGEST_TIME_CHARS = 40
 SECOND_NS = 1_000_000_000
 _YEAR_S = 365.2425 * 86400
 
-_DATE = r"(?P<year>\d{4})(?P<slash>[-/])(?P<month>\d\d)(?P=slash)(?P<day>\d\d)[ T-]"
+_NEAR_NS = 60 * 86400 * SECOND_NS  # runs are long, and clocks wrong; of other such numbers one in a hundred is so near
+
+_DATE = r"(?P<year>\d{4})(?P<slash>[-/]?)(?P<month>\d\d)(?P=slash)(?P<day>\d\d)[ T-]"
+_MONTH_FIRST = r"(?P<us_month>\d\d)/(?P<us_day>\d\d)/(?P<us_year>(?:20)?\d\d),? "
 # Before it stands a letter, and before that no other but the m that ends a colour.
 _GLOG = r"(?<![\d.A-Za-ln-z][DIWEFC])(?<=[DIWEFC])(?P<glog_year>\d{4})??(?P<glog_month>\d\d?)(?P<glog_day>\d\d) "
 _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?!\d)"
 _FRACTION = r"(?:[.,](?P<fraction>\d{1,9}(?:\.\d{3})?)\d*)?"
 _ZONE = r"(?P<zone>Z\b| ?[+-][01]\d:?[0-5]\d\b| UTC\b|[+-][01]\d\b(?![:.\d]))?"
-_CALENDAR = re.compile(rf"(?:(?<![\d.]){_DATE}|{_GLOG}){_CLOCK}{_FRACTION}{_ZONE}")
-_MINUTE_FIELDS = ("year", "month", "day", "glog_year", "glog_month", "glog_day", "hour", "minute", "zone")
-_EPOCH = re.compile(
-    r"""(?:^[\[(<]?|\[|\b(?:ts|time|timestamp|asctime|created)["']?[=:] ?"?)(?P<epoch>1\d{9})(?:\.(?P<fraction>\d{1,9})\d*)?(?![\w.:-])"""
+# The first group makes nothing but the search quicker.
+_CALENDAR = re.compile(
+    rf"(?=[\dDIWEFC])(?:(?<![\d.])(?:{_DATE}|(?<!/){_MONTH_FIRST})|{_GLOG}){_CLOCK}{_FRACTION}{_ZONE}"
 )
+_DAY_FIELDS = ("year", "month", "day", "glog_year", "glog_month", "glog_day", "us_year", "us_month", "us_day")
+_MINUTE_FIELDS = (*_DAY_FIELDS, "hour", "minute", "zone")
+_KEY = r"""\b(?:ts|time|timestamp|asctime|created)["']?[=:] ?["']?"""
+_EPOCH = re.compile(
+    rf"(?:(?P<key>{_KEY})|^[\[(<]?|\[)(?P<epoch>1\d{{9}})(?:(?P<small>\d{{3}}|\d{{6}}|\d{{9}})(?![\d.])"
+    r"|(?:\.(?P<fraction>\d{1,9})\d*)?(?![\w.-]))"
+)
+_AFTER_EPOCH = re.compile(r"[\]:,)>]")
+_KEY_BEFORE = re.compile(rf"{_KEY}$")
+_IN_BRACKETS = re.compile(r"\[[^\[\]]*\]?|\([^()]*\)?|<[^<>]*>|\x1b\[[0-9;]*m")
+# A word of prose: another follows, or the date. Levels are none, nor are names such as node-1, train.py or web_1.
+_PROSE = re.compile(rf"(?<![\w.-])(?!(?i:{'|'.join(LEVEL_NAMES)})\b)[A-Za-z]*[a-z](?: +(?=\w)| +$)")
 _QUICK = re.compile(rb"\d:\d\d|1\d{9}")  # without either there is no time
 
 
@@ -45,27 +66,57 @@ class Found:
     start: int
     end: int
     time_ns: int
+    behind_words: bool = False  # most likely the line speaks of it
 
 
 def time_in(text: str, near_ns: int) -> Found | None:
-    """The time that `text` begins with, nanoseconds since 1970. `near_ns`: about when, for a time without a year."""
-    head = text[: FIRST_CHARS + LONGEST_TIME_CHARS]
-    match = _CALENDAR.search(head)
-    if match and match.start() < FIRST_CHARS and (time_ns := _calendar_ns(match, near_ns)) is not None:
-        return Found(match.start(), match.end(), time_ns)
-    match = _EPOCH.search(head)
-    if match is None or match.start("epoch") >= FIRST_CHARS:
-        return None
-    time_ns = int(match["epoch"]) * SECOND_NS + _fraction_ns(match["fraction"])
-    return Found(match.start("epoch"), match.end(), time_ns)
+    """The time that `text` begins with, nanoseconds since 1970. `near_ns`: about when, where that is needed to tell."""
+    found = _first_in(text[: FIRST_CHARS + LONGEST_TIME_CHARS], near_ns)
+    return None if found is None or found.behind_words else found
 
 
 def time_of(raw: bytes, near_ns: int) -> int | None:
     """As `time_in`, of a line's bytes: quick where there is none."""
+    found = _first_of(raw, near_ns)
+    return None if found is None or found.behind_words else found.time_ns
+
+
+def _first_of(raw: bytes, near_ns: int) -> Found | None:
     if _QUICK.search(raw, 0, FIRST_CHARS + LONGEST_TIME_CHARS) is None:
         return None
-    found = time_in(raw[: FIRST_CHARS + LONGEST_TIME_CHARS].decode("latin-1"), near_ns)
-    return found.time_ns if found else None
+    return _first_in(raw[: FIRST_CHARS + LONGEST_TIME_CHARS].decode("latin-1"), near_ns)
+
+
+def _first_in(head: str, near_ns: int) -> Found | None:
+    """A time; a date behind words where there is no other."""
+    match = _CALENDAR.search(head)
+    if match is None or match.start() >= FIRST_CHARS or (time_ns := _calendar_ns(match, near_ns)) is None:
+        return _epoch_in(head, near_ns)
+    start = match.start()
+    if start > 1 and match["glog_month"] is None and _ends_in_words(head[:start]):
+        return _epoch_in(head, near_ns) or Found(start, match.end(), time_ns, behind_words=True)
+    return Found(start, match.end(), time_ns)
+
+
+def _epoch_in(head: str, near_ns: int) -> Found | None:
+    match = _EPOCH.search(head)
+    if match is None or match.start("epoch") >= FIRST_CHARS:
+        return None
+    time_ns = int(match["epoch"]) * SECOND_NS + _fraction_ns(match["small"] or match["fraction"])
+    is_time = match["key"] or _is_time(match, time_ns, near_ns)
+    return Found(match.start("epoch"), match.end(), time_ns) if is_time else None
+
+
+@lru_cache(maxsize=1024)
+def _ends_in_words(before: str) -> bool:
+    """Whether what stands before a date is prose, and no prefix as loggers write it."""
+    return _KEY_BEFORE.search(before) is None and _PROSE.search(_IN_BRACKETS.sub("", before)) is not None
+
+
+def _is_time(match: re.Match[str], time_ns: int, near_ns: int) -> bool:
+    """Whether a number without a key is one of seconds since 1970."""
+    follows = match["fraction"] or _AFTER_EPOCH.match(match.string, match.end())
+    return match["small"] is None and bool(follows) and abs(time_ns - near_ns) < _NEAR_NS
 
 
 class Clock:
@@ -76,16 +127,29 @@ class Clock:
         self._time_ns: int | None = None
         self._near_ns = near_ns
         self._within_line = False
+        self._column_of_words: int | None = None  # at which the last date behind words stood; -1: none of them counts
 
     def stamped(self, line: Line) -> Line:
         """`line` with its time; a piece of a long line has that of the line's first piece."""
-        own_ns = None if self._within_line else time_of(line.raw, self._near_ns)
+        own_ns = None if self._within_line else self._own_ns(line.raw)
         self._within_line = not line.ends
         if own_ns is None and self._time_ns is None:
             return line
         self._time_ns = self._time_ns if own_ns is None else own_ns
         dated = own_ns is not None
         return Line(line.global_rank, line.offset, line.raw, self._time_ns, line.attempt, dated, line.ends)
+
+    def _own_ns(self, raw: bytes) -> int | None:
+        """A date behind words counts where one stood before, of a rank whose lines have none elsewhere."""
+        found = _first_of(raw, self._near_ns)
+        if found is None:
+            return None
+        if not found.behind_words:
+            self._column_of_words = -1
+        elif self._column_of_words != found.start:
+            self._column_of_words = -1 if self._column_of_words == -1 else found.start
+            return None
+        return found.time_ns
 
 
 def with_times(lines: Iterable[Line], near_ns: int) -> Iterator[Line]:
@@ -104,7 +168,8 @@ def _calendar_ns(match: re.Match[str], near_ns: int) -> int | None:
 def _found_minute_ns(fields: tuple[str | Any, ...], near_ns: int) -> int | None:
     """Of `_MINUTE_FIELDS`, which hundreds of lines share."""
     *date, hour, minute, zone = fields
-    year, month, day = (either or glog for either, glog in zip(date[:3], date[3:], strict=True))
+    year, month, day = (plain or glog or us for plain, glog, us in zip(date[:3], date[3:6], date[6:], strict=True))
+    year = f"20{year}" if year and len(year) == 2 else year
     at = (int(month), int(day), int(hour), int(minute))
     try:
         return _minute_ns((int(year), *at), zone) if year else _nearest_ns(at, near_ns)

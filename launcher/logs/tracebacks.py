@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 
 from launcher.core.frozen import frozen
 
 TRACEBACK_CHARS = 8000
 MESSAGE_LINES = 12  # of a message, after its first
+MESSAGE_CHARS = 2000  # of an exception and its message that are shown
+GROUP_LINES = 200  # of the exceptions in a group that are shown
 NEAR_BYTES = 16 << 10  # of a log's end, where a traceback mostly is
 MOST_TRACEBACKS = 500  # that are looked at, the last ones: a program may print them without end
 MOST_LINES_AFTER = 100  # that are counted
@@ -22,6 +24,8 @@ LINES_OF_LINK = 4  # between two tracebacks of one chain: empty, the sentence, e
 
 HEADER = "Traceback (most recent call last):"
 _GROUP_HEADER = re.compile(r"^(\s*)\+ Exception Group $")
+_IN_GROUP = re.compile(r"\s+(?:\||\+[-+])")
+_INDENTED = re.compile(r"(?:\t|  )[^\r]*$")
 _FRAME = re.compile(r'\s+File "(?P<file>.+?)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
 _THREAD = re.compile(r"Exception in thread (?P<name>.+?)(?: \(.*\))?:$")
@@ -42,7 +46,7 @@ class FoundTraceback:
     type: str  # as printed: "ValueError", "torch.distributed.DistNetworkError"
     message: str
     where: str | None  # the innermost frame, "train.py:88 in step"
-    text: str  # with the exceptions that it was raised from; its last `TRACEBACK_CHARS` characters
+    text: str  # with the exceptions that it was raised from; its last `TRACEBACK_CHARS` characters, messages cut
     first_cause: str | None = None  # of a chain: "KeyError: 'x' at data.py:8 in load", the exception it began with
     thread: str | None = None  # its name where it was not the main thread: the program went on
     lines_after: int = 0  # what the program still wrote, up to `MOST_LINES_AFTER`: many mean that it lived on
@@ -103,7 +107,8 @@ def _blocks_from_first(text: str) -> Iterator[_Block]:
         following = text.find(HEADER, header + len(HEADER))
         limit = len(text) if following < 0 else text.rfind("\n", 0, following) + 1
         start = text.rfind("\n", 0, header) + 1
-        block = _block(text, start, limit) if start < limit else None
+        in_group = _IN_GROUP.match(text, start, header) is not None
+        block = _block(text, start, limit) if start < limit and not in_group else None
         if block:
             yield block
         header = following
@@ -149,7 +154,7 @@ def _blocks_from_last(text: str, end: int) -> Iterator[_Block]:
         if header < 0:
             return
         start = text.rfind("\n", 0, header) + 1
-        block = _block(text, start, end)
+        block = None if _IN_GROUP.match(text, start, header) else _block(text, start, end)
         end = start
         if block:
             yield block
@@ -167,19 +172,20 @@ def _lines(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
 def _block(text: str, start: int, limit: int) -> _Block | None:
     """The traceback whose header's line is at `start`, if it is a whole one that matters; `limit`: the next one's."""
     header, begin = next(_lines(text, start, limit))
-    prefix = _prefix(header, text[begin : begin + len(header)])
+    prefix = prefix_of(header, text[begin : begin + len(header)])
     before = _without(prefix, _line_before(text, start)) or ""
     body, end = ([], begin) if before.startswith(_HARMLESS) else _body(text, begin, limit, prefix)
     exception = _EXCEPTION.match(body[-1]) if body else None
     if exception is None:
         return None
     more, end = _more_of_message(text, end, limit, prefix)
+    group, end = _group(text, end, prefix) if _GROUP_HEADER.match(header[: header.find(HEADER)]) else ([], end)
     frames = [frame for line in body if (frame := _FRAME.match(line))]
     thread = _THREAD.match(before)
     return _Block(
         start=start,
         end=end,
-        body=(HEADER, *body, *more),
+        body=(HEADER, *body[:-1], _shortened("\n".join([body[-1], *more])), *group),
         prefix=prefix,
         type=exception["type"],
         message="\n".join([exception["message"] or "", *more]).strip(),
@@ -208,18 +214,36 @@ def _body(text: str, start: int, limit: int, prefix: str) -> tuple[list[str], in
 
 
 def _more_of_message(text: str, start: int, limit: int, prefix: str) -> tuple[list[str], int]:
-    """Further lines of a message can be told from other output only if they begin alike: "[rank0]: "."""
+    """Further lines of a message can be told from other output only if they begin alike ("[rank0]: "), or are indented."""
     more: list[str] = []
-    for raw, after in islice(_lines(text, start, limit), MESSAGE_LINES if prefix else 0):
+    for raw, after in islice(_lines(text, start, limit), MESSAGE_LINES):
         line = _without(prefix, raw)
-        if not line:
+        if not line or not (prefix or _INDENTED.match(line)):
             break
         more.append(line)
         start = after
     return more, start
 
 
-def _prefix(header: str, following: str) -> str:
+def _group(text: str, start: int, prefix: str) -> tuple[list[str], int]:
+    """The exceptions in a group, as they are printed below it, in a frame."""
+    indent = prefix.removesuffix("| ")
+    lines: list[str] = []
+    for raw, after in _lines(text, start, len(text)):
+        if not _IN_GROUP.match(raw):
+            break
+        lines.append(raw.rstrip("\r").removeprefix(indent))
+        start = after
+    left_out = len(lines) - GROUP_LINES
+    return (lines if left_out <= 0 else [*lines[:GROUP_LINES], f"… {left_out} more lines"]), start
+
+
+def _shortened(exception: str) -> str:
+    left_out = len(exception) - MESSAGE_CHARS
+    return exception if left_out <= 0 else f"{exception[:MESSAGE_CHARS]}… {left_out} more characters"
+
+
+def prefix_of(header: str, following: str) -> str:
     """What the header's line, and with it every line of its traceback, begins with."""
     prefix = header.partition(HEADER)[0].rpartition("\r")[2].removesuffix("Original ")
     if group := _GROUP_HEADER.match(prefix):
@@ -242,7 +266,7 @@ def _place(frame: re.Match[str]) -> str:
 
 def _found(chain: Sequence[_Block], text: str) -> FoundTraceback:
     block = chain[-1]
-    whole = "\n".join("\n".join(link.body) for link in chain)
+    whole = "\n".join(_told(chain, text))
     return FoundTraceback(
         type=block.type,
         message=block.message,
@@ -252,6 +276,14 @@ def _found(chain: Sequence[_Block], text: str) -> FoundTraceback:
         thread=block.thread,
         lines_after=sum(1 for _ in islice(_WORDS.finditer(text, block.end), MOST_LINES_AFTER)),
     )
+
+
+def _told(chain: Sequence[_Block], text: str) -> Iterator[str]:
+    """The exceptions of a chain, with the sentences that link them."""
+    for earlier, block in pairwise([None, *chain]):
+        between = text[earlier.end : block.start] if earlier and block else ""
+        yield from (f"\n{link}\n" for link in _LINKS if link in between)
+        yield from block.body if block else ()
 
 
 def _chain(block: _Block, text: str) -> list[_Block]:
@@ -268,6 +300,7 @@ def _linked(text: str, start: int, end: int, prefix: str) -> bool:
     """Whether nothing but one of the sentences that link exceptions stands there."""
     if end - start > LONGEST_TITLE:
         return False
+    prefix = "" if _IN_GROUP.match(prefix) else prefix  # the frame of a group does not reach so far
     between = [_without(prefix, line) for line, _ in _lines(text, start, end)]
     return [line for line in between if line] in [[link] for link in _LINKS]
 

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Collection, Iterator
+from operator import itemgetter
+from pathlib import Path
 
 from launcher.core.events import AttemptStarted, RankStarted
 from launcher.core.run_dir import RunDir
 from launcher.logs.changes import Changes
 from launcher.logs.follow import Follower
 from launcher.logs.growing import CHUNK_BYTES, GrowingLog
-from launcher.logs.lines import Line, Splitter, offset_of_last, with_attempts
+from launcher.logs.lines import Line, Splitter, attempt_at, character_start, offset_of_last, with_attempts
 from launcher.logs.times import Clock
 from launcher.runs.live import EventReader
 
 LONGEST_LINE_BYTES = 1 << 20  # of a block; a longer line is given in pieces
+MARK = "--- attempt {} ---\n"  # stands before what an attempt after the first writes, and belongs to it
 AT_ONCE_BYTES = 1 << 20  # of all logs together, before whoever reads them has a turn
+SMALLEST_BYTES = 512  # of one log
+
+
+def why_unreadable(log: Path) -> str | None:
+    """Why it cannot be read; None where it can, or is not there yet. Does not block."""
+    try:
+        descriptor = os.open(log, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return error.strerror
+    mode = os.fstat(descriptor).st_mode
+    os.close(descriptor)
+    if stat.S_ISREG(mode):
+        return None
+    return os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "no regular file"
 
 
 class RankLog:
@@ -36,18 +58,22 @@ class RankLog:
         stored = self._log.stored
         self._log.go_to(offset_of_last(stored.read, stored.end, stored.start, count))
 
-    def whole(self) -> Iterator[Line]:
-        """All lines up to the log's present end, an unfinished last one too.
+    def present(self) -> Iterator[Line]:
+        """All lines up to the log's present end that are finished.
 
         Raises:
             OSError: the log may not be read.
         """
         for offset, chunk in self._present():
             yield from self._told(self._splitter.put(offset, chunk))
+
+    def whole(self) -> Iterator[Line]:
+        """As `present`, and an unfinished last one too."""
+        yield from self.present()
         yield from self.rest()
 
     def blocks(self) -> Iterator[bytes]:
-        """As `whole`, in blocks of whole lines, each with its newline; only an unfinished last line has none.
+        """As `whole`, in blocks of whole lines, each with its newline; pieces and an unfinished last line have none.
 
         Raises:
             OSError: the log may not be read.
@@ -58,14 +84,30 @@ class RankLog:
             if newline:
                 yield complete + newline
             elif len(partial) > LONGEST_LINE_BYTES:
-                yield partial
-                partial = b""
+                size_bytes = character_start(partial, len(partial) - 1)
+                yield partial[:size_bytes]
+                partial = partial[size_bytes:]
         if partial:
             yield partial
 
-    def read(self) -> tuple[int, bytes]:
-        """Bytes that came since the last call, at most a chunk, and the logical offset of the first. Does not block."""
-        return self._log.read()
+    def read(self, limit_bytes: int) -> tuple[int, bytes]:
+        """Bytes of one attempt that came since the last call, at most so many, and the logical offset of the first.
+
+        Does not block.
+        """
+        position = self._log.position
+        _, behind, _ = attempt_at(position, self.starts)
+        return self._log.read(int(min(limit_bytes, behind - position)))
+
+    @property
+    def unread_bytes(self) -> int:
+        return self._log.unread_bytes
+
+    @property
+    def attempt(self) -> int:
+        """That of what is to be read next, as far as is known; -1: nobody has said."""
+        attempt = attempt_at(self._log.position, self.starts)[2]
+        return -1 if attempt is None else attempt
 
     def lines(self, offset: int, chunk: bytes) -> list[Line]:
         """The lines that end in what `read` gave. Call it once for each chunk, in their order."""
@@ -101,24 +143,41 @@ class RankLogs:
     def __init__(
         self, run_dir: RunDir, global_ranks: Collection[int], near_ns: int, *, environment: bool = False
     ) -> None:
-        """`environment`: env.log of each rank instead of train.log."""
+        """`environment`: env.log of each rank instead of train.log. Logs that are `unreadable` are left out."""
         path_of = run_dir.env_log if environment else run_dir.train_log
-        paths = {rank: path_of(rank) for rank in sorted(global_ranks)}
-        self._growing = {rank: GrowingLog(path) for rank, path in paths.items()}
+        named = {rank: path_of(rank) for rank in sorted(global_ranks)}
+        reasons = {rank: why_unreadable(path) for rank, path in named.items()}
+        self.unreadable = {rank: (named[rank], reason) for rank, reason in reasons.items() if reason is not None}
+        self._growing = {rank: GrowingLog(path) for rank, path in named.items() if reasons[rank] is None}
         self.of_rank = {rank: RankLog(rank, log, near_ns) for rank, log in self._growing.items()}
-        self._changes = Changes(paths)
+        self._watched: Changes | None = None
         self._events = EventReader(run_dir.events)
         self._attempt = 0
 
-    def new_lines(self, *, ended: bool = False) -> Iterator[list[Line]]:
+    @property
+    def _changes(self) -> Changes:
+        """Made when something is followed for the first time."""
+        if self._watched is None:
+            self._watched = Changes({global_rank: log.path for global_rank, log in self._growing.items()})
+        return self._watched
+
+    def new_lines(self, *, ended: bool = False, at_once_bytes: int = AT_ONCE_BYTES) -> Iterator[list[Line]]:
         """Lines that came since the last call, some of each rank; nothing once there are none. Does not block.
 
-        With `ended` nobody writes any more, and no change is waited for.
+        About `at_once_bytes` at most of all logs together, and of each of them its share.
+
+        What an attempt has written comes before anything of the next. With `ended` nobody writes any more, and no change
+        is waited for.
         """
-        came_bytes = 0
-        for global_rank in self._changes.due(ended=ended):
-            log = self.of_rank[global_rank]
-            offset, chunk = log.read()
+        self.note_attempts()
+        came_bytes, last_attempt = 0, -1
+        due = self._changes.due(ended=ended)
+        limit_bytes = min(CHUNK_BYTES, max(SMALLEST_BYTES, at_once_bytes // max(1, len(due))))
+        for attempt, global_rank in self._in_turn(due):
+            if came_bytes and attempt > last_attempt:
+                return
+            last_attempt, log = attempt, self.of_rank[global_rank]
+            offset, chunk = log.read(limit_bytes)
             if chunk:
                 self._changes.later(global_rank)
                 self.note_attempts()  # now: what was just read may be the first of an attempt
@@ -126,8 +185,14 @@ class RankLogs:
             else:
                 self._changes.nothing_new(global_rank)
             came_bytes += len(chunk)
-            if came_bytes >= AT_ONCE_BYTES:
+            if came_bytes >= max(at_once_bytes, len(due) * limit_bytes):
                 return
+
+    def _in_turn(self, global_ranks: Collection[int]) -> list[tuple[int, int]]:
+        """Attempts and ranks, those first that are behind."""
+        if not self._attempt:
+            return [(0, global_rank) for global_rank in global_ranks]
+        return sorted(((self.of_rank[each].attempt, each) for each in global_ranks), key=itemgetter(0))
 
     def look_at(self, global_rank: int) -> None:
         """Read this log to its present end, whether anybody told that it has changed or not: `is_read` tells when."""
@@ -151,10 +216,14 @@ class RankLogs:
             match stamped.event:
                 case AttemptStarted(number=number):
                     self._attempt = number
+                    for global_rank in self.of_rank if self._watched else ():  # all that the one before wrote is there
+                        self._changes.look_at(global_rank)
                 case RankStarted(global_rank=global_rank, log_offset=offset) if global_rank in self.of_rank:
-                    self.of_rank[global_rank].starts.append((offset, self._attempt))
+                    mark_bytes = len(MARK.format(self._attempt)) if offset else 0
+                    self.of_rank[global_rank].starts.append((max(0, offset - mark_bytes), self._attempt))
 
     def close(self) -> None:
-        self._changes.close()
+        if self._watched is not None:
+            self._watched.close()
         for log in self.of_rank.values():
             log.close()

@@ -4,8 +4,19 @@ import json
 import os
 import signal
 import subprocess
+import time
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 import pytest
+
+from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted
+from launcher.core.proc import identify
+from launcher.core.report import Report
+
+SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
+acted_run = module_from_spec(SPEC)
+SPEC.loader.exec_module(acted_run)
 
 CHATTER = """
 import os, time
@@ -30,6 +41,24 @@ def ran(launcher):
     return run
 
 
+@pytest.fixture
+def recorded(launcher):
+    """A run that has ended, with these logs (None: not there); gives a function that asks for its logs."""
+
+    def make(logs, events=()):
+        now_ns = time.time_ns()
+        report = Report("a", 0, Cause.FINISHED, 0, now_ns, now_ns, ())
+        events = [AgentStarted(identify(1), None, len(logs)), *events, AgentEnded(Cause.FINISHED, 0)]
+        run_dir = acted_run.make(launcher.runs / "a", events, ranks=len(logs), report=report)
+        for rank, text in enumerate(logs):
+            if text is not None:
+                run_dir.train_log(rank).write_text(text)
+        run_dir.root.parent.joinpath("latest").symlink_to("a")
+        return lambda *arguments: launcher.run("logs", *arguments)
+
+    return make
+
+
 def test_every_line_of_every_rank_is_shown_with_its_rank(ran):
     """Rank after rank, in the order in which each wrote."""
     lines = ran(CHATTER)().stdout.splitlines()
@@ -50,10 +79,10 @@ def test_ranks_are_chosen(ran):
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (["--rank", "7"], "which are 0-2"),
+    (["--rank", "7"], "which are 0-1"),
     (["--rank", "x"], "ranks are chosen as 0,3-5 or all"),
     (["--rank", "first-failed"], "no rank of this run has failed"),
-    (["--server", "10.0.0.1"], "servers are"),
+    (["--server", "10.0.0.2"], "servers are"),
     (["--grep", "("], "no regular expression"),
     (["--level", "LOUD"], "levels are"),
     (["--since", "yesterday"], "is no time"),
@@ -63,10 +92,24 @@ def test_ranks_are_chosen(ran):
     (["--exit-code"], "needs --follow"),
     (["--follow", "--env"], "--env cannot be followed"),
     (["no-such-run"], "no-such-run"),
+    (["--prefix", "{server:d}"], "is no template"),
+    (["--prefix", "{time:d}"], "is no template"),
+    (["--prefix", "{global_rank:zz}"], "is no template"),
+    (["--prefix", "{global_rank!x}"], "is no template"),
+    (["--prefix", "{global_rank:{device}}"], "cannot stand in another"),
+    (["--prefix", "{server:99999999999999999999}"], "is no template"),
+    (["--prefix", "x", "--json"], "--json means nothing with --prefix"),
+    (["--prefix", "x", "--collapse"], "--collapse means nothing with --prefix"),
+    (["-A", 1], "need --grep"),
+    (["-f", "-C", 1], "need --grep"),
+    (["--errors", "--grep", "x"], "--grep means nothing with --errors"),
+    (["--errors", "--merge"], "--merge means nothing with --errors"),
+    (["--since", ""], "is no time"),
+    (["--level", ""], "is no level"),
 ])  # fmt: skip
-def test_what_means_nothing_is_refused(ran, arguments, words):
+def test_what_means_nothing_is_refused(recorded, arguments, words):
     """With exit code 2, and what would mean something."""
-    done = ran("print()")(*arguments)
+    done = recorded(["", ""])(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr
 
@@ -149,7 +192,7 @@ def test_json_tells_rank_attempt_and_place(ran):
                devices=1)  # fmt: skip
     told = [json.loads(line) for line in logs("--json").stdout.splitlines()]
     assert [(line["text"], line["attempt"]) for line in told] == [
-        ("hello", 0), ("--- attempt 1 ---", 0), ("hello", 1),
+        ("hello", 0), ("--- attempt 1 ---", 1), ("hello", 1),
     ]  # fmt: skip
     assert [line["offset"] for line in told] == [0, 6, 24]
 
@@ -201,3 +244,80 @@ def test_whoever_follows_may_leave(launcher, options):
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143
+
+
+# --- several ranks, attempts and logs ---
+
+ENDLESS = pytest.mark.parametrize("options", [(), ("--merge",), ("--collapse",), ("--grep", "o")], ids=" ".join)
+
+
+@ENDLESS
+def test_ranks_that_were_not_chosen_end(launcher, options):
+    """While others go on and are followed."""
+    run_dir = acted_run.make(launcher.runs / "a")
+    me = identify(os.getpid())
+    acted_run.append(run_dir, AgentStarted(me, None, 2), AttemptStarted(0, 29500), RankStarted(0, me.pid, me.started))
+    acted_run.append(run_dir, RankEnded(1, 0, 0))
+    run_dir.train_log(0).write_text("on\n")
+    follower = launcher.start("logs", "-f", "--rank", 0, *options, "a", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert follower.stdout.readline().endswith(b"on\n")
+    now_ns = time.time_ns()
+    run_dir.report.write_text(Report("a", 0, Cause.FINISHED, 0, now_ns, now_ns, ()).to_json())
+    acted_run.append(run_dir, AgentEnded(Cause.FINISHED, 0))
+    assert (follower.wait(60), follower.stderr.read()) == (0, b"")
+
+
+@pytest.mark.parametrize("follow", [(), ("-f",)], ids=["once", "follow"])
+@pytest.mark.parametrize("option", ["--collapse", "--merge"])
+def test_no_attempt_begins_before_the_last_has_ended(recorded, follow, option):
+    """Though one rank had nothing more to say in it, and another very much."""
+    mark, told = "--- attempt 1 ---\n", ["a\n", "a\n" + "b\n" * 100_000]
+    starts = [RankStarted(rank, 1, 0, len(text) + len(mark)) for rank, text in enumerate(told)]
+    first = [AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0)]
+    logs = recorded([f"{text}{mark}a\nc\n" for text in told], [*first, AttemptStarted(1, 1), *starts])
+    shown = [line.partition(" ")[2] for line in logs(option, *follow).stdout.splitlines()]
+    at = shown.index("--- attempt 1 ---")
+    assert sorted(set(shown[:at])) == ["a", "b"]
+    assert shown[:at].count("b") == 100_000
+    assert sorted(set(shown[at:])) == ["--- attempt 1 ---", "a", "c"]
+
+
+@pytest.mark.parametrize("follow", [(), ("-f",)], ids=["once", "follow"])
+def test_the_last_lines_of_those_selected(recorded, follow):
+    """Not what was selected among the last ones; a line below its level and time belongs to them."""
+    error = "2026-11-21 12:00:00 ERROR no\n  1\n  2\n  3\n"
+    logs = recorded(["x 1\nx 2\nx 3\n" + "y\n" * 50, error])
+    assert logs(*follow, "-n", 2, "--grep", "x").stdout == "[0] x 2\n[0] x 3\n"
+    assert logs(*follow, "-n", 2, "--level", "ERROR").stdout == "[1]   2\n[1]   3\n"
+    assert logs(*follow, "-n", 3, "--since", "2026-11-21", "--merge").stdout == "[1]   1\n[1]   2\n[1]   3\n"
+    assert logs(*follow, "-n", 1, "--grep", "x|3", "--collapse").stdout == "[0] x 3\n[1]   3\n"
+    assert logs(*follow, "-n", 1).stdout == "[0] y\n[1]   3\n"
+
+
+@pytest.mark.parametrize("options", [(), ("-f",), ("-f", "--merge"), ("--collapse",), ("-n", 1)], ids=str)
+def test_what_is_no_log_is_told(recorded, launcher, options):
+    """With its name; the others are shown, and one that never came is not missed."""
+    logs = recorded(["on\n", None, None, None])
+    (launcher.runs / "a" / "device1" / "train.log").mkdir()
+    os.mkfifo(launcher.runs / "a" / "device2" / "train.log")
+    done = logs(*options)
+    assert (done.returncode, done.stdout) == (2, "[0] on\n")
+    assert done.stderr.splitlines()[:2] == [
+        "rank 1: runs/a/device1/train.log cannot be read: Is a directory",
+        "rank 2: runs/a/device2/train.log cannot be read: no regular file",
+    ]
+    assert logs("--rank", 1, *options).returncode == 2
+
+
+@pytest.mark.parametrize("options", [(), ("-f",), ("--merge",), ("-f", "--merge"), ("--grep", "x")], ids=" ".join)
+def test_a_long_line_is_one_line_in_a_pipe(recorded, options):
+    """However it is read."""
+    text = f"begin x\n{'xé' * (1 << 20)}\nend x"
+    assert recorded([text, None])("--rank", 0, *options).stdout == f"{text}\n"
+
+
+def test_groups_of_lines_are_apart_while_they_are_followed(recorded):
+    """As they are otherwise."""
+    logs = recorded(["x\na\nb\nc\nx\n"])
+    for follow in ((), ("-f",)):
+        assert logs(*follow, "--grep", "x", "-A", 1).stdout == "x\na\n--\nx\n"

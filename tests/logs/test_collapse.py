@@ -18,6 +18,7 @@ from launcher.logs.collapse import (
     first_in_common,
 )
 from launcher.logs.lines import Line
+from launcher.logs.times import time_of
 
 
 def line(global_rank, text):
@@ -299,3 +300,40 @@ def test_lines_that_count_bring_ranks_into_step_before_others():
 def test_ranks_are_named_as_ranges():
     """In the form in which they can be asked for."""
     assert str(Shown((0, 1, 2, 5), "text")) == "[0-2,5] text"
+
+
+# --- restarts and stragglers ---
+
+
+def test_lines_of_different_attempts_are_not_one():
+    """A rank that has said less before the restart is not taken to catch up after it."""
+    lines = [Line(0, 0, b"start", attempt=0), Line(0, 6, b"start", attempt=1), Line(1, 0, b"start", attempt=1)]
+    assert list(map(str, collapse(lines, [0, 1]))) == ["[0] start", "[0-1] start"]
+
+
+def at(global_rank, minute, text):
+    line_text = f"2026-11-21 12:{minute:02}:00 {text}"
+    return Line(global_rank, 0, line_text.encode(), time_of(line_text.encode(), 0), dated=True)
+
+
+def test_a_straggler_stands_by_itself():
+    """What it says minutes after the others is worth its own time; then it is in step again."""
+    lines = [at(rank, 0, "ready") for rank in range(3)] + [at(rank, 1, "on") for rank in range(3)]
+    lines += [at(3, 10, "ready"), at(3, 10, "on"), *(at(rank, 10, "step") for rank in range(4))]
+    told = list(map(str, collapse(lines, range(4))))
+    assert sorted(told) == [
+        "[0-2] 2026-11-21 12:00:00 ready",
+        "[0-2] 2026-11-21 12:01:00 on",
+        "[0-3] 2026-11-21 12:10:00 step",
+        "[3] 2026-11-21 12:10:00 on",
+        "[3] 2026-11-21 12:10:00 ready",
+    ]
+    assert told[-1] == "[0-3] 2026-11-21 12:10:00 step"
+
+
+def test_a_rank_that_was_first_by_far_stands_by_itself():
+    """Though most came later."""
+    lines = [at(0, 0, "ready"), *(at(rank, 2, "ready") for rank in (1, 2))]
+    assert [each.ranks for each in collapse(lines, range(3))] == [(0,), (1, 2)]
+    lines = [at(0, 0, "ready"), *(at(rank, 1, "ready") for rank in (1, 2))]
+    assert [each.ranks for each in collapse(lines, range(3))] == [(0, 1, 2)]

@@ -100,7 +100,7 @@ def test_a_log_that_is_emptied_at_the_end(log, follower):
     assert poll(follower) == [(3, "a long first line")]
     os.truncate(log, 0)
     append(log, b"new\nlast")
-    assert poll(follower, ended=True) == [(3, "new"), (3, "last")]
+    assert poll(follower, ended=True) == [(3, "and a hal"), (3, "new"), (3, "last")]
 
 
 def test_a_log_that_is_made_again(log, follower):
@@ -235,3 +235,28 @@ def test_the_last_lines_of_little(log, tmp_path):
     assert last_lines(log, 3) == []
     append(log, b"only")
     assert last_lines(log, 3)[-1:] == ["only"]
+
+
+def test_a_piece_ends_between_characters(log, follower):
+    """Of a line without end, too."""
+    text = ("x" + "é漢😀" * LONGEST_LINE_BYTES).encode()
+    append(log, text)
+    pieces = []
+    while block := follower.next_block(ended=True):
+        pieces.append(block[1])
+    assert len(pieces) > 2
+    assert "".join(piece.decode() for piece in pieces).encode() == text
+
+
+def test_what_others_do_not_need_is_not_left_out(tmp_path):
+    """The bytes to keep are those of all logs together."""
+    logs = {rank: tmp_path / f"{rank}.log" for rank in range(10)}
+    for log in logs.values():
+        append(log, b"short\n")
+    append(logs[3], b"0123456789abcde\n" * 1000)
+    follower = Follower({rank: GrowingLog(log) for rank, log in logs.items()})
+    assert list(follower.skip_to_last(20_000)) == []
+    ((rank, skipped),) = follower.skip_to_last(10_000)
+    assert rank == 3
+    assert 16_006 - 10_000 + 9 * 6 <= skipped < 16_006 - 10_000 + 9 * 6 + 32
+    follower.close()

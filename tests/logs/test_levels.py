@@ -34,6 +34,13 @@ NAMES = {number: name for name, number in LEVELS.items()}
         ("/a/b.py:3: UserWarning: text", "WARNING"),
         ("CRITICAL", "CRITICAL"),
         ("INFO: 3 ERROR lines were seen", "INFO"),
+        ("2026-11-21 12:00:00.1 | SUCCESS  | a:b:1 - text", "INFO"),
+        ('{"level":50,"time":1795262407000,"msg":"text"}', "ERROR"),
+        ('{"level": 30, "msg": "text"}', "INFO"),
+        ('{"level":60}', "CRITICAL"),
+        ('{"level":50.5}', None),
+        ("Fatal Python error: Segmentation fault", "ERROR"),
+        ("terminate called after throwing an instance of 'std::runtime_error'", "ERROR"),
         ("no error here", None),
         ("step 3 loss 2.3", None),
         ("INFORMATION about WARNINGS", None),
@@ -86,6 +93,25 @@ def test_a_traceback_whose_lines_begin_alike():
     """As torch prints it, with a message of several lines."""
     marked = "".join(f"[rank3]: {line}\n" for line in f"{TRACEBACK}second line".splitlines())
     assert levels_of(f"INFO x\n{marked}step 3\n") == ["INFO", *["ERROR"] * 5, "INFO"]
+
+
+def test_what_stands_before_a_traceback_is_not_before_each_of_its_lines():
+    """A progress bar that no newline ends: the exception is an error nevertheless."""
+    bar = " 20%|##  | 2/10"
+    assert levels_of(f"step 1\n\r 10%|#\r{bar}{TRACEBACK}step 2\n") == ["INFO", *["ERROR"] * 4, "INFO"]
+    marked = "".join(f"[rank3]: {line}\n" for line in TRACEBACK.splitlines())
+    assert levels_of(f"{bar}\r{marked}step 2\n") == [*["ERROR"] * 4, "INFO"]
+
+
+def test_every_part_of_a_line_tells_a_level():
+    """The highest counts, though a progress bar has overwritten it."""
+    assert levels_of("DEBUG: x\rERROR: y\r 20%|##\nWARNING: x\r\n") == ["ERROR", "WARNING"]
+
+
+def test_a_syntax_error_of_a_script_is_an_error():
+    """Python prints no traceback of it."""
+    printed = '  File "/a/train.py", line 3\n    x = = 1\n        ^\nSyntaxError: invalid syntax\n'
+    assert levels_of(f"step 1\n{printed}step 2\n") == ["INFO", *["ERROR"] * 4, "INFO"]
 
 
 def test_a_traceback_that_is_cut_off_ends_at_the_next_line():

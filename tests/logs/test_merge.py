@@ -218,3 +218,14 @@ def test_what_came_in_time_is_in_order(logs):
     put(merger, *(line(rank, "", at) for rank, some in enumerate(logs) for at in some))
     times = [each.time_ns for each in [*merger.take(0), *merger.take(1), *merger.flush()]]
     assert [time for time, _ in groupby(times)] == sorted(set(times))
+
+
+def test_an_attempt_waits_for_the_one_before():
+    """On all ranks, whatever the times of lines say."""
+    told = {
+        0: [Line(0, 0, b"a", 1, 0, dated=True), Line(0, 2, b"b", 2, 1, dated=True), Line(0, 4, b"c", 9, 1, dated=True)],
+        1: [Line(1, 0, b"d", None, 0), Line(1, 2, b"e", 5, 0, dated=True)],
+        2: [Line(2, 0, b"f", 3, 1, dated=True), Line(2, 2, b"g", 4, 2, dated=True)],
+    }
+    merged = list(merge({rank: iter(lines) for rank, lines in told.items()}))
+    assert [line.raw for line in merged] == [b"d", b"a", b"e", b"b", b"f", b"c", b"g"]

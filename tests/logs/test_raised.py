@@ -80,6 +80,39 @@ def test_what_ended_no_program_is_passed_over(before):
     assert alone == ([((0,), "ValueError", "a")] if "thread" in before else [])
 
 
+@pytest.mark.parametrize("before_cut", range(0, 200, 7))
+def test_a_traceback_at_the_end_of_what_is_read_at_once_is_found(before_cut):
+    """With the line before it, which tells whether it counts."""
+    thread = f"Exception in thread Thread-1 (run):\n{traceback('a')}"
+    far = "x" * (FIRST_BYTES - len(thread) - before_cut - 1) + "\n"
+    assert raised(f"{thread}{far}{traceback('b')}") == [((0,), "ValueError", "b")]
+    ignored = f"Exception ignored in: <x>\n{traceback('c')}"
+    assert raised(f"{thread}{far}{ignored}step\n{traceback('b')}") == [((0,), "ValueError", "b")]
+
+
+def test_the_line_before_a_header_is_the_one_before_it():
+    """Also behind what was read at once."""
+    thread = f"Exception in thread Thread-1 (run):\n{traceback('a')}"
+    far = ("- " * 50 + "\n") * (FIRST_BYTES // 50)
+    assert raised(f"Exception ignored in: <x>\n{traceback()}{far}{thread}{far}{traceback('b')}") == [
+        ((0,), "ValueError", "b")
+    ]
+    assert raised(f"{traceback()[:60]}\n{far}Exception ignored in: <x>\n{traceback()}") == []
+
+
+def test_what_ended_a_program_without_a_traceback_counts_where_there_is_none():
+    """Crashes of the interpreter and of C++, and a script that Python cannot read, with its place."""
+    assert raised("step 1\nFatal Python error: Segmentation fault\n\nCurrent thread 0x1\n") == [
+        ((0,), "Fatal Python error", "Segmentation fault")
+    ]
+    thrown = "terminate called after throwing an instance of 'std::runtime_error'"
+    assert raised(f"{thrown}\n  what():  no\n") == [((0,), thrown, "")]
+    assert raised(f"{thrown}\n{traceback()}{thrown}\n") == [((0,), "ValueError", "no")]
+    place = '  File "/a/train.py", line 3\n    x = = 1\n        ^\nSyntaxError: invalid syntax'
+    (folded,) = first_tracebacks({0: split(0, [(0, f"step 1\n{place}\nstep 2\n".encode())])})
+    assert folded.traceback.text == place
+
+
 def test_no_more_is_read_than_it_takes():
     """Of a log without end, and of one whose header nothing follows."""
 

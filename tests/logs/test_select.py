@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from launcher.core.errors import UsageError
 from launcher.logs import select, times
 from launcher.logs.lines import PIECE_BYTES, Line, shown, split
-from launcher.logs.select import SHORT_CHARS, Grep, Matcher, Selector, moment, ranks_of
+from launcher.logs.select import MOST_SLOW, SHORT_CHARS, Grep, Matcher, Selector, moment, ranks_of
 
 SECOND = 10**9
 
@@ -93,12 +93,30 @@ NOW = 1795262400 * SECOND  # 2026-11-21 12:00:00 UTC
         ("11:30", 1800),
         ("12:00:01", 86399),
         ("1795262399.5", 0.5),
+        ("1795262399", 1),
+        ("1495262399", 300000001),
     ],
 )
 @pytest.mark.usefixtures("_utc")
 def test_a_time_is_given_as_such_or_as_how_long_ago(text, seconds_ago):
     """A time of the day is the last one that has been."""
     assert moment(text, NOW) == NOW - seconds_ago * SECOND
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds_ago"), [("12:01", -60), ("12:00:01", -1), ("12:00", 0), ("11:30", 1800), ("10m", 600)]
+)
+@pytest.mark.usefixtures("_utc")
+def test_a_span_may_end_at_a_time_of_the_day_still_to_come(text, seconds_ago):
+    """It is today's, or `--since 11:00 --until 13:00` would show nothing at noon."""
+    assert moment(text, NOW, is_end=True) == NOW - seconds_ago * SECOND
+
+
+def test_a_span_that_ends_before_it_begins_is_refused():
+    """Nothing would ever be shown; one moment is a span."""
+    with pytest.raises(UsageError, match="--since is later than --until"):
+        Selector(since_ns=2, until_ns=1)
+    Selector(since_ns=2, until_ns=2)
 
 
 @pytest.mark.parametrize(
@@ -172,9 +190,12 @@ def test_the_lines_around_a_match_are_of_its_rank():
 
 
 def test_what_is_searched_is_what_is_shown():
-    """Without colours, and of a progress bar the last part."""
+    """Without colours; and every part of a progress bar, by itself."""
     assert chosen([Line(0, 0, b"\x1b[31mred\x1b[0m text")], matches=Matcher("^red text$"))
-    assert not chosen([Line(0, 0, b"10%\r20%")], matches=Matcher("10"))
+    bar = b"10%\rERROR: lost\r20%"
+    assert chosen([Line(0, 0, bar)], matches=Matcher("^ERROR: lost$")) == ["20%"]
+    assert chosen([Line(0, 0, bar)], level=40) == ["20%"]
+    assert not chosen([Line(0, 0, bar)], matches=Matcher("10%.*20%"))
     assert chosen([Line(0, 0, b"\xff\xc3\xa9")], matches=Matcher("É", ignore_case=True))
 
 
@@ -201,8 +222,33 @@ def test_of_long_lines_that_take_too_long_the_beginning_is_searched(pattern):
     """An expression that is quick on short lines goes on."""
     matcher = Matcher(pattern)
     assert not matcher(LONG)
-    assert matcher.reach == SHORT_CHARS
+    assert matcher.cut_short == 1
     assert matcher("xa=b")
+    assert matcher(f"xb=b{LONG}")
+    assert matcher.cut_short == 1
+
+
+def test_only_the_line_that_takes_too_long_is_cut(monkeypatch):
+    """Later ones, of whatever rank, are searched whole; how many were cut is told."""
+    monkeypatch.setattr(select, "SEARCH_S", 0.05)
+    selector = Selector(matches=Matcher(".*.*="))
+    assert not selector.put(Line(0, 0, LONG.encode()))
+    assert selector.cut_short == 1
+    late = Line(1, 0, b"\t" * SHORT_CHARS + b"a\rb=c")
+    assert selector.put(late) == [late]
+    assert selector.put(Line(1, 9, b"a" * SHORT_CHARS + b"b=c"))
+    assert selector.cut_short == 1
+
+
+def test_a_log_of_lines_that_take_too_long_ends(monkeypatch):
+    """After some of them, long ones are cut at once; short ones never."""
+    monkeypatch.setattr(select, "SEARCH_S", 0.05)
+    matcher = Matcher("x.*=")
+    for _ in range(3 * MOST_SLOW):
+        assert not matcher(LONG)
+    assert matcher._slow == MOST_SLOW
+    assert matcher.cut_short == 3 * MOST_SLOW
+    assert matcher("a" * SHORT_CHARS + "x=c")
 
 
 def test_a_search_leaves_signals_and_timers_as_they_were():

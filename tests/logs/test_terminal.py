@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.logs import terminal
-from launcher.logs.terminal import escaped, one_line, printable, printable_lines, shortened, without_colours
+from launcher.logs.terminal import (
+    escaped,
+    one_line,
+    printable,
+    printable_lines,
+    printable_parts,
+    shortened,
+    without_colours,
+)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +47,13 @@ def test_nothing_dangerous_is_left(line):
     """After taking away the colours, no control character remains, whatever the line was made of."""
     rest = re.sub(r"\x1b\[[0-9;:]*m", "", printable(line))
     assert not re.search(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", rest)
+    assert printable_parts(line)[-1] == printable(line)
+
+
+def test_all_parts_of_text_that_is_overwritten():
+    """Each made safe by itself; an empty line has one part."""
+    assert printable_parts("\r10%\r\x1b[31m20%\x07\r\r") == ["10%", "\x1b[31m20%^G\x1b[0m"]
+    assert printable_parts("") == printable_parts("\r") == [""]
 
 
 @given(st.text(st.sampled_from("ab \n\t\r\x1b[2J\x9bé\u2028")))

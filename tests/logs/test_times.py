@@ -56,6 +56,21 @@ def utc(*calendar, ns=0):
         ("\x1b[33mW1121 12:00:00.5\x1b[0m x", 500_000_000),
         ("2026-11-21 12:00:00 - 3 - x", 0),
         ("2026-11-21 12:00:00 -1 is the loss", 0),
+        ("11/21/2026 12:00:00 - INFO - x", 0),
+        ("[11/21/26 12:00:00] INFO     x", 0),
+        ("11/21/2026, 12:00:00.5 x", 500_000_000),
+        ("20261121 12:00:00 x", 0),
+        ("20261121-12:00:00.123 x", 123_000_000),
+        ("INFO:     2026-11-21 12:00:00 x", 0),
+        ("warning 2026-11-21 12:00:00 x", 0),
+        ("train - 2026-11-21 12:00:00,5 - x", 500_000_000),
+        ("node-1 2026-11-21 12:00:00 x", 0),
+        ("my host I1121 12:00:00 x", 0),
+        ("(Worker pid=1, ip=10.0.0.1 of a job) 2026-11-21 12:00:00 x", 0),
+        ("[rank 3 of many] 2026-11-21 12:00:00 x", 0),
+        ("[1,0]<stdout>:2026-11-21 12:00:00 x", 0),
+        ("level=info msg=the words time=2026-11-21T12:00:00", 0),
+        ('{"message": "many words", "time": "2026-11-21 12:00:00"}', 0),
     ],
 )
 def test_a_time_without_an_offset_is_local(line, ns):
@@ -86,8 +101,26 @@ def test_seconds_since_1970():
     """At the start of a line, in brackets, or after a key that says so; elsewhere a number is a number."""
     for line in ("1795262400.5 x", "[1795262400.5] x", '{"ts": 1795262400.5, "a": 1}', "time=1795262400.5 x"):
         assert time_of(line.encode(), NEAR) == 1795262400_500_000_000
-    for line in ("got 1795262400 bytes", "17952624001 x", "1795262400-1 x", "1795262400.5.1"):
+    for line in ("1795262400: x", "[1795262400] x", '{"ts":1795262400}', "1795262400, x"):
+        assert time_of(line.encode(), NEAR) == 1795262400_000_000_000
+    line = b"[1795262400.5] lease ends 2026-11-30 00:00:00"
+    assert time_of(line, NEAR) == 1795262400_500_000_000
+    for line in ("got 1795262400 bytes", "17952624001 x", "1795262400-1 x", "1795262400.5.1", "1795262400 bytes"):
         assert time_of(line.encode(), NEAR) is None
+
+
+def test_seconds_without_a_key_are_near_the_run():
+    """Other numbers of ten digits are sizes, counts and seeds."""
+    for line in ("1895825408 parameters", "1073741824, 3", "1073741824: x", "[1895825408] x", "1073741824.5 x"):
+        assert time_of(line.encode(), NEAR) is None
+    assert time_of(b'{"ts": 1495262400.5}', NEAR) == 1495262400_500_000_000
+
+
+@pytest.mark.parametrize(("digits", "ns"), [("123", 123_000_000), ("123456", 123_456_000), ("123456789", 123_456_789)])
+def test_smaller_units_since_1970(digits, ns):
+    """After a key only: as pino and bunyan write them."""
+    assert time_of(f'{{"level":30,"time":1795262400{digits},"pid":1}}'.encode(), NEAR) == 1795262400 * 10**9 + ns
+    assert time_of(f"1795262400{digits}: x".encode(), NEAR) is None
 
 
 @pytest.mark.parametrize(
@@ -109,11 +142,31 @@ def test_seconds_since_1970():
         "2026-11-21 12:00:001",
         "x" * FIRST_CHARS + "2026-11-21 12:00:00",
         "x" * FIRST_CHARS + " 1795262400",
+        "lease ends 2026-11-30 00:00:00",
+        "resuming from checkpoint of 2025-01-02 03:04:05",
+        "[rank0]: lease ends: 2026-11-30 00:00:00",
+        "INFO: lease ends 2026-11-30 00:00:00",
+        "21/11/2026 12:00:00",
+        "1/11/21/26 12:00:00",
     ],
 )
 def test_what_is_no_time(line):
     """Nothing, days and hours that do not exist, and whatever stands far in a line."""
     assert time_of(line.encode(), NEAR) is None
+
+
+def test_dates_behind_words_count_where_a_rank_has_its_dates_there():
+    """From the second on, unless its lines have them at the beginning."""
+    clock = Clock(NEAR)
+    lines = [
+        b"train loop 2026-11-21 12:00:00 a",
+        b"train loop 2026-11-21 12:00:01 b",
+        b"lease ends on 2026-11-30 00:00:00",
+    ]
+    assert [clock.stamped(Line(0, 0, raw)).dated for raw in lines] == [False, True, False]
+    clock = Clock(NEAR)
+    lines = [b"2026-11-21 12:00:00 a", *[b"lease ends 2026-11-30 00:00:00"] * 2, b"2026-11-21 12:00:01 b"]
+    assert [clock.stamped(Line(0, 0, raw)).dated for raw in lines] == [True, False, False, True]
 
 
 def test_where_the_time_stands():

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcher.logs.tracebacks import (
+    GROUP_LINES,
+    MESSAGE_CHARS,
     MESSAGE_LINES,
     MOST_TRACEBACKS,
     NEAR_BYTES,
@@ -154,6 +156,64 @@ def test_long_tracebacks_and_messages_are_cut():
     many = "\n".join(["[rank0]: x"] * 100)
     found = find_traceback("".join(f"[rank0]: {line}\n" for line in SIMPLE.splitlines()) + many)
     assert found.message.count("\n") == MESSAGE_LINES
+
+
+def test_of_a_long_message_the_beginning_is_kept():
+    """With the frames, and a mark where it was cut."""
+    found = find_traceback(SIMPLE.replace("ValueError: no", "ValueError: size " + "y" * 9000))
+    assert found.text.startswith("\n".join(SIMPLE.splitlines()[:3]) + "\nValueError: size yyy")
+    assert found.text.endswith(f"yyy… {9000 + len('ValueError: size ') - MESSAGE_CHARS} more characters")
+    assert len(found.message) == 9000 + len("size ")
+
+
+def test_indented_lines_below_an_exception_belong_to_it():
+    """As torch writes them; a progress bar does not."""
+    raised = SIMPLE.replace("ValueError: no", "RuntimeError: Error(s) in loading state_dict for Net:")
+    more = '\tMissing key(s) in state_dict: "a".\n\tsize mismatch for b'
+    found = find_traceback(f"{raised}{more}\nstep 2\n")
+    assert found.message == f"Error(s) in loading state_dict for Net:\n{more}"
+    assert (found.text, found.lines_after) == (f"{raised}{more}", 1)
+    assert find_traceback(f"{SIMPLE}  10%|#\r  20%|##\n 30%|##\n").message == "no"
+
+
+@pytest.mark.parametrize("kind", ["chained", "chained_twice"])
+def test_a_chain_keeps_the_sentences_that_link_it(kind):
+    """Whether an exception was raised from another or while another was handled."""
+    printed = printed_by(kind).removeprefix("starting\n")
+    assert find_traceback(printed).text == printed.strip() == next(tracebacks_in(printed)).text
+
+
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "/a/train.py", line 88, in step
+  |     raise group
+  | ExceptionGroup: several (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/a/data.py", line 8, in load
+    |     parse()
+    | ValueError: first
+    +---------------- 2 ----------------
+    | KeyError: 'second'
+    +------------------------------------
+"""
+
+
+def test_a_group_keeps_its_exceptions():
+    """They are part of it, and no tracebacks of their own; many are cut."""
+    for found in (find_traceback(f"{SIMPLE}step\n{GROUP}step\n"), next(tracebacks_in(f"{GROUP}step\n{SIMPLE}"))):
+        assert (found.type, found.message, found.lines_after > 0) == (
+            "ExceptionGroup",
+            "several (2 sub-exceptions)",
+            True,
+        )
+        assert "\n  | ValueError: first\n" in found.text
+        assert found.text.endswith("  | KeyError: 'second'\n  +------------------------------------")
+    assert [each.type for each in tracebacks_in(f"{GROUP}{SIMPLE}")] == ["ExceptionGroup", "ValueError"]
+    chain = find_traceback(f"{SIMPLE}\n{LINK}\n\n{GROUP}\n{LINK}\n\n{SIMPLE}")
+    assert (chain.first_cause, chain.text.count(LINK)) == ("ValueError: no at train.py:88 in step", 2)
+    many = find_traceback(GROUP + "    | x\n" * GROUP_LINES)
+    assert many.text.endswith(f"… {GROUP.count(chr(10)) - 4} more lines")
 
 
 def test_the_last_hundreds_of_tracebacks_are_looked_at():

@@ -1,11 +1,13 @@
 """The logs of several ranks as lines."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from launcher.core.events import AttemptStarted, RankStarted, Stamped, to_line
 from launcher.core.run_dir import RunDir
+from launcher.logs.rotation import Rotator
 from launcher.runs.rank_logs import LONGEST_LINE_BYTES, RankLogs, why_unreadable
 
 MARK = "--- attempt 1 ---\n"
@@ -91,3 +93,47 @@ def test_what_is_no_log_is_left_out(run_dir, opened):
     run_dir.train_log(1).mkdir()
     assert why_unreadable(run_dir.train_log(1)) == "Is a directory"
     assert why_unreadable(run_dir.env_log(1)) is None
+
+
+def test_the_last_lines_of_a_rotated_log_that_was_emptied(run_dir, opened):
+    """What was noted of it before does not bring its start back."""
+    log = run_dir.train_log(0)
+    log.write_bytes(b"".join(b"%07d\n" % number for number in range(20_000)))
+    Rotator({0: log}, 20_000).step()
+    os.truncate(log, 0)
+    log.write_bytes(b"".join(b"new %07d\n" % number for number in range(20_000)))
+    Rotator({0: log}, 20_000).step()
+    rank_log = opened().of_rank[0]
+    rank_log.skip_to_last(3)
+    assert [line.raw for line in rank_log.whole()] == [b"new 0019997", b"new 0019998", b"new 0019999"]
+
+
+def test_every_log_gives_its_share(run_dir, opened):
+    """Of what is read at once, so that ranks that write alike stay side by side."""
+    for rank in range(2):
+        run_dir.train_log(rank).write_bytes(b"0123456789abcde\n" * 10_000)
+    logs = opened()
+    came = list(logs.new_lines(at_once_bytes=8192))
+    assert sorted(lines[0].global_rank for lines in came) == [0, 1]
+    assert all(len(lines) == 256 for lines in came)
+
+
+def test_one_inotify_is_enough(run_dir, opened):
+    """Who only reads needs none; the limit of a user is small."""
+
+    def instances():
+        return [link for link in Path("/proc/self/fd").iterdir() if "inotify" in _target(link)]
+
+    logs = opened()
+    assert instances() == []
+    follower = logs.follower()
+    logs.note_attempts()
+    assert len(instances()) == 1
+    follower.close()
+
+
+def _target(link):
+    try:
+        return str(link.readlink())
+    except OSError:
+        return ""

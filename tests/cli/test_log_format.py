@@ -1,0 +1,81 @@
+"""Lines of logs as text, for programs and people."""
+
+import io
+import json
+
+import pytest
+
+from launcher.cli.log_format import Format, Look
+from launcher.logs.lines import PIECE_BYTES, Line, split
+from launcher.runs.recorded import Place
+
+PLACES = [Place(rank, "10.0.0.1", 0, 4 + rank) for rank in range(2)]
+LONG = "é" * PIECE_BYTES + "x"  # three pieces
+
+
+def shape(ranks=(0, 1), **look):
+    """For a pipe or a file."""
+    return Format(Look(**look), io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), PLACES, ranks)
+
+
+def pieces(rank, text):
+    return list(split(rank, [(0, text.encode())]))
+
+
+def test_a_line_in_pieces_is_one_line_in_a_file():
+    """Whatever surrounds it."""
+    lines = pieces(0, f"a\n{LONG}\nb\n")
+    assert len(lines) > 3
+    made = shape()
+    assert made.lines(lines).decode() == f"[0] a\n[0] {LONG}\n[0] b\n"
+    assert made.end() == b""
+
+
+def test_another_rank_begins_a_line_of_its_own():
+    """And what goes on after it tells its rank again."""
+    first, second, *rest = pieces(0, f"{LONG}\n")
+    assert rest
+    told = shape().lines([first, Line(1, 0, b"other"), second, None, *rest]).decode().splitlines()
+    assert [line[:4] for line in told] == ["[0] ", "[1] ", "[0] ", "--", "[0] "]
+    assert "".join(line[4:] for line in told if line.startswith("[0]")) == LONG
+
+
+def test_an_unfinished_last_line_is_ended():
+    """Once, when nothing more comes."""
+    made = shape([0])
+    assert made.lines(pieces(0, "begun")) + made.end() + made.end() == b"begun\n"
+    assert made.block(0, b"begun") + made.end() == b"begun\n"
+
+
+def test_states_of_a_progress_bar_are_lines():
+    """Or one would stand behind the other."""
+    made = shape([0])
+    assert made.lines([Line(0, 0, b"1%\r2%", ends=False), Line(0, 5, b"\r3%")]) == b"2%\n3%\n"
+    assert made.block(0, b"1%\r2%") + made.block(0, b"\r3%\n") == b"2%\n3%\n"
+
+
+@pytest.mark.parametrize("text", ["x", "\x07"], ids=["harmless", "made harmless"])
+def test_blocks_in_pieces_are_one_line(text):
+    """As lines are; their newline may come alone."""
+    made = shape()
+    told = [made.block(*block) for block in [(0, b"a\nb\n"), (0, text.encode()), (0, b"y\n"), (0, b"z"), (0, b"\n")]]
+    shown = {"x": "x", "\x07": "^G"}[text]
+    assert b"".join(told).decode() == f"[0] a\n[0] b\n[0] {shown}y\n[0] z\n"
+    told = [made.block(*block) for block in [(0, b"a"), (1, b"other\n"), (0, b"b\nc"), (1, b"d")]]
+    assert b"".join([*told, made.end()]) == b"[0] a\n[1] other\n[0] b\n[0] c\n[1] d\n"
+
+
+def test_json_tells_of_a_piece_that_it_goes_on():
+    """Every other line ends."""
+    told = [json.loads(line) for line in shape(as_json=True).lines(pieces(0, f"a\n{LONG}\nb\n")).splitlines()]
+    assert [line.get("ends", True) for line in told] == [True, False, False, True, True]
+    assert "".join(line["text"] for line in told) == f"a{LONG}b"
+
+
+def test_a_time_is_formatted_as_any_field():
+    """Where a line tells none there is a dash."""
+    line = Line(1, 0, b"x", 0)
+    hour = shape(prefix="{time:.2}").lines([line]).decode()[:2]
+    assert hour.isdecimal()
+    assert shape(prefix="{{time}} {device:02d} ").lines([line]) == b"{time} 05 x\n"
+    assert shape(prefix="{time:>3}|").lines([Line(1, 0, b"x")]) == b"  -|x\n"
