@@ -196,11 +196,11 @@ def measure_throughput(bench: Bench, rounds: int, checks: Checks) -> None:
         shown = {name: argv for name, argv in cases.items() if place == "a pipe" or name != "tail -F"}
         rows = [{name: shown_in(argv, place, size_bytes) for name, argv in shown.items()} for _ in range(rounds)]
         tell_speeds(place, rows, size_bytes, checks)
-    slow = {name: bench.logs_argv("-n", str(bench.times(20_000)), *name.split()) for name in
-            ("--merge", "--grep retry", "--json", "--collapse")}  # fmt: skip
-    for name, argv in slow.items():
-        took = shown_in(argv, "a pipe", None)
-        print(f"  logs {name}: {LOGS * bench.times(20_000) / took.wall_s / 1e3:.0f} thousand lines/s", flush=True)
+    for name in ("--merge", "--grep retry", "--json", "--collapse"):
+        selects = name.startswith("--grep")  # then -n counts what was found, and all is read
+        read = lines if selects else bench.times(20_000)
+        took = shown_in(bench.logs_argv(*name.split(), *([] if selects else ["-n", str(read)])), "a pipe", None)
+        print(f"  logs {name}: {LOGS * read / took.wall_s / 1e3:.0f} thousand lines/s", flush=True)
     tell_live_speed(bench)
 
 
