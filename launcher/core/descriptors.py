@@ -16,6 +16,6 @@ def make_room(files: int) -> bool:
     wanted = files + SPARE
     if soft != resource.RLIM_INFINITY and soft < wanted:
         allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
         return allowed >= wanted
     return True

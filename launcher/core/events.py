@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from launcher.core.frozen import frozen, known
-from launcher.core.json_text import json_text
+from launcher.core.json_text import finite
 from launcher.core.proc import ProcessId
 from launcher.core.verdict import Verdict
 
@@ -196,10 +196,7 @@ def to_line(stamped: Stamped) -> str:
     """The JSON line of an event, its newline included; null for NaN and infinities, which JSON does not have."""
     head = {"schema": SCHEMA, "time_ns": stamped.time_ns, "server_index": stamped.server_index}
     record = {**head, "event": type(stamped.event).__name__, **asdict(stamped.event)}
-    try:
-        return json.dumps(record, allow_nan=False) + "\n"
-    except ValueError:
-        return json.dumps(json.loads(json_text(record))) + "\n"
+    return json.dumps(finite(record), allow_nan=False) + "\n"
 
 
 def from_line(line: str | bytes) -> Stamped | None:

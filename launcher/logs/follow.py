@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from launcher.logs.changes import Changes
 from launcher.logs.growing import GrowingLog, fair_shares
-from launcher.logs.lines import character_start
-
-CHUNK_BYTES = 1 << 16
-LONGEST_LINE_BYTES = 1 << 16  # a longer one is given in pieces, between characters
+from launcher.logs.lines import PIECE_BYTES, Begun, character_start, last_state
+from launcher.logs.stored import CHUNK_BYTES
 
 
 class Follower:
@@ -35,6 +33,10 @@ class Follower:
                 return global_rank, block
             self._changes.nothing_new(global_rank)
         return None
+
+    def begun(self) -> dict[int, Begun]:
+        """What has been read of lines that are not ended, by global rank."""
+        return {global_rank: begun for global_rank, log in self._logs.items() if (begun := log.begun)}
 
     def wait(self, seconds: float) -> None:
         """Sleep until something may have come, at most so long."""
@@ -73,14 +75,18 @@ class _Log:
             self._partial_at = offset + len(chunk) - len(self._partial)
             if newline:
                 return complete + newline
-            if len(self._partial) >= LONGEST_LINE_BYTES:
-                return self._begun(character_start(self._partial, len(self._partial) - 1))
+            if len(self._partial) >= PIECE_BYTES:
+                return self._taken(character_start(self._partial, len(self._partial) - 1))
 
     def unfinished_line(self) -> bytes | None:
         """The start of a line whose end was not written; None if there is none."""
-        return self._begun(len(self._partial)) or None
+        return self._taken(len(self._partial)) or None
 
-    def _begun(self, size_bytes: int) -> bytes:
+    @property
+    def begun(self) -> Begun | None:
+        return Begun(self._partial_at, last_state(self._partial)) if self._partial else None
+
+    def _taken(self, size_bytes: int) -> bytes:
         line, self._partial = self._partial[:size_bytes], self._partial[size_bytes:]
         self._partial_at += size_bytes
         return line

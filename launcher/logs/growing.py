@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
-from launcher.logs.stored import StoredLog
+from launcher.logs.stored import CHUNK_BYTES, StoredLog
+from launcher.logs.tail import offset_of_last
 
-CHUNK_BYTES = 1 << 16  # much larger ones are slower: memory of such a size is taken from the system anew every time
+T = TypeVar("T")
 
 
 def fair_shares(needs: Mapping[int, int], total: int) -> dict[int, int]:
@@ -31,62 +32,81 @@ class GrowingLog:
         self.stored = StoredLog(path)
         self._renewals = 0
         self._offset: int | None = None  # of what is to be read next; None: from the start
+        self.trouble: str | None = None  # why it could not be read when that was tried last
 
     def read(self, limit_bytes: int = CHUNK_BYTES) -> tuple[int, bytes]:
         """Bytes that are new, at most about so many, and the logical offset of the first. Does not block.
 
         A log that may not be read has none.
         """
-        with suppress(OSError):
-            offset = self._next_offset()
-            chunk = self.stored.read(offset, limit_bytes)
-            if self._note_renewal():
-                offset = self._next_offset()
-                chunk = self.stored.read(offset, limit_bytes)
-            self._offset = self.stored.next_offset
-            return offset, chunk
-        return 0, b""
+        return self._try(lambda: self._read(limit_bytes), (0, b""))
 
     @property
     def position(self) -> int:
         """The logical offset of what is to be read next."""
-        with suppress(OSError):
-            return self._next_offset()
-        return 0
+        return self._try(self._next_offset, 0)
 
-    def go_to(self, offset: int) -> None:
-        """Read on from logical `offset`, of the log as it is now."""
-        self._offset, self._renewals = offset, self.stored.renewals
+    @property
+    def end(self) -> int:
+        """The logical offset behind what was written until now; 0 where it may not be read."""
+        return self._try(lambda: self.stored.end, 0)
+
+    def skip_to_last_lines(self, count: int) -> None:
+        """Read on at the last `count` lines of the log as it is now; go on as before where it may not be read."""
+        self._offset = self._try(lambda: offset_of_last(self.stored, count), self._offset)
+        self._renewals = self.stored.renewals
 
     @property
     def unread_bytes(self) -> int:
         """As far as it was written until now; 0 where it may not be read."""
-        with suppress(OSError):
-            end = self.stored.end
-            self._note_renewal()
-            return end - self._next_offset()
-        return 0
+        return self._try(self._unread_bytes, 0)
 
     def skip_to_last(self, keep_bytes: int, unshown_bytes: int) -> int:
         """Leave out all but the last `keep_bytes`, and what is left of the line before them.
 
         How many bytes were left out, `unshown_bytes` among them, which have been read and not been shown; 0: none, and
-        those are to be shown.
+        those are to be shown. Of a log that may not be read there is nothing to leave out.
         """
-        with suppress(OSError):  # it may not be read: then there is nothing to leave out
-            end = self.stored.end
-            unshown_bytes = 0 if self._note_renewal() else unshown_bytes
-            offset = self._next_offset()
-            if end - offset > keep_bytes:
-                self._offset = end - keep_bytes
-                _, last = self.read(keep_bytes)
-                whole_lines = last.partition(b"\n")[2]
-                self._offset -= len(whole_lines)
-                return self._offset - offset + unshown_bytes
-        return 0
+        return self._try(lambda: self._skip_to_last(keep_bytes, unshown_bytes), 0)
 
     def close(self) -> None:
         self.stored.close()
+
+    def _try(self, look: Callable[[], T], otherwise: T) -> T:
+        """Whoever looks at other logs too goes on, whatever happens to this one."""
+        try:
+            found = look()
+        except OSError as error:
+            self.trouble = error.strerror or str(error)
+            return otherwise
+        self.trouble = None
+        return found
+
+    def _read(self, limit_bytes: int) -> tuple[int, bytes]:
+        offset = self._next_offset()
+        chunk = self.stored.read(offset, limit_bytes)
+        if self._note_renewal():
+            offset = self._next_offset()
+            chunk = self.stored.read(offset, limit_bytes)
+        self._offset = self.stored.next_offset
+        return offset, chunk
+
+    def _unread_bytes(self) -> int:
+        end = self.stored.end
+        self._note_renewal()
+        return end - self._next_offset()
+
+    def _skip_to_last(self, keep_bytes: int, unshown_bytes: int) -> int:
+        end = self.stored.end
+        unshown_bytes = 0 if self._note_renewal() else unshown_bytes
+        offset = self._next_offset()
+        if end - offset <= keep_bytes:
+            return 0
+        self._offset = end - keep_bytes
+        _, last = self._read(keep_bytes)
+        whole_lines = last.partition(b"\n")[2]
+        self._offset -= len(whole_lines)
+        return self._offset - offset + unshown_bytes
 
     def _note_renewal(self) -> bool:
         """Whether the log began anew since this was asked last; then all that it holds is unread."""

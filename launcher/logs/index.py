@@ -70,7 +70,8 @@ def parse(text: bytes) -> Index:
         raise ValueError("not an index") from error
     if min(index.base, index.kept_bytes, index.head, index.renewals, *index.parts[:1]) < 0:
         raise ValueError("not an index")
-    if index.base > index.freed or list(index.parts) != sorted(set(index.parts)):
+    edges = [*index.parts, index.freed]
+    if index.base > index.freed or edges != sorted(set(edges)):
         raise ValueError("an index that contradicts itself")
     return index
 

@@ -6,7 +6,7 @@ import re
 
 from launcher.core.errors import UsageError
 from launcher.logs.lines import Line
-from launcher.logs.tracebacks import HEADER, prefix_of
+from launcher.logs.traceback_blocks import HEADER, prefix_of
 
 LEVEL_CHARS = 160  # of a line, in which its level stands
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}

@@ -1,24 +1,28 @@
-"""The lines of a log: cut from its bytes, forwards from any offset or backwards from its end.
+"""The lines of a log: cut from its bytes, which come in chunks in the order of their offsets.
 
-A logical offset counts all bytes that were ever written to a log. Everything here is pure: bytes come from a function
-`read(offset, limit_bytes)` that gives b"" where there is nothing more, or from chunks in the order of their offsets.
+A logical offset counts all bytes that were ever written to a log. Everything here is pure.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from launcher.core.frozen import frozen
 from launcher.logs.terminal import printable
 
 PIECE_BYTES = 1 << 16  # a longer line is given in pieces
-BLOCK_BYTES = 1 << 16  # that are read at once; going backwards ever more, as far as `LARGEST_BLOCK_BYTES`
-LARGEST_BLOCK_BYTES = 1 << 20
+STATE_BYTES = 4096
 CHARACTER_BYTES = 4  # the most that UTF-8 needs for one
 
-Read = Callable[[int, int], bytes]
+
+@frozen
+class Begun:
+    """What there is of a line that has not been ended."""
+
+    offset: int  # logical, of its first byte
+    state: bytes  # of text that is overwritten (progress bars) the last part; at most `STATE_BYTES`
 
 
 @frozen
@@ -34,16 +38,11 @@ class Line:
     ends: bool = True  # a newline follows; not so after a piece, nor after an unfinished last line
 
 
-def split(global_rank: int, chunks: Iterable[tuple[int, bytes]]) -> Iterator[Line]:
-    """The lines of `chunks` (logical offset, bytes), an unfinished last one too. Where bytes are missing a line ends."""
-    splitter = Splitter(global_rank)
-    for offset, chunk in chunks:
-        yield from splitter.put(offset, chunk)
-    yield from splitter.rest()
-
-
 class Splitter:
-    """As `split`, for a log that still grows: a line is given when its newline, or a whole piece of it, has come."""
+    """Cuts lines from chunks: a line is given when its newline, or a piece of it, has come.
+
+    Where bytes are missing a line ends.
+    """
 
     def __init__(self, global_rank: int) -> None:
         self._global_rank = global_rank
@@ -66,6 +65,11 @@ class Splitter:
         if self._begun:
             yield self._taken(len(self._begun), ends=False)
 
+    @property
+    def begun(self) -> Begun | None:
+        """None where the last line is ended."""
+        return Begun(self._offset, last_state(self._begun)) if self._begun else None
+
     def _whole(self, end: bytes) -> Iterator[Line]:
         if not self._begun and len(end) <= PIECE_BYTES:  # nearly every line
             yield Line(self._global_rank, self._offset, end)
@@ -84,6 +88,17 @@ class Splitter:
         del self._begun[:size_bytes]  # costs what is moved, which is little: a bytearray drops its front in place
         self._offset += size_bytes + ends
         return line
+
+
+def last_state(begun: bytes | bytearray) -> bytes:
+    r"""The last part of text that is overwritten by carriage returns, its beginning if that is long.
+
+    >>> last_state(b"10%\r20%\r")
+    b'20%'
+    """
+    end = len(begun.rstrip(b"\r"))
+    start = begun.rfind(b"\r", 0, end) + 1
+    return bytes(begun[start : min(end, start + STATE_BYTES)])
 
 
 def character_start(data: bytes | bytearray, limit: int) -> int:
@@ -111,49 +126,6 @@ def attempt_at(offset: int, starts: Sequence[tuple[int, int]]) -> tuple[int, flo
     at = bisect_right(starts, offset, key=lambda start: start[0])
     first, attempt = starts[at - 1] if at else (0, None)
     return first, starts[at][0] if at < len(starts) else math.inf, attempt
-
-
-def chunks(read: Read, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """What `read` gives from logical offset `start` up to `end`, or as far as there is something."""
-    while start < end and (chunk := read(start, min(BLOCK_BYTES, end - start))):
-        yield start, chunk
-        start += len(chunk)
-
-
-def last_lines(global_rank: int, read: Read, end: int, start: int, count: int) -> Iterator[Line]:
-    """The last `count` lines before logical offset `end`, none of them from before `start`. Reads as it is asked for.
-
-    An unfinished last line counts. Memory is bounded however long the lines are.
-    """
-    begin = offset_of_last(read, end, start, count)
-    return split(global_rank, chunks(read, begin, end))
-
-
-def offset_of_last(read: Read, end: int, start: int, count: int) -> int:
-    """Where the last `count` lines before `end` begin; `start` where there are fewer after it."""
-    if count <= 0 or start >= end:
-        return end
-    wanted = count + 1  # newlines from the end on: the last line's own, then one before each line
-    block_bytes = BLOCK_BYTES
-    block_end = end
-    while block_end > start:
-        begin = max(start, block_end - block_bytes)
-        block = b"".join(chunk for _, chunk in chunks(read, begin, block_end))
-        if block_end == end and not block.endswith(b"\n"):
-            wanted -= 1
-        newlines = block.count(b"\n")
-        if newlines >= wanted:
-            return begin + _nth_last_newline(block, wanted) + 1
-        wanted -= newlines
-        block_end, block_bytes = begin, min(2 * block_bytes, LARGEST_BLOCK_BYTES)
-    return start
-
-
-def _nth_last_newline(block: bytes, number: int) -> int:
-    at = len(block)
-    for _ in range(number):
-        at = block.rindex(b"\n", 0, at)
-    return at
 
 
 def shown(line: Line) -> str:

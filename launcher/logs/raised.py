@@ -9,7 +9,8 @@ from itertools import dropwhile
 
 from launcher.core.frozen import frozen
 from launcher.logs.lines import Line
-from launcher.logs.tracebacks import HEADER, TRACEBACK_CHARS, FoundTraceback, tracebacks_in
+from launcher.logs.traceback_blocks import HEADER
+from launcher.logs.tracebacks import TRACEBACK_CHARS, FoundTraceback, tracebacks_in
 
 FIRST_BYTES = 256 << 10  # of a log, from the line before a header on, that are read as one text
 

@@ -43,7 +43,6 @@ class Selector:
     def __init__(
         self,
         *,
-        global_ranks: Collection[int] | None = None,
         level: int = 0,
         since_ns: int | None = None,
         until_ns: int | None = None,
@@ -58,7 +57,6 @@ class Selector:
         """
         if since_ns is not None and until_ns is not None and since_ns > until_ns:
             raise UsageError("--since is later than --until: no line can be of that time")
-        self._global_ranks = global_ranks
         self._level = level
         self._levels = Levels()
         self._since_ns = since_ns
@@ -75,8 +73,6 @@ class Selector:
         Raises:
             UsageError: the regular expression takes too long.
         """
-        if self._global_ranks is not None and line.global_rank not in self._global_ranks:
-            return []
         if line.dated:
             self.dated.add(line.global_rank)
         elif line.time_ns is None:

@@ -7,6 +7,7 @@ that it went by, and reads again if it is not.
 
 from __future__ import annotations
 
+import math
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from launcher.core.frozen import frozen
 from launcher.logs.index import PLAIN, Index, describes, index_path, is_marked, parse, part_path, renewed, settled
 from launcher.logs.parts import Part
 
-CHUNK_BYTES = 1 << 16
+CHUNK_BYTES = 1 << 16  # much larger ones are slower: memory of such a size is taken from the system anew every time
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # what has a log's name may be a pipe
 T = TypeVar("T")
 
@@ -37,6 +38,7 @@ class _Extent:
 class _Piece:
     data: bytes
     next_offset: int  # that of the byte behind it
+    lost_bytes: int = 0
 
 
 class StoredLog:
@@ -48,6 +50,7 @@ class StoredLog:
 
     def __init__(self, path: Path) -> None:
         self.next_offset = 0  # where to go on after the last `read`
+        self.lost_bytes = 0  # in whose place the last `read` gave a line
         self._path, self._index_path = path, index_path(path)
         self._live: int | None = None
         self._index = PLAIN
@@ -58,6 +61,7 @@ class StoredLog:
         self._verified: tuple[Index, int] | None = None  # this index describes the live file of that size
         self._extent: _Extent | None = None  # as last seen
         self._own_renewals = 0
+        self._line_broken_at: int | None = None  # the last byte that was read ended no line; the offset behind it
 
     @property
     def start(self) -> int:
@@ -88,8 +92,8 @@ class StoredLog:
         """Bytes from logical `offset` on, at most so many, perhaps fewer; none at the end.
 
         Go on at `next_offset`. It is `offset` plus their number, but for two cases: in place of bytes that are lost
-        stands a line that says so (however small `limit_bytes` is); and when the log is found to have begun anew,
-        nothing is given, and `next_offset` is its start.
+        stands a line that says so (however small `limit_bytes` is), after a newline where the last `read` ended there
+        within a line; and when the log is found to have begun anew, nothing is given, and `next_offset` is its start.
 
         Raises:
             OSError: the log exists, but may not be read.
@@ -100,16 +104,18 @@ class StoredLog:
             known = -1
         if known not in {None, self.renewals}:
             piece = _Piece(b"", self._look().start)
-        self.next_offset = piece.next_offset
+        self.next_offset, self.lost_bytes = piece.next_offset, piece.lost_bytes
+        if piece.data:
+            self._line_broken_at = None if piece.data.endswith(b"\n") else piece.next_offset
         return piece.data
 
-    def chunks(self, offset: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[int, bytes]]:
-        """All that stands from logical `offset` on, with the logical offset of each chunk.
+    def chunks(self, offset: int, end: float = math.inf) -> Iterator[tuple[int, bytes]]:
+        """All that stands from logical `offset` on, or up to `end`, with the logical offset of each chunk.
 
         Raises:
             OSError: the log exists, but may not be read.
         """
-        while chunk := self.read(offset, chunk_bytes):
+        while offset < end and (chunk := self.read(offset, int(min(CHUNK_BYTES, end - offset)))):
             yield offset, chunk
             offset = self.next_offset
 
@@ -167,7 +173,7 @@ class StoredLog:
         if offset >= extent.end:
             return _Piece(b"", offset)
         if offset < extent.start:
-            return _lost(offset, extent.start, "no longer kept", at_start=True)
+            return self._lost(offset, extent.start, "no longer kept")
         if offset < index.freed:
             return self._part_piece(index, offset, limit_bytes)
         assert self._live is not None
@@ -181,14 +187,20 @@ class StoredLog:
         try:
             part = self._open_part(start, end)
         except OSError as error:
-            return _lost(offset, end, f"{name}: {error.strerror}")
+            return self._lost(offset, end, f"{name}: {error.strerror}")
         try:
             data = part.read(offset)[:limit_bytes]
         except OSError as error:
-            return _lost(offset, part.readable_from(offset), f"{name}: {error.strerror}")
+            return self._lost(offset, part.readable_from(offset), f"{name}: {error.strerror}")
         except ValueError as error:
-            return _lost(offset, part.readable_from(offset), f"{name}: {error}")
+            return self._lost(offset, part.readable_from(offset), f"{name}: {error}")
         return _Piece(data, offset + len(data))
+
+    def _lost(self, offset: int, until: int, reason: str) -> _Piece:
+        """The line that stands in place of bytes."""
+        newline = "\n" if offset == self._line_broken_at else ""
+        notice = f"{newline}[{until - offset} bytes lost: {reason}]\n"
+        return _Piece(notice.encode(errors="replace"), until, until - offset)
 
     def _open_part(self, start: int, end: int) -> Part:
         if self._part is None or (self._part.start, self._part.end) != (start, end):
@@ -252,9 +264,3 @@ def _parsed(index_file: int) -> Index:
     with suppress(ValueError):
         return parse(os.pread(index_file, os.fstat(index_file).st_size, 0))
     return PLAIN
-
-
-def _lost(offset: int, until: int, reason: str, *, at_start: bool = False) -> _Piece:
-    """The line that stands in place of bytes. What is before it may be half a line, but at the start of a log."""
-    notice = f"[{until - offset} bytes lost: {reason}]\n"
-    return _Piece((notice if at_start else f"\n{notice}").encode(errors="replace"), until)

@@ -17,7 +17,6 @@ dates behind words; and a number without a key is near the time of the run.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any
@@ -150,11 +149,6 @@ class Clock:
             self._column_of_words = -1 if self._column_of_words == -1 else found.start
             return None
         return found.time_ns
-
-
-def with_times(lines: Iterable[Line], near_ns: int) -> Iterator[Line]:
-    """Lines of one rank with their times, as a `Clock` gives them."""
-    return map(Clock(near_ns).stamped, lines)
 
 
 def _calendar_ns(match: re.Match[str], near_ns: int) -> int | None:

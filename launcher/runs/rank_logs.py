@@ -5,21 +5,22 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from operator import itemgetter
 from pathlib import Path
 
+from launcher.core.attempt_mark import mark_of, marked_attempt
 from launcher.core.events import AttemptStarted, RankStarted
 from launcher.core.run_dir import RunDir
 from launcher.logs.changes import Changes
 from launcher.logs.follow import Follower
-from launcher.logs.growing import CHUNK_BYTES, GrowingLog
-from launcher.logs.lines import Line, Splitter, attempt_at, character_start, offset_of_last, with_attempts
+from launcher.logs.growing import GrowingLog
+from launcher.logs.lines import Begun, Line, Splitter, attempt_at, character_start, with_attempts
+from launcher.logs.stored import CHUNK_BYTES
 from launcher.logs.times import Clock
 from launcher.runs.live import EventReader
 
-LONGEST_LINE_BYTES = 1 << 20  # of a block; a longer line is given in pieces
-MARK = "--- attempt {} ---\n"  # stands before what an attempt after the first writes, and belongs to it
+LONGEST_BLOCK_BYTES = 1 << 20  # as far as it has no newline
 AT_ONCE_BYTES = 1 << 20  # of all logs together, before whoever reads them has a turn
 SMALLEST_BYTES = 512  # of one log
 
@@ -44,26 +45,25 @@ class RankLog:
 
     def __init__(self, global_rank: int, log: GrowingLog, near_ns: int) -> None:
         """`near_ns`: about when the rank ran, nanoseconds since 1970, for lines that tell a time without a year."""
-        self.starts: list[tuple[int, int]] = []  # offset, and attempt that begins there; grows
+        self._starts: list[tuple[int, int]] = []  # offset, and attempt that begins there; grows
         self._log = log
         self._splitter = Splitter(global_rank)
         self._clock = Clock(near_ns)
+        self.before_read: Callable[[], None] = lambda: (
+            None
+        )  # called again and again while `present` goes through the log
+
+    def note_start(self, offset: int, attempt: int) -> None:
+        """What stands from `offset` on was written by `attempt` or a later one. Ascending."""
+        if (offset, attempt) not in self._starts[-1:]:
+            self._starts.append((offset, attempt))
 
     def skip_to_last(self, count: int) -> None:
-        """Leave out all but the last `count` lines. Call it first.
-
-        Raises:
-            OSError: the log may not be read.
-        """
-        stored = self._log.stored
-        self._log.go_to(offset_of_last(stored.read, stored.end, stored.start, count))
+        """Leave out all but the last `count` lines. Call it first."""
+        self._log.skip_to_last_lines(count)
 
     def present(self) -> Iterator[Line]:
-        """All lines up to the log's present end that are finished.
-
-        Raises:
-            OSError: the log may not be read.
-        """
+        """All lines up to the log's present end that are finished."""
         for offset, chunk in self._present():
             yield from self._told(self._splitter.put(offset, chunk))
 
@@ -73,17 +73,13 @@ class RankLog:
         yield from self.rest()
 
     def blocks(self) -> Iterator[bytes]:
-        """As `whole`, in blocks of whole lines, each with its newline; pieces and an unfinished last line have none.
-
-        Raises:
-            OSError: the log may not be read.
-        """
+        """As `whole`, in blocks of whole lines, each with its newline; pieces and an unfinished last line have none."""
         partial = b""
         for _, chunk in self._present():
             complete, newline, partial = (partial + chunk).rpartition(b"\n")
             if newline:
                 yield complete + newline
-            elif len(partial) > LONGEST_LINE_BYTES:
+            elif len(partial) > LONGEST_BLOCK_BYTES:
                 size_bytes = character_start(partial, len(partial) - 1)
                 yield partial[:size_bytes]
                 partial = partial[size_bytes:]
@@ -96,8 +92,13 @@ class RankLog:
         Does not block.
         """
         position = self._log.position
-        _, behind, _ = attempt_at(position, self.starts)
+        _, behind, _ = attempt_at(position, self._starts)
         return self._log.read(int(min(limit_bytes, behind - position)))
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it could not be read when that was tried last."""
+        return self._log.trouble
 
     @property
     def unread_bytes(self) -> int:
@@ -106,7 +107,7 @@ class RankLog:
     @property
     def attempt(self) -> int:
         """That of what is to be read next, as far as is known; -1: nobody has said."""
-        attempt = attempt_at(self._log.position, self.starts)[2]
+        attempt = attempt_at(self._log.position, self._starts)[2]
         return -1 if attempt is None else attempt
 
     def lines(self, offset: int, chunk: bytes) -> list[Line]:
@@ -117,6 +118,11 @@ class RankLog:
         """The start of a line whose end was never written."""
         return self._told(self._splitter.rest())
 
+    @property
+    def begun(self) -> Begun | None:
+        """What `lines` was given of a line that is not ended; None for nothing."""
+        return self._splitter.begun
+
     def skip_to_last_bytes(self, keep_bytes: int) -> int:
         """Leave out all but so many of the bytes that are unread; how many were left out, up to the start of a line."""
         return self._log.skip_to_last(keep_bytes, 0)
@@ -126,15 +132,25 @@ class RankLog:
 
     def _present(self) -> Iterator[tuple[int, bytes]]:
         """What is unread, up to the present end: whoever writes meanwhile does not keep us for ever."""
-        end = self._log.stored.end
+        end = self._log.end
         while True:
+            self.before_read()
             offset, chunk = self._log.read()
-            yield offset, chunk[: max(0, end - offset)]
+            # Where bytes were lost, a line that says so stands in their place, perhaps longer than they were.
+            yield offset, chunk if self._log.position <= end else chunk[: max(0, end - offset)]
             if not chunk or offset + len(chunk) >= end:
                 return
 
     def _told(self, lines: Iterator[Line]) -> Iterator[Line]:
-        return map(self._clock.stamped, with_attempts(lines, self.starts))
+        return map(self._clock.stamped, with_attempts(self._marked(lines), self._starts))
+
+    def _marked(self, lines: Iterator[Line]) -> Iterator[Line]:
+        """The mark of an attempt may be there before anybody tells where it begins."""
+        for line in lines:
+            attempt = marked_attempt(line.raw)
+            if attempt is not None and self._starts and attempt == self._starts[-1][1] + 1:
+                self.note_start(line.offset, attempt)
+            yield line
 
 
 class RankLogs:
@@ -143,16 +159,21 @@ class RankLogs:
     def __init__(
         self, run_dir: RunDir, global_ranks: Collection[int], near_ns: int, *, environment: bool = False
     ) -> None:
-        """`environment`: env.log of each rank instead of train.log. Logs that are `unreadable` are left out."""
+        """`environment`: env.log of each rank instead of train.log. Logs that cannot be opened are left out."""
         path_of = run_dir.env_log if environment else run_dir.train_log
-        named = {rank: path_of(rank) for rank in sorted(global_ranks)}
-        reasons = {rank: why_unreadable(path) for rank, path in named.items()}
-        self.unreadable = {rank: (named[rank], reason) for rank, reason in reasons.items() if reason is not None}
-        self._growing = {rank: GrowingLog(path) for rank, path in named.items() if reasons[rank] is None}
+        self._named = {rank: path_of(rank) for rank in sorted(global_ranks)}
+        self._left_out = {rank: why_unreadable(path) for rank, path in self._named.items()}
+        self._growing = {rank: GrowingLog(path) for rank, path in self._named.items() if self._left_out[rank] is None}
         self.of_rank = {rank: RankLog(rank, log, near_ns) for rank, log in self._growing.items()}
         self._watched: Changes | None = None
         self._events = EventReader(run_dir.events)
         self._attempt = 0
+
+    @property
+    def unreadable(self) -> dict[int, tuple[Path, str]]:
+        """By global rank, path and reason: logs that are left out, or could not be read when that was tried last."""
+        reasons = self._left_out | {rank: log.trouble for rank, log in self._growing.items()}
+        return {rank: (self._named[rank], reason) for rank, reason in sorted(reasons.items()) if reason is not None}
 
     @property
     def _changes(self) -> Changes:
@@ -219,8 +240,8 @@ class RankLogs:
                     for global_rank in self.of_rank if self._watched else ():  # all that the one before wrote is there
                         self._changes.look_at(global_rank)
                 case RankStarted(global_rank=global_rank, log_offset=offset) if global_rank in self.of_rank:
-                    mark_bytes = len(MARK.format(self._attempt)) if offset else 0
-                    self.of_rank[global_rank].starts.append((max(0, offset - mark_bytes), self._attempt))
+                    mark_bytes = len(mark_of(self._attempt)) if offset else 0
+                    self.of_rank[global_rank].note_start(max(0, offset - mark_bytes), self._attempt)
 
     def close(self) -> None:
         if self._watched is not None:

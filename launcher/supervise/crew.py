@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from launcher.core import env
+from launcher.core.attempt_mark import mark_of
 from launcher.core.events import RankEnded, RankStarted, Trouble
 from launcher.core.frozen import frozen
 from launcher.core.proc import stat
@@ -150,7 +151,7 @@ class Crew:
             return 0
         path = self._run_dir.train_log(rank.global_rank)
         with suppress(OSError):  # a full disk: what was written before is still no part of this attempt
-            _mark(path, f"--- attempt {attempt} ---\n")
+            _append_line(path, mark_of(attempt))
         return _end_of(path)
 
     def _note_start(self, global_rank: int, pid: int) -> list[RankExit]:
@@ -199,11 +200,11 @@ def _end_of(log: Path) -> int:
     return 0
 
 
-def _mark(log: Path, line: str) -> None:
-    """Append a line, which begins a line whatever stands before it."""
+def _append_line(log: Path, line: bytes) -> None:
+    """Whatever stands before it."""
     with log.open("ab+", buffering=0) as file:
         begun = _last_byte(file) not in {b"", b"\n"}
-        file.write(b"\n" * begun + line.encode())
+        file.write(b"\n" * begun + line)
 
 
 def _last_byte(file: BinaryIO) -> bytes:

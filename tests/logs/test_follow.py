@@ -8,10 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.logs.follow import CHUNK_BYTES, LONGEST_LINE_BYTES, Follower
+from launcher.logs.follow import Follower
 from launcher.logs.growing import GrowingLog
+from launcher.logs.lines import PIECE_BYTES
 from launcher.logs.rotation import Rotator
-from launcher.logs.tail import last_lines
+from launcher.logs.stored import CHUNK_BYTES
 
 
 @pytest.fixture
@@ -77,11 +78,11 @@ def test_a_character_cut_by_two_writes_is_put_together(log, follower):
 
 def test_a_line_without_end_is_given_in_pieces(log, follower):
     """Memory stays bounded, and no byte is lost."""
-    append(log, b"x" * (5 * LONGEST_LINE_BYTES + 7) + b"\nnext\n")
+    append(log, b"x" * (5 * PIECE_BYTES + 7) + b"\nnext\n")
     lines = [line for _, line in poll(follower, ended=True)]
     assert lines[-1] == "next"
-    assert sum(map(len, lines[:-1])) == 5 * LONGEST_LINE_BYTES + 7
-    assert max(map(len, lines)) <= 2 * LONGEST_LINE_BYTES
+    assert sum(map(len, lines[:-1])) == 5 * PIECE_BYTES + 7
+    assert max(map(len, lines)) <= 2 * PIECE_BYTES
 
 
 def test_a_log_that_is_cut_short_is_read_again(log, follower):
@@ -210,36 +211,9 @@ def test_any_way_of_writing_gives_the_same_lines(tmp_path_factory, lines, cuts):
     assert seen == lines
 
 
-def test_the_last_lines_of_a_long_log(log):
-    """Only the end of a log is looked at, and blank lines at its end do not count."""
-    append(log, b"".join(b"line %d\n" % number for number in range(100_000)) + b"\n\n")
-    assert last_lines(log, 3) == ["line 99997", "line 99998", "line 99999"]
-
-
-def test_the_last_lines_from_an_offset_on(log):
-    """What was written before it is left out, whether the log is short or long; in one that was cut it means nothing."""
-    log.write_text("before\nafter\n")
-    assert last_lines(log, 3, offset=7) == ["after"]
-    assert last_lines(log, 3, offset=13) == []
-    assert last_lines(log, 3, offset=1000) == ["before", "after"]
-    log.write_text("before\n" + "x" * 100_000 + "\nafter\n")
-    assert last_lines(log, 1, offset=7) == ["after"]
-    assert len(last_lines(log, 2, offset=7)[0]) < 1 << 16
-
-
-def test_the_last_lines_of_little(log, tmp_path):
-    """Empty and short logs give what there is; a missing one is no empty one."""
-    with pytest.raises(FileNotFoundError):
-        last_lines(tmp_path / "missing", 3)
-    append(log, b"\n\n")
-    assert last_lines(log, 3) == []
-    append(log, b"only")
-    assert last_lines(log, 3)[-1:] == ["only"]
-
-
 def test_a_piece_ends_between_characters(log, follower):
     """Of a line without end, too."""
-    text = ("x" + "é漢😀" * LONGEST_LINE_BYTES).encode()
+    text = ("x" + "é漢😀" * PIECE_BYTES).encode()
     append(log, text)
     pieces = []
     while block := follower.next_block(ended=True):

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.core.errors import UsageError
 from launcher.logs.levels import LEVELS, Levels, level_in, level_named
-from launcher.logs.lines import Line, split
+from launcher.logs.lines import Line, Splitter
 
 NAMES = {number: name for name, number in LEVELS.items()}
 
@@ -61,7 +61,9 @@ def test_levels_have_names():
 
 def levels_of(text, global_rank=0, levels=None):
     levels = levels or Levels()
-    return [NAMES[levels.of(line, line.raw.decode())] for line in split(global_rank, [(0, text.encode())])]
+    splitter = Splitter(global_rank)
+    lines = [*splitter.put(0, text.encode()), *splitter.rest()]
+    return [NAMES[levels.of(line, line.raw.decode())] for line in lines]
 
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    f()\nValueError: no\n'

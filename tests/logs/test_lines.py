@@ -7,17 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.logs.lines import (
-    PIECE_BYTES,
-    Line,
-    Splitter,
-    chunks,
-    last_lines,
-    offset_of_last,
-    shown,
-    split,
-    with_attempts,
-)
+from launcher.logs.lines import PIECE_BYTES, Line, Splitter, shown, with_attempts
 
 
 def cut(data, cuts, start=0):
@@ -26,9 +16,12 @@ def cut(data, cuts, start=0):
     return [(start + first, data[first:last]) for first, last in pairwise(edges)]
 
 
-def reader(data, start=0, most=1 << 30):
-    """Bytes as a log gives them whose first `start` bytes are gone; never more than `most` at once."""
-    return lambda offset, limit: data[offset - start : offset - start + min(limit, most)]
+def split(global_rank, chunks):
+    """All lines, an unfinished last one too."""
+    splitter = Splitter(global_rank)
+    for offset, chunk in chunks:
+        yield from splitter.put(offset, chunk)
+    yield from splitter.rest()
 
 
 def raws(lines):
@@ -105,53 +98,6 @@ def test_the_attempt_of_a_line_is_told_by_its_offset():
     assert [next(lines).attempt for _ in range(3)] == [None, 0, 1]
     starts.append((12, 2))
     assert next(lines).attempt == 2
-
-
-@given(
-    st.lists(st.sampled_from([b"ab", b"\n", b"c" * 40_000])).map(b"".join),
-    st.integers(0, 12),
-    st.integers(0, 50),
-    st.sampled_from([1 << 30, 777]),
-)
-def test_the_last_lines_are_those_of_the_whole_log(data, count, start, most):
-    """Found from the end, whatever each reading gives; none begins before `start`."""
-    start = min(start, len(data))
-    lines = list(last_lines(2, reader(data, most=most), len(data), start, count))
-    whole = [line for line in split(2, [(start, data[start:])]) if line.offset >= start]
-    begun = [line for line, before in zip(whole, [None, *whole], strict=False) if before is None or before.ends]
-    wanted = begun[len(begun) - count :] if count < len(begun) else begun
-    assert lines == [line for line in whole if wanted and count and line.offset >= wanted[0].offset]
-
-
-def test_the_last_lines_are_found_without_reading_the_rest():
-    """Of a log of 100 MB, whose first part is gone; the lines that are wanted are read twice at most."""
-    read_bytes = 0
-
-    def read(offset, limit):
-        nonlocal read_bytes
-        read_bytes += limit
-        return b"0123456789abcde\n"[offset % 16 :] + b"0123456789abcde\n" * (limit // 16 - 1)
-
-    end = 100 << 20
-    assert raws(last_lines(0, read, end, 1 << 20, 3)) == [b"0123456789abcde"] * 3
-    assert read_bytes < 1 << 17
-
-
-@pytest.mark.parametrize("odd", [0, 1])
-def test_lines_are_counted_across_blocks(odd):
-    """None is counted twice or not at all, wherever a block begins."""
-    data = b"x" * odd + b"a\n" * 300_000
-    for count in (40_000, 140_000, 299_999):
-        assert offset_of_last(reader(data), len(data), 0, count) == len(data) - 2 * count
-        assert offset_of_last(reader(data[:-1]), len(data) - 1, 0, count) == len(data) - 2 * count
-
-
-def test_where_nothing_can_be_read_there_are_no_lines():
-    """The log was removed meanwhile, or is empty."""
-    nothing = reader(b"")
-    assert list(last_lines(0, nothing, 100, 0, 3)) == []
-    assert offset_of_last(nothing, 0, 0, 3) == 0
-    assert list(chunks(nothing, 0, 100)) == []
 
 
 def test_a_line_is_shown_as_a_terminal_may_show_it():

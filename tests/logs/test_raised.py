@@ -6,10 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from launcher.logs.lines import split
+from launcher.logs.lines import Splitter
 from launcher.logs.raised import FIRST_BYTES, first_tracebacks
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "blame_raise.py"
+
+
+def split(global_rank, chunks):
+    """All lines, an unfinished last one too."""
+    splitter = Splitter(global_rank)
+    for offset, chunk in chunks:
+        yield from splitter.put(offset, chunk)
+    yield from splitter.rest()
 
 
 def traceback(message="no", line=88, kind="ValueError"):

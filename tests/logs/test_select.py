@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 
 from launcher.core.errors import UsageError
 from launcher.logs import select, times
-from launcher.logs.lines import PIECE_BYTES, Line, shown, split
+from launcher.logs.lines import PIECE_BYTES, Line, Splitter, shown
 from launcher.logs.select import MOST_SLOW, SHORT_CHARS, Grep, Matcher, Selector, moment, ranks_of
 
 SECOND = 10**9
 
 
-def lines_of(text, global_rank=0):
-    return split(global_rank, [(0, text.encode())])
+def lines_of(text):
+    splitter = Splitter(0)
+    return [*splitter.put(0, text.encode()), *splitter.rest()]
 
 
 def chosen(lines, **wanted):
@@ -46,11 +47,9 @@ def test_an_expression_that_chooses_no_ranks_is_refused(expression):
         ranks_of(expression, range(8))
 
 
-def test_lines_of_other_ranks_are_left_out():
-    """Before anything else is looked at."""
-    lines = [Line(rank, 0, b"rank %d" % rank) for rank in range(4)]
-    assert chosen(lines, global_ranks={1, 3}) == ["rank 1", "rank 3"]
-    assert len(chosen(lines)) == 4
+def test_where_nothing_is_asked_for_every_line_is_shown():
+    """Of every rank, in the order in which they come."""
+    assert chosen([Line(rank, 0, b"rank %d" % rank) for rank in (2, 0, 1)]) == ["rank 2", "rank 0", "rank 1"]
 
 
 # --- times ---
@@ -146,9 +145,9 @@ def test_level_time_and_text_are_all_asked_for():
         Line(0, 1, b"  more a", time_ns=2),
         Line(0, 2, b"ERROR b", time_ns=3),
         Line(0, 3, b"INFO a", time_ns=4),
-        Line(1, 0, b"ERROR a", time_ns=5),
+        Line(1, 0, b"  of nobody a", time_ns=5),
     ]
-    wanted = {"global_ranks": {0}, "level": 40, "since_ns": 2, "matches": Matcher("a")}
+    wanted = {"level": 40, "since_ns": 2, "matches": Matcher("a")}
     assert chosen(lines, **wanted) == ["  more a"]
 
 

@@ -33,9 +33,14 @@ def stored(log):
 @pytest.fixture
 def rotated(log):
     """DATA, in four parts and the live file; the logical offsets at which these begin."""
+    return rotate(log, DATA)
+
+
+def rotate(log, data):
+    """Write `data`, so that it is moved into parts; where these begin."""
     rotator = Rotator({0: log}, 200_000)
-    for first in range(0, len(DATA), 300_000):
-        append(log, DATA[first : first + 300_000])
+    for first in range(0, len(data), 300_000):
+        append(log, data[first : first + 300_000])
         rotator.step()
         if rotator.warnings():
             pytest.skip("the file system cannot free the start of a file")
@@ -170,10 +175,11 @@ def test_a_damaged_block(log, rotated, stored):
     damage(part, 5000)
     text = everything(stored)
     first, second = rotated[1], rotated[1] + BLOCK_BYTES
-    notice = f"\n[{BLOCK_BYTES} bytes lost: {part.name}: it is damaged]\n".encode()
+    notice = f"[{BLOCK_BYTES} bytes lost: {part.name}: it is damaged]\n".encode()
     assert text == DATA[:first] + notice + DATA[second:]
-    assert stored.read(first + 100, 8).startswith(b"\n[%d bytes lost: " % (BLOCK_BYTES - 100))
-    assert stored.next_offset == second
+    assert stored.lost_bytes == 0
+    assert stored.read(first + 100, 8).startswith(b"[%d bytes lost: " % (BLOCK_BYTES - 100))
+    assert (stored.next_offset, stored.lost_bytes) == (second, BLOCK_BYTES - 100)
 
 
 @pytest.mark.parametrize(
@@ -192,8 +198,40 @@ def test_a_part_that_cannot_be_read(log, rotated, stored, ruin, reason):
     part = part_path(log, rotated[1])
     ruin(part)
     text = everything(stored)
-    notice = f"\n[{rotated[2] - rotated[1]} bytes lost: {part.name}: {reason}]\n".encode()
+    notice = f"[{rotated[2] - rotated[1]} bytes lost: {part.name}: {reason}]\n".encode()
     assert text == DATA[: rotated[1]] + notice + DATA[rotated[2] :]
+
+
+def test_what_is_lost_behind_half_a_line(log, stored):
+    """For whoever has read that half, what says so begins a line of its own; for nobody else is there an empty one."""
+    data = b"odd" + DATA
+    starts = rotate(log, data)
+    part_path(log, starts[1]).unlink()
+    notice = b"[%d bytes lost: %s: No such file or directory]\n" % (
+        starts[2] - starts[1],
+        part_path(log, starts[1]).name.encode(),
+    )
+    assert not data[: starts[1]].endswith(b"\n")
+    assert everything(stored) == data[: starts[1]] + b"\n" + notice + data[starts[2] :]
+    assert stored.read(starts[1]) == notice
+
+
+def test_what_is_no_longer_kept_behind_half_a_line(log, stored, rotated):
+    """Whoever reads a log while its oldest part is removed sees where its lines are torn."""
+    assert stored.read(0, 5) == DATA[:5]
+    part_path(log, rotated[0]).unlink()
+    append(log, DATA)
+    Rotator({0: log}, 200_000).step()
+    assert stored.read(5).startswith(b"\n[%d bytes lost: no longer kept]\n" % (rotated[1] - 5))
+    assert stored.next_offset == rotated[1]
+
+
+def test_reading_up_to_an_offset(stored, rotated):
+    """Through parts and live file, and nothing of what stands behind it."""
+    for begin, end in [(5, 5), (5, 6), (rotated[1] - 3, rotated[2] + 3), (rotated[3], len(DATA)), (9, 2 * len(DATA))]:
+        chunks = list(stored.chunks(begin, end))
+        assert b"".join(chunk for _, chunk in chunks) == DATA[begin:end]
+        assert all(DATA[offset:].startswith(chunk) for offset, chunk in chunks)
 
 
 def test_a_part_that_is_cut_short(log, rotated, stored):
@@ -202,7 +240,7 @@ def test_a_part_that_is_cut_short(log, rotated, stored):
     os.truncate(part, part.stat().st_size - 2000)
     text = everything(stored)
     kept = (rotated[2] - rotated[1]) // BLOCK_BYTES * BLOCK_BYTES
-    assert text.startswith(DATA[: rotated[1] + kept] + b"\n[")
+    assert text.startswith(DATA[: rotated[1] + kept] + b"[")
     assert text.endswith(b"]\n" + DATA[rotated[2] :])
 
 
@@ -224,7 +262,7 @@ def test_any_damage_to_a_part(log, rotated):
         stored = StoredLog(log)
         text = everything(stored)
         stored.close()
-        before, notice, after = text.partition(b"\n[")
+        before, notice, after = text.partition(b"[")
         assert DATA.startswith(before)
         assert DATA.endswith(after.partition(b"]\n")[2])
         assert notice or text == DATA

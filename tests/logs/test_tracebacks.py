@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.logs.traceback_blocks import GROUP_LINES, MESSAGE_CHARS, MESSAGE_LINES, MOST_TRACEBACKS
 from launcher.logs.tracebacks import (
-    GROUP_LINES,
-    MESSAGE_CHARS,
-    MESSAGE_LINES,
-    MOST_TRACEBACKS,
     NEAR_BYTES,
     TRACEBACK_CHARS,
     find_traceback,
@@ -229,7 +226,7 @@ def work(function, *arguments):
 
     def tracer(frame, event, _):
         nonlocal count
-        if not frame.f_code.co_filename.endswith("tracebacks.py"):
+        if not frame.f_code.co_filename.endswith(("tracebacks.py", "traceback_blocks.py")):
             return None
         count += event == "line"
         return tracer

@@ -1,5 +1,6 @@
 """The logs of several ranks as lines."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from launcher.core.events import AttemptStarted, RankStarted, Stamped, to_line
 from launcher.core.run_dir import RunDir
 from launcher.logs.rotation import Rotator
-from launcher.runs.rank_logs import LONGEST_LINE_BYTES, RankLogs, why_unreadable
+from launcher.runs.rank_logs import LONGEST_BLOCK_BYTES, RankLogs, why_unreadable
 
 MARK = "--- attempt 1 ---\n"
 
@@ -76,9 +77,37 @@ def test_a_restart_while_it_is_followed(run_dir, opened):
     assert {attempt for attempt, _, _ in told[1:]} == {1}
 
 
+def test_a_mark_that_is_read_before_anybody_tells_of_it(run_dir, opened):
+    """It belongs to the attempt that it begins, and so does what follows; what only looks like one does not."""
+    run_dir.train_log(0).write_text("--- attempt 2 ---\na\n")
+    tell(run_dir, AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0))
+    logs = opened()
+    assert attempts_of(logs) == [(0, 0, "--- attempt 2 ---"), (0, 0, "a")]
+    with run_dir.train_log(0).open("a") as file:
+        file.write(MARK)
+    assert attempts_of(logs) == [(1, 0, MARK[:-1])]
+    with run_dir.train_log(0).open("a") as file:
+        file.write("b\n")
+    tell(run_dir, AttemptStarted(1, 1), RankStarted(0, 1, 0, 20 + len(MARK)))
+    assert attempts_of(logs) == [(1, 0, "b")]
+
+
+@pytest.mark.parametrize("read", ["whole", "blocks"])
+def test_what_cannot_be_read_any_more_is_told(run_dir, opened, read):
+    """As what could not be opened; the others are read."""
+    for rank in range(2):
+        run_dir.train_log(rank).write_text("a\n")
+    logs = opened()
+    run_dir.train_log(0).unlink()
+    run_dir.train_log(0).mkdir()
+    assert list(getattr(logs.of_rank[0], read)()) == []
+    assert len(list(getattr(logs.of_rank[1], read)())) == 1
+    assert logs.unreadable == {0: (run_dir.train_log(0), os.strerror(errno.EISDIR))}
+
+
 def test_blocks_of_a_long_line_end_between_characters(run_dir, opened):
     """A terminal would show none of the halves."""
-    text = "x" + "é" * LONGEST_LINE_BYTES
+    text = "x" + "é" * LONGEST_BLOCK_BYTES
     run_dir.train_log(0).write_text(text)
     blocks = list(opened().of_rank[0].blocks())
     assert len(blocks) > 1

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 
 from launcher.cli.columns import duration
 from launcher.cli.report.figures import Facts
 from launcher.cli.verdict_text import NUMBER, culprit_failure, headline, rank_list
+from launcher.core.attempt_mark import marked_attempt
 from launcher.core.events import AttemptStarted, Cause, RankStarted
 from launcher.core.frozen import frozen
 from launcher.core.report import Attempt
@@ -20,7 +20,6 @@ from launcher.runs.live import EventReader
 
 LAST_LINES = 15
 TAIL_BYTES = 1 << 16
-_SEPARATOR = re.compile(r"^--- attempt \d+ ---\Z", re.MULTILINE)  # the beginning of the next attempt
 
 
 @frozen
@@ -119,18 +118,10 @@ class _LogParts:
             with suppress(OSError):
                 end = min((start for number, start in starts.items() if number > attempt), default=log.end)
                 begin = max(starts[attempt], end - TAIL_BYTES)
-                text = _read(log, begin, end).decode(errors="replace").rstrip()
-                told = _SEPARATOR.sub("", text).rstrip()
-                return told.split("\n") if told else []
+                *before, last = b"".join(chunk for _, chunk in log.chunks(begin, end)).rstrip().split(b"\n")
+                told = before if marked_attempt(last) is not None else [*before, last]  # it belongs to the next attempt
+                text = b"\n".join(told).decode(errors="replace").rstrip()
+                return text.split("\n") if text else []
         finally:
             log.close()
         return []
-
-
-def _read(log: StoredLog, begin: int, end: int) -> bytes:
-    """Bytes that are lost between are told by a line in their place, so places count and lengths do not."""
-    found, offset = b"", begin
-    while offset < end and (more := log.read(offset, end - offset)):
-        found += more
-        offset = log.next_offset
-    return found
