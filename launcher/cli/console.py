@@ -16,10 +16,11 @@ from typing import TextIO
 
 from launcher.cli import verdict_text
 from launcher.cli.columns import counted
-from launcher.cli.console_feed import feed_of
+from launcher.cli.console_feed import feed_of, format_of
 from launcher.cli.pace import Pace
 from launcher.cli.status_line import StatusLine
 from launcher.cli.summary import describe
+from launcher.cli.unfinished import Unfinished
 from launcher.core.events import (
     AttemptStarted,
     Cause,
@@ -51,9 +52,11 @@ class Console:
         self.progress = Progress(len(spec.ranks))
         self.shown_dir = as_people_call_it(spec.run_dir)
         self._spec = spec
-        self._feed = feed_of(spec, sys.stdout)
+        shape = format_of(spec, sys.stdout)
+        self._feed = feed_of(spec, shape)
         self._stdout = Outlet(sys.stdout)
         self._status = StatusLine(sys.stderr)
+        self._unfinished = Unfinished(shape, sys.stdout, before=self._status.erase)
         self._pace = Pace(RunDir(spec.run_dir), on_terminal=sys.stderr.isatty()) if spec.console == "status" else None
         self._interrupted = False
         self._at_once = False  # every rank is killed, without grace
@@ -127,8 +130,7 @@ class Console:
     def tick(self) -> bool:
         more = self._show(time.monotonic() + AT_ONCE_S)
         if not self._stdout.pending and self._spec.console != "none":  # else a line may be half shown
-            text = self._status_text()
-            self._status.show(text, self._why_ending() if text and self.progress.stopping is not None else "")
+            self._show_foot()
         return more
 
     # --- the rest ---
@@ -142,9 +144,22 @@ class Console:
             self.say(line)
 
     def say(self, line: str) -> None:
-        self._status.erase()
+        self._erase_foot()
         with suppress(OSError, ValueError):  # nobody reads stderr any more
             print(line, file=sys.stderr, flush=True)
+
+    def _show_foot(self) -> None:
+        """The row at the foot of a terminal: what ranks have begun to write, or how the run stands."""
+        ending = self.progress.stopping is not None
+        begun = self._feed.begun() if self._unfinished.wanted and not ending else {}
+        if self._unfinished.show(begun) and self._status.on_terminal:
+            return
+        text = self._status_text()
+        self._status.show(text, self._why_ending() if text and ending else "")
+
+    def _erase_foot(self) -> None:
+        self._unfinished.erase()
+        self._status.erase()
 
     def _status_text(self) -> str:
         """Empty while there is nothing worth a line: nothing started yet, nothing left, nothing to wait for."""
@@ -204,7 +219,7 @@ class Console:
                 if (text := self._feed.next_text(ended=ended)) is None:
                     return False
                 if text:
-                    self._status.erase()
+                    self._erase_foot()
                     self._stdout.put_bytes(text)
         except OSError as error:
             self._forget_stdout(error)

@@ -15,12 +15,15 @@ from launcher.logs.growing import GrowingLog
 from launcher.runs.recorded import Place
 
 
-def feed_of(spec: RunSpec, stdout: TextIO) -> Feed:
+def format_of(spec: RunSpec, stdout: TextIO) -> Format:
+    places = [Place(rank.global_rank, rank.server_id, rank.server_index, rank.device_id) for rank in spec.ranks]
+    return Format(Look(color=True), stdout, places, shown_ranks(spec))
+
+
+def feed_of(spec: RunSpec, shape: Format) -> Feed:
     """Close it at the end."""
     run_dir, global_ranks = RunDir(spec.run_dir), shown_ranks(spec)
     make_room(3 * len(global_ranks))  # a log with its parts; where that cannot be, what cannot be opened is not shown
-    places = [Place(rank.global_rank, rank.server_id, rank.server_index, rank.device_id) for rank in spec.ranks]
-    shape = Format(Look(color=True), stdout, places, global_ranks)
     if spec.console == "collapse":
         from launcher.cli.staged_feed import StagedFeed  # others need none of it
         from launcher.runs.rank_logs import RankLogs

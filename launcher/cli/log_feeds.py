@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from launcher.cli.log_format import Format
 from launcher.logs.follow import Follower
+from launcher.logs.lines import Begun
 
 
 class Feed(Protocol):
@@ -17,6 +18,9 @@ class Feed(Protocol):
 
         With `ended` nobody writes any more: an unfinished last line counts, and no line waits for others.
         """
+
+    def begun(self) -> Mapping[int, Begun]:
+        """What was read of lines that are not ended, by global rank."""
 
     def rank_ended(self, global_rank: int) -> None:
         """Nothing is waited for any more from this rank."""
@@ -39,6 +43,7 @@ class PlainFeed:
     def __init__(self, follower: Follower, shape: Format) -> None:
         self._follower, self._format = follower, shape
         self._before = b""
+        self.begun = follower.begun
         self.wait = follower.wait
         self.close = follower.close
 

@@ -52,6 +52,15 @@ class Format:
         self._begun: tuple[int, int] | None = None
         self._as_text: Callable[[Line | Shown | None], str] = _json if look.as_json else self._line
 
+    @property
+    def redraws(self) -> bool:
+        """Whether a row of a terminal may be drawn again and again."""
+        return self._for_people and not self.as_json
+
+    def prefix(self, global_rank: int) -> str:
+        """What stands before this rank's lines; "" where each has its own, with its time."""
+        return self._prefixes.get(global_rank, "") if self._prefixes else ""
+
     def of_long(self, line: Line) -> Line | None:
         """What of a line that was selected is to be shown: of one in many pieces a terminal gets the beginning."""
         return line if self._beginnings is None else self._beginnings.of_line(line)
@@ -80,13 +89,13 @@ class Format:
         return self.encoded(self._end())
 
     def _whole_lines(self, global_rank: int, block: bytes) -> bytes:
-        prefix = self._prefixes.get(global_rank, "") if self._prefixes else ""
+        prefix = self.prefix(global_rank)
         if self._for_people or not self._is_utf8 or not certainly_printable(block):
             return self.encoded("".join([f"{prefix}{self.safe(line)}\n" for line in _lines_of(block)]))
         return _prefixed(block, self.encoded(prefix))
 
     def _block_prefix(self, global_rank: int) -> bytes:
-        return self.encoded(self._prefixes.get(global_rank, "") if self._prefixes else "")
+        return self.encoded(self.prefix(global_rank))
 
     def error(self, error: Folded) -> bytes:
         """As JSON, whatever is shown otherwise."""

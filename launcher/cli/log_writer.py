@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import select
 import sys
+import time
 from collections.abc import Collection, Iterable, Iterator
 
 from launcher.cli.console import Outlet
@@ -18,6 +19,8 @@ from launcher.logs.terminal import printable_lines
 
 TOGETHER = 1000  # lines that are written at once
 TOGETHER_BYTES = 1 << 20  # as far as one line alone has not more
+HELD_BACK_S = 0.1
+INTERRUPTED_PATIENCE_S = 1.0
 
 
 class Writer:
@@ -31,13 +34,16 @@ class Writer:
     def __init__(self, shape: Format) -> None:
         self._stdout = Outlet(sys.stdout)
         self._format = shape
+        self._batch: list[Line | Shown | None] = []
+        self._batch_bytes = 0
+        self._flushed_s = 0.0
         self._left = select.poll()
         self._left.register(sys.stdout.fileno(), 0)  # errors are told unasked
 
-    def put(self, text: bytes) -> None:
+    def put(self, text: bytes, patience_s: float = math.inf) -> None:
         if text:
             self._stdout.put_bytes(text)
-            self._push()
+            self._push(patience_s)
 
     def check_reader(self) -> None:
         """Raises BrokenPipeError where nobody would read what is written next, however long that takes to come."""
@@ -45,9 +51,23 @@ class Writer:
             raise BrokenPipeError
 
     def write(self, lines: Iterable[Line | Shown | None]) -> None:
-        for batch in _batches(lines):
-            self.put(self._format.lines(batch))
+        """Some together; those that have been found are not lost when the search for more is broken off."""
+        try:
+            for line in lines:
+                self._batch.append(line)
+                self._batch_bytes += _size_bytes(line)
+                if len(self._batch) >= TOGETHER or self._batch_bytes >= TOGETHER_BYTES:
+                    self._flush()
+        except BaseException:
+            self._flush(INTERRUPTED_PATIENCE_S)
+            raise
+        self._flush()
         self.put(self._format.end())
+
+    def flush_late(self) -> None:
+        """Write the lines that have been found if the last ones were written a while ago: the next may be far away."""
+        if self._batch and time.monotonic() - self._flushed_s >= HELD_BACK_S:
+            self._flush()
 
     def write_blocks(self, global_rank: int, blocks: Iterable[bytes]) -> None:
         """As `write` does, for lines of one rank that nothing is known of; their prefix holds no time."""
@@ -63,9 +83,14 @@ class Writer:
         told = "\n".join("".join(f"{line}\n" for line in self._error(error)) for error in errors)
         self.put(self._format.encoded(told or "no traceback in these logs\n"))
 
-    def _push(self) -> None:
+    def _flush(self, patience_s: float = math.inf) -> None:
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        self.put(self._format.lines(batch), patience_s)
+        self._flushed_s = time.monotonic()
+
+    def _push(self, patience_s: float) -> None:
         try:
-            self._stdout.push(math.inf)
+            self._stdout.push(time.monotonic() + patience_s)
         except BrokenPipeError:
             raise
         except OSError as error:
@@ -74,20 +99,6 @@ class Writer:
     def _error(self, error: Folded) -> Iterator[str]:
         yield f"ranks {ranges(error.ranks)}:" if len(error.ranks) > 1 else f"rank {error.ranks[0]}:"
         yield from (f"  {self._format.safe(line)}" for line in printable_lines(error.traceback.text))
-
-
-def _batches(lines: Iterable[Line | Shown | None]) -> Iterator[list[Line | Shown | None]]:
-    """Neither many lines at once, nor few that are very long."""
-    batch: list[Line | Shown | None] = []
-    size_bytes = 0
-    for line in lines:
-        batch.append(line)
-        size_bytes += _size_bytes(line)
-        if len(batch) >= TOGETHER or size_bytes >= TOGETHER_BYTES:
-            yield batch
-            batch, size_bytes = [], 0
-    if batch:
-        yield batch
 
 
 def _size_bytes(line: Line | Shown | None) -> int:

@@ -18,6 +18,7 @@ from launcher.cli.log_selection import Selection
 from launcher.cli.log_writer import Writer
 from launcher.cli.run_words import describe, shown_name
 from launcher.cli.staged_feed import StagedFeed
+from launcher.cli.unfinished import Unfinished
 from launcher.core.descriptors import make_room
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, UnreadableError, UsageError
 from launcher.core.ranges import ranges
@@ -56,24 +57,28 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
             hint="raise the limit (ulimit -Hn), or choose --rank",
         )
     with closing(logs):
-        done = _say_what_is_unreadable(logs)
+        unreadable = _say_what_is_unreadable(logs)
         if not logs.of_rank:
-            return done
+            return EXIT_USAGE
         logs.note_attempts()
         if options.lines is not None and not options.selects:
             for log in logs.of_rank.values():
                 log.skip_to_last(options.lines)
-        try:
+        exit_code = None
+        with suppress(BrokenPipeError):  # whoever read (`| head`) has seen enough
             if options.follow:
                 exit_code = _show_live(logs, Writer(shape), shape, watch, options)
-                return exit_code if options.exit_code else done
-            _show_all(logs, Writer(shape), shape, options)
-        except BrokenPipeError:  # whoever read (`| head`) has seen enough
-            pass
-    return done
+            else:
+                _show_all(logs, Writer(shape), shape, options)
+            unreadable |= _say_what_is_unreadable(logs, unreadable)
+    if exit_code is not None and options.exit_code:
+        return exit_code
+    return EXIT_USAGE if unreadable else EXIT_OK
 
 
 def _show_all(logs: RankLogs, writer: Writer, shape: Format, options: LogOptions) -> None:
+    for log in logs.of_rank.values():
+        log.before_read = writer.flush_late
     if options.errors:
         writer.write_errors(first_tracebacks({rank: log.whole() for rank, log in logs.of_rank.items()}))
     elif options.plain:
@@ -94,19 +99,21 @@ def _show_live(logs: RankLogs, writer: Writer, shape: Format, watch: Watch, opti
         feed = staged = StagedFeed(logs, shape, selector, merged=options.merged, collapsed=options.collapsed)
         if options.lines is not None and options.selects:
             staged.begin_with_last(options.lines)
-    with closing(feed):
-        state = _follow(feed, writer, watch)
+    unfinished = Unfinished(shape, sys.stdout, hidden=options.selects)
+    with closing(feed), closing(unfinished):
+        state = _follow(feed, writer, watch, unfinished)
     _say_what_is_missing(selector)
     if state.state is State.LOST:
         _say(f"{shown_name(state)}: {describe(state)}")
     return EXIT_FAILURE if state.exit_code is None else state.exit_code
 
 
-def _say_what_is_unreadable(logs: RankLogs) -> int:
-    """The exit code that is due to it."""
-    for global_rank, (path, reason) in logs.unreadable.items():
+def _say_what_is_unreadable(logs: RankLogs, told: Collection[int] = ()) -> set[int]:
+    """Of those that have not been `told`; their global ranks."""
+    untold = {rank: found for rank, found in logs.unreadable.items() if rank not in told}
+    for global_rank, (path, reason) in untold.items():
         _say(f"rank {global_rank}: {as_people_call_it(path)} cannot be read: {reason}")
-    return EXIT_USAGE if logs.unreadable else EXIT_OK
+    return set(untold)
 
 
 def _say_what_is_missing(selector: Selector) -> None:
@@ -158,7 +165,7 @@ def _last(selection: Selection, lines: Iterator[Line], count: int) -> Iterator[L
 # --- follow ---
 
 
-def _follow(feed: Feed, writer: Writer, watch: Watch) -> RunState:
+def _follow(feed: Feed, writer: Writer, watch: Watch, unfinished: Unfinished) -> RunState:
     """Until the run is over and everything that it wrote has been shown; how it stands then.
 
     Raises:
@@ -178,6 +185,7 @@ def _follow(feed: Feed, writer: Writer, watch: Watch) -> RunState:
                 feed.rank_ended(global_rank)
             told |= ends
             if _is_gone(watch.run_dir.root):
+                unfinished.close()
                 _show_rest(feed, writer)
                 raise UnreadableError(
                     f"{shown_name(state)}: the run's directory has been removed while it was followed"
@@ -185,10 +193,13 @@ def _follow(feed: Feed, writer: Writer, watch: Watch) -> RunState:
         over = _is_over(state)
         text = feed.next_text(ended=over)
         if text is not None:
+            unfinished.erase()
             writer.put(text)
         elif over:
             return state
         else:
+            if unfinished.wanted:
+                unfinished.show(feed.begun())
             feed.wait(LOOK_S)
 
 

@@ -10,7 +10,7 @@ from launcher.cli.log_format import Format
 from launcher.cli.log_selection import Selection
 from launcher.logs.collapse import Collapser, Shown
 from launcher.logs.growing import fair_shares
-from launcher.logs.lines import Line
+from launcher.logs.lines import Begun, Line
 from launcher.logs.merge import Merger, merge
 from launcher.logs.select import Selector
 from launcher.runs.rank_logs import AT_ONCE_BYTES, RankLogs
@@ -77,6 +77,9 @@ class StagedFeed:
         if shown or came:
             return self._as_text(shown)
         return (self._format.end() or None) if ended else None
+
+    def begun(self) -> dict[int, Begun]:
+        return {global_rank: begun for global_rank, log in self._logs.of_rank.items() if (begun := log.begun)}
 
     def begin_with_last(self, count: int) -> None:
         """Of what there is, the last `count` lines of each rank are shown, of those that are selected. Call it first."""

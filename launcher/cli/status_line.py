@@ -1,4 +1,4 @@
-"""The one line that says how a run stands while it goes on."""
+"""One line that is redrawn in place: how a run stands, or what its ranks have begun to write."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ SHORTEST_WHY = 10  # columns; less of a failure tells nothing
 
 
 class StatusLine:
-    """One line about the run: redrawn in place on a terminal, printed when it changes elsewhere."""
+    """Redrawn in place on a terminal, printed when it changes elsewhere."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._on_terminal = stream.isatty()
+        self._encoding = stream.encoding or "utf-8"
+        self.on_terminal = stream.isatty()
         self._shown = ""
-        self._visible = False
+        self.visible = False  # on a terminal
         self._next_s = 0.0
 
     def hurry(self) -> None:
@@ -37,13 +38,13 @@ class StatusLine:
         Colours of what is quoted go: the line is cut, and must not lose the end of a colour.
         """
         text, why = without_colours(text), without_colours(why)
-        if self._on_terminal:
+        if self.on_terminal:
             width = self._terminal_columns() - 1  # a line that fills the last one would wrap on some terminals
             text = cut_to(_cut(why, width - columns_of(text)) + text, width)
-            if text != self._shown or not self._visible:
+            if text != self._shown or not self.visible:
                 self.erase()
                 self._write(text)
-                self._visible = bool(text)
+                self.visible = bool(text)
                 self._shown = text
             return
         text = why + text
@@ -53,9 +54,9 @@ class StatusLine:
             self._next_s = time.monotonic() + STATUS_EVERY_S
 
     def erase(self) -> None:
-        if self._visible:
+        if self.visible:
             self._write("\r\x1b[K")
-            self._visible = False
+            self.visible = False
 
     def _terminal_columns(self) -> int:
         """Of this stream's terminal: stdout may be somewhere else."""
@@ -66,7 +67,7 @@ class StatusLine:
 
     def _write(self, text: str) -> None:
         with suppress(OSError, ValueError):
-            self._stream.write(text)
+            self._stream.write(text.encode(self._encoding, errors="replace").decode(self._encoding))
             self._stream.flush()
 
 

@@ -321,3 +321,19 @@ def test_groups_of_lines_are_apart_while_they_are_followed(recorded):
     logs = recorded(["x\na\nb\nc\nx\n"])
     for follow in ((), ("-f",)):
         assert logs(*follow, "--grep", "x", "-A", 1).stdout == "x\na\n--\nx\n"
+
+
+def test_a_search_shows_what_it_has_found_while_it_goes_on(recorded, launcher):
+    """What it finds at the start of a log is there long before the end; Ctrl-C ends it without a word."""
+    recorded(["the one\n" + "another\n" * 5_000_000])
+    search = launcher.start("logs", "--grep", "the o.e", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    first = search.stdout.readline()
+    search.send_signal(signal.SIGINT)
+    rest, said = search.communicate()
+    assert (first, rest, said.strip(), search.returncode) == (b"the one\n", b"", b"", 130)
+
+
+def test_what_was_found_is_shown_when_a_search_is_refused_at_last(recorded):
+    done = recorded([f"the one\n{'a' * 400}!\n"])("--grep", "the one|(a+)+$")
+    assert (done.stdout, done.returncode) == ("the one\n", 2)
+    assert "takes too long" in done.stderr

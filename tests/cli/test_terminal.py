@@ -272,6 +272,84 @@ def test_a_status_is_as_wide_as_the_terminal_that_it_is_on(launcher, screen, pro
 WAIT = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
 
 
+# --- unfinished lines ---
+
+BAR = """
+import os, pathlib, time
+rank = int(os.environ["RANK"])
+def say(text):
+    os.write(1, text.encode())
+say("first\\n")
+for step in range(10**9):
+    say("\\r\\t%3d%%|%s| %d/100 [00:01, rank %d]" % (step % 100, ("\u2588" * (step % 10 + rank)).ljust(18), step, rank))
+    time.sleep(0.05)
+    if step > 5 and os.path.exists("finish"): break
+say("\\r100%| 100/100\\nmore? ")
+while not os.path.exists("go"): time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        (80, "run"),
+        (200, "run --console all"),
+        (80, "run --console collapse"),
+        (80, "logs -f"),
+        (200, "logs -f --merge"),
+    ],
+)
+def test_a_progress_bar_is_seen_while_it_grows(launcher, screen, program, wait_until, how):
+    """In one row at the foot, of which nothing is left in the end; a prompt likewise."""
+    columns, command = how
+    program(BAR)
+    terminal = screen(columns)
+    terminal.type(commands(command))
+    who = "" if command == "run" else r"\[0-7\]"
+    bar = rf"{who} +\d+(\.\.\d+)?%.*/100 \[00:01"
+    first = terminal.wait_for(bar)
+    wait_until(lambda: terminal.wait_for(bar) != first, "another state")
+    assert len([line for line in terminal.lines() if "%" in line]) == 1
+    assert not [line for line in terminal.lines() if "started" in line]
+    (launcher.directory / "finish").touch()
+    terminal.wait_for(rf"{who} ?more\?")
+    (launcher.directory / "go").touch()
+    assert terminal.ended() == 0
+    lines = terminal.lines()
+    for rank in ["0-7"] if "collapse" in command else range(8):
+        said = lines[lines.index("first") :][:3] if command == "run" else said_by(rank, lines)
+        assert said == ["first", "100%| 100/100", "more?"]
+    check_rest(lines, command, 3 if command == "run" or "collapse" in command else 24)
+
+
+@pytest.mark.parametrize("command", ["run", "logs -f"])
+def test_ctrl_c_leaves_no_half_row(launcher, screen, program, command):
+    program(BAR)
+    terminal = screen(80)
+    terminal.type(commands(command))
+    terminal.wait_for(r".*\d+%.*rank ")
+    terminal.press("C-c")
+    assert terminal.ended() == 130
+    if command == "logs -f":
+        assert not [line for line in terminal.lines() if "%" in line]
+        assert launcher.run("stop").returncode == 0
+
+
+def test_a_bar_is_on_stdout_alone(launcher, screen, program):
+    """While what is said on stderr goes elsewhere; and not where stdout goes elsewhere."""
+    program(BAR)
+    terminal = screen(80)
+    terminal.type("tlaunch run --devices 8 -- python program.py 2> said")
+    terminal.wait_for(r" +\d+%\|")
+    (launcher.directory / "finish").touch()
+    (launcher.directory / "go").touch()
+    assert terminal.ended() == 0
+    said = (launcher.directory / "said").read_text()
+    assert "8 ranks started" in said
+    assert "%" not in said
+    assert launcher.run("logs", "-f", "--rank", 0).stdout == "first\n100%| 100/100\nmore? \n"
+
+
 # --- Ctrl-C ---
 
 
