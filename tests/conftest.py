@@ -15,6 +15,7 @@ from launcher.supervise.linux import become_subreaper
 from launcher.supervise.spawn import keep_descriptors_private
 
 SETTLE_S = 5
+PATIENCE_S = 60  # how long to wait for what must happen; never how long it may take
 keep_descriptors_private()  # as agents do: whoever runs the tests may have left some open for every child
 become_subreaper()  # else what a killed launcher orphans would go to init, unseen
 # Under nohup, or in the background of a script, these are ignored, and every child would inherit that.
@@ -61,6 +62,31 @@ def _no_temporary_file_left(tmp_path_factory, monkeypatch):
     yield
     left = [path.name for path in directory.iterdir() if not path.name.startswith(KEPT_TEMPORARY_FILES)]
     assert not left, f"temporary files left behind: {left}"
+
+
+def wait_until(condition, what, patience_s=PATIENCE_S):
+    """The first true value of `condition`."""
+    deadline = time.monotonic() + patience_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"never seen: {what}"
+        time.sleep(0.01)
+    return value
+
+
+@pytest.fixture(name="wait_until", scope="session")
+def _wait_until():
+    return wait_until
+
+
+@pytest.fixture(scope="session")
+def reap():
+    """Gives a function: the status, as in subprocess, of a process that becomes our child soon, if it is not yet."""
+
+    def status_of(pid):
+        wait_until(lambda: psutil.Process(pid).ppid() == os.getpid(), f"{pid} as our child")
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    return status_of
 
 
 def _children():

@@ -28,9 +28,10 @@ class Ended:
 class Ways:
     """Each way runs `argv` in `cwd`, with output and errors in one file as ranks have it."""
 
-    def __init__(self, cwd, outputs):
+    def __init__(self, cwd, outputs, reap):
         self.cwd = cwd
         self._outputs = outputs
+        self._reap = reap
 
     def plain(self, argv, env=None):
         return self._start(argv, env, self._fresh("plain"), executable=None)
@@ -63,7 +64,7 @@ class Ways:
         ]
         try:
             pids = forked_pids(nursery, requests)
-            statuses = {rank: wait(pid) for rank, pid in pids.items()}
+            statuses = {rank: self._reap(pid) for rank, pid in pids.items()}
         finally:
             nursery.close()
             os.waitpid(nursery.pid, 0)
@@ -114,26 +115,15 @@ def forked_pids(nursery, requests):
     return pids
 
 
-def wait(pid):
-    """Its status, as in subprocess. A rank is told of a moment before it becomes our child."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        except ChildProcessError:  # noqa: PERF203 - what is waited for
-            assert time.monotonic() < deadline, f"{pid} does not become our child"
-            time.sleep(0.001)
-
-
 def _text(log):
     return log.read_bytes().decode(errors="backslashreplace")
 
 
 @pytest.fixture
-def ways(tmp_path):
+def ways(tmp_path, reap):
     for name in ("program", "outputs"):
         (tmp_path / name).mkdir()
-    return Ways(tmp_path / "program", tmp_path / "outputs")
+    return Ways(tmp_path / "program", tmp_path / "outputs", reap)
 
 
 @pytest.fixture(params=["run", "preload"])

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,15 +12,6 @@ import pytest
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 PATIENCE_S = 60  # how long to wait for what must happen; never how long it may take
 BEGINNING_BYTES = 1 << 20
-
-
-def wait_until(condition, what, patience_s=PATIENCE_S):
-    """The first true value of `condition`."""
-    deadline = time.monotonic() + patience_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"never seen: {what}"
-        time.sleep(0.01)
-    return value
 
 
 def beginning(log):
@@ -33,8 +23,9 @@ def beginning(log):
 class Launcher:
     """`tlaunch` in a directory of its own."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, wait_until):
         self.directory = directory
+        self._wait_until = wait_until
         self.runs = directory / "runs"
         self._started = []
 
@@ -76,7 +67,7 @@ class Launcher:
             logs = [self.latest / f"device{rank}" / "train.log" for rank in range(ranks)]
             return all(log.is_file() and marker in beginning(log) for log in logs)
 
-        wait_until(all_ready, f"{marker} in all {ranks} logs")
+        self._wait_until(all_ready, f"{marker} in all {ranks} logs")
         return self.latest.resolve()
 
     @property
@@ -110,8 +101,16 @@ def _environ(process):
 
 
 @pytest.fixture
-def launcher(tmp_path):
-    made = Launcher(tmp_path)
+def launcher(tmp_path, wait_until):
+    made = Launcher(tmp_path, wait_until)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def module_launcher(tmp_path_factory, wait_until):
+    """For a run that many tests look at and none may harm."""
+    made = Launcher(tmp_path_factory.mktemp("launcher"), wait_until)
     yield made
     made.close()
 
@@ -119,11 +118,6 @@ def launcher(tmp_path):
 @pytest.fixture(scope="session")
 def programs():
     return PROGRAMS
-
-
-@pytest.fixture(name="wait_until", scope="session")
-def _wait_until():
-    return wait_until
 
 
 @pytest.fixture(scope="session")

@@ -172,9 +172,10 @@ def test_a_parent_that_is_killed_leaves_a_detached_run(log, wait_until):
     process = start(log, "wait")
     child = child_of(log, wait_until)
     process.kill()
-    process.communicate()
+    output, _ = process.communicate()
     os.kill(child, signal.SIGUSR1)
     log.with_name("go").touch()
+    assert (process.returncode, output) == (-signal.SIGKILL, b"said before\n")
     wait_until(lambda: "said at the end" in log.read_text(), "the end")
 
 

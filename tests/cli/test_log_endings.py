@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -29,12 +29,14 @@ PATIENCE_S = 60
 UNTIL_GO = "until [ -e go ]; do sleep 0.01; done"
 TALKS = "import time\nwhile True:\n    print('on', flush=True)\n    time.sleep(0.01)"
 FALLS_SILENT = "import time\nprint('on', flush=True)\ntime.sleep(1000)"
-MODES = pytest.mark.parametrize("options", [(), ("--merge",), ("--collapse",)], ids=["plain", "merge", "collapse"])
+ALL_MODES = [(), ("--merge",), ("--collapse",)]
+MODES = pytest.mark.parametrize("options", ALL_MODES, ids=["plain", "merge", "collapse"])
 CONSOLES = pytest.mark.parametrize("console", ["all", "collapse"])
 TAKE_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 )
-BUSY_SHARE = 0.3  # of a core; a loop that never sleeps takes all that it can get
+MEASURED_S, BUSY_PERCENT = 1, 30  # of a core; a loop that never sleeps takes all that it can get
+REST_PATIENCE_S = 20
 PEAK = """
 import atexit, re, sys
 from pathlib import Path
@@ -45,22 +47,44 @@ main.main(sys.argv[1:])
 """
 
 
+def start(launcher, source):
+    """A run of two ranks that goes on, once both have written."""
+    (launcher.directory / "program.py").write_text(source)
+    run = launcher.start("run", "--devices", 2, "--", "python", "program.py")
+    launcher.wait_ready(2, "on")
+    return run
+
+
+def end(run):
+    """One that nobody has harmed."""
+    assert run.poll() is None, "the run was harmed"
+    run.terminate()
+    assert run.wait(PATIENCE_S) == 143
+
+
 @pytest.fixture
 def going_on(launcher):
     """Gives a function that starts a run of two ranks, which goes on until the end of the test and then ends well."""
-    started = []
+    with ExitStack() as stack:
 
-    def start(source=TALKS, *options):
-        (launcher.directory / "program.py").write_text(source)
-        started.append(launcher.start("run", "--devices", 2, *options, "--", "python", "program.py"))
-        launcher.wait_ready(2, "on")
-        return started[-1]
+        def begin(source=TALKS):
+            stack.callback(end, start(launcher, source))
 
-    yield start
-    for run in started:
-        assert run.poll() is None, "the run was harmed"
-        run.terminate()
-        assert run.wait(PATIENCE_S) == 143
+        yield begin
+
+
+@pytest.fixture(scope="module", name="talking_run")
+def _talking_run(module_launcher):
+    run = start(module_launcher, TALKS)
+    yield run
+    end(run)
+
+
+@pytest.fixture(name="talking")
+def _talking(module_launcher, talking_run):
+    """The launcher of a run that writes all the time, the same for many tests; none of them harms it."""
+    yield module_launcher
+    assert talking_run.poll() is None, "the run was harmed"
 
 
 @contextmanager
@@ -73,21 +97,43 @@ def reading(launcher, *arguments, **options):
         yield process, shown
 
 
+@contextmanager
+def reading_in_all_modes(launcher, *arguments, lines=1):
+    """As `reading`, of `logs -f` in each mode at once, behind so many lines of each: pairs of process and pipe."""
+    with ExitStack() as stack:
+        followers = [
+            stack.enter_context(reading(launcher, "logs", "-f", *options, *arguments)) for options in ALL_MODES
+        ]
+        for _, shown in followers:
+            read_on(shown, lines)
+        yield followers
+
+
 def ended(process):
     """Its exit code, and what it said on stderr."""
-    code = process.wait(PATIENCE_S)
-    return code, process.stderr.read().decode()
+    _, words = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, words.decode()
 
 
 # --- readers that leave ---
 
 
 @MODES
-@pytest.mark.parametrize("source", [TALKS, FALLS_SILENT], ids=["talks", "silent"])
-def test_a_reader_may_leave_after_a_line_or_at_once(launcher, going_on, options, source):
-    """Even if no line would come any more: nobody waits for what nobody will read."""
-    going_on(source)
-    for lines in (1 if options == ("--collapse",) else 2, 0):  # all that a silent run ever says
+def test_a_reader_may_leave_after_a_line_or_at_once(talking, options):
+    """Nobody waits for what nobody will read."""
+    leave(talking, options)
+
+
+def test_a_reader_of_a_silent_run_may_leave_after_a_line_or_at_once(launcher, going_on):
+    """Even if no line would come any more."""
+    going_on(FALLS_SILENT)
+    for options in ALL_MODES:
+        leave(launcher, options)
+
+
+def leave(launcher, options):
+    """Read all that a silent run ever says, and then nothing, with and without --follow: quiet ends, every time."""
+    for lines in (1 if options == ("--collapse",) else 2, 0):
         with reading(launcher, "logs", "-f", *options) as (follower, shown):
             read_on(shown, lines)
         assert ended(follower) == (0, "")
@@ -97,33 +143,31 @@ def test_a_reader_may_leave_after_a_line_or_at_once(launcher, going_on, options,
         assert (code, "tell no time" in words) == (0, words != "")
 
 
-@MODES
-def test_a_slow_reader_that_leaves(launcher, going_on, wait_until, options):
+def test_slow_readers_that_leave(launcher, going_on, wait_until):
     """While stdout is full: whoever waits for it sleeps, and ends with it."""
     going_on("while True: print('on' * 1000)")
-    with reading(launcher, "logs", "-f", *options) as (follower, shown):
-        read_on(shown, 3)
-        wait_until(lambda: psutil.Process(follower.pid).status() == psutil.STATUS_SLEEPING, "a full pipe")
-        assert cpu_share(follower.pid) < BUSY_SHARE
-    assert ended(follower) == (0, "")
+    with reading_in_all_modes(launcher, lines=3) as followers:
+        for follower, _ in followers:
+            process = psutil.Process(follower.pid)
+            wait_until(lambda process=process: process.status() == psutil.STATUS_SLEEPING, "a full pipe")
+        assert rest(followers)
+    assert [ended(follower) for follower, _ in followers] == [(0, "")] * 3
 
 
 @MODES
-def test_a_signal_ends_a_follower(launcher, going_on, options):
+def test_a_signal_ends_a_follower(talking, options):
     """Without a word, but for the end of the line in which a terminal shows ^C."""
-    going_on()
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
-        with reading(launcher, "logs", "-f", *options) as (follower, shown):
+        with reading(talking, "logs", "-f", *options) as (follower, shown):
             read_on(shown, 1)
             follower.send_signal(number)
             assert ended(follower) == (code, "\n" if number == signal.SIGINT else "")
 
 
 @MODES
-def test_a_terminal_that_is_closed_ends_a_follower(launcher, going_on, options):
+def test_a_terminal_that_is_closed_ends_a_follower(talking, options):
     """As every program in it."""
-    going_on()
-    with on_terminal(launcher, "logs", "-f", *options) as (follower, leader):
+    with on_terminal(talking, "logs", "-f", *options) as (follower, leader):
         assert os.read(leader, 2)
         os.close(leader)
         assert follower.wait(PATIENCE_S) == 129
@@ -161,32 +205,49 @@ def on_terminal(launcher, *arguments):
 
 @MODES
 @pytest.mark.parametrize("follow", [(), ("-f",)], ids=["once", "follow"])
-def test_a_full_disk_is_told(launcher, going_on, options, follow):
+def test_a_full_disk_is_told(talking, options, follow):
     """Once, with the exit code of a file that cannot be written."""
-    going_on()
     with Path("/dev/full").open("w") as full:
-        process = launcher.start("logs", *follow, *options, stdout=full, stderr=subprocess.PIPE)
+        process = talking.start("logs", *follow, *options, stdout=full, stderr=subprocess.PIPE)
         assert ended(process) == (2, "error: stdout cannot be written: No space left on device\n")
 
 
-@MODES
-def test_without_a_stdout_logs_end_with_the_run(launcher, options):
+def test_without_a_stdout_logs_end_with_the_run(launcher, wait_until):
     """And say nothing."""
-    run = launcher.start("run", "--devices", 2, "--", "sh", "-c", "echo on; sleep 1; echo end")
-    launcher.wait_ready(2, "on")
-    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *launcher.argv("logs", "-f", *options)]
-    done = subprocess.run(
-        closed, cwd=launcher.directory, env=launcher.environment({}), stderr=subprocess.PIPE, timeout=60, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
+    run = launcher.start("run", "--devices", 2, "--", "sh", "-c", f"echo on; {UNTIL_GO}; echo end")
+    log = launcher.wait_ready(2, "on") / "device1" / "train.log"
+    with ExitStack() as stack:
+        followers = [stack.enter_context(closed(launcher, "logs", "-f", *options)) for options in ALL_MODES]
+        for follower in followers:
+            wait_until(lambda follower=follower: log in opened_by(follower), "a follower at work")
+        (launcher.directory / "go").touch()
+        assert [ended(follower) for follower in followers] == [(0, "")] * 3
     assert run.wait(PATIENCE_S) == 0
+
+
+@contextmanager
+def closed(launcher, *arguments):
+    """A command without a stdout."""
+    process = subprocess.Popen(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *launcher.argv(*arguments)],
+        cwd=launcher.directory, env=launcher.environment({}), stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def opened_by(process):
+    return {Path(file.path) for file in psutil.Process(process.pid).open_files()}
 
 
 @CONSOLES
 @pytest.mark.parametrize("stdout", ["leaves", "leaves at once", "full", "closed"])
 def test_a_run_goes_on_whatever_its_stdout_does(launcher, console, stdout):
     """To the end of its ranks, without a traceback."""
-    argv = launcher.argv("run", "--devices", 2, "--console", console, "--", "sh", "-c", "echo on; sleep 0.7; echo end")
+    argv = launcher.argv("run", "--devices", 2, "--console", console, "--", "sh", "-c", "echo on; sleep 0.4; echo end")
     rest = {"leaves": "| head -n 1", "leaves at once": "| true", "full": "> /dev/full", "closed": ">&-"}[stdout]
     script = f'{{ "$@"; echo "code $?" >&2; }} {rest}'
     done = subprocess.run(
@@ -232,45 +293,45 @@ def test_a_run_that_is_removed_and_killed_is_not_waited_for(launcher, options):
     assert "lost: " in words or "removed" in words
 
 
-@MODES
 @pytest.mark.parametrize("name", ["device0", "events.jsonl", "run.json"])
-def test_a_part_of_a_run_that_is_removed_is_not_missed(launcher, wait_until, options, name):
+def test_a_part_of_a_run_that_is_removed_is_not_missed(launcher, name):
     """The others are followed until the run ends; nothing spins meanwhile."""
     ranks = f"echo on; {UNTIL_GO}; echo end"
     run = launcher.start("run", "--devices", 2, "--", "sh", "-c", ranks)
     run_dir = launcher.wait_ready(2, "on")
-    with reading(launcher, "logs", "-f", *options) as (follower, shown):
-        read_on(shown, 1)
+    with reading_in_all_modes(launcher) as followers:
         gone = run_dir / name
         shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
-        assert cpu_share(follower.pid) < BUSY_SHARE
+        assert rest(followers)
         (launcher.directory / "go").touch()
-        told = read_on(shown)
-        assert ended(follower) == (0, "")
+        plain, merged, collapsed = (set(read_on(shown).splitlines()) for _, shown in followers)
+        assert [ended(follower) for follower, _ in followers] == [(0, "")] * 3
     assert run.wait(PATIENCE_S) == 0
-    assert set(told.splitlines()) >= ({b"[0-1] end"} if options == ("--collapse",) else {b"[0] end", b"[1] end"})
+    assert plain >= {b"[0] end", b"[1] end"}
+    assert merged >= {b"[0] end", b"[1] end"}
+    assert b"[0-1] end" in collapsed
 
 
 # --- runs that have not begun ---
 
 
-@MODES
-def test_a_run_is_followed_before_its_ranks_have_started(launcher, options):
+def test_a_run_is_followed_before_its_ranks_have_started(launcher, wait_until):
     """There may be no log yet, and no event."""
     run_dir = acted_run.make(launcher.runs / "a")
-    with reading(launcher, "logs", "-f", *options, "a") as (follower, shown):
-        assert cpu_share(follower.pid) < BUSY_SHARE
+    with reading_in_all_modes(launcher, "a", lines=0) as followers:
+        wait_until(lambda: rest(followers), "that they have started and sleep", REST_PATIENCE_S)
         me = identify(os.getpid())
         acted_run.append(
             run_dir, AgentStarted(me, None, 2), AttemptStarted(0, 29500), RankStarted(0, me.pid, me.started)
         )
         run_dir.train_log(0).write_text("on\n")
-        read_on(shown, 1)
+        for _, shown in followers:
+            read_on(shown, 1)
         now_ns = time.time_ns()
         run_dir.report.write_text(Report("a", 0, Cause.FINISHED, 0, now_ns, now_ns, ()).to_json())
         acted_run.append(run_dir, AgentEnded(Cause.FINISHED, 0))
-        assert read_on(shown) == b""
-        assert ended(follower) == (0, "")
+        assert [read_on(shown) for _, shown in followers] == [b""] * 3
+        assert [ended(follower) for follower, _ in followers] == [(0, "")] * 3
 
 
 @MODES
@@ -294,13 +355,11 @@ def test_a_run_of_another_version_ends_with_its_report(launcher, options):
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[1] on", "")
 
 
-@MODES
-def test_a_silent_run_costs_nothing(launcher, going_on, options):
+def test_a_silent_run_costs_nothing(launcher, going_on):
     """A follower sleeps."""
     going_on(FALLS_SILENT)
-    with reading(launcher, "logs", "-f", *options) as (follower, shown):
-        read_on(shown, 1)
-        assert cpu_share(follower.pid) < BUSY_SHARE
+    with reading_in_all_modes(launcher) as followers:
+        assert rest(followers)
 
 
 # --- lines as long as logs ---
@@ -375,10 +434,10 @@ def read_on(shown, lines=math.inf):
     return told
 
 
-def cpu_share(pid):
-    """Of one core, within some time."""
-    process, since_s = psutil.Process(pid), time.monotonic()
-    before = process.cpu_times()
-    time.sleep(1)  # long enough to tell sleeping from spinning
-    now = process.cpu_times()
-    return (now.user + now.system - before.user - before.system) / (time.monotonic() - since_s)
+def rest(followers):
+    """Each takes but a small share of a core, for long enough to tell sleeping from spinning."""
+    processes = [psutil.Process(follower.pid) for follower, _ in followers]
+    for process in processes:
+        process.cpu_percent()
+    time.sleep(MEASURED_S)
+    return all(process.cpu_percent() < BUSY_PERCENT for process in processes)

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import time
 
 import pytest
 
@@ -260,13 +259,14 @@ def test_a_module_that_starts_threads_is_not_preloaded(launcher, tmp_path):
 
 def test_a_preload_process_that_is_killed_is_done_without(launcher, tmp_path, wait_until):
     """Ranks that wait for it start one by one instead."""
-    (tmp_path / "slow_module.py").write_text("import time; time.sleep(1)")
+    source = f"import time; open({str(tmp_path / 'importing')!r}, 'w').close(); time.sleep(1000)"
+    (tmp_path / "slow_module.py").write_text(source)
     process = launcher.start(
         "run", "--devices", 2, "--preload", "slow_module", "--", *python("print('ready')"),
         env={"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     (preloading,) = wait_until(lambda: events_of(launcher, Preloading), "the preload process")
-    time.sleep(0.1)  # anywhere in its import
+    wait_until((tmp_path / "importing").exists, "its import")
     os.kill(preloading.pid, signal.SIGKILL)
     assert process.wait(60) == 0
     assert len(events_of(launcher, RankStarted)) == 2

@@ -69,6 +69,7 @@ def test_a_file_that_cannot_be_written_costs_the_beat_only(tmp_path):
     for path in (tmp_path / "gone" / "heartbeat", tmp_path, tmp_path / ("x" * 300)):
         beat({TLAUNCH_HEARTBEAT_FILE: str(path)}, Beat(step=1))
         touch({TLAUNCH_HEARTBEAT_FILE: str(path)})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pipe_in_its_place_keeps_nobody_waiting(file, environment):
@@ -117,11 +118,13 @@ def test_numbers_of_other_libraries_are_written_as_plain_ones(file, environment,
     assert read_heartbeat(file).beat == expected
 
 
-def test_names_that_no_file_can_have_are_no_reason_to_raise():
+def test_names_that_no_file_can_have_are_no_reason_to_raise(tmp_path, monkeypatch):
     """Of whatever mapping a program passes."""
+    monkeypatch.chdir(tmp_path)
     for name in ("nul\0", "lone\ud800"):
         beat({TLAUNCH_HEARTBEAT_FILE: name}, Beat(step=1))
         touch({TLAUNCH_HEARTBEAT_FILE: name})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_shell_takes_part(file, environment):

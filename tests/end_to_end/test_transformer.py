@@ -46,7 +46,8 @@ def _run(tmp_path_factory, environment):
         "--micro-batches",
         "4",
     ]
-    done = tlaunch(*arguments, "--set", "train.steps=60", "--runs-dir", runs_dir, environment=environment)
+    shorter = ["--set", "train.steps=40", "--set", "train.warmup_steps=40"]
+    done = tlaunch(*arguments, *shorter, "--runs-dir", runs_dir, environment=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     return runs_dir / "latest", done
 
@@ -70,7 +71,7 @@ def test_the_loss_falls_and_every_rank_tells_it(run):
     losses = [float(loss) for _, _, loss in lines[0]]
 
     assert [[loss for _, _, loss in found] for found in lines.values()] == [[loss for _, _, loss in lines[0]]] * 8
-    assert [int(step) for _, step, _ in lines[0]] == list(range(1, 61))
+    assert [int(step) for _, step, _ in lines[0]] == list(range(1, 41))
     assert sum(losses[-5:]) / 5 < losses[0] - 1
     assert f"loss is {losses[-1]:.4f}" in done.stdout
 
@@ -84,7 +85,7 @@ def test_collapsed_logs_are_what_one_rank_prints(run, environment):
     steps = [line for line in shown if "epoch: " in line]
 
     assert done.returncode == 0, done.stderr
-    assert len(steps) == 60
+    assert len(steps) == 40
     assert all(line.startswith("[0-7] epoch: 1 step: ") for line in steps)
     assert len(shown) <= len(written[0]) + 2  # ranks of the two stages hold different numbers of parameters
     assert len(shown) < sum(map(len, written)) / 5
@@ -136,7 +137,7 @@ def test_real_text_is_learnt_by_two_ranks(tmp_path, environment):
             "--split", split, "--output", tmp_path / "text", environment=environment,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-    settings = ["model.vocabulary_size=4000", "train.steps=200", "train.translations=1"]
+    settings = ["model.vocabulary_size=4000", "train.steps=150", "train.warmup_steps=100", "train.translations=1"]
     done = tlaunch(
         "run", "--devices", 2, "--data", tmp_path / "text", "--runs-dir", tmp_path / "runs",
         *[part for setting in settings for part in ("--set", setting)], environment=environment,

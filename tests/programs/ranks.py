@@ -1,11 +1,14 @@
 """Fork the ranks of a layout from a process that imported the trainer once and runs no tensor operation itself."""
 
+import gc
 import os
 import signal
 import socket
 import sys
 import traceback
 from collections.abc import Callable
+
+import torch._dynamo  # noqa: F401 - else each rank imports it, for 2 s, with the first initialisation on the meta device
 
 from launcher.core import env
 
@@ -25,6 +28,7 @@ def fork_ranks(name: str, *, dp: int, mp: int, pp: int, micro_batches: int, work
         env.TLAUNCH_PP: pp,
         env.TLAUNCH_MICRO_BATCHES: micro_batches,
     }
+    gc.freeze()  # looking for garbage would copy all that ranks share with this process
     children = {_fork(work, {**shared, env.RANK: rank}): rank for rank in range(dp * mp * pp)}
     while children:
         child, status = os.wait()

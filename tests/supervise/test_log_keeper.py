@@ -2,8 +2,8 @@
 
 import json
 import os
+import select
 import signal
-import time
 from pathlib import Path
 
 import psutil
@@ -16,6 +16,7 @@ from launcher.supervise.journal import Journal
 from launcher.supervise.log_keeper import LogKeeper
 
 MAX_BYTES = 64 << 10
+PATIENCE_S = 60
 TEXT = b"".join(b"%07d\n" % number for number in range(100_000))
 
 
@@ -41,13 +42,6 @@ def told(tmp_path):
     return [event.message for event in events]
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def parts(log):
     return sorted(log.parent.glob("train.log.*.gz"))
 
@@ -60,11 +54,11 @@ def content(log):
         stored.close()
 
 
-def test_it_is_a_process_apart(keeper, log):
+def test_it_is_a_process_apart(keeper, log, wait_until):
     """In a session of its own, with no descriptor of the agent's but its two pipes; ranks come before it."""
     (pid,) = keeper.processes
     log.write_bytes(TEXT)
-    wait_until(lambda: parts(log))  # it has become what it is
+    wait_until(lambda: parts(log), "a part")  # it has become what it is
     assert os.getsid(pid) == pid
     assert psutil.Process(pid).nice() == os.nice(0) + 5
     own = {path.name: os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if int(path.name) > 2}  # noqa: PTH115
@@ -74,17 +68,18 @@ def test_it_is_a_process_apart(keeper, log):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGUSR1])
-def test_signals_for_the_run_are_not_for_it(keeper, log, number):
+def test_signals_for_the_run_are_not_for_it(keeper, log, tmp_path, number, wait_until):
     """It goes on as long as ranks write."""
     (pid,) = keeper.processes
-    wait_until(lambda: os.getsid(pid) == pid)
+    wait_until(lambda: os.getsid(pid) == pid, "a session of its own")
     log.write_bytes(TEXT)
-    wait_until(lambda: parts(log))
+    wait_until(lambda: parts(log), "a part")
     os.kill(pid, number)
     before = len(parts(log))
     with log.open("ab") as file:
         file.write(TEXT)
-    wait_until(lambda: len(parts(log)) > before)
+    wait_until(lambda: len(parts(log)) > before, "another part")
+    assert told(tmp_path) == []
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -133,9 +128,12 @@ def test_it_ends_with_its_agent(tmp_path, log):
     (pid,) = json.loads(os.read(reader, 100))
     os.close(reader)
     os.close(writer)
+    watched = os.pidfd_open(pid)
     os.kill(agent, signal.SIGKILL)
     os.waitpid(agent, 0)
-    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    ended, _, _ = select.select([watched], [], [], PATIENCE_S)
+    os.close(watched)
+    assert ended, "still alive"
 
 
 def test_nothing_is_started_where_nothing_is_to_be_kept_small(tmp_path, log):

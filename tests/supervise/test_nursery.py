@@ -80,17 +80,7 @@ def requests(tmp_path, count):
     ]
 
 
-def reap(pid):
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        try:
-            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        except ChildProcessError:  # noqa: PERF203 - told of a moment before it becomes our child
-            time.sleep(0.001)
-    raise AssertionError(f"{pid} does not become our child")
-
-
-def test_many_ranks_are_forked(start, python, tmp_path):
+def test_many_ranks_are_forked(start, python, tmp_path, reap):
     """More than a socket holds at once, each told of once."""
     nursery = start(python)
     assert isinstance(listen(nursery)[0], Ready)
@@ -106,7 +96,7 @@ def test_many_ranks_are_forked(start, python, tmp_path):
     assert nursery.waiting_for_s == 0
 
 
-def test_requests_may_come_before_it_is_ready(start, python, tmp_path):
+def test_requests_may_come_before_it_is_ready(start, python, tmp_path, reap):
     """They wait in the socket."""
     nursery = start(python)
     nursery.fork(requests(tmp_path, 1))
@@ -195,7 +185,7 @@ def test_the_command_through_the_bootstrap_keeps_every_word(tmp_path):
     assert argv[5:] == ("run", str(tmp_path), "module", "pkg", "-x", "")
 
 
-def test_ps_shows_the_command_however_long_it_is(start, tmp_path):
+def test_ps_shows_the_command_however_long_it_is(start, tmp_path, reap):
     """A rank's command line is the one that was typed."""
     words = [sys.executable, "train.py", *("word" * 20 for _ in range(50))]
     (tmp_path / "train.py").write_text("from pathlib import Path\nprint(Path('/proc/self/cmdline').read_bytes())")

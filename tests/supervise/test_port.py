@@ -37,8 +37,8 @@ def test_a_store_that_reuses_addresses_can_listen(held, family, address):
         store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         store.bind((address, held.number))
         store.listen()
-        with socket.create_connection(("127.0.0.1" if family == socket.AF_INET else "::1", held.number)):
-            pass
+        with socket.create_connection(("127.0.0.1" if family == socket.AF_INET else "::1", held.number)) as found:
+            assert found.getpeername()[1] == held.number
 
 
 def test_a_plain_listener_is_told_that_it_is_in_use(held):

@@ -74,7 +74,7 @@ def test_work_between_steps_touches_the_file_now_and_then(file):
     assert read_heartbeat(file).beat.step == 3
 
 
-def test_a_rank_that_waits_for_long_gets_on(file):
+def test_a_rank_that_waits_for_long_gets_on(file, wait_until):
     """Rank 0 may save a large model while the others wait for it."""
     over = threading.Event()
 
@@ -92,9 +92,7 @@ def test_a_rank_that_waits_for_long_gets_on(file):
     work = Work()
     waiter = threading.Thread(target=wait_for_long, args=(work,))
     waiter.start()
-    ends = time.monotonic() + 60
-    while not file.exists() and time.monotonic() < ends:
-        time.sleep(0.01)
+    wait_until(file.exists, "a sign of life")
     assert waiter.is_alive()
     over.set()
     waiter.join()

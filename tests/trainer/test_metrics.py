@@ -303,7 +303,7 @@ def lines_of(run_dir):
 
 
 @pytest.mark.distributed
-def test_a_run_with_a_restart_from_its_start_to_its_end(tmp_path):
+def test_a_run_with_a_restart_from_its_start_to_its_end(tmp_path, wait_until):
     """Rank 0 is killed after a few steps: both attempts have their lines, their spans and the steps that count."""
     command = [sys.executable, "-m", "launcher", "run", "--devices", "2", "--pp", "2", "--max-restarts", "1"]
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
@@ -313,9 +313,7 @@ def test_a_run_with_a_restart_from_its_start_to_its_end(tmp_path):
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     run_dir = RunDir(tmp_path / "runs" / "latest")
-    ends = time.monotonic() + PATIENCE_S
-    while not lines_of(run_dir) and time.monotonic() < ends:
-        time.sleep(0.005)
+    wait_until(lambda: lines_of(run_dir), "a step", PATIENCE_S)
     started = [
         stamped.event for stamped in EventReader(run_dir.events).read() if isinstance(stamped.event, RankStarted)
     ]

@@ -1,0 +1,1 @@
+"""What several benchmarks need. `make bench` runs the scripts above, nothing in here."""
