@@ -38,7 +38,7 @@ def find_absence(
     waiting = len(accounts) + sum(_waits(rank) for rank in healthy)
     rules: list[Callable[[], list[Absence]]] = [
         lambda: [_of_stopped(rank, waiting) for rank in healthy if stopped(rank)],
-        lambda: [_of_only_hung(rank, len(evidence)) for rank in _only_hung(healthy, hung)],
+        lambda: [_of_only_hung(rank, evidence) for rank in _only_hung(healthy, hung)],
         lambda: [_of_odd(rank, healthy) for rank in _odd(healthy)] if waiting in {0, len(evidence)} else [],
         lambda: [_of_busy(rank, waiting, len(evidence)) for rank in healthy if _busy(rank)],
         lambda: [_of_ended(rank, waiting) for rank in _ended_before(healthy, accounts, len(evidence))],
@@ -152,10 +152,11 @@ def _of_leaving(rank: RankEvidence) -> Absence:
     return Absence(rank, "leaves the group", reason, Confidence.LIKELY)
 
 
-def _of_only_hung(rank: RankEvidence, rank_count: int) -> Absence:
+def _of_only_hung(rank: RankEvidence, evidence: Sequence[RankEvidence]) -> Absence:
     doing = rank.stack.doing if rank.stack else "unseen"
-    others = count(rank_count - 1, "other rank")
-    reason = f"{doing}; it alone makes no progress, while {others} do{'es' if rank_count == 2 else ''}"
+    alive = sum(other.alive for other in evidence if other is not rank)
+    others = f"{count(alive, 'other rank')} do{'es' if alive == 1 else ''}" if alive else "all others have ended"
+    reason = f"{doing}; it alone makes no progress, while {others}"
     return Absence(rank, "makes no progress", reason, Confidence.LIKELY, hang_at(rank))
 
 

@@ -38,6 +38,7 @@ from launcher.supervise.evidence import FROM_OUTSIDE, Account, RankEvidence, acc
 
 __all__ = ["RankEvidence", "judge"]
 
+SHORTEST_S = 0.0001  # a shorter time between two failures says nothing
 ALIKE_S = 5.0  # the same bug in every rank shows itself within the differences of their start
 
 
@@ -127,7 +128,9 @@ def _why_cause(cause: Account, others: Sequence[Account], alike: Sequence[Accoun
     if alike:
         first = min(alike, key=lambda one: one.order)
         what = "all" if len(alike) == len(others) else "of which"
-        return f"{what} {len(alike) + 1} ranks failed alike; rank {cause.global_rank} was first by {_span(_later_s(first, cause))}"
+        later_s = _later_s(first, cause)
+        told = f"was first by {_span(later_s)}" if later_s >= SHORTEST_S else "was noticed first, at the same moment"
+        return f"{what} {len(alike) + 1} ranks failed alike; rank {cause.global_rank} {told}"
     if not others:
         outside = "it was killed from outside: by a person, a batch system or the kernel; "
         return f"{outside if _killed_from_outside(cause) else ''}no other rank has failed"

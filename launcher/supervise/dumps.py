@@ -44,9 +44,10 @@ _COLLECTIVE_NAME = re.compile(
 _COLLECTIVE_CALL = re.compile(
     r"\b(i?all_?reduce\w*|i?all_?gather\w*|i?all_?to_?all\w*|i?reduce_?scatter\w*|i?broadcast\w*|i?bcast|i?barrier"
     r"|init_process_group|monitored_barrier|TCPStore|wait|wait_?all"
-    r"|(?<=dist\.)\w+|(?<=comm\.)\w+|(?<=world\.)\w+|(?<=group\.)\w+)\s*\(",
+    r"|(?:(?<=dist\.)|(?<=comm\.)|(?<=world\.)|(?<=group\.))(?!get_|is_|rank\b|size\b)\w+)\s*\(",
     re.IGNORECASE,
 )
+_SLEEP_CALL = re.compile(r"\bsleep\s*\(")
 _WRAPPERS = frozenset({"wrapper", "wrapped", "decorator", "inner", "__call__", "<lambda>"})
 
 
@@ -187,7 +188,7 @@ def _collective(frames: Frames, place: Frame, source: str | None) -> str | None:
     if source is None:
         return place.function if _COLLECTIVE_NAME.fullmatch(place.function) else None
     call = _COLLECTIVE_CALL.search(source)
-    return call[1] if call else None
+    return call[1] if call and not _SLEEP_CALL.search(source) else None
 
 
 def _at(place: Frame, innermost: Frame, source: str | None) -> str:

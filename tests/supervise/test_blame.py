@@ -305,6 +305,9 @@ def test_the_only_rank_without_progress_is_blamed():
     assert (verdict.culprit, verdict.confidence) == (1, LIKELY)
     assert "it alone makes no progress, while 2 other ranks do" in verdict.reason
     assert judged(living(0, SILENT), living(1, WAITING), living(2, SILENT), hung={1}).culprit != 1
+    alone = judged(ended(0, 0, 0), living(1, SILENT), hung={1})
+    assert alone.culprit == 1
+    assert "it alone makes no progress, while all others have ended" in alone.reason
 
 
 def test_where_all_others_ended_well_the_one_that_failed_differs():
