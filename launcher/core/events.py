@@ -214,6 +214,8 @@ def from_line(line: str | bytes) -> Stamped | None:
             raise ValueError(f"schema {schema}, but this version reads {SCHEMA}")
         known(Stamped, {"time_ns": time_ns, "server_index": server_index})
         kind = _KINDS.get(name)
+        if kind is Judged and fields.get("verdict") is None:
+            raise TypeError("a judgement without a verdict")
         return Stamped(time_ns, server_index, kind(**typed(known(kind, fields)))) if kind else None
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no event: {line!r}") from error

@@ -61,9 +61,10 @@ class Verdict:
         failures = tuple(
             Failure(**known(Failure, failure) | {"role": Role(failure["role"])}) for failure in fields["failures"]
         )
-        stacks = tuple(
-            StackGroup(tuple(group["global_ranks"]), group["doing"], tuple(group["frames"]))
-            for group in fields["stacks"]
-        )
-        simple = {name: fields[name] for name in ("culprit", "reason", "signature")}
+        stacks = tuple(_stack_group(known(StackGroup, group)) for group in fields["stacks"])
+        simple = known(cls, {name: fields[name] for name in ("culprit", "reason", "signature")})
         return cls(**simple, confidence=Confidence(fields["confidence"]), failures=failures, stacks=stacks)
+
+
+def _stack_group(fields: dict[str, Any]) -> StackGroup:
+    return StackGroup(tuple(fields["global_ranks"]), fields["doing"], tuple(fields["frames"]))

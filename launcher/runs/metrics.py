@@ -9,7 +9,6 @@ import re
 import stat
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -44,6 +43,7 @@ class Metrics:
     strange: int = 0  # lines that are no records of this version, or hold a value of a wrong type
     found: bool = True  # whether there is such a file
     first_strange: str | None = None  # which line, and why: "line 3 has no schema"
+    unreadable: str | None = None  # why it cannot be read, where there is something: "Permission denied"
 
 
 class MetricsReader:
@@ -58,10 +58,11 @@ class MetricsReader:
 
         `keep_nan`: a loss that its line told, and that is not finite, is NaN; None only where the line told none.
         """
-        self.found = False  # at the last call
+        self.found = False  # at the last call: a file that may be opened
+        self.unreadable: str | None = None  # at the last call: why, where there is something: "Permission denied"
         self.strange = 0  # lines of the file that are no records of this version, or hold a value of a wrong type
         self.first_strange: str | None = None  # which line, and why: "line 3 has no schema"
-        self.beginnings = 0  # how often a file was begun, the first one included
+        self.beginnings = 0  # how often a file was begun, the first one included; not those of which nothing was read
         self._path = path
         self._last_bytes = last_bytes
         self._keep_nan = keep_nan
@@ -72,9 +73,11 @@ class MetricsReader:
         self._waiting: deque[Record] = deque()  # of a line that was read
 
     def _begin(self, file: BinaryIO) -> None:
-        self.beginnings += 1
+        if self._remembered or not self.beginnings:  # else nothing was read of the one that was begun last
+            self.beginnings += 1
         self.strange = 0
         self.first_strange = None
+        self._remembered = b""
         self._waiting.clear()
         size_bytes = file.seek(0, os.SEEK_END)
         # From the byte before, which may end a line.
@@ -89,12 +92,19 @@ class MetricsReader:
 
     def stream(self) -> Iterator[Record]:
         """As `read`, one by one: of a long file no more than a line is held in memory."""
-        self.found = False
-        with suppress(OSError), open(self._path, "rb", opener=_without_waiting) as file:
-            self.found = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            if self.found:
-                self._go_on(file)
-                yield from self._new(file)
+        self.found, self.unreadable = False, None
+        try:
+            with open(self._path, "rb", opener=_without_waiting) as file:
+                self.found = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+                if self.found:
+                    self._go_on(file)
+                    yield from self._new(file)
+                else:
+                    self.unreadable = "it is no regular file"
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self.unreadable = error.strerror
 
     def _go_on(self, file: BinaryIO) -> None:
         """To where the last reading ended, if this is still the same file."""
@@ -155,7 +165,15 @@ def read_metrics(path: Path, *, keep_nan: bool = False) -> Metrics:
                 validations.append(record)
             case Saved():
                 saved.append(record)
-    return Metrics(tuple(steps), tuple(validations), tuple(saved), reader.strange, reader.found, reader.first_strange)
+    return Metrics(
+        tuple(steps),
+        tuple(validations),
+        tuple(saved),
+        reader.strange,
+        reader.found,
+        reader.first_strange,
+        reader.unreadable,
+    )
 
 
 def _with_nan(record: Record, line: bytes) -> Record:

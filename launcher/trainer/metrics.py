@@ -75,7 +75,8 @@ class Metrics:
         """A step has been taken in `seconds`; `tokens` are those of all ranks."""
         if not self._writes or not self._keepers:
             return
-        if math.isfinite(self._since.loss) and not math.isfinite(loss):
+        is_alone = not math.isfinite(loss)
+        if is_alone:
             self._write_steps()
         since = self._since
         since.steps += 1
@@ -83,7 +84,7 @@ class Metrics:
         since.tokens += tokens
         since.loss += loss
         since.time_ns, since.step, since.epoch, since.learning_rate = time.time_ns(), step, epoch, learning_rate
-        if is_last or time.monotonic() >= self._next_s:
+        if is_last or is_alone or time.monotonic() >= self._next_s:
             self._write_steps()
 
     def validated(self, step: int, loss: float) -> None:

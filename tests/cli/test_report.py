@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cli.report import page as page_module
-from launcher.cli.report import screenshot
+from launcher.cli.report import rank_chart, screenshot
 from launcher.cli.report.command import to_lines
 from launcher.cli.report.figures import gather
 from launcher.cli.widths import columns_of
@@ -39,6 +39,7 @@ from launcher.core.events import (
     RankStarted,
     Stopping,
 )
+from launcher.core.metrics import StepMetrics, append
 from launcher.core.proc import ProcessId, identify
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
 
@@ -359,6 +360,60 @@ def test_a_culprit_that_wrote_nothing_is_quoted_with_nothing(launcher):
     assert re.findall(r"<pre>([^{<]*)</pre>", page) == ["later"]
 
 
+def failed_attempts(log_offsets):
+    """Attempts of two ranks that begin at these offsets of rank 1's log; it ends each with a code of its own."""
+    for number, log_offset in enumerate(log_offsets):
+        yield from (AttemptStarted(number, 1), RankStarted(0, 50), RankStarted(1, 51, 0, log_offset))
+        yield from (RankEnded(1, 51, number + 1), Judged(verdict(f"exit code {number + 1}")), RankEnded(0, 50, 1))
+
+
+def written(log, attempts):
+    """Plays a rank that writes, in each attempt, one text after the other, each time emptying its log in between."""
+    for number, texts in enumerate(attempts):
+        with log.open("ab") as file:
+            file.write(f"--- attempt {number} ---\n".encode() if number else b"")
+            yield file.tell()
+            for again, text in enumerate(texts):
+                if again:
+                    os.truncate(log, 0)
+                file.write(text.encode())
+                file.flush()
+
+
+@pytest.mark.parametrize(
+    ("attempts", "words"),
+    [
+        ([["of 0\n"], ["of 1\n"], ["of 2\n"], ["of 3\n"]], ["of 0", "of 1", "of 2", "of 3"]),
+        ([["of 0\n" * 50], ["before", "of 1\n"], ["of 2\n"], ["of 3\n"]], [None, "of 1", "of 2", "of 3"]),
+        ([["of 0\n"], ["before", "of 1\n" * 50 + "end\n"], ["of 2\n"], ["of 3\n"]], [None, "end", "of 2", "of 3"]),
+        ([["of 0\n"], ["of 1\n"], ["before" * 50, "of 2\n"], ["of 3\n"]], [None, None, "of 2", "of 3"]),
+        ([["of 0\n"], ["of 1\n"], ["before", ""], ["of 3\n"]], [None, None, None, "of 3"]),
+        ([["before", "of 0\n"], [""], ["of 2\n"]], ["of 0", None, "of 2"]),
+        ([[""], ["of 1\n"], ["before", "of 2\n", "of 2 again\n" * 9]], [None, None, "of 2 again"]),
+    ],
+)
+def test_a_log_that_was_emptied_gives_no_attempt_the_words_of_another(launcher, attempts, words):
+    """Nor marks between attempts. What is gone is quoted with nothing; what came after the emptying belongs to its attempt."""
+    log_offsets = list(written(made(launcher, "scratch").train_log(1), attempts))
+    events = [AgentStarted(AGENT, None, 2), *failed_attempts(log_offsets), AgentEnded(Cause.FAILED, 1)]
+    shutil.copy(launcher.runs / "scratch/device1/train.log", made(launcher, events=events).train_log(1))
+    rows = re.findall(r"<tr data-attempt.*?</tr>", page_of(launcher, "a"), re.DOTALL)
+    quoted = [re.search(r"<pre>([^<]*)</pre>", row) for row in rows]
+    assert [found and found[1].split("\n")[-1] for found in quoted] == words
+    assert not any("--- attempt" in row for row in rows)
+
+
+def test_where_no_mark_could_be_written_no_attempt_has_the_words_of_another(launcher):
+    """On a full disk."""
+    text = "of 0, until the disk was full\n"
+    events = [AgentStarted(AGENT, None, 2), *failed_attempts([0, len(text)]), AgentEnded(Cause.FAILED, 1)]
+    run_dir = made(launcher, events=events)
+    run_dir.train_log(1).write_text(text)
+    assert "<pre>" not in page_of(launcher, "a").partition("<h2>Training</h2>")[0]
+    run_dir.train_log(1).write_text(f"{text}of 1\n")
+    assert re.findall(r"<pre>([^{<]*)</pre>", page_of(launcher, "a")) == ["of 1"]
+
+
 def test_a_program_without_metrics_has_a_page_too(launcher):
     """Which says what to write, and shows ranks and verdicts all the same."""
     made(launcher, events=failed_twice(verdict("ValueError: one"), verdict("KeyError: two"))).metrics.unlink()
@@ -383,6 +438,45 @@ def test_a_file_without_steps_is_told_from_none(launcher):
     told = " ".join(launcher.run("report", "a", "b").stdout.split())
     assert f"a: {expected}" in told
     assert "b: no metrics: " in told
+
+
+def make_unreadable(path, how):
+    path.unlink()
+    match how:
+        case "Permission denied":
+            path.touch(mode=0)
+        case "Is a directory":
+            path.mkdir()
+        case "it is no regular file":
+            os.mkfifo(path)
+        case "Too many levels of symbolic links":
+            path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        pytest.param("Permission denied", marks=pytest.mark.skipif(os.geteuid() == 0, reason="root may read all")),
+        "Is a directory",
+        "it is no regular file",
+        "Too many levels of symbolic links",
+    ],
+)
+def test_metrics_that_cannot_be_read_are_told_from_none(launcher, why):
+    """With the reason: in text, in JSON and in the page. Nobody is told how to write them."""
+    make_unreadable(made(launcher).metrics, why)
+    words = f"no metrics: metrics.jsonl cannot be read: {why}"
+    told = launcher.run("report", "a").stdout
+    assert told.endswith(f"\n{words}\n")
+    page = page_of(launcher, "a")
+    assert f"<p>There are {words}.</p>" in page
+    assert "append one JSON object a line" not in page
+    [run] = json.loads(launcher.run("report", "a", "--json").stdout)["runs"]
+    assert run["metrics_unreadable"] == why
+    made(launcher, "b").metrics.unlink()
+    told = " ".join(launcher.run("report", "a", "b").stdout.split())
+    assert f"a: {words} b: no metrics: the program wrote no metrics.jsonl" in told
+    assert "append one JSON object a line" in page_of(launcher, "a", "b")
 
 
 @pytest.mark.parametrize("from_line_of_both", [True, False])
@@ -427,6 +521,18 @@ def test_any_number_of_steps_makes_a_page(launcher, steps):
     assert series_of(page)["loss", "a"]["count"] == str(steps)
     assert len(page) < 400_000
     assert ("Of 100,000 points 1,000 are drawn" in page) == (steps > 1000)
+
+
+@pytest.mark.parametrize("step", [2**53 + 2, 1_763_740_800_123_456_789, -(2**63)])
+def test_a_step_of_any_size_makes_a_page(launcher, step):
+    """One that was counted in nanoseconds: alone, and with one more."""
+    run_dir = made(launcher)
+    for count in (1, 2):
+        append(run_dir.metrics, StepMetrics(count, 0, step + count - 1, loss=4.0 / count))
+        page = page_of(launcher, "a")
+        assert series_of(page)["loss", "a"]["count"] == str(count)
+        places = [float(text) for text in re.findall(r' (?:x|cx)="([^"]+)"', page)]
+        assert all(0 <= place <= rank_chart.WIDTH for place in places)
 
 
 def test_losses_that_are_never_finite_make_a_page(launcher):
@@ -516,6 +622,15 @@ def test_how_many_points_are_drawn_is_true(launcher, attempts):
     drawn = sum(map(len, series.drawn()))
     assert drawn <= max(1000, 8 * attempts)
     assert f"Of 20,000 points {drawn:,} are drawn" in page_of(launcher, "a")
+
+
+def test_a_record_with_numbers_of_any_size_makes_a_page(launcher):
+    """Whatever somebody has written into run.json."""
+    run_dir = made(launcher)
+    supervision = {"grace_s": 10**400, "max_restarts": 10**400, "hang_timeout_s": 2.5, "forward_signals": [10**400]}
+    run_dir.run_json.write_text(json.dumps({**json.loads(run_dir.run_json.read_text()), "supervision": supervision}))
+    page = page_of(launcher, "a")
+    assert f"grace 1{'0' * 400} s, restarts at most 1{'0' * 400}, hang timeout 2.5 s, handed to ranks: 1000" in page
 
 
 @pytest.mark.parametrize("name", ["<script>a", "b&amp;\x1b[2J\"'"])

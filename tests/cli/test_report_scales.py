@@ -48,12 +48,28 @@ def test_an_axis_has_few_round_ticks_around_what_it_shows(low, high):
     assert f"{steps[0]:.0e}"[0] in "125"
 
 
-@pytest.mark.parametrize(("first", "last"), [(1, 1), (1, 2), (1, 40), (7, 100_000), (0, 2**62)])
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        (1, 1),
+        (1, 2),
+        (1, 40),
+        (7, 100_000),
+        (0, 2**62),
+        (2**53 + 2, 2**53 + 2),
+        (-(2**63), -(2**63)),
+        (-(2**63), 2**63 - 1),
+        (2**60 + 100, 2**60 + 105),
+        (1_763_740_800_123_456_789, 1_763_744_400_987_654_321),
+    ],
+)
 def test_steps_are_whole_numbers(first, last):
-    """And the axis ends where they do."""
+    """And the axis ends where they do; of those that no float tells apart, too."""
     axis = whole_axis(first, last, 6)
     assert axis.low <= first <= last <= axis.high
+    assert axis.low < axis.high
     assert 1 <= len(axis.ticks) <= 8
+    assert len({text for _, text in axis.ticks}) == len(axis.ticks)
     assert all(value == int(value) for value, _ in axis.ticks)
     assert all(0 <= axis.share(value) <= 1 for value, _ in axis.ticks)
 

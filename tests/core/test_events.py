@@ -191,3 +191,10 @@ def test_a_time_or_a_place_of_another_type_makes_no_event(field, value):
     fields = json.loads(to_line(Stamped(5, 0, Trouble("a"))))
     with pytest.raises(ValueError, match="no event"):
         from_line(json.dumps({**fields, field: value}))
+
+
+def test_a_judgement_without_a_verdict_is_no_event():
+    line = to_line(Stamped(1, 0, Judged(Verdict(None, Confidence.UNSURE, "no rank has failed"))))
+    fields = json.loads(line) | {"verdict": None}
+    with pytest.raises(ValueError, match="no event"):
+        from_line(json.dumps(fields))

@@ -80,6 +80,41 @@ def test_another_file_of_that_name_is_read_anew(tmp_path):
     assert reader.read() == steps(9)
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("begun", [b"", b'{"schema": 1, '])
+def test_a_file_that_begins_anew_is_read_whatever_was_seen_of_it(tmp_path, replaced, begun):
+    """Nothing yet, or half a line. Only what was read of an earlier one makes it another beginning."""
+    file = tmp_path / "metrics.jsonl"
+    reader = MetricsReader(file)
+    write(file, steps(1, 2, 3, 4, 5))
+    assert reader.read() == steps(1, 2, 3, 4, 5)
+    if replaced:
+        file.unlink()
+    file.write_bytes(begun)
+    assert [reader.read(), reader.read()] == [[], []]
+    assert reader.beginnings == 2
+    write(file, steps(6, 7, 8))
+    assert reader.read() == steps(6, 7, 8)
+    assert (reader.beginnings, reader.strange) == (2, 0)
+    append(file, *steps(9))
+    assert reader.read() == steps(9)
+
+
+def test_looking_at_an_empty_file_is_one_beginning(tmp_path):
+    """However often; none before there is a file."""
+    file = tmp_path / "metrics.jsonl"
+    reader = MetricsReader(file)
+    reader.read()
+    assert reader.beginnings == 0
+    file.touch()
+    reader.read()
+    reader.read()
+    assert reader.beginnings == 1
+    write(file, steps(1))
+    assert reader.read() == steps(1)
+    assert reader.beginnings == 1
+
+
 def test_strange_lines_are_counted_and_passed_over(tmp_path):
     """Rubbish and other schemas; kinds of a later version are not strange, and an empty line is nothing."""
     file = tmp_path / "metrics.jsonl"
@@ -213,6 +248,22 @@ def test_whether_there_is_a_file_is_told(tmp_path):
     assert not read_metrics(tmp_path / "metrics.jsonl").found
     (tmp_path / "metrics.jsonl").touch()
     assert read_metrics(tmp_path / "metrics.jsonl").found
+
+
+def test_why_a_file_cannot_be_read_is_told(tmp_path):
+    """Of the last call; there is no reason where there is nothing, or something that can be read."""
+    file = tmp_path / "metrics.jsonl"
+    reader = MetricsReader(file)
+    assert (reader.read(), reader.unreadable) == ([], None)
+    file.mkdir()
+    assert (reader.read(), reader.found, reader.unreadable) == ([], False, "Is a directory")
+    file.rmdir()
+    os.mkfifo(file)
+    assert (reader.read(), reader.found, reader.unreadable) == ([], False, "it is no regular file")
+    assert read_metrics(file).unreadable == "it is no regular file"
+    file.unlink()
+    write(file, steps(1))
+    assert (reader.read(), reader.found, reader.unreadable) == (steps(1), True, None)
 
 
 def test_nobody_waits_for_what_is_no_file(tmp_path):

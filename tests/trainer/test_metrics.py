@@ -129,6 +129,19 @@ def test_a_loss_that_is_no_number_spoils_no_mean(tmp_path, monkeypatch):
     ]  # fmt: skip
 
 
+def test_a_loss_that_is_no_number_hides_no_steps(tmp_path, monkeypatch):
+    """Neither those before it nor those after it; it stands alone, beside others that are none, too."""
+    monkeypatch.setattr(metrics_module, "REST_S", 3600.0)
+    metrics = Metrics(under(tmp_path), CPU)
+    for number in range(1, 41):
+        step(
+            metrics, number, loss={10: math.nan, 20: math.inf, 21: -math.inf}.get(number, number), is_last=number == 40
+        )
+    assert [(each.step, each.loss) for each in read_metrics(tmp_path / "metrics.jsonl").steps] == [
+        (1, 1.0), (9, 5.5), (10, None), (19, 15.0), (20, None), (21, None), (40, 31.0),
+    ]  # fmt: skip
+
+
 def test_an_accelerator_that_refuses_to_answer_ends_nothing(tmp_path, monkeypatch):
     """Its memory is not told then."""
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from launcher.cli.columns import duration
 from launcher.cli.report.figures import Facts
 from launcher.cli.verdict_text import NUMBER, culprit_failure, headline, rank_list
-from launcher.core.attempt_mark import marked_attempt
-from launcher.core.events import AttemptStarted, Cause, RankStarted
+from launcher.core.attempt_mark import mark_of
+from launcher.core.events import Cause, RankStarted
 from launcher.core.frozen import frozen
 from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Failure, Role, Verdict
 from launcher.logs.stored import StoredLog
+from launcher.logs.tail import TAIL_BYTES
 from launcher.logs.terminal import one_line, printable, shortened
+from launcher.runs.attempt_starts import AttemptStarts
 from launcher.runs.live import EventReader
 
 LAST_LINES = 15
-TAIL_BYTES = 1 << 16
 
 
 @frozen
@@ -94,34 +95,57 @@ def _words(attempt: Attempt, parts: _LogParts) -> Iterator[str]:
     yield from (shortened(printable(line)) for line in lines[-LAST_LINES:])
 
 
+@frozen
+class _Start:
+    """Of an attempt in a rank's log, by logical offsets."""
+
+    attempt: int
+    mark_offset: int
+    text_offset: int  # behind the mark
+
+
 class _LogParts:
-    """Where in each rank's log each attempt begins."""
+    """What of each rank's log each attempt wrote."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir
-        self._starts: dict[int, dict[int, int]] = {}  # by global rank and attempt
-        attempt = 0
+        self._starts: dict[int, list[_Start]] = {}  # by global rank; also of what is gone from the log
+        starts = AttemptStarts()
         for stamped in EventReader(run_dir.events).read():
+            starts.take(stamped.event)
             match stamped.event:
-                case AttemptStarted(number=number):
-                    attempt = number
-                case RankStarted(global_rank=global_rank, log_offset=offset):
-                    self._starts.setdefault(global_rank, {})[attempt] = offset
+                case RankStarted(global_rank=global_rank, log_offset=text_offset):
+                    mark_offset, attempt = starts.of(global_rank)[-1]
+                    self._starts.setdefault(global_rank, []).append(_Start(attempt, mark_offset, text_offset))
 
     def last_lines(self, global_rank: int, attempt: int) -> list[str]:
-        """Of what the rank wrote in that attempt; nothing where it wrote nothing, or the log is gone."""
-        starts = self._starts.get(global_rank, {})
-        if attempt not in starts:
+        """Of what the rank wrote in that attempt; nothing where it wrote nothing, or this part of the log is gone."""
+        starts = iter(self._starts.get(global_rank, ()))
+        start = next((start for start in starts if start.attempt == attempt), None)
+        if start is None:
             return []
-        log = StoredLog(self._run_dir.train_log(global_rank))
-        try:
-            with suppress(OSError):
-                end = min((start for number, start in starts.items() if number > attempt), default=log.end)
-                begin = max(starts[attempt], end - TAIL_BYTES)
-                *before, last = b"".join(chunk for _, chunk in log.chunks(begin, end)).rstrip().split(b"\n")
-                told = before if marked_attempt(last) is not None else [*before, last]  # it belongs to the next attempt
-                text = b"\n".join(told).decode(errors="replace").rstrip()
-                return text.split("\n") if text else []
-        finally:
-            log.close()
-        return []
+        text = ""
+        with suppress(OSError), closing(StoredLog(self._run_dir.train_log(global_rank))) as log:
+            text = _text_between(log, start, next(starts, None)).decode(errors="replace").rstrip()
+        return text.split("\n") if text else []
+
+
+def _text_between(log: StoredLog, start: _Start, following: _Start | None) -> bytes:
+    """The end of it."""
+    if following is None:
+        end = log.end
+    elif _is_marked(log, following):
+        end = following.mark_offset
+    else:
+        return b""  # the log was emptied in that attempt, or later
+    begin = start.text_offset if start.text_offset <= end else log.start  # it was emptied in this attempt
+    return _bytes_between(log, max(begin, end - TAIL_BYTES), end)
+
+
+def _is_marked(log: StoredLog, start: _Start) -> bool:
+    mark = mark_of(start.attempt)
+    return _bytes_between(log, start.mark_offset, start.mark_offset + len(mark)) == mark
+
+
+def _bytes_between(log: StoredLog, begin: int, end: int) -> bytes:
+    return b"".join(chunk for _, chunk in log.chunks(begin, end))

@@ -93,7 +93,7 @@ def swatch(style: int, *, dotted: bool = False) -> str:
     )
 
 
-def escaped(text: str) -> str:
+def escaped_for_html(text: str) -> str:
     """As text and as an attribute of HTML: on one line, without anything that acts."""
     return html.escape(without_colours(one_line(text)))
 
@@ -119,11 +119,11 @@ class _Frame:
         for value, text in self.y.ticks:
             top = self._height(value)
             yield f'<path class="grid" d="M{LEFT} {top:.1f}H{right}"/>'
-            yield f'<text class="y" x="{LEFT - 8}" y="{top + 4:.1f}">{escaped(text)}</text>'
+            yield f'<text class="y" x="{LEFT - 8}" y="{top + 4:.1f}">{escaped_for_html(text)}</text>'
         for value, text in self.x.ticks:
             left = self.left(value)
             yield f'<path class="tick" d="M{left:.1f} {bottom}v4"/>'
-            yield f'<text class="x" x="{left:.1f}" y="{bottom + 17}">{escaped(text)}</text>'
+            yield f'<text class="x" x="{left:.1f}" y="{bottom + 17}">{escaped_for_html(text)}</text>'
         yield f'<path class="axis" d="M{LEFT} {bottom}H{right}"/>'
         yield f'<text class="x" x="{(LEFT + right) / 2:.1f}" y="{HEIGHT - 4}">step</text>'
 
@@ -143,8 +143,8 @@ def _frame(chart: Chart) -> _Frame:
 
 def _whole(title: str, body: Iterable[str]) -> str:
     return (
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escaped(title)}">'
-        f'<text class="title" x="0" y="13">{escaped(title)}</text>{"".join(body)}</svg>'
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escaped_for_html(title)}">'
+        f'<text class="title" x="0" y="13">{escaped_for_html(title)}</text>{"".join(body)}</svg>'
     )
 
 
@@ -160,15 +160,15 @@ def _line(series: Series, drawn: list[list[Point]], frame: _Frame) -> str:
         "gaps": sum(map(len, series.lines)) - len(values),
         "first": values[0], "last": values[-1], "min": min(values), "max": max(values),
     }  # fmt: skip
-    attributes = "".join(f' data-{name}="{escaped(str(value))}"' for name, value in facts.items())
+    attributes = "".join(f' data-{name}="{escaped_for_html(str(value))}"' for name, value in facts.items())
     title = (
-        f"{shortened(series.label)}: {len(values):,} values, first {_said(values[0], frame)}, "
+        f"{short_label(series.label)}: {len(values):,} values, first {_said(values[0], frame)}, "
         f"last {_said(values[-1], frame)}, from {_said(min(values), frame)} to {_said(max(values), frame)}"
     )
     begin = _group(series.style, " dotted" if series.dotted else "", attributes)
     last = len(drawn) - 1
     paths = "".join(_path(line, frame, former=number < last, rings=series.dotted) for number, line in enumerate(drawn))
-    return f"{begin}<title>{escaped(title)}</title>{paths}</g>"
+    return f"{begin}<title>{escaped_for_html(title)}</title>{paths}</g>"
 
 
 def _path(points: list[Point], frame: _Frame, *, former: bool, rings: bool) -> str:
@@ -194,7 +194,7 @@ def _restart(x: float, text: str, frame: _Frame) -> str:
         return ""
     left = frame.left(x)
     return (
-        f'<g class="restart"><title>{escaped(text)}</title>'
+        f'<g class="restart"><title>{escaped_for_html(text)}</title>'
         f'<path d="M{left:.1f} {TOP}V{HEIGHT - BOTTOM}"/><path class="wide" d="M{left:.1f} {TOP}V{HEIGHT - BOTTOM}"/></g>'
     )
 
@@ -215,12 +215,12 @@ def _hover(lines: list[tuple[Series, list[list[Point]]]], frame: _Frame) -> Iter
         words = [_told(lines[number][0], x, y, frame) for number, (_, x, y) in sorted(found.items())]
         yield (
             f'<rect class="hover" x="{LEFT + column * width:.1f}" y="{TOP}" width="{width:.1f}" '
-            f'height="{HEIGHT - TOP - BOTTOM}"><title>{"&#10;".join(map(escaped, words))}</title></rect>'
+            f'height="{HEIGHT - TOP - BOTTOM}"><title>{"&#10;".join(map(escaped_for_html, words))}</title></rect>'
         )
 
 
 def _told(series: Series, x: float, y: float, frame: _Frame) -> str:
-    return f"step {x:,.0f}: {shortened(series.label)} {_said(y, frame)}"
+    return f"step {x:,.0f}: {short_label(series.label)} {_said(y, frame)}"
 
 
 def _said(value: float, frame: _Frame) -> str:
@@ -229,5 +229,5 @@ def _said(value: float, frame: _Frame) -> str:
     return label(shown, abs(shown) / 1000) if shown else "0"
 
 
-def shortened(text: str) -> str:
+def short_label(text: str) -> str:
     return text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 1]}…"

@@ -54,7 +54,7 @@ PLAIN_COLUMNS = 120
 @runs_dir_option
 def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json: bool, runs_dir: Path) -> None:
     """Show what became of runs: their figures, and pages with charts."""
-    from launcher.cli.console import write_out
+    from launcher.cli.outlet import write_out
     from launcher.cli.report.figures import gather
 
     _check(html, png, as_json=as_json)
@@ -70,7 +70,7 @@ def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json:
 
 def to_lines(runs: Sequence[Facts], width: int, *, plain: bool = False) -> Iterator[str]:
     """The summary, safe to show and fitting `width` columns, 20 at least; without block elements if it is `plain`."""
-    from launcher.cli.report.words import HOW, missing, not_understood
+    from launcher.cli.report.words import HOW, may_be_told_how, missing, not_understood
 
     alone = len(runs) == 1
     width = max(LEAST_WIDTH, width)
@@ -81,7 +81,7 @@ def to_lines(runs: Sequence[Facts], width: int, *, plain: bool = False) -> Itera
         yield ""
         yield from _fitting(words, width)
     if without := [missing(facts, alone=alone) for facts in runs if not facts.metrics.steps]:
-        without[-1] += HOW
+        without[-1] += HOW if may_be_told_how(runs) else ""
         for words in without:
             yield ""
             yield from _fitting(words, width)
@@ -179,7 +179,7 @@ def _check(html: str | None, png: str | None, *, as_json: bool) -> None:
 
 
 def _write_pages(runs: list[Facts], html: str | None, png: str | None) -> None:
-    from launcher.cli.console import write_out
+    from launcher.cli.outlet import write_out
     from launcher.cli.report.page import POLICY, render
 
     page = render(runs)
@@ -226,6 +226,7 @@ def _to_json(facts: Facts) -> dict[str, Any]:
         "validation_records": len(metrics.validations),
         "strange_lines": metrics.strange,
         "first_strange_line": metrics.first_strange,
+        "metrics_unreadable": metrics.unreadable,
     }
     return as_json(facts.state) | {"ended_ns": facts.ended_ns} | asdict(facts.figures) | counts
 

@@ -15,15 +15,14 @@ from launcher import __version__
 from launcher.cli.columns import UNITS, counted
 from launcher.cli.report import figures, rank_chart
 from launcher.cli.report.attempts import attempts_of
-from launcher.cli.report.charts import Chart, Series, line_chart, shortened, swatch
+from launcher.cli.report.charts import Chart, Series, line_chart, short_label, swatch
 from launcher.cli.report.figures import Facts
 from launcher.cli.report.rank_rows import rows_of, run_marks
 from launcher.cli.report.scales import Point
-from launcher.cli.report.words import FIGURES, NOTHING, called, missing, not_understood
+from launcher.cli.report.words import FIGURES, NOTHING, called, may_be_told_how, missing, not_understood
 from launcher.core.frozen import frozen
 from launcher.core.resources import data_dir
-from launcher.logs.terminal import printable, without_colours
-from launcher.logs.terminal import shortened as cut
+from launcher.logs.terminal import printable, shortened, without_colours
 from launcher.runs.metrics import Metrics
 from launcher.runs.progress import State
 
@@ -88,6 +87,7 @@ def render(runs: Sequence[Facts]) -> str:
         differences=_differences(runs),
         restarted=any(figures.restarts(facts.metrics) for facts in runs),
         without_metrics=[missing(facts, alone=alone) for facts in runs if not facts.metrics.steps],
+        told_how=may_be_told_how(runs),
         not_understood=list(filter(None, (not_understood(facts, alone=alone) for facts in runs))),
         version=__version__,
         made=_moment(max(facts.state.looked_ns for facts in runs)),
@@ -121,7 +121,7 @@ def _run(facts: Facts, number: int) -> dict[str, Any]:
         "signs": [(_markup(rank_chart.sign_swatch(kind)), words) for kind, words in rank_chart.sign_kinds(rows, marks)],
         "attempts": list(attempts_of(facts)),
         "not_restarting": figures.not_restarting(facts.state),
-        "about": [(name, cut(_shown(value))) for name, value in _about(facts)],
+        "about": [(name, shortened(_shown(value))) for name, value in _about(facts)],
         "failed": facts.state.state in {State.FAILED, State.HUNG, State.LOST},
         "why": f"tlaunch why {shlex.quote(facts.name)}",
     }
@@ -165,7 +165,9 @@ def _rule(name: str, value: Any) -> str:
     words, unit = RULES[name]
     if name == "forward_signals" and isinstance(value, list):
         return f"{words} {' '.join(_signal(number) for number in value)}"
-    return f"{words} {value:g}{unit}" if isinstance(value, int | float) else f"{words} {value}"
+    if isinstance(value, float):
+        value = f"{value:g}"  # of whole numbers all digits are told: they may be more than a float has
+    return f"{words} {value}{unit}"
 
 
 def _signal(number: Any) -> str:
@@ -195,7 +197,7 @@ def _differences(runs: Sequence[Facts]) -> list[tuple[str, list[str]]]:
     each = [figures.settings(facts) for facts in runs]
     names = list(dict.fromkeys(name for settings in each for name in settings))
     rows = [(name, [settings.get(name, _unsaid(name)) for settings in each]) for name in names]
-    return [(name, [cut(_shown(value)) for value in values]) for name, values in rows if len(set(values)) > 1]
+    return [(name, [shortened(_shown(value)) for value in values]) for name, values in rows if len(set(values)) > 1]
 
 
 def _unsaid(name: str) -> str:
@@ -237,7 +239,7 @@ def _drawn(quantity: Quantity, series: list[Series], runs: Sequence[Facts]) -> D
         restarts=tuple(again for facts in runs for again in _restarts(facts, alone=len(runs) == 1)),
     )
     shown = [each for each in series if each.values]
-    legend = [(_markup(swatch(each.style, dotted=each.dotted)), shortened(each.label)) for each in shown]
+    legend = [(_markup(swatch(each.style, dotted=each.dotted)), short_label(each.label)) for each in shown]
     return Drawn(_markup(line_chart(chart)), tuple(legend) if len(shown) > 1 else (), _note(series))
 
 
@@ -260,7 +262,7 @@ def _note(series: list[Series]) -> str:
         notes.append(f"Of {points:,} points {drawn:,} are drawn: the lowest and the highest of each part of a line.")
     gaps = [(each, count) for each in series if (count := each.points - len(each.values))]
     whose = len(series) > 1
-    if told := [counted(count, "point") + (f" of {shortened(each.label)}" if whose else "") for each, count in gaps]:
+    if told := [counted(count, "point") + (f" of {short_label(each.label)}" if whose else "") for each, count in gaps]:
         notes.append(f"{' and '.join(told)} without a finite value: the line stops there.")
     return " ".join(notes)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from launcher.cli.report.charts import escaped, shortened
+from launcher.cli.report.charts import escaped_for_html, short_label
 from launcher.cli.report.rank_rows import KINDS, Bar, RankMark, Row
 from launcher.cli.report.scales import Axis, time_axis
 from launcher.core.frozen import frozen
@@ -61,7 +62,7 @@ class _Frame:
 
 def rank_chart(rows: list[Row], marks: list[RankMark], seconds: float) -> str:
     """One `svg` element: a row per rank or group, and above them what concerns all. `seconds`: from start to end."""
-    widest = max((len(shortened(row.label)) for row in rows), default=0)
+    widest = max((len(short_label(row.label)) for row in rows), default=0)
     left = min(WIDEST, max(NARROWEST, widest * CHARACTER + 12))
     x_axis, row_height = time_axis(seconds, X_TICKS), LOW_ROW if len(rows) > MANY_ROWS else ROW
     signs = _signs(marks, _Frame(x_axis, left, 0, row_height, len(rows)))
@@ -87,18 +88,18 @@ def sign_kinds(rows: Iterable[Row], marks: Iterable[RankMark]) -> list[tuple[str
 
 
 def bar_swatch(kind: str) -> str:
-    return f'<svg class="swatch" viewBox="0 0 28 10" aria-hidden="true"><rect class="bar {escaped(kind)}" width="28" height="10"/></svg>'
+    return f'<svg class="swatch" viewBox="0 0 28 10" aria-hidden="true"><rect class="bar {escaped_for_html(kind)}" width="28" height="10"/></svg>'
 
 
 def sign_swatch(kind: str) -> str:
-    return f'<svg class="sign" viewBox="-6 -6 12 12" aria-hidden="true"><path class="mark {escaped(kind)}" d="{SIGNS[kind]}"/></svg>'
+    return f'<svg class="sign" viewBox="-6 -6 12 12" aria-hidden="true"><path class="mark {escaped_for_html(kind)}" d="{SIGNS[kind]}"/></svg>'
 
 
 def _grid(frame: _Frame) -> Iterator[str]:
     for seconds, text in frame.x.ticks:
         left = frame.place(seconds)
         yield f'<path class="grid" d="M{left:.1f} {frame.top:.1f}V{frame.bottom:.1f}"/>'
-        yield f'<text class="x" x="{left:.1f}" y="{frame.bottom + 15:.1f}">{escaped(text)}</text>'
+        yield f'<text class="x" x="{left:.1f}" y="{frame.bottom + 15:.1f}">{escaped_for_html(text)}</text>'
     middle = (frame.left + WIDTH - RIGHT) / 2
     yield f'<text class="x" x="{middle:.1f}" y="{frame.bottom + 32:.1f}">time since the start</text>'
 
@@ -107,8 +108,8 @@ def _rows(rows: list[Row], frame: _Frame) -> Iterator[str]:
     for number, row in enumerate(rows):
         top = frame.top + number * frame.row_height
         baseline = top + frame.row_height / 2 + 4
-        label = escaped(shortened(row.label))
-        yield f'<g data-row="{escaped(row.label)}"><text class="y" x="{frame.left - 8:.1f}" y="{baseline:.1f}">{label}</text>'
+        label = escaped_for_html(short_label(row.label))
+        yield f'<g data-row="{escaped_for_html(row.label)}"><text class="y" x="{frame.left - 8:.1f}" y="{baseline:.1f}">{label}</text>'
         yield from (_bar(bar, top, frame) for bar in row.bars)
         yield from (_mark(mark, frame.place(mark.at_s), top + frame.row_height / 2) for mark in row.marks)
         yield "</g>"
@@ -118,14 +119,14 @@ def _bar(bar: Bar, top: float, frame: _Frame) -> str:
     left = frame.place(bar.start_s)
     width = max(LEAST, frame.place(bar.end_s) - left)
     return (
-        f'<rect class="bar {escaped(bar.kind)}" x="{left:.1f}" y="{top + 2:.1f}" width="{width:.1f}" '
-        f'height="{frame.row_height - 4:.1f}"><title>{escaped(bar.text)}</title></rect>'
+        f'<rect class="bar {escaped_for_html(bar.kind)}" x="{left:.1f}" y="{top + 2:.1f}" width="{width:.1f}" '
+        f'height="{frame.row_height - 4:.1f}"><title>{escaped_for_html(bar.text)}</title></rect>'
     )
 
 
-@frozen
+@dataclass(slots=True)
 class _Sign:
-    """Marks of one kind that would lie on each other."""
+    """Marks of one kind that would lie on each other; more of them may come."""
 
     left: float
     lane: int
@@ -169,6 +170,6 @@ def _mark(mark: RankMark, left: float, top: float) -> str:
     if mark.kind not in SIGNS:
         return ""
     return (
-        f'<g class="point" transform="translate({left:.1f} {top:.1f})" data-mark="{escaped(mark.kind)}">'
-        f'<title>{escaped(mark.text)}</title><path class="mark {escaped(mark.kind)}" d="{SIGNS[mark.kind]}"/></g>'
+        f'<g class="point" transform="translate({left:.1f} {top:.1f})" data-mark="{escaped_for_html(mark.kind)}">'
+        f'<title>{escaped_for_html(mark.text)}</title><path class="mark {escaped_for_html(mark.kind)}" d="{SIGNS[mark.kind]}"/></g>'
     )

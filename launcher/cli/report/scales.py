@@ -10,6 +10,7 @@ from launcher.core.frozen import frozen
 Point = tuple[float, float | None]  # x, and y where there is one
 MOST_POINTS = 1000  # of one line
 SMALLEST_SPAN = 1e-9  # of an axis, as a part of its numbers: floats tell no more apart
+NO_HALVES = 1 << 52  # from there on floats are whole numbers
 SPIKE = 0.2  # a line whose bulk takes less than this part of a linear axis is flattened by its extremes
 BULK = 0.02  # left out at either end, to find the bulk
 MOST_LOG_TICKS = 7
@@ -47,12 +48,16 @@ def linear_axis(low: float, high: float, about: int, *, rounded: bool = True) ->
 
 
 def whole_axis(low: float, high: float, about: int) -> Axis:
-    """For counts: ticks at whole numbers only, and the axis ends where the numbers do."""
-    if high - low < 1:
-        low, high = low - 0.5, high + 0.5
-    step = max(1.0, round_step((high - low) / about))
-    counts = range(math.ceil(low / step), math.floor(high / step) + 1)
-    return Axis(low, high, tuple((count * step, label(count * step, step)) for count in counts))
+    """For counts: ticks at whole numbers only, one at least, and the axis ends where the numbers do.
+
+    Calculated in whole numbers: floats beyond 2**53 do not tell neighbours apart.
+    """
+    low, high = math.floor(low), math.ceil(high)
+    largest = max(abs(low), abs(high))
+    step = int(round_step(max(1.0, (high - low) / about, SMALLEST_SPAN * largest)))
+    values = range(-(-low // step) * step, high + 1, step) or (low,)
+    margin = 0 if low < high else 0.5 if largest < NO_HALVES else 1
+    return Axis(low - margin, high + margin, tuple((value, label(value, step)) for value in values))
 
 
 def log_axis(low: float, high: float) -> Axis:

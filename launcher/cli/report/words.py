@@ -21,10 +21,17 @@ HOW = (
 def missing(facts: Facts, *, alone: bool) -> str:
     """Of a run without steps: what its program did not write."""
     words = "no metrics: the program wrote no metrics.jsonl into its run directory"
-    if facts.metrics.found:
+    if facts.metrics.unreadable:
+        words = f"no metrics: metrics.jsonl cannot be read: {facts.metrics.unreadable}"
+    elif facts.metrics.found:
         count = len(facts.metrics.validations)
         words = "no steps in metrics.jsonl" + (f", only {counted(count, 'validation')}" if count else "")
     return words if alone else f"{facts.name}: {words}"
+
+
+def may_be_told_how(runs: Sequence[Facts]) -> bool:
+    """Whether the program of one of them seems not to know how to write metrics."""
+    return any(not facts.metrics.steps and not facts.metrics.unreadable for facts in runs)
 
 
 def not_understood(facts: Facts, *, alone: bool) -> str | None:
