@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import errno
 import math
-import os
-import select
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
-from typing import TextIO
 
 from launcher.cli import verdict_text
 from launcher.cli.columns import counted
 from launcher.cli.console_feed import feed_of, format_of
+from launcher.cli.outlet import Outlet, as_people_call_it
 from launcher.cli.pace import Pace
 from launcher.cli.status_line import StatusLine
 from launcher.cli.summary import describe
@@ -152,7 +149,8 @@ class Console:
         """The row at the foot of a terminal: what ranks have begun to write, or how the run stands."""
         ending = self.progress.stopping is not None
         begun = self._feed.begun() if self._unfinished.wanted and not ending else {}
-        if self._unfinished.show(begun) and self._status.on_terminal:
+        going_on = {rank: line for rank, line in begun.items() if rank not in self.progress.exits}
+        if self._unfinished.show(going_on) and self._status.on_terminal:
             return
         text = self._status_text()
         self._status.show(text, self._why_ending() if text and ending else "")
@@ -230,76 +228,3 @@ class Console:
         self._stdout.forget()
         if not isinstance(error, BrokenPipeError):
             self.say(f"warning: nothing more is shown on stdout: {error.strerror}; see the logs in {self.shown_dir}")
-
-
-class Outlet:
-    """A stream that takes text as fast as its reader lets it: no byte is lost, and no caller waits longer than asked.
-
-    Goes around the stream's own buffer, which would lose what a non-blocking pipe does not take.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._descriptor = stream.fileno()
-        self._encoding = stream.encoding or "utf-8"
-        self._poller = select.poll()
-        self._poller.register(self._descriptor, select.POLLOUT)
-        self.pending = memoryview(b"")
-        self.forgotten = False
-
-    def put(self, text: str) -> None:
-        """To be written by `push`, which must have finished what was put before."""
-        self.put_bytes(text.encode(self._encoding, errors="replace"))
-
-    def put_bytes(self, encoded: bytes) -> None:
-        """As `put`."""
-        self.pending = memoryview(encoded)
-
-    def push(self, until_s: float) -> bool:
-        """Whether everything was written; blocks until `until_s` (monotonic, may be infinite) at most.
-
-        Raises:
-            OSError: the stream takes nothing, now or ever.
-        """
-        while self.pending:
-            if not self._push_some(until_s):
-                return False
-        return True
-
-    def forget(self) -> None:
-        """From now on this process's writes to the stream go nowhere, the interpreter's last flush included."""
-        self.forgotten, self.pending = True, memoryview(b"")
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._descriptor)
-        os.close(nowhere)
-
-    def _push_some(self, until_s: float) -> bool:
-        left_s = max(0.0, until_s - time.monotonic())
-        if not self._poller.poll(None if math.isinf(left_s) else math.ceil(left_s * 1000)):
-            return False
-        # Of so few bytes a pipe that takes some takes all; more are written at once where it may block.
-        limit_bytes = len(self.pending) if math.isinf(until_s) else select.PIPE_BUF
-        try:
-            self.pending = self.pending[os.write(self._descriptor, self.pending[:limit_bytes]) :]
-        except BlockingIOError:
-            return time.monotonic() < until_s
-        return True
-
-
-def write_out(text: str) -> None:
-    """Write to stdout; once its reader has gone, to nowhere. Blocks until all is written.
-
-    Raises:
-        OSError: stdout takes nothing.
-    """
-    stdout = Outlet(sys.stdout)
-    stdout.put(text)
-    try:
-        stdout.push(math.inf)
-    except BrokenPipeError:
-        stdout.forget()
-
-
-def as_people_call_it(path: Path) -> Path:
-    """Relative to the working directory where that is shorter."""
-    relative = Path(os.path.relpath(path))
-    return path if relative.parts[:1] == ("..",) else relative

@@ -162,7 +162,7 @@ def _let_go(log_fd: int) -> None:
 
 def _tell(name: str, reference: str) -> None:
     """The name for programs, on stdout; for people what they can do with it."""
-    from launcher.cli.console import write_out
+    from launcher.cli.outlet import write_out
 
     write_out(f"{name}\n")
     _say("it runs in the background; to look at it, or to end it:")

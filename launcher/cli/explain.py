@@ -68,7 +68,7 @@ def explain(*, global_rank: int, everything: bool, as_json: bool, **options: Any
     The options after those three, and COMMAND, are those of `tlaunch run`. Nothing is started. By default the variables
     are shown that tlaunch decides, and those of other launchers that do not fit; secrets are masked.
     """
-    from launcher.cli.console import write_out
+    from launcher.cli.outlet import write_out
     from launcher.cli.prepare import prepare
 
     chosen = _run_options(options)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import TextIO
 
-from launcher.cli.long_lines import OVERWRITES, Beginnings
+from launcher.cli.long_lines import Beginnings
 from launcher.core.frozen import frozen
 from launcher.logs.collapse import Shown
-from launcher.logs.lines import Line, shown
+from launcher.logs.lines import OVERWRITES, Line, shown
 from launcher.logs.raised import Folded
 from launcher.logs.terminal import certainly_printable, printable_lines, shortened, without_colours
 from launcher.runs.recorded import Place
@@ -74,6 +74,8 @@ class Format:
 
         They are whole, or a piece of one that goes on in this rank's next block.
         """
+        if block.endswith(OVERWRITES):  # of a line that goes on, by what follows
+            return b""
         if self._beginnings is not None and not (block := self._beginnings.of_block(global_rank, block)):
             return b""
         if self._begun is None and block.endswith(b"\n"):

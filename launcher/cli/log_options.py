@@ -17,7 +17,7 @@ FIRST_FAILED = "first-failed"
 # What a prefix may hold, and of which type.
 PREFIX_FIELDS = {"global_rank": 0, "local_rank": 0, "server": "10.0.0.1", "device": 0, "time": "12:00:00"}
 NOT_FOLLOWED = ("errors", "environment", "until")
-NOT_WITH_ERRORS = ("since", "until", "grep", "level", "merged", "collapsed")
+NOT_WITH_ERRORS = ("lines", "since", "until", "grep", "level", "merged", "collapsed")
 NOT_WITH_PREFIX = ("collapsed", "as_json", "errors")
 NAMES = {"environment": "env", "merged": "merge", "collapsed": "collapse", "as_json": "json"}  # where they differ
 
@@ -63,7 +63,7 @@ class LogOptions:
     def _refuse(self, names: Iterable[str], why: str) -> None:
         """Raises UsageError if one of these was given."""
         for name in names:
-            if getattr(self, name) not in {None, False}:
+            if getattr(self, name) is not None and getattr(self, name) is not False:
                 raise UsageError(f"--{NAMES.get(name, name)} {why}")
 
     @property

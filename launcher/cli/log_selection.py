@@ -27,12 +27,17 @@ class Selection:
         for selected in self._selector.put(line) if self._selector else (line,):
             if selected is None:
                 is_after_gap = True
-            elif (kept := self._format.of_long(selected)) is not None:
+            elif not self._is_overwritten(selected) and (kept := self._format.of_long(selected)) is not None:
                 if is_after_gap:
                     self._after_gap.add(_place(kept))
                     is_after_gap = False
                 shown.append(kept)
         return shown
+
+    def _is_overwritten(self, line: Line) -> bool:
+        """By what follows, so that nothing of this piece of a progress bar is to be seen; unless it was searched for."""
+        searches = self._selector is not None and self._selector.searches
+        return line.overwritten and not searches and not self._format.as_json
 
     def of(self, lines: Iterable[Line]) -> Iterator[Line]:
         for line in lines:

@@ -8,8 +8,8 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
 
-from launcher.cli.console import Outlet
 from launcher.cli.log_format import Format
+from launcher.cli.outlet import Outlet
 from launcher.core.errors import UnreadableError
 from launcher.core.ranges import ranges
 from launcher.logs.collapse import Shown
@@ -51,7 +51,10 @@ class Writer:
             raise BrokenPipeError
 
     def write(self, lines: Iterable[Line | Shown | None]) -> None:
-        """Some together; those that have been found are not lost when the search for more is broken off."""
+        """Some together; those that wait are written too when the search for more is broken off.
+
+        A write that is broken off itself (Ctrl-C while the reader takes nothing) may end anywhere.
+        """
         try:
             for line in lines:
                 self._batch.append(line)

@@ -24,8 +24,11 @@ Collapsed, what ranks say alike is one line: `[0-7] loss is 9.87..9.91`; what a
 rank says alone, or a minute later, stands by itself: `[3] retrying`.
 
 Times are those that lines carry; a line without one has that of the line
-before. Whatever a log holds, it cannot act on the terminal. In PREFIX stand
-{global_rank}, {local_rank}, {server}, {device} and {time}.
+before, and lines before any time are left out by --since and --until. A line
+without a level counts as INFO. Lines of more than 64 KiB are searched, counted
+and given as JSON in pieces. Whatever a log holds, it cannot act on the
+terminal. In PREFIX stand {global_rank}, {local_rank}, {server}, {device} and
+{time}.
 
 Exit codes: 0; with --exit-code that of the run; 2 wrong usage, no such run (or
 no longer one), a log that cannot be read (others are shown), or a stdout that

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from launcher.logs.lines import Line
+from launcher.logs.lines import OVERWRITES, Line
 from launcher.logs.terminal import LONGEST_LINE
 
 MARK = "… and more"
 KEPT_CHARS = 900  # with a prefix and the mark still shorter than what is shown of any line
-OVERWRITES = b"\r"  # a progress bar may be one line for hours: of each piece the last state is shown
 
 
 class Beginnings:
@@ -51,4 +50,4 @@ def _cut(raw: bytes) -> bytes:
 
 
 def _with_raw(line: Line, raw: bytes) -> Line:
-    return Line(line.global_rank, line.offset, raw, line.time_ns, line.attempt, line.dated, line.ends)
+    return Line(line.global_rank, line.offset, raw, line.time_ns, line.attempt, line.dated, line.ends, line.overwritten)

@@ -128,7 +128,7 @@ def _fail(error: OSError) -> int:
 
 def _is_about_stdout(error: OSError) -> bool:
     """Whether `error` came from a function that writes there, or Python holds back text that it cannot write now either."""
-    from launcher.cli.console import write_out
+    from launcher.cli.outlet import write_out
 
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code is write_out.__code__:

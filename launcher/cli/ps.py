@@ -37,7 +37,7 @@ HEADER = ("NAME", "STATE", "RANKS", "ATTEMPT", "AGE", "EXIT", "FIRST FAILURE")
 def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
     """List the runs that go on, newest first."""
     from launcher.cli import run_words
-    from launcher.cli.console import write_out
+    from launcher.cli.outlet import write_out
 
     states = sorted(_states(runs_dir, everything=everything), key=lambda state: state.started_ns or 0, reverse=True)
     if as_json:

@@ -10,12 +10,13 @@ from itertools import chain
 from pathlib import Path
 
 from launcher.cli.chosen_run import chosen_live
-from launcher.cli.console import as_people_call_it
+from launcher.cli.columns import counted
 from launcher.cli.log_feeds import Feed, PlainFeed
 from launcher.cli.log_format import Format
 from launcher.cli.log_options import LogOptions
 from launcher.cli.log_selection import Selection
 from launcher.cli.log_writer import Writer
+from launcher.cli.outlet import as_people_call_it
 from launcher.cli.run_words import describe, shown_name
 from launcher.cli.staged_feed import StagedFeed
 from launcher.cli.unfinished import Unfinished
@@ -63,7 +64,7 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
         logs.note_attempts()
         if options.lines is not None and not options.selects:
             for log in logs.of_rank.values():
-                log.skip_to_last(options.lines)
+                log.skip_to_last(options.lines, with_times=not options.plain)
         exit_code = None
         with suppress(BrokenPipeError):  # whoever read (`| head`) has seen enough
             if options.follow:
@@ -94,8 +95,9 @@ def _show_all(logs: RankLogs, writer: Writer, shape: Format, options: LogOptions
 
 def _show_live(logs: RankLogs, writer: Writer, shape: Format, watch: Watch, options: LogOptions) -> int:
     selector = options.selector()
-    feed: Feed = PlainFeed(logs.follower(), shape)
-    if not options.plain:
+    if options.plain:
+        feed: Feed = PlainFeed(logs.follower(), shape)
+    else:
         feed = staged = StagedFeed(logs, shape, selector, merged=options.merged, collapsed=options.collapsed)
         if options.lines is not None and options.selects:
             staged.begin_with_last(options.lines)
@@ -122,8 +124,11 @@ def _say_what_is_missing(selector: Selector) -> None:
         _say(f"{_of(never)} tell no time: left out")
     if some := selector.without_time & selector.dated:
         _say(f"some {_of(some)} tell no time and follow none that does: left out")
+    if selector.searches and not selector.matched:
+        _say("no line matches")
     if selector.cut_short:
-        _say(f"{selector.cut_short} long lines were searched in their beginning only, as the search took too long")
+        lines = counted(selector.cut_short, "long line")
+        _say(f"of {lines} only the beginning was searched, as the search took too long")
 
 
 def _of(global_ranks: Collection[int]) -> str:
@@ -192,14 +197,15 @@ def _follow(feed: Feed, writer: Writer, watch: Watch, unfinished: Unfinished) ->
                 )
         over = _is_over(state)
         text = feed.next_text(ended=over)
-        if text is not None:
+        if text:
             unfinished.erase()
             writer.put(text)
-        elif over:
+        elif text is None and over:
             return state
-        else:
+        elif text is None:
             if unfinished.wanted:
-                unfinished.show(feed.begun())
+                ended = state.progress.exits
+                unfinished.show({rank: line for rank, line in feed.begun().items() if rank not in ended})
             feed.wait(LOOK_S)
 
 

@@ -53,7 +53,7 @@ class Seen:
 @json_option
 @run_argument
 def stacks(*, run: str | None, ranks: str | None, full: bool, as_json: bool, runs_dir: Path) -> None:
-    from launcher.cli.console import write_out
+    from launcher.cli.outlet import write_out
     from launcher.runs.live import look
     from launcher.supervise.stacks import group
 

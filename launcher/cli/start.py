@@ -28,7 +28,7 @@ SEVERAL_SERVERS_PORT = 29500  # which port is free on another server cannot be s
 def show(prepared: Prepared, wanted_name: str, options: RunOptions) -> None:
     """Print what would be run. Starts and creates nothing."""
     from launcher.cli import dry_run
-    from launcher.cli.console import write_out
+    from launcher.cli.outlet import write_out
 
     request = prepared.request
     port = options.master_port or _likely_port(prepared)
@@ -67,7 +67,7 @@ def carry_out(prepared: Prepared, wanted_name: str, options: RunOptions) -> int:
 
 
 def _wait_for_start(detached: Detached, spec: RunSpec) -> int:
-    from launcher.cli.console import as_people_call_it
+    from launcher.cli.outlet import as_people_call_it
 
     found_by_name = spec.run_dir.parent == Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).absolute()
     reference = spec.name if found_by_name else str(as_people_call_it(spec.run_dir))

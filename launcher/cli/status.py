@@ -50,7 +50,7 @@ class RankStatus:
 @json_option
 @run_argument
 def status(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
-    from launcher.cli.console import write_out
+    from launcher.cli.outlet import write_out
     from launcher.cli.run_words import as_json as run_as_json
     from launcher.runs.live import look
     from launcher.runs.recorded import read_recorded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import time
 from contextlib import suppress
@@ -13,17 +14,22 @@ from launcher.logs.terminal import without_colours
 
 # Where the status cannot be redrawn in place, it is repeated at most this often.
 STATUS_EVERY_S = 1.0
+ERASED = "\r\x1b[K"
 CUT = "…; "
+SPARE_COLUMNS = 2  # where a terminal writes ^C: in a full row it would wrap, and a half of it would stay
 SHORTEST_WHY = 10  # columns; less of a failure tells nothing
 
 
 class StatusLine:
-    """Redrawn in place on a terminal, printed when it changes elsewhere."""
+    """Redrawn in place on a terminal, printed when it changes elsewhere.
+
+    A terminal that takes nothing (Ctrl-S) is left as it is; nobody waits for it.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._encoding = stream.encoding or "utf-8"
-        self.on_terminal = stream.isatty()
+        self.on_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = ""
         self.visible = False  # on a terminal
         self._next_s = 0.0
@@ -39,11 +45,10 @@ class StatusLine:
         """
         text, why = without_colours(text), without_colours(why)
         if self.on_terminal:
-            width = self._terminal_columns() - 1  # a line that fills the last one would wrap on some terminals
+            width = self._terminal_columns() - SPARE_COLUMNS
             text = cut_to(_cut(why, width - columns_of(text)) + text, width)
-            if text != self._shown or not self.visible:
-                self.erase()
-                self._write(text)
+            if (text != self._shown or not self.visible) and self._takes_text():
+                self._write(ERASED * self.visible + text)
                 self.visible = bool(text)
                 self._shown = text
             return
@@ -54,9 +59,14 @@ class StatusLine:
             self._next_s = time.monotonic() + STATUS_EVERY_S
 
     def erase(self) -> None:
-        if self.visible:
-            self._write("\r\x1b[K")
+        if self.visible and self._takes_text():
+            self._write(ERASED)
             self.visible = False
+
+    def _takes_text(self) -> bool:
+        with suppress(OSError):
+            return bool(select.select([], [self._stream.fileno()], [], 0)[1])
+        return True  # it is no file
 
     def _terminal_columns(self) -> int:
         """Of this stream's terminal: stdout may be somewhere else."""

@@ -181,7 +181,7 @@ def _state(row: Row) -> str:
 def _show_once(sampler: Sampler) -> None:
     from rich.console import Console
 
-    from launcher.cli.console import write_out
+    from launcher.cli.outlet import write_out
 
     state, rows = sampler.look()
     if state.state.going_on:

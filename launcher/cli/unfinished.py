@@ -11,12 +11,12 @@ from launcher.cli.log_format import Format
 from launcher.cli.status_line import StatusLine
 from launcher.core.ranges import ranges
 from launcher.logs.lines import Begun, Line
-from launcher.logs.terminal import printable
+from launcher.logs.terminal import printable, without_colours
 
 SHOWN_AFTER_S = 0.3  # most lines that are seen half written are ended by then
 REDRAWN_EVERY_S = 0.1
 BETWEEN = "  "  # what different ranks say
-BAR = re.compile(r"\|[ #=>.\u2581-\u258f-]*\|")
+BAR = re.compile(r"\|(?=[ ]*[#=>\u2581-\u258f])[ #=>.\u2581-\u258f-]{3,}\|")
 
 
 class Unfinished:
@@ -26,9 +26,11 @@ class Unfinished:
         self, shape: Format, stream: TextIO, *, hidden: bool = False, before: Callable[[], None] = lambda: None
     ) -> None:
         """`before` is called before something is drawn, for whoever else draws there."""
+        row = StatusLine(stream)
+        self._row = row if shape.redraws and row.on_terminal and not hidden else None
         self._format, self._before = shape, before
-        self._row = StatusLine(stream) if shape.redraws and not hidden else None
-        self._since_s: Mapping[tuple[int, int], float] = {}  # by global rank and offset: when it was seen first
+        self._since_s: Mapping[tuple[int, int], float] = {}  # by global rank and line: when it was seen first
+        self._text = ""
         self._next_s = 0.0
 
     @property
@@ -42,17 +44,20 @@ class Unfinished:
             return False
         now_s = time.monotonic()
         self._since_s = {
-            (rank, line.offset): self._since_s.get((rank, line.offset), now_s) for rank, line in begun.items()
+            (rank, line.line_offset): self._since_s.get((rank, line.line_offset), now_s) for rank, line in begun.items()
         }
-        if begun and now_s < self._next_s:
-            return self._row.visible
-        self._next_s = now_s + REDRAWN_EVERY_S
-        lasting = {
-            rank: line for rank, line in begun.items() if now_s - self._since_s[rank, line.offset] >= SHOWN_AFTER_S
-        }
-        if text := self._text(lasting):
+        if not begun or now_s >= self._next_s:
+            self._next_s = now_s + REDRAWN_EVERY_S
+            self._text = self._words(
+                {
+                    rank: line
+                    for rank, line in begun.items()
+                    if now_s - self._since_s[rank, line.line_offset] >= SHOWN_AFTER_S
+                }
+            )
+        if self._text:
             self._before()
-        self._row.show(text)
+        self._row.show(self._text)
         return self._row.visible
 
     def erase(self) -> None:
@@ -62,26 +67,27 @@ class Unfinished:
 
     close = erase
 
-    def _text(self, begun: Mapping[int, Begun]) -> str:
-        shown = {rank: line.state for rank, line in begun.items() if not line.state.isspace()}
-        if len(shown) < 2:
-            parts = [f"{self._format.prefix(rank)}{printable(_decoded(state))}" for rank, state in shown.items()]
-        else:
-            parts = [f"[{ranges(alike)}] {text}" for alike, text in _folded(shown)]
-        return BETWEEN.join(parts).replace("\t", " ")  # however wide a tab would be here
+    def _words(self, begun: Mapping[int, Begun]) -> str:
+        said = {global_rank: _seen(line) for global_rank, line in begun.items()}
+        said = {global_rank: text for global_rank, text in said.items() if not text.isspace() and text}
+        if len(said) < 2:
+            prefixed = (f"{self._format.prefix(global_rank)}{text}" for global_rank, text in said.items())
+            return " ".join("".join(prefixed).split("\n"))
+        return BETWEEN.join(f"[{ranges(alike)}] {text}" for alike, text in _folded(said))
 
 
-def _folded(states: Mapping[int, bytes]) -> list[tuple[list[int], str]]:
+def _seen(line: Begun) -> str:
+    """A tab is as wide as a blank: how wide it would be depends on what stands before it."""
+    return without_colours(printable(line.state.decode(errors="replace"))).replace("\t", " ")
+
+
+def _folded(said: Mapping[int, str]) -> list[tuple[list[int], str]]:
     """Ranks, and what they say alike; bars are left out, whose lengths differ before their numbers do."""
     from launcher.logs.alike import Alike, Kinds, folded  # one rank alone needs none of it
 
     kinds = Kinds()
     alike: dict[str, list[Alike]] = {}
-    for global_rank, state in states.items():
-        said = Alike(Line(global_rank, 0, BAR.sub(" ", _decoded(state)).encode()), kinds)
-        alike.setdefault(said.kind.words, []).append(said)
+    for global_rank, text in said.items():
+        line = Alike(Line(global_rank, 0, BAR.sub(" ", text).encode(errors="replace")), kinds)
+        alike.setdefault(line.kind.words, []).append(line)
     return [([each.global_rank for each in lines], folded(lines)) for lines in alike.values()]
-
-
-def _decoded(state: bytes) -> str:
-    return state.decode(errors="replace")

@@ -188,7 +188,7 @@ def _nothing_in(directory: str, others: int) -> UnreadableError:
 
 
 def _show_json(all_checked: Iterable[Checked], settings: Settings) -> int:
-    from launcher.cli.console import write_out
+    from launcher.cli.outlet import write_out
 
     elements, exit_code = [], EXIT_OK
     for checked in all_checked:
@@ -201,7 +201,7 @@ def _show_json(all_checked: Iterable[Checked], settings: Settings) -> int:
 
 def _show_text(all_checked: Iterable[Checked], settings: Settings) -> int:
     """Each file as soon as it was checked."""
-    from launcher.cli.console import write_out
+    from launcher.cli.outlet import write_out
 
     exit_code = EXIT_OK
     for checked in all_checked:

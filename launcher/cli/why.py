@@ -37,7 +37,7 @@ Exit codes: 0, also when nothing failed; 2 wrong usage, or no such run.
 @json_option
 @run_argument
 def why(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
-    from launcher.cli.console import write_out
+    from launcher.cli.outlet import write_out
     from launcher.runs.live import look
 
     state = look(chosen(runs_dir, run))
@@ -116,8 +116,8 @@ def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
 
 def _log(verdict: Verdict, culprit: int, attempt: int, state: RunState) -> Iterator[str]:
     """Where the culprit's log is, and its end where that belongs to this attempt and nothing better is known."""
-    from launcher.cli.console import as_people_call_it
     from launcher.cli.last_words import last_words, quoted, tells_enough
+    from launcher.cli.outlet import as_people_call_it
     from launcher.logs.terminal import printable
 
     path = state.run_dir.train_log(culprit)

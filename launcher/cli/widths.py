@@ -6,6 +6,7 @@ from itertools import accumulate
 
 _WIDE = frozenset("WF")
 _WITHOUT_WIDTH = frozenset({"Mn", "Me", "Cf"})
+_FORMATS_WITH_WIDTH = frozenset("\xad\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2")
 
 
 def columns_of(text: str) -> int:
@@ -24,6 +25,6 @@ def cut_to(text: str, columns: int) -> str:
 def _columns(character: str) -> int:
     import unicodedata  # most texts need none of it
 
-    if unicodedata.category(character) in _WITHOUT_WIDTH:
+    if unicodedata.category(character) in _WITHOUT_WIDTH and character not in _FORMATS_WITH_WIDTH:
         return 0
     return 2 if unicodedata.east_asian_width(character) in _WIDE else 1

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from launcher.logs.changes import Changes
 from launcher.logs.growing import GrowingLog, fair_shares
-from launcher.logs.lines import PIECE_BYTES, Begun, character_start, last_state
+from launcher.logs.lines import OVERWRITES, PIECE_BYTES, Begun, last_state, piece_end
 from launcher.logs.stored import CHUNK_BYTES
 
 
@@ -63,6 +63,7 @@ class _Log:
         self._log = log
         self._chunk_bytes = chunk_bytes
         self._partial, self._partial_at = b"", 0
+        self._line_at = 0  # of the line that `_partial` belongs to
 
     def next_block(self) -> bytes | None:
         while True:
@@ -74,17 +75,18 @@ class _Log:
             complete, newline, self._partial = (self._partial + chunk).rpartition(b"\n")
             self._partial_at = offset + len(chunk) - len(self._partial)
             if newline:
+                self._line_at = self._partial_at
                 return complete + newline
             if len(self._partial) >= PIECE_BYTES:
-                return self._taken(character_start(self._partial, len(self._partial) - 1))
+                return self._taken(piece_end(self._partial, len(self._partial) - 1))
 
     def unfinished_line(self) -> bytes | None:
         """The start of a line whose end was not written; None if there is none."""
-        return self._taken(len(self._partial)) or None
+        return self._taken(len(self._partial)).rstrip(OVERWRITES) or None
 
     @property
     def begun(self) -> Begun | None:
-        return Begun(self._partial_at, last_state(self._partial)) if self._partial else None
+        return Begun(self._line_at, last_state(self._partial)) if self._partial else None
 
     def _taken(self, size_bytes: int) -> bytes:
         line, self._partial = self._partial[:size_bytes], self._partial[size_bytes:]

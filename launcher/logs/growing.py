@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,13 +33,14 @@ class GrowingLog:
         self.stored = StoredLog(path)
         self._renewals = 0
         self._offset: int | None = None  # of what is to be read next; None: from the start
-        self.trouble: str | None = None  # why it could not be read when that was tried last
+        self.trouble: str | None = None  # why nothing came of the last `read`, or of what was asked since
 
     def read(self, limit_bytes: int = CHUNK_BYTES) -> tuple[int, bytes]:
         """Bytes that are new, at most about so many, and the logical offset of the first. Does not block.
 
         A log that may not be read has none.
         """
+        self.trouble = None
         return self._try(lambda: self._read(limit_bytes), (0, b""))
 
     @property
@@ -55,6 +57,16 @@ class GrowingLog:
         """Read on at the last `count` lines of the log as it is now; go on as before where it may not be read."""
         self._offset = self._try(lambda: offset_of_last(self.stored, count), self._offset)
         self._renewals = self.stored.renewals
+
+    def before(self, limit_bytes: int) -> Iterator[tuple[int, bytes]]:
+        """What stands right before that which is to be read next, at most so many bytes; nothing where it may not be read."""
+        with suppress(OSError):
+            position = self._next_offset()
+            yield from self.stored.chunks(max(self.stored.start, position - limit_bytes), position)
+
+    def unread_from(self, offset: int) -> None:
+        """Read again from logical `offset` on, which the last `read` gave."""
+        self._offset = offset
 
     @property
     def unread_bytes(self) -> int:
@@ -75,12 +87,10 @@ class GrowingLog:
     def _try(self, look: Callable[[], T], otherwise: T) -> T:
         """Whoever looks at other logs too goes on, whatever happens to this one."""
         try:
-            found = look()
+            return look()
         except OSError as error:
             self.trouble = error.strerror or str(error)
             return otherwise
-        self.trouble = None
-        return found
 
     def _read(self, limit_bytes: int) -> tuple[int, bytes]:
         offset = self._next_offset()

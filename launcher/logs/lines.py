@@ -14,6 +14,7 @@ from launcher.logs.terminal import printable
 
 PIECE_BYTES = 1 << 16  # a longer line is given in pieces
 STATE_BYTES = 4096
+OVERWRITES = b"\r"  # a progress bar may be one line for hours
 CHARACTER_BYTES = 4  # the most that UTF-8 needs for one
 
 
@@ -21,7 +22,7 @@ CHARACTER_BYTES = 4  # the most that UTF-8 needs for one
 class Begun:
     """What there is of a line that has not been ended."""
 
-    offset: int  # logical, of its first byte
+    line_offset: int  # logical, of the first byte of the line
     state: bytes  # of text that is overwritten (progress bars) the last part; at most `STATE_BYTES`
 
 
@@ -36,6 +37,9 @@ class Line:
     attempt: int | None = None  # None: nobody has said
     dated: bool = False  # its time stands in the line itself
     ends: bool = True  # a newline follows; not so after a piece, nor after an unfinished last line
+    overwritten: bool = (
+        False  # a piece of which nothing is to be seen any more: what follows begins at the line's start
+    )
 
 
 class Splitter:
@@ -48,15 +52,17 @@ class Splitter:
         self._global_rank = global_rank
         self._offset = 0  # of `_begun`
         self._begun = bytearray()  # never more than `PIECE_BYTES` between two calls
+        self._line_offset = 0  # of the line that `_begun` belongs to
 
     def put(self, offset: int, chunk: bytes) -> Iterator[Line]:
         """The lines that end in `chunk`. All of them must be taken before the next call."""
         if offset != self._offset + len(self._begun):
             yield from self.rest()
-            self._offset = offset
+            self._offset = self._line_offset = offset
         *complete, begun = chunk.split(b"\n")
         for end in complete:
             yield from self._whole(end)
+            self._line_offset = self._offset
         self._begun += begun
         yield from self._pieces()
 
@@ -68,7 +74,7 @@ class Splitter:
     @property
     def begun(self) -> Begun | None:
         """None where the last line is ended."""
-        return Begun(self._offset, last_state(self._begun)) if self._begun else None
+        return Begun(self._line_offset, last_state(self._begun)) if self._begun else None
 
     def _whole(self, end: bytes) -> Iterator[Line]:
         if not self._begun and len(end) <= PIECE_BYTES:  # nearly every line
@@ -81,10 +87,14 @@ class Splitter:
 
     def _pieces(self) -> Iterator[Line]:
         while len(self._begun) > PIECE_BYTES:
-            yield self._taken(character_start(self._begun, PIECE_BYTES), ends=False)
+            size_bytes = piece_end(self._begun, PIECE_BYTES)
+            yield self._taken(
+                size_bytes, ends=False, overwritten=self._begun[size_bytes - 1 : size_bytes] == OVERWRITES
+            )
 
-    def _taken(self, size_bytes: int, *, ends: bool) -> Line:
-        line = Line(self._global_rank, self._offset, bytes(self._begun[:size_bytes]), ends=ends)
+    def _taken(self, size_bytes: int, *, ends: bool, overwritten: bool = False) -> Line:
+        raw = bytes(self._begun[:size_bytes])
+        line = Line(self._global_rank, self._offset, raw, ends=ends, overwritten=overwritten)
         del self._begun[:size_bytes]  # costs what is moved, which is little: a bytearray drops its front in place
         self._offset += size_bytes + ends
         return line
@@ -96,9 +106,18 @@ def last_state(begun: bytes | bytearray) -> bytes:
     >>> last_state(b"10%\r20%\r")
     b'20%'
     """
-    end = len(begun.rstrip(b"\r"))
-    start = begun.rfind(b"\r", 0, end) + 1
+    end = len(begun.rstrip(OVERWRITES))
+    start = begun.rfind(OVERWRITES, 0, end) + 1
     return bytes(begun[start : min(end, start + STATE_BYTES)])
+
+
+def piece_end(begun: bytes | bytearray, limit: int) -> int:
+    """Where to end a piece of at most `limit` bytes of a longer line that goes on: between two states of what is overwritten.
+
+    A piece that ends with a carriage return is overwritten by what follows, and nothing of it is to be seen. The last
+    byte of all is no place for that: a newline may follow it.
+    """
+    return begun.rfind(OVERWRITES, 0, limit) + 1 or character_start(begun, limit)
 
 
 def character_start(data: bytes | bytearray, limit: int) -> int:
@@ -118,7 +137,9 @@ def with_attempts(lines: Iterable[Line], starts: Sequence[tuple[int, int]]) -> I
         if not first <= line.offset < behind or known != len(starts):
             known = len(starts)
             first, behind, attempt = attempt_at(line.offset, starts)
-        yield Line(line.global_rank, line.offset, line.raw, line.time_ns, attempt, line.dated, line.ends)
+        yield Line(
+            line.global_rank, line.offset, line.raw, line.time_ns, attempt, line.dated, line.ends, line.overwritten
+        )
 
 
 def attempt_at(offset: int, starts: Sequence[tuple[int, int]]) -> tuple[int, float, int | None]:

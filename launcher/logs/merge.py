@@ -46,14 +46,15 @@ def _merged(lines_of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
     timed: list[tuple[int, int, Line]] = []
     turns = count()  # of equal times that goes first which has waited longest
 
-    def wait(line: Line | None) -> None:
-        if line is not None and line.dated:
-            heappush(timed, (line.time_ns or 0, next(turns), line))
+    def wait(line: Line | None, *, is_first: bool = False) -> None:
+        """The first of the last lines of a log may follow one with a time that is left out."""
+        if line is not None and line.time_ns is not None and (line.dated or is_first):
+            heappush(timed, (line.time_ns, next(turns), line))
         elif line is not None:
             untimed.append(line)
 
     for lines in lines_of_rank.values():
-        wait(next(lines, None))
+        wait(next(lines, None), is_first=True)
     while untimed or timed:
         for _ in range(len(untimed)):
             line = untimed.popleft()

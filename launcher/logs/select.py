@@ -63,6 +63,7 @@ class Selector:
         self._until_ns = until_ns
         self._matches = matches
         self._grep = Grep(before, after)
+        self.matched = False  # whether any line did
         self.without_time: set[int] = set()  # ranks of which lines were left out because nobody knows their time
         self.dated: set[int] = set()  # ranks of which a line told its time
         self.undated: set[int] = set()  # ranks of which a line came before any that did
@@ -82,7 +83,14 @@ class Selector:
             return []
         if self._matches is None:
             return [line]
-        return self._grep.put(line, is_match=any(map(self._matches, text.split("\r"))))
+        is_match = any(map(self._matches, text.split("\r")))
+        self.matched |= is_match
+        return self._grep.put(line, is_match=is_match)
+
+    @property
+    def searches(self) -> bool:
+        """Whether only what matches is wanted, and what surrounds it."""
+        return self._matches is not None
 
     @property
     def cut_short(self) -> int:

@@ -10,11 +10,13 @@ _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _CUT_COLOUR = re.compile(r"\x1b[^m]*\Z")
 # Complete sequences that move the cursor, set a title, ...: they mean nothing in a line among others' lines.
 _OTHER_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-ln-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
-_CONTROL_BUT_NEWLINE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# The last two ranges change the direction of what follows: a name could be shown as another one.
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_CONTROL_BUT_NEWLINE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 _HARMLESS_BYTES = bytes({*b"\t\n", *range(0x20, 0x7F), *range(0x80, 0x100)})
 _C1_CONTROL = re.compile(rb"\xc2[\x80-\x9f]")  # as UTF-8 writes them
+_DIRECTION = re.compile(rb"\xe2(?:\x80[\xaa-\xae]|\x81[\xa6-\xa9])")
 
 
 def printable_lines(text: str) -> list[str]:
@@ -94,12 +96,16 @@ def _harmless(text: str) -> str:
 
 def _caret(match: re.Match[str]) -> str:
     code = ord(match[0])
-    return f"^{chr(code ^ 0x40)}" if code < 0x80 else f"\\x{code:02x}"
+    if code < 0x80:
+        return f"^{chr(code ^ 0x40)}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def certainly_printable(block: bytes) -> bool:
     """Whether a terminal shows whole lines as they are: valid UTF-8 in which nothing acts on it. Quick; may say no."""
-    if block.translate(None, _HARMLESS_BYTES) or (b"\xc2" in block and _C1_CONTROL.search(block)):
+    if block.translate(None, _HARMLESS_BYTES):
+        return False
+    if (b"\xc2" in block and _C1_CONTROL.search(block)) or (b"\xe2" in block and _DIRECTION.search(block)):
         return False
     try:
         block.decode()

@@ -74,12 +74,6 @@ def time_in(text: str, near_ns: int) -> Found | None:
     return None if found is None or found.behind_words else found
 
 
-def time_of(raw: bytes, near_ns: int) -> int | None:
-    """As `time_in`, of a line's bytes: quick where there is none."""
-    found = _first_of(raw, near_ns)
-    return None if found is None or found.behind_words else found.time_ns
-
-
 def _first_of(raw: bytes, near_ns: int) -> Found | None:
     if _QUICK.search(raw, 0, FIRST_CHARS + LONGEST_TIME_CHARS) is None:
         return None
@@ -136,7 +130,9 @@ class Clock:
             return line
         self._time_ns = self._time_ns if own_ns is None else own_ns
         dated = own_ns is not None
-        return Line(line.global_rank, line.offset, line.raw, self._time_ns, line.attempt, dated, line.ends)
+        return Line(
+            line.global_rank, line.offset, line.raw, self._time_ns, line.attempt, dated, line.ends, line.overwritten
+        )
 
     def _own_ns(self, raw: bytes) -> int | None:
         """A date behind words counts where one stood before, of a rank whose lines have none elsewhere."""

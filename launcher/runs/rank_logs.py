@@ -9,19 +9,21 @@ from collections.abc import Callable, Collection, Iterator
 from operator import itemgetter
 from pathlib import Path
 
-from launcher.core.attempt_mark import mark_of, marked_attempt
-from launcher.core.events import AttemptStarted, RankStarted
+from launcher.core.attempt_mark import mark_of
+from launcher.core.events import AttemptStarted
 from launcher.core.run_dir import RunDir
 from launcher.logs.changes import Changes
 from launcher.logs.follow import Follower
 from launcher.logs.growing import GrowingLog
-from launcher.logs.lines import Begun, Line, Splitter, attempt_at, character_start, with_attempts
+from launcher.logs.lines import OVERWRITES, Begun, Line, Splitter, attempt_at, piece_end, with_attempts
 from launcher.logs.stored import CHUNK_BYTES
 from launcher.logs.times import Clock
+from launcher.runs.attempt_starts import AttemptStarts
 from launcher.runs.live import EventReader
 
 LONGEST_BLOCK_BYTES = 1 << 20  # as far as it has no newline
 AT_ONCE_BYTES = 1 << 20  # of all logs together, before whoever reads them has a turn
+TIMED_BYTES = 256 << 10  # in which the time of a line that tells none is looked for
 SMALLEST_BYTES = 512  # of one log
 
 
@@ -43,24 +45,26 @@ def why_unreadable(log: Path) -> str | None:
 class RankLog:
     """The lines of one rank in their order, with times and attempts. Close it at the end."""
 
-    def __init__(self, global_rank: int, log: GrowingLog, near_ns: int) -> None:
+    def __init__(self, global_rank: int, log: GrowingLog, starts: AttemptStarts, near_ns: int) -> None:
         """`near_ns`: about when the rank ran, nanoseconds since 1970, for lines that tell a time without a year."""
-        self._starts: list[tuple[int, int]] = []  # offset, and attempt that begins there; grows
+        self._global_rank = global_rank
         self._log = log
+        self._all_starts, self._starts = starts, starts.of(global_rank)
         self._splitter = Splitter(global_rank)
         self._clock = Clock(near_ns)
-        self.before_read: Callable[[], None] = lambda: (
-            None
-        )  # called again and again while `present` goes through the log
+        self.before_read: Callable[[], None] = _nothing  # called again and again while `present` goes through the log
 
-    def note_start(self, offset: int, attempt: int) -> None:
-        """What stands from `offset` on was written by `attempt` or a later one. Ascending."""
-        if (offset, attempt) not in self._starts[-1:]:
-            self._starts.append((offset, attempt))
+    def skip_to_last(self, count: int, *, with_times: bool = False) -> None:
+        """Leave out all but the last `count` lines. Call it first.
 
-    def skip_to_last(self, count: int) -> None:
-        """Leave out all but the last `count` lines. Call it first."""
+        `with_times`: lines before them are looked at, for the time of those that tell none themselves.
+        """
         self._log.skip_to_last_lines(count)
+        if with_times:
+            splitter = Splitter(self._global_rank)
+            for offset, chunk in self._log.before(TIMED_BYTES):
+                for line in splitter.put(offset, chunk):
+                    self._clock.stamped(line)
 
     def present(self) -> Iterator[Line]:
         """All lines up to the log's present end that are finished."""
@@ -80,11 +84,11 @@ class RankLog:
             if newline:
                 yield complete + newline
             elif len(partial) > LONGEST_BLOCK_BYTES:
-                size_bytes = character_start(partial, len(partial) - 1)
+                size_bytes = piece_end(partial, len(partial) - 1)
                 yield partial[:size_bytes]
                 partial = partial[size_bytes:]
         if partial:
-            yield partial
+            yield partial.rstrip(OVERWRITES)
 
     def read(self, limit_bytes: int) -> tuple[int, bytes]:
         """Bytes of one attempt that came since the last call, at most so many, and the logical offset of the first.
@@ -92,8 +96,22 @@ class RankLog:
         Does not block.
         """
         position = self._log.position
-        _, behind, _ = attempt_at(position, self._starts)
-        return self._log.read(int(min(limit_bytes, behind - position)))
+        _, behind, attempt = attempt_at(position, self._starts)
+        offset, chunk = self._log.read(int(min(limit_bytes, behind - position)))
+        if attempt is not None:
+            chunk = self._before_mark(offset, chunk, attempt + 1)
+        return offset, chunk
+
+    def _before_mark(self, offset: int, chunk: bytes, attempt: int) -> bytes:
+        """What of `chunk` is to be given now: the mark of `attempt` may be there before anybody tells of it."""
+        at = chunk.find(mark_of(attempt))
+        begins_line = chunk[at - 1 : at] == b"\n" if at > 0 else at == 0 and self._splitter.begun is None
+        if not begins_line:
+            return chunk
+        self._all_starts.note(self._global_rank, offset + at, attempt)
+        if at > 0:
+            self._log.unread_from(offset + at)
+        return chunk[:at] or chunk
 
     @property
     def trouble(self) -> str | None:
@@ -138,19 +156,15 @@ class RankLog:
             offset, chunk = self._log.read()
             # Where bytes were lost, a line that says so stands in their place, perhaps longer than they were.
             yield offset, chunk if self._log.position <= end else chunk[: max(0, end - offset)]
-            if not chunk or offset + len(chunk) >= end:
+            if not chunk or self._log.position >= end:
                 return
 
     def _told(self, lines: Iterator[Line]) -> Iterator[Line]:
-        return map(self._clock.stamped, with_attempts(self._marked(lines), self._starts))
+        return map(self._clock.stamped, with_attempts(lines, self._starts))
 
-    def _marked(self, lines: Iterator[Line]) -> Iterator[Line]:
-        """The mark of an attempt may be there before anybody tells where it begins."""
-        for line in lines:
-            attempt = marked_attempt(line.raw)
-            if attempt is not None and self._starts and attempt == self._starts[-1][1] + 1:
-                self.note_start(line.offset, attempt)
-            yield line
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 class RankLogs:
@@ -164,10 +178,10 @@ class RankLogs:
         self._named = {rank: path_of(rank) for rank in sorted(global_ranks)}
         self._left_out = {rank: why_unreadable(path) for rank, path in self._named.items()}
         self._growing = {rank: GrowingLog(path) for rank, path in self._named.items() if self._left_out[rank] is None}
-        self.of_rank = {rank: RankLog(rank, log, near_ns) for rank, log in self._growing.items()}
+        self._starts = AttemptStarts()
+        self.of_rank = {rank: RankLog(rank, log, self._starts, near_ns) for rank, log in self._growing.items()}
         self._watched: Changes | None = None
         self._events = EventReader(run_dir.events)
-        self._attempt = 0
 
     @property
     def unreadable(self) -> dict[int, tuple[Path, str]]:
@@ -211,7 +225,7 @@ class RankLogs:
 
     def _in_turn(self, global_ranks: Collection[int]) -> list[tuple[int, int]]:
         """Attempts and ranks, those first that are behind."""
-        if not self._attempt:
+        if not self._starts.attempt:
             return [(0, global_rank) for global_rank in global_ranks]
         return sorted(((self.of_rank[each].attempt, each) for each in global_ranks), key=itemgetter(0))
 
@@ -234,14 +248,10 @@ class RankLogs:
     def note_attempts(self) -> None:
         """Look where attempts that have begun since the last call begin in each log."""
         for stamped in self._events.read():
-            match stamped.event:
-                case AttemptStarted(number=number):
-                    self._attempt = number
-                    for global_rank in self.of_rank if self._watched else ():  # all that the one before wrote is there
-                        self._changes.look_at(global_rank)
-                case RankStarted(global_rank=global_rank, log_offset=offset) if global_rank in self.of_rank:
-                    mark_bytes = len(mark_of(self._attempt)) if offset else 0
-                    self.of_rank[global_rank].note_start(max(0, offset - mark_bytes), self._attempt)
+            self._starts.take(stamped.event)
+            if isinstance(stamped.event, AttemptStarted) and self._watched is not None:
+                for global_rank in self.of_rank:  # all that the attempt before wrote is there
+                    self._changes.look_at(global_rank)
 
     def close(self) -> None:
         if self._watched is not None:

@@ -224,7 +224,7 @@ def test_a_status_line_is_cut_by_columns(launcher):
         [sys.executable, "-c", COLOURED.replace("\\\\", "\\")], cwd=launcher.directory, env=launcher.environment({}),
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
-    assert done.stdout.strip() == repr("redredred" + "." * 10)
+    assert done.stdout.strip() == repr("redredred" + "." * 9)
 
 
 def test_a_second_interrupt_is_told_as_killing(launcher, programs, wait_until):
@@ -311,7 +311,7 @@ def test_a_narrow_terminal_cuts_the_failure_first(launcher):
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert done.stdout.splitlines() == [
-        ascii("rank 3: ValueError…; 3 ranks of 4 to end"),
+        ascii("rank 3: ValueErro…; 3 ranks of 4 to end"),
         "'rank 3; 3 ranks of 4 to end'",
         "'3 ranks of 4 to end'",
     ]

@@ -104,6 +104,7 @@ def test_ranks_are_chosen(ran):
     (["-f", "-C", 1], "need --grep"),
     (["--errors", "--grep", "x"], "--grep means nothing with --errors"),
     (["--errors", "--merge"], "--merge means nothing with --errors"),
+    (["--errors", "-n", 0], "--lines means nothing with --errors"),
     (["--since", ""], "is no time"),
     (["--level", ""], "is no level"),
 ])  # fmt: skip
@@ -337,3 +338,64 @@ def test_what_was_found_is_shown_when_a_search_is_refused_at_last(recorded):
     done = recorded([f"the one\n{'a' * 400}!\n"])("--grep", "the one|(a+)+$")
     assert (done.stdout, done.returncode) == ("the one\n", 2)
     assert "takes too long" in done.stderr
+
+
+BAR = b"".join(b"\r %4d/1900 |%s|%s" % (n, b"#" * (n % 40), b" " * 40) for n in range(1, 1901)) + b" done"
+
+
+@pytest.mark.parametrize("options", [(), ("--merge",), ("-f",), ("-f", "--merge"), ("-n", 1), ("--level", "INFO")])
+@pytest.mark.parametrize("end", ["\n", "", "\r"])
+def test_of_a_long_progress_bar_the_last_state_is_shown(recorded, options, end):
+    """However long it is: one line."""
+    logs = recorded([f"{BAR.decode()}{end}"])
+    assert logs(*options).stdout == f" 1900/1900 |{'#' * 20}|{' ' * 40} done\n"
+
+
+def test_a_search_finds_what_was_overwritten(recorded):
+    """And shows the last state of the piece that holds it."""
+    found = recorded([BAR.decode()])("--grep", " 7/1900").stdout.splitlines()
+    assert len(found) == 1
+    assert "/1900" in found[0]
+
+
+def test_the_last_lines_have_the_time_of_those_before(recorded):
+    """Else they would stand elsewhere, and without a time."""
+    first = "2026-11-21 10:00:00 A\n  a1\n  a2\n2026-11-21 10:00:05 C\n"
+    logs = recorded([first, "2026-11-21 10:00:03 B\n  b1\n  b2\n"])
+    merged = logs("--merge", "-n", 2)
+    assert merged.stdout == "[0]   a2\n[1]   b1\n[1]   b2\n[0] 2026-11-21 10:00:05 C\n"
+    assert merged.stderr == ""
+    assert logs("--prefix", "{time} ", "-n", 1, "--rank", 1).stdout == "10:00:03   b2\n"
+    assert json.loads(logs("--json", "-n", 1, "--rank", 1).stdout)["time_ns"] is not None
+
+
+def test_a_search_without_a_match_says_so(recorded):
+    done = recorded(["a\n"])("--grep", "b")
+    assert (done.stdout, done.stderr, done.returncode) == ("", "no line matches\n", 0)
+
+
+def test_ctrl_c_while_nobody_reads_repeats_nothing(recorded, launcher):
+    """What is written until then may end within a line."""
+    recorded(["".join(f"line {number:06d}\n" for number in range(300_000))])
+    search = launcher.start("logs", "--grep", "lin.", stdout=subprocess.PIPE)
+    first = os.read(search.stdout.fileno(), 1)
+    time.sleep(0.5)  # the pipe is full by then, or is soon
+    search.send_signal(signal.SIGINT)
+    lines = (first + search.stdout.read()).decode().splitlines()
+    assert search.wait() == 130
+    assert lines[:-1] == [f"line {number:06d}" for number in range(len(lines) - 1)]
+
+
+def test_following_listens_once(launcher, wait_until):
+    """The system gives a user few of what it takes."""
+    (launcher.directory / "program.py").write_text("import time; print('on', flush=True); time.sleep(1000)")
+    run = launcher.start("run", "--devices", 2, "--", "python", "program.py")
+    launcher.wait_ready(2, "on")
+    follower = launcher.start("logs", "-f", "--merge", stdout=subprocess.PIPE)
+    for _ in range(2):
+        assert follower.stdout.readline()
+    descriptors = [str(each.readlink()) for each in Path(f"/proc/{follower.pid}/fd").iterdir()]
+    assert len([target for target in descriptors if "inotify" in target]) == 1
+    follower.terminate()
+    run.terminate()
+    assert run.wait() == 143

@@ -324,15 +324,54 @@ def test_a_progress_bar_is_seen_while_it_grows(launcher, screen, program, wait_u
 
 @pytest.mark.parametrize("command", ["run", "logs -f"])
 def test_ctrl_c_leaves_no_half_row(launcher, screen, program, command):
-    program(BAR)
+    """Though the terminal itself writes ^C behind the row."""
+    program(BAR.replace("rank %d", "rank %d" + "x" * 80))
     terminal = screen(80)
     terminal.type(commands(command))
-    terminal.wait_for(r".*\d+%.*rank ")
+    terminal.wait_for(r".*\d+%.*x")
     terminal.press("C-c")
     assert terminal.ended() == 130
-    if command == "logs -f":
-        assert not [line for line in terminal.lines() if "%" in line]
-        assert launcher.run("stop").returncode == 0
+    assert not [line for line in terminal.lines() if "xxx" in line and not line.endswith("x" * 80 + "]")]
+    launcher.run("stop")
+
+
+@pytest.mark.parametrize("options", ["", "--merge", "--collapse"])
+def test_a_bar_does_not_blink(launcher, screen, program, options):
+    """Where nothing else is written it is seen at every look."""
+    program(BAR)
+    terminal = screen(80)
+    terminal.type(commands(f"logs -f {options}"))
+    terminal.wait_for(r".*\d+%.*rank ")
+    seen = [any("%" in row for row in terminal.rows()) for _ in range(30)]
+    assert seen.count(False) <= 1
+    for name in ("finish", "go"):
+        (launcher.directory / name).touch()
+    assert terminal.ended() == 0
+
+
+def test_a_terminal_that_is_held_does_not_hold_the_run(launcher, screen, program, wait_until):
+    """Ctrl-S while a bar is drawn: how the run ended is told all the same."""
+    program(f"{BAR}\nraise SystemExit(3)")
+    terminal = screen(80)
+    terminal.type("tlaunch run --devices 2 -- python program.py 2> said")
+    terminal.wait_for(r" +\d+%")
+    terminal.press("C-s")
+    for name in ("finish", "go"):
+        (launcher.directory / name).touch()
+    wait_until(lambda: "exit code 3" in (launcher.directory / "said").read_text(), "its last words")
+    terminal.press("C-q")
+    terminal.wait_for(".*code=3")  # behind the bar, which nobody could take away
+
+
+def test_the_unfinished_line_of_a_rank_that_ended_hides_nothing(launcher, screen, program):
+    program(f"import os, time\nos.write(1, b'loading')\nif os.environ['RANK'] == '1':\n    {WAIT.splitlines()[1]}")
+    terminal = screen(80)
+    terminal.type("tlaunch run --devices 2 -- python program.py")
+    terminal.wait_for("1 of 2 ranks running")
+    assert "loading" not in terminal.rows()
+    (launcher.directory / "go").touch()
+    assert terminal.ended() == 0
+    assert "loading" in terminal.lines()
 
 
 def test_a_bar_is_on_stdout_alone(launcher, screen, program):

@@ -18,7 +18,13 @@ from launcher.logs.collapse import (
     first_in_common,
 )
 from launcher.logs.lines import Line
-from launcher.logs.times import time_of
+from launcher.logs.times import time_in
+
+
+def time_of(raw, near_ns):
+    """The time that a line's bytes carry, nanoseconds since 1970."""
+    found = time_in(raw.decode("latin-1"), near_ns)
+    return None if found is None else found.time_ns
 
 
 def line(global_rank, text):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from launcher.logs import terminal
 from launcher.logs.terminal import (
+    certainly_printable,
     escaped,
     one_line,
     printable,
@@ -93,3 +94,11 @@ def test_a_colour_is_neither_cut_nor_left_on():
         text = without_colours(shown)
         assert shown.index("\x1b[0m…") > 0
         assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("text", ["\u202e rtl", "name \u2067x\u2069", "\u202a"])
+def test_the_direction_of_text_is_not_changed(text):
+    """A name could be shown as another one."""
+    assert not certainly_printable(text.encode())
+    assert printable(text) == "".join(f"\\u{ord(each):04x}" if ord(each) > 0x2000 else each for each in text)
+    assert certainly_printable("… “quoted” \u2028".encode())

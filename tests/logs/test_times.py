@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 
 from launcher.logs import times
 from launcher.logs.lines import Line, Splitter
-from launcher.logs.times import FIRST_CHARS, Clock, time_in, time_of
+from launcher.logs.times import FIRST_CHARS, Clock, time_in
 
 NEAR = int(datetime(2026, 11, 22, tzinfo=timezone.utc).timestamp()) * 10**9
+
+
+def time_of(raw, near_ns):
+    """The time that a line's bytes carry, nanoseconds since 1970."""
+    found = time_in(raw.decode("latin-1"), near_ns)
+    return None if found is None else found.time_ns
 
 
 @pytest.fixture(params=["UTC", "Europe/Paris", "America/New_York"], autouse=True)

@@ -105,6 +105,40 @@ def test_what_cannot_be_read_any_more_is_told(run_dir, opened, read):
     assert logs.unreadable == {0: (run_dir.train_log(0), os.strerror(errno.EISDIR))}
 
 
+@pytest.mark.parametrize("read", ["whole", "blocks"])
+def test_an_error_within_a_log_is_told(run_dir, opened, monkeypatch, read):
+    """What stands before it is given; it is no end."""
+    run_dir.train_log(0).write_bytes(b"line\n" * 100_000)
+    read_bytes = os.pread
+
+    def failing(descriptor, count, offset):
+        if offset >= 1 << 17:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read_bytes(descriptor, count, offset)
+
+    monkeypatch.setattr(os, "pread", failing)
+    logs = opened()
+    given = list(getattr(logs.of_rank[0], read)())
+    assert given
+    assert logs.unreadable == {0: (run_dir.train_log(0), os.strerror(errno.EIO))}
+
+
+@pytest.mark.parametrize("before", [b"a\n", b"half"])
+def test_a_mark_waits_for_what_other_ranks_wrote_before(run_dir, opened, before):
+    """Whoever collapses lines would show them apart."""
+    for rank in range(2):
+        run_dir.train_log(rank).write_bytes(before)
+    tell(run_dir, AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0))
+    logs = opened()
+    mark = f"{MARK}b\n" if before.endswith(b"\n") else f"\n{MARK}b\n"
+    for rank in range(2):
+        with run_dir.train_log(rank).open("a") as file:
+            file.write(mark)
+    tell(run_dir, AttemptStarted(1, 1))
+    told = attempts_of(logs)
+    assert [attempt for attempt, _, _ in told] == [0, 0, 1, 1, 1, 1]
+
+
 def test_blocks_of_a_long_line_end_between_characters(run_dir, opened):
     """A terminal would show none of the halves."""
     text = "x" + "é" * LONGEST_BLOCK_BYTES

@@ -45,7 +45,7 @@ def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_j
     keys do not matter to it; every value does, and so does the order of lists. The checksums shown are computed like
     HCCL's, over the same content, but need not be the same numbers. A or B may be - for stdin.
     """
-    from launcher.cli.console import write_out
+    from launcher.cli.outlet import write_out
     from launcher.cli.reports import STDIN, read_table
     from launcher.rank_table.difference import compare
     from launcher.rank_table.profile import Profile

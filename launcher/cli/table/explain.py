@@ -47,7 +47,7 @@ def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
     An error code of HCCL, such as EI0014, is explained too, with all codes that it stands for. Without CODE every code
     of `tlaunch validate` is listed, one line each.
     """
-    from launcher.cli.console import write_out
+    from launcher.cli.outlet import write_out
 
     catalogue = _catalogue()
     wanted = _checked(codes, catalogue) or list(catalogue)

@@ -88,7 +88,7 @@ def _overwrite(file: str, fixed: Fixed) -> None:
 
 
 def _show(text: str) -> None:
-    from launcher.cli.console import write_out
+    from launcher.cli.outlet import write_out
 
     write_out(text)
 

@@ -91,7 +91,7 @@ def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None
         OSError: stdout takes nothing.
     """
     from launcher.cli.columns import counted
-    from launcher.cli.console import write_out
+    from launcher.cli.outlet import write_out
     from launcher.rank_table.faults import printable
 
     if output is None:

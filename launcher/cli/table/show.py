@@ -52,7 +52,7 @@ def show(context: click.Context, /, file: str, *, chip: str, as_json: bool, **op
 
     With --dp, --mp or --pp also each rank's coordinates and the ranks that share its groups. FILE may be - for stdin.
     """
-    from launcher.cli.console import write_out
+    from launcher.cli.outlet import write_out
     from launcher.cli.reports import read_table
     from launcher.rank_table.profile import Profile
 

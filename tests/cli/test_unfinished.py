@@ -1,0 +1,117 @@
+"""The row of a terminal that shows what ranks have begun to write."""
+
+import fcntl
+import os
+import pty
+import struct
+import termios
+import time
+
+import pytest
+
+from launcher.cli.log_format import Format, Look
+from launcher.cli.unfinished import SHOWN_AFTER_S, Unfinished
+from launcher.logs.lines import Begun
+from launcher.runs.recorded import Place
+
+COLUMNS = 60
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """The two ends of a terminal: a stream, and a descriptor of what it is shown."""
+    monkeypatch.setenv("TERM", "xterm")
+    shown, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
+    os.set_blocking(shown, False)
+    with os.fdopen(slave, "w", encoding="utf-8") as stream:
+        yield stream, shown
+    os.close(shown)
+
+
+def row(terminal, *states, ranks=None):
+    """What is seen in the end of lines that ranks have begun, each for long enough."""
+    stream, shown = terminal
+    ranks = range(len(states)) if ranks is None else ranks
+    places = [Place(rank, "10.0.0.1", 0, rank) for rank in range(8)]
+    unfinished = Unfinished(Format(Look(), stream, places, range(8)), stream)
+    begun = {rank: Begun(0, state) for rank, state in zip(ranks, states, strict=True)}
+    assert not unfinished.show(begun)  # it may be ended at the next moment
+    time.sleep(SHOWN_AFTER_S)
+    visible = unfinished.show(begun)
+    text = read(shown)
+    assert visible is bool(text)
+    unfinished.close()
+    assert read(shown) == ("\r\x1b[K" if visible else "")
+    return text
+
+
+def read(descriptor):
+    try:
+        return os.read(descriptor, 1 << 16).decode()
+    except BlockingIOError:
+        return ""
+
+
+@pytest.mark.parametrize(("state", "seen"), [
+    (b"more? ", "[3] more? "),
+    (b"\t10%\t", "[3]  10% "),
+    (b"\x1b[32m10%\x1b[0m", "[3] 10%"),
+    (b"\x1b[2J10%\x07", "[3] 10%^G"),
+    ("\u6f22".encode() * 60, "[3] " + "\u6f22" * 27),
+    (b"\xff", "[3] \ufffd"),
+])  # fmt: skip
+def test_one_line_is_shown_as_it_is(terminal, state, seen):
+    """Without what could act on the terminal, and no longer than a row."""
+    assert row(terminal, state, ranks=[3]) == seen
+
+
+@pytest.mark.parametrize("state", [b"", b"   ", b"\x1b[0m", b"\x1b[K", b"\x1b[32m  \x1b[0m"])
+def test_nothing_to_see_is_not_shown(terminal, state):
+    """Else it would hide how the run stands."""
+    assert row(terminal, state) == ""
+    assert row(terminal, state, state) == ""
+
+
+@pytest.mark.parametrize(("states", "seen"), [
+    ([b"5%", b"7%", b"6%"], "[0-2] 5..7%"),
+    ([b"5%|#    | 1/20", b"\x1b[1m10%|##   | 2/20"], "[0-1] 5..10%  1..2/20"),
+    (["5%|\u2588  |".encode(), "10%|\u2588\u258f |".encode()], "[0-1] 5..10% "),
+    ([b"5%", b"more? ", b"6%"], "[0,2] 5..6%  [1] more? "),
+    ([b"run a || b? "] * 2, "[0-1] run a || b? "),
+    ([b"| | 5 |", b"| | 6 |"], "[0-1] | | 5..6 |"),
+])  # fmt: skip
+def test_lines_of_several_ranks_are_folded(terminal, states, seen):
+    """Bars go, whose lengths differ before numbers do; words stay."""
+    assert row(terminal, *states) == seen
+
+
+def test_a_line_that_was_erased_is_drawn_again_at_once(terminal):
+    """Not when the next state may be drawn: other ranks' lines may come all the time."""
+    stream, shown = terminal
+    unfinished = Unfinished(Format(Look(), stream, [], [0]), stream)
+    unfinished.show({0: Begun(0, b"5%")})
+    time.sleep(SHOWN_AFTER_S)
+    for state in (b"6%", b"7%", b"8%"):
+        assert unfinished.show({0: Begun(0, state)})
+        unfinished.erase()
+    assert read(shown).startswith("6%\r\x1b[K6%\r\x1b[K")
+
+
+def test_a_terminal_that_takes_nothing_is_left_as_it_is(terminal):
+    """Ctrl-S: nobody waits, and what is seen is drawn anew when it goes on."""
+    stream, shown = terminal
+    unfinished = Unfinished(Format(Look(), stream, [], [0]), stream)
+    unfinished.show({0: Begun(0, b"5%")})
+    time.sleep(SHOWN_AFTER_S)
+    termios.tcflow(stream.fileno(), termios.TCOOFF)
+    assert not unfinished.show({0: Begun(0, b"6%")})
+    assert read(shown) == ""
+    termios.tcflow(stream.fileno(), termios.TCOON)
+    assert unfinished.show({0: Begun(0, b"7%")})
+    assert read(shown) in {"6%", "7%"}
+
+
+def test_a_terminal_without_a_cursor_is_not_drawn_on(terminal, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    assert row(terminal, b"5%") == ""
