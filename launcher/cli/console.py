@@ -141,9 +141,9 @@ class Console:
             self.say(line)
 
     def say(self, line: str) -> None:
-        self._erase_foot()
+        owed = self._erase_foot()
         with suppress(OSError, ValueError):  # nobody reads stderr any more
-            print(line, file=sys.stderr, flush=True)
+            print(f"{owed if sys.stderr.isatty() else ''}{line}", file=sys.stderr, flush=True)
 
     def _show_foot(self) -> None:
         """The row at the foot of a terminal: what ranks have begun to write, or how the run stands."""
@@ -155,9 +155,10 @@ class Console:
         text = self._status_text()
         self._status.show(text, self._why_ending() if text and ending else "")
 
-    def _erase_foot(self) -> None:
-        self._unfinished.erase()
-        self._status.erase()
+    def _erase_foot(self) -> str:
+        """As `StatusLine.erase`."""
+        owed = self._unfinished.erase(), self._status.erase()
+        return max(owed)
 
     def _status_text(self) -> str:
         """Empty while there is nothing worth a line: nothing started yet, nothing left, nothing to wait for."""
@@ -217,8 +218,8 @@ class Console:
                 if (text := self._feed.next_text(ended=ended)) is None:
                     return False
                 if text:
-                    self._erase_foot()
-                    self._stdout.put_bytes(text)
+                    owed = self._erase_foot()
+                    self._stdout.put_bytes(owed.encode() + text if sys.stdout.isatty() else text)
         except OSError as error:
             self._forget_stdout(error)
         return False

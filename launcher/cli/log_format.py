@@ -75,7 +75,9 @@ class Format:
         They are whole, or a piece of one that goes on in this rank's next block.
         """
         if block.endswith(OVERWRITES):  # of a line that goes on, by what follows
-            return b""
+            if self._beginnings is not None:
+                self._beginnings.forget(global_rank)
+            return self.end() if self._begun == (global_rank, -1) else b""
         if self._beginnings is not None and not (block := self._beginnings.of_block(global_rank, block)):
             return b""
         if self._begun is None and block.endswith(b"\n"):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from launcher.cli.log_format import Format
 from launcher.logs.collapse import Shown
-from launcher.logs.lines import Line
+from launcher.logs.lines import OVERWRITES, Line
 from launcher.logs.select import Selector
 
 
@@ -37,7 +37,8 @@ class Selection:
     def _is_overwritten(self, line: Line) -> bool:
         """By what follows, so that nothing of this piece of a progress bar is to be seen; unless it was searched for."""
         searches = self._selector is not None and self._selector.searches
-        return line.overwritten and not searches and not self._format.as_json
+        nothing = line.overwritten or not (line.ends or line.raw.strip(OVERWRITES))
+        return nothing and not searches and not self._format.as_json
 
     def of(self, lines: Iterable[Line]) -> Iterator[Line]:
         for line in lines:

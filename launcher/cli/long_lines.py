@@ -25,6 +25,10 @@ class Beginnings:
             self._goes_on_at[line.global_rank] = line.offset + len(line.raw)
         return None if goes_on else _with_raw(line, _cut(line.raw))
 
+    def forget(self, global_rank: int) -> None:
+        """The beginning of this rank's line has been overwritten."""
+        self._goes_on.discard(global_rank)
+
     def of_block(self, global_rank: int, block: bytes) -> bytes:
         """As `of_line`, for whole lines, or one piece of a line. May be empty."""
         goes_on = global_rank in self._goes_on

@@ -64,7 +64,7 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
         logs.note_attempts()
         if options.lines is not None and not options.selects:
             for log in logs.of_rank.values():
-                log.skip_to_last(options.lines, with_times=not options.plain)
+                log.skip_to_last(options.lines, with_times=not (options.plain or options.collapsed))
         exit_code = None
         with suppress(BrokenPipeError):  # whoever read (`| head`) has seen enough
             if options.follow:
@@ -198,8 +198,7 @@ def _follow(feed: Feed, writer: Writer, watch: Watch, unfinished: Unfinished) ->
         over = _is_over(state)
         text = feed.next_text(ended=over)
         if text:
-            unfinished.erase()
-            writer.put(text)
+            writer.put(unfinished.erase().encode() + text)
         elif text is None and over:
             return state
         elif text is None:

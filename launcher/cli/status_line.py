@@ -58,10 +58,15 @@ class StatusLine:
             self._shown = text
             self._next_s = time.monotonic() + STATUS_EVERY_S
 
-    def erase(self) -> None:
-        if self.visible and self._takes_text():
+    def erase(self) -> str:
+        """Take it away. Where the terminal takes nothing now: what is to be written before anything else that comes there."""
+        if not self.visible:
+            return ""
+        self.visible = False
+        if self._takes_text():
             self._write(ERASED)
-            self.visible = False
+            return ""
+        return ERASED
 
     def _takes_text(self) -> bool:
         with suppress(OSError):

@@ -16,20 +16,21 @@ from launcher.logs.terminal import printable, without_colours
 SHOWN_AFTER_S = 0.3  # most lines that are seen half written are ended by then
 REDRAWN_EVERY_S = 0.1
 BETWEEN = "  "  # what different ranks say
-BAR = re.compile(r"\|(?=[ ]*[#=>\u2581-\u258f])[ #=>.\u2581-\u258f-]{3,}\|")
+BAR = re.compile(r"\|(?=[ ]*[#=>\u2581-\u258f]|[ ]{8})[ #=>.\u2581-\u258f-]{3,}\|")
 
 
 class Unfinished:
     """Shows nothing where `stream` is no terminal. Close it at the end, or something is left on the screen."""
 
     def __init__(
-        self, shape: Format, stream: TextIO, *, hidden: bool = False, before: Callable[[], None] = lambda: None
+        self, shape: Format, stream: TextIO, *, hidden: bool = False, before: Callable[[], object] = lambda: None
     ) -> None:
         """`before` is called before something is drawn, for whoever else draws there."""
         row = StatusLine(stream)
         self._row = row if shape.redraws and row.on_terminal and not hidden else None
         self._format, self._before = shape, before
-        self._since_s: Mapping[tuple[int, int], float] = {}  # by global rank and line: when it was seen first
+        self._since_s: dict[tuple[int, int], float] = {}  # by global rank and line: when it was seen first
+        self._told: set[tuple[int, int]] = set()  # of what `_text` is made
         self._text = ""
         self._next_s = 0.0
 
@@ -43,36 +44,30 @@ class Unfinished:
         if self._row is None:
             return False
         now_s = time.monotonic()
-        self._since_s = {
-            (rank, line.line_offset): self._since_s.get((rank, line.line_offset), now_s) for rank, line in begun.items()
-        }
-        if not begun or now_s >= self._next_s:
+        lines = {(global_rank, line.line_offset) for global_rank, line in begun.items()}
+        self._since_s = {line: self._since_s.get(line, now_s) for line in lines}
+        if now_s >= self._next_s or not self._told <= lines:
             self._next_s = now_s + REDRAWN_EVERY_S
-            self._text = self._words(
-                {
-                    rank: line
-                    for rank, line in begun.items()
-                    if now_s - self._since_s[rank, line.line_offset] >= SHOWN_AFTER_S
-                }
-            )
+            self._told = {line for line in lines if now_s - self._since_s[line] >= SHOWN_AFTER_S}
+            self._text = self._words({global_rank: begun[global_rank] for global_rank, _ in self._told})
         if self._text:
             self._before()
         self._row.show(self._text)
         return self._row.visible
 
-    def erase(self) -> None:
-        """Before anything else is written to the terminal."""
-        if self._row is not None:
-            self._row.erase()
+    def erase(self) -> str:
+        """Before anything else is written to the terminal; as `StatusLine.erase`."""
+        return "" if self._row is None else self._row.erase()
 
-    close = erase
+    def close(self) -> None:
+        self.erase()
 
     def _words(self, begun: Mapping[int, Begun]) -> str:
-        said = {global_rank: _seen(line) for global_rank, line in begun.items()}
-        said = {global_rank: text for global_rank, text in said.items() if not text.isspace() and text}
-        if len(said) < 2:
-            prefixed = (f"{self._format.prefix(global_rank)}{text}" for global_rank, text in said.items())
-            return " ".join("".join(prefixed).split("\n"))
+        seen = {global_rank: _seen(line) for global_rank, line in sorted(begun.items())}
+        said = {global_rank: text for global_rank, text in seen.items() if text.strip()}
+        if len(said) == 1:
+            [(global_rank, text)] = said.items()
+            return f"{self._format.prefix(global_rank)}{text}".replace("\n", " ")
         return BETWEEN.join(f"[{ranges(alike)}] {text}" for alike, text in _folded(said))
 
 
@@ -88,6 +83,6 @@ def _folded(said: Mapping[int, str]) -> list[tuple[list[int], str]]:
     kinds = Kinds()
     alike: dict[str, list[Alike]] = {}
     for global_rank, text in said.items():
-        line = Alike(Line(global_rank, 0, BAR.sub(" ", text).encode(errors="replace")), kinds)
+        line = Alike(Line(global_rank, 0, BAR.sub(" ", text.strip()).encode(errors="replace")), kinds)
         alike.setdefault(line.kind.words, []).append(line)
     return [([each.global_rank for each in lines], folded(lines)) for lines in alike.values()]

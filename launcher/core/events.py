@@ -215,7 +215,7 @@ def from_line(line: str | bytes) -> Stamped | None:
         known(Stamped, {"time_ns": time_ns, "server_index": server_index})
         kind = _KINDS.get(name)
         if kind is Judged and fields.get("verdict") is None:
-            raise TypeError("a judgement without a verdict")
+            raise TypeError("a judgement without a verdict")  # noqa: TRY301 - told as other wrong types
         return Stamped(time_ns, server_index, kind(**typed(known(kind, fields)))) if kind else None
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no event: {line!r}") from error

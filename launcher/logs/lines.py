@@ -114,10 +114,13 @@ def last_state(begun: bytes | bytearray) -> bytes:
 def piece_end(begun: bytes | bytearray, limit: int) -> int:
     """Where to end a piece of at most `limit` bytes of a longer line that goes on: between two states of what is overwritten.
 
-    A piece that ends with a carriage return is overwritten by what follows, and nothing of it is to be seen. The last
-    byte of all is no place for that: a newline may follow it.
+    A piece that ends with a carriage return is overwritten by what follows, and nothing of it is to be seen. That needs
+    something that follows: neither a newline, which may come after the last byte, nor another carriage return.
     """
-    return begun.rfind(OVERWRITES, 0, limit) + 1 or character_start(begun, limit)
+    at = begun.rfind(OVERWRITES, 0, limit)
+    while at >= 0 and not begun[at + 1 : at + 2].strip(OVERWRITES):
+        at = begun.rfind(OVERWRITES, 0, at)
+    return at + 1 or character_start(begun, limit)
 
 
 def character_start(data: bytes | bytearray, limit: int) -> int:

@@ -25,10 +25,12 @@ def merge(lines_of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
     """All lines of logs that nobody writes any more, attempt by attempt. One line of each rank is in memory."""
     attempts = {rank: groupby(lines, _attempt_of) for rank, lines in lines_of_rank.items()}
     now = {rank: next(parts, None) for rank, parts in attempts.items()}
+    is_beginning = True
     while known := {rank: part for rank, part in now.items() if part is not None}:
         first = min(attempt for attempt, _ in known.values())
         parts = {rank: lines for rank, (attempt, lines) in known.items() if attempt == first}
-        yield from _merged(parts)
+        yield from _merged(parts, after_others=is_beginning)
+        is_beginning = False
         now = {**known, **{rank: next(attempts[rank], None) for rank in parts}}
 
 
@@ -36,8 +38,8 @@ def _attempt_of(line: Line) -> int:
     return -1 if line.attempt is None else line.attempt
 
 
-def _merged(lines_of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
-    """Of one attempt.
+def _merged(lines_of_rank: Mapping[int, Iterator[Line]], *, after_others: bool) -> Iterator[Line]:
+    """Of one attempt. `after_others`: the first of each rank may follow lines with a time that are left out.
 
     Nothing tells when a line came that follows none with a time: ranks that are at such a line give one each, then the
     others give the earliest one that they have, and so on.
@@ -47,14 +49,13 @@ def _merged(lines_of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
     turns = count()  # of equal times that goes first which has waited longest
 
     def wait(line: Line | None, *, is_first: bool = False) -> None:
-        """The first of the last lines of a log may follow one with a time that is left out."""
         if line is not None and line.time_ns is not None and (line.dated or is_first):
             heappush(timed, (line.time_ns, next(turns), line))
         elif line is not None:
             untimed.append(line)
 
     for lines in lines_of_rank.values():
-        wait(next(lines, None), is_first=True)
+        wait(next(lines, None), is_first=after_others)
     while untimed or timed:
         for _ in range(len(untimed)):
             line = untimed.popleft()

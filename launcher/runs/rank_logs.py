@@ -23,7 +23,7 @@ from launcher.runs.live import EventReader
 
 LONGEST_BLOCK_BYTES = 1 << 20  # as far as it has no newline
 AT_ONCE_BYTES = 1 << 20  # of all logs together, before whoever reads them has a turn
-TIMED_BYTES = 256 << 10  # in which the time of a line that tells none is looked for
+TIMED_BYTES = (8 << 10, 64 << 10, 256 << 10)  # in which the time of a line that tells none is looked for
 SMALLEST_BYTES = 512  # of one log
 
 
@@ -61,10 +61,14 @@ class RankLog:
         """
         self._log.skip_to_last_lines(count)
         if with_times:
-            splitter = Splitter(self._global_rank)
-            for offset, chunk in self._log.before(TIMED_BYTES):
-                for line in splitter.put(offset, chunk):
-                    self._clock.stamped(line)
+            any(map(self._tells_time_before, TIMED_BYTES))
+
+    def _tells_time_before(self, limit_bytes: int) -> bool:
+        """Whether one of so many bytes before what is read next tells a time; lines after it have it."""
+        splitter = Splitter(self._global_rank)
+        chunks = self._log.before(limit_bytes)
+        dated = [self._clock.stamped(line).dated for chunk in chunks for line in splitter.put(*chunk)]
+        return any(dated)
 
     def present(self) -> Iterator[Line]:
         """All lines up to the log's present end that are finished."""
@@ -87,8 +91,8 @@ class RankLog:
                 size_bytes = piece_end(partial, len(partial) - 1)
                 yield partial[:size_bytes]
                 partial = partial[size_bytes:]
-        if partial:
-            yield partial.rstrip(OVERWRITES)
+        if unfinished := partial.rstrip(OVERWRITES):
+            yield unfinished
 
     def read(self, limit_bytes: int) -> tuple[int, bytes]:
         """Bytes of one attempt that came since the last call, at most so many, and the logical offset of the first.
@@ -96,22 +100,27 @@ class RankLog:
         Does not block.
         """
         position = self._log.position
-        _, behind, attempt = attempt_at(position, self._starts)
-        offset, chunk = self._log.read(int(min(limit_bytes, behind - position)))
-        if attempt is not None:
-            chunk = self._before_mark(offset, chunk, attempt + 1)
-        return offset, chunk
+        _, behind, _ = attempt_at(position, self._starts)
+        return self._log.read(int(min(limit_bytes, behind - position)))
 
-    def _before_mark(self, offset: int, chunk: bytes, attempt: int) -> bytes:
-        """What of `chunk` is to be given now: the mark of `attempt` may be there before anybody tells of it."""
-        at = chunk.find(mark_of(attempt))
-        begins_line = chunk[at - 1 : at] == b"\n" if at > 0 else at == 0 and self._splitter.begun is None
-        if not begins_line:
-            return chunk
-        self._all_starts.note(self._global_rank, offset + at, attempt)
-        if at > 0:
-            self._log.unread_from(offset + at)
-        return chunk[:at] or chunk
+    def of_attempt(self, attempt: int, offset: int, chunk: bytes) -> bytes:
+        """What of a chunk that was just read belongs to `attempt` or an earlier one; the rest is read again."""
+        self._note_mark(offset, chunk)
+        _, behind, now = attempt_at(offset, self._starts)
+        end = offset if now is not None and now > attempt else int(min(behind, offset + len(chunk)))
+        if end < offset + len(chunk):
+            self._log.unread_from(end)
+        return chunk[: end - offset]
+
+    def _note_mark(self, offset: int, chunk: bytes) -> None:
+        """The mark of an attempt that has begun may be there before anybody tells where it begins in this log."""
+        _, _, attempt = attempt_at(offset, self._starts)
+        if attempt is None or attempt >= self._all_starts.attempt:
+            return
+        mark = mark_of(attempt + 1)
+        at = 0 if chunk.startswith(mark) and self._splitter.begun is None else chunk.find(b"\n" + mark) + 1
+        if at > 0 or chunk.startswith(mark):
+            self._all_starts.note(self._global_rank, offset + at, attempt + 1)
 
     @property
     def trouble(self) -> str | None:
@@ -212,13 +221,15 @@ class RankLogs:
             if came_bytes and attempt > last_attempt:
                 return
             last_attempt, log = attempt, self.of_rank[global_rank]
+            known_attempt = log.attempt
             offset, chunk = log.read(limit_bytes)
-            if chunk:
-                self._changes.later(global_rank)
-                self.note_attempts()  # now: what was just read may be the first of an attempt
-                yield log.lines(offset, chunk)
-            else:
+            if not chunk:
                 self._changes.nothing_new(global_rank)
+                continue
+            self._changes.later(global_rank)
+            self.note_attempts()  # now: what was just read may be the first of an attempt
+            chunk = log.of_attempt(known_attempt, offset, chunk)
+            yield log.lines(offset, chunk)
             came_bytes += len(chunk)
             if came_bytes >= max(at_once_bytes, len(due) * limit_bytes):
                 return

@@ -55,7 +55,8 @@ class Metrics:
 
     A record is that of the step after which it comes; loss, time and tokens are the means of all steps since the record
     before, itself included. Where steps take longer than that every step has its own. Steps that wait for the next
-    record are written before a validation, and before a loss that is no finite number, which has a record of its own.
+    record are written before a validation, and where losses begin or cease to be finite numbers; the first that is none
+    has a record of its own.
 
     Nothing here ever raises: what cannot be written costs one line in this rank's log, once.
     """
@@ -67,6 +68,7 @@ class Metrics:
         self._attempt = _attempt(environment)
         self._keepers = _keepers(environment, self._attempt)
         self._since = _Since()
+        self._is_finite = True  # the last loss
         self._began_s, self._next_s = time.monotonic(), 0.0
 
     def stepped(
@@ -75,8 +77,8 @@ class Metrics:
         """A step has been taken in `seconds`; `tokens` are those of all ranks."""
         if not self._writes or not self._keepers:
             return
-        is_alone = not math.isfinite(loss)
-        if is_alone:
+        was_finite, self._is_finite = self._is_finite, math.isfinite(loss)
+        if was_finite != self._is_finite:
             self._write_steps()
         since = self._since
         since.steps += 1
@@ -84,7 +86,7 @@ class Metrics:
         since.tokens += tokens
         since.loss += loss
         since.time_ns, since.step, since.epoch, since.learning_rate = time.time_ns(), step, epoch, learning_rate
-        if is_last or is_alone or time.monotonic() >= self._next_s:
+        if is_last or (was_finite and not self._is_finite) or time.monotonic() >= self._next_s:
             self._write_steps()
 
     def validated(self, step: int, loss: float) -> None:

@@ -332,7 +332,9 @@ def test_ctrl_c_leaves_no_half_row(launcher, screen, program, command):
     terminal.press("C-c")
     assert terminal.ended() == 130
     assert not [line for line in terminal.lines() if "xxx" in line and not line.endswith("x" * 80 + "]")]
-    launcher.run("stop")
+    if command != "run":
+        assert not [row for row in terminal.rows() if "%" in row]
+        assert launcher.run("stop").returncode == 0
 
 
 @pytest.mark.parametrize("options", ["", "--merge", "--collapse"])
@@ -360,7 +362,25 @@ def test_a_terminal_that_is_held_does_not_hold_the_run(launcher, screen, program
         (launcher.directory / name).touch()
     wait_until(lambda: "exit code 3" in (launcher.directory / "said").read_text(), "its last words")
     terminal.press("C-q")
-    terminal.wait_for(".*code=3")  # behind the bar, which nobody could take away
+    terminal.wait_for(".*code=3")  # behind the bar, which nobody was left to take away
+
+
+def test_a_bar_is_taken_away_when_the_terminal_goes_on(launcher, screen, program, wait_until):
+    """Ctrl-S, lines, Ctrl-Q: none of them stands beside the bar."""
+    program(BAR)
+    terminal = screen(80)
+    terminal.type("tlaunch run --devices 2 -- python program.py 2> said")
+    terminal.wait_for(r" +\d+%")
+    terminal.press("C-s")
+    (launcher.directory / "finish").touch()
+    log = launcher.latest / "device0" / "train.log"
+    wait_until(lambda: b"more?" in log.read_bytes(), "the line after the bar")
+    time.sleep(0.5)  # it would be shown by now
+    terminal.press("C-q")
+    terminal.wait_for("100%\\| 100/100$")
+    assert [line for line in terminal.lines() if "%" in line] == ["100%| 100/100"]
+    (launcher.directory / "go").touch()
+    assert terminal.ended() == 0
 
 
 def test_the_unfinished_line_of_a_rank_that_ended_hides_nothing(launcher, screen, program):

@@ -77,8 +77,9 @@ def test_nothing_to_see_is_not_shown(terminal, state):
     ([b"5%", b"7%", b"6%"], "[0-2] 5..7%"),
     ([b"5%|#    | 1/20", b"\x1b[1m10%|##   | 2/20"], "[0-1] 5..10%  1..2/20"),
     (["5%|\u2588  |".encode(), "10%|\u2588\u258f |".encode()], "[0-1] 5..10% "),
-    ([b"5%", b"more? ", b"6%"], "[0,2] 5..6%  [1] more? "),
-    ([b"run a || b? "] * 2, "[0-1] run a || b? "),
+    ([b"  0%|          | 0/20", b"5%|#         | 1/20"], "[0-1] 0..5%  0..1/20"),
+    ([b"5%", b"more? ", b"6%"], "[0,2] 5..6%  [1] more?"),
+    ([b"run a || b? "] * 2, "[0-1] run a || b?"),
     ([b"| | 5 |", b"| | 6 |"], "[0-1] | | 5..6 |"),
 ])  # fmt: skip
 def test_lines_of_several_ranks_are_folded(terminal, states, seen):
@@ -115,3 +116,19 @@ def test_a_terminal_that_takes_nothing_is_left_as_it_is(terminal):
 def test_a_terminal_without_a_cursor_is_not_drawn_on(terminal, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     assert row(terminal, b"5%") == ""
+
+
+def test_a_line_that_was_ended_is_not_drawn_again(terminal):
+    """It stands above by then."""
+    stream, shown = terminal
+    unfinished = Unfinished(Format(Look(), stream, [], [0, 1]), stream)
+    both = {0: Begun(0, b"half"), 1: Begun(0, b"other")}
+    unfinished.show(both)
+    time.sleep(SHOWN_AFTER_S)
+    assert unfinished.show(both)
+    read(shown)
+    unfinished.erase()
+    assert unfinished.show({1: both[1]})
+    assert "half" not in read(shown)
+    unfinished.erase()
+    assert not unfinished.show({1: Begun(9, b"just begun")})

@@ -7,13 +7,7 @@ from hypothesis import strategies as st
 from launcher.logs import alike
 from launcher.logs.alike import Alike, Kinds, folded
 from launcher.logs.lines import Line
-from launcher.logs.times import time_in
-
-
-def time_of(raw, near_ns):
-    """The time that a line's bytes carry, nanoseconds since 1970."""
-    found = time_in(raw.decode("latin-1"), near_ns)
-    return None if found is None else found.time_ns
+from launcher.logs.times import Clock
 
 
 def lines_of(*texts, kinds=None):
@@ -23,8 +17,7 @@ def lines_of(*texts, kinds=None):
 
 
 def _line(rank, text, kinds):
-    time_ns = time_of(text.encode(), 0)
-    return Alike(Line(rank, 0, text.encode(), time_ns=time_ns, dated=time_ns is not None), kinds)
+    return Alike(Clock(0).stamped(Line(rank, 0, text.encode())), kinds)
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,7 @@ from launcher.logs.collapse import (
     first_in_common,
 )
 from launcher.logs.lines import Line
-from launcher.logs.times import time_in
-
-
-def time_of(raw, near_ns):
-    """The time that a line's bytes carry, nanoseconds since 1970."""
-    found = time_in(raw.decode("latin-1"), near_ns)
-    return None if found is None else found.time_ns
+from launcher.logs.times import Clock
 
 
 def line(global_rank, text):
@@ -318,8 +312,7 @@ def test_lines_of_different_attempts_are_not_one():
 
 
 def at(global_rank, minute, text):
-    line_text = f"2026-11-21 12:{minute:02}:00 {text}"
-    return Line(global_rank, 0, line_text.encode(), time_of(line_text.encode(), 0), dated=True)
+    return Clock(0).stamped(Line(global_rank, 0, f"2026-11-21 12:{minute:02}:00 {text}".encode()))
 
 
 def test_a_straggler_stands_by_itself():

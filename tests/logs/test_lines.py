@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.logs.lines import PIECE_BYTES, Line, Splitter, shown, with_attempts
+from launcher.logs.lines import PIECE_BYTES, Line, Splitter, piece_end, shown, with_attempts
 
 
 def cut(data, cuts, start=0):
@@ -104,3 +104,19 @@ def test_a_line_is_shown_as_a_terminal_may_show_it():
     """Bytes that are no text, and bytes that act on a terminal, do neither."""
     assert shown(Line(0, 0, b"10%\r20%\r")) == "20%"
     assert shown(Line(0, 0, b"\xff\x1b[2Jx\x07")) == "\ufffdx^G"
+
+
+@pytest.mark.parametrize(("begun", "limit", "end"), [
+    (b"aaaa", 2, 2),
+    (b"a\raa", 3, 2),
+    (b"a\raa", 2, 2),
+    (b"aa\raa", 2, 2),
+    (b"\raaa", 3, 1),
+    (b"a\rbb\r\r", 6, 2),  # a newline may follow
+    (b"a\r\rbb", 4, 3),
+    (b"aa\r\r", 3, 3),
+    ("\u00e9\u00e9".encode(), 3, 2),
+])  # fmt: skip
+def test_a_piece_ends_between_states_or_characters(begun, limit, end):
+    """Never so that what was to be seen last is taken for overwritten."""
+    assert piece_end(begun, limit) == piece_end(bytearray(begun), limit) == end

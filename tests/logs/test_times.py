@@ -15,9 +15,9 @@ NEAR = int(datetime(2026, 11, 22, tzinfo=timezone.utc).timestamp()) * 10**9
 
 
 def time_of(raw, near_ns):
-    """The time that a line's bytes carry, nanoseconds since 1970."""
-    found = time_in(raw.decode("latin-1"), near_ns)
-    return None if found is None else found.time_ns
+    """The time that a line carries itself, nanoseconds since 1970."""
+    line = Clock(near_ns).stamped(Line(0, 0, raw))
+    return line.time_ns if line.dated else None
 
 
 @pytest.fixture(params=["UTC", "Europe/Paris", "America/New_York"], autouse=True)

@@ -77,19 +77,43 @@ def test_a_restart_while_it_is_followed(run_dir, opened):
     assert {attempt for attempt, _, _ in told[1:]} == {1}
 
 
-def test_a_mark_that_is_read_before_anybody_tells_of_it(run_dir, opened):
-    """It belongs to the attempt that it begins, and so does what follows; what only looks like one does not."""
-    run_dir.train_log(0).write_text("--- attempt 2 ---\na\n")
+def test_a_mark_that_is_read_before_anybody_tells_where_it_stands(run_dir, opened):
+    """It belongs to the attempt that it begins, and so does what follows."""
+    run_dir.train_log(0).write_text("a\n")
     tell(run_dir, AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0))
     logs = opened()
-    assert attempts_of(logs) == [(0, 0, "--- attempt 2 ---"), (0, 0, "a")]
+    assert attempts_of(logs) == [(0, 0, "a")]
+    tell(run_dir, AttemptStarted(1, 1))
     with run_dir.train_log(0).open("a") as file:
-        file.write(MARK)
-    assert attempts_of(logs) == [(1, 0, MARK[:-1])]
+        file.write(f"as '{MARK[:-1]}'\n{MARK}")
+    assert attempts_of(logs) == [(0, 0, f"as '{MARK[:-1]}'"), (1, 0, MARK[:-1])]
     with run_dir.train_log(0).open("a") as file:
         file.write("b\n")
-    tell(run_dir, AttemptStarted(1, 1), RankStarted(0, 1, 0, 20 + len(MARK)))
+    tell(run_dir, RankStarted(0, 1, 0, 27 + 2 * len(MARK)))
     assert attempts_of(logs) == [(1, 0, "b")]
+
+
+def test_what_only_looks_like_a_mark_begins_no_attempt(run_dir, opened):
+    """A program may retry, and say so in these words."""
+    tell(run_dir, AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0))
+    logs = opened()
+    run_dir.train_log(0).write_text(f"{MARK}x\n")
+    assert attempts_of(logs) == [(0, 0, MARK[:-1]), (0, 0, "x")]
+
+
+def test_no_attempt_begins_before_another_ranks_last_lines(run_dir, opened):
+    """Though the rank was read to its end before, so that the mark is the first of what is read next."""
+    for rank in range(2):
+        run_dir.train_log(rank).write_text("a\n")
+    tell(run_dir, AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0))
+    logs = opened()
+    assert len(attempts_of(logs)) == 2
+    run_dir.train_log(1).write_text(f"a\nlast of 0\n{MARK}b\n")
+    run_dir.train_log(0).write_text(f"a\n{MARK}b\n")
+    tell(run_dir, AttemptStarted(1, 1))
+    told = attempts_of(logs)
+    assert told[0] == (0, 1, "last of 0")
+    assert [attempt for attempt, _, _ in told[1:]] == [1] * 4
 
 
 @pytest.mark.parametrize("read", ["whole", "blocks"])

@@ -35,14 +35,16 @@ def may_be_told_how(runs: Sequence[Facts]) -> bool:
 
 
 def not_understood(facts: Facts, *, alone: bool) -> str | None:
-    """How many lines of metrics.jsonl, and what is wrong with the first of them; None where there is none."""
-    metrics = facts.metrics
-    if not metrics.strange:
-        return None
-    words = f"metrics.jsonl: {counted(metrics.strange, 'line')} not understood"
-    if metrics.first_strange:
-        words += f"; the first: {one_line(metrics.first_strange)}"
-    return words if alone else f"{facts.name}: {words}"
+    """What of metrics.jsonl was not read although other lines were, and why; None where that is nothing."""
+    metrics, words = facts.metrics, []
+    if metrics.strange:
+        words.append(f"{counted(metrics.strange, 'line')} not understood")
+        if metrics.first_strange:
+            words.append(f"the first: {one_line(metrics.first_strange)}")
+    if metrics.steps and metrics.unreadable:
+        words.append(f"the rest cannot be read: {metrics.unreadable}")
+    told = f"metrics.jsonl: {'; '.join(words)}"
+    return None if not words else told if alone else f"{facts.name}: {told}"
 
 
 def called(name: str, runs: Sequence[Facts]) -> str:
