@@ -32,6 +32,7 @@ from launcher.core.errors import (
 # name: (module:attribute, the command's own short help). `tlaunch --help` reads this and imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("launcher.cli.run:run", "Start one process per device and watch over them."),
+    "exec": ("launcher.cli.exec:exec_rank", "Become one rank of a job that mpirun or srun has started."),
     "ps": ("launcher.cli.ps:ps", "List the runs that go on, newest first."),
     "status": ("launcher.cli.status:status", "Show how a run stands, rank by rank."),
     "top": ("launcher.cli.top:top", "Watch every rank's progress, CPU and memory until the run ends."),

@@ -43,8 +43,10 @@ class _Program:
     name: str
 
 
-def prepare(options: RunOptions, inherited: Mapping[str, str]) -> Prepared:
+def prepare(options: RunOptions, inherited: Mapping[str, str], *, engine: str | None = None) -> Prepared:
     """Check options, table, layout, recipe and command, in this order. Starts and creates nothing.
+
+    `engine` has started the ranks already, on every server; None where tlaunch shall start them.
 
     Raises:
         UsageError, UnreadableError, RefusedTableError, RefusedLayoutError: with a hint, and an exit code of its own.
@@ -64,7 +66,7 @@ def prepare(options: RunOptions, inherited: Mapping[str, str]) -> Prepared:
     environment = {**inherited, **variables}
     python = _python(options.command, environment)
     program = _command(options.command, python, layout) if options.command else _trainer(options, layout)
-    if not options.dry_run:
+    if not options.dry_run and engine is None:
         _refuse_several_servers(used)
     if options.command:
         _check_command(options.command[0], environment)
@@ -88,6 +90,7 @@ def prepare(options: RunOptions, inherited: Mapping[str, str]) -> Prepared:
         inherited_env=inherited,
         machine=read_machine(),
         bind=options.bind,
+        engine=engine,
     )
     idle = _idle_note(cluster, layout.world_size)
     return Prepared(request, options.name or program.name, (*notes, *idle), _files(cluster, used, table_format))

@@ -121,3 +121,4 @@ class RunSpec:
     master_port: int  # of the first attempt; a restart takes another one, unless the user chose it
     supervision: Supervision = field(default_factory=Supervision)
     console: Console = "rank0"  # what of the ranks' lines is shown while the run goes on
+    engine: str | None = None  # somebody else's mpirun or srun, that started the ranks: no agent watches over them

@@ -39,6 +39,7 @@ class Request:
     machine: Machine  # this one
     bind: Bind = "auto"
     console: Console = "rank0"
+    engine: str | None = None  # somebody else's, that has started the ranks; None: tlaunch starts them
 
 
 @frozen
@@ -76,6 +77,7 @@ def assemble(request: Request, *, name: str, master_port: int) -> RunSpec:
         master_port=master_port,
         supervision=request.supervision,
         console=request.console,
+        engine=request.engine,
     )
 
 
@@ -92,7 +94,9 @@ def draft(request: Request, *, name: str, master_port: int) -> tuple[Draft, ...]
         *run_variables(used, request.layout, request.supervision, run_dir, master),
         _table_variable(request, used, run_dir),
     )
-    foreign = removed_variables(request.inherited_env, (*rank_variables(used, 0, 0, run_dir), *ours))
+    foreign = removed_variables(
+        request.inherited_env, (*rank_variables(used, 0, 0, run_dir), *ours), within_engine=request.engine is not None
+    )
     shared = (*foreign, *ours)
     drafts = (
         one

@@ -51,6 +51,7 @@ class _Family:
     names: tuple[str, ...]  # * stands for anything; the order is that in which they are told
     danger: str
     signs: tuple[str, ...] = ()  # without one of these the others say nothing of who a process is
+    of_engine: bool = False  # a rank that this launcher itself started needs them, for MPI_Init for instance
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -98,6 +99,7 @@ _FAMILIES = (
             "MV2_COMM_WORLD_*", "PALS_RANKID", "PALS_LOCAL_RANKID", "PALS_NODEID", "PALS_APID",
         ),
         "every rank would join the MPI job that is around it, all of them with one number",
+        of_engine=True,
     ),
     _Family(
         "srun",
@@ -109,17 +111,22 @@ _FAMILIES = (
         ),
         "a library that asks Slurm would give every rank the same number",
         signs=("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEPID"),  # a job without a step says nothing of a task
+        of_engine=True,
     ),
 )  # fmt: skip
 
 
-def conflicts(environment: Mapping[str, str], decided: Mapping[str, str | None]) -> tuple[Conflict, ...]:
+def conflicts(
+    environment: Mapping[str, str], decided: Mapping[str, str | None], *, within_engine: bool = False
+) -> tuple[Conflict, ...]:
     """What `environment` says that a rank must not believe, one record per family of launchers.
 
     `decided` is what tlaunch lays over it for some rank, or for any: None takes a variable away. A variable of another
-    launcher that it does not name is to be taken away too; the same value in both is no conflict.
+    launcher that it does not name is to be taken away too; the same value in both is no conflict. `within_engine`: the
+    ranks are processes of the mpirun or srun around them, which tells them the truth.
     """
-    met = (_met(family, environment, decided) for family in _FAMILIES)
+    families = (family for family in _FAMILIES if not (within_engine and family.of_engine))
+    met = (_met(family, environment, decided) for family in families)
     narrow = (_narrow(name, environment, decided) for name in VISIBLE_DEVICES)
     return tuple(conflict for conflict in (*met, *narrow) if conflict)
 

@@ -87,9 +87,11 @@ def rank_variables(used: Cluster, server_index: int, local_rank: int, run_dir: P
     yield Variable(env.TLAUNCH_HEARTBEAT_FILE, str(heartbeat), Origin.TLAUNCH, "where a rank may leave signs of life")
 
 
-def removed_variables(inherited: Mapping[str, str], decided: Iterable[Variable]) -> Iterator[Variable]:
+def removed_variables(
+    inherited: Mapping[str, str], decided: Iterable[Variable], *, within_engine: bool = False
+) -> Iterator[Variable]:
     """What other launchers left in the environment, and tlaunch has no value for. The same for all ranks."""
-    for conflict in conflicts(inherited, {one.name: one.value for one in decided}):
+    for conflict in conflicts(inherited, {one.name: one.value for one in decided}, within_engine=within_engine):
         for found in conflict.found:
             if found.fate is Fate.REMOVED:
                 yield Variable(found.name, None, Origin.REMOVED, f"set by {conflict.family}?")

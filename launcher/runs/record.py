@@ -24,6 +24,7 @@ def spec_to_json(spec: RunSpec) -> str:
         "master_port": spec.master_port,
         "supervision": asdict(spec.supervision),
         "console": spec.console,
+        "engine": spec.engine,
         "layout": asdict(spec.layout),
         "cluster": {
             "source": None if spec.cluster.source is None else str(spec.cluster.source),

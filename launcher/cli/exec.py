@@ -1,0 +1,187 @@
+"""`tlaunch exec`: under somebody else's mpirun or srun, check this process's place, give it all that a rank gets, become it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from launcher.cli.chosen_run import runs_dir_option
+from launcher.cli.profile_options import CHIP_NAMES
+from launcher.cli.run import FILE, MOST_DEVICES, MOST_WAYS
+from launcher.cli.whole import Whole
+from launcher.core.env import TLAUNCH_SERVER
+from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
+from launcher.core.records import DEFAULT_GRACE_S
+
+if TYPE_CHECKING:
+    from launcher.cli.options import RunOptions
+    from launcher.cli.prepare import Prepared
+    from launcher.core.engine_rank import EngineRank
+    from launcher.core.records import RankSpec, RunSpec
+    from launcher.core.run_dir import RunDir
+
+EPILOG = """\b
+Examples:
+  mpirun -n 16 --hostfile hosts tlaunch exec --rank-table rank_table_16pcs.json \\
+      --mp 2 --pp 2 -- python train.py
+  srun -N2 --ntasks-per-node=8 tlaunch exec --rank-table table.json -- python train.py
+  TLAUNCH_RUN_ID=$(date +%Y%m%d-%H%M%S) mpiexec -n 8 \\
+      tlaunch exec -- python train.py
+
+Rank and size come from OMPI_COMM_WORLD_*, PMI_*, PMIX_RANK or, in a step of Slurm, SLURM_PROCID; everything else from the
+table, as `tlaunch run` gives it. The variables of the engine stay, for MPI_Init. A rank must be on the server that the
+table has it on: this machine's addresses and names are compared with server_id, unless --server says which one it is.
+
+The run directory is <runs-dir>/<TLAUNCH_RUN_ID>, or <runs-dir>/<name>-<the engine's name of its job>, on every server the
+same; MASTER_PORT is 20000 to 29999, by that name of the job, unless --master-port or the environment says it.
+
+Exit codes: those of COMMAND; 2 wrong usage, no engine, unreadable files or a program that is not there; 3 a refused table,
+layout or order of hosts; 126 COMMAND could not be started, 127 its interpreter was not found.
+"""
+# What `tlaunch run` decides for ranks that it starts itself, and an engine decides here.
+NOT_OURS: Mapping[str, Any] = {
+    "allow_idle_devices": False, "config": None, "settings": (), "data": None, "grace": DEFAULT_GRACE_S,
+    "max_restarts": 0, "hang_timeout": None, "preload": None, "no_preload": True, "forward_signals": "", "bind": "none",
+    "log_max_size": None, "console": "none", "detach": False, "dry_run": False, "json": False,
+}  # fmt: skip
+
+
+@click.command("exec", context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
+@click.option("--rank-table", type=FILE, metavar="FILE", help="The devices, as an HCCL rank table.")
+@click.option(
+    "--devices", type=Whole(1, MOST_DEVICES), metavar="N",
+    help="This many devices, all on one machine.  [default: the engine's ranks]",
+)  # fmt: skip
+@click.option(
+    "--dp", type=Whole(max=MOST_WAYS), metavar="N", help="Data parallel ways.  [default: devices / (mp * pp)]"
+)
+@click.option("--mp", type=Whole(max=MOST_WAYS), default=1, metavar="N", help="Model parallel ways.  [default: 1]")
+@click.option("--pp", type=Whole(max=MOST_WAYS), default=1, metavar="N", help="Pipeline stages.  [default: 1]")
+@click.option("--micro-batches", type=int, metavar="N", help="Parts of each data parallel rank's batch.")
+@click.option(
+    "--chip", type=click.Choice(CHIP_NAMES), metavar="NAME",
+    help=f"The hardware that the table is checked for: {', '.join(CHIP_NAMES)}.  [default: none without Ascend devices]",
+)  # fmt: skip
+@runs_dir_option
+@click.option("--name", metavar="NAME", help="The run's name, before the job's.  [default: the program's]")
+@click.option("--env", multiple=True, metavar="KEY=VALUE", help="A variable for every rank.")
+@click.option(
+    "--server", envvar=TLAUNCH_SERVER, metavar="ID",
+    help=f"Which server of the table this machine is.  [default: ${TLAUNCH_SERVER} or as its addresses and names say]",
+)  # fmt: skip
+@click.option("--master-port", type=Whole(1, 65535), metavar="N", help="The rendezvous port.  [default: by the job]")
+@click.option("--no-log", is_flag=True, help="Leave stdout and stderr to the engine; no train.log.")
+@click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARG]...")
+@click.pass_context
+def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **options: Any) -> None:
+    """Become one rank of a job that mpirun or srun has started.
+
+    Started by the engine once per device. Everything is checked first; then COMMAND replaces this process, with its
+    output in <run directory>/device<rank>/train.log.
+    """
+    from launcher.cli.once_per_server import told_once  # `--help` needs none of it
+    from launcher.core.engine_rank import read_engine_rank
+
+    rank = read_engine_rank(os.environ, os.getpid())
+    if rank is None:
+        raise UsageError(
+            "no engine has started this process: neither OMPI_COMM_WORLD_RANK, PMI_RANK nor PMIX_RANK is set, and this is "
+            "no step of Slurm",
+            hint="mpirun -n N tlaunch exec ..., or srun -n N; `tlaunch run` starts ranks by itself",
+        )
+    with told_once(rank):
+        joined = _join(rank, _run_options(options, rank), server)
+    context.exit(_become(joined, log=not no_log))
+
+
+@frozen
+class _Joined:
+    """This process's part of a run, and where it writes."""
+
+    spec: RunSpec
+    rank: RankSpec
+    run_dir: RunDir
+    environment: Mapping[str, str]
+
+
+def _run_options(options: dict[str, Any], rank: EngineRank) -> RunOptions:
+    from launcher.cli.options import RunOptions  # see above
+
+    chosen = RunOptions(**options, **NOT_OURS)
+    if chosen.rank_table is not None or chosen.devices is not None or rank.world_size is None:
+        return chosen
+    return replace(chosen, devices=rank.world_size)
+
+
+def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joined:
+    """Check everything, and only then make this rank's part of the run directory.
+
+    Raises:
+        TlaunchError: with an exit code of its own.
+    """
+    from launcher.cli.prepare import prepare
+    from launcher.engines.assemble import assemble, used_cluster
+    from launcher.engines.joined import check_size, master_port, run_name
+    from launcher.engines.whereabouts import check_server, names_of, read_host
+    from launcher.runs.join import join_run
+    from launcher.supervise.environment import overlaid, write_environment
+
+    prepared = prepare(options, os.environ, engine=engine.engine)
+    request = prepared.request
+    check_size(engine, request.layout)
+    name = run_name(engine, prepared.name, options.name, os.environ)
+    port = master_port(engine, name, options.master_port, os.environ)
+    spec = assemble(request, name=name, master_port=port)
+    rank = spec.ranks[engine.global_rank]
+    used = used_cluster(request.cluster, request.layout.world_size)
+    host = read_host(names_of(used.servers[rank.server_index]))
+    warning = check_server(rank, used, host, server, engine.local_world_size)
+    if rank.global_rank == 0:
+        _check_port(port)
+    run_dir = join_run(spec, rank)
+    environment = overlaid(os.environ, rank.env)
+    write_environment(run_dir.env_log(rank.global_rank), environment)
+    if rank.global_rank == 0:
+        _say(prepared, spec, warning)
+    return _Joined(spec, rank, run_dir, environment)
+
+
+def _check_port(port: int) -> None:
+    from launcher.supervise.port import check_port
+
+    try:
+        check_port(port)
+    except UsageError as error:
+        raise UsageError(error.message, hint="--master-port N, the same for all ranks, names another one") from error
+
+
+def _say(prepared: Prepared, spec: RunSpec, warning: str | None) -> None:
+    """Once for all ranks, on the engine's stderr."""
+    from launcher.cli.console import as_people_call_it
+    from launcher.engines.inherited import conflicts, notes
+
+    inherited = notes(conflicts(prepared.request.inherited_env, spec.ranks[0].env, within_engine=True))
+    warnings = [f"warning: {warning}"] if warning else []
+    with suppress(OSError):  # nobody reads stderr
+        for note in (*prepared.notes, *warnings, *inherited):
+            print(note, file=sys.stderr)
+        print(f"{len(spec.ranks)} ranks of {spec.engine} in {as_people_call_it(spec.run_dir)}", file=sys.stderr, flush=True)
+
+
+def _become(joined: _Joined, *, log: bool) -> int:
+    """Returns only where the program could not be started, with the exit code for that."""
+    from launcher.program.command import parse_python
+    from launcher.supervise.become import become
+    from launcher.supervise.nursery import bootstrap_argv
+
+    rank, run_dir = joined.rank, joined.run_dir
+    python = parse_python(rank.argv, joined.environment.get("PATH"), joined.spec.cwd)
+    argv = rank.argv if python is None else bootstrap_argv(python, run_dir.device(rank.global_rank))
+    return become(argv, joined.environment, run_dir.train_log(rank.global_rank) if log else None)

@@ -1,0 +1,47 @@
+"""An error that all ranks of an engine meet is told once on every server, not by each of its ranks."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+
+import click
+
+from launcher.core.engine_rank import EngineRank
+from launcher.core.errors import TlaunchError
+
+LINGER_S = 0.5  # Open MPI's mpirun may hang on ranks that end at once; and so long others know that it was told
+_held: list[socket.socket] = []
+
+
+@contextmanager
+def told_once(rank: EngineRank) -> Iterator[None]:
+    """The first rank of this server that meets an error here tells it; others end with its exit code, and no word."""
+    try:
+        yield
+    except TlaunchError as error:
+        atexit.register(time.sleep, LINGER_S)
+        if _is_first(rank, error):
+            raise
+        raise click.exceptions.Exit(error.exit_code) from error
+
+
+def _is_first(rank: EngineRank, error: TlaunchError) -> bool:
+    """Whoever binds an abstract name first; the kernel forgets it with this process. Where there are none: everyone.
+
+    A hint is about all ranks, where a message may be about one.
+    """
+    words = f"{os.getuid()} {rank.job or os.getppid()} {error.hint or error.message}"
+    holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    _held.append(holder)
+    try:
+        holder.bind(b"\0tlaunch-" + sha256(words.encode(errors="surrogateescape")).hexdigest()[:32].encode())
+    except OSError as refused:
+        return refused.errno != errno.EADDRINUSE
+    return True
