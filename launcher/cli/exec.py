@@ -172,7 +172,11 @@ def _say(prepared: Prepared, spec: RunSpec, warning: str | None) -> None:
     with suppress(OSError):  # nobody reads stderr
         for note in (*prepared.notes, *warnings, *inherited):
             print(note, file=sys.stderr)
-        print(f"{len(spec.ranks)} ranks of {spec.engine} in {as_people_call_it(spec.run_dir)}", file=sys.stderr, flush=True)
+        print(
+            f"{len(spec.ranks)} ranks of {spec.engine} in {as_people_call_it(spec.run_dir)}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _become(joined: _Joined, *, log: bool) -> int:

@@ -27,6 +27,8 @@ def describe(state: RunState, *, restarts: bool = True) -> str:
             return f"lost: {_how_lost(state)}"
         case State.ELSEWHERE:
             return _where(state)
+        case State.UNWATCHED:
+            return f"not watched over: {printable(state.engine or '?')} started it {duration(state.elapsed_s)} ago"
         case State.UNKNOWN:
             return "written by another version of tlaunch"
         case _:

@@ -180,6 +180,8 @@ def _follow(feed: Feed, writer: Writer, watch: Watch, unfinished: Unfinished) ->
     looked_s, state = 0.0, watch.look()
     if state.state is State.ELSEWHERE:
         _say(f"{shown_name(state)}: {describe(state)}; followed until it says that it has ended")
+    if state.state is State.UNWATCHED:
+        _say(f"{shown_name(state)}: {describe(state)}; followed until Ctrl-C")
     told: set[tuple[int, int]] = set()  # attempts and ranks that ended in them
     while True:
         if time.monotonic() - looked_s >= LOOK_S:

@@ -25,8 +25,8 @@ Examples:
   tlaunch status
   tlaunch status 20261121-053712-transformer --json
 
-Ranks: waiting (not started), running, stopped (by SIGSTOP or Ctrl-Z), ended, gone (nobody saw it end). STEP and LOSS
-are what the rank itself last wrote to its heartbeat file; LOG and WRITTEN are how much
+Ranks: waiting (not started), running, stopped (by SIGSTOP or Ctrl-Z), ended, gone (nobody saw it end), unwatched (of
+`tlaunch exec`: only mpirun or srun knows). STEP and LOSS are what the rank itself last wrote to its heartbeat file; LOG and WRITTEN are how much
 was ever written to train.log, and when last.
 
 Exit codes: 0 whatever the run's state is; 2 wrong usage, or no such run.

@@ -72,6 +72,8 @@ def _told(stopped: Stopped, *, kill: bool) -> str:
 def _way_out(state: RunState) -> str:
     if state.state.value == "unknown":
         return "use the tlaunch that started it"
+    if state.state.value == "unwatched":
+        return "end the mpirun or srun that started it"
     return "tlaunch stop there, or end the job that it belongs to"
 
 

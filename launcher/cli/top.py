@@ -127,7 +127,8 @@ def to_screen(state: RunState, rows: list[Row], measured: list[str], width: int,
 
     from launcher.cli.run_words import describe, shown_name
 
-    title = f"{shown_name(state)}: {describe(state)}; {state.progress.running} of {len(rows)} ranks running"
+    running = "" if state.state.value == "unwatched" else f"; {state.progress.running} of {len(rows)} ranks running"
+    title = f"{shown_name(state)}: {describe(state)}{running}"
     most_rows = None if height is None else height - LINES_AROUND - len(measured)
     if most_rows is not None and most_rows < 1:  # ranks are more important
         measured, most_rows = [], max(1, most_rows + len(measured))

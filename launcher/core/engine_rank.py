@@ -91,9 +91,7 @@ def _slurm_rank(environment: Mapping[str, str]) -> EngineRank | None:
     return _read(_SLURM, environment, job, _tasks_on_node(environment))
 
 
-def _read(
-    names: _Names, environment: Mapping[str, str], job: str, local_size: int | None = None
-) -> EngineRank | None:
+def _read(names: _Names, environment: Mapping[str, str], job: str, local_size: int | None = None) -> EngineRank | None:
     if not environment.get(names.rank):
         return None
     size = next((name for name in names.size if environment.get(name)), "")

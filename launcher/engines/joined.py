@@ -30,7 +30,9 @@ def check_size(rank: EngineRank, layout: Layout) -> None:
             hint=f"start {wanted}, one for each device, or change --dp, --mp, --pp",
         )
     if rank.global_rank >= wanted:
-        raise RefusedLayoutError(f"{rank.engine} started rank {rank.global_rank}, but {layout} has ranks 0 to {wanted - 1}")
+        raise RefusedLayoutError(
+            f"{rank.engine} started rank {rank.global_rank}, but {layout} has ranks 0 to {wanted - 1}"
+        )
 
 
 def run_name(rank: EngineRank, program_name: str, chosen: str | None, inherited: Mapping[str, str]) -> str:

@@ -70,7 +70,11 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
     if len(used.servers) == 1:
         if not here or is_everywhere(server):
             _check_all_are_here(server, local_size)
-        return None if here else f"server {server.server_id} of the rank table is not known to be this machine, {host.name}"
+        return (
+            None
+            if here
+            else f"server {server.server_id} of the rank table is not known to be this machine, {host.name}"
+        )
     if not here:
         raise RefusedLayoutError(
             f"rank {rank.global_rank} is on {_described(used, host)}, and the rank table has it on server {server.server_id}",

@@ -27,7 +27,7 @@ class Outcome(str, Enum):
     ENDED = "ended"  # it ran, and nothing of it runs any more
     NOT_RUNNING = "not running"  # there was nothing to end
     STILL_ENDING = "still ending"  # asked, but the time to wait is over
-    OUT_OF_REACH = "out of reach"  # of another machine, or another version: nothing was done
+    OUT_OF_REACH = "out of reach"  # of another machine, engine or version: nothing was done
 
 
 @frozen
@@ -52,7 +52,7 @@ def stop(watch: Watch, *, kill: bool, timeout_s: float | None) -> Stopped:
     """
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
     state = _introduced(watch, deadline)
-    if state.state in {State.ELSEWHERE, State.UNKNOWN}:
+    if state.state in {State.ELSEWHERE, State.UNWATCHED, State.UNKNOWN}:
         return Stopped(Outcome.OUT_OF_REACH, state)
     if not _ask_someone(state, kill=kill):
         return _end_orphans(watch, watch.look(), deadline, kill=kill)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
+from launcher.core.errors import UnreadableError
 from launcher.core.events import Stamped, from_line
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId, stat
@@ -19,6 +20,7 @@ from launcher.core.report import Attempt, Report
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.runs.progress import ENDED_AS, Progress, State
+from launcher.runs.recorded import read_recorded
 from launcher.runs.store import run_names
 
 # Between the making of a run's directory and its agent's first word lies less than a second, on a machine at its limit
@@ -32,6 +34,7 @@ class RankState(str, Enum):
     STOPPED = "stopped"  # its process has been stopped (SIGSTOP, Ctrl-Z)
     ENDED = "ended"
     GONE = "gone"  # its process is no more, and nobody was left to note how it ended
+    UNWATCHED = "unwatched"  # nobody knows its process but the engine that started it
 
 
 @frozen
@@ -56,6 +59,7 @@ class RunState:
     progress: Progress  # what events say; goes on changing if a `Watch` looks again
     report: Report | None  # None before the end, or where it was never written
     looked_ns: int
+    engine: str | None = None  # of an unwatched run: who started its ranks
 
     @property
     def name(self) -> str:
@@ -117,7 +121,7 @@ class RunState:
 
     def _state_of(self, process: ProcessId | None, *, here: bool) -> RankState:
         if process is None:
-            return RankState.WAITING
+            return RankState.UNWATCHED if self.state is State.UNWATCHED else RankState.WAITING
         if not here:
             return RankState.RUNNING if self.state is State.ELSEWHERE else RankState.GONE
         found = stat(process.pid)
@@ -133,6 +137,7 @@ class Watch:
         self.run_dir = run_dir
         self._progress = Progress()
         self._events = EventReader(run_dir.events)
+        self._engine: str | None = None
 
     def look(self) -> RunState:
         """Reads files and asks for a few processes; never blocks, never raises for what it finds."""
@@ -140,7 +145,8 @@ class Watch:
         if not self._alive() and not self._progress.ended:
             self._read()  # a last word may have come between reading and looking
         report = read_report(self.run_dir)
-        return RunState(self.run_dir, self._state(report), self._progress, report, time.time_ns())
+        state = self._state(report)
+        return RunState(self.run_dir, state, self._progress, report, time.time_ns(), self._engine)
 
     def _read(self) -> None:
         for stamped in self._events.read():
@@ -166,9 +172,20 @@ class Watch:
     def _state_without_a_word(self) -> State:
         if self._events.strange or self.run_dir.report.is_file():
             return State.UNKNOWN
+        if self._engine is not None or self._is_unwatched():
+            return State.UNWATCHED
         made_ns = _modified_ns(self.run_dir.run_json)
         young = made_ns is not None and time.time_ns() - made_ns < FIRST_WORD_S * 1e9
         return State.STARTING if young else State.LOST
+
+    def _is_unwatched(self) -> bool:
+        """Whether an engine started the ranks: then run.json alone tells how many there are."""
+        with suppress(UnreadableError):
+            recorded = read_recorded(self.run_dir)
+            self._engine = recorded.engine
+            if recorded.engine is not None:
+                self._progress.rank_count = len(recorded.places)
+        return self._engine is not None
 
 
 class EventReader:

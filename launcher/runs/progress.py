@@ -32,7 +32,7 @@ from launcher.core.verdict import Verdict
 
 
 class State(str, Enum):
-    """Where a run is. Events tell all but the last three, for which somebody has to look at processes."""
+    """Where a run is. Events tell all but the last four, for which somebody has to look at processes and files."""
 
     STARTING = "starting"
     PRELOADING = "preloading"
@@ -46,12 +46,13 @@ class State(str, Enum):
     STOPPED = "stopped"
     LOST = "lost"  # its launcher or its agent was killed, or the machine started anew under it
     ELSEWHERE = "elsewhere"  # on another machine, or before this one's last start: cannot be told from here
+    UNWATCHED = "unwatched"  # an mpirun or srun started its ranks (`tlaunch exec`), and nobody notes how they end
     UNKNOWN = "unknown"  # written by another version
 
     @property
     def going_on(self) -> bool:
-        """Whether processes of the run live."""
-        return not self.over and self not in {State.ELSEWHERE, State.UNKNOWN}
+        """Whether processes of the run live, as far as can be told."""
+        return not self.over and self not in {State.ELSEWHERE, State.UNWATCHED, State.UNKNOWN}
 
     @property
     def over(self) -> bool:

@@ -26,6 +26,7 @@ class Recorded:
     places: tuple[Place, ...]  # ascending by global rank
     grace_s: float
     max_restarts: int
+    engine: str | None = None  # somebody else's, that started the ranks; None: tlaunch did
 
 
 def read_recorded(run_dir: RunDir) -> Recorded:
@@ -42,6 +43,7 @@ def read_recorded(run_dir: RunDir) -> Recorded:
             places=tuple(sorted(map(_place, fields["ranks"]), key=lambda place: place.global_rank)),
             grace_s=float(supervision.get("grace_s", fields.get("grace_s", DEFAULT_GRACE_S))),
             max_restarts=int(supervision.get("max_restarts", 0)),
+            engine=None if fields.get("engine") is None else str(fields["engine"]),
         )
     except OSError as error:
         raise UnreadableError(f"{path} cannot be read: {error.strerror}") from error

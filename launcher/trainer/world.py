@@ -20,6 +20,7 @@ from launcher.mesh.coordinates import Axis, Coordinate, coordinate_of, group_of
 from launcher.trainer.collectives import ALONE, Group, all_reduce
 from launcher.trainer.heart import wait_for_long
 from launcher.trainer.pipeline import Links
+from launcher.trainer.rendezvous import engine_variables
 
 GROUP_TIMEOUT = timedelta(minutes=10)
 
@@ -247,4 +248,10 @@ def _told(told: bytes) -> TlaunchError | None:
 
 
 def this_place(*, micro_batches: int) -> Place:
+    """This process's, after it has met the others where mpirun or srun started them by itself.
+
+    Raises:
+        UsageError, RefusedLayoutError: as `place_from_environment`, or the ranks cannot find each other.
+    """
+    os.environ.update(engine_variables(os.environ))  # torch reads there where ranks meet
     return place_from_environment(os.environ, micro_batches=micro_batches)

@@ -1,0 +1,118 @@
+"""A rank that mpirun or srun started by itself: who it is, and where it meets the others."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from launcher.core import env
+from launcher.core.engine_rank import EngineRank, read_engine_rank
+from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
+
+_HINT_ADDRESS = f"give all ranks {env.MASTER_ADDR}, an address of rank 0's server, and {env.MASTER_PORT}"
+
+
+@frozen
+class _Meeting:
+    """What ranks agreed on by MPI."""
+
+    address: str
+    port: int
+    local_rank: int
+    local_world_size: int
+
+
+def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """What torchrun would have set, where an engine started this rank and nobody says who it is; else nothing.
+
+    Blocks until all ranks have come, unless the environment says where they meet.
+
+    Raises:
+        UsageError: the ranks cannot find each other.
+    """
+    if env.RANK in environment or env.WORLD_SIZE in environment:
+        return {}
+    rank = read_engine_rank(environment, os.getpid())
+    if rank is None or rank.world_size == 1:
+        return {}
+    if rank.world_size is None:
+        raise UsageError(
+            f"{rank.engine} made this process rank {rank.global_rank}, and does not tell of how many",
+            hint=f"set {env.RANK} and {env.WORLD_SIZE}",
+        )
+    if environment.get(env.MASTER_ADDR) and environment.get(env.MASTER_PORT):
+        return _variables(rank, rank.local_rank, rank.local_world_size)
+    meeting = _meet(rank, environment)
+    place = _variables(rank, meeting.local_rank, meeting.local_world_size)
+    return {**place, env.MASTER_ADDR: meeting.address, env.MASTER_PORT: str(meeting.port)}
+
+
+def _variables(rank: EngineRank, local_rank: int | None, local_world_size: int | None) -> dict[str, str]:
+    local = {env.LOCAL_RANK: local_rank, env.LOCAL_WORLD_SIZE: local_world_size}
+    told = {name: str(value) for name, value in local.items() if value is not None}
+    return {env.RANK: str(rank.global_rank), env.WORLD_SIZE: str(rank.world_size), **told}
+
+
+def _meet(rank: EngineRank, environment: Mapping[str, str]) -> _Meeting:
+    mpi = _mpi(rank)
+    world = mpi.COMM_WORLD
+    if (world.size, world.rank) != (rank.world_size, rank.global_rank):
+        library = mpi.Get_library_version().partition("\n")[0].partition(",")[0].strip("\0 ")
+        raise UsageError(
+            f"{rank.engine} made this process rank {rank.global_rank} of {rank.world_size}, but MPI takes it for rank "
+            f"{world.rank} of {world.size}: mpi4py uses {library}, which is not the MPI of the launcher",
+            hint=f"start it with the mpirun of that library (srun: --mpi=pmix or pmi2), or {_HINT_ADDRESS}",
+        )
+    local = world.Split_type(mpi.COMM_TYPE_SHARED)
+    names = world.gather(socket.gethostname())
+    address = environment.get(env.MASTER_ADDR)
+    meeting = (address or _own_address(names), _free_port()) if names else None
+    local_rank, local_size = local.rank, local.size
+    local.Free()
+    address, port = world.bcast(meeting)
+    if not address:
+        raise UsageError("rank 0 finds no address of its own that others could reach", hint=_HINT_ADDRESS)
+    return _Meeting(address, int(environment.get(env.MASTER_PORT) or port), local_rank, local_size)
+
+
+def _mpi(rank: EngineRank) -> Any:
+    try:
+        from mpi4py import MPI  # noqa: PLC0415 - no other start needs it, and its import joins the job
+    except (ImportError, RuntimeError) as error:
+        missing = isinstance(error, ModuleNotFoundError)
+        why = "mpi4py is not installed" if missing else f"mpi4py cannot be used: {error}"
+        raise UsageError(
+            f"{rank.engine} started {rank.world_size} ranks, and nothing says where they meet: {why}",
+            hint=f"{_HINT_ADDRESS}; or install mpi4py for the MPI that mpirun belongs to",
+        ) from error
+    return MPI
+
+
+def _own_address(names: list[str]) -> str | None:
+    """Of rank 0, as the ranks on hosts called `names` would reach it; None if it cannot be told."""
+    others = [name for name in dict.fromkeys(names) if name != names[0]]
+    if not others:
+        return "127.0.0.1"
+    for name in (*others, names[0]):
+        with suppress(OSError):
+            address = _address_towards(name)
+            if not address.startswith("127."):
+                return address
+    return None
+
+
+def _address_towards(name: str) -> str:
+    """From which address a packet to `name` would be sent. None is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((name, 9))
+        return str(probe.getsockname()[0])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
