@@ -10,6 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.ranges import ranges
 from launcher.core.records import Cluster, RankSpec, Server
 
 SHOWN = 4  # servers in a hint; the others are left out
@@ -77,7 +78,7 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
         )
     if not here:
         raise RefusedLayoutError(
-            f"rank {rank.global_rank} is on {_described(used, host)}, and the rank table has it on server {server.server_id}",
+            f"rank {rank.global_rank} is on {_described(used, host)}, and {_wanted(server)}",
             hint=_hint_order(used),
         )
     return None
@@ -91,7 +92,7 @@ def _check_said(said: str, rank: RankSpec, used: Cluster) -> None:
         )
     if said != rank.server_id:
         raise RefusedLayoutError(
-            f"rank {rank.global_rank} is on server {said} (--server), and the rank table has it on server {rank.server_id}",
+            f"rank {rank.global_rank} is on server {said} (--server), and {_wanted(used.servers[rank.server_index])}",
             hint=_hint_order(used),
         )
 
@@ -110,6 +111,11 @@ def _described(used: Cluster, host: Host) -> str:
     if known is None:
         return f"{host.name}, which is none of the table's servers"
     return f"server {known}" if known == host.name else f"server {known} ({host.name})"
+
+
+def _wanted(server: Server) -> str:
+    which = ranges(device.global_rank for device in server.devices)
+    return f"the rank table has rank{'s' * (len(server.devices) > 1)} {which} on server {server.server_id}"
 
 
 def _hint_order(used: Cluster) -> str:

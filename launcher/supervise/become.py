@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from launcher.logs.terminal import escaped
 from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND
 
 _CHANGED_BY_PYTHON = ("SIGPIPE", "SIGXFZ", "SIGXFSZ")  # it ignores them, and what is ignored outlives exec
@@ -32,7 +33,7 @@ def become(argv: tuple[str, ...], environment: Mapping[str, str], log: Path | No
         os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell is wanted
     except (OSError, ValueError) as error:  # ValueError: a null character
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        os.write(stderr, f"error: cannot start {argv[0]}: {reason}\n".encode(errors="backslashreplace"))
+        os.write(stderr, f"error: cannot start {escaped(argv[0])}: {reason}\n".encode(errors="backslashreplace"))
         return EXIT_NOT_FOUND if getattr(error, "errno", None) == errno.ENOENT else EXIT_NOT_EXECUTABLE
 
 

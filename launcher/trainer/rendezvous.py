@@ -64,8 +64,8 @@ def _meet(rank: EngineRank, environment: Mapping[str, str]) -> _Meeting:
         library = mpi.Get_library_version().partition("\n")[0].partition(",")[0].strip("\0 ")
         raise UsageError(
             f"{rank.engine} made this process rank {rank.global_rank} of {rank.world_size}, but MPI takes it for rank "
-            f"{world.rank} of {world.size}: mpi4py uses {library}, which is not the MPI of the launcher",
-            hint=f"start it with the mpirun of that library (srun: --mpi=pmix or pmi2), or {_HINT_ADDRESS}",
+            f"{world.rank} of {world.size}: mpi4py uses {library}, which has not joined the job: another MPI than that of mpirun, or srun without --mpi",
+            hint=f"use the mpirun of that library, or srun --mpi=pmix or pmi2; or {_HINT_ADDRESS}",
         )
     local = world.Split_type(mpi.COMM_TYPE_SHARED)
     names = world.gather(socket.gethostname())
