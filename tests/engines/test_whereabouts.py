@@ -1,0 +1,133 @@
+"""Whether a rank is on the server on which its table has it."""
+
+from ipaddress import ip_address
+
+import psutil
+import pytest
+
+from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.records import Cluster, Device, RankSpec, Server
+from launcher.engines.whereabouts import Host, check_server, is_here, read_host
+
+
+def server(name, first=0, count=2, **more):
+    return Server(name, tuple(Device(index, first + index) for index in range(count)), **more)
+
+
+def host(name="h1", addresses=("10.77.0.1", "127.0.0.1", "fe80::1"), **resolved):
+    meant = tuple((name, frozenset(map(ip_address, found))) for name, found in resolved.items())
+    return Host(name, frozenset(map(ip_address, addresses)), meant)
+
+
+TWO = Cluster((server("10.77.0.1"), server("10.77.0.2", first=2)))
+
+
+def rank_of(cluster, global_rank):
+    for index, each in enumerate(cluster.servers):
+        for device in each.devices:
+            if device.global_rank == global_rank:
+                return RankSpec(global_rank, 0, each.server_id, index, device.device_id, ("true",), {})
+    raise AssertionError(global_rank)
+
+
+@pytest.mark.parametrize(
+    "here",
+    [
+        server("10.77.0.1"), server("h1"), server("H1.example.org"), server("localhost"), server("127.0.0.1"),
+        server("::1"), server("fe80::1%eth0"), server("node-a", host_ip="10.77.0.1"),
+        server("node-a", host_nic_ip="10.77.0.1"), server("node-a", options=(("container_ip", "10.77.0.1"),)),
+    ],
+    ids=lambda each: each.server_id,
+)  # fmt: skip
+def test_a_server_is_known_by_addresses_and_names(here):
+    """Of any interface, in short or full, and by whatever else the table calls it."""
+    assert is_here(here, host())
+
+
+@pytest.mark.parametrize("name", ["10.77.0.2", "h2", "h11", "reserve", "0"])
+def test_another_server_is_not_here(name):
+    """Names that only begin alike are others."""
+    assert not is_here(server(name), host())
+
+
+def test_two_full_names_are_the_same_only_if_equal():
+    """h1 of another domain is another machine."""
+    assert not is_here(server("h1.b.org"), host("h1.a.org"))
+    assert is_here(server("h1.A.org"), host("h1.a.org"))
+
+
+def test_a_name_counts_by_what_it_resolves_to():
+    """But not to a loopback address, which Debian gives to the host's own name."""
+    assert is_here(server("ib0-of-h1"), host(**{"ib0-of-h1": ["10.77.0.1"]}))
+    assert not is_here(server("h9"), host(h9=["127.0.1.1"]))
+    assert not is_here(server("h2"), host(h2=["10.77.0.2"]))
+
+
+def test_this_machine_is_what_its_interfaces_say():
+    """The real one, and a name that nobody has."""
+    found = read_host(["10.77.0.1", "no-such-host.invalid"])
+    addresses = {entry.address.partition("%")[0] for each in psutil.net_if_addrs().values() for entry in each}
+    assert {str(address) for address in found.addresses} <= addresses
+    assert ip_address("127.0.0.1") in found.addresses
+    assert dict(found.resolved) == {"no-such-host.invalid": frozenset()}
+
+
+@pytest.mark.parametrize("global_rank", range(4))
+def test_ranks_on_their_servers_pass_without_a_word(global_rank):
+    """Each on its own."""
+    address = "10.77.0.1" if global_rank < 2 else "10.77.0.2"
+    assert check_server(rank_of(TWO, global_rank), TWO, host("h", [address]), None, 2) is None
+
+
+def test_a_rank_on_another_server_of_the_table_is_refused():
+    """With the host, the rank, the server that the table wants, and the order to write."""
+    with pytest.raises(RefusedLayoutError) as error:
+        check_server(rank_of(TWO, 3), TWO, host(), None, 2)
+    assert (
+        error.value.message
+        == "rank 3 is on server 10.77.0.1 (h1), and the rank table has ranks 2-3 on server 10.77.0.2"
+    )
+    assert "10.77.0.1 slots=2, 10.77.0.2 slots=2" in error.value.hint
+
+
+def test_a_machine_that_the_table_does_not_know_is_refused():
+    """With its name, and the option that says which server it is."""
+    with pytest.raises(RefusedLayoutError, match="rank 0 is on h9, which is none of the table's servers") as error:
+        check_server(rank_of(TWO, 0), TWO, host("h9", ["10.9.9.9"]), None, 2)
+    assert "--server or TLAUNCH_SERVER" in error.value.hint
+
+
+def test_what_a_person_says_counts():
+    """In both directions."""
+    stranger = host("h9", ["10.9.9.9"])
+    assert check_server(rank_of(TWO, 3), TWO, stranger, "10.77.0.2", None) is None
+    with pytest.raises(RefusedLayoutError, match=r"rank 3 is on server 10.77.0.1 \(--server\), and the rank table has"):
+        check_server(rank_of(TWO, 3), TWO, stranger, "10.77.0.1", None)
+    with pytest.raises(UsageError, match="--server h2: the rank table has no such server") as error:
+        check_server(rank_of(TWO, 3), TWO, stranger, "h2", None)
+    assert error.value.hint == "its servers are 10.77.0.1, 10.77.0.2"
+
+
+def test_a_table_of_one_unknown_server_is_worth_a_warning():
+    """A laptop trains with the table of a cluster."""
+    one = Cluster((server("10.0.40.11"),))
+    warning = check_server(rank_of(one, 0), one, host(), None, 2)
+    assert warning == "server 10.0.40.11 of the rank table is not known to be this machine, h1"
+    assert check_server(rank_of(one, 0), one, host("a", ["10.0.40.11"]), None, 1) is None
+
+
+@pytest.mark.parametrize("name", ["10.0.40.11", "127.0.0.1", "localhost"])
+def test_ranks_of_one_server_that_were_spread_are_refused(name):
+    """Where no address tells servers apart, the engine's count does."""
+    one = Cluster((server(name, count=4),))
+    with pytest.raises(RefusedLayoutError, match="all 4 ranks belong on one server, and 2 of them are on this one"):
+        check_server(rank_of(one, 0), one, host(), None, 2)
+    assert check_server(rank_of(one, 0), one, host(), name, 2) is None
+
+
+def test_many_servers_are_not_all_listed():
+    """A hint stays short."""
+    many = Cluster(tuple(server(f"10.0.0.{index}", first=2 * index) for index in range(1, 10)))
+    with pytest.raises(RefusedLayoutError) as error:
+        check_server(rank_of(many, 2), many, host(), None, 2)
+    assert "10.0.0.4 slots=2 and 5 more" in error.value.hint
