@@ -79,13 +79,13 @@ def mpirun(tmp_path):
 
 
 class Hosts:
-    """h1, h2, ... with network, names, processes and /tmp of their own; all see the directories of this test."""
+    """h1, h2, ... with network, names, processes and /tmp of their own; all see the directories of tests."""
 
-    def __init__(self, root, count):
-        self.root, self.count = root, count
+    def __init__(self, root, count, shown):
+        self.root, self.count, self.shown = root, count, shown
 
     def __enter__(self):
-        shared = {str(path) for path in (self.root.parent, ROOT, Path(sys.prefix), Path(sys.base_prefix))}
+        shared = {str(path) for path in (self.shown, ROOT, Path(sys.prefix), Path(sys.base_prefix))}
         below_tmp = " ".join(path for path in shared if path.startswith("/tmp/"))
         command = [VIRTUAL_HOSTS / "up.sh", str(self.count), self.root]
         subprocess.run(command, env={**os.environ, "TL_SHARE": below_tmp}, check=True, timeout=60, capture_output=True)
@@ -100,7 +100,7 @@ class Hosts:
     def options(self, slots, *, order=None):
         """Of mpirun: `slots` ranks on each host."""
         names = order or [f"h{number + 1}" for number in range(self.count)]
-        handed_on = [word for name in ("PATH", "OMP_NUM_THREADS", "TLAUNCH_CACHE_DIR") for word in ("-x", name)]
+        handed_on = ("-x", "PATH", "-x", "OMP_NUM_THREADS")
         hosts = ",".join(f"{name}:{slots}" for name in names)
         agent = ("--mca", "plm_rsh_agent", self.root / "tlssh")
         return (*agent, "--bind-to", "none", "--host", hosts, *handed_on)
@@ -116,5 +116,6 @@ def two_hosts(tmp_path_factory):
         )
     if Path("/run/netns/tlhub").exists():
         pytest.skip("other virtual hosts are up")
-    with Hosts(tmp_path_factory.mktemp("hosts") / "root", 2) as hosts:
+    shown = tmp_path_factory.getbasetemp()
+    with Hosts(tmp_path_factory.mktemp("hosts") / "root", 2, shown) as hosts:
         yield hosts

@@ -170,10 +170,7 @@ def test_no_job_gets_into_the_directory_of_another(mpirun):
 
 REFUSED = {
     "too few ranks": (["--devices", "4"], 3, "started 2 ranks, but dp * mp * pp = 4 * 1 * 1 = 4"),
-    "a layout that does not fit": (["--mp", "3"], 3, "mp"),
     "a table that is not there": (["--rank-table", "nowhere.json"], 2, "nowhere.json"),
-    "a name that is none": (["--name", "a/b"], 2, "--name 'a/b' cannot be part of a directory's name"),
-    "a variable of ours": (["--env", "RANK=3"], 2, "--env RANK: tlaunch decides this variable"),
     "a server of no table": (["--server", "h7"], 2, "--server h7: the rank table has no such server"),
 }
 
@@ -210,7 +207,8 @@ def test_ranks_on_a_machine_that_the_table_does_not_have_are_refused(mpirun, tmp
     assert mpirun(1, *first, ":", "-n", "1", *second).returncode == 0
     assert [json.loads(log)["GROUP_RANK"] for log in mpirun.logs()] == ["0", "1"]
     wrong = mpirun(1, *second, ":", "-n", "1", *first)
-    assert (wrong.returncode, "rank 0 is on server 192.0.2.78 (--server)" in wrong.stderr) in {(3, True), (3, False)}
+    assert wrong.returncode == 3
+    assert re.search(r"rank [01] is on server 192\.0\.2\.7[78] \(--server\), and the rank table has rank", wrong.stderr)
 
 
 def test_a_table_of_one_other_server_is_only_worth_a_warning(mpirun, tmp_path):
