@@ -169,6 +169,8 @@ def _last(selection: Selection, lines: Iterator[Line], count: int) -> Iterator[L
 
 # --- follow ---
 
+_FOLLOWED_UNTIL = {State.ELSEWHERE: "it says that it has ended", State.UNWATCHED: "Ctrl-C"}
+
 
 def _follow(feed: Feed, writer: Writer, watch: Watch, unfinished: Unfinished) -> RunState:
     """Until the run is over and everything that it wrote has been shown; how it stands then.
@@ -178,10 +180,8 @@ def _follow(feed: Feed, writer: Writer, watch: Watch, unfinished: Unfinished) ->
         UnreadableError: the run's directory has been removed, or stdout takes nothing.
     """
     looked_s, state = 0.0, watch.look()
-    if state.state is State.ELSEWHERE:
-        _say(f"{shown_name(state)}: {describe(state)}; followed until it says that it has ended")
-    if state.state is State.UNWATCHED:
-        _say(f"{shown_name(state)}: {describe(state)}; followed until Ctrl-C")
+    if state.state in _FOLLOWED_UNTIL:
+        _say(f"{shown_name(state)}: {describe(state)}; followed until {_FOLLOWED_UNTIL[state.state]}")
     told: set[tuple[int, int]] = set()  # attempts and ranks that ended in them
     while True:
         if time.monotonic() - looked_s >= LOOK_S:

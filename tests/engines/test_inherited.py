@@ -98,3 +98,10 @@ def test_a_tlaunch_around_this_one_is_not_taken_for_torchrun():
     """A rank that starts tlaunch has torchrun's names from tlaunch."""
     (conflict,) = conflicts({"RANK": "3", "TLAUNCH_RUN_ID": "outer"}, DECIDED)
     assert conflict.family == "another tlaunch run"
+
+
+def test_what_tells_a_rank_of_an_engine_who_it_is_stays():
+    """MPI_Init needs it; what was left by others goes as always."""
+    environment = {"OMPI_COMM_WORLD_RANK": "0", "PMI_FD": "9", "SLURM_STEP_ID": "0", "ROLE_RANK": "0", "MS_ROLE": "x"}
+    met = conflicts(environment, DECIDED, within_engine=True)
+    assert {found.name for conflict in met for found in conflict.found} == {"ROLE_RANK", "MS_ROLE"}

@@ -1,0 +1,34 @@
+"""A rank that an engine started by itself, as far as it needs no MPI. With MPI: tests/end_to_end/test_engines.py."""
+
+import pytest
+
+from launcher.core.errors import UsageError
+from launcher.trainer.rendezvous import engine_variables
+
+MPICH = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+MEETING = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+
+
+def test_a_rank_that_knows_where_to_meet_takes_its_place_from_the_engine():
+    """No MPI is needed for that."""
+    expected = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    assert engine_variables({**MPICH, **MEETING}) == expected
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {}, {**MPICH, "RANK": "0"}, {**MPICH, "WORLD_SIZE": "1"}, {"PMI_RANK": "0", "PMI_SIZE": "1"},
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "1"},
+    ],
+    ids=["no engine", "RANK is set", "WORLD_SIZE is set", "one process", "a batch job's shell"],
+)  # fmt: skip
+def test_whoever_says_who_a_rank_is_counts_more_than_an_engine(environment):
+    """And one process alone meets nobody."""
+    assert engine_variables(environment) == {}
+
+
+def test_an_engine_that_does_not_tell_its_size_is_refused():
+    """Else every rank would train alone."""
+    with pytest.raises(UsageError, match="PMIx made this process rank 2, and does not tell of how many"):
+        engine_variables({"PMIX_RANK": "2", "PMIX_NAMESPACE": "job@1", **MEETING})
