@@ -47,7 +47,7 @@ layout or order of hosts; 126 COMMAND could not be started, 127 its interpreter 
 """
 # What `tlaunch run` decides for ranks that it starts itself, and an engine decides here.
 NOT_OURS: Mapping[str, Any] = {
-    "allow_idle_devices": False, "config": None, "settings": (), "data": None, "grace": DEFAULT_GRACE_S,
+    "config": None, "settings": (), "data": None, "grace": DEFAULT_GRACE_S,
     "max_restarts": 0, "hang_timeout": None, "preload": None, "no_preload": True, "forward_signals": "", "bind": "none",
     "log_max_size": None, "console": "none", "detach": False, "dry_run": False, "json": False,
 }  # fmt: skip
@@ -69,6 +69,7 @@ NOT_OURS: Mapping[str, Any] = {
     "--chip", type=click.Choice(CHIP_NAMES), metavar="NAME",
     help=f"The hardware that the table is checked for: {', '.join(CHIP_NAMES)}.  [default: none without Ascend devices]",
 )  # fmt: skip
+@click.option("--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices of the table unused.")
 @runs_dir_option
 @click.option("--name", metavar="NAME", help="The run's name, before the job's.  [default: the program's]")
 @click.option("--env", multiple=True, metavar="KEY=VALUE", help="A variable for every rank.")
@@ -115,8 +116,14 @@ def _run_options(options: dict[str, Any], rank: EngineRank) -> RunOptions:
     from launcher.cli.options import RunOptions  # see above
 
     chosen = RunOptions(**options, **NOT_OURS)
-    if chosen.rank_table is not None or chosen.devices is not None or rank.world_size is None:
+    if not chosen.command[0]:
+        raise UsageError("COMMAND is empty", hint="name the program that is to be started")
+    if chosen.rank_table is not None or chosen.devices is not None:
         return chosen
+    if rank.world_size is None:
+        raise UsageError(
+            f"{rank.engine} does not tell how many ranks it has started", hint="give --rank-table, or --devices"
+        )
     return replace(chosen, devices=rank.world_size)
 
 
@@ -145,7 +152,7 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     warning = check_server(rank, used, host, server, engine.local_world_size)
     if rank.global_rank == 0:
         _check_port(port)
-    run_dir = join_run(spec, rank)
+    run_dir = join_run(spec, rank, prepared.files)
     environment = overlaid(os.environ, rank.env)
     write_environment(run_dir.env_log(rank.global_rank), environment)
     if rank.global_rank == 0:
@@ -164,7 +171,8 @@ def _check_port(port: int) -> None:
 
 def _say(prepared: Prepared, spec: RunSpec, warning: str | None) -> None:
     """Once for all ranks, on the engine's stderr."""
-    from launcher.cli.console import as_people_call_it
+    from launcher.cli.columns import counted
+    from launcher.cli.outlet import as_people_call_it
     from launcher.engines.inherited import conflicts, notes
 
     inherited = notes(conflicts(prepared.request.inherited_env, spec.ranks[0].env, within_engine=True))
@@ -173,7 +181,7 @@ def _say(prepared: Prepared, spec: RunSpec, warning: str | None) -> None:
         for note in (*prepared.notes, *warnings, *inherited):
             print(note, file=sys.stderr)
         print(
-            f"{len(spec.ranks)} ranks of {spec.engine} in {as_people_call_it(spec.run_dir)}",
+            f"{counted(len(spec.ranks), 'rank')} of {spec.engine} in {as_people_call_it(spec.run_dir)}",
             file=sys.stderr,
             flush=True,
         )

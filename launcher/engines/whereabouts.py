@@ -101,8 +101,9 @@ def _check_all_are_here(server: Server, local_size: int | None) -> None:
     """Nothing but their number can tell that ranks of one server were spread over several."""
     if local_size is not None and local_size < len(server.devices):
         raise RefusedLayoutError(
-            f"all {len(server.devices)} ranks belong on one server, and {local_size} of them are on this one",
-            hint="have all of them started on one server, or give a --rank-table that names every server",
+            f"all {len(server.devices)} ranks belong on one server, and the engine has started {local_size} on this one",
+            hint="start all of them on one server, or give a --rank-table that names every server; "
+            f"if they are all here, --server {server.server_id} says so",
         )
 
 

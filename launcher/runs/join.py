@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 
 from launcher.core import atomic
@@ -12,11 +13,11 @@ from launcher.core.run_dir import LATEST, RunDir
 from launcher.runs.record import spec_to_json
 
 
-def join_run(spec: RunSpec, rank: RankSpec) -> RunDir:
-    """Have the run's directory, with run.json, and the directory of `rank`, which no earlier run has used.
+def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = None) -> RunDir:
+    """Have the run's directory, with run.json and `files` (name: text), and that of `rank`, which no earlier run has used.
 
     Ranks may call this at the same time, on one file system or on one per server: the lowest rank of each server writes
-    run.json where it finds none.
+    run.json where it finds none. `files` are there for a rank as soon as this returns.
 
     Raises:
         UsageError: an earlier run of the same name has had this rank.
@@ -26,6 +27,9 @@ def join_run(spec: RunSpec, rank: RankSpec) -> RunDir:
     try:
         run_dir.device(rank.global_rank).mkdir(parents=True, exist_ok=True)
         _claim(run_dir, rank.global_rank)
+        for name, text in (files or {}).items():
+            with suppress(FileExistsError):  # another rank was first, and all have the same text
+                atomic.write_text(run_dir.root / name, text, replace=False)
         if rank.local_rank == 0:
             _record(run_dir, spec)
     except OSError as error:

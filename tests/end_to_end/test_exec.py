@@ -211,6 +211,27 @@ def test_ranks_on_a_machine_that_the_table_does_not_have_are_refused(mpirun, tmp
     assert re.search(r"rank [01] is on server 192\.0\.2\.7[78] \(--server\), and the rank table has rank", wrong.stderr)
 
 
+def test_devices_that_stay_idle_are_cut_from_the_table(mpirun, tmp_path):
+    """Each rank finds the table of this run when it starts."""
+    file = table(tmp_path / "table.json", own_address(), count=4)
+    done = mpirun.exec(
+        2,
+        "--rank-table",
+        file,
+        "--dp",
+        "2",
+        "--allow-idle-devices",
+        "--",
+        "sh",
+        "-c",
+        "cat $RANK_TABLE_FILE; sleep 0.5",
+    )
+    assert done.returncode == 0, done.stderr
+    tables = [json.loads(log) for log in mpirun.logs()]
+    assert [len(each["server_list"][0]["device"]) for each in tables] == [2, 2]
+    assert "2 of 4 devices stay idle: ranks 2 to 3" in done.stderr
+
+
 def test_a_table_of_one_other_server_is_only_worth_a_warning(mpirun, tmp_path):
     """A sample table on a laptop."""
     file = table(tmp_path / "table.json", "192.0.2.77")

@@ -120,7 +120,9 @@ def test_a_table_of_one_unknown_server_is_worth_a_warning():
 def test_ranks_of_one_server_that_were_spread_are_refused(name):
     """Where no address tells servers apart, the engine's count does."""
     one = Cluster((server(name, count=4),))
-    with pytest.raises(RefusedLayoutError, match="all 4 ranks belong on one server, and 2 of them are on this one"):
+    with pytest.raises(
+        RefusedLayoutError, match="all 4 ranks belong on one server, and the engine has started 2 on this"
+    ):
         check_server(rank_of(one, 0), one, host(), None, 2)
     assert check_server(rank_of(one, 0), one, host(), name, 2) is None
 

@@ -35,10 +35,11 @@ def test_ranks_that_come_at_once_make_one_whole_run(tmp_path):
     """Sixteen on two servers, over one file system."""
     spec = spec_in(tmp_path / "runs")
     with ThreadPoolExecutor(RANKS) as pool:
-        list(pool.map(lambda rank: join_run(spec, rank), reversed(spec.ranks)))
+        list(pool.map(lambda rank: join_run(spec, rank, {"table.json": "{}\n"}), reversed(spec.ranks)))
     assert sorted(path.name for path in spec.run_dir.iterdir()) == sorted(
-        [*(f"device{rank}" for rank in range(RANKS)), "run.json"]
+        [*(f"device{rank}" for rank in range(RANKS)), "run.json", "table.json"]
     )
+    assert (spec.run_dir / "table.json").read_text() == "{}\n"
     record = json.loads((spec.run_dir / "run.json").read_text())
     assert (record["engine"], len(record["ranks"])) == ("Open MPI", RANKS)
     assert record["ranks"][3]["env"] == {"API_TOKEN": "********"}
