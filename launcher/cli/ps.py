@@ -23,7 +23,7 @@ Examples:
 
 States: starting, preloading, running, paused, ending, restarting; finished, failed, hung, stopped; lost (its
 launcher or agent was killed); elsewhere (on another machine, or before this one's last start, so that nobody
-here can tell); unknown (written by another version).
+here can tell); unwatched (`tlaunch exec`: only mpirun or srun knows); unknown (written by another version).
 
 Exit codes: 0, also when there is no run; 2 wrong usage.
 """

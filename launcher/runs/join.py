@@ -28,8 +28,7 @@ def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = No
         run_dir.device(rank.global_rank).mkdir(parents=True, exist_ok=True)
         _claim(run_dir, rank.global_rank)
         for name, text in (files or {}).items():
-            with suppress(FileExistsError):  # another rank was first, and all have the same text
-                atomic.write_text(run_dir.root / name, text, replace=False)
+            atomic.write_text(run_dir.root / name, text)  # all ranks have the same
         if rank.local_rank == 0:
             _record(run_dir, spec)
     except OSError as error:
