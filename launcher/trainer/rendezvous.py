@@ -21,7 +21,7 @@ class _Meeting:
     """What ranks agreed on by MPI."""
 
     address: str
-    port: int
+    port: str
     local_rank: int
     local_world_size: int
 
@@ -48,7 +48,7 @@ def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
         return _variables(rank, rank.local_rank, rank.local_world_size)
     meeting = _meet(rank, environment)
     place = _variables(rank, meeting.local_rank, meeting.local_world_size)
-    return {**place, env.MASTER_ADDR: meeting.address, env.MASTER_PORT: str(meeting.port)}
+    return {**place, env.MASTER_ADDR: meeting.address, env.MASTER_PORT: meeting.port}
 
 
 def _variables(rank: EngineRank, local_rank: int | None, local_world_size: int | None) -> dict[str, str]:
@@ -60,23 +60,31 @@ def _variables(rank: EngineRank, local_rank: int | None, local_world_size: int |
 def _meet(rank: EngineRank, environment: Mapping[str, str]) -> _Meeting:
     mpi = _mpi(rank)
     world = mpi.COMM_WORLD
+    library = mpi.Get_library_version().partition("\n")[0].partition(",")[0].strip("\0 ")
+    hint = f"use the mpirun of that library, or srun --mpi=pmix or pmi2; or {_HINT_ADDRESS}"
     if (world.size, world.rank) != (rank.world_size, rank.global_rank):
-        library = mpi.Get_library_version().partition("\n")[0].partition(",")[0].strip("\0 ")
         raise UsageError(
             f"{rank.engine} made this process rank {rank.global_rank} of {rank.world_size}, but MPI takes it for rank "
-            f"{world.rank} of {world.size}: mpi4py uses {library}, which has not joined the job: another MPI than that of mpirun, or srun without --mpi",
-            hint=f"use the mpirun of that library, or srun --mpi=pmix or pmi2; or {_HINT_ADDRESS}",
+            f"{world.rank} of {world.size}: mpi4py uses {library}, which has not joined the job: another MPI than that of "
+            "mpirun, or srun without --mpi",
+            hint=hint,
         )
+    try:
+        return _agree(mpi, world, environment)
+    except mpi.Exception as error:
+        raise UsageError(f"the ranks cannot talk over MPI: {error}; mpi4py uses {library}", hint=hint) from error
+
+
+def _agree(mpi: Any, world: Any, environment: Mapping[str, str]) -> _Meeting:
     local = world.Split_type(mpi.COMM_TYPE_SHARED)
-    names = world.gather(socket.gethostname())
-    address = environment.get(env.MASTER_ADDR)
-    meeting = (address or _own_address(names), _free_port()) if names else None
     local_rank, local_size = local.rank, local.size
     local.Free()
-    address, port = world.bcast(meeting)
+    names = world.gather(socket.gethostname())  # None but on rank 0
+    chosen = environment.get(env.MASTER_ADDR)
+    address, port = world.bcast((chosen or _own_address(names), _free_port()) if names else None)
     if not address:
         raise UsageError("rank 0 finds no address of its own that others could reach", hint=_HINT_ADDRESS)
-    return _Meeting(address, int(environment.get(env.MASTER_PORT) or port), local_rank, local_size)
+    return _Meeting(address, environment.get(env.MASTER_PORT) or str(port), local_rank, local_size)
 
 
 def _mpi(rank: EngineRank) -> Any:
