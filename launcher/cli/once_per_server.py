@@ -16,7 +16,7 @@ import click
 from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import TlaunchError
 
-LINGER_S = 0.5  # Open MPI's mpirun may hang on ranks that end at once; and so long others know that it was told
+LINGER_S = 1.0  # so long others know that it was told; and Open MPI may hang on ranks that end at once
 _held: list[socket.socket] = []
 
 
