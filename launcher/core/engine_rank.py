@@ -59,6 +59,7 @@ _HYDRA = _Names("MPICH or Intel MPI", "PMI_RANK", ("PMI_SIZE",), "MPI_LOCALRANKI
 _PMIX = _Names("PMIx", "PMIX_RANK")
 _SLURM = _Names("Slurm", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), "SLURM_LOCALID")
 _PMIX_OF_SLURM = "slurm.pmix."
+_HINT_FRESH_SHELL = "start mpirun or srun from a shell without variables of another job"
 
 
 def read_engine_rank(environment: Mapping[str, str], pid: int) -> EngineRank | None:
@@ -106,9 +107,6 @@ def _read(names: _Names, environment: Mapping[str, str], job: str, local_size: i
     if rank.world_size is not None and rank.global_rank >= rank.world_size:
         raise UsageError(f"{names.rank} is {rank.global_rank}, but {size} is {rank.world_size}", hint=_HINT_FRESH_SHELL)
     return rank
-
-
-_HINT_FRESH_SHELL = "start mpirun or srun from a shell without variables of another job"
 
 
 def _whole(name: str, environment: Mapping[str, str]) -> int | None:

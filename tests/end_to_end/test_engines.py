@@ -82,10 +82,11 @@ def test_the_trainer_takes_its_place_from_mpirun(mpirun, cache, expected):
 def mpi_alone(directory, environment):
     """One process that an engine of another MPI might have started."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RANK", "WORLD", "MASTER"))}
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    settings = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    settings |= {"OMPI_MCA_btl": "self"}  # alone, Open MPI 5 would leave its shared memory behind
     return subprocess.run(
         [*TRAINER, *SETTINGS],
-        env={**inherited, **root, "TMPDIR": str(directory), **environment},
+        env={**inherited, **settings, "TMPDIR": str(directory), **environment},
         capture_output=True,
         text=True,
         timeout=120,
