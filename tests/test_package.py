@@ -29,7 +29,10 @@ def python(installed, *arguments):
     return subprocess.run(command, cwd=installed, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("name", "file"), [("rank_tables", "rank_table_8pcs.json"), ("templates", "transformer.toml")])
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("rank_tables", "rank_table_8pcs.json"), ("templates", "transformer.toml"), ("templates", "render/bash.sh.j2")],
+)
 def test_data_is_found_from_an_installed_copy(installed, name, file):
     """Sample tables and templates come with the wheel and are found inside it."""
     done = python(installed, f"from launcher.core.resources import data_dir; print(data_dir({name!r}))")

@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stacks": ("launcher.cli.stacks:stacks", "Show where every rank of a run is at this moment."),
     "stop": ("launcher.cli.stop:stop", "End a run, and wait until nothing of it is left."),
     "explain": ("launcher.cli.explain:explain", "Show where each variable of a rank's environment comes from."),
+    "render": ("launcher.cli.render:render", "Write a job file for those who start ranks by other means."),
     "validate": ("launcher.cli.validate:validate", "Check rank tables as HCCL does, and say why at the line."),
     "table": ("launcher.cli.table:table", "Show, compare, make and repair rank tables."),
     "data": ("launcher.cli.data:data", "Make the sentence pairs that the bundled trainer reads."),

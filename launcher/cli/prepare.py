@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from launcher.cli.options import RunOptions, check_options, preloaded_modules, signal_numbers, user_environment
 from launcher.core.errors import RefusedLayoutError, RefusedTableError, UnreadableError, UsageError
@@ -23,6 +23,7 @@ from launcher.mesh.layouts import resolve_layout
 if TYPE_CHECKING:
     from launcher.program.command import PythonCommand
 
+Elsewhere = Literal["servers", "image"]
 TRAINER = "launcher.trainer"
 TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
 TRAINER_RUN_NAME = "transformer"
@@ -43,10 +44,18 @@ class _Program:
     name: str
 
 
-def prepare(options: RunOptions, inherited: Mapping[str, str], *, engine: str | None = None) -> Prepared:
+def prepare(
+    options: RunOptions,
+    inherited: Mapping[str, str],
+    *,
+    engine: str | None = None,
+    elsewhere: Elsewhere | None = None,
+) -> Prepared:
     """Check options, table, layout, recipe and command, in this order. Starts and creates nothing.
 
-    `engine` has started the ranks already, on every server; None where tlaunch shall start them.
+    `engine` has started the ranks already, on every server; None where tlaunch shall start them. `elsewhere`: nothing
+    will be started from here. Several servers are fine then, and a program that is missing here is a note where it is
+    other servers, or an image, that need it.
 
     Raises:
         UsageError, UnreadableError, RefusedTableError, RefusedLayoutError: with a hint, and an exit code of its own.
@@ -66,11 +75,13 @@ def prepare(options: RunOptions, inherited: Mapping[str, str], *, engine: str | 
     environment = {**inherited, **variables}
     python = _python(options.command, environment)
     program = _command(options.command, python, layout) if options.command else _trainer(options, layout)
-    if not options.dry_run and engine is None:
+    if not options.dry_run and engine is None and elsewhere is None:
         _refuse_several_servers(used)
-    if options.command:
-        _check_command(options.command[0], environment)
-        _check_script(python)
+    missing = _missing(options, python, environment)
+    if missing is not None:
+        if elsewhere is None or (elsewhere == "servers" and len(used.servers) == 1):
+            raise missing
+        notes = (*notes, f"warning: {missing.message}; it is looked for where ranks start")
     request = Request(
         cluster=cluster,
         layout=program.layout,
@@ -125,8 +136,6 @@ def _trainer(options: RunOptions, layout: Layout) -> _Program:
     from launcher.recipes.load import load_transformer
     from launcher.recipes.transformer.checks import check_layout
 
-    if not options.dry_run:
-        _check_installed()
     recipe = load_transformer(options.config, options.settings)
     if options.micro_batches is None:
         layout = replace(layout, micro_batches=recipe.train.micro_batches)
@@ -161,6 +170,21 @@ def _preload(options: RunOptions, argv: tuple[str, ...], environment: Mapping[st
     if options.preload is not None:
         return preloaded_modules(options.preload)
     return modules_to_preload(program, _working_directory(), environment)
+
+
+def _missing(
+    options: RunOptions, python: PythonCommand | None, environment: Mapping[str, str]
+) -> UnreadableError | None:
+    """What ranks need to start and this machine has not."""
+    try:
+        if options.command:
+            _check_command(options.command[0], environment)
+            _check_script(python)
+        elif not options.dry_run:
+            _check_installed()
+    except UnreadableError as error:
+        return error
+    return None
 
 
 def _check_installed() -> None:

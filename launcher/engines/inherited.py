@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from fnmatch import fnmatchcase
 from functools import cached_property
 
 from launcher.core import env
@@ -114,6 +115,29 @@ _FAMILIES = (
         of_engine=True,
     ),
 )  # fmt: skip
+
+
+@frozen
+class Leftovers:
+    """The variables of one launcher, for those who take them away by other means."""
+
+    names: tuple[str, ...]  # * stands for anything
+    signs: tuple[str, ...]  # without one of these the others say nothing of who a process is; empty: take them away
+
+
+def leftovers() -> Iterator[Leftovers]:
+    """All that is taken away from ranks, or replaced, wherever it is found: first what needs no sign."""
+    always = [name for family in _FAMILIES if not family.signs for name in family.names]
+    yield Leftovers(tuple(_widest(always)), ())
+    for family in _FAMILIES:
+        if family.signs:
+            yield Leftovers(tuple(_widest(family.names)), family.signs)
+
+
+def _widest(names: Iterable[str]) -> Iterator[str]:
+    """Without those that another one stands for."""
+    wide = [name for name in names if "*" in name]
+    return (name for name in names if not any(name != other and fnmatchcase(name, other) for other in wide))
 
 
 def conflicts(

@@ -1,5 +1,6 @@
 """The real command in a subprocess, and what it left in the process list."""
 
+import json
 import os
 import signal
 import subprocess
@@ -123,3 +124,26 @@ def programs():
 @pytest.fixture(scope="session")
 def sample_tables():
     return PROGRAMS.parents[1] / "rank_tables"
+
+
+@pytest.fixture
+def table_of(launcher):
+    """Write a rank table, given as the ranks on each server by its name."""
+
+    def write(servers):
+        entries = [
+            {
+                "server_id": name,
+                "device": [
+                    {"device_id": str(index), "device_ip": f"192.168.{number}.{index + 1}", "rank_id": str(rank)}
+                    for index, rank in enumerate(ranks)
+                ],
+            }
+            for number, (name, ranks) in enumerate(servers.items())
+        ]
+        table = {"version": "1.0", "server_count": str(len(servers)), "server_list": entries, "status": "completed"}
+        path = launcher.directory / "table.json"
+        path.write_text(json.dumps(table))
+        return path
+
+    return write

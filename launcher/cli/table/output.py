@@ -91,21 +91,31 @@ def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None
         OSError: stdout takes nothing.
     """
     from launcher.cli.columns import counted
-    from launcher.cli.outlet import write_out
     from launcher.rank_table.faults import printable
 
     if output is None:
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(encoding="utf-8")  # as in a file, whatever the terminal's is
-        write_out(text)
+        to_stdout(text)
         return
-    _put(output, text, force=force)
+    put(output, text, force=force)
     size = f"{counted(len(cluster.servers), 'server')}, {counted(cluster.device_count, 'device')}"
     click.echo(f"wrote {printable(str(output))}: {format_name}, {size}", err=True)
 
 
-def _put(output: Path, text: str, *, force: bool) -> None:
-    """A symbolic link stays one, and what it leads to is written. The file aside is nobody's business."""
+def to_stdout(text: str) -> None:
+    """As in a file, whatever the terminal's encoding is. Blocks until all is written."""
+    from launcher.cli.outlet import write_out
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
+    write_out(text)
+
+
+def put(output: Path, text: str, *, force: bool, mode: int = MODE) -> None:
+    """Whole or not at all. A symbolic link stays one, and what it leads to is written.
+
+    Raises:
+        UsageError, UnreadableError: as `hand_over`.
+    """
     from launcher.core.atomic import write_text
     from launcher.rank_table.faults import printable
 
@@ -113,7 +123,7 @@ def _put(output: Path, text: str, *, force: bool) -> None:
         target = Path(os.path.realpath(output))
         if target.is_symlink():
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))  # noqa: TRY301 - told as all others
-        write_text(target, text, mode=MODE, replace=force)
+        write_text(target, text, mode=mode, replace=force)
     except FileExistsError:
         raise UsageError(f"{printable(str(output))} exists already", hint="--force replaces it") from None
     except (OSError, ValueError) as error:

@@ -1,0 +1,287 @@
+"""`tlaunch render`: the job as a file for those who start it by other means."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from launcher.cli.run import run
+from launcher.cli.whole import Whole
+from launcher.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from launcher.cli.options import RunOptions
+    from launcher.cli.prepare import Prepared
+    from launcher.core.records import Cluster
+    from launcher.engines.assemble import Request
+    from launcher.engines.render.job import Job, Wishes
+    from launcher.engines.render.kinds import Kind
+
+EPILOG = """\b
+Kinds:
+  bash        a run.sh: `bash run.sh [SERVER_INDEX [RUN_NAME]]` on each
+              server; needs no tlaunch there
+  mpirun      a script with one mpirun command, a process per device
+  slurm       a script for sbatch, a task per device
+  kubernetes  an Indexed Job with a headless Service, a pod per server;
+              --flavor mpi: an MPIJob
+  hostfile    the servers and their slots, for Open MPI or MPICH
+  rankfile    which rank on which server, for Open MPI
+
+\b
+Examples:
+  tlaunch render bash --devices 8 --mp 2 -o run.sh -- python train.py
+  tlaunch render mpirun --rank-table rank_table.json -o mpi.sh \\
+      -- python train.py
+  tlaunch render slurm --rank-table rank_table.json --time-limit 24:00:00 \\
+      --sbatch=--gres=gpu:8 --restarts 3 -o job.sh -- python train.py
+  tlaunch render kubernetes --devices 8 --image registry/me/train:1 \\
+      --resource nvidia.com/gpu -- python train.py | kubectl apply -f -
+
+Table, layout and options are checked as `tlaunch run` checks them, but ranks may be on several servers, and what other
+servers need to have is a warning if it is not here. --grace is for bash and kubernetes; MASTER_PORT is 29500 there, or
+the next that is free on a single server, unless --master-port says it. Templates are Jinja2: a file of --templates DIR is taken instead of
+tlaunch's own of the same name; --list names them, and the variables that they may use.
+
+Exit codes: 0; 2 wrong usage, a value that a format cannot express, a template that is wrong, or a file that cannot be
+read or written; 3 a refused table or layout.
+"""
+TAKEN = (
+    "rank_table", "devices", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "config", "settings",
+    "data", "runs_dir", "name", "env", "grace", "master_port", "command",
+)  # fmt: skip
+# Kinds that start each rank by itself have no supervision to tell of.
+NOT_TAKEN: Mapping[str, Any] = {
+    "max_restarts": 0, "hang_timeout": None, "preload": None, "no_preload": True, "forward_signals": "none",
+    "bind": "none", "log_max_size": None, "console": "none", "detach": False, "dry_run": False, "json": False,
+}  # fmt: skip
+NAMES = ("bash", "mpirun", "slurm", "kubernetes", "hostfile", "rankfile")
+FLAVORS = ("openmpi", "mpich", "job", "mpi")
+FILE = click.Path(path_type=Path)
+TIME_LIMIT = re.compile(r"\d+(:\d+(:\d+)?)?|\d+-\d+(:\d+(:\d+)?)?")
+LONGEST_WARNING_S = 65535  # Slurm's own limit
+MOST_RESTARTS = 1000
+# What only some kinds make use of
+OF_KIND = {
+    "image": ("kubernetes",),
+    "resource": ("kubernetes",),
+    "time_limit": ("slurm",),
+    "restarts": ("slurm",),
+    "sbatch": ("slurm",),
+}
+SCRIPT_MODE, FILE_MODE, OWNER_ONLY = 0o755, 0o644, 0o700
+
+
+def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    from launcher.cli.outlet import write_out
+
+    write_out("".join(f"{line}\n" for line in _listed()))
+    context.exit()
+
+
+@click.command(epilog=EPILOG)
+@click.argument("kind", type=click.Choice(NAMES), metavar="KIND")
+@click.option(
+    "--flavor",
+    type=click.Choice(FLAVORS),
+    metavar="NAME",
+    help="openmpi or mpich; of kubernetes job or mpi.  [default: the first]",
+)
+@click.option("--templates", type=FILE, metavar="DIR", help="Templates of your own, taken instead of tlaunch's.")
+@click.option("-o", "--output", type=FILE, metavar="FILE", help="Write here, not to stdout.")
+@click.option("--force", is_flag=True, help="Replace FILE.")
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list,
+    help="Show the templates and the variables that they may use.",
+)
+@click.option("--cwd", metavar="DIR", help="Where ranks start.  [default: here]")
+@click.option("--image", metavar="NAME", help="kubernetes: the image of the containers.")
+@click.option("--resource", metavar="NAME", help="kubernetes: what a device is called: nvidia.com/gpu.")
+@click.option("--time-limit", metavar="TIME", help="slurm: minutes, or as Slurm writes it: 1-12:00:00.")
+@click.option(
+    "--warn-before",
+    type=Whole(1, LONGEST_WARNING_S),
+    default=300,
+    metavar="SECONDS",
+    help="slurm: ranks get SIGTERM so long before the limit.  [default: 300]",
+)
+@click.option(
+    "--restarts",
+    type=Whole(0, MOST_RESTARTS),
+    default=0,
+    metavar="N",
+    help="slurm: up to N jobs more, one after the other, until one ends well.  [default: 0]",
+)
+@click.option("--sbatch", multiple=True, metavar="OPTION", help="slurm: a further option: --sbatch=--partition=gpu.")
+def render(kind: str, *, output: Path | None, force: bool, templates: Path | None, **options: Any) -> None:
+    """Write a job file for those who start ranks by other means.
+
+    The options after those, and COMMAND, are those of `tlaunch run`.
+    """
+    from launcher.cli.table.output import check_output
+    from launcher.engines.render.kinds import KINDS
+    from launcher.engines.render.templates import fill
+
+    check_output(output, force=force)
+    wanted = KINDS[kind]
+    wishes = _wishes(wanted, options)
+    job = _job(wanted, wishes, options)
+    for limit in wanted.limits:
+        limit(job)
+    _hand_over(fill(wanted.templates[wishes.flavor], job, templates), wanted, job, output, force=force)
+
+
+render.params += [option for option in run.params if option.name in TAKEN]
+
+
+def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
+    """What is only for job files, taken out of `options`."""
+    from launcher.engines.render.job import Wishes
+
+    for name, kinds in OF_KIND.items():
+        if options[name] and kind.name not in kinds:
+            raise UsageError(f"--{name.replace('_', '-')} is for {' and '.join(kinds)}, and this is {kind.name}")
+    time_limit = options.pop("time_limit")
+    if time_limit is not None and not TIME_LIMIT.fullmatch(time_limit):
+        raise UsageError(f"--time-limit {time_limit!r} is no time of Slurm's", hint="for instance 90, 36:00:00, 1-12")
+    return Wishes(
+        flavor=_flavor(kind, options.pop("flavor")),
+        tlaunch=_tlaunch(kind),
+        image=options.pop("image"),
+        resource=options.pop("resource"),
+        time_limit=time_limit,
+        warn_before_s=options.pop("warn_before"),
+        restarts=options.pop("restarts"),
+        sbatch=tuple(map(_directive, options.pop("sbatch"))),
+    )
+
+
+def _flavor(kind: Kind, wanted: str | None) -> str:
+    known = tuple(kind.templates)
+    if wanted is not None and wanted not in known:
+        hint = f"known are {', '.join(known)}" if known != ("",) else "leave it out"
+        raise UsageError(f"--flavor {wanted}: {kind.name} has no such flavor", hint=hint)
+    return known[0] if wanted is None else wanted
+
+
+def _directive(text: str) -> str:
+    if not re.match(r"-(-[a-z]|[A-Za-z])", text) or not text.isprintable():
+        raise UsageError(f"--sbatch {text!r} is no option of sbatch", hint="for instance --sbatch=--partition=gpu")
+    return text
+
+
+def _tlaunch(kind: Kind) -> str:
+    """This one, which other servers have at the same place where they share a file system; an image has its own."""
+    beside = Path(sys.executable).parent / "tlaunch"
+    return "tlaunch" if kind.in_image or not beside.exists() else str(beside)
+
+
+def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
+    from launcher.engines.render.job import job_of
+
+    cwd = options.pop("cwd")
+    chosen = _run_options(kind, options)
+    prepared = _prepared(kind, chosen, cwd)
+    for note in prepared.notes:
+        print(note, file=sys.stderr)
+    request = _placed(kind, prepared.request, chosen, cwd)
+    name = _name(kind, prepared, chosen)
+    return job_of(
+        request,
+        name,
+        wishes,
+        master_port=chosen.master_port,
+        table_text=_table_text(request.cluster, name, wishes),
+        reduced_table=next(iter(prepared.files.values()), None),
+    )
+
+
+def _run_options(kind: Kind, options: Mapping[str, Any]) -> RunOptions:
+    from launcher.cli.options import RunOptions
+
+    chosen = RunOptions(**{**options, **NOT_TAKEN})
+    if kind.starts:
+        return chosen
+    if chosen.command:
+        raise UsageError(f"a {kind.name} starts nothing, and COMMAND ({chosen.command[0]}) was given")
+    return replace(chosen, command=(sys.executable,))
+
+
+def _prepared(kind: Kind, chosen: RunOptions, cwd: str | None) -> Prepared:
+    from launcher.cli.prepare import prepare
+
+    return prepare(chosen, os.environ, elsewhere="servers" if cwd is None and not kind.in_image else "image")
+
+
+def _placed(kind: Kind, request: Request, chosen: RunOptions, cwd: str | None) -> Request:
+    """The directories as those know them who start the job; in an image it is the image's own, unless --cwd names one."""
+    if cwd is not None or kind.in_image:
+        where = Path(cwd or ".")
+        request = replace(request, cwd=where, runs_dir=where / chosen.runs_dir if cwd else chosen.runs_dir)
+    if kind.in_image and not chosen.command:
+        request = replace(request, argv=("python3", *request.argv[1:]))
+    return request
+
+
+def _name(kind: Kind, prepared: Prepared, chosen: RunOptions) -> str:
+    """One that follows from COMMAND is made to fit; one that was given is not."""
+    if chosen.name is not None or not kind.in_image:
+        return prepared.name
+    words = re.sub(r"[^a-z0-9]+", "-", prepared.name.lower())
+    return words.lstrip("-0123456789")[:40].strip("-") or "job"
+
+
+def _table_text(cluster: Cluster, name: str, wishes: Wishes) -> str | None:
+    """As it is; workers of an MPIJob are servers of their own names."""
+    from launcher.engines.render.job import with_workers
+    from launcher.rank_table import render_table
+    from launcher.rank_table.files import read_bytes
+
+    if cluster.source is None:
+        return None
+    if wishes.flavor == "mpi":
+        return render_table(with_workers(cluster, name))
+    return read_bytes(cluster.source).decode(errors="surrogateescape")
+
+
+def _hand_over(text: str, kind: Kind, job: Job, output: Path | None, *, force: bool) -> None:
+    from launcher.cli.table.output import put, to_stdout, warn
+    from launcher.core.env import masked, masked_argv
+
+    secrets = [name for name, value in job.user_env.items() if masked(name, value) != value]
+    secrets += ["COMMAND"] if masked_argv(job.command) != job.command else []
+    if kind.starts and secrets:
+        warn(f"the {kind.name} file holds what looks secret: {', '.join(secrets)}")
+    if output is None:
+        to_stdout(text)
+        return
+    mode = SCRIPT_MODE if kind.is_script else FILE_MODE
+    put(output, text, force=force, mode=mode & OWNER_ONLY if secrets else mode)
+
+
+def _listed() -> Iterator[str]:
+    from launcher.engines.render.job import VARIABLES
+    from launcher.engines.render.kinds import KINDS
+    from launcher.engines.render.templates import built_in
+    from launcher.engines.render.words import FILTERS
+
+    yield f"templates, in {built_in()}:"
+    for kind in KINDS.values():
+        yield f"  {kind.name:<12}{', '.join(kind.templates.values())}: {kind.help}"
+    yield "variables:"
+    for name, meaning in VARIABLES.items():
+        yield f"  {name:<16}{meaning}"
+    yield f"filters: {', '.join(FILTERS)}; comments stand between <# and #>"

@@ -1,0 +1,98 @@
+"""What a kind of job file cannot express, one small function each: it raises, and names the value."""
+
+from __future__ import annotations
+
+import re
+
+from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.engines.render.job import Job
+from launcher.rank_table.hostfiles import is_host_name
+
+LONGEST_POD_NAME = 52  # a pod's name gets the job's, an index and five letters, and is a label of 63 at most
+_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+
+
+def plain_host_names(job: Job) -> None:
+    """Blanks, colons and leading dashes would mean something else to whoever reads the file."""
+    for server in job.servers:
+        if not is_host_name(server.name):
+            raise UsageError(
+                f"server_id {server.name!r} cannot be written as a host's name here",
+                hint="write the server's name or address into the rank table",
+            )
+
+
+def no_address_of_ipv6(job: Job) -> None:
+    for server in job.servers:
+        if ":" in server.name:
+            raise UsageError(
+                f"server_id {server.name!r}: mpirun takes what follows a colon for a number of slots",
+                hint="write the server's name or its IPv4 address into the rank table",
+            )
+
+
+def hosts_hold_runs_of_ranks(job: Job) -> None:
+    """A hostfile is filled from its first host to its last."""
+    seen: set[str] = set()
+    for block in job.blocks:
+        if block.name in seen:
+            raise RefusedLayoutError(
+                f"the ranks of server {block.name} do not follow each other, which a hostfile cannot say",
+                hint="`tlaunch render rankfile` can, and so can mpirun",
+            )
+        seen.add(block.name)
+
+
+def every_device_is_used(job: Job) -> None:
+    """`tlaunch exec` takes a table as it is."""
+    if job.reduced_table is not None:
+        raise RefusedLayoutError(
+            f"{job.layout} leaves devices of the rank table idle, and `tlaunch exec` takes whole tables",
+            hint="write a table of the devices that are used; `tlaunch render bash` needs none",
+        )
+
+
+def no_lone_colon(job: Job) -> None:
+    if ":" in job.command:
+        raise UsageError(
+            "COMMAND has the word ':', where mpirun would start another program",
+            hint="put COMMAND into a script, and give that",
+        )
+
+
+def no_equals_sign_in_program(job: Job) -> None:
+    if "=" in job.command[0]:
+        raise UsageError(
+            f"{job.command[0]!r}: `env` would take a program with '=' in its name for a variable",
+            hint="call it by another name: a link, or a script",
+        )
+
+
+def name_of_a_pod(job: Job) -> None:
+    if not _LABEL.fullmatch(job.name) or len(job.name) > LONGEST_POD_NAME:
+        raise UsageError(
+            f"--name {job.name!r} cannot be the name of a Kubernetes job",
+            hint=f"a letter, then small letters, digits and dashes, {LONGEST_POD_NAME} at most",
+        )
+
+
+def whole_table_in_an_mpi_job(job: Job) -> None:
+    if job.flavor == "mpi":
+        every_device_is_used(job)
+        no_lone_colon(job)
+        hosts_hold_runs_of_ranks(job)
+        _servers_are_equal(job)
+
+
+def _servers_are_equal(job: Job) -> None:
+    counts = {len(server.ranks) for server in job.servers}
+    if len(counts) > 1:
+        raise RefusedLayoutError(
+            f"workers of an MPIJob have equally many slots, and the servers have {min(counts)} to {max(counts)} ranks",
+            hint="--flavor job takes any number",
+        )
+
+
+def image_is_given(job: Job) -> None:
+    if not job.image:
+        raise UsageError("--image is missing: a pod starts in a container", hint="for instance --image pytorch/pytorch")

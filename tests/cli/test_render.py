@@ -1,0 +1,268 @@
+"""`tlaunch render`: what it writes, what it refuses, and templates of one's own."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.engines.render.job import VARIABLES
+from launcher.engines.render.kinds import KINDS
+
+ODD = ["a b", 'it\'s "x"', "$(touch bad)", "`touch bad`", "new\nline", "--help", "*", "\\", "", "%t #x"]
+SCRIPTS = [
+    ("bash",), ("mpirun",), ("mpirun", "--flavor", "mpich"), ("slurm",), ("slurm", "--restarts", "2"),
+]  # fmt: skip
+EVERY = [
+    *SCRIPTS, ("hostfile",), ("hostfile", "--flavor", "mpich"), ("rankfile",),
+    ("kubernetes", "--image", "x"), ("kubernetes", "--image", "x", "--flavor", "mpi"),
+]  # fmt: skip
+
+
+def command_of(kind):
+    return () if kind[0] in {"hostfile", "rankfile"} else ("--", "true")
+
+
+@pytest.fixture(name="shellcheck", scope="module")
+def _shellcheck():
+    found = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if found is None:
+        pytest.skip("shellcheck is not installed")
+    return found
+
+
+@pytest.mark.parametrize("kind", SCRIPTS, ids=" ".join)
+@pytest.mark.parametrize("servers", [{"h1": [0, 1]}, {"h2": [0, 1, 3], "h1": [2]}], ids=["one", "two"])
+def test_shellcheck_has_nothing_to_say(launcher, shellcheck, kind, servers, table_of):
+    """Of any script, with values that would mislead a shell."""
+    table = table_of(servers)
+    odd = [word for value in ODD for word in ("--env", f"X={value}")]
+    done = launcher.run("render", *kind, "--rank-table", table, *odd, "--", sys.executable, "-c", "pass", *ODD)
+    checked = subprocess.run([shellcheck, "-"], input=done.stdout, capture_output=True, text=True, check=False)
+    assert (done.returncode, checked.stdout) == (0, "")
+    assert done.stdout.startswith("#!/usr/bin/env bash\n")
+
+
+def test_shellcheck_of_a_script_with_idle_devices(launcher, shellcheck, sample_tables):
+    """Such a script holds the reduced table, and chooses a port if it was given none."""
+    arguments = ["--rank-table", sample_tables / "rank_table_4pcs.json", "--dp", 2, "--allow-idle-devices"]
+    script = launcher.run("render", "bash", *arguments, "--", "true").stdout
+    assert subprocess.run([shellcheck, "-"], input=script, text=True, check=False).returncode == 0
+    assert '"rank_id": "1"' in script
+    assert '"rank_id": "2"' not in script
+
+
+@pytest.mark.parametrize(("flavor", "lines"), [("openmpi", ["h2 slots=3", "h1 slots=1"]), ("mpich", ["h2:3", "h1:1"])])
+def test_hostfile(launcher, flavor, lines, table_of):
+    """Servers are in the order of their ranks, whatever the table's is."""
+    table = table_of({"h1": [3], "h2": [0, 1, 2]})
+    done = launcher.run("render", "hostfile", "--rank-table", table, "--flavor", flavor)
+    assert [line for line in done.stdout.splitlines() if not line.startswith("#")] == lines
+
+
+def test_a_hostfile_cannot_say_that_ranks_take_turns(launcher, table_of):
+    table = table_of({"h1": [0, 2], "h2": [1, 3]})
+    done = launcher.run("render", "hostfile", "--rank-table", table)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "ranks of server h1 do not follow each other" in done.stderr
+
+
+def test_rankfile(launcher, table_of):
+    """Every rank has its line; the slot is the local rank, whatever the ids of devices are."""
+    table = table_of({"h1": [0, 2], "h2": [1, 3]})
+    done = launcher.run("render", "rankfile", "--rank-table", table)
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("#")]
+    assert lines == ["rank 0=h1 slot=0", "rank 2=h1 slot=1", "rank 1=h2 slot=0", "rank 3=h2 slot=1"]
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "-x", "a\nrank 0=evil slot=0", "a:2", "$(touch bad)", "`touch bad`", "'", "#h"]
+)
+@pytest.mark.parametrize("kind", [("hostfile",), ("rankfile",), ("mpirun",), ("slurm",)], ids=" ".join)
+def test_names_that_a_format_cannot_hold_are_refused(launcher, kind, name, table_of):
+    """With the name, before anything is written."""
+    table = table_of({name: [0]})
+    done = launcher.run("render", *kind, "--rank-table", table, "-o", "out", *command_of(kind))
+    assert done.returncode == 2
+    assert "cannot be written as a host's name" in done.stderr
+    assert not (launcher.directory / "out").exists()
+
+
+def test_mpirun_starts_another_program_at_a_colon(launcher):
+    done = launcher.run("render", "mpirun", "--devices", 1, "--", "echo", "a", ":", "b")
+    assert done.returncode == 2
+    assert "':'" in done.stderr
+
+
+def test_mpirun_and_a_server_of_ipv6(launcher, table_of):
+    table = table_of({"fe80::1": [0]})
+    done = launcher.run("render", "mpirun", "--rank-table", table, "--", "true")
+    assert done.returncode == 2
+    assert "'fe80::1'" in done.stderr
+
+
+# --- where the text goes ---
+
+
+@pytest.mark.parametrize("kind", EVERY, ids=" ".join)
+def test_a_file_is_what_stdout_would_be(launcher, kind):
+    """Whole, executable where it is a script, and alone in its directory."""
+    command = command_of(kind)
+    shown = launcher.run("render", *kind, "--devices", 2, "--name", "n", *command)
+    done = launcher.run("render", *kind, "--devices", 2, "--name", "n", "-o", "made", *command)
+    made = launcher.directory / "made"
+    assert (shown.returncode, done.returncode, done.stdout) == (0, 0, "")
+    assert made.read_text() == shown.stdout
+    assert shown.stdout.endswith("\n")
+    assert bool(made.stat().st_mode & 0o100) == KINDS[kind[0]].is_script
+    assert [path.name for path in launcher.directory.iterdir()] == ["made"]
+
+
+def test_a_file_that_exists_stays(launcher):
+    """Unless --force is given."""
+    made = launcher.directory / "made"
+    made.write_text("mine")
+    assert launcher.run("render", "hostfile", "--devices", 2, "-o", "made").returncode == 2
+    assert made.read_text() == "mine"
+    assert launcher.run("render", "hostfile", "--devices", 2, "-o", "made", "--force").returncode == 0
+    assert "slots=2" in made.read_text()
+
+
+def test_secrets_are_told_and_kept_from_others(launcher):
+    """A job file needs them; nobody else may read it."""
+    secrets = ["--env", "API_KEY=abc", "-o", "run.sh", "--", "true", "--password", "abc"]
+    done = launcher.run("render", "bash", "--devices", 1, *secrets)
+    assert "API_KEY, COMMAND" in done.stderr
+    assert "abc" not in done.stderr
+    assert (launcher.directory / "run.sh").stat().st_mode & 0o777 == 0o700
+
+
+# --- checks of `tlaunch run` ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["bash", "--devices", 4, "--dp", 3, "--mp", 2, "--", "true"], 3, "dp * mp * pp"),
+        (["bash", "--devices", 2, "--rank-table", "x.json", "--", "true"], 2, "--rank-table and --devices"),
+        (["bash", "--rank-table", "x.json", "--", "true"], 2, "x.json"),
+        (["bash", "--devices", 2, "--", "no-such-program"], 2, "no-such-program"),
+        (["bash", "--devices", 2, "--", "python", "no-such-script.py"], 2, "no-such-script.py"),
+        (["bash", "--devices", 2, "--env", "RANK=1", "--", "true"], 2, "--env RANK"),
+        (["bash", "--devices", 2, "--set", "train.nonsense=1"], 2, "nonsense"),
+        (["bash", "--devices", 2, "--name", "a/b", "--", "true"], 2, "--name"),
+        (["bash", "--devices", 2, "--flavor", "mpich", "--", "true"], 2, "--flavor"),
+        (["mpirun", "--devices", 2, "--flavor", "job", "--", "true"], 2, "openmpi, mpich"),
+        (["bash", "--devices", 2, "--image", "x", "--", "true"], 2, "--image is for kubernetes"),
+        (["hostfile", "--devices", 2, "--", "true"], 2, "starts nothing"),
+        (["slurm", "--devices", 2, "--time-limit", "soon", "--", "true"], 2, "--time-limit"),
+        (["slurm", "--devices", 2, "--sbatch", "x\n#SBATCH --y", "--", "true"], 2, "--sbatch"),
+        (["slurm", "--devices", 2, "--name", "a\nb", "--", "true"], 2, "--name"),
+        (["kubernetes", "--devices", 2, "--", "true"], 2, "--image"),
+        (["kubernetes", "--devices", 2, "--image", "x", "--name", "A_b", "--", "true"], 2, "--name 'A_b'"),
+        (["nonsense"], 2, "nonsense"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(launcher, arguments, code, said):
+    """With the exit codes of `tlaunch run`, and nothing on stdout."""
+    done = launcher.run("render", *arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+
+
+def test_an_invalid_table_is_refused_as_run_does(launcher, table_of):
+    table = table_of({"h1": [0, 5]})
+    done = launcher.run("render", "bash", "--rank-table", table, "--", "true")
+    assert done.returncode == 3
+    assert "error[RT301]" in done.stderr
+
+
+def test_what_other_servers_need_to_have_is_a_warning(launcher, sample_tables):
+    """They may have what this machine has not."""
+    table = sample_tables / "rank_table_16pcs.json"
+    done = launcher.run("render", "bash", "--rank-table", table, "--", "no-such-program")
+    assert done.returncode == 0
+    assert "warning: no-such-program" in done.stderr
+    assert "command=(no-such-program)" in done.stdout
+
+
+@pytest.mark.parametrize("kind", [("mpirun",), ("slurm",)], ids=" ".join)
+def test_what_takes_whole_tables_refuses_idle_devices(launcher, sample_tables, kind):
+    arguments = ["--rank-table", sample_tables / "rank_table_4pcs.json", "--dp", 2, "--allow-idle-devices"]
+    done = launcher.run("render", *kind, *arguments, "--", "true")
+    assert done.returncode == 3
+    assert "tlaunch render bash" in done.stderr
+
+
+# --- templates ---
+
+
+def test_the_list_tells_of_everything(launcher):
+    """Kinds, templates and variables."""
+    listed = launcher.run("render", "--list").stdout
+    templates = [template for kind in KINDS.values() for template in kind.templates.values()]
+    assert [name for name in (*KINDS, *templates, *VARIABLES) if name not in listed] == []
+
+
+@pytest.fixture(name="own")
+def _own(launcher):
+    """Write a template of one's own and render with it."""
+
+    def render(text, *arguments, name="hostfile.openmpi.j2", kind="hostfile"):
+        directory = launcher.directory / "own"
+        directory.mkdir(exist_ok=True)
+        (directory / name).write_text(text)
+        return launcher.run("render", kind, "--devices", 2, "--templates", "own", *arguments)
+
+    return render
+
+
+def test_a_template_of_ones_own_is_taken(own):
+    """It has every variable that the list names."""
+    done = own("".join(f"{name}={{{{ {name} }}}}\n" for name in VARIABLES))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].startswith("version=")
+    assert len(done.stdout.splitlines()) == len(VARIABLES)
+
+
+def test_a_part_of_a_built_in_template_can_be_replaced(own):
+    """What a template includes is looked for in the same order."""
+    done = own("my-exec {{ command | join(' ') }}\n", "--", "true", name="exec.j2", kind="mpirun")
+    assert "    my-exec true &" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("fine\n{% if %}\n", 2, "Expected an expression"),
+        ("fine\n\n{{ nonsense }}\n", 3, "'nonsense' is undefined"),
+        ("{{ servers[0].nonsense }}\n", 1, "no attribute 'nonsense'"),
+        ("\n{{ version | nonsense }}\n", 2, "nonsense"),
+        ("\n{{ 1 / 0 }}\n", 2, "ZeroDivisionError"),
+        ("{{ name + 1 }}\n", 1, "TypeError"),
+        ("\n{% include 'nonsense.j2' %}\n", 2, "no template nonsense.j2"),
+        ("<# \n", 1, "comment"),
+    ],
+)
+def test_a_wrong_template_is_told_with_file_and_line(own, launcher, text, line, said):
+    """No traceback, no output."""
+    done = own(text, "-o", "made")
+    assert done.returncode == 2
+    assert f"own/hostfile.openmpi.j2:{line}: " in done.stderr
+    assert said in done.stderr
+    assert not (launcher.directory / "made").exists()
+
+
+def test_a_value_that_a_template_may_not_write_is_refused(own):
+    """The filters of formats name it."""
+    done = own("{{ command | join(' ') | word }}\n", "--", "echo", "a", name="bash.sh.j2", kind="bash")
+    assert done.returncode == 2
+    assert "'echo a' cannot be written here" in done.stderr
+
+
+def test_templates_that_are_not_there(launcher):
+    done = launcher.run("render", "hostfile", "--devices", 2, "--templates", "own")
+    assert done.returncode == 2
+    assert "--templates own" in done.stderr

@@ -1,0 +1,300 @@
+"""The run.sh of `tlaunch render bash`, run: what ranks get, how they end, and that no value is executed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from launcher.core.env import is_secret
+
+DUMP = "import json, os, sys; json.dump([dict(os.environ), sys.argv[1:]], open(f'dumped{os.environ[\"RANK\"]}', 'w'))"
+# A shell keeps these for itself, whatever it starts.
+OF_A_SHELL = {"_", "SHLVL", "PWD", "OLDPWD"}
+# What differs from run to run.
+OF_A_RUN = {"TLAUNCH_RUN_DIR", "TLAUNCH_RUN_ID", "TLAUNCH_HEARTBEAT_FILE"}
+# As other launchers leave them, and what looks as if they did.
+LEFT = {
+    "RANK": "7", "MASTER_ADDR": "elsewhere", "RANK_TABLE_FILE": "/nowhere", "PMIX_RANK": "3", "PET_RDZV_ENDPOINT": "x",
+    "SLURM_NTASKS": "4", "OMPI_COMM_WORLD_FOO": "1", "TORCHELASTIC_RUN_ID": "x", "PMIX_MCA_gds": "hash",
+}  # fmt: skip
+ODD = [
+    "a  b ", "it's \"x\"", "$(touch bad)", "`touch bad`", "; touch bad", "new\nline\n", "--help", "-", "*", "\\", "",
+    "${IFS}", "!!", "é", "\t", "~", "&& touch bad #", "<(touch bad)",
+]  # fmt: skip
+
+
+@pytest.fixture(name="script")
+def _script(launcher):
+    """Render run.sh and run it to its end; what it wrote, and the environments and arguments of its ranks."""
+
+    class Script:
+        path = launcher.directory / "run.sh"
+
+        def render(self, *arguments):
+            done = launcher.run("render", "bash", "--force", "-o", "run.sh", *arguments)
+            assert done.returncode == 0, done.stderr
+            return done
+
+        def start(self, *words, env=None, **options):
+            return subprocess.Popen(
+                ["bash", self.path, *words],
+                cwd=launcher.directory,
+                env=launcher.environment(env or {}),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                **options,
+            )
+
+        def run(self, *words, env=None):
+            process = self.start(*words, env=env)
+            stdout, stderr = process.communicate(timeout=60)
+            return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+        def dumped(self, ranks):
+            found = [json.loads((launcher.directory / f"dumped{rank}").read_text()) for rank in range(ranks)]
+            return [environment for environment, _ in found], [arguments for _, arguments in found]
+
+    return Script()
+
+
+@pytest.mark.parametrize("left", [{}, LEFT, {**LEFT, "SLURM_PROCID": "2"}], ids=["clean", "left", "in a step"])
+@pytest.mark.parametrize(
+    "ranks_and_layout", [(4, ["--mp", 2]), (8, ["--mp", 2, "--pp", 2, "--micro-batches", 4])], ids=["4", "8"]
+)
+def test_a_rank_gets_what_run_gives_it(launcher, script, sample_tables, left, ranks_and_layout):
+    """The whole environment of each rank, but for the run's directory."""
+    ranks, layout = ranks_and_layout
+    table = sample_tables / f"rank_table_{ranks}pcs.json"
+    arguments = ["--rank-table", table, *layout, "--name", "same", "--master-port", 29877, "--env", "X=a 'b'"]
+    command = ["--", sys.executable, "-c", DUMP, "a b"]
+    script.render(*arguments, *command)
+    assert script.run(env=left).returncode == 0
+    by_script, words = script.dumped(ranks)
+    assert launcher.run("run", *arguments, *command, env=left).returncode == 0
+    by_run, words_by_run = script.dumped(ranks)
+    assert words == words_by_run
+    for one, other in zip(by_script, by_run, strict=True):
+        assert one.keys() - OF_A_SHELL == other.keys() - OF_A_SHELL
+        compared = one.keys() - OF_A_SHELL - OF_A_RUN
+        assert {name: one[name] for name in compared} == {name: other[name] for name in compared}
+        assert one["TLAUNCH_HEARTBEAT_FILE"].startswith(one["TLAUNCH_RUN_DIR"] + "/device")
+        assert one["TLAUNCH_RUN_ID"] in one["TLAUNCH_RUN_DIR"]
+
+
+def test_choices_of_the_shell_stand(launcher, script):
+    """As they do for `tlaunch run`: what is set when the script is run, not when it was rendered."""
+    script.render("--devices", 1, "--", sys.executable, "-c", DUMP)
+    assert script.run(env={"OMP_NUM_THREADS": "3", "PYTHONUNBUFFERED": ""}).returncode == 0
+    [environment], _ = script.dumped(1)
+    assert (environment["OMP_NUM_THREADS"], environment["PYTHONUNBUFFERED"]) == ("3", "")
+
+
+def test_values_arrive_as_they_are(launcher, script):
+    """In arguments, variables, and the names of directories; nothing of them is executed."""
+    variables = [word for number, value in enumerate(ODD) for word in ("--env", f"ODD{number}={value}")]
+    odd_names = ["--env", "IFS=x", "--env", "UID=5", "--env", "with.dots-=1", "--env", "BASH_ENV=$(touch bad)"]
+    places = ["--runs-dir", "-r $(touch bad)\n'\"", "--name", "-n}`touch bad`'\""]
+    script.render("--devices", 1, *variables, *odd_names, *places, "--", sys.executable, "-c", DUMP, *ODD)
+    done = script.run()
+    assert (done.returncode, done.stderr) == (0, "")
+    [environment], [words] = script.dumped(1)
+    assert words == ODD
+    assert [environment[f"ODD{number}"] for number in range(len(ODD))] == ODD
+    assert (environment["IFS"], environment["UID"], environment["with.dots-"]) == ("x", "5", "1")
+    assert environment["TLAUNCH_RUN_DIR"].startswith(f"{launcher.directory}/-r $(touch bad)\n'\"/2")
+    assert environment["TLAUNCH_RUN_DIR"].endswith("--n}`touch bad`'\"")
+    assert not (launcher.directory / "bad").exists()
+
+
+@pytest.mark.parametrize("name", ["a\ntouch bad", "$(touch bad)", "`touch bad`", "a) touch bad ;;", "'", "-x", "a b"])
+def test_names_of_servers_are_not_executed(launcher, script, table_of, name):
+    """They stand in comments, and as an address where there are several."""
+    script.render("--rank-table", table_of({name: [0], "other": [1]}), "--", sys.executable, "-c", DUMP)
+    assert script.run("0").returncode == 0
+    environment, _ = json.loads((launcher.directory / "dumped0").read_text())
+    assert environment["MASTER_ADDR"] == name
+    assert not (launcher.directory / "bad").exists()
+
+
+def test_a_working_directory_with_an_odd_name(launcher, script):
+    """Ranks start there, from wherever the script is called."""
+    odd = launcher.directory / "-a $(touch bad)\n'b'"
+    odd.mkdir()
+    script.render("--devices", 1, "--cwd", odd, "--", sys.executable, "-c", DUMP)
+    assert script.run().returncode == 0
+    assert (odd / "dumped0").exists()
+    assert (odd / "runs" / "latest" / "device0" / "train.log").exists()
+    assert not list(launcher.directory.glob("**/bad"))
+
+
+def test_env_log_is_that_of_run_without_what_may_be_a_secret(launcher, script):
+    """No name that looks secret, no value with credentials; what is left reads the same."""
+    secrets = {
+        "HF_TOKEN": "s3cr3t", "my_api_key": "s3cr3t", "PGPASSWORD": "s3cr3t", "PROXY": "http://me:s3cr3t@host",
+        "HEADER": "Authorization: Bearer s3cr3t", "JSON": '{"api_key":"s3cr3t"}', "myAppPw": "s3cr3t", "DB_DSN": "s3cr3t",
+        "HEADER_2": "X-Api-Key: s3cr3t", "SIGNING_SALT": "s3cr3t", "MYSQL_PWD": "s3cr3t", "AWS_SESSION_TOKENS": "s3cr3t",
+    }  # fmt: skip
+    harmless = {"PLAIN": "back\\slash\nand\r more", "EMPTY": "", "COMPANY": "a=b"}
+    arguments = ["--devices", 1, "--master-port", 29877, "--", "true"]
+    script.render(*arguments)
+    assert script.run(env={**secrets, **harmless}).returncode == 0
+    log = launcher.latest / "device0" / "env.log"
+    assert log.stat().st_mode & 0o777 == 0o600
+    text = log.read_text()
+    shown = dict(line.partition("=")[::2] for line in text.splitlines())
+    assert "s3cr3t" not in text
+    assert not {name for name in shown if is_secret(name)}
+    assert list(shown) == sorted(shown)
+    assert launcher.run("run", *arguments, env={**secrets, **harmless}).returncode == 0
+    by_run = dict(
+        line.partition("=")[::2] for line in (launcher.latest / "device0" / "env.log").read_text().splitlines()
+    )
+    masked = {name for name in by_run if name in secrets or is_secret(name)}
+    same = by_run.keys() - masked - OF_A_SHELL - OF_A_RUN
+    assert {name: shown.get(name) for name in same} == {name: by_run[name] for name in same}
+
+
+def test_output_and_order(launcher, script):
+    """A log per rank with both of its streams; runs that start in one second have names of their own."""
+    script.render("--devices", 3, "--name", "n", "--", "sh", "-c", "echo out $RANK; echo err >&2; cat")
+    for _ in range(3):
+        assert script.run().returncode == 0
+    runs = [path for path in launcher.runs.iterdir() if not path.is_symlink()]
+    assert len(runs) == 3
+    for run in runs:
+        assert [(run / f"device{rank}" / "train.log").read_text() for rank in range(3)] == [
+            f"out {rank}\nerr\n" for rank in range(3)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("deed", "code"), [("exit 7", 7), ("kill -KILL $$", 137), ("kill -TERM $$", 143), ("exec /nowhere", 127)]
+)
+def test_the_first_that_fails_ends_the_others(launcher, script, deed, code):
+    """Its exit code is the script's, and its log is shown; what ended only because of it is not told."""
+    program = f"echo here is $RANK; if [ $RANK = 2 ]; then {deed}; fi; sleep 1000; exit 9"
+    script.render("--devices", 4, "--", "sh", "-c", program)
+    done = script.run()
+    assert done.returncode == code
+    assert f"rank 2 failed with exit code {code}" in done.stderr
+    assert "here is 2" in done.stderr
+    assert "here is 1" not in done.stderr
+    assert launcher.processes() == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_ends_all(launcher, script, programs, number, code):
+    """Ranks, and their children, before the script itself is gone."""
+    script.render("--devices", 3, "--", "sh", "-c", "sleep 1000 & echo ready; sleep 1000")
+    process = script.start()
+    launcher.wait_ready(3)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == code
+    assert launcher.processes() == []
+
+
+def test_who_does_not_go_is_killed_after_the_grace(launcher, script, programs):
+    script.render("--devices", 2, "--grace", 1, "--", sys.executable, programs / "stubborn.py", "ignore")
+    process = script.start()
+    launcher.wait_ready(2)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert launcher.processes() == []
+
+
+def test_a_second_interrupt_kills_at_once(launcher, script, programs):
+    """Nobody waits for a grace of an hour."""
+    script.render("--devices", 2, "--grace", 3600, "--", sys.executable, programs / "stubborn.py", "ignore")
+    process = script.start()
+    launcher.wait_ready(2)
+    process.send_signal(signal.SIGINT)
+    assert "ending 2 ranks" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert launcher.processes() == []
+
+
+def test_a_rank_whose_whole_group_is_killed(launcher, script, wait_until):
+    """Nobody is left to tell of it, and it is noticed all the same."""
+    script.render("--devices", 2, "--", "sh", "-c", 'echo "$RANK $$"; echo ready; sleep 1000')
+    process = script.start()
+    run = launcher.wait_ready(2)
+    pid = int((run / "device1" / "train.log").read_text().split()[1])
+    os.killpg(os.getpgid(pid), signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode == 137
+    assert launcher.processes() == []
+
+
+def test_ranks_go_on_when_nobody_reads_what_the_script_says(launcher, script):
+    script.render("--devices", 2, "--", "sh", "-c", "sleep 0.5; echo done")
+    process = script.start()
+    process.stdout.close()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 0
+    assert (launcher.latest / "device1" / "train.log").read_text() == "done\n"
+
+
+def test_two_servers(launcher, script, table_of):
+    """Each runs its own ranks, in one run's directory where they share a file system."""
+    table = table_of({"h2": [2, 3], "h1": [0, 1]})
+    script.render("--rank-table", table, "--name", "both", "--", sys.executable, "-c", DUMP)
+    assert [script.run(str(index)).returncode for index in range(2)] == [0, 0]
+    environments, _ = script.dumped(4)
+    wanted = ("LOCAL_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "DEVICE_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+    assert [[environment[name] for name in wanted] for environment in environments] == [
+        ["0", "1", "2", "0", "h1", "29500", "4"],
+        ["1", "1", "2", "1", "h1", "29500", "4"],
+        ["0", "0", "2", "0", "h1", "29500", "4"],
+        ["1", "0", "2", "1", "h1", "29500", "4"],
+    ]
+    assert {environment["TLAUNCH_RUN_DIR"] for environment in environments} == {str(launcher.runs / "both")}
+
+
+def test_a_run_is_never_written_over(launcher, script, table_of):
+    """Where the name cannot follow from the time, another one has to be given."""
+    script.render("--rank-table", table_of({"h1": [0], "h2": [1]}), "--name", "both", "--", "true")
+    assert script.run("1").returncode == 0
+    done = script.run("1")
+    assert done.returncode == 2
+    assert "give another RUN_NAME" in done.stderr
+    assert script.run("1", "other").returncode == 0
+
+
+@pytest.mark.parametrize("words", [(), ("2",), ("x",), ("0", "a/b"), ("0", "..")])
+def test_a_server_that_is_not_there(launcher, script, table_of, words):
+    """And a name that is none: nothing is made."""
+    script.render("--rank-table", table_of({"h1": [0], "h2": [1]}), "--", "true")
+    assert script.run(*words).returncode != 0
+    assert not launcher.runs.exists()
+
+
+def test_idle_devices(launcher, script, sample_tables):
+    """Ranks get the table cut to them, as `tlaunch run` writes it."""
+    arguments = ["--rank-table", sample_tables / "rank_table_4pcs.json", "--dp", 2, "--allow-idle-devices"]
+    arguments += ["--", sys.executable, "-c", DUMP]
+    script.render(*arguments)
+    assert script.run().returncode == 0
+    environments, _ = script.dumped(2)
+    made = launcher.latest / "rank_table.json"
+    assert {environment["RANK_TABLE_FILE"] for environment in environments} == {str(made.resolve())}
+    text = made.read_text()
+    assert launcher.run("run", *arguments).returncode == 0
+    assert (launcher.latest / "rank_table.json").read_text() == text
+
+
+def test_the_bundled_trainer(launcher, script):
+    """Started by a run.sh it trains as it does under `tlaunch run`."""
+    script.render("--devices", 2, "--mp", 2, "--set", "train.steps=2", "--set", "model.d_model=16")
+    done = script.run()
+    assert done.returncode == 0, done.stderr
+    log = (launcher.latest / "device0" / "train.log").read_text()
+    assert "layout: dp=1 mp=2 pp=1" in log
+    assert "step: 2, loss is" in log

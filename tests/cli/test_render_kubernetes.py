@@ -1,0 +1,172 @@
+"""What `tlaunch render kubernetes` writes, as a YAML reader and the schemas see it, and its script, run as pods would."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+ODD = ["a b", 'it\'s "x"', "$(POD_NAME)", "$$(x)", "new\nline\n", "--help", "\\", "", "%", "- x: 1", "# y", "\x1b", "é"]
+
+
+@pytest.fixture(name="documents")
+def _documents(launcher):
+    """Render and read."""
+
+    def render(*arguments):
+        done = launcher.run("render", "kubernetes", "--image", "registry/me/train:1", *arguments)
+        assert done.returncode == 0, done.stderr
+        return list(yaml.safe_load_all(done.stdout))
+
+    return render
+
+
+def test_an_indexed_job(documents, table_of):
+    """Every value of it: a pod per server, found by name through a headless Service."""
+    table = table_of({"h2": [2, 3, 4], "h1": [0, 1]})
+    name = ["--name", "train", "--grace", "10.5"]
+    config, service, job = documents(
+        "--rank-table", table, *name, "--resource", "nvidia.com/gpu", "--", "python", "x.py"
+    )
+    script = config["data"].pop("run.sh")
+    assert script.startswith("#!/usr/bin/env bash\n")
+    assert "master_addr=train-1.train\n" in script
+    assert "RANK_TABLE_FILE=/etc/tlaunch/rank_table.json\n" in script
+    assert config == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "train"},
+        "data": {"rank_table.json": table.read_text()},
+    }
+    assert service == {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "train"},
+        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"job-name": "train"}},
+    }
+    assert job == {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "train"},
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": 2,
+            "parallelism": 2,
+            "backoffLimit": 0,
+            "template": {
+                "spec": {
+                    "subdomain": "train",
+                    "restartPolicy": "Never",
+                    "terminationGracePeriodSeconds": 16,
+                    "containers": [
+                        {
+                            "name": "ranks",
+                            "image": "registry/me/train:1",
+                            "command": ["bash", "/etc/tlaunch/run.sh", "$(JOB_COMPLETION_INDEX)", "train-$(JOB_UID)"],
+                            "env": [
+                                {
+                                    "name": "JOB_UID",
+                                    "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['controller-uid']"}},
+                                }
+                            ],
+                            "resources": {"limits": {"nvidia.com/gpu": 3}},
+                            "volumeMounts": [
+                                {"name": "tlaunch", "mountPath": "/etc/tlaunch"},
+                                {"name": "shared-memory", "mountPath": "/dev/shm"},
+                            ],
+                        }
+                    ],
+                    "volumes": [
+                        {"name": "tlaunch", "configMap": {"name": "train"}},
+                        {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
+                    ],
+                }
+            },
+        },
+    }
+
+
+def test_an_mpi_job(documents, table_of):
+    """Workers are the servers of the table, in the order of their ranks, by the names that the operator gives them."""
+    table = table_of({"h2": [2, 3], "h1": [0, 1]})
+    config, job = documents(
+        "--flavor", "mpi", "--rank-table", table, "--name", "train", "--resource", "a/b", "--", "./x"
+    )
+    changed = yaml.safe_load(config["data"]["rank_table.json"])
+    ranks = {
+        server["server_id"]: [device["rank_id"] for device in server["device"]] for server in changed["server_list"]
+    }
+    assert ranks == {"train-worker-0.train": ["0", "1"], "train-worker-1.train": ["2", "3"]}
+    assert (
+        "exec mpirun --map-by slot --bind-to none -x TLAUNCH_RUN_ID -n 4 \\\n    tlaunch exec \\\n"
+        in config["data"]["mpirun.sh"]
+    )
+    assert (job["apiVersion"], job["kind"], job["metadata"]) == ("kubeflow.org/v2beta1", "MPIJob", {"name": "train"})
+    replicas = job["spec"].pop("mpiReplicaSpecs")
+    assert job["spec"] == {
+        "slotsPerWorker": 2,
+        "mpiImplementation": "OpenMPI",
+        "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0},
+    }
+    assert {name: replica["replicas"] for name, replica in replicas.items()} == {"Launcher": 1, "Worker": 2}
+    launcher, worker = (replicas[name]["template"]["spec"]["containers"][0] for name in ("Launcher", "Worker"))
+    assert launcher["command"] == ["bash", "/etc/tlaunch/mpirun.sh"]
+    assert worker["resources"] == {"limits": {"a/b": 2}}
+    assert {container["image"] for container in (launcher, worker)} == {"registry/me/train:1"}
+
+
+@pytest.mark.parametrize("servers", [{"h1": [0, 1], "h2": [2]}, {"h1": [0, 2], "h2": [1, 3]}], ids=["unequal", "turns"])
+def test_what_an_mpi_job_cannot_express(launcher, table_of, servers):
+    arguments = ["--image", "x", "--flavor", "mpi", "--rank-table", table_of(servers)]
+    done = launcher.run("render", "kubernetes", *arguments, "--", "true")
+    assert (done.returncode, done.stdout) == (3, "")
+
+
+def test_a_name_that_follows_from_the_command_is_made_to_fit(documents):
+    """One that was given is refused where it does not fit, see test_render."""
+    _, _, job = documents("--devices", 1, "--", "My_Prog.v2", "x")
+    assert job["metadata"]["name"] == "my-prog-v2"
+
+
+def test_values_arrive_as_they_are(launcher, documents):
+    """Through YAML and a shell; Kubernetes sees no $(NAME) in what it would put variables into."""
+    variables = [word for number, value in enumerate(ODD) for word in ("--env", f"ODD{number}={value}")]
+    show = "import json, os, sys; print(json.dumps([sys.argv[1:], [os.environ[f'ODD{n}'] for n in range(13)]]))"
+    config, _, job = documents("--devices", 1, *variables, "--", sys.executable, "-c", show, *ODD)
+    script = launcher.directory / "run.sh"
+    script.write_text(config["data"]["run.sh"])
+    done = subprocess.run(
+        ["bash", script, "0", "x"], cwd=launcher.directory, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert yaml.safe_load(done.stdout.split("\n", 1)[1]) == [ODD, ODD]
+    command = job["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert [word for word in command if "$" in word] == command[2:]
+
+
+def test_the_script_as_two_pods_run_it(launcher, documents, table_of):
+    """Each shows its first rank's output, as `kubectl logs` would."""
+    command = ["sh", "-c", "echo $RANK of $WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT; exit $RANK"]
+    config, *_ = documents("--rank-table", table_of({"h1": [0], "h2": [1, 2]}), "--name", "t", "--", *command)
+    script = launcher.directory / "run.sh"
+    script.write_text(config["data"]["run.sh"])
+    pods = []
+    for index in range(2):
+        pod = launcher.directory / f"pod{index}"
+        pod.mkdir()
+        words = ["bash", script, str(index), "t-uid"]
+        pods.append(subprocess.run(words, cwd=pod, capture_output=True, text=True, timeout=60, check=False))
+    assert [pod.stdout.split("\n")[1:2] for pod in pods] == [["0 of 3 at t-0.t:29500"], ["1 of 3 at t-0.t:29500"]]
+    assert pods[0].returncode == 0
+    assert pods[1].returncode in {1, 2}
+    assert (launcher.directory / "pod1" / "runs" / "t-uid" / "device2" / "train.log").exists()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("kubernetes_validate") is None, reason="kubernetes-validate not installed")
+def test_the_schema_has_nothing_to_say(documents, table_of):
+    """Unknown fields are errors too."""
+    import kubernetes_validate
+
+    table = table_of({"h2": [2, 3, 4], "h1": [0, 1]})
+    for document in documents("--rank-table", table, "--resource", "nvidia.com/gpu", "--", "true"):
+        kubernetes_validate.validate(document, "1.32", strict=True)

@@ -1,0 +1,102 @@
+"""The script of `tlaunch render mpirun`, run under a real Open MPI or MPICH on this machine."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.cli.main import COMMANDS
+
+# Open MPI's mpirun may hang on ranks that end at once.
+SHOW = """
+import os, sys, time
+time.sleep(0.5)
+print(os.environ["RANK"], os.environ["LOCAL_RANK"], os.environ["DEVICE_ID"], repr(os.environ["ODD"]), sys.argv[1:])
+"""
+ODD = ["a  b", 'it\'s "x"', "$(touch bad)", "`touch bad`", "new\nline", "--help", "-x", "--", "*", "\\", "", "::", "é"]
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+BESIDE = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+
+def flavor_here():
+    """Which MPI `mpirun` belongs to; None where there is none."""
+    found = shutil.which("mpirun", path=BESIDE)
+    if found is None:
+        return None
+    told = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
+    return "mpich" if "HYDRA" in told else "openmpi"
+
+
+@pytest.fixture(name="script")
+def _script(launcher):
+    flavor = flavor_here()
+    if flavor is None:
+        pytest.skip("there is no mpirun here")
+    if "exec" not in COMMANDS:
+        pytest.skip("there is no `tlaunch exec` yet")
+
+    def start(*arguments):
+        done = launcher.run("render", "mpirun", "--flavor", flavor, "-o", "mpirun.sh", *arguments)
+        assert done.returncode == 0, done.stderr
+        return subprocess.Popen(
+            ["bash", launcher.directory / "mpirun.sh"],
+            cwd=launcher.directory,
+            env=launcher.environment(AS_ROOT),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+        )
+
+    return start
+
+
+def ended(process):
+    try:
+        said, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    return process.returncode, said
+
+
+def test_ranks_are_those_of_the_table(launcher, script):
+    """And values arrive as they are; nothing of them is executed."""
+    table = launcher.directory / "table.json"
+    devices = ", ".join(f'{{"device_id": "{7 - rank}", "rank_id": "{rank}"}}' for rank in range(4))
+    table.write_text(
+        '{"version": "1.0", "server_count": "1", "status": "completed", "server_list": '
+        f'[{{"server_id": "127.0.0.1", "device": [{devices}]}}]}}'
+    )
+    odd = "a b\n\"c\" $(touch bad) `touch bad` 'd'"
+    code, said = ended(
+        script("--rank-table", table, "--mp", 2, "--env", f"ODD={odd}", "--", sys.executable, "-c", SHOW, *ODD)
+    )
+    assert code == 0, said
+    [run] = [path for path in launcher.runs.iterdir() if not path.is_symlink()]
+    for rank in range(4):
+        log = (run / f"device{rank}" / "train.log").read_text()
+        assert log == f"{rank} {rank} {7 - rank} {odd!r} {ODD}\n"
+    assert not (launcher.directory / "bad").exists()
+
+
+def test_a_failure_reaches_the_caller(script):
+    code, said = ended(script("--devices", 2, "--", "sh", "-c", "sleep 1; if [ $RANK = 1 ]; then exit 7; fi; sleep 20"))
+    assert code in {7, 9}, said  # MPICH kills the others, and tells that
+
+
+def test_sigterm_ends_the_ranks(launcher, script, wait_until):
+    """Mpirun gets what its script gets."""
+    process = script("--devices", 2, "--env", f"HERE={launcher.directory}", "--", "sh", "-c", "echo ready; sleep 1000")
+
+    def ready():
+        logs = list(launcher.runs.glob("*/device?/train.log")) if launcher.runs.exists() else []
+        return len({log.resolve() for log in logs if "ready" in log.read_text()}) == 2
+
+    wait_until(ready, "both ranks")
+    process.send_signal(signal.SIGTERM)
+    code, _ = ended(process)
+    assert code != 0
+    assert launcher.processes() == []

@@ -1,0 +1,130 @@
+"""The script of `tlaunch render slurm`: its options, and a real Slurm's opinion of it where there is one."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.cli.main import COMMANDS
+
+# A cluster of pretended nodes on this machine, for those who have the scripts for it beside their checkout.
+VIRTUAL_HOSTS = Path(__file__).resolve().parents[3] / "shared" / "virtual_hosts"
+PATIENCE_S = 60
+TRIES = """
+import os, sys, time
+time.sleep(0.3)
+print(os.environ["SLURMD_NODENAME"], os.environ["RANK"], os.environ["DEVICE_ID"], sys.argv[1:], flush=True)
+sys.exit(0 if os.environ.get("SLURM_ARRAY_TASK_ID") != "0" else 9)
+"""
+
+
+def directives(script):
+    return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
+
+
+def test_what_slurm_is_asked_for(launcher, table_of):
+    """Nodes by their names, as many tasks as the largest server has devices, and what was wished besides."""
+    wishes = ["--time-limit", "1-12", "--warn-before", 90, "--sbatch=--gres=npu:8", "--sbatch", "-p train"]
+    table = table_of({"n2": [3], "n1": [0, 1, 2]})
+    done = launcher.run("render", "slurm", "--rank-table", table, "--name", "my job", *wishes, "--", "true")
+    assert directives(done.stdout) == [
+        '--job-name="my job"', "--nodes=2", "--ntasks-per-node=3", "--nodelist=n2,n1", "--requeue", "--open-mode=append",
+        "--signal=B:USR1@90", "--time=1-12", "--gres=npu:8", "-p train",
+    ]  # fmt: skip
+    assert "place n1 3\nplace n2 1\n" in done.stdout
+    assert "scontrol requeue" in done.stdout
+
+
+def test_addresses_are_looked_for_among_the_nodes(launcher, sample_tables):
+    """Slurm knows nodes by names only; and an array goes on instead of a job that is queued again."""
+    table = sample_tables / "rank_table_16pcs.json"
+    done = launcher.run("render", "slurm", "--rank-table", table, "--restarts", 3, "--", "true")
+    found = directives(done.stdout)
+    assert "--array=0-3%1" in found
+    assert not [line for line in found if line.startswith("--nodelist")]
+    assert "place 10.0.40.12 8" in done.stdout
+    assert "scontrol requeue" not in done.stdout
+
+
+@pytest.fixture(name="slurm", scope="module")
+def _slurm(tmp_path_factory):
+    """The environment of a cluster with the nodes n1 to n4, eight devices each."""
+    up, down = VIRTUAL_HOSTS / "slurm-up.sh", VIRTUAL_HOSTS / "slurm-down.sh"
+    if not up.exists() or not shutil.which("slurmctld") or os.geteuid() != 0:
+        pytest.skip("there is no Slurm here, and no way to make one")
+    root = tmp_path_factory.mktemp("slurm") / "root"
+    if subprocess.run([up, "4", "8", root], capture_output=True, timeout=PATIENCE_S, check=False).returncode != 0:
+        subprocess.run([down, root], capture_output=True, timeout=PATIENCE_S, check=False)
+        pytest.skip("Slurm does not start here")
+    yield {"SLURM_CONF": str(root / "slurm.conf")}
+    subprocess.run([down, root], capture_output=True, timeout=PATIENCE_S, check=True)
+
+
+def ask(slurm, *words, cwd):
+    return subprocess.run(
+        words, cwd=cwd, env={**os.environ, **slurm}, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    ).stdout
+
+
+@pytest.fixture(name="submit")
+def _submit(launcher, slurm, wait_until):
+    """Render, submit, wait for the end; the job's id. Nodes are all one machine, so each says which one it is."""
+    tlaunch = launcher.directory / "tlaunch"
+    tlaunch.write_text(
+        f'#!/bin/sh\nTLAUNCH_SERVER=$SLURMD_NODENAME exec {sys.executable} -m launcher "$@"\n', encoding="utf-8"
+    )
+    tlaunch.chmod(0o755)
+
+    def submit(*arguments):
+        done = launcher.run("render", "slurm", *arguments)
+        assert done.returncode == 0, done.stderr
+        beside = Path(sys.executable).parent / "tlaunch"
+        (launcher.directory / "job.sh").write_text(done.stdout.replace(f"    {beside} exec", f"    {tlaunch} exec"))
+        job = ask(slurm, "sbatch", "--parsable", "job.sh", cwd=launcher.directory).strip()
+        wait_until(lambda: not ask(slurm, "squeue", "-h", cwd=launcher.directory), "the end of the job")
+        return job
+
+    return submit
+
+
+@pytest.mark.parametrize("name", ["plain", 'it\'s "x"', "a #b \\ $(touch bad) `touch bad` %j é"])
+def test_slurm_takes_the_script(launcher, slurm, table_of, name):
+    """And understands the job's name as it was."""
+    wishes = ["--time-limit", "1-12:00", "--restarts", 2, "--sbatch=--gres=gpu:2", "--name", name]
+    launcher.run(
+        "render", "slurm", "--rank-table", table_of({"n2": [0, 1], "n4": [2]}), *wishes, "-o", "job.sh", "--", "true"
+    )
+    ask(slurm, "sbatch", "--test-only", "job.sh", cwd=launcher.directory)
+    job = ask(slurm, "sbatch", "--parsable", "--hold", "job.sh", cwd=launcher.directory).strip()
+    shown = ask(slurm, "scontrol", "show", "job", job, cwd=launcher.directory)
+    ask(slurm, "scancel", job, cwd=launcher.directory)
+    assert f"JobName={name}\n" in shown
+    assert "NodeList=n[2,4]" in shown
+    assert not (launcher.directory / "bad").exists()
+
+
+@pytest.mark.skipif("exec" not in COMMANDS, reason="there is no `tlaunch exec` yet")
+def test_ranks_are_on_the_servers_of_the_table(launcher, submit, table_of):
+    """Whatever Slurm's own order is; and an array goes on after a failure, until one job ends well."""
+    odd = ["a  b", "$(touch bad)", "`touch bad`", "new\nline", "'\""]
+    table = table_of({"n3": [0, 2, 3], "n1": [1]})
+    job = submit("--rank-table", table, "--name", "t", "--restarts", 2, "--", sys.executable, "-c", TRIES, *odd)
+    runs = sorted(path for path in launcher.runs.glob("t-*") if not path.is_symlink())
+    assert len(runs) == 2, (launcher.directory / f"slurm-{job}_0.out").read_text()
+    places = [("n3", 0), ("n1", 0), ("n3", 1), ("n3", 2)]
+    assert [(runs[-1] / f"device{rank}" / "train.log").read_text() for rank in range(4)] == [
+        f"{node} {rank} {device} {odd}\n" for rank, (node, device) in enumerate(places)
+    ]
+    assert not (launcher.directory / "bad").exists()
+
+
+@pytest.mark.skipif("exec" not in COMMANDS, reason="there is no `tlaunch exec` yet")
+def test_a_server_that_is_not_among_the_nodes(launcher, submit, table_of):
+    """Is told before any rank starts."""
+    job = submit("--rank-table", table_of({"10.9.8.7": [0]}), "--", "true")
+    said = (launcher.directory / f"slurm-{job}.out").read_text()
+    assert "server 10.9.8.7 of the rank table is none of n1" in said
+    assert not launcher.runs.exists()

@@ -1,0 +1,120 @@
+"""How values are written into job files: they arrive as they are, or are refused."""
+
+import dataclasses
+import shlex
+import subprocess
+
+import pytest
+import yaml as reader
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.core.errors import UsageError
+from launcher.engines.inherited import leftovers
+from launcher.engines.render import words
+from launcher.engines.render.job import VARIABLES, Job
+from launcher.engines.render.kinds import KINDS
+from launcher.engines.render.templates import built_in
+
+ODD = [
+    "",
+    " a  b ",
+    "it's",
+    '"',
+    "$(touch x)",
+    "`touch x`",
+    "-n",
+    "--",
+    "a\nb",
+    "\\",
+    "*",
+    "#",
+    "é",
+    "\t",
+    "~",
+    "!",
+    "%j",
+]
+TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
+
+
+def test_every_variable_is_told():
+    """`--list` tells of each field that templates get, and of no other."""
+    assert list(VARIABLES) == [field.name for field in dataclasses.fields(Job)]
+
+
+def test_every_template_is_there():
+    """Each kind and flavor has its file, and no file is without a kind but what others include."""
+    named = {template for kind in KINDS.values() for template in kind.templates.values()}
+    assert {path.name for path in built_in().iterdir()} == named | {"exec.j2"}
+
+
+@given(TEXT)
+def test_a_word_of_a_shell_is_one_word(text):
+    assert shlex.split(words.sh(text)) == [text]
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_a_shell_reads_a_word_as_it_was(text):
+    shown = subprocess.run(["bash", "-c", f"printf %s {words.sh(text)}"], capture_output=True, text=True, check=True)
+    assert shown.stdout == text
+
+
+@given(TEXT)
+def test_yaml_is_read_as_it_was(text):
+    assert reader.safe_load(f"key: {words.yaml(text)}\n") == {"key": text}
+
+
+@given(st.one_of(TEXT, st.lists(st.text("ab \t#:-'\"$\n"), min_size=1).map("\n".join)))
+def test_a_block_of_yaml_is_read_as_it_was(text):
+    assert reader.safe_load(f"data:\n  key: {words.yaml_block(text, 4)}\n  other: 1\n") == {
+        "data": {"key": text, "other": 1}
+    }
+
+
+def test_a_script_is_a_block_that_people_can_read():
+    assert words.yaml_block("#!/bin/sh\n\ntrue\n", 2) == "|\n  #!/bin/sh\n\n  true"
+
+
+@pytest.mark.parametrize(
+    ("text", "written"), [("train-1", "train-1"), ("a b", '"a b"'), ('a"b\\', '"a\\"b\\\\"'), ("$(x)", '"$(x)"')]
+)
+def test_an_argument_of_sbatch(text, written):
+    assert words.sbatch(text) == written
+
+
+@pytest.mark.parametrize("write", [words.sbatch, words.word])
+@pytest.mark.parametrize("text", ["a\nb", "a\x1b[2J"])
+def test_what_would_end_the_line_is_refused(write, text):
+    with pytest.raises(UsageError) as refused:
+        write(text)
+    assert repr(text) in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "a b", "-x", "#x"])
+def test_what_only_quotes_could_hold_is_refused(text):
+    with pytest.raises(UsageError) as refused:
+        words.word(text)
+    assert repr(text) in str(refused.value)
+
+
+@pytest.mark.parametrize("write", [words.sh, words.yaml, words.sbatch, words.word])
+def test_what_is_no_text_is_refused(write):
+    """A file's name may be any bytes, a job file is UTF-8. Secrets are not told."""
+    with pytest.raises(UsageError) as refused:
+        write("API_KEY=s3cr3t\udcff")
+    assert "s3cr3t" not in str(refused.value)
+
+
+def test_a_comment_ends_where_it_should():
+    assert words.comment("a\ntouch x") == "a\\ntouch x"
+
+
+def test_leftovers_are_patterns_without_signs_first():
+    """A name that a pattern stands for is not told twice."""
+    first, slurm = leftovers()
+    assert not first.signs
+    assert {"RANK", "RANK_TABLE_FILE", "PET_RDZV_*", "OMPI_COMM_WORLD_*", "PMI_RANK"} < set(first.names)
+    assert "OMPI_COMM_WORLD_RANK" not in first.names
+    assert "SLURM_PROCID" in slurm.signs
+    assert "SLURM_NTASKS" in slurm.names
