@@ -41,7 +41,9 @@ class GrowingLog:
         A log that may not be read has none.
         """
         self.trouble = None
-        return self._try(lambda: self._read(limit_bytes), (0, b""))
+        found = self._try(lambda: self._read(limit_bytes), (0, b""))
+        self.trouble = self.trouble or self.stored.trouble
+        return found
 
     @property
     def position(self) -> int:
@@ -122,8 +124,10 @@ class GrowingLog:
         """Whether the log began anew since this was asked last; then all that it holds is unread."""
         if self.stored.renewals == self._renewals:
             return False
-        self._offset, self._renewals = None, self.stored.renewals
+        if self._offset is not None:
+            self._offset = self.stored.start
+        self._renewals = self.stored.renewals
         return True
 
     def _next_offset(self) -> int:
-        return self.stored.start if self._offset is None else self._offset
+        return self.stored.told_from if self._offset is None else self._offset

@@ -9,18 +9,23 @@ The file is only ever replaced as a whole, so that a reader knows by its inode w
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import zlib
+from contextlib import closing
 from dataclasses import asdict
 from dataclasses import replace as changed
 from pathlib import Path
 
 from launcher.core.atomic import write_text
 from launcher.core.frozen import frozen, known
+from launcher.logs.parts import BLOCK_BYTES, Part, held_bytes
 
 SCHEMA = 1
 _HEAD_BYTES = 4096
+_PART_NAME = re.compile(r"\.(\d{16,18})\.gz", re.ASCII)
 
 
 @frozen
@@ -55,18 +60,36 @@ def part_path(log: Path, start: int) -> Path:
     return log.with_name(f"{log.name}.{start:016d}.gz")
 
 
+def part_starts(log: Path) -> list[int]:
+    """Where each part begins whose file is there, whatever the index says of it, ascending.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    try:
+        names = [path.name for path in log.parent.iterdir()]
+    except FileNotFoundError:
+        return []
+    found = (_PART_NAME.fullmatch(name, len(log.name)) for name in names if name.startswith(log.name))
+    return sorted(int(match[1]) for match in found if match)
+
+
 def parse(text: bytes) -> Index:
     """What the index file says.
 
     Raises:
         ValueError: it is not one, or is one of a later version.
     """
-    fields = json.loads(text)
+    try:
+        fields = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("not an index") from error
     if not isinstance(fields, dict) or fields.get("schema") != SCHEMA:
         raise ValueError("not an index of this version")
     try:
         index = Index(**{**known(Index, fields), "parts": tuple(fields["parts"])})
-    except (TypeError, KeyError) as error:
+        (index.marker or "").encode()
+    except (TypeError, KeyError, UnicodeEncodeError) as error:
         raise ValueError("not an index") from error
     if min(index.base, index.kept_bytes, index.head, index.renewals, *index.parts[:1]) < 0:
         raise ValueError("not an index")
@@ -126,3 +149,50 @@ def renewed(index: Index) -> Index:
 
 def head(live: int, index: Index) -> int:
     return zlib.crc32(os.pread(live, min(index.kept_bytes, _HEAD_BYTES), index.hole_bytes))
+
+
+def rebuilt(log: Path, live: int | None) -> Index:
+    """What parts tell by their names and sizes, where the index is missing or cannot be understood.
+
+    `live`: the live file (a descriptor); None where there is none.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    parts = part_starts(log)
+    if not parts:
+        return PLAIN
+    hole_bytes = 0 if live is None else _hole_bytes(live)
+    last = part_path(log, parts[-1])
+    # What was written, but not noted, is in the live file still.
+    is_moved = live is None or not _begins_with(live, hole_bytes, last)
+    freed = max(hole_bytes, parts[-1] + (_held_bytes(last) if is_moved else 0))
+    index = Index(base=freed - hole_bytes, freed=freed, parts=tuple(start for start in parts if start < freed))
+    return index if live is None else noted(index, live, os.fstat(live).st_size)
+
+
+def _hole_bytes(live: int) -> int:
+    """How much of the file's start has been freed without being cut out."""
+    try:
+        return os.lseek(live, 0, os.SEEK_DATA)
+    except OSError as error:
+        return os.fstat(live).st_size if error.errno == errno.ENXIO else 0
+
+
+def _begins_with(live: int, place: int, part: Path) -> bool:
+    """Whether the live file holds at `place` what the part begins with."""
+    try:
+        with closing(Part(part, 0, BLOCK_BYTES)) as opened:
+            size_bytes = opened.size_of_block(0)
+        with closing(Part(part, 0, size_bytes)) as opened:
+            return size_bytes > 0 and os.pread(live, size_bytes, place) == opened.read(0)
+    except (OSError, ValueError):
+        return False
+
+
+def _held_bytes(part: Path) -> int:
+    """At least one, though nobody knows of which: so it is told that they cannot be read."""
+    try:
+        return max(1, held_bytes(part))
+    except OSError:
+        return 1

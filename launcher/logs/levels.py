@@ -6,7 +6,15 @@ import re
 
 from launcher.core.errors import UsageError
 from launcher.logs.lines import Line
-from launcher.logs.traceback_blocks import HEADER, prefix_of
+from launcher.logs.traceback_blocks import (
+    END_OF_REMOTE,
+    EXCEPTION,
+    HEADER,
+    GroupFrame,
+    begins_group,
+    outside_group,
+    prefix_of,
+)
 
 LEVEL_CHARS = 160  # of a line, in which its level stands
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
@@ -26,8 +34,7 @@ _LEVEL = re.compile(
     r"|^(?P<crash>Fatal Python error: |terminate called |SyntaxError: |IndentationError: |TabError: )"
 )
 _FAULTY_LINE = re.compile(r'  File ".*", line \d+$')
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: |:?$)")
-_BETWEEN = ("The above exception was the direct cause", "During handling of the above exception")
+_BETWEEN = (END_OF_REMOTE, "The above exception was the direct cause", "During handling of the above exception")
 
 
 def level_named(name: str) -> int:
@@ -95,9 +102,14 @@ class _Told:
         self._header: str | None = None  # of a traceback, whose next line has not come
         self._prefix: str | None = None  # of the lines of a traceback, "[rank3]: "; None outside of one
         self._raised = False  # the traceback has come to its exception
+        self._group: GroupFrame | None = None  # of the group of exceptions that began last
+        self._of_group = self.level, ""  # and what lines outside of its frame begin with
 
     def put(self, text: str) -> None:
-        if HEADER in text or (self._prefix is None and _names_faulty_line(text)):
+        if self._group is not None and self._is_in(self._group, text):
+            self.level, self._prefix = self._of_group
+            self._raised = True
+        elif (HEADER in text and not self._is_quoted(text)) or (self._prefix is None and _names_faulty_line(text)):
             self._begin_traceback(text)
         elif self._prefix is None or not self._goes_on(text):
             self._prefix = None
@@ -112,6 +124,23 @@ class _Told:
             self.level = self.level if logged else _highest_in(text) or LEVELS["ERROR"]
         self._header, self._prefix = text, ""
         self._raised = self._is_own = False
+        self._group = GroupFrame() if begins_group(text) else None
+
+    def _is_in(self, group: GroupFrame, text: str) -> bool:
+        """Whether a line stands in the frame of a group."""
+        if self._header is not None:
+            self._of_group, self._header = (self.level, outside_group(prefix_of(self._header, text))), None
+        held = group.holds(text.rstrip("\r"))
+        if group.is_over:
+            self._group = None
+        return held
+
+    def _is_quoted(self, text: str) -> bool:
+        """Whether it is a line of a traceback, of its frames or its exception, that holds the header of another."""
+        if self._prefix is None or self._header is not None or self._raised or not text.startswith(self._prefix):
+            return False
+        rest = text[len(self._prefix) :]
+        return rest[:1].isspace() or EXCEPTION.match(rest) is not None
 
     def _goes_on(self, text: str) -> bool:
         """Whether a line belongs to the traceback: a frame, its exception, or what links it to the next one."""
@@ -121,8 +150,9 @@ class _Told:
         prefix = self._prefix or ""
         if prefix and not text.startswith(prefix.rstrip()):
             return False
-        rest = text[len(prefix) :]
+        rest = text[len(prefix) :].rstrip("\r")
         if self._raised:
             return bool(prefix) or rest.startswith(_BETWEEN) or not rest
-        self._raised = not rest[:1].isspace() and bool(rest)
-        return not self._raised or _EXCEPTION.match(rest) is not None
+        is_exception = bool(rest) and not rest[0].isspace()
+        self._raised = is_exception and not rest.endswith(HEADER)  # else it quotes another traceback, which follows
+        return not is_exception or EXCEPTION.match(rest) is not None

@@ -6,10 +6,14 @@ header says how long the member is, so that one is found without those before it
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import struct
 import zlib
 from collections.abc import Iterable
+from contextlib import closing, suppress
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,6 +27,19 @@ _TRAILER = struct.Struct("<II")
 _RAW_DEFLATE = -15
 
 
+def held_bytes(path: Path) -> int:
+    """How many bytes of its log a part holds, as far as the headers of its blocks lead.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    held = 0
+    with closing(Part(path, 0, 0)) as part, suppress(ValueError):
+        for number in count():
+            held += part.size_of_block(number)
+    return held
+
+
 def write_part(file: BinaryIO, blocks: Iterable[bytes]) -> None:
     """Write a part to `file`. Every block but the last must be BLOCK_BYTES long.
 
@@ -34,11 +51,15 @@ def write_part(file: BinaryIO, blocks: Iterable[bytes]) -> None:
 
 
 class Part:
-    """Logical bytes `start` .. `end` of a log, read from `path`. Holds one block in memory. Close it at the end."""
+    """Logical bytes `start` .. `end` of a log, read from `path`. Holds one block in memory. Close it at the end.
+
+    Raises:
+        OSError: the file cannot be opened, or what has its name is no file.
+    """
 
     def __init__(self, path: Path, start: int, end: int) -> None:
         self.start, self.end = start, end
-        self._file = path.open("rb", buffering=0)
+        self._file: int | None = _opened(path)
         self._places = [0]  # of the blocks in the file, as far as they are known
         self._number, self._block = -1, b""  # the last one that was read
 
@@ -64,15 +85,38 @@ class Part:
             break
         return offset
 
+    def size_of_block(self, number: int) -> int:
+        """How many bytes of the log block `number` says that it holds.
+
+        Raises:
+            ValueError: the block, or one before it, is damaged or missing.
+            OSError: the file cannot be read.
+        """
+        place, length_bytes = self._find(number)
+        trailer = self._bytes(place + length_bytes - _TRAILER.size, _TRAILER.size)
+        if len(trailer) < _TRAILER.size:
+            raise ValueError("its end is missing")
+        size_bytes: int = _TRAILER.unpack(trailer)[1]
+        if size_bytes > BLOCK_BYTES:
+            raise ValueError("it is damaged")
+        return size_bytes
+
     def close(self) -> None:
-        self._file.close()
+        """May be called twice."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _bytes(self, place: int, size_bytes: int) -> bytes:
+        assert self._file is not None
+        return os.pread(self._file, size_bytes, place)
 
     def _block_end(self, offset: int) -> int:
         return min(self.end, offset + BLOCK_BYTES - (offset - self.start) % BLOCK_BYTES)
 
     def _read_block(self, number: int) -> bytes:
         place, length_bytes = self._find(number)
-        packed = os.pread(self._file.fileno(), length_bytes, place)
+        packed = self._bytes(place, length_bytes)
         first = self.start + number * BLOCK_BYTES
         block = _unpacked(packed)
         if len(block) != self._block_end(first) - first:
@@ -86,7 +130,7 @@ class Part:
         return self._places[number], self._length_at(self._places[number])
 
     def _length_at(self, place: int) -> int:
-        header = os.pread(self._file.fileno(), _HEADER.size, place)
+        header = self._bytes(place, _HEADER.size)
         if not header:
             raise ValueError("its end is missing")
         if len(header) < _HEADER.size or header[:4] != _MAGIC or header[12:14] != _FIELD:
@@ -95,6 +139,18 @@ class Part:
         if length_bytes <= _HEADER.size + _TRAILER.size:
             raise ValueError("it is damaged")
         return length_bytes
+
+
+def _opened(path: Path) -> int:
+    """A descriptor. Whatever has that name, a pipe for one, nobody is waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise FileNotFoundError(errno.ENOENT, "no regular file", str(path))
 
 
 def _packed(block: bytes) -> bytes:

@@ -42,6 +42,7 @@ from launcher.logs.index import (
     noted,
     parse,
     part_path,
+    rebuilt,
     renewed,
     save,
     settled,
@@ -49,6 +50,7 @@ from launcher.logs.index import (
 from launcher.logs.parts import BLOCK_BYTES, write_part
 
 LARGEST_PART_BYTES = 64 << 20
+FAR_BYTES = 64 << 30
 SOONEST_S, LATEST_S = 0.02, 0.25  # how often sizes are looked at: the more often the faster they grow
 RETRY_S = 10.0  # after a failure, a full disk for one
 _SMALLEST_BLOCK_BYTES = 4096
@@ -196,7 +198,8 @@ class _Log:
 
     def _known(self, live: int) -> Index:
         """The index, of the live file as it is now."""
-        index = _load(self._path)
+        is_indexed = index_path(self._path).exists()  # else a part must not be written over by another one
+        index = _load(self._path) if is_indexed else rebuilt(self._path, live)
         index = settled(index, marked=is_marked(index, live))
         size_bytes = os.fstat(live).st_size
         if describes(index, live, size_bytes):
@@ -260,8 +263,11 @@ def _check_that_it_helps(live: int) -> None:
 
 
 def _can(live: int, mode: int) -> bool:
-    """Whether the file system knows how to: asked for what changes nothing, behind the end or in no whole block."""
-    offset = 1 if mode == _COLLAPSE_RANGE else os.fstat(live).st_size + LARGEST_PART_BYTES
+    """Whether the file system knows how to: asked for what changes nothing, behind the end or in no whole block.
+
+    So far behind it that nobody writes there before the system is asked: what is written there would become zero.
+    """
+    offset = 1 if mode == _COLLAPSE_RANGE else os.fstat(live).st_size + FAR_BYTES
     try:
         _fallocate(live, mode, offset, 1)
     except OSError as error:

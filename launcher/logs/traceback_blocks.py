@@ -16,14 +16,21 @@ MESSAGE_CHARS = 2000  # of an exception and its message that are shown
 GROUP_LINES = 200  # of the exceptions in a group that are shown
 MOST_TRACEBACKS = 500  # that are looked at, the last ones: a program may print them without end
 LONGEST_TITLE = 2000  # characters between two tracebacks, or in the line before one, that are looked at
+_MOST_HEADERS = 4  # in the lines of one traceback: source lines may quote one
 
 HEADER = "Traceback (most recent call last):"
-_GROUP_HEADER = re.compile(r"^(\s*)\+ Exception Group $")
-IN_GROUP = re.compile(r"\s+(?:\||\+[-+])")
+_GROUP_HEADER = re.compile(r"^(.*?)\+ Exception Group $")
+_MARK = r"(?:\[\w+\]:)?"  # "[rank0]: ", as torch begins each line
+_IN_GROUP = re.compile(rf"{_MARK}\s+(?:\||\+[-+])")
+_END_OF_GROUP = re.compile(rf"{_MARK}\s+\+-+$")
+_FRAME_OF_GROUP = "  | "
 _INDENTED = re.compile(r"(?:\t|  )[^\r]*$")
 FRAME = re.compile(r'\s+File "(?P<file>.+?)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
-_EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
+_NAME = r"(?:(?!\d)\w+|<\w+>)(?:\.(?:\w+|<\w+>))*"  # of a class in a function too: "f.<locals>.Full"
+EXCEPTION = re.compile(rf"(?P<type>{_NAME})(?:: (?P<message>.*)|:?)$")
+_BEGINS_MESSAGE = re.compile(rf"(?P<prefix>(?:.*: )?){_NAME}: $")
 _THREAD = re.compile(r"Exception in thread (?P<name>.+?)(?: \(.*\))?:$")
+END_OF_REMOTE = '"""'  # so ends what multiprocessing shows of a traceback in another process
 # What Python prints of exceptions that change neither the course nor the exit code of a program.
 _HARMLESS = ("Exception ignored in", "Exception ignored while", "Error in atexit", "Error in sys.excepthook")
 
@@ -48,17 +55,16 @@ class Block:
 
 
 def blocks_from_first(text: str) -> Iterator[Block]:
-    """Those that are whole and matter. The exceptions in a group are part of it, and no tracebacks of their own."""
+    """Those that are whole and matter. The exceptions in a group are part of it, and no tracebacks of their own.
+
+    Nor is a traceback that the message of an exception quotes.
+    """
     header = text.find(HEADER)
     while header >= 0:
-        following = text.find(HEADER, header + len(HEADER))
-        limit = len(text) if following < 0 else text.rfind("\n", 0, following) + 1
-        start = text.rfind("\n", 0, header) + 1
-        in_group = IN_GROUP.match(text, start, header) is not None
-        block = _block(text, start, limit) if start < limit and not in_group else None
+        block = _block_of(text, header)
         if block:
             yield block
-        header = following
+        header = text.find(HEADER, max(header + len(HEADER), block.end if block else 0))
 
 
 def blocks_from_last(text: str, end: int) -> Iterator[Block]:
@@ -67,11 +73,33 @@ def blocks_from_last(text: str, end: int) -> Iterator[Block]:
         header = text.rfind(HEADER, 0, end)
         if header < 0:
             return
-        start = text.rfind("\n", 0, header) + 1
-        block = None if IN_GROUP.match(text, start, header) else _block(text, start, end)
-        end = start
+        block = _block_of(text, header)
+        end = _line_start(text, header)
         if block:
             yield block
+
+
+def _block_of(text: str, header: int) -> Block | None:
+    """The traceback whose header stands there, if it is a whole one that matters, and no part of another."""
+    start, behind = _line_start(text, header), header + len(HEADER)
+    if text[behind : behind + 1] not in {"", "\n", "\r"}:
+        return None  # quoted in a line of a program
+    if _IN_GROUP.match(text, start, header) or _begins_message(text, start, header):
+        return None
+    return _block(text, start)
+
+
+def _begins_message(text: str, start: int, header: int) -> bool:
+    """Whether it stands there as the message of an exception: behind its name, below the frames."""
+    if header - start > LONGEST_TITLE:
+        return False
+    name = _BEGINS_MESSAGE.match(text[start:header])
+    before = without_prefix(name["prefix"], _line_before(text, start)) if name else None
+    return before is not None and before[:1].isspace()
+
+
+def _line_start(text: str, place: int) -> int:
+    return text.rfind("\n", 0, place) + 1
 
 
 def lines_of(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
@@ -83,17 +111,17 @@ def lines_of(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
         start = stop + 1
 
 
-def _block(text: str, start: int, limit: int) -> Block | None:
-    """The traceback whose header's line is at `start`, if it is a whole one that matters; `limit`: the next one's."""
-    header, begin = next(lines_of(text, start, limit))
+def _block(text: str, start: int) -> Block | None:
+    """The traceback whose header's line is at `start`, if it is a whole one that matters."""
+    header, begin = next(lines_of(text, start, len(text)))
     prefix = prefix_of(header, text[begin : begin + len(header)])
-    before = without_prefix(prefix, _line_before(text, start)) or ""
-    body, end = ([], begin) if before.startswith(_HARMLESS) else _body(text, begin, limit, prefix)
-    exception = _EXCEPTION.match(body[-1]) if body else None
+    before = without_prefix(outside_group(prefix), _line_before(text, start)) or ""
+    body, end = ([], begin) if before.startswith(_HARMLESS) else _body(text, begin, prefix)
+    exception = EXCEPTION.match(body[-1]) if body else None
     if exception is None:
         return None
-    more, end = _more_of_message(text, end, limit, prefix)
-    group, end = _group(text, end, prefix) if _GROUP_HEADER.match(header[: header.find(HEADER)]) else ([], end)
+    more, end = _more_of_message(text, end, prefix, quotes=body[-1].endswith(HEADER))
+    group, end = _group(text, end, prefix) if begins_group(header) else ([], end)
     frames = [frame for line in body if (frame := FRAME.match(line))]
     thread = _THREAD.match(before)
     return Block(
@@ -114,12 +142,14 @@ def _line_before(text: str, start: int) -> str:
     return text[begin : max(0, start - 1)][:LONGEST_TITLE]
 
 
-def _body(text: str, start: int, limit: int, prefix: str) -> tuple[list[str], int]:
+def _body(text: str, start: int, prefix: str) -> tuple[list[str], int]:
     """The frames, which are indented, and the line after them, which tells the exception. Empty if it is cut off."""
     body: list[str] = []
-    for raw, after in lines_of(text, start, limit):
+    headers = 0
+    for raw, after in lines_of(text, start, len(text)):
         line = without_prefix(prefix, raw)
-        if not line:
+        headers += HEADER in raw
+        if not line or headers > _MOST_HEADERS:
             break
         body.append(line)
         if not line[0].isspace():
@@ -127,12 +157,15 @@ def _body(text: str, start: int, limit: int, prefix: str) -> tuple[list[str], in
     return [], start
 
 
-def _more_of_message(text: str, start: int, limit: int, prefix: str) -> tuple[list[str], int]:
-    """Further lines of a message can be told from other output only if they begin alike ("[rank0]: "), or are indented."""
-    more: list[str] = []
-    for raw, after in islice(lines_of(text, start, limit), MESSAGE_LINES):
+def _more_of_message(text: str, start: int, prefix: str, *, quotes: bool) -> tuple[list[str], int]:
+    """Further lines of a message can be told from other output only if they begin alike ("[rank0]: "), or are indented.
+
+    `quotes`: its first line is the header of a traceback, whose frames and exception follow.
+    """
+    more, start = _body(text, start, prefix) if quotes else ([], start)
+    for raw, after in islice(lines_of(text, start, len(text)), MESSAGE_LINES):
         line = without_prefix(prefix, raw)
-        if not line or not (prefix or _INDENTED.match(line)):
+        if not line or HEADER in line or line == END_OF_REMOTE or not (prefix or _INDENTED.match(line)):
             break
         more.append(line)
         start = after
@@ -141,15 +174,42 @@ def _more_of_message(text: str, start: int, limit: int, prefix: str) -> tuple[li
 
 def _group(text: str, start: int, prefix: str) -> tuple[list[str], int]:
     """The exceptions in a group, as they are printed below it, in a frame."""
-    indent = prefix.removesuffix("| ")
+    indent, mark = prefix.removesuffix("| "), outside_group(prefix)
+    frame = GroupFrame()
     lines: list[str] = []
+    outside: list[str] = []
     for raw, after in lines_of(text, start, len(text)):
-        if not IN_GROUP.match(raw):
+        line = raw.rstrip("\r")
+        if frame.holds(line):
+            lines += [*outside, line.removeprefix(indent)]
+            outside, start = [], after
+        elif frame.is_over:
             break
-        lines.append(raw.rstrip("\r").removeprefix(indent))
-        start = after
+        else:
+            outside.append(line.removeprefix(mark))
     left_out = len(lines) - GROUP_LINES
     return (lines if left_out <= 0 else [*lines[:GROUP_LINES], f"… {left_out} more lines"]), start
+
+
+class GroupFrame:
+    """The frame in which the exceptions of a group are printed, line by line.
+
+    Python up to 3.12 prints all but the first line of a message outside of it, and goes on with it below.
+    """
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._outside_lines = 0
+        self._is_closed = False
+
+    def holds(self, line: str) -> bool:
+        """Whether the next line is in the frame. Those outside that come before such a line belong to it too."""
+        if _IN_GROUP.match(line):
+            self._outside_lines, self._is_closed = 0, _END_OF_GROUP.match(line) is not None
+            return True
+        self._outside_lines += 1
+        self.is_over = self._is_closed or self._outside_lines > MESSAGE_LINES or HEADER in line
+        return False
 
 
 def _shortened(exception: str) -> str:
@@ -159,10 +219,23 @@ def _shortened(exception: str) -> str:
 
 def prefix_of(header: str, following: str) -> str:
     """What the header's line, and with it every line of its traceback, begins with."""
-    prefix = header.partition(HEADER)[0].rpartition("\r")[2].removesuffix("Original ")
+    prefix = _before_header(header).removesuffix("Original ")
     if group := _GROUP_HEADER.match(prefix):
         prefix = f"{group[1]}| "
     return prefix if following.startswith(prefix) else ""
+
+
+def _before_header(line: str) -> str:
+    return line.partition(HEADER)[0].rpartition("\r")[2]
+
+
+def begins_group(header: str) -> bool:
+    return _GROUP_HEADER.match(_before_header(header)) is not None
+
+
+def outside_group(prefix: str) -> str:
+    """What lines begin with above and below the frame of a group."""
+    return prefix.removesuffix(_FRAME_OF_GROUP)
 
 
 def without_prefix(prefix: str, line: str) -> str | None:

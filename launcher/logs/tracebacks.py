@@ -12,14 +12,15 @@ from itertools import islice, pairwise
 
 from launcher.core.frozen import frozen
 from launcher.logs.traceback_blocks import (
+    END_OF_REMOTE,
     FRAME,
     HEADER,
-    IN_GROUP,
     LONGEST_TITLE,
     Block,
     blocks_from_first,
     blocks_from_last,
     lines_of,
+    outside_group,
     without_prefix,
 )
 
@@ -148,9 +149,9 @@ def _linked(text: str, start: int, end: int, prefix: str) -> bool:
     """Whether nothing but one of the sentences that link exceptions stands there."""
     if end - start > LONGEST_TITLE:
         return False
-    prefix = "" if IN_GROUP.match(prefix) else prefix  # the frame of a group does not reach so far
+    prefix = outside_group(prefix)
     between = [without_prefix(prefix, line) for line, _ in lines_of(text, start, end)]
-    return [line for line in between if line] in [[link] for link in _LINKS]
+    return [line for line in between if line and line != END_OF_REMOTE] in [[link] for link in _LINKS]
 
 
 def _continues(chain: Sequence[Block], text: str) -> bool:

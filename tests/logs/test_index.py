@@ -18,10 +18,13 @@ from launcher.logs.index import (
     noted,
     parse,
     part_path,
+    part_starts,
+    rebuilt,
     renewed,
     save,
     settled,
 )
+from launcher.logs.parts import BLOCK_BYTES, write_part
 
 WHOLE = Index(base=50, freed=200, parts=(0, 100), kept_bytes=30, head=7, renewals=2, marker="[marker]")
 
@@ -108,6 +111,21 @@ def test_an_index_that_contradicts_itself(log, odd):
     fields = json.loads(index_path(log).read_bytes())
     with pytest.raises(ValueError, match="an index"):
         parse(json.dumps({**fields, **odd}).encode())
+
+
+@pytest.mark.parametrize("text", ["[" * 50_000, '{"a":' * 50_000])
+def test_an_index_that_is_nested_deeply(text):
+    """It is none, and no reason to give up."""
+    with pytest.raises(ValueError, match="not an index"):
+        parse(text.encode())
+
+
+def test_an_index_whose_marker_is_no_text(log):
+    """Nothing can begin with it."""
+    save(log, WHOLE)
+    fields = json.loads(index_path(log).read_bytes())
+    with pytest.raises(ValueError, match="not an index"):
+        parse(json.dumps({**fields, "marker": "\ud800"}).encode())
 
 
 def test_an_index_with_more_than_we_know(log):
@@ -229,3 +247,64 @@ def test_where_there_is_no_marker(log, live, data):
     plain = changed(WHOLE, marker=None)
     assert not is_marked(plain, live)
     assert settled(plain, marked=False) == plain
+
+
+# --- where it is missing ---
+
+TEXT = b"".join(b"%07d\n" % number for number in range(20_000))
+
+
+def put_part(log, start, data):
+    with part_path(log, start).open("wb") as file:
+        write_part(file, [data[first : first + BLOCK_BYTES] for first in range(0, len(data), BLOCK_BYTES)])
+
+
+def test_without_parts_it_is_not_missed(log, live):
+    """Nor without a log; other files are no parts."""
+    assert rebuilt(log, None) == PLAIN
+    log.with_name("train.log.17.gz").touch()
+    log.with_name("train.log.0000000000000000.gz.partial").touch()
+    log.with_name("env.log.0000000000000000.gz").touch()
+    assert (part_starts(log), rebuilt(log, live)) == ([], PLAIN)
+    assert rebuilt(log.parent / "missing" / "train.log", None) == PLAIN
+
+
+def test_it_is_rebuilt_from_the_parts(log, live):
+    """By their names, and by how much the last one holds; the live file goes on there, cut or with a hole."""
+    put_part(log, 0, TEXT[:100_000])
+    put_part(log, 100_000, TEXT[100_000:150_000])
+    log.write_bytes(TEXT[150_000:])
+    expected = noted(Index(base=150_000, freed=150_000, parts=(0, 100_000)), live, 10_000)
+    assert rebuilt(log, live) == expected
+    assert rebuilt(log, None) == changed(expected, kept_bytes=0, head=0)
+    os.truncate(live, 0)
+    os.pwrite(live, b"more\n", 1 << 20)
+    index = rebuilt(log, live)
+    if index.hole_bytes:  # not every file system tells of holes
+        assert (index.hole_bytes, index.freed, index.kept_bytes) == (1 << 20, 1 << 20, 5)
+
+
+def test_a_part_whose_bytes_are_in_the_log_still(log, live):
+    """Whoever wrote it was killed before noting it: it counts for nothing."""
+    put_part(log, 0, TEXT[:100_000])
+    put_part(log, 100_000, TEXT[100_000:150_000])
+    log.write_bytes(TEXT[100_000:])
+    index = rebuilt(log, live)
+    assert (index.base, index.freed, index.parts) == (100_000, 100_000, (0,))
+    assert describes(index, live, log.stat().st_size)
+    part_path(log, 0).unlink()
+    part_path(log, 100_000).rename(part_path(log, 0))
+    assert rebuilt(log, live).parts == ()
+
+
+@pytest.mark.parametrize(
+    "ruin", [lambda part: part.write_bytes(b"x" * 100), lambda part: (part.unlink(), part.mkdir())]
+)
+def test_a_last_part_that_tells_nothing(log, live, ruin):
+    """It is not forgotten, though nobody knows how much it held."""
+    put_part(log, 0, TEXT[:100_000])
+    put_part(log, 100_000, TEXT[100_000:])
+    ruin(part_path(log, 100_000))
+    log.write_bytes(b"more\n")
+    index = rebuilt(log, live)
+    assert (index.parts, index.freed, index.base) == ((0, 100_000), 100_001, 100_001)

@@ -9,6 +9,7 @@ import pytest
 from launcher.core.errors import UsageError
 from launcher.logs.levels import LEVELS, Levels, level_in, level_named
 from launcher.logs.lines import Line, Splitter
+from launcher.logs.traceback_blocks import HEADER
 
 NAMES = {number: name for name, number in LEVELS.items()}
 
@@ -108,6 +109,59 @@ def test_what_stands_before_a_traceback_is_not_before_each_of_its_lines():
 def test_every_part_of_a_line_tells_a_level():
     """The highest counts, though a progress bar has overwritten it."""
     assert levels_of("DEBUG: x\rERROR: y\r 20%|##\nWARNING: x\r\n") == ["ERROR", "WARNING"]
+
+
+@pytest.mark.parametrize("mark", ["", "[rank7]: "])
+@pytest.mark.parametrize("kind", ["f.<locals>.MyErr: text", "<run_path>.Full", "Élan: text", "a.Überlauf"])
+def test_exceptions_of_any_name(kind, mark):
+    """Of classes that are defined in a function, or whose names have letters beyond ASCII."""
+    text = TRACEBACK.replace("ValueError: no", kind)
+    marked = "".join(f"{mark}{line}\n" for line in text.splitlines())
+    assert levels_of(f"step 1\n{marked}step 2\n") == ["INFO", *["ERROR"] * 4, "INFO"]
+
+
+QUOTED = TRACEBACK.replace("    f()", f"    raise ValueError('{HEADER}')").replace(
+    "no\n", f"{HEADER}\n  at x\nFoo: y\n"
+)
+
+
+@pytest.mark.parametrize("mark", ["", "[rank7]: "])
+def test_a_traceback_in_the_message_of_an_exception(mark):
+    """It is part of the one around it, and so are lines of the program that speak of one."""
+    marked = "".join(f"{mark}{line}\n" for line in QUOTED.splitlines())
+    assert levels_of(f"step 1\n{marked}step 2\n  more\n") == ["INFO", *["ERROR"] * 6, "INFO", "INFO"]
+
+
+@pytest.mark.parametrize("mark", ["", "[rank7]: "])
+def test_a_traceback_of_another_process(mark):
+    """As multiprocessing links it to the one in this process."""
+    text = f'{TRACEBACK}"""\n{LINK}{TRACEBACK}'
+    marked = "".join(f"{mark}{line}\n" for line in text.splitlines())
+    assert levels_of(f"step 1\n{marked}step 2\n") == ["INFO", *["ERROR"] * 12, "INFO"]
+
+
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "a.py", line 1, in f
+  | ExceptionGroup: g (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | TypeError: b
+multi
+    +---------------- 2 ----------------
+    | Traceback (most recent call last):
+    |   File "a.py", line 2, in f
+    | KeyError: 'c'
+    +------------------------------------
+"""
+
+
+def test_a_group_of_exceptions_is_an_error_to_its_end():
+    """Also below the line of a message that stands outside of its frame; what looks like a frame afterwards is not."""
+    levels = levels_of(f"step 1\n{GROUP}{LINK}{TRACEBACK}step 2\n    | a | b |\n")
+    assert [number for number, level in enumerate(levels) if level == "INFO"] == [0, 6, 19, 20]
+    marked = "".join(f"[rank7]: {line}\n" for line in GROUP.splitlines())
+    assert levels_of(f"step 1\n{marked}step 2\n  more\n") == ["INFO", *["ERROR"] * 11, "INFO", "INFO"]
+    assert levels_of(f"{GROUP}step 2\n    | a | b |\n")[-2:] == ["INFO", "INFO"]
 
 
 def test_a_syntax_error_of_a_script_is_an_error():

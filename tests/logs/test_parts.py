@@ -1,6 +1,7 @@
 """Compressed parts: read from any place, damaged only where they are damaged, and read by zcat."""
 
 import gzip
+import os
 import random
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ from contextlib import closing
 
 import pytest
 
-from launcher.logs.parts import BLOCK_BYTES, Part, write_part
+from launcher.logs.parts import BLOCK_BYTES, Part, held_bytes, write_part
 
 START = 1000  # logical, of the part in its log
 TEXT = b"".join(b"%07d\n" % number for number in range(40_000))
@@ -169,6 +170,24 @@ def test_a_part_that_is_not_there(path):
     path.mkdir()
     with pytest.raises(IsADirectoryError):
         Part(path, 0, 1)
+
+
+def test_a_pipe_is_no_part(path):
+    """Nobody waits for whoever might write to it."""
+    os.mkfifo(path)
+    with pytest.raises(FileNotFoundError, match="no regular file"):
+        Part(path, 0, 1)
+
+
+@pytest.mark.parametrize("data", [b"", b"x", TEXT, NOISE, TEXT[:BLOCK_BYTES]], ids=len)
+def test_how_much_a_part_holds(path, data):
+    """As its blocks say; of one that was cut off, or is damaged, as far as they can be found."""
+    write(path, data)
+    assert held_bytes(path) == len(data)
+    path.write_bytes(path.read_bytes()[:-30])
+    assert held_bytes(path) == max(0, len(data) - 1) // BLOCK_BYTES * BLOCK_BYTES
+    path.write_bytes(b"rubbish " * 10_000)
+    assert held_bytes(path) == 0
 
 
 WRITE_ON_A_FULL_DISK = """

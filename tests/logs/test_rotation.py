@@ -410,6 +410,18 @@ def test_a_full_disk(log):
     assert stored(log) == (0, before)
 
 
+def test_an_index_that_was_removed(log, rotator):
+    """Its parts are not written over by others; where they stand is told by their names."""
+    data = lines(0, 60_000)
+    append(log, data[: len(data) // 2])
+    rotator.step()
+    needs_freeing(log, rotator)
+    index_path(log).unlink()
+    append(log, data[len(data) // 2 :])
+    Rotator({0: log}, MAX_BYTES).step()
+    assert stored(log) == (0, data)
+
+
 def test_an_index_that_makes_no_sense(log, rotator):
     """Nobody knows then what is in parts: nothing is moved, and it is told."""
     append(log, lines(0, 20_000))

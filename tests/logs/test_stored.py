@@ -1,16 +1,18 @@
 """A log as one sequence of bytes: plain, partly in parts, damaged, emptied, made again."""
 
+import errno
 import gzip
 import os
 import random
 import shutil
 import tracemalloc
 import zlib
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
 from launcher.logs.index import index_path, part_path
+from launcher.logs.lines import Splitter
 from launcher.logs.parts import BLOCK_BYTES
 from launcher.logs.rotation import Rotator
 from launcher.logs.stored import StoredLog
@@ -191,6 +193,7 @@ def test_a_damaged_block(log, rotated, stored):
         (lambda part: part.write_bytes(gzip.compress(DATA)), "it is damaged"),
         (lambda part: damage(part, 1), "it is damaged"),
         (lambda part: (part.unlink(), part.mkdir()), "Is a directory"),
+        (lambda part: (part.unlink(), os.mkfifo(part)), "no regular file"),
     ],
 )
 def test_a_part_that_cannot_be_read(log, rotated, stored, ruin, reason):
@@ -222,7 +225,8 @@ def test_what_is_no_longer_kept_behind_half_a_line(log, stored, rotated):
     part_path(log, rotated[0]).unlink()
     append(log, DATA)
     Rotator({0: log}, 200_000).step()
-    assert stored.read(5).startswith(b"\n[%d bytes lost: no longer kept]\n" % (rotated[1] - 5))
+    assert (stored.read(5), stored.next_offset) == (b"\n", 5)
+    assert stored.read(5) == b"[%d bytes lost: no longer kept]\n" % (rotated[1] - 5)
     assert stored.next_offset == rotated[1]
 
 
@@ -279,12 +283,157 @@ def test_the_oldest_parts_are_removed(log, rotated):
     stored.close()
 
 
-def test_an_index_that_makes_no_sense(log, stored, rotated):
-    """What is in the live file can be read."""
-    for text in ("", "{", "[]", '{"schema": 1}', '{"schema": 1, "parts": [5], "freed": 1, "base": 2}', "\udcff"):
-        index_path(log).unlink()
-        index_path(log).write_bytes(text.encode(errors="surrogateescape"))
-        assert everything(stored, stored.start) == log.read_bytes()
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', "[" * 5000, "\udcff"])
+def test_an_index_that_makes_no_sense(log, stored, rotated, text):
+    """The names of the parts tell enough: everything is read, and what is written from now on."""
+    assert stored.read(0, 8) == DATA[:8]
+    index_path(log).unlink()
+    index_path(log).write_bytes(text.encode(errors="surrogateescape"))
+    assert everything(stored, stored.start) == DATA
+    append(log, b"more\n")
+    assert (stored.read(len(DATA)), stored.renewals) == (b"more\n", 0)
+    with closing(StoredLog(log)) as opened:
+        assert everything(opened) == DATA + b"more\n"
+
+
+def test_an_index_that_is_gone(log, stored, rotated):
+    """It is not missed, before it is looked for or afterwards; but a log that is emptied then begins anew."""
+    assert stored.read(0, 8) == DATA[:8]
+    index_path(log).unlink()
+    assert everything(stored) == DATA
+    with closing(StoredLog(log)) as opened:
+        assert everything(opened) == DATA
+    os.truncate(log, 0)
+    append(log, b"new\n")
+    assert (stored.start, stored.renewals) == (len(DATA), 1)
+    assert everything(stored, stored.start) == b"new\n"
+
+
+@pytest.mark.parametrize("kind", [os.mkdir, os.mkfifo])
+def test_something_else_in_the_place_of_an_index(log, rotated, kind):
+    """That is an error every time, and no reason to take the log for one without parts."""
+    kept = index_path(log).rename(log.with_name("kept"))
+    kind(index_path(log))
+    with closing(StoredLog(log)) as stored:
+        for _ in range(3):
+            with pytest.raises(OSError, match=r"."):
+                stored.read(0)
+        index_path(log).rename(log.with_name("odd"))
+        kept.rename(index_path(log))
+        assert (everything(stored), stored.renewals) == (DATA, 0)
+
+
+def failing_once(monkeypatch, name, fails, error):
+    """The next system call `name` for whose arguments `fails` raises `error`."""
+    original, left = getattr(os, name), [error]
+
+    def call(*arguments, **options):
+        if left and fails(*arguments):
+            raise left.pop()
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(os, name, call)
+
+
+def test_an_index_that_cannot_be_read_once(log, rotated, monkeypatch):
+    """Afterwards it is gone by as before."""
+
+    def is_index(descriptor, *_):
+        return os.path.samestat(os.fstat(descriptor), index_path(log).stat())
+
+    failing_once(monkeypatch, "pread", is_index, OSError(errno.EIO, "Input/output error"))
+    with closing(StoredLog(log)) as stored:
+        with pytest.raises(OSError, match="Input/output"):
+            stored.read(0)
+        assert (everything(stored), stored.renewals) == (DATA, 0)
+
+
+def test_a_log_whose_place_a_directory_takes_for_a_while(log, stored):
+    """Once there is a file again, it is read from its start."""
+    append(log, b"one\n")
+    assert stored.read(0) == b"one\n"
+    log.unlink()
+    log.mkdir()
+    for _ in range(3):
+        with suppress(IsADirectoryError):
+            stored.read(stored.next_offset)
+    log.rmdir()
+    append(log, b"a longer line\n")
+    renewals = stored.renewals
+    assert stored.read(4) == b""
+    assert (stored.next_offset, stored.renewals > renewals) == (0, True)
+    assert stored.read(0) == b"a longer line\n"
+
+
+def test_a_file_that_is_replaced_on_another_machine(log, stored, monkeypatch):
+    """A network file system then says of the old one that it is stale; one that fails once and stays is read on."""
+    append(log, b"one\ntwo\n")
+    assert stored.read(0, 4) == b"one\n"
+    for kept in (True, False):
+        failing_once(monkeypatch, "pread", lambda *_: True, OSError(errno.ESTALE, "Stale file handle"))
+        with pytest.raises(OSError, match="Stale"):
+            stored.read(4)
+        if not kept:
+            log.rename(log.with_name("old"))
+            append(log, b"a longer line\n")
+        assert stored.read(4) == (b"two\n" if kept else b"")
+        assert stored.renewals == (0 if kept else 1)
+    assert stored.read(stored.next_offset) == b"a longer line\n"
+
+
+def test_what_is_left_out_of_a_log_that_was_emptied(log, rotated):
+    """A line tells of it to whoever begins where it began, and of the parts that are still there."""
+    for refill in (b"", b"new\n", DATA):
+        os.truncate(log, 0)
+        append(log, refill)
+        with closing(StoredLog(log)) as stored:
+            begin, start = stored.told_from, stored.start
+            notice = b"[%d bytes left out: the log was emptied, or made again; zcat reads train.log.*.gz]\n" % start
+            assert (begin, everything(stored, begin)) == (0, notice + refill)
+            assert everything(stored, start) == refill
+        Rotator({0: log}, 200_000).step()
+    for path in log.parent.glob("*.gz"):
+        if int(path.name.split(".")[2]) < start:
+            path.unlink()
+    with closing(StoredLog(log)) as stored:
+        assert stored.told_from == stored.start
+
+
+def test_what_is_left_out_of_a_log_whose_oldest_part_is_gone(log, rotated):
+    """Whoever begins where that began is told, as of any other part."""
+    part_path(log, rotated[0]).unlink()
+    with closing(StoredLog(log)) as stored:
+        assert (stored.told_from, stored.start) == (0, rotated[1])
+
+
+def test_nothing_is_left_out(log, stored):
+    """Of a log without parts, nor of one with all of them."""
+    assert stored.told_from == 0
+    rotate(log, DATA)
+    assert (stored.told_from, stored.start) == (0, 0)
+
+
+def test_a_part_that_may_not_be_read(log, stored, rotated, monkeypatch):
+    """Its bytes are not lost; it is told why they cannot be read, also afterwards."""
+    part = part_path(log, rotated[1])
+    failing_once(monkeypatch, "open", lambda path, *_: str(path) == str(part), PermissionError(errno.EACCES, "Denied"))
+    notice = f"[{rotated[2] - rotated[1]} bytes cannot be read: {part.name}: Denied]\n".encode()
+    assert everything(stored) == DATA[: rotated[1]] + notice + DATA[rotated[2] :]
+    assert stored.trouble == f"{part.name}: Denied"
+    assert everything(stored) == DATA
+
+
+def test_where_a_notice_stands(log):
+    """At the offset of the first byte that is lost, though a newline ends what was before it."""
+    data = b"odd" + DATA
+    starts = rotate(log, data)
+    part_path(log, starts[1]).unlink()
+    splitter = Splitter(0)
+    with closing(StoredLog(log)) as stored:
+        lines = [line for offset, chunk in stored.chunks(0) for line in splitter.put(offset, chunk)]
+    (notice,) = (number for number, line in enumerate(lines) if line.raw.startswith(b"["))
+    assert [line.offset for line in lines[notice : notice + 2]] == [starts[1], starts[2]]
+    assert lines[notice - 1].raw == data[: starts[1]].rpartition(b"\n")[2]
 
 
 def test_closing_twice(log, stored, rotated):

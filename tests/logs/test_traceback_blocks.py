@@ -6,6 +6,7 @@ import pytest
 
 from launcher.logs.traceback_blocks import (
     HEADER,
+    MESSAGE_LINES,
     blocks_from_first,
     blocks_from_last,
     lines_of,
@@ -70,6 +71,7 @@ def test_what_a_block_is_called():
         (" 50%|##\r[rank3]: ", "[rank3]:   File", "[rank3]: "),
         ("Original ", "  File", ""),
         ("  + Exception Group ", "  |   File", "  | "),
+        ("[rank3]:   + Exception Group ", "[rank3]:   |   File", "[rank3]:   | "),
     ],
 )
 def test_what_every_line_begins_with(before, following, prefix):
@@ -93,3 +95,80 @@ def test_lines_and_where_the_next_one_begins(text):
     starts = [0, *(after for _, after in lines)]
     assert starts[-1] == len(text)
     assert all(text[start:].startswith(line) for start, (line, _) in zip(starts, lines, strict=False))
+
+
+@pytest.mark.parametrize(
+    "kind", ["f.<locals>.MyErr", "<lambda>.<locals>.E", "__mp_main__.Full", "Élan", "a.b.Überlauf"]
+)
+def test_exceptions_of_any_name(kind):
+    """Of classes that are defined in a function, or whose names have letters beyond ASCII."""
+    for line, message in ((kind, ""), (f"{kind}: text", "text"), (f"{kind}: ", "")):
+        (block,) = blocks_from_first(marked(raised("x").replace("ValueError: x", line), "[rank7]: "))
+        assert (block.type, block.message) == (kind, message)
+
+
+@pytest.mark.parametrize("line", ["INFO:root:step", "3.5: x", "a b: c", "<x: y", "a..b", "-"])
+def test_what_is_no_exception(line):
+    """What another one wrote below frames that were cut off."""
+    assert not list(blocks_from_first(raised("x").replace("ValueError: x", line)))
+
+
+QUOTED = f"{HEADER}\n  nested text\nFoo: x"
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+def test_a_traceback_in_a_message_is_part_of_it(prefix):
+    """The exception whose message quotes it counts, from either end."""
+    text = marked(f"step 1\n{raised(QUOTED)}", prefix) + f"step 2\n{raised('b')}"
+    found = list(blocks_from_first(text))
+    assert [(block.type, block.message) for block in found] == [("ValueError", QUOTED), ("ValueError", "b")]
+    assert list(blocks_from_last(text, len(text))) == found[::-1]
+    assert found[0].body[-1] == f"ValueError: {QUOTED}"
+
+
+def test_a_traceback_behind_a_level_is_none_of_a_message():
+    """Nor is one that a line of a program quotes a traceback."""
+    text = f"step 1\nERROR: {raised('a')}"
+    (block,) = blocks_from_last(text, len(text))
+    assert (block.message, list(blocks_from_first(text))) == ("a", [block])
+    quoting = raised("a").replace("    raise ValueError(message)", f'    raise ValueError("{HEADER}" + message)')
+    assert quoting.count(HEADER) == 2
+    (block,) = blocks_from_last(quoting, len(quoting))
+    assert list(blocks_from_first(quoting)) == [block]
+    assert block.summary.startswith("ValueError: a at ")
+
+
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "/a/train.py", line 88, in step
+  | ExceptionGroup: two
+lines (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | TypeError: b
+
+multi
+    +---------------- 2 ----------------
+    | KeyError: 'c'
+    +------------------------------------
+"""
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+def test_a_group_is_whole_though_messages_break_its_frame(prefix):
+    """What comes below it is none of it, though that may look like a frame."""
+    text = marked(GROUP, prefix)
+    after = f"{prefix}step 2\n    | a | b |\n"
+    (block,) = blocks_from_first(text + after)
+    assert (block.type, block.end) == ("ExceptionGroup", len(text))
+    assert "\n".join(block.body).endswith(
+        "multi\n  +---------------- 2 ----------------\n  | KeyError: 'c'\n  +" + "-" * 36
+    )
+    assert list(blocks_from_last(text + after, len(text + after))) == [block]
+
+
+def test_how_far_the_frame_of_a_group_is_looked_for():
+    """Up to the next traceback, and no further than a message is long."""
+    broken = GROUP.partition("    +---------------- 2")[0]
+    for between in ("x\n" * MESSAGE_LINES, GROUP.splitlines(keepends=True)[0]):
+        (block, *_) = blocks_from_first(f"{broken}{between}    | KeyError: 'c'\n")
+        assert block.end == broken.index("\n\nmulti") + 1

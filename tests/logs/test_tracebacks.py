@@ -213,6 +213,81 @@ def test_a_group_keeps_its_exceptions():
     assert many.text.endswith(f"… {GROUP.count(chr(10)) - 4} more lines")
 
 
+GROUP_AS_CAUSE = """\
+try:
+    raise ExceptionGroup("g", [ValueError("a"), ExceptionGroup("inner", [TypeError("b\\nmulti"), KeyError("c")])])
+except ExceptionGroup as group:
+    raise RuntimeError("outer") from group
+"""
+IN_POOL = """\
+import multiprocessing
+if __name__ == "__main__":
+    with multiprocessing.Pool(1) as pool:
+        pool.map(int, ["x"])
+"""
+IN_EXECUTOR = """\
+from concurrent.futures import ProcessPoolExecutor
+if __name__ == "__main__":
+    with ProcessPoolExecutor(1) as pool:
+        list(pool.map(int, ["x"]))
+"""
+QUOTING = """\
+raise ValueError("Traceback (most recent call last):\\n  nested text\\nFoo: x")
+"""
+
+
+@pytest.fixture
+def printed(tmp_path):
+    """Runs a program; gives what it prints."""
+
+    def run(source):
+        program = tmp_path / "program.py"
+        program.write_text(source)
+        command = [sys.executable, program]
+        return subprocess.run(command, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True, check=False).stdout
+
+    return run
+
+
+def marked(text):
+    return "".join(f"[rank7]: {line}\n" for line in text.splitlines())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with 3.11")
+@pytest.mark.parametrize("shown", [str, marked])
+def test_a_group_that_led_to_another_exception(printed, shown):
+    """Though Python breaks its frame at a message of several lines."""
+    text = shown(printed(GROUP_AS_CAUSE))
+    (found,) = tracebacks_in(text)
+    assert found == find_traceback(text)
+    assert (found.type, found.message) == ("RuntimeError", "outer")
+    assert found.first_cause == "ExceptionGroup: g (2 sub-exceptions) at program.py:2 in <module>"
+    assert "multi\n" in found.text
+    assert "| KeyError: 'c'\n" in found.text
+
+
+@pytest.mark.parametrize("shown", [str, marked])
+@pytest.mark.parametrize("source", [IN_POOL, IN_EXECUTOR])
+def test_a_traceback_of_another_process_led_to_the_one_here(printed, source, shown):
+    """They are one chain from either end, though each ends with the same exception."""
+    text = shown(printed(source))
+    (found,) = tracebacks_in(text)
+    assert found == find_traceback(text) == traceback_in(text.encode())
+    assert found.first_cause.startswith("ValueError: invalid literal for int() with base 10: 'x' at ")
+    assert ("<module>" in found.text, found.text.count("Traceback")) == (True, 2)
+
+
+@pytest.mark.parametrize("shown", [str, marked])
+def test_a_traceback_in_a_message_replaces_none(printed, shown):
+    """The exception that ended the program is told, and what it quotes with it."""
+    text = shown(printed(QUOTING))
+    (found,) = tracebacks_in(text)
+    assert found == find_traceback(text)
+    assert (found.type, found.where) == ("ValueError", "program.py:1 in <module>")
+    assert found.message == "Traceback (most recent call last):\n  nested text\nFoo: x"
+    assert found.text.endswith(found.message)
+
+
 def test_the_last_hundreds_of_tracebacks_are_looked_at():
     """From the end; unusable ones are passed over once each, and a log that is full of them is given up."""
     harmless = "Exception ignored in: <x>\n" + SIMPLE
@@ -241,6 +316,27 @@ def work(function, *arguments):
 
 
 LOG_BYTES = 256 << 10
+HEADERS = 2000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Traceback (most recent call last):\n",
+        "  Traceback (most recent call last):\n",
+        "  Traceback (most recent call last):\n  x\n",
+        "  + Exception Group Traceback (most recent call last):\n  | E: x\n",
+        "  | Traceback (most recent call last):\n",
+        "E: Traceback (most recent call last):\n  x\n",
+        "Traceback (most recent call last):\n  x\nE: Traceback (most recent call last):\n",
+        "[rank0]: Traceback (most recent call last):\n[rank0]:   x\n",
+    ],
+)
+@pytest.mark.parametrize("search", [find_traceback, lambda text: list(tracebacks_in(text))])
+def test_many_headers_cost_no_more_each_than_few(line, search):
+    """Whatever a program prints, the time to read it grows with its length only."""
+    few, many = work(search, line * HEADERS), work(search, line * HEADERS * 4)
+    assert many < 6 * few
 
 
 @pytest.mark.parametrize("first", ["", SIMPLE])
