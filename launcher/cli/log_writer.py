@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import select
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 
 from launcher.cli.log_format import Format
 from launcher.cli.outlet import Outlet
@@ -20,6 +22,7 @@ from launcher.logs.terminal import printable_lines
 TOGETHER = 1000  # lines that are written at once
 TOGETHER_BYTES = 1 << 20  # as far as one line alone has not more
 HELD_BACK_S = 0.1
+PIPE_BYTES = 1 << 20  # as much as the system allows everybody; with less, reader and writer wait for each other
 INTERRUPTED_PATIENCE_S = 1.0
 
 
@@ -34,6 +37,8 @@ class Writer:
     def __init__(self, shape: Format) -> None:
         self._stdout = Outlet(sys.stdout)
         self._format = shape
+        with suppress(OSError, AttributeError):  # it is no pipe, or this is no Linux
+            fcntl.fcntl(sys.stdout.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._batch: list[Line | Shown | None] = []
         self._batch_bytes = 0
         self._flushed_s = 0.0
