@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from launcher.cli.chosen_run import runs_dir_option
 from launcher.cli.profile_options import CHIP_NAMES
 from launcher.cli.run import FILE, MOST_DEVICES, MOST_WAYS
 from launcher.cli.whole import Whole
-from launcher.core.env import TLAUNCH_SERVER
+from launcher.core.env import MASTER_PORT, TLAUNCH_SERVER
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import DEFAULT_GRACE_S
@@ -40,7 +40,9 @@ table, as `tlaunch run` gives it. The variables of the engine stay, for MPI_Init
 table has it on: this machine's addresses and names are compared with server_id, unless --server says which one it is.
 
 The run directory is <runs-dir>/<TLAUNCH_RUN_ID>, or <runs-dir>/<name>-<the engine's name of its job>, on every server the
-same; MASTER_PORT is 20000 to 29999, by that name of the job, unless --master-port or the environment says it.
+same: TLAUNCH_RUN_ID counts more than --name. MASTER_PORT is 20000 to 29999, by the engine's name of the job, unless
+--master-port says it; that of the environment is not used, which not every rank may have. Where all see one file system,
+ranks with another port, layout or table than the first are refused.
 
 Exit codes: those of COMMAND; 2 wrong usage, no engine, unreadable files or a program that is not there; 3 a refused table,
 layout or order of hosts; 126 COMMAND could not be started, 127 its interpreter was not found.
@@ -71,7 +73,11 @@ NOT_OURS: Mapping[str, Any] = {
 )  # fmt: skip
 @click.option("--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices of the table unused.")
 @runs_dir_option
-@click.option("--name", metavar="NAME", help="The run's name, before the job's.  [default: the program's]")
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="The run's name, before the job's; TLAUNCH_RUN_ID counts more.  [default: the program's]",
+)
 @click.option("--env", multiple=True, metavar="KEY=VALUE", help="A variable for every rank.")
 @click.option(
     "--server", envvar=TLAUNCH_SERVER, metavar="ID",
@@ -135,7 +141,7 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     """
     from launcher.cli.prepare import prepare
     from launcher.engines.assemble import assemble, used_cluster
-    from launcher.engines.joined import check_size, master_port, run_name
+    from launcher.engines.joined import check_size, master_port, run_name, unused
     from launcher.engines.whereabouts import check_server, names_of, read_host
     from launcher.runs.join import join_run
     from launcher.supervise.environment import overlaid, write_environment
@@ -144,7 +150,7 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     request = prepared.request
     check_size(engine, request.layout)
     name = run_name(engine, prepared.name, options.name, os.environ)
-    port = master_port(engine, name, options.master_port, os.environ)
+    port = master_port(engine, name, options.master_port)
     spec = assemble(request, name=name, master_port=port)
     rank = spec.ranks[engine.global_rank]
     used = used_cluster(request.cluster, request.layout.world_size)
@@ -156,7 +162,8 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     environment = overlaid(os.environ, rank.env)
     write_environment(run_dir.env_log(rank.global_rank), environment)
     if rank.global_rank == 0:
-        _say(prepared, spec, warning)
+        forgotten = tuple(unused(name, port, options.name, options.master_port, os.environ))
+        _say(prepared, spec, (*forgotten, *((f"warning: {warning}",) if warning else ())))
     return _Joined(spec, rank, run_dir, environment)
 
 
@@ -169,16 +176,17 @@ def _check_port(port: int) -> None:
         raise UsageError(error.message, hint="--master-port N, the same for all ranks, names another one") from error
 
 
-def _say(prepared: Prepared, spec: RunSpec, warning: str | None) -> None:
+def _say(prepared: Prepared, spec: RunSpec, more: Iterable[str]) -> None:
     """Once for all ranks, on the engine's stderr."""
     from launcher.cli.columns import counted
     from launcher.cli.outlet import as_people_call_it
     from launcher.engines.inherited import conflicts, notes
 
-    inherited = notes(conflicts(prepared.request.inherited_env, spec.ranks[0].env, within_engine=True))
-    warnings = [f"warning: {warning}"] if warning else []
+    # MASTER_PORT has a note of its own
+    environment = {name: value for name, value in prepared.request.inherited_env.items() if name != MASTER_PORT}
+    inherited = notes(conflicts(environment, spec.ranks[0].env, within_engine=True))
     with suppress(OSError):  # nobody reads stderr
-        for note in (*prepared.notes, *warnings, *inherited):
+        for note in (*prepared.notes, *more, *inherited):
             print(note, file=sys.stderr)
         print(
             f"{counted(len(spec.ranks), 'rank')} of {spec.engine} in {as_people_call_it(spec.run_dir)}",

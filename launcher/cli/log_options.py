@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterable
 
 from launcher.cli.log_format import Look, prefix_fields, tells_time
+from launcher.cli.noted import noted_verdict
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.logs.levels import level_named
@@ -120,8 +121,12 @@ class LogOptions:
             return ranks_of(self.rank_expression, known)
         failed = [attempt.verdict.culprit for attempt in state.attempts if attempt.verdict is not None]
         culprits = [culprit for culprit in failed if culprit is not None]
+        if noted := noted_verdict(state):
+            culprits = [rank for rank in [noted.culprit] if rank is not None]
         if not culprits:
-            raise UsageError("no rank of this run has failed, as far as is known")
+            raise UsageError(
+                f"no rank of this run has {'noted a failure' if state.engine else 'failed, as far as is known'}"
+            )
         return culprits[-1:]
 
 

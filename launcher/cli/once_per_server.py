@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import errno
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ def told_once(rank: EngineRank) -> Iterator[None]:
     except TlaunchError as error:
         atexit.register(time.sleep, LINGER_S)
         if _is_first(rank, error):
+            _name_machine(error, rank)
             raise
         raise click.exceptions.Exit(error.exit_code) from error
 
@@ -45,3 +47,12 @@ def _is_first(rank: EngineRank, error: TlaunchError) -> bool:
     except OSError as refused:
         return refused.errno != errno.EADDRINUSE
     return True
+
+
+def _name_machine(error: TlaunchError, rank: EngineRank) -> None:
+    """Of several servers, only one may lack a file, or have another table."""
+    host = os.uname().nodename
+    named = rf"is on (server )?(\S+ \()?{re.escape(host)}[),]"  # by launcher/engines/whereabouts.py
+    if re.search(named, error.message) is None:
+        separator = "\n" if "\n" in error.message else " "  # a report ends with a line of its own
+        error.message += f"{separator}(rank {rank.global_rank} on {host})"

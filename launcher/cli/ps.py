@@ -39,14 +39,24 @@ def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
     from launcher.cli import run_words
     from launcher.cli.outlet import write_out
 
-    states = sorted(_states(runs_dir, everything=everything), key=lambda state: state.started_ns or 0, reverse=True)
+    looked = _states(runs_dir, everything=everything)
+    states = sorted(
+        (state for state in looked if everything or _goes_on(state)),
+        key=lambda state: state.started_ns or 0,
+        reverse=True,
+    )
     if as_json:
         write_out(json_text([run_words.as_json(state) for state in states]))
     elif states:
         write_out("".join(f"{line}\n" for line in to_lines(states, _width())))
-    else:
-        more = "" if everything else "; --all shows those that are over"
-        click.echo(f"no run {'' if everything else 'goes on '}in {runs_dir}{more}", err=True)
+    elif everything:
+        click.echo(f"no run in {runs_dir}", err=True)
+    unwatched = 0 if everything else sum(state.state.value == "unwatched" for state in looked)
+    if not everything and not states:
+        verb = "is known to go on" if unwatched else "goes on"
+        click.echo(f"no run {verb} in {runs_dir}; --all shows those that are over", err=True)
+    if unwatched:
+        click.echo(_may_go_on(unwatched), err=True)
 
 
 def to_lines(states: list[RunState], width: int | None) -> list[str]:
@@ -66,8 +76,13 @@ def _states(runs_dir: Path, *, everything: bool) -> list[RunState]:
     if everything:
         return [look(run_dir) for run_dir in directories]
     # A report is an agent's last act: such runs need no look.
-    states = [look(run_dir) for run_dir in directories if not run_dir.report.exists()]
-    return [state for state in states if _goes_on(state)]
+    return [look(run_dir) for run_dir in directories if not run_dir.report.exists()]
+
+
+def _may_go_on(unwatched: int) -> str:
+    from launcher.cli.columns import counted
+
+    return f"{counted(unwatched, 'run')} of `tlaunch exec`, which only mpirun or srun knows, may go on; --all shows such runs"
 
 
 def _goes_on(state: RunState) -> bool:

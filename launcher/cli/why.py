@@ -27,10 +27,11 @@ Examples:
   tlaunch why --json | jq '.attempts[-1].verdict.culprit'
 
 How sure the answer is stands before its reason: certain, likely or unsure. Ranks listed as consequences failed because
-another one had failed, or did not come.
+another one had failed, or did not come. Of a run of `tlaunch exec` only what Python ranks noted themselves is known.
 
 Exit codes: 0, also when nothing failed; 2 wrong usage, or no such run.
 """
+NOTE_NONE = "one that was killed, or is no Python program, notes none"
 
 
 @click.command(epilog=EPILOG, help=f"Tell which rank failed first, of what, and who only followed.\n\n{RUN_HELP}")
@@ -57,11 +58,25 @@ def to_lines(state: RunState) -> Iterator[str]:
     yield f"{shown_name(state)}: {'still ' if nothing else ''}{describe(state)}{nothing}"
     for attempt in failed:
         yield from _attempt(attempt, state)
+    if state.state.value == "unwatched":
+        yield from _noted(state)
     if state.state.value == "lost":
         yield from _last_known(state)
     if reason := _not_restarting(state):
         yield ""
         yield f"not restarted: {printable(reason)}"
+
+
+def _noted(state: RunState) -> Iterator[str]:
+    from launcher.cli.noted import noted_verdict
+
+    verdict = noted_verdict(state)
+    if verdict is None:
+        yield f"  no rank has noted a failure; {NOTE_NONE}"
+        return
+    yield f"  ranks have noted failures themselves; {NOTE_NONE}"
+    yield ""
+    yield from _judged(verdict, state.attempts[-1], state)
 
 
 def _went_wrong(attempt: Attempt) -> bool:
@@ -73,7 +88,6 @@ def _went_wrong(attempt: Attempt) -> bool:
 
 def _attempt(attempt: Attempt, state: RunState) -> Iterator[str]:
     from launcher.cli.columns import duration
-    from launcher.cli.verdict_text import render
 
     yield ""
     if len(state.attempts) > 1:
@@ -81,10 +95,16 @@ def _attempt(attempt: Attempt, state: RunState) -> Iterator[str]:
         yield f"attempt {attempt.number} {attempt.cause.value} after {took}:"
     if attempt.verdict is None:
         yield from _without_verdict(attempt)
-        return
-    yield from render(attempt.verdict, _place(attempt, state))
-    if attempt.verdict.culprit is not None:
-        yield from _log(attempt.verdict, attempt.verdict.culprit, attempt.number, state)
+    else:
+        yield from _judged(attempt.verdict, attempt, state)
+
+
+def _judged(verdict: Verdict, attempt: Attempt, state: RunState) -> Iterator[str]:
+    from launcher.cli.verdict_text import render
+
+    yield from render(verdict, _place(attempt, state))
+    if verdict.culprit is not None:
+        yield from _log(verdict, verdict.culprit, attempt.number, state)
 
 
 def _without_verdict(attempt: Attempt) -> Iterator[str]:
@@ -157,19 +177,24 @@ def _not_restarting(state: RunState) -> str | None:
 
 
 def _to_json(state: RunState) -> dict[str, Any]:
+    from launcher.cli.noted import noted_verdict
     from launcher.cli.run_words import as_json
+    from launcher.cli.verdict_text import headline
 
+    noted = noted_verdict(state)
+    verdicts = [noted or attempt.verdict for attempt in state.attempts]  # what nobody watches over has one attempt
     attempts = [
         {
             "number": attempt.number,
             "cause": attempt.cause.value if _is_over(attempt, state) else None,
             "started_ns": attempt.started_ns,
             "ended_ns": attempt.ended_ns if _is_over(attempt, state) else None,
-            "verdict": asdict(attempt.verdict) if attempt.verdict else None,
+            "verdict": asdict(verdict) if verdict else None,
         }
-        for attempt in state.attempts
+        for attempt, verdict in zip(state.attempts, verdicts, strict=True)
     ]
-    return as_json(state) | {"attempts": attempts, "not_restarting": _not_restarting(state)}
+    known = {"culprit": noted.culprit, "failure": headline(noted)} if noted else {}
+    return as_json(state) | known | {"attempts": attempts, "not_restarting": _not_restarting(state)}
 
 
 def _is_over(attempt: Attempt, state: RunState) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from launcher.core import env
 from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.core.run_dir import LATEST
+from launcher.logs.terminal import escaped
 
 LOWEST_PORT = 20000
 PORTS = 10000  # below what Linux gives to outgoing connections (from 32768 on)
@@ -41,9 +42,7 @@ def run_name(rank: EngineRank, program_name: str, chosen: str | None, inherited:
     Raises:
         UsageError: the engine has no name for its job, and nobody gives one.
     """
-    # In the environment of a tlaunch run around this one it is that run's.
-    given = None if env.TLAUNCH_RUN_DIR in inherited else inherited.get(env.TLAUNCH_RUN_ID)
-    if given:
+    if given := _given_name(inherited):
         return _checked(given)
     if rank.job:
         return _checked(f"{chosen or program_name}-{rank.job_token}")
@@ -55,20 +54,31 @@ def run_name(rank: EngineRank, program_name: str, chosen: str | None, inherited:
     return _checked(chosen)
 
 
-def master_port(rank: EngineRank, name: str, chosen: int | None, inherited: Mapping[str, str]) -> int:
-    """--master-port, else MASTER_PORT of the environment, else one that follows from the job: alike on all its ranks.
+def master_port(rank: EngineRank, name: str, chosen: int | None) -> int:
+    """--master-port, else one that follows from the job: alike on all its ranks.
 
-    Raises:
-        UsageError: MASTER_PORT is no port.
+    MASTER_PORT of the environment is not: ranks beside mpirun inherit what those on other servers never get.
     """
-    if chosen is not None:
-        return chosen
-    text = inherited.get(env.MASTER_PORT)
-    if not text:
-        return LOWEST_PORT + _hash(rank.job or name) % PORTS
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 65536):
-        raise UsageError(f"the environment variable {env.MASTER_PORT} is {text!r}, no port's number")
-    return int(text)
+    return LOWEST_PORT + _hash(rank.job or name) % PORTS if chosen is None else chosen
+
+
+def unused(
+    name: str, port: int, chosen_name: str | None, chosen_port: int | None, inherited: Mapping[str, str]
+) -> Iterator[str]:
+    """What somebody gave for the run's `name` and `port`, and others count more; a line each."""
+    if chosen_name is not None and _given_name(inherited) and chosen_name not in name:
+        yield f"--name {chosen_name} is not used: {env.TLAUNCH_RUN_ID}, {name}, is the whole name"
+    variable = inherited.get(env.MASTER_PORT)
+    if variable and chosen_port is None and variable != str(port):
+        yield (
+            f"{env.MASTER_PORT}={escaped(variable)} of the environment is not used, as ranks of other servers may not "
+            f"have it: {port} is; --master-port sets another one for all"
+        )
+
+
+def _given_name(inherited: Mapping[str, str]) -> str | None:
+    """In the environment of a tlaunch run around this one it is that run's."""
+    return None if env.TLAUNCH_RUN_DIR in inherited else inherited.get(env.TLAUNCH_RUN_ID)
 
 
 def _checked(name: str) -> str:

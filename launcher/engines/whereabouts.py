@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
@@ -44,8 +45,13 @@ def names_of(server: Server) -> tuple[str, ...]:
     return (server.server_id, *(name for name in others if name and _address(name)))
 
 
-def is_here(server: Server, host: Host) -> bool:
-    return any(_is_called(name, host) for name in names_of(server))
+def servers_here(servers: Sequence[Server], host: Host) -> tuple[Server, ...]:
+    """Which servers of one table this machine is. An address or a name that fits several of them proves nothing."""
+    fitting = [_fitting(server, host, alone=len(servers) == 1) for server in servers]
+    claims = Counter(fact for facts in fitting for fact in facts)
+    return tuple(
+        server for server, facts in zip(servers, fitting, strict=True) if any(claims[fact] == 1 for fact in facts)
+    )
 
 
 def is_everywhere(server: Server) -> bool:
@@ -67,7 +73,7 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
     if said is not None:
         _check_said(said, rank, used)
         return None
-    here = is_here(server, host)
+    here = server in servers_here(used.servers, host)
     if len(used.servers) == 1:
         if not here or is_everywhere(server):
             _check_all_are_here(server, local_size)
@@ -108,10 +114,13 @@ def _check_all_are_here(server: Server, local_size: int | None) -> None:
 
 
 def _described(used: Cluster, host: Host) -> str:
-    known = next((server.server_id for server in used.servers if is_here(server, host)), None)
-    if known is None:
-        return f"{host.name}, which is none of the table's servers"
-    return f"server {known}" if known == host.name else f"server {known} ({host.name})"
+    known = next((server.server_id for server in servers_here(used.servers, host)), None)
+    if known is not None:
+        return f"server {known}" if known == host.name else f"server {known} ({host.name})"
+    alike = [server.server_id for server in used.servers if _fitting(server, host, alone=False)]
+    if alike:
+        return f"{host.name}, which could be any of servers {_listed(alike)}"
+    return f"{host.name}, which is none of the table's servers"
 
 
 def _wanted(server: Server) -> str:
@@ -131,14 +140,18 @@ def _listed(words: list[str]) -> str:
     return ", ".join(words[:SHOWN]) + (f" and {len(words) - SHOWN} more" if len(words) > SHOWN else "")
 
 
-def _is_called(name: str, host: Host) -> bool:
+def _fitting(server: Server, host: Host, *, alone: bool) -> set[Address | str]:
+    """What of this machine the table calls the server by. `alone`: there is no other server that localhost could be."""
+    facts = {fact for name in names_of(server) for fact in _known_as(name, host)}
+    return facts | {"localhost"} if alone and is_everywhere(server) else facts
+
+
+def _known_as(name: str, host: Host) -> Iterable[Address | str]:
     address = _address(name)
-    if address is not None:
-        return address.is_loopback or address in host.addresses
-    if name == "localhost" or _same_name(name, host.name):
-        return True
-    meant = dict(host.resolved).get(name, frozenset())
-    return any(address in host.addresses and not address.is_loopback for address in meant)
+    if address is None and _same_name(name, host.name):
+        return (host.name,)
+    meant = {address} if address is not None else dict(host.resolved).get(name, frozenset())
+    return (one for one in meant if one in host.addresses and not one.is_loopback)
 
 
 def _same_name(one: str, other: str) -> bool:

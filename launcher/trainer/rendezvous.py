@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any
 
 from launcher.core import env
@@ -14,6 +16,9 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 
 _HINT_ADDRESS = f"give all ranks {env.MASTER_ADDR}, an address of rank 0's server, and {env.MASTER_PORT}"
+
+
+_claimed: dict[bytes, socket.socket] = {}  # for as long as this process lives
 
 
 @frozen
@@ -32,7 +37,7 @@ def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
     Blocks until all ranks have come, unless the environment says where they meet.
 
     Raises:
-        UsageError: the ranks cannot find each other.
+        UsageError: the ranks cannot find each other, or the engine gave two of this machine one local rank.
     """
     if env.RANK in environment or env.WORLD_SIZE in environment:
         return {}
@@ -45,6 +50,7 @@ def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
             hint=f"set {env.RANK} and {env.WORLD_SIZE}",
         )
     if environment.get(env.MASTER_ADDR) and environment.get(env.MASTER_PORT):
+        _check_alone(rank, environment)
         return _variables(rank, rank.local_rank, rank.local_world_size)
     meeting = _meet(rank, environment)
     place = _variables(rank, meeting.local_rank, meeting.local_world_size)
@@ -55,6 +61,30 @@ def _variables(rank: EngineRank, local_rank: int | None, local_world_size: int |
     local = {env.LOCAL_RANK: local_rank, env.LOCAL_WORLD_SIZE: local_world_size}
     told = {name: str(value) for name, value in local.items() if value is not None}
     return {env.RANK: str(rank.global_rank), env.WORLD_SIZE: str(rank.world_size), **told}
+
+
+def _check_alone(rank: EngineRank, environment: Mapping[str, str]) -> None:
+    """Two ranks of one local rank would compute on one device: engines count so where they know a host by two names.
+
+    An abstract socket, which the kernel forgets with this process, tells ranks of one machine apart without MPI.
+    """
+    meeting = f"{environment[env.MASTER_ADDR]}:{environment[env.MASTER_PORT]}"
+    words = f"{os.getuid()} {rank.job} {meeting} {rank.world_size} {rank.local_rank}"
+    name = b"\0tlaunch-local-" + sha256(words.encode(errors="surrogateescape")).hexdigest()[:32].encode()
+    if rank.local_rank is None or name in _claimed:
+        return
+    holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        holder.bind(name)
+        _claimed[name] = holder
+    except OSError as refused:
+        holder.close()
+        if refused.errno == errno.EADDRINUSE:
+            raise UsageError(
+                f"{rank.engine} made two processes on {os.uname().nodename} local rank {rank.local_rank}; this one is "
+                f"rank {rank.global_rank}",
+                hint=f"name each host once, or give every rank {env.RANK}, {env.WORLD_SIZE} and {env.LOCAL_RANK}",
+            ) from refused
 
 
 def _meet(rank: EngineRank, environment: Mapping[str, str]) -> _Meeting:

@@ -150,6 +150,38 @@ def test_ranks_on_two_hosts_write_to_one_run(two_hosts, mpirun, tmp_path):
     assert json.loads((mpirun.latest / "run.json").read_text())["engine"] == "Open MPI"
 
 
+def test_mpirun_on_a_host_with_ranks_gives_them_what_others_get(two_hosts, mpirun, tmp_path):
+    """Though ranks beside it inherit its whole environment, and those on the other host what is handed on."""
+    file = table_of(two_hosts, tmp_path / "table.json", 2)
+    done = mpirun.exec(
+        4, "--rank-table", file, "--", sys.executable, PROGRAMS / "exec_rank.py",
+        options=two_hosts.options(2), before=(two_hosts.root / "on", "h1", "env", "-C", tmp_path),
+        env={"MASTER_PORT": "13451", "MASTER_ADDR": "10.77.0.9", "ROLE_NAME": "torchrun's"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shown = [json.loads(log) for log in mpirun.logs()]
+    assert [each["GROUP_RANK"] for each in shown] == ["0", "0", "1", "1"]
+    assert {each["MASTER_ADDR"] for each in shown} == {"10.77.0.1"}
+    assert len({each["MASTER_PORT"] for each in shown} - {"13451"}) == len({each["MASTER_PORT"] for each in shown}) == 1
+    assert {each["ROLE_NAME"] for each in shown} == {None}
+    assert done.stderr.count("MASTER_PORT=13451 of the environment is not used") == 1
+
+
+def test_hosts_that_are_told_different_ports_are_refused(two_hosts, mpirun, tmp_path):
+    """On a file system that both see; the host that came later says so."""
+    file = table_of(two_hosts, tmp_path / "table.json", 1)
+    start = ["sh", "-c", 'exec "$@" --master-port 2345$OMPI_COMM_WORLD_RANK --rank-table table.json -- sleep 0.5', "sh"]
+    done = mpirun(
+        2, *start, sys.executable, "-m", "launcher", "exec",
+        options=two_hosts.options(1), before=(two_hosts.root / "on", "h1", "env", "-C", tmp_path),
+    )  # fmt: skip
+    assert (done.returncode, file.name) == (3, "table.json"), done.stderr
+    found = re.findall(
+        r"this one has MASTER_PORT 2345([01]), the first had 2345([01])\s+\(rank (\d) on h(\d)\)", done.stderr
+    )
+    assert found in ([("0", "1", "0", "1")], [("1", "0", "1", "2")]), done.stderr
+
+
 def test_hosts_in_another_order_than_the_table_s_are_refused(two_hosts, mpirun, tmp_path):
     """Once per host, with the order to write; the run's directory is not even made."""
     file = table_of(two_hosts, tmp_path / "table.json", 2)

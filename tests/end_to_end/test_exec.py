@@ -1,6 +1,7 @@
 """`tlaunch exec` under a real mpirun: one process per device, checked, with all that a rank of `tlaunch run` gets."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -120,6 +121,15 @@ def test_other_commands_say_what_can_be_known_of_the_run(mpirun, tmp_path):
     assert len(re.findall(r"^ +[01] +127\.0\.0\.1 +[01] +unwatched .* 10 B ", status.stdout, re.MULTILINE)) == 2
     report = tlaunch("report", cwd=tmp_path)
     assert (report.returncode, "not watched over" in report.stdout) == (0, True)
+    why = tlaunch("why", cwd=tmp_path).stdout
+    assert "  no rank has noted a failure; one that was killed" in why
+    first = tlaunch("logs", "--rank", "first-failed", cwd=tmp_path)
+    assert (first.returncode, "no rank of this run has noted a failure" in first.stderr) == (2, True)
+    ps = tlaunch("ps", cwd=tmp_path)
+    assert (ps.returncode, ps.stdout) == (0, "")
+    assert "no run is known to go on in runs; " in ps.stderr
+    assert "1 run of `tlaunch exec`, which only mpirun or srun knows, may go on; --all shows such runs" in ps.stderr
+    assert "unwatched" in tlaunch("ps", "--all", cwd=tmp_path).stdout
     stop = tlaunch("stop", "latest", cwd=tmp_path)
     assert (stop.returncode, "end the mpirun or srun that started it" in stop.stderr) == (1, True)
 
@@ -139,6 +149,13 @@ def test_a_failing_rank_tells_as_under_run_and_its_code_goes_to_the_engine(mpiru
         "fails.py:4 in <module>",
     )
     assert "ValueError: of rank 1" in tlaunch("logs", "--errors", cwd=tmp_path).stdout
+    lines = tlaunch("why", cwd=tmp_path).stdout.splitlines()
+    assert "  ranks have noted failures themselves; one that was killed, or is no Python program, notes none" in lines
+    assert "rank 1: ValueError: of rank 1, at fails.py:4 in <module>" in lines
+    assert any(line.startswith("  likely: ") for line in lines)
+    known = json.loads(tlaunch("why", "--json", cwd=tmp_path).stdout)
+    assert (known["culprit"], known["attempts"][0]["verdict"]["culprit"]) == (1, 1)
+    assert "ValueError: of rank 1" in tlaunch("logs", "--rank", "first-failed", cwd=tmp_path).stdout
 
 
 def test_output_can_be_left_to_the_engine(mpirun):
@@ -149,12 +166,34 @@ def test_output_can_be_left_to_the_engine(mpirun):
     assert (mpirun.latest / "device1" / "env.log").stat().st_size > 0
 
 
-def test_a_port_of_the_environment_or_of_the_option_is_taken(mpirun):
-    """The option counts more."""
-    assert mpirun.exec(1, "--", *SHOW, env={"MASTER_PORT": "23451"}).returncode == 0
-    assert json.loads(mpirun.logs()[0])["MASTER_PORT"] == "23451"
-    assert mpirun.exec(1, "--master-port", "23452", "--", *SHOW, env={"MASTER_PORT": "23451"}).returncode == 0
-    assert json.loads(mpirun.logs()[0])["MASTER_PORT"] == "23452"
+def test_a_port_is_that_of_the_option_and_not_that_of_the_environment(mpirun):
+    """Which ranks on other servers may not have; it is said."""
+    done = mpirun.exec(1, "--", *SHOW, env={"MASTER_PORT": "13451"})
+    assert done.returncode == 0
+    taken = json.loads(mpirun.logs()[0])["MASTER_PORT"]
+    assert taken != "13451"
+    assert (
+        f"MASTER_PORT=13451 of the environment is not used, as ranks of other servers may not have it: {taken} is"
+        in (done.stderr)
+    )
+    assert done.stderr.count("MASTER_PORT") == 1
+    assert mpirun.exec(1, "--master-port", "13452", "--", *SHOW, env={"MASTER_PORT": "13451"}).returncode == 0
+    assert json.loads(mpirun.logs()[0])["MASTER_PORT"] == "13452"
+
+
+def test_a_name_beside_a_whole_one_is_not_dropped_in_silence(mpirun):
+    """TLAUNCH_RUN_ID counts more."""
+    done = mpirun.exec(1, "--name", "foo", "--", *SHOW, env={"TLAUNCH_RUN_ID": "m2"})
+    assert (done.returncode, mpirun.latest.name) == (0, "m2")
+    assert done.stderr.count("--name foo is not used: TLAUNCH_RUN_ID, m2, is the whole name") == 1
+
+
+def test_ranks_with_other_options_are_refused(mpirun):
+    """A layout that only some of them have."""
+    start = [sys.executable, "-m", "launcher", "exec"]
+    done = mpirun(2, *start, "--mp", "2", "--", *SHOW, ":", "-n", "2", *start, "--pp", "2", "--", *SHOW)
+    assert done.returncode == 3, done.stderr
+    assert "were not started alike: this one has dp=2 " in done.stderr
 
 
 def test_no_job_gets_into_the_directory_of_another(mpirun):
@@ -183,6 +222,7 @@ def test_what_cannot_be_is_refused_once_and_nothing_is_written(mpirun, tmp_path,
     assert done.returncode == code, done.stderr
     assert done.stderr.count("error: ") == 1
     assert message in done.stderr
+    assert re.search(rf"\(rank [01] on {re.escape(os.uname().nodename)}\)", done.stderr)
     assert list(tmp_path.iterdir()) == []
 
 

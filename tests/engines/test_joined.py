@@ -5,7 +5,7 @@ import pytest
 from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
-from launcher.engines.joined import LOWEST_PORT, PORTS, check_size, master_port, run_name
+from launcher.engines.joined import LOWEST_PORT, PORTS, check_size, master_port, run_name, unused
 
 
 def rank(job="prterun-a-1@1", global_rank=0, size=8):
@@ -31,10 +31,8 @@ def test_all_ranks_of_a_job_find_one_name_and_one_port():
     """And those of another job others."""
     names = {run_name(rank(global_rank=number), "train", None, {}) for number in range(8)}
     assert names == {"train-prterun-a-1-1"}
-    assert {master_port(rank(global_rank=number), "x", None, {}) for number in range(8)} == {
-        master_port(rank(), "y", None, {})
-    }
-    ports = {master_port(rank(f"prterun-a-{pid}@1"), "x", None, {}) for pid in range(1000)}
+    assert {master_port(rank(global_rank=number), "x", None) for number in range(8)} == {master_port(rank(), "y", None)}
+    ports = {master_port(rank(f"prterun-a-{pid}@1"), "x", None) for pid in range(1000)}
     assert len(ports) > 900
     assert LOWEST_PORT <= min(ports) <= max(ports) < LOWEST_PORT + PORTS
 
@@ -53,7 +51,7 @@ def test_a_job_without_a_name_needs_one():
         run_name(rank(job=""), "train", None, {})
     assert "TLAUNCH_RUN_ID=$(date +%Y%m%d-%H%M%S)" in error.value.hint
     assert run_name(rank(job=""), "train", "mine", {}) == "mine"
-    assert master_port(rank(job=""), "mine", None, {}) != master_port(rank(job=""), "mine-2", None, {})
+    assert master_port(rank(job=""), "mine", None) != master_port(rank(job=""), "mine-2", None)
 
 
 @pytest.mark.parametrize("name", ["../up", ".hidden", "latest", "a\nb", "x" * 300])
@@ -65,10 +63,15 @@ def test_names_that_are_no_directory_s_are_refused(name):
         run_name(rank(job=""), "train", name, {})
 
 
-def test_a_port_is_said_by_the_option_or_by_the_environment():
-    """In this order."""
-    assert master_port(rank(), "x", 1234, {"MASTER_PORT": "77"}) == 1234
-    assert master_port(rank(), "x", None, {"MASTER_PORT": "77"}) == 77
-    for wrong in ("0", "65536", "http", "-1"):
-        with pytest.raises(UsageError, match="MASTER_PORT"):
-            master_port(rank(), "x", None, {"MASTER_PORT": wrong})
+def test_what_is_given_and_not_used_is_told():
+    """A port that not all ranks may have, and a name beside a whole one."""
+    assert master_port(rank(), "x", 1234) == 1234
+    assert not list(unused("x", 1234, "x", 1234, {"MASTER_PORT": "77"}))
+    assert not list(unused("x", 77, "x", None, {"MASTER_PORT": "77"}))
+    (port,) = unused("x", 1234, None, None, {"MASTER_PORT": "77\n"})
+    assert port.startswith("MASTER_PORT=77\\n of the environment is not used")
+    assert ": 1234 is; --master-port" in port
+    given = {"TLAUNCH_RUN_ID": "m2"}
+    assert list(unused("m2", 1, "foo", 1, given)) == ["--name foo is not used: TLAUNCH_RUN_ID, m2, is the whole name"]
+    assert not list(unused("2026-foo", 1, "foo", 1, {"TLAUNCH_RUN_ID": "2026-foo"}))
+    assert not list(unused("foo-1", 1, "foo", 1, {**given, "TLAUNCH_RUN_DIR": "/runs/m2"}))

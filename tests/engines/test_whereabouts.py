@@ -7,7 +7,7 @@ import pytest
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Cluster, Device, RankSpec, Server
-from launcher.engines.whereabouts import Host, check_server, is_here, read_host
+from launcher.engines.whereabouts import Host, check_server, read_host, servers_here
 
 
 def server(name, first=0, count=2, **more):
@@ -17,6 +17,10 @@ def server(name, first=0, count=2, **more):
 def host(name="h1", addresses=("10.77.0.1", "127.0.0.1", "fe80::1"), **resolved):
     meant = tuple((name, frozenset(map(ip_address, found))) for name, found in resolved.items())
     return Host(name, frozenset(map(ip_address, addresses)), meant)
+
+
+def is_here(one, host, *others):
+    return one in servers_here((one, *others), host)
 
 
 TWO = Cluster((server("10.77.0.1"), server("10.77.0.2", first=2)))
@@ -48,6 +52,43 @@ def test_a_server_is_known_by_addresses_and_names(here):
 def test_another_server_is_not_here(name):
     """Names that only begin alike are others."""
     assert not is_here(server(name), host())
+
+
+@pytest.mark.parametrize("name", ["container_ip", "host_ip"])
+def test_an_address_of_two_servers_proves_nothing(name):
+    """Each host has the bridge's address; only what is one server's own counts."""
+
+    def bridged(server_id, first=0, address="172.17.0.1"):
+        more = {"host_ip": address} if name == "host_ip" else {"options": (("container_ip", address),)}
+        return server(server_id, first, **more)
+
+    one, other = bridged("10.77.0.1"), bridged("10.77.0.2", 2)
+    here = host(addresses=("10.77.0.1", "172.17.0.1", "127.0.0.1"))
+    assert servers_here((one, other), here) == (one,)
+    assert servers_here((bridged("10.9.0.1"), bridged("10.9.0.2", 2)), here) == ()
+    loopback = bridged("10.77.0.2", 2, "127.0.0.1")
+    assert not is_here(loopback, here, one)
+    assert not is_here(loopback, here)
+
+
+def test_a_short_name_that_two_servers_have_proves_nothing():
+    """Unless an address tells them apart."""
+    one, other = server("h1.a.org"), server("h1.b.org", 2)
+    assert servers_here((one, other), host("h1")) == ()
+    assert servers_here((one, other), host("h1.a.org")) == (one,)
+    told_apart = server("h1.b.org", 2, host_ip="10.77.0.1")
+    assert servers_here((one, told_apart), host("h1")) == (told_apart,)
+    with pytest.raises(
+        RefusedLayoutError, match=r"is on h1, which could be any of servers h1\.a\.org, h1\.b\.org, and"
+    ):
+        check_server(rank_of(Cluster((one, other)), 0), Cluster((one, other)), host("h1"), None, 2)
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "::1"])
+def test_one_of_several_servers_cannot_be_known_by_loopback(name):
+    """Every machine would be it; alone it may be."""
+    assert not is_here(server(name), host(), server("10.77.0.2", 2))
+    assert is_here(server(name), host())
 
 
 def test_two_full_names_are_the_same_only_if_equal():

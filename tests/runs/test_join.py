@@ -3,11 +3,12 @@
 import json
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec
 from launcher.runs.join import join_run
 
@@ -54,6 +55,38 @@ def test_each_server_has_a_whole_record_of_its_own(tmp_path):
     for rank in spec.ranks[8:]:
         join_run(spec, rank)
     assert json.loads((spec.run_dir / "run.json").read_text())["name"] == "one"
+
+
+@pytest.mark.parametrize("changes", [
+    {"master_port": 2}, {"layout": Layout(dp=RANKS // 2, mp=2)}, {"cluster": Cluster.local(RANKS + 1)},
+], ids=["port", "layout", "table"])  # fmt: skip
+@pytest.mark.parametrize("second", [1, 8], ids=["same server", "another server"])
+def test_ranks_that_were_started_differently_are_refused(tmp_path, changes, second):
+    """Wherever they are; the first one's record stays."""
+    spec = spec_in(tmp_path)
+    join_run(spec, spec.ranks[0])
+    before = (spec.run_dir / "run.json").read_bytes()
+    other = replace(spec, **changes)
+    words = {
+        "master_port": "MASTER_PORT 2, the first had 1\\n",
+        "layout": "mp=2 .*the first had dp=16 mp=1",
+        "cluster": "table",
+    }
+    with pytest.raises(RefusedLayoutError, match=words[next(iter(changes))]) as error:
+        join_run(other, other.ranks[second], {"table.json": "{}"})
+    assert error.value.message.startswith("ranks of one were not started alike: this one has")
+    assert (spec.run_dir / "run.json").read_bytes() == before
+    assert not (spec.run_dir / "table.json").exists()
+    join_run(spec, spec.ranks[9])
+
+
+@pytest.mark.parametrize("content", ["", "null", "[1]", '{"layout": 3}'])
+def test_a_record_that_is_none_says_nothing(tmp_path, content):
+    """One that is being made, where a file system knows no links, is empty at first."""
+    spec = spec_in(tmp_path)
+    spec.run_dir.mkdir(parents=True)
+    (spec.run_dir / "run.json").write_text(content)
+    join_run(spec, spec.ranks[3])
 
 
 def test_no_rank_writes_over_an_earlier_run(tmp_path):

@@ -1,12 +1,25 @@
 """A rank that an engine started by itself, as far as it needs no MPI. With MPI: tests/end_to_end/test_engines.py."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from launcher.core.errors import UsageError
+from launcher.trainer import rendezvous
 from launcher.trainer.rendezvous import engine_variables
 
 MPICH = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
 MEETING = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+
+
+@pytest.fixture(autouse=True)
+def _ended():
+    """What a rank holds until it ends."""
+    yield
+    while rendezvous._claimed:
+        rendezvous._claimed.popitem()[1].close()
 
 
 def test_a_rank_that_knows_where_to_meet_takes_its_place_from_the_engine():
@@ -32,3 +45,24 @@ def test_an_engine_that_does_not_tell_its_size_is_refused():
     """Else every rank would train alone."""
     with pytest.raises(UsageError, match="PMIx made this process rank 2, and does not tell of how many"):
         engine_variables({"PMIX_RANK": "2", "PMIX_NAMESPACE": "job@1", **MEETING})
+
+
+def test_two_ranks_with_one_local_rank_are_refused():
+    """They would take one device: the second is told so while the first one lives, and not by itself."""
+    meeting = {**MEETING, "MASTER_PORT": str(os.getpid())}
+    code = "from launcher.trainer.rendezvous import engine_variables as v; import os; v(os.environ); print(v(os.environ)); input()"
+    first = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, **MPICH, **meeting, "PMI_RANK": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert "'RANK': '1'" in first.stdout.readline()
+        with pytest.raises(UsageError, match=r"two processes on .* local rank 1; this one is rank 3"):
+            engine_variables({**MPICH, **meeting})
+        assert engine_variables({**MPICH, **meeting, "MPI_LOCALRANKID": "0"})["LOCAL_RANK"] == "0"
+    finally:
+        first.communicate("\n", timeout=60)
+    assert engine_variables({**MPICH, **meeting})["LOCAL_RANK"] == "1"
