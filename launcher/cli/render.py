@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from launcher.cli.run import run
 from launcher.cli.whole import Whole
@@ -65,14 +67,19 @@ NOT_TAKEN: Mapping[str, Any] = {
 NAMES = ("bash", "mpirun", "slurm", "kubernetes", "hostfile", "rankfile")
 FLAVORS = ("openmpi", "mpich", "job", "mpi")
 FILE = click.Path(path_type=Path)
-TIME_LIMIT = re.compile(r"\d+(:\d+(:\d+)?)?|\d+-\d+(:\d+(:\d+)?)?")
+# Minutes, M:S, H:M:S; or after days H, H:M, H:M:S.
+TIME_LIMIT = re.compile(r"(\d+)(?::(\d+))?(?::(\d+))?|(\d+)-(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 LONGEST_WARNING_S = 65535  # Slurm's own limit
+SLURM_IS_EARLY_S = 60  # at most, with its warning
 MOST_RESTARTS = 1000
 # What only some kinds make use of
 OF_KIND = {
+    "grace": ("bash", "kubernetes"),
+    "master_port": ("bash", "mpirun", "slurm", "kubernetes"),
     "image": ("kubernetes",),
     "resource": ("kubernetes",),
     "time_limit": ("slurm",),
+    "warn_before": ("slurm",),
     "restarts": ("slurm",),
     "sbatch": ("slurm",),
 }
@@ -137,6 +144,7 @@ def render(kind: str, *, output: Path | None, force: bool, templates: Path | Non
 
     check_output(output, force=force)
     wanted = KINDS[kind]
+    _check_given(wanted)
     wishes = _wishes(wanted, options)
     job = _job(wanted, wishes, options)
     for limit in wanted.limits:
@@ -151,22 +159,56 @@ def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
     """What is only for job files, taken out of `options`."""
     from launcher.engines.render.job import Wishes
 
-    for name, kinds in OF_KIND.items():
-        if options[name] and kind.name not in kinds:
-            raise UsageError(f"--{name.replace('_', '-')} is for {' and '.join(kinds)}, and this is {kind.name}")
+    warn_before_s = options.pop("warn_before")
     time_limit = options.pop("time_limit")
-    if time_limit is not None and not TIME_LIMIT.fullmatch(time_limit):
-        raise UsageError(f"--time-limit {time_limit!r} is no time of Slurm's", hint="for instance 90, 36:00:00, 1-12")
+    if time_limit is not None:
+        _check_time_limit(time_limit, warn_before_s)
     return Wishes(
         flavor=_flavor(kind, options.pop("flavor")),
         tlaunch=_tlaunch(kind),
         image=options.pop("image"),
         resource=options.pop("resource"),
         time_limit=time_limit,
-        warn_before_s=options.pop("warn_before"),
+        warn_before_s=warn_before_s,
         restarts=options.pop("restarts"),
         sbatch=tuple(map(_directive, options.pop("sbatch"))),
     )
+
+
+def _check_given(kind: Kind) -> None:
+    """No option is given that this kind would make nothing of."""
+    context = click.get_current_context()
+    for name, kinds in OF_KIND.items():
+        if kind.name not in kinds and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise UsageError(f"--{name.replace('_', '-')} is for {', '.join(kinds)}, and this is {kind.name}")
+
+
+def _check_time_limit(text: str, warn_before_s: int) -> None:
+    """There is time to run before the warning. Slurm takes 0 for no limit."""
+    limit_s = _seconds(text)
+    if 0 < limit_s <= warn_before_s + SLURM_IS_EARLY_S:
+        raise UsageError(
+            f"--time-limit {text} is {limit_s} s, and ranks would be told to end {warn_before_s} s before it, or up to "
+            f"{SLURM_IS_EARLY_S} s sooner: they would never run",
+            hint="a longer --time-limit, or a shorter --warn-before",
+        )
+
+
+def _seconds(time_limit: str) -> int:
+    """A time as Slurm writes it.
+
+    >>> _seconds("90"), _seconds("2:30"), _seconds("36:00:00"), _seconds("1-12")
+    (5400, 150, 129600, 129600)
+    """
+    match = TIME_LIMIT.fullmatch(time_limit)
+    if match is None:
+        raise UsageError(f"--time-limit {time_limit!r} is no time of Slurm's", hint="for instance 90, 36:00:00, 1-12")
+    first, second, third, *after_days = (int(part or 0) for part in match.groups())
+    if match[4] is not None:
+        days, hours, minutes, seconds = after_days
+    else:
+        days, (hours, minutes, seconds) = 0, (first, second, third) if match[3] else (0, first, second)
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _flavor(kind: Kind, wanted: str | None) -> str:
@@ -180,6 +222,10 @@ def _flavor(kind: Kind, wanted: str | None) -> str:
 def _directive(text: str) -> str:
     if not re.match(r"-(-[a-z]|[A-Za-z])", text) or not text.isprintable():
         raise UsageError(f"--sbatch {text!r} is no option of sbatch", hint="for instance --sbatch=--partition=gpu")
+    try:
+        shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--sbatch {text!r}: {error}", hint="sbatch takes quotes in pairs") from None
     return text
 
 

@@ -158,6 +158,11 @@ def test_secrets_are_told_and_kept_from_others(launcher):
         (["bash", "--devices", 2, "--image", "x", "--", "true"], 2, "--image is for kubernetes"),
         (["hostfile", "--devices", 2, "--", "true"], 2, "starts nothing"),
         (["slurm", "--devices", 2, "--time-limit", "soon", "--", "true"], 2, "--time-limit"),
+        (["slurm", "--devices", 2, "--time-limit", "٣", "--", "true"], 2, "--time-limit"),
+        (["slurm", "--devices", 2, '--sbatch=--comment="x', "--", "true"], 2, "--sbatch"),
+        (["bash", "--devices", 2, "--warn-before", 90, "--", "true"], 2, "--warn-before is for slurm"),
+        (["mpirun", "--devices", 2, "--grace", 9, "--", "true"], 2, "--grace is for bash, kubernetes"),
+        (["hostfile", "--devices", 2, "--master-port", 29877], 2, "--master-port is for"),
         (["slurm", "--devices", 2, "--sbatch", "x\n#SBATCH --y", "--", "true"], 2, "--sbatch"),
         (["slurm", "--devices", 2, "--name", "a\nb", "--", "true"], 2, "--name"),
         (["kubernetes", "--devices", 2, "--", "true"], 2, "--image"),
@@ -188,12 +193,45 @@ def test_what_other_servers_need_to_have_is_a_warning(launcher, sample_tables):
     assert "command=(no-such-program)" in done.stdout
 
 
-@pytest.mark.parametrize("kind", [("mpirun",), ("slurm",)], ids=" ".join)
-def test_what_takes_whole_tables_refuses_idle_devices(launcher, sample_tables, kind):
-    arguments = ["--rank-table", sample_tables / "rank_table_4pcs.json", "--dp", 2, "--allow-idle-devices"]
-    done = launcher.run("render", *kind, *arguments, "--", "true")
-    assert done.returncode == 3
-    assert "tlaunch render bash" in done.stderr
+@pytest.mark.parametrize(
+    "kind", [("mpirun",), ("slurm",), ("kubernetes", "--image", "x", "--flavor", "mpi")], ids=" ".join
+)
+def test_tlaunch_exec_is_told_of_idle_devices(launcher, sample_tables, kind):
+    """It would refuse them otherwise, as `tlaunch render` does without the option."""
+    arguments = ["--rank-table", sample_tables / "rank_table_4pcs.json", "--dp", 2]
+    assert launcher.run("render", *kind, *arguments, "--", "true").returncode == 3
+    done = launcher.run("render", *kind, *arguments, "--allow-idle-devices", "--", "true")
+    assert done.returncode == 0
+    assert "    --allow-idle-devices \\\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("limit", "warning"), [("6", 300), ("2:30", 90), ("1:00:00", 3540), ("1-0", 65535), ("0-1", 3590)]
+)
+def test_a_warning_leaves_time_to_run(launcher, limit, warning):
+    """Slurm may send it a minute early, and takes 0 for no limit."""
+    limits = {"1-0": 86400, "6": 360, "2:30": 150, "1:00:00": 3600, "0-1": 3600}
+    arguments = ["--devices", 1, "--time-limit", limit, "--warn-before"]
+    done = launcher.run("render", "slurm", *arguments, warning, "--", "true")
+    if limits[limit] > warning + 60:
+        assert done.returncode == 0
+    else:
+        assert done.returncode == 2
+        assert f"--time-limit {limit} is {limits[limit]} s" in done.stderr
+        assert launcher.run("render", "slurm", *arguments, limits[limit] - 61, "--", "true").returncode == 0
+    assert launcher.run("render", "slurm", "--devices", 1, "--time-limit", "0", "--", "true").returncode == 0
+
+
+@pytest.mark.parametrize("kind", [("mpirun",), ("mpirun", "--flavor", "mpich"), ("slurm",)], ids=" ".join)
+def test_secrets_are_exported_and_not_in_a_command(launcher, kind):
+    """Where a shell can; other variables are options of `tlaunch exec`."""
+    variables = ["--env", "MY_TOKEN=a b", "--env", "PROXY=http://me:pw@host", "--env", "MODE=fast", "--env", "a.key=x"]
+    script = launcher.run("render", *kind, "--devices", 1, *variables, "--", "true").stdout
+    assert "export MY_TOKEN='a b' #" in script
+    assert "export PROXY=http://me:pw@host #" in script
+    assert "--env MODE=fast" in script
+    assert "--env a.key=x" in script
+    assert (script.count("a b"), script.count("me:pw")) == (1, 1)
 
 
 # --- templates ---

@@ -116,6 +116,19 @@ def test_an_mpi_job(documents, table_of):
     assert {container["image"] for container in (launcher, worker)} == {"registry/me/train:1"}
 
 
+def test_the_script_of_an_mpi_job(launcher, table_of):
+    """People can read it, and it starts ranks where --cwd says."""
+    arguments = ["--flavor", "mpi", "--rank-table", table_of({"h1": [0], "h2": [1]}), "--name", "t", "--image", "x"]
+    done = launcher.run("render", "kubernetes", *arguments, "--cwd", "/my work", "--env", "A_KEY=a b", "--", "./x")
+    assert "  mpirun.sh: |\n    #!/usr/bin/env bash\n" in done.stdout
+    script = next(yaml.safe_load_all(done.stdout))["data"]["mpirun.sh"]
+    assert "\ncd -- '/my work' || exit 2" in script
+    assert "--runs-dir '/my work/runs'" in script
+    assert "export A_KEY='a b' #" in script
+    assert " -x A_KEY " in script
+    assert script.endswith("-- ./x\n")
+
+
 @pytest.mark.parametrize("servers", [{"h1": [0, 1], "h2": [2]}, {"h1": [0, 2], "h2": [1, 3]}], ids=["unequal", "turns"])
 def test_what_an_mpi_job_cannot_express(launcher, table_of, servers):
     arguments = ["--image", "x", "--flavor", "mpi", "--rank-table", table_of(servers)]

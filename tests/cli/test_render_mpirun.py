@@ -1,6 +1,7 @@
 """The script of `tlaunch render mpirun`, run under a real Open MPI or MPICH on this machine."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -8,8 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from launcher.cli.main import COMMANDS
 
 # Open MPI's mpirun may hang on ranks that end at once.
 SHOW = """
@@ -36,16 +35,14 @@ def _script(launcher):
     flavor = flavor_here()
     if flavor is None:
         pytest.skip("there is no mpirun here")
-    if "exec" not in COMMANDS:
-        pytest.skip("there is no `tlaunch exec` yet")
 
-    def start(*arguments):
+    def start(*arguments, env=None, words=()):
         done = launcher.run("render", "mpirun", "--flavor", flavor, "-o", "mpirun.sh", *arguments)
         assert done.returncode == 0, done.stderr
         return subprocess.Popen(
-            ["bash", launcher.directory / "mpirun.sh"],
+            ["bash", launcher.directory / "mpirun.sh", *words],
             cwd=launcher.directory,
-            env=launcher.environment(AS_ROOT),
+            env=launcher.environment({**AS_ROOT, **(env or {})}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
@@ -80,6 +77,54 @@ def test_ranks_are_those_of_the_table(launcher, script):
         log = (run / f"device{rank}" / "train.log").read_text()
         assert log == f"{rank} {rank} {7 - rank} {odd!r} {ODD}\n"
     assert not (launcher.directory / "bad").exists()
+
+
+SHOW_SECRET = """
+import os, time
+from pathlib import Path
+time.sleep(0.5)
+def cmdline(process):
+    try:
+        return process.read_bytes()
+    except OSError:
+        return b""
+print(repr(os.environ["MY_TOKEN"]), [1 for process in Path("/proc").glob("[0-9]*/cmdline") if b"hid" b"den" in cmdline(process)])
+"""
+
+
+def test_secrets_arrive_and_are_not_in_command_lines(launcher, script):
+    """Other users see those."""
+    secret = "hid" + "den a;b\n\"c\" $(touch bad) 'd',e=f"
+    code, said = ended(script("--devices", 2, "--env", f"MY_TOKEN={secret}", "--", sys.executable, "-c", SHOW_SECRET))
+    assert code == 0, said
+    assert [log.read_text() for log in launcher.runs.glob("2*/device?/train.log")] == [f"{secret!r} []\n"] * 2
+    assert not (launcher.directory / "bad").exists()
+
+
+@pytest.mark.parametrize("chosen", [[], ["--master-port", "29877"]], ids=["by the job", "chosen"])
+def test_a_port_of_the_shell_is_not_taken(launcher, script, chosen):
+    """Ranks on other servers would not know it."""
+    shell = {"MASTER_PORT": "31555", "MASTER_ADDR": "elsewhere"}
+    command = ["--", "sh", "-c", "sleep 0.5; echo $MASTER_PORT $MASTER_ADDR"]
+    code, said = ended(script("--devices", 2, *chosen, *command, env=shell))
+    assert code == 0, said
+    first, second = (log.read_text().split() for log in launcher.runs.glob("2*/device?/train.log"))
+    assert first == second
+    assert first[1] == "127.0.0.1"
+    assert first[0] in chosen or 20000 <= int(first[0]) < 30000
+
+
+def test_idle_devices(launcher, script, sample_tables):
+    """Ranks get the table cut to them."""
+    table = launcher.directory / "table.json"
+    text = (sample_tables / "rank_table_4pcs.json").read_text()
+    table.write_text(re.sub(r'"server_id": *"[^"]*"', '"server_id": "127.0.0.1"', text))
+    arguments = ["--rank-table", table, "--dp", 2, "--allow-idle-devices"]
+    code, said = ended(script(*arguments, "--", "sh", "-c", 'sleep 0.5; echo "$WORLD_SIZE"; cat "$RANK_TABLE_FILE"'))
+    assert code == 0, said
+    logs = [log.read_text() for log in launcher.runs.glob("2*/device?/train.log")]
+    assert [log[:2] for log in logs] == ["2\n"] * 2
+    assert not [log for log in logs if '"rank_id": "2"' in log]
 
 
 def test_a_failure_reaches_the_caller(script):

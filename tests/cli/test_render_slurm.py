@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.main import COMMANDS
-
 # A cluster of pretended nodes on this machine, for those who have the scripts for it beside their checkout.
 VIRTUAL_HOSTS = Path(__file__).resolve().parents[3] / "shared" / "virtual_hosts"
 PATIENCE_S = 60
@@ -18,6 +16,27 @@ import os, sys, time
 time.sleep(0.3)
 print(os.environ["SLURMD_NODENAME"], os.environ["RANK"], os.environ["DEVICE_ID"], sys.argv[1:], flush=True)
 sys.exit(0 if os.environ.get("SLURM_ARRAY_TASK_ID") != "0" else 9)
+"""
+SAVES = """
+import os, pathlib, signal, sys, time
+def save(*_):
+    pathlib.Path("saved" + os.environ["RANK"]).touch()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready", os.environ["TLAUNCH_RUN_ID"], flush=True)
+if os.path.exists("saved0") and os.path.exists("saved1"):
+    sys.exit(0)
+time.sleep(600)
+"""
+SHOW_SECRET = """
+import os
+from pathlib import Path
+def cmdline(process):
+    try:
+        return process.read_bytes()
+    except OSError:
+        return b""
+print(os.environ["MY_TOKEN"], [1 for process in Path("/proc").glob("[0-9]*/cmdline") if b"hid" b"den" in cmdline(process)])
 """
 
 
@@ -78,14 +97,22 @@ def _submit(launcher, slurm, wait_until):
     )
     tlaunch.chmod(0o755)
 
-    def submit(*arguments):
+    def submit(*arguments, wait=True):
         done = launcher.run("render", "slurm", *arguments)
         assert done.returncode == 0, done.stderr
         beside = Path(sys.executable).parent / "tlaunch"
         (launcher.directory / "job.sh").write_text(done.stdout.replace(f"    {beside} exec", f"    {tlaunch} exec"))
-        job = ask(slurm, "sbatch", "--parsable", "job.sh", cwd=launcher.directory).strip()
-        wait_until(lambda: not ask(slurm, "squeue", "-h", cwd=launcher.directory), "the end of the job")
+        outer = {**slurm, "TLAUNCH_RUN_ID": "of the shell"}
+        job = ask(outer, "sbatch", "--parsable", "job.sh", cwd=launcher.directory).strip()
+        if wait:
+            all_over()
         return job
+
+    def all_over():
+        wait_until(lambda: not ask(slurm, "squeue", "-h", cwd=launcher.directory), "the end of the job")
+
+    submit.all_over = all_over
+    submit.ask = lambda *words: ask(slurm, *words, cwd=launcher.directory)
 
     return submit
 
@@ -106,7 +133,6 @@ def test_slurm_takes_the_script(launcher, slurm, table_of, name):
     assert not (launcher.directory / "bad").exists()
 
 
-@pytest.mark.skipif("exec" not in COMMANDS, reason="there is no `tlaunch exec` yet")
 def test_ranks_are_on_the_servers_of_the_table(launcher, submit, table_of):
     """Whatever Slurm's own order is; and an array goes on after a failure, until one job ends well."""
     odd = ["a  b", "$(touch bad)", "`touch bad`", "new\nline", "'\""]
@@ -121,10 +147,67 @@ def test_ranks_are_on_the_servers_of_the_table(launcher, submit, table_of):
     assert not (launcher.directory / "bad").exists()
 
 
-@pytest.mark.skipif("exec" not in COMMANDS, reason="there is no `tlaunch exec` yet")
+def test_names_with_a_domain(launcher, table_of):
+    """Slurm knows nodes without it."""
+    table = table_of({"n1.example.org": [0], "n2.example.org": [1]})
+    found = directives(launcher.run("render", "slurm", "--rank-table", table, "--", "true").stdout)
+    assert "--nodelist=n1,n2" in found
+
+
 def test_a_server_that_is_not_among_the_nodes(launcher, submit, table_of):
     """Is told before any rank starts."""
     job = submit("--rank-table", table_of({"10.9.8.7": [0]}), "--", "true")
     said = (launcher.directory / f"slurm-{job}.out").read_text()
     assert "server 10.9.8.7 of the rank table is none of n1" in said
     assert not launcher.runs.exists()
+
+
+def processes():
+    return subprocess.run(["ps", "-e", "-o", "args"], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("restarts", [0, 1], ids=["queued again", "an array"])
+def test_ranks_that_save_when_warned_go_on_in_another_job(launcher, submit, wait_until, table_of, restarts):
+    """Though they have ended well: with runs of their own, until they end without a warning."""
+    wishes = ["--rank-table", table_of({"n1": [0], "n2": [1]}), "--name", "t", "--restarts", restarts]
+    job = submit(*wishes, "--", sys.executable, "-c", SAVES, wait=False)
+
+    def runs():
+        return [run for run in launcher.runs.glob("t-*") if len(list(run.glob("device?/train.log"))) == 2]
+
+    def ready():
+        return runs() and all("ready" in log.read_text() for log in runs()[0].glob("device?/train.log"))
+
+    wait_until(ready, "both ranks")
+    submit.ask("scancel", "--signal=USR1", "--batch", f"{job}_0" if restarts else job)
+    if not restarts:
+        wait_until(lambda: "PENDING" in submit.ask("squeue", "-h", "-o", "%T"), "the queue")
+        wait_until(lambda: f"[{job}.batch]" not in processes(), "the end of the first script, which Slurm is told of")
+        submit.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+    submit.all_over()
+    told = [(run / f"device{rank}" / "train.log").read_text() for run in runs() for rank in range(2)]
+    assert sorted(told) == sorted(f"ready {run.name}\n" for run in runs() for _ in range(2))
+    assert len(runs()) == 2
+    assert len(list(launcher.runs.glob(".slurm-*-ended-well"))) == restarts
+
+
+def test_a_server_by_its_address(launcher, submit, table_of):
+    """As the node itself knows it: others may not be able to tell."""
+    addresses = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False).stdout.split()
+    if not addresses:
+        pytest.skip("this machine has no address but loopback")
+    (launcher.directory / "tlaunch").write_text(
+        f'#!/bin/sh\nexec {sys.executable} -m launcher "$@"\n', encoding="utf-8"
+    )
+    job = submit("--rank-table", table_of({addresses[0]: [0, 1]}), "--name", "t", "--", "sh", "-c", "echo $RANK")
+    said = (launcher.directory / f"slurm-{job}.out").read_text()
+    assert len(list(launcher.runs.glob("t-*/device?/train.log"))) == 2, said
+
+
+def test_secrets_are_not_in_command_lines(launcher, submit, table_of):
+    """Other users see those."""
+    wishes = ["--rank-table", table_of({"n2": [0]}), "--name", "t", "--env", "MY_TOKEN=hidden a b"]
+    job = submit(*wishes, "--", sys.executable, "-c", SHOW_SECRET)
+    said = (launcher.directory / f"slurm-{job}.out").read_text()
+    [log] = launcher.runs.glob("t-*/device0/train.log")
+    assert log.read_text() == "hidden a b []\n", said

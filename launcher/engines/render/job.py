@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
@@ -36,6 +37,8 @@ _OF_ONE_RANK = (
     env.TLAUNCH_HEARTBEAT_FILE,
 )
 
+_SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
 # Every variable of a template. `tlaunch render --list` shows it; tests hold it to `Job`.
 VARIABLES: Mapping[str, str] = {
     "version": "of tlaunch",
@@ -52,6 +55,7 @@ VARIABLES: Mapping[str, str] = {
     "runs_dir": "where run directories are made",
     "variables": "what all ranks get: names and values",
     "user_env": "--env: names and values",
+    "secrets": "the names among them that look secret, or whose values do",
     "leftovers": "variables of other launchers: each with .names (patterns) and .signs",
     "master_addr": "the server of rank 0",
     "master_index": "its index",
@@ -122,6 +126,7 @@ class Job:
     runs_dir: str
     variables: Mapping[str, str]
     user_env: Mapping[str, str]
+    secrets: tuple[str, ...]
     leftovers: tuple[Leftovers, ...]
     master_addr: str
     master_index: int
@@ -168,6 +173,7 @@ def job_of(
         runs_dir=str(request.runs_dir),
         variables=_shared(ranks[0]),
         user_env=request.user_env,
+        secrets=tuple(_secrets(request.user_env)),
         leftovers=tuple(leftovers()),
         master_addr=_given(ranks[0], env.MASTER_ADDR),
         master_index=ranks[0].rank.server_index,
@@ -212,6 +218,13 @@ def _shared(first: Draft) -> dict[str, str]:
         for one in first.variables
         if one.value is not None and one.name not in left_out and one.origin is not Origin.OPTION
     }
+
+
+def _secrets(user_env: Mapping[str, str]) -> Iterator[str]:
+    """Those that a shell can export."""
+    for name, value in user_env.items():
+        if env.masked(name, value) != value and _SHELL_NAME.fullmatch(name):
+            yield name
 
 
 def _given(one: Draft, name: str) -> str:

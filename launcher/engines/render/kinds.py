@@ -31,12 +31,12 @@ KINDS: Mapping[str, Kind] = {
              starts=False, limits=(limits.plain_host_names,)),
         Kind("mpirun", "one mpirun command, a process of it per device",
              {"openmpi": "mpirun.openmpi.sh.j2", "mpich": "mpirun.mpich.sh.j2"},
-             is_script=True, limits=(limits.every_device_is_used, limits.plain_host_names, limits.no_address_of_ipv6, limits.no_lone_colon)),
+             is_script=True, limits=(limits.plain_host_names, limits.no_address_of_ipv6, limits.no_lone_colon)),
         Kind("slurm", "a script for sbatch", {"": "slurm.sh.j2"}, is_script=True,
-             limits=(limits.every_device_is_used, limits.plain_host_names)),
+             limits=(limits.plain_host_names,)),
         Kind("kubernetes", "an Indexed Job, a pod per server, or an MPIJob",
              {"job": "kubernetes.job.yaml.j2", "mpi": "kubernetes.mpi.yaml.j2"}, in_image=True,
              limits=(limits.name_of_a_pod, limits.image_is_given, limits.no_equals_sign_in_program,
-                     limits.whole_table_in_an_mpi_job)),
+                     limits.fits_an_mpi_job)),
     )
 }  # fmt: skip

@@ -43,15 +43,6 @@ def hosts_hold_runs_of_ranks(job: Job) -> None:
         seen.add(block.name)
 
 
-def every_device_is_used(job: Job) -> None:
-    """`tlaunch exec` takes a table as it is."""
-    if job.reduced_table is not None:
-        raise RefusedLayoutError(
-            f"{job.layout} leaves devices of the rank table idle, and `tlaunch exec` takes whole tables",
-            hint="write a table of the devices that are used; `tlaunch render bash` needs none",
-        )
-
-
 def no_lone_colon(job: Job) -> None:
     if ":" in job.command:
         raise UsageError(
@@ -76,9 +67,8 @@ def name_of_a_pod(job: Job) -> None:
         )
 
 
-def whole_table_in_an_mpi_job(job: Job) -> None:
+def fits_an_mpi_job(job: Job) -> None:
     if job.flavor == "mpi":
-        every_device_is_used(job)
         no_lone_colon(job)
         hosts_hold_runs_of_ranks(job)
         _servers_are_equal(job)
