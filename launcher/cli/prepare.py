@@ -77,8 +77,7 @@ def prepare(
     program = _command(options.command, python, layout) if options.command else _trainer(options, layout)
     if not options.dry_run and engine is None and elsewhere is None:
         _refuse_several_servers(used)
-    missing = _missing(options, python, environment)
-    if missing is not None:
+    if (missing := _missing(options, python, environment)) is not None:
         if elsewhere is None or (elsewhere == "servers" and len(used.servers) == 1):
             raise missing
         notes = (*notes, f"warning: {missing.message}; it is looked for where ranks start")
@@ -88,14 +87,7 @@ def prepare(
         argv=program.argv,
         cwd=_working_directory(),
         runs_dir=options.runs_dir.absolute(),
-        supervision=Supervision(
-            grace_s=options.grace,
-            max_restarts=options.max_restarts,
-            hang_timeout_s=options.hang_timeout,
-            forward_signals=signal_numbers(options.forward_signals),
-            preload=_preload(options, program.argv, environment),
-            log_max_bytes=options.log_max_size,
-        ),
+        supervision=_supervision(options, program.argv, environment),
         console=options.console,
         user_env=variables,
         inherited_env=inherited,
@@ -105,6 +97,17 @@ def prepare(
     )
     idle = _idle_note(cluster, layout.world_size)
     return Prepared(request, options.name or program.name, (*notes, *idle), _files(cluster, used, table_format))
+
+
+def _supervision(options: RunOptions, argv: tuple[str, ...], environment: Mapping[str, str]) -> Supervision:
+    return Supervision(
+        grace_s=options.grace,
+        max_restarts=options.max_restarts,
+        hang_timeout_s=options.hang_timeout,
+        forward_signals=signal_numbers(options.forward_signals),
+        preload=_preload(options, argv, environment),
+        log_max_bytes=options.log_max_size,
+    )
 
 
 def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...], str]:
