@@ -33,16 +33,16 @@ def read_host(names: Iterable[str] = ()) -> Host:
 
     own = os.uname().nodename
     found = (entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
-    addresses = frozenset(address for text in found if (address := _address(text)))
-    unknown = dict.fromkeys(name for name in names if _address(name) is None and not _same_name(name, own))
-    return Host(own, addresses, tuple((name, _resolve(name)) for name in unknown))
+    addresses = frozenset(address for text in found if (address := address_of(text)))
+    unknown = dict.fromkeys(name for name in names if address_of(name) is None and not _same_name(name, own))
+    return Host(own, addresses, tuple((name, resolve(name)) for name in unknown))
 
 
 def names_of(server: Server) -> tuple[str, ...]:
     """All that a table calls the server itself, its id first."""
     container_ip = dict(server.options).get("container_ip")
     others = (server.host_ip, server.host_nic_ip, container_ip)
-    return (server.server_id, *(name for name in others if name and _address(name)))
+    return (server.server_id, *(name for name in others if name and address_of(name)))
 
 
 def servers_here(servers: Sequence[Server], host: Host) -> tuple[Server, ...]:
@@ -56,7 +56,7 @@ def servers_here(servers: Sequence[Server], host: Host) -> tuple[Server, ...]:
 
 def is_everywhere(server: Server) -> bool:
     """Whether any machine could call itself so."""
-    address = _address(server.server_id)
+    address = address_of(server.server_id)
     return server.server_id == "localhost" or (address is not None and address.is_loopback)
 
 
@@ -147,7 +147,7 @@ def _fitting(server: Server, host: Host, *, alone: bool) -> set[Address | str]:
 
 
 def _known_as(name: str, host: Host) -> Iterable[Address | str]:
-    address = _address(name)
+    address = address_of(name)
     if address is None and _same_name(name, host.name):
         return (host.name,)
     meant = {address} if address is not None else dict(host.resolved).get(name, frozenset())
@@ -161,15 +161,17 @@ def _same_name(one: str, other: str) -> bool:
     return one == other or (short and one.partition(".")[0] == other.partition(".")[0])
 
 
-def _address(text: str) -> Address | None:
+def address_of(text: str) -> Address | None:
+    """None where `text` is none; a zone after % is left out."""
     try:
         return ip_address(text.partition("%")[0])
     except ValueError:
         return None
 
 
-def _resolve(name: str) -> frozenset[Address]:
+def resolve(name: str) -> frozenset[Address]:
+    """What `name` means on this machine; nothing where nobody knows it. Asks the resolver, and blocks meanwhile."""
     with suppress(OSError, UnicodeError):
         found = socket.getaddrinfo(name, None)
-        return frozenset(address for *_, where in found if (address := _address(str(where[0]))))
+        return frozenset(address for *_, where in found if (address := address_of(str(where[0]))))
     return frozenset()

@@ -44,6 +44,11 @@ def run_to_end(argv, *, cwd, env):
     return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
+def more_mpiruns():
+    """Of other MPIs, which cannot be beside this Python's own: paths in TL_MPIRUNS, as in PATH."""
+    return [path for path in os.environ.get("TL_MPIRUNS", "").split(os.pathsep) if path]
+
+
 class Mpirun:
     """Open MPI's. Its ranks must live half a second: it may wait for ever for ranks that end at once."""
 
@@ -85,7 +90,8 @@ class Hosts:
         self.root, self.count, self.shown = root, count, shown
 
     def __enter__(self):
-        shared = {str(path) for path in (self.shown, ROOT, Path(sys.prefix), Path(sys.base_prefix))}
+        prefixes = [Path(path).parents[1] for path in more_mpiruns()]
+        shared = {str(path) for path in (self.shown, ROOT, Path(sys.prefix), Path(sys.base_prefix), *prefixes)}
         below_tmp = " ".join(path for path in shared if path.startswith("/tmp/"))
         command = [VIRTUAL_HOSTS / "up.sh", str(self.count), self.root]
         subprocess.run(command, env={**os.environ, "TL_SHARE": below_tmp}, check=True, timeout=60, capture_output=True)

@@ -15,20 +15,28 @@ _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 def plain_host_names(job: Job) -> None:
     """Blanks, colons and leading dashes would mean something else to whoever reads the file."""
     for server in job.servers:
-        if not is_host_name(server.name):
-            raise UsageError(
-                f"server_id {server.name!r} cannot be written as a host's name here",
-                hint="write the server's name or address into the rank table",
-            )
+        check_host_name(server.name)
 
 
 def no_address_of_ipv6(job: Job) -> None:
     for server in job.servers:
-        if ":" in server.name:
-            raise UsageError(
-                f"server_id {server.name!r}: mpirun takes what follows a colon for a number of slots",
-                hint="write the server's name or its IPv4 address into the rank table",
-            )
+        check_no_colon(server.name)
+
+
+def check_host_name(name: str) -> None:
+    if not is_host_name(name):
+        raise UsageError(
+            f"server_id {name!r} cannot be written as a host's name here",
+            hint="write the server's name or address into the rank table",
+        )
+
+
+def check_no_colon(name: str) -> None:
+    if ":" in name:
+        raise UsageError(
+            f"server_id {name!r}: mpirun takes what follows a colon for a number of slots",
+            hint="write the server's name or its IPv4 address into the rank table",
+        )
 
 
 def hosts_hold_runs_of_ranks(job: Job) -> None:

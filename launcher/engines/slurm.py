@@ -1,0 +1,285 @@
+"""One agent per server by `srun`, inside an allocation: the exact command, and what the allocation says.
+
+Measured with Slurm 22.05: one agent that fails or is killed leaves the others alone. Where GPUs were asked for by task
+or for the whole job, a step gets one of them, or is refused, unless it asks for a number per node. Without --overlap it
+waits for other steps to end.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from launcher.core.errors import RefusedTableError, UnreadableError, UsageError
+from launcher.core.frozen import frozen
+from launcher.core.records import Cluster, Server
+from launcher.engines.command import START_DIRECTORY, EngineCommand
+from launcher.engines.render.limits import check_host_name
+from launcher.engines.whereabouts import Host, address_of, names_of, read_host, resolve, servers_here
+from launcher.logs.terminal import escaped
+from launcher.rank_table.generate import devices_per_server
+from launcher.rank_table.hostfiles import Place, counted_cluster
+from launcher.rank_table.nodelist import expand
+
+ASK_TIMEOUT_S = 30.0  # for scontrol and squeue: a controller under load takes its time
+SHOWN = 4  # names in a message; the others are counted
+HINT_ALLOCATE = "start it in a job: salloc --nodes=2 ..., or sbatch; `tlaunch render slurm` writes a script for it"
+# What sbatch and salloc were told about tasks, which srun would take for wishes of the agents: an agent is one task, and
+# needs all that the job has on its node.
+_OF_TASKS = (
+    "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_SOCKET", "SLURM_NTASKS_PER_CORE",
+    "SLURM_NTASKS_PER_GPU", "SLURM_NTASKS_PER_TRES", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_GPUS_PER_TASK",
+    "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND", "SLURM_TRES_BIND", "SLURM_CPU_BIND", "SLURM_DISTRIBUTION", "SLURM_EXACT",
+    "SLURM_EXCLUSIVE", "SLURM_THREADS_PER_CORE", "SLURM_HINT",
+)  # fmt: skip
+
+
+@frozen
+class Node:
+    """What Slurm calls a node."""
+
+    name: str
+    hostname: str
+    address: str  # an address, or a name of it
+
+
+@frozen
+class Allocation:
+    job_id: str
+    nodes: tuple[Node, ...]  # in Slurm's order
+    restart_count: int  # how often Slurm has queued the job again
+    ends_at_s: float | None  # wall clock, where Slurm tells it in the environment; None: it does not
+    gpus_per_node: int | None  # on each of the nodes; None: Slurm does not tell
+    here: str | None  # the node that this process is on; None: on none of them, or Slurm does not tell
+    version: str  # "Slurm 22.05.8"
+
+
+def read_allocation(environment: Mapping[str, str]) -> Allocation:
+    """The job of Slurm that this process is in. Asks the controller for its nodes.
+
+    Raises:
+        UsageError: it is in none.
+        UnreadableError: Slurm does not answer, or with what is not understood.
+    """
+    job_id, listed = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_NODELIST", "")
+    if not job_id or not listed:
+        raise UsageError("this is no job of Slurm: SLURM_JOB_ID and SLURM_JOB_NODELIST are not set", hint=HINT_ALLOCATE)
+    names = tuple(expand(listed, Place("SLURM_JOB_NODELIST", 1)))
+    ends_at = environment.get("SLURM_JOB_END_TIME", "")
+    return Allocation(
+        job_id=job_id,
+        nodes=_nodes(names, _ask(("scontrol", "--oneliner", "show", "node", listed), environment)),
+        restart_count=_number(environment, "SLURM_RESTART_COUNT") or 0,
+        ends_at_s=float(ends_at) if ends_at.isdecimal() else None,
+        gpus_per_node=_gpus_per_node(environment, len(names)),
+        here=environment.get("SLURMD_NODENAME"),
+        version=_ask(("scontrol", "--version"), environment).strip().replace("slurm", "Slurm", 1),
+    )
+
+
+def time_left_s(allocation: Allocation, environment: Mapping[str, str]) -> float | None:
+    """Until the job's time limit; None where it has none. Asks the controller: the limit can be changed meanwhile.
+
+    Raises:
+        UnreadableError: Slurm does not answer, and has told no end in the environment either.
+    """
+    try:
+        # The first job of an array has the array's number too: Slurm would tell of all of them.
+        said = _ask(("squeue", "--noheader", f"--jobs={allocation.job_id}", "--format=%A %L"), environment)
+        left = dict(line.split(maxsplit=1) for line in said.splitlines() if " " in line.strip())
+        return _seconds(left.get(allocation.job_id, "").strip())
+    except UnreadableError:
+        if allocation.ends_at_s is None:
+            raise
+        return max(0.0, allocation.ends_at_s - time.time())
+
+
+def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> Cluster:
+    """The nodes as servers, each with as many devices as its GPUs, or as asked for.
+
+    Raises:
+        UsageError: neither Slurm nor the user says how many.
+    """
+    count = allocation.gpus_per_node if devices_per_node is None else devices_per_node
+    if count is None:
+        raise UsageError(
+            f"Slurm does not tell how many devices the nodes of job {allocation.job_id} have",
+            hint="--devices N says how many each has, or ask for them: salloc --gpus-per-node=8",
+        )
+    counts = devices_per_server(str(count), len(allocation.nodes))
+    return counted_cluster([(node.name, number) for node, number in zip(allocation.nodes, counts, strict=True)])
+
+
+def slurm_command(
+    allocation: Allocation,
+    servers: Sequence[Server],
+    agent: Sequence[str],
+    *,
+    counts: Sequence[int] | None = None,
+    options: Sequence[str] = (),
+    directory: Path,
+    cwd: Path = START_DIRECTORY,
+) -> EngineCommand:
+    """`agent` once on each of `servers`, or counts[i] times on servers[i], numbered in this order.
+
+    Agents get the whole environment of srun. `options` are the user's, a word each: of two the later counts. Asks the
+    resolver where the table calls servers otherwise than Slurm.
+
+    Raises:
+        RefusedTableError: a server is no node of the allocation, or could be several.
+    """
+    nodes = nodes_of(allocation, servers)
+    tasks = [node for node, count in zip(nodes, counts or [1] * len(nodes), strict=True) for _ in range(count)]
+    hostfile = directory / "hosts"
+    gpus = allocation.gpus_per_node
+    return EngineCommand(
+        engine=allocation.version,
+        argv=(
+            "srun",
+            f"--nodes={len(set(tasks))}",
+            f"--ntasks={len(tasks)}",
+            "--distribution=arbitrary",  # as SLURM_HOSTFILE says: Slurm would sort a list of nodes
+            "--overlap",
+            "--mem=0",  # all that the job has
+            *(() if gpus is None else (f"--gres=gpu:{gpus}",)),
+            "--cpu-bind=none",
+            "--mpi=none",
+            "--kill-on-bad-exit=0",
+            "--wait=0",
+            "--input=none",
+            "--unbuffered",
+            "--export=ALL",
+            f"--chdir={cwd}",
+            *options,
+            *agent,
+        ),
+        env={"SLURM_HOSTFILE": str(hostfile), **dict.fromkeys(_OF_TASKS)},
+        files={hostfile: "".join(f"{node}\n" for node in tasks)},
+    )
+
+
+def nodes_of(allocation: Allocation, servers: Sequence[Server]) -> tuple[str, ...]:
+    """Which node of the allocation each server is, by its names and addresses. Asks the resolver if names differ.
+
+    Raises:
+        RefusedTableError: a server is no node of the allocation, or could be several.
+    """
+    claims = _claims(allocation.nodes, servers, [_by_names(node) for node in allocation.nodes])
+    if any(len(nodes) != 1 for nodes in claims):
+        meant = _meant(servers)
+        claims = _claims(allocation.nodes, servers, [_resolved(node, allocation, meant) for node in allocation.nodes])
+    missing = [server.server_id for server, nodes in zip(servers, claims, strict=True) if len(nodes) != 1]
+    if missing:
+        names = [node.name for node in allocation.nodes]
+        are = "is no node" if len(missing) == 1 else "are no nodes"
+        raise RefusedTableError(
+            f"{_listed(missing)} of the rank table {are} of job {allocation.job_id}, which has {_listed(names)}",
+            hint=f"ask Slurm for the table's servers: --nodelist={','.join(server.server_id for server in servers)}, "
+            "or run without --rank-table on the nodes that it gives",
+        )
+    return tuple(name for nodes in claims for name in nodes)
+
+
+def _claims(nodes: Sequence[Node], servers: Sequence[Server], hosts: Sequence[Sequence[Host]]) -> list[set[str]]:
+    """For each server the nodes that it could be."""
+    fitting = [
+        (node.name, {server.server_id for known in as_hosts for server in servers_here(servers, known)})
+        for node, as_hosts in zip(nodes, hosts, strict=True)
+    ]
+    return [{name for name, ids in fitting if server.server_id in ids} for server in servers]
+
+
+def _by_names(node: Node) -> tuple[Host, ...]:
+    """Without asking anybody."""
+    address = address_of(node.address)
+    known = frozenset() if address is None else frozenset({address})
+    return tuple(Host(name, known) for name in _names(node))
+
+
+def _resolved(node: Node, allocation: Allocation, meant: Host) -> tuple[Host, ...]:
+    found = frozenset(address for name in (*_names(node), node.address) for address in resolve(name))
+    if node.name == allocation.here:
+        found |= meant.addresses  # a machine may have its own name at 127.0.1.1 only
+    return tuple(Host(name, found, meant.resolved) for name in _names(node))
+
+
+def _meant(servers: Sequence[Server]) -> Host:
+    return read_host(name for server in servers for name in names_of(server))
+
+
+def _names(node: Node) -> Sequence[str]:
+    own = (node.name, node.hostname) if address_of(node.address) else (node.name, node.hostname, node.address)
+    return tuple(dict.fromkeys(own))
+
+
+def _nodes(names: Sequence[str], said: str) -> tuple[Node, ...]:
+    """Of `scontrol --oneliner show node`, in the order of `names`."""
+    told: dict[str, Node] = {}
+    for line in said.splitlines():
+        fields: dict[str, str] = dict(re.findall(r"(?:^|\s)(NodeName|NodeAddr|NodeHostName)=(\S+)", line))
+        if name := fields.get("NodeName"):
+            told[name] = Node(name, fields.get("NodeHostName", name), fields.get("NodeAddr", name))
+    for name in names:
+        check_host_name(name)
+    return tuple(told.get(name) or Node(name, name, name) for name in names)
+
+
+def _gpus_per_node(environment: Mapping[str, str], node_count: int) -> int | None:
+    """By whichever way they were asked for. Only the first node of a batch job is told how many it has."""
+    for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
+        if count := _gpus(environment, name):
+            return count
+    tasks = [int(count) for count in re.findall(r"(\d+)(?:\(x\d+\))?", environment.get("SLURM_TASKS_PER_NODE", ""))]
+    if (per_task := _gpus(environment, "SLURM_GPUS_PER_TASK")) and tasks:
+        return per_task * min(tasks)
+    whole = _gpus(environment, "SLURM_GPUS")
+    return whole // node_count if whole and whole % node_count == 0 else None
+
+
+def _gpus(environment: Mapping[str, str], name: str) -> int | None:
+    """8, or of named kinds: a100:4,v100:4."""
+    parts = [part.rpartition(":")[2] for part in environment.get(name, "").split(",")]
+    return sum(map(int, parts)) if all(part.isdecimal() for part in parts) else None
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() else None
+
+
+def _seconds(text: str) -> float | None:
+    """As squeue writes it: 1-02:03:04, 9:48, UNLIMITED."""
+    if text in {"UNLIMITED", "NOT_SET"}:
+        return None
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
+    if match is None:
+        raise UnreadableError(f"squeue tells {escaped(text)!r} as the time that is left to this job")
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _ask(argv: tuple[str, ...], environment: Mapping[str, str]) -> str:
+    try:
+        done = subprocess.run(
+            argv, env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=ASK_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except OSError as error:
+        raise UnreadableError(
+            f"{argv[0]} cannot be started: {error.strerror}", hint="is Slurm installed here?"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise UnreadableError(
+            f"{argv[0]} does not answer within {ASK_TIMEOUT_S:.0f} s", hint="is slurmctld up?"
+        ) from None
+    if done.returncode:
+        said = escaped(done.stderr.strip().partition("\n")[0][:200])
+        raise UnreadableError(f"{' '.join(argv)} failed: {said}", hint="is slurmctld up, and the job still there?")
+    return done.stdout
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
