@@ -41,7 +41,7 @@ def run(argv, *, env, stdin=subprocess.DEVNULL):
         start_new_session=True,
     )  # fmt: skip
     try:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=20)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
         out, err = process.communicate()
@@ -164,3 +164,89 @@ def test_libraries_of_the_system_are_not_put_first_on_other_servers(engine):
     assert done.returncode == 0, done.stderr
     libraries = (engine.told()[0]["libraries"] or "").split(":")
     assert not {"/usr/lib", "/lib"} & set(libraries)
+
+
+class Slurm:
+    """A cluster of Slurm on the hosts: eight pretended GPUs on each."""
+
+    def __init__(self, hosts, directory):
+        self.hosts, self.root = hosts, directory / "slurm"
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
+        self.environment |= {
+            "TL_SLURM_HOSTS": str(hosts.root),
+            "SLURM_CONF": str(self.root / "slurm.conf"),
+            "ODD": ODD_VALUE,
+            "PYTHONPATH": str(ROOT),
+        }
+
+    def script(self, name, *words):
+        argv = [VIRTUAL_HOSTS / name, *words, self.root]
+        subprocess.run(argv, env=self.environment, check=True, timeout=60, capture_output=True)
+
+    def __call__(self, options, directory, servers, *words, env=None, **more):
+        """Agents on `servers`, in a job of its own."""
+        job = ("salloc", "--quiet", "--time=10", *options)
+        start = (sys.executable, START_BY_SLURM, directory, json.dumps({"servers": servers, **more}))
+        argv = (self.hosts.root / "hub", *job, *start, sys.executable, AGENT, directory, *words)
+        return run(argv, env={**self.environment, **(env or {})})
+
+
+@pytest.fixture(scope="module")
+def slurm(two_hosts, tmp_path_factory):
+    if shutil.which("slurmctld") is None or shutil.which("slurmd") is None:
+        pytest.skip("no Slurm here: apt install slurm-wlm")
+    cluster = Slurm(two_hosts, tmp_path_factory.mktemp("slurm"))
+    cluster.script("slurm-up.sh", "2", "8")
+    yield cluster
+    cluster.script("slurm-down.sh")
+
+
+def by_number(directory):
+    paths = sorted(directory.glob("[0-9]*.json"), key=lambda path: int(path.stem))
+    return [json.loads(path.read_text()) for path in paths]
+
+
+@pytest.mark.parametrize(
+    "servers", [["h2", "h1"], ["10.77.0.2", "10.77.0.1"], ["h2.example.org", "10.77.0.1"]], ids=str
+)
+def test_agents_of_a_job_are_where_they_belong(slurm, tmp_path, servers):
+    """By whatever name the table knows the nodes, in its order, with all words, variables and GPUs of the node."""
+    asked = ("--nodes=2", "--ntasks-per-node=8", "--gpus-per-task=1", "--cpus-per-task=1")
+    done = slurm(asked, tmp_path, servers, *ODD)
+    assert done.returncode == 0, done.stderr
+    told = by_number(tmp_path)
+    assert [each["host"] for each in told] == ["h2", "h1"], done.stderr
+    assert all(each["words"] == ODD for each in told)
+    assert {each["odd"] for each in told} == {ODD_VALUE}
+    assert {each["gpus"] for each in told} == {"0,1,2,3,4,5,6,7"}
+    assert {each["cwd"] for each in told} == {"/"}
+    facts = json.loads((tmp_path / "facts").read_text())
+    assert 0 < facts.pop("left_s") <= 600
+    assert facts.pop("version").startswith("Slurm 2")
+    assert facts == {"gpus": 8, "cluster": [["h1", 8], ["h2", 8]]}
+
+
+@pytest.mark.parametrize("asked", [("--gpus=16",), ("--gpus-per-node=8",), ("--gres=gpu:8",)], ids=str)
+def test_agents_get_the_gpus_of_their_node_however_they_were_asked_for(slurm, tmp_path, asked):
+    """Several on one node share them."""
+    done = slurm(("--nodes=2", "--ntasks-per-node=8", *asked), tmp_path, ["h2", "h1"], counts=[3, 1], devices=2)
+    assert done.returncode == 0, done.stderr
+    told = by_number(tmp_path)
+    assert [each["host"] for each in told] == ["h2", "h2", "h2", "h1"], done.stderr
+    assert {each["gpus"] for each in told} == {"0,1,2,3,4,5,6,7"}
+
+
+@pytest.mark.parametrize("status", ["3", "-9"])
+def test_an_agent_of_a_job_that_ends_leaves_the_others_alone(slurm, tmp_path, status):
+    """Though srun says that one has failed."""
+    done = slurm(("--nodes=2",), tmp_path, ["h1", "h2"], env={"ENDS": status}, devices=1)
+    assert done.returncode != 0
+    assert (tmp_path / "1.lived").exists(), done.stderr
+
+
+def test_servers_that_are_no_nodes_of_the_job_are_named(slurm, tmp_path):
+    """With the nodes that it has."""
+    done = slurm(("--nodelist=h1",), tmp_path, ["h1", "10.77.0.2"], devices=1)
+    assert done.returncode == 1
+    assert "10.77.0.2 of the rank table is no node of job" in done.stderr
+    assert "which has h1\nhint: ask Slurm for the table's servers: --nodelist=h1,10.77.0.2" in done.stderr

