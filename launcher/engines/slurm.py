@@ -76,7 +76,7 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
         ends_at_s=float(ends_at) if ends_at.isdecimal() else None,
         gpus_per_node=_gpus_per_node(environment, len(names)),
         here=environment.get("SLURMD_NODENAME"),
-        version=_ask(("scontrol", "--version"), environment).strip().replace("slurm", "Slurm", 1),
+        version=f"Slurm {_ask(('scontrol', '--version'), environment).split()[-1]}",  # Debian calls it slurm-wlm
     )
 
 
