@@ -15,6 +15,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from launcher.program.command import PythonCommand
@@ -43,6 +44,7 @@ _BENEATH = frozenset(sys.stdlib_module_names) | frozenset(
     """.split()  # noqa: SIM905 - the same
 )
 _STANDARD_FILES = frozenset({"test", "this"})  # names of the library that nothing imports
+MPI = "mpi4py"
 TRAINER = "launcher.trainer"
 TRAINER_MODULES = ("launcher.trainer.recipes.transformer", DYNAMO)
 
@@ -58,6 +60,17 @@ def modules_to_preload(command: PythonCommand, cwd: Path, environment: Mapping[s
         return reader.read(command)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
+
+
+def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
+    """Whether the program, or a module of its own that it imports, imports mpi4py; False where nobody can tell.
+
+    mpi4py calls MPI_Init when it is imported, and then wants to be a process that an engine knows.
+    """
+    reader = _Reader(cwd, _roots(command, cwd, environment))
+    with suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        reader.read(command)
+    return reader.imports(MPI)
 
 
 def _roots(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
@@ -82,6 +95,7 @@ class _Reader:
         self._roots = roots
         self._all: set[str] = set()
         self._early: set[str] = set()
+        self._imported: set[str] = set()  # the first parts of all names, the program's own modules too
         self._is_early = True  # nothing has run yet that could change anything
         self._may_change = False  # something could, at some time
         self._later: deque[str] = deque()  # names of modules that may be the program's own
@@ -107,6 +121,10 @@ class _Reader:
         while self._later:
             self._enter(self._later.popleft())
         return _in_order(self._early if self._may_change else self._all)
+
+    def imports(self, root: str) -> bool:
+        """Whether `read` met an import of this package, and it is not a module of the program's own."""
+        return root in self._imported and not _files_of(root, self._roots)
 
     def _enter(self, name: str) -> None:
         self._run([self._steps(path, package) for path, package in _files_of(name, self._roots)])
@@ -144,6 +162,7 @@ class _Reader:
         self._may_change = self._may_change or source.mentions_change
         for node in source.walk():
             for found in source.imports(node):
+                self._imported.add(found.module.partition(".")[0])
                 self._all |= self._names(found)
                 self._later.append(_whole_name(found))
             if isinstance(node, ast.Attribute) and node.attr in _NEEDS_DYNAMO and _is_torch(node.value):

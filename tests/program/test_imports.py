@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 from launcher.program.command import PythonCommand
-from launcher.program.imports import MOST_FILES, TRAINER_MODULES, modules_to_preload
+from launcher.program.imports import MOST_FILES, TRAINER_MODULES, modules_to_preload, uses_mpi
 
 
 @pytest.fixture
@@ -254,3 +254,28 @@ def test_reading_is_bounded(write):
 def test_the_bundled_trainer_has_its_own_list(tmp_path):
     """Known, not looked for."""
     assert look(tmp_path, "module", "launcher.trainer") == TRAINER_MODULES
+
+
+@pytest.mark.parametrize(("sources", "expected"), [
+    ({"train": "from mpi4py import MPI"}, True),
+    ({"train": "import mpi4py.MPI as MPI"}, True),
+    ({"train": "def main():\n    from mpi4py import MPI"}, True),
+    ({"train": "import numpy\nif use_mpi:\n    import mpi4py"}, True),
+    ({"train": "from parts import talk", "parts_in_INIT": "", "parts_in_talk": "from mpi4py import MPI"}, True),
+    ({"train": "import broken\nimport mpi4py", "broken": "def"}, True),
+    ({"train": "import torch, socket"}, False),
+    ({"train": "x = 'import mpi4py'"}, False),
+    ({"train": "from . import mpi4py\nimport mpi4py", "mpi4py": "x = 1"}, False),
+    ({"train": "def"}, False),
+])  # fmt: skip
+def test_programs_that_use_mpi(write, sources, expected):
+    """By mpi4py, wherever the program or a module of its own imports it; not what only has its name."""
+    assert uses_mpi(PythonCommand("/bin/python", (), "script", "train.py", ()), write(**sources), {}) is expected
+
+
+def test_mpi_of_a_module_and_of_code(write):
+    """As for preloading; what does not exist uses nothing."""
+    cwd = write(package_in_INIT="", package_in_MAIN="from mpi4py import MPI")
+    assert uses_mpi(PythonCommand("/bin/python", (), "module", "package", ()), cwd, {})
+    assert uses_mpi(PythonCommand("/bin/python", (), "code", "import mpi4py", ()), cwd, {})
+    assert not uses_mpi(PythonCommand("/bin/python", (), "script", "none.py", ()), cwd, {})
