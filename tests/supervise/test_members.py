@@ -71,6 +71,11 @@ def hear(members, count):
     return told
 
 
+def ignores(pid, number):
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigIgn"))
+    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+
+
 def said(process):
     return process.communicate(timeout=PATIENCE_S)[0].strip()
 
@@ -147,17 +152,17 @@ def test_a_lost_agent_is_told(members, start):
 def test_signals_of_the_engine_end_no_member(members, start):
     """The agent answers them, and its ranks have their grace."""
     process = start(0)
-    hear(members, 1)
+    hear(members, 1)  # so it is as deaf as it will be
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         process.send_signal(number)
     members.tell_end(0, 5)
     assert said(process) == "5"
 
 
-def test_a_member_may_come_before_its_agent(name, start):
+def test_a_member_may_come_before_its_agent(name, start, wait_until):
     """Engines start all of them at once."""
     process = start(0)
-    assert process.poll() is None
+    wait_until(lambda: ignores(process.pid, signal.SIGTERM), "a member that has begun to hand over")
     members = Members(name, [0])
     try:
         assert hear(members, 1) == [Joined(0)]
