@@ -42,6 +42,8 @@ TLAUNCH_HEARTBEAT_FILE = "TLAUNCH_HEARTBEAT_FILE"  # see launcher/core/heartbeat
 # --- what tlaunch itself reads ---
 TLAUNCH_RUNS_DIR = "TLAUNCH_RUNS_DIR"  # default of --runs-dir
 TLAUNCH_SERVER = "TLAUNCH_SERVER"  # default of --server: which server of the rank table this machine is
+TLAUNCH_COORDINATOR = "TLAUNCH_COORDINATOR"  # of an agent: where its run is coordinated, HOST:PORT,HOST:PORT,...
+TLAUNCH_COORDINATOR_TOKEN = "TLAUNCH_COORDINATOR_TOKEN"  # what proves that both belong to one run  # noqa: S105
 TLAUNCH_CACHE_DIR = "TLAUNCH_CACHE_DIR"  # default: $XDG_CACHE_HOME/tlaunch or ~/.cache/tlaunch
 
 # A name is a secret's where one of its words is, or ends like, one of these (ACCESSTOKEN, PGPASSWORD); parts of other

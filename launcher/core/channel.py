@@ -1,0 +1,130 @@
+"""One connection over which messages travel, for a selector's loop: nothing here waits, but for `wait_for`."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Iterator
+
+from launcher.core.messages import LONGEST_LINE_BYTES, Message, from_line, to_line
+
+CHUNK_BYTES = 1 << 18
+
+
+class ChannelClosedError(Exception):
+    """The other side has gone, or what came from it was no message."""
+
+
+class Channel:
+    """Both ends are alike. After `ChannelClosedError` nothing but `close` makes sense."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection = connection
+        self._received = bytearray()
+        self._to_send = bytearray()
+        self.heard_at = time.monotonic()  # when the last byte came
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    @property
+    def peer(self) -> str:
+        """The address of the other side, empty where it cannot be had any more."""
+        try:
+            return str(self._connection.getpeername()[0]).removeprefix("::ffff:")
+        except OSError:
+            return ""
+
+    @property
+    def wants_write(self) -> bool:
+        return bool(self._to_send)
+
+    @property
+    def has_message(self) -> bool:
+        """Whether one has come that `receive` has not given yet: no selector tells of it."""
+        return b"\n" in self._received
+
+    def send(self, message: Message) -> None:
+        """Send what can be sent now; `flush` sends the rest.
+
+        Raises:
+            ChannelClosedError: the connection is lost.
+        """
+        self._to_send += to_line(message)
+        self.flush()
+
+    def flush(self) -> None:
+        try:
+            while self._to_send:
+                del self._to_send[: self._connection.send(self._to_send)]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            raise ChannelClosedError(error.strerror or str(error)) from error
+
+    def receive(self) -> Iterator[Message]:
+        """The messages that have come. Those that came before the connection was lost are given first.
+
+        Raises:
+            ChannelClosedError: the connection is lost, or what came is no message.
+        """
+        ended = self._read()
+        while (end := self._received.find(b"\n")) >= 0:
+            line = bytes(self._received[:end])
+            del self._received[: end + 1]
+            try:
+                yield from_line(line)
+            except ValueError as error:
+                raise ChannelClosedError(str(error)) from error
+        if len(self._received) > LONGEST_LINE_BYTES:
+            raise ChannelClosedError("a message is too long")
+        if ended is not None:
+            raise ChannelClosedError(ended)
+
+    def _read(self) -> str | None:
+        """Take what has come; why nothing more will, once that is known."""
+        try:
+            while chunk := self._connection.recv(CHUNK_BYTES):
+                self._received += chunk
+                self.heard_at = time.monotonic()
+                if len(chunk) < CHUNK_BYTES:
+                    return None
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            return error.strerror or str(error)
+        return "the connection was closed"
+
+    def wait_for(self, deadline: float) -> Iterator[Message]:
+        """Messages as they come, until `deadline` (monotonic). Blocks.
+
+        Raises:
+            ChannelClosedError: as `receive`.
+            TimeoutError: nothing came in time.
+        """
+        while (left_s := deadline - time.monotonic()) > 0:
+            if not self.has_message:
+                self._wait(select.POLLIN | (select.POLLOUT if self._to_send else 0), left_s)
+            self.flush()
+            yield from self.receive()
+        raise TimeoutError
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def drain(self, deadline: float) -> None:
+        """Send what is left, until `deadline` (monotonic) or until nobody takes it. Blocks."""
+        while self._to_send and (left_s := deadline - time.monotonic()) > 0:
+            self._wait(select.POLLOUT, left_s)
+            try:
+                self.flush()
+            except ChannelClosedError:
+                return
+
+    def _wait(self, events: int, left_s: float) -> None:
+        poll = select.poll()
+        poll.register(self, events)
+        poll.poll(left_s * 1000)

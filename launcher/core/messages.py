@@ -1,0 +1,214 @@
+"""What the coordinator of a run over several servers and the agent of each server tell each other, one JSON line each.
+
+    agent                                coordinator
+    Hello            ──────────────────>              who I am; proves that it knows the run's token
+                     <──────────────────  Welcome     which server that is, and what to do there; or Refused
+    Ready            ──────────────────>              everything is in place here; or Refused
+                     <──────────────────  Begin       every server is ready: start the ranks of attempt 0
+    Told ...         ──────────────────>              events, as they are written to the server's own events.jsonl
+    Testimony        ──────────────────>              a rank failed or hangs here, and this is what is known of all ranks
+                     <──────────────────  Inquire     ... to all other servers, which answer with their Testimony
+                     <──────────────────  Decided     who is to blame; ranks are ended, and perhaps started again
+    AttemptOver      ──────────────────>              nothing of the ranks is left here
+                     <──────────────────  Begin       the next attempt, once that holds for every server; or Finish
+    Done             ──────────────────>              and the connection is closed
+
+At any time the coordinator asks `Ping`, and what answers with `Pong` is there; it may order `Stop` and `Pass`, and an
+agent that was asked to end tells `EndWanted`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.core.codec import decode, encode
+from launcher.core.events import Cause
+from launcher.core.frozen import frozen
+from launcher.core.verdict import Verdict
+
+PROTOCOL = 1  # another number: no word of the other side is understood
+LONGEST_LINE_BYTES = 256 << 20
+
+
+@frozen
+class Challenge:
+    """The coordinator's first word: whoever answers must know the run's token, which itself is never sent."""
+
+    protocol: int
+    nonce: str
+
+
+@frozen
+class Hello:
+    proof: str  # see `proof_of`
+    nonce: str  # the agent's own: the coordinator proves itself too
+    version: str  # of tlaunch
+    python: str  # "3.11.2"
+    host: str  # its name
+    addresses: tuple[str, ...]  # of its interfaces
+    said: str | None = None  # the id of the server that this machine is, whatever it looks like
+    index: int | None = None  # which of the engine's processes this is
+    agreement: Mapping[str, str] | None = None  # what it was started with; None: it does what it is told
+
+
+@frozen
+class Welcome:
+    proof: str
+    server_index: int
+    run_name: str
+    silence_s: float  # who is not heard for so long is lost
+    job: str | None = None  # see launcher.engines.job; None for an agent that knows by itself what to do
+
+
+@frozen
+class Refused:
+    """One side will not take part: an error of tlaunch, with its exit code."""
+
+    message: str
+    hint: str | None = None
+    exit_code: int = 1
+
+
+@frozen
+class Ready:
+    master_port: int | None = None  # held for rank 0, on its server
+
+
+@frozen
+class Waiting:
+    """Not all servers have come yet."""
+
+    missing: tuple[str, ...]  # server ids
+
+
+@frozen
+class Begin:
+    attempt: int
+    master_port: int
+
+
+@frozen
+class Told:
+    line: str  # as in launcher.core.events
+
+
+@frozen
+class Inquire:
+    attempt: int
+
+
+@frozen
+class Testimony:
+    """What is known of the ranks of one server when an attempt has failed: see launcher.supervise.court."""
+
+    attempt: int
+    evidence: Any
+
+
+@frozen
+class Decided:
+    attempt: int
+    verdict: Verdict
+    cause: Cause
+    restarts: bool
+
+
+@frozen
+class AttemptOver:
+    attempt: int
+    left: bool  # something of it cannot be killed
+    master_port: int | None = None  # held for the next attempt's rank 0, on its server
+    all_well: bool = False
+
+
+@frozen
+class Stop:
+    """End the ranks by the grace rule; nothing is started again."""
+
+    cause: Cause
+    signal: int | None = None
+    reason: str | None = None  # where the cause alone does not tell
+
+
+@frozen
+class Pass:
+    """A signal for every agent, as a head would send it: SIGQUIT, SIGTSTP, SIGCONT, or one that is forwarded to ranks."""
+
+    signal: int
+
+
+@frozen
+class EndWanted:
+    """Somebody asked this server's part of the run to end."""
+
+    signal: int
+
+
+@frozen
+class Ping:
+    sent_ns: int  # the coordinator's wall clock
+
+
+@frozen
+class Pong:
+    sent_ns: int  # as asked
+    here_ns: int  # the agent's wall clock when it answered
+
+
+@frozen
+class Finish:
+    cause: Cause
+    exit_code: int
+
+
+@frozen
+class Done:
+    unkillable: tuple[int, ...] = ()
+    events_lost: int = 0
+
+
+Message = (
+    Challenge | Hello | Welcome | Refused | Ready | Waiting | Begin | Told | Inquire | Testimony | Decided | AttemptOver
+    | Stop | Pass | EndWanted | Ping | Pong | Finish | Done
+)  # fmt: skip
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        Challenge, Hello, Welcome, Refused, Ready, Waiting, Begin, Told, Inquire, Testimony, Decided, AttemptOver, Stop,
+        Pass, EndWanted, Ping, Pong, Finish, Done,
+    )
+}  # fmt: skip
+
+
+def to_line(message: Message) -> bytes:
+    return json.dumps([type(message).__name__, encode(message)]).encode() + b"\n"
+
+
+def from_line(line: bytes) -> Message:
+    """The inverse of `to_line`.
+
+    Raises:
+        ValueError: the line is no message of this version.
+    """
+    try:
+        name, value = json.loads(line)
+        kind = _KINDS[name]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"no message: {line[:80]!r}") from error
+    message: Message = decode(kind, value)
+    return message
+
+
+def proof_of(token: str, *nonces: str) -> str:
+    """That its sender knows `token`: an HMAC of the nonces that both sides drew by lot."""
+    return hmac.new(token.encode(), ":".join(nonces).encode(), hashlib.sha256).hexdigest()
+
+
+def is_proof(proof: str, token: str, *nonces: str) -> bool:
+    return hmac.compare_digest(proof.encode(errors="replace"), proof_of(token, *nonces).encode())
+
+
