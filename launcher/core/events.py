@@ -20,6 +20,7 @@ from launcher.core.proc import ProcessId
 from launcher.core.verdict import Verdict
 
 SCHEMA = 2
+COORDINATOR = -1  # the server_index of events that concern all servers of several
 
 
 class Cause(str, Enum):
@@ -40,6 +41,22 @@ class AgentStarted:
     agent: ProcessId
     head: ProcessId | None  # the launcher that started the agent
     rank_count: int  # ranks on this server
+
+
+@frozen
+class Awaiting:
+    """The coordinator waits for these servers: no rank starts before all have come."""
+
+    server_ids: tuple[str, ...]  # empty: all have come
+    seconds: float  # for so long
+
+
+@frozen
+class NotBegun:
+    """No rank was started, since not every server could take part."""
+
+    message: str
+    hint: str | None = None
 
 
 @frozen
@@ -173,11 +190,11 @@ class AgentEnded:
 
 
 _CLASSES = (
-    AgentStarted, Preloading, Preloaded, AttemptStarted, RankStarted, RankEnded, Slow, Hung, Judged, Stopping,
+    AgentStarted, Awaiting, NotBegun, Preloading, Preloaded, AttemptStarted, RankStarted, RankEnded, Slow, Hung, Judged, Stopping,
     Leftovers, Killing, Unkillable, NotRestarting, Paused, Continued, Forwarded, Trouble, AgentEnded,
 )  # fmt: skip
 Event = (
-    AgentStarted | Preloading | Preloaded | AttemptStarted | RankStarted | RankEnded | Slow | Hung | Judged | Stopping
+    AgentStarted | Awaiting | NotBegun | Preloading | Preloaded | AttemptStarted | RankStarted | RankEnded | Slow | Hung | Judged | Stopping
     | Leftovers | Killing | Unkillable | NotRestarting | Paused | Continued | Forwarded | Trouble | AgentEnded
 )  # fmt: skip
 _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in _CLASSES}
@@ -242,6 +259,7 @@ _TYPES: dict[str, Callable[[Any], Any]] = {
     "pids": tuple,
     "modules": tuple,
     "global_ranks": tuple,
+    "server_ids": tuple,
     "unkillable": tuple,
     **dict.fromkeys(("seconds", "busy_s", "median_s", "grace_s"), _number),
 }

@@ -18,6 +18,10 @@
         device0/stacks.log    Python stacks, each time that somebody asked for them
         device1/...
         model/            weights, configuration and tokenizer that the bundled trainer leaves
+    and of a run over several servers, where the files above tell of all of them,
+        engine.log        what mpirun or srun said
+        server0/          that server's own events.jsonl, report.json, agent.log, preload.log
+        server1/...
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ LATEST = "latest"
 @frozen
 class RunDir:
     root: Path
+    server_index: int | None = None  # whose own files are meant, where there are several servers
 
     @property
     def run_json(self) -> Path:
@@ -39,11 +44,15 @@ class RunDir:
 
     @property
     def events(self) -> Path:
-        return self.root / "events.jsonl"
+        return self._own / "events.jsonl"
 
     @property
     def report(self) -> Path:
-        return self.root / "report.json"
+        return self._own / "report.json"
+
+    @property
+    def engine_log(self) -> Path:
+        return self.root / "engine.log"
 
     @property
     def metrics(self) -> Path:
@@ -55,11 +64,11 @@ class RunDir:
 
     @property
     def agent_log(self) -> Path:
-        return self.root / "agent.log"
+        return self._own / "agent.log"
 
     @property
     def preload_log(self) -> Path:
-        return self.root / "preload.log"
+        return self._own / "preload.log"
 
     @property
     def console_log(self) -> Path:
@@ -86,3 +95,7 @@ class RunDir:
 
     def stacks_log(self, global_rank: int) -> Path:
         return self.device(global_rank) / "stacks.log"
+
+    @property
+    def _own(self) -> Path:
+        return self.root if self.server_index is None else self.root / f"server{self.server_index}"

@@ -49,6 +49,7 @@ class Verdict:
     reason: str  # one sentence
     failures: tuple[Failure, ...] = ()  # the cause first, consequences after it in the order of their times
     stacks: tuple[StackGroup, ...] = ()  # the outlier first, the largest group last
+    server: str | None = None  # the id of the server that is to blame, where it is no rank
     signature: str | None = None  # the same for the same failure; None where it tells nothing of the program
 
     @classmethod
@@ -63,6 +64,7 @@ class Verdict:
         )
         stacks = tuple(_stack_group(known(StackGroup, group)) for group in fields["stacks"])
         simple = known(cls, {name: fields[name] for name in ("culprit", "reason", "signature")})
+        simple |= known(cls, {"server": fields.get("server")})
         return cls(**simple, confidence=Confidence(fields["confidence"]), failures=failures, stacks=stacks)
 
 

@@ -109,21 +109,29 @@ class RunState:
     @property
     def ranks(self) -> Iterator[RankLook]:
         """Every rank, ascending. Looks at the process of each one that has not ended."""
-        here = self.progress.agent is not None and self.progress.agent.here
-        return (self._rank(global_rank, here=here) for global_rank in range(self.progress.rank_count))
+        hosts: dict[tuple[str, str], bool] = {}  # whether that is this machine, since its last start
+        return (self._rank(global_rank, hosts) for global_rank in range(self.progress.rank_count))
 
-    def _rank(self, global_rank: int, *, here: bool) -> RankLook:
+    def _rank(self, global_rank: int, hosts: dict[tuple[str, str], bool]) -> RankLook:
         process = self.progress.process_of(global_rank)
+        here = False
+        if process is not None:
+            place = process.host, process.boot
+            here = hosts[place] if place in hosts else hosts.setdefault(place, process.here)
         started_ns = self.progress.started_ns.get(global_rank)
         if (ended := self.progress.exits.get(global_rank)) is None:
             return RankLook(global_rank, self._state_of(process, here=here), process, started_ns, None)
         return RankLook(global_rank, RankState.ENDED, process, started_ns, ended.ended_ns, ended.status, ended.reason)
 
+    def _is_on_another_server(self, process: ProcessId) -> bool:
+        return self.progress.agent is not None and process.host != self.progress.agent.host
+
     def _state_of(self, process: ProcessId | None, *, here: bool) -> RankState:
         if process is None:
             return RankState.UNWATCHED if self.state is State.UNWATCHED else RankState.WAITING
         if not here:
-            return RankState.RUNNING if self.state is State.ELSEWHERE else RankState.GONE
+            elsewhere = self.state is State.ELSEWHERE or self._is_on_another_server(process)
+            return RankState.RUNNING if elsewhere and not self.state.over else RankState.GONE
         found = stat(process.pid)
         if found is None or found.started != process.started or not found.living:
             return RankState.GONE if self.state.over else RankState.RUNNING  # its agent is about to say how it ended

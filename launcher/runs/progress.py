@@ -5,16 +5,17 @@ from __future__ import annotations
 from enum import Enum
 
 from launcher.core.events import (
+    COORDINATOR,
     AgentEnded,
     AgentStarted,
     AttemptStarted,
     Cause,
     Continued,
-    Event,
     Hung,
     Judged,
     Killing,
     Leftovers,
+    NotBegun,
     NotRestarting,
     Paused,
     Preloaded,
@@ -77,11 +78,13 @@ class Progress:
         """Without `rank_count` the agent's word is taken."""
         self.rank_count = rank_count or 0
         self._told_count = rank_count is not None
-        self.agent: ProcessId | None = None
+        self.agent: ProcessId | None = None  # of several servers: their coordinator
+        self.agents: dict[int, ProcessId] = {}  # by server_index
         self.head: ProcessId | None = None
         self.first_ns: int | None = None
         self.last_ns = 0
         self.past: list[Attempt] = []  # attempts that were followed by another one
+        self.not_begun: NotBegun | None = None
         self.not_restarting: str | None = None
         self.exit_code: int | None = None  # of the whole run; None until the agent has said its last word
         self.unkillable: tuple[int, ...] | None = None  # empty: something that changes its pid all the time
@@ -98,15 +101,26 @@ class Progress:
         self.verdict: Verdict | None = None
         self.stopping: Stopping | None = None
         self.cause = Cause.FINISHED
-        self.killed = 0
+        self._killed: dict[int, int] = {}  # by server_index
         self.grace_passed_s: float | None = None  # between the first SIGTERM and SIGKILL; None if none was needed
-        self.leftovers = 0
+        self._leftovers: dict[int, int] = {}  # by server_index
+        self._server_of: dict[int, int] = {}  # by global rank: the index of the server that told of its start
         self.slow: dict[int, Slow] = {}  # by global rank; the last word on each
         self.hung: Hung | None = None
         self.paused = False
         self._master_port = master_port
         self._attempt_started_ns = started_ns
         self._ending_since_ns = 0
+
+    @property
+    def killed(self) -> int:
+        """Processes that had to be killed, on all servers."""
+        return sum(self._killed.values())
+
+    @property
+    def leftovers(self) -> int:
+        """Processes that outlived their ranks, on all servers."""
+        return sum(self._leftovers.values())
 
     @property
     def ended(self) -> bool:
@@ -141,9 +155,10 @@ class Progress:
     def process_of(self, global_rank: int) -> ProcessId | None:
         """The rank's process in this attempt, as something that can be asked whether it lives."""
         start = self.starts.get(global_rank)
-        if start is None or self.agent is None:
+        agent = self.agents.get(self._server_of.get(global_rank, COORDINATOR), self.agent)
+        if start is None or agent is None:
             return None
-        return ProcessId(start.pid, start.started, self.agent.host, self.agent.boot)
+        return ProcessId(start.pid, start.started, agent.host, agent.boot)
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -163,15 +178,15 @@ class Progress:
     def take(self, stamped: Stamped) -> None:
         if self.first_ns is None:
             self.first_ns = stamped.time_ns
-        _ = any(take(stamped.event, stamped.time_ns) for take in (self._take_run, self._take_ranks, self._take_ending))
-        self.last_ns = stamped.time_ns
+        _ = any(take(stamped) for take in (self._take_run, self._take_ranks, self._take_ending))
+        self.last_ns = max(self.last_ns, stamped.time_ns)  # servers' clocks are known within limits
 
-    def _take_run(self, event: Event, time_ns: int) -> bool:
+    def _take_run(self, stamped: Stamped) -> bool:
         """What concerns the run as a whole."""
+        event = stamped.event
         match event:
             case AgentStarted():
-                self.agent, self.head = event.agent, event.head
-                self.rank_count = self.rank_count if self._told_count else event.rank_count
+                self._take_agent(stamped.server_index, event)
             case Preloading():
                 self._preloading = True
             case Preloaded():
@@ -179,7 +194,9 @@ class Progress:
             case AttemptStarted():
                 if event.number > self.attempt:
                     self.past.append(self.attempts[-1])
-                self._begin(event.number, event.master_port, time_ns)
+                self._begin(event.number, event.master_port, stamped.time_ns)
+            case NotBegun():
+                self.not_begun = event
             case NotRestarting():
                 self.not_restarting = event.reason
             case AgentEnded():
@@ -188,14 +205,23 @@ class Progress:
                 return False
         return True
 
-    def _take_ranks(self, event: Event, time_ns: int) -> bool:
+    def _take_agent(self, server_index: int, event: AgentStarted) -> None:
+        """Of several servers the coordinator speaks first, and for all."""
+        self.agents[server_index] = event.agent
+        if server_index == COORDINATOR or COORDINATOR not in self.agents:
+            self.agent, self.head = event.agent, event.head
+            self.rank_count = self.rank_count if self._told_count else event.rank_count
+
+    def _take_ranks(self, stamped: Stamped) -> bool:
+        event = stamped.event
         match event:
             case RankStarted():
                 self._preloading = False  # also where it was given up
                 self.starts[event.global_rank] = event
-                self.started_ns[event.global_rank] = time_ns
+                self.started_ns[event.global_rank] = stamped.time_ns
+                self._server_of[event.global_rank] = stamped.server_index
             case RankEnded():
-                self._take_end(event, time_ns)
+                self._take_end(event, stamped.time_ns)
             case Slow():
                 self.slow[event.global_rank] = event
             case Hung():
@@ -215,7 +241,8 @@ class Progress:
         if ended.failed and self.first_failure is None and self.stopping is None:
             self.first_failure = ended
 
-    def _take_ending(self, event: Event, time_ns: int) -> bool:
+    def _take_ending(self, stamped: Stamped) -> bool:
+        event, time_ns, server_index = stamped.event, stamped.time_ns, stamped.server_index
         match event:
             case Judged():
                 self.verdict = event.verdict
@@ -223,13 +250,13 @@ class Progress:
                 self.stopping, self.cause = event, event.cause
                 self._ending_since_ns = time_ns
             case Leftovers():
-                self.leftovers = event.count
+                self._leftovers[server_index] = event.count
                 self._ending_since_ns = time_ns
             case Killing():
-                self.killed = event.count
+                self._killed[server_index] = event.count
                 self.grace_passed_s = (time_ns - self._ending_since_ns) / 1e9
             case Unkillable():
-                self.unkillable = event.pids
+                self.unkillable = (*(self.unkillable or ()), *event.pids)
             case _:
                 return False
         return True

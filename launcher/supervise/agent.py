@@ -30,6 +30,7 @@ from launcher.supervise.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from launcher.supervise.attempts import Attempts
+    from launcher.supervise.link import Link
     from launcher.supervise.watch import Watch
 
 ASKS_TO_STOP = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2))
@@ -57,16 +58,23 @@ class Agent:
         inherited: Mapping[str, str],
         head: HeadLink | None = None,
         port: HeldPort | None = None,
+        link: Link | None = None,
+        first_attempt: int = 0,
     ) -> None:
+        """`link`: to the coordinator, where the run has ranks on other servers."""
+        self._first_attempt = first_attempt
         self._spec = spec
         self._server_index = server_index
         self._inherited = inherited
         self._head = head
         self._port = port or HeldPort(spec.master_port)  # of the first attempt
         self._started_ns = time.time_ns()
-        self._run_dir = RunDir(spec.run_dir)
+        self._link = link
+        self._run_dir = RunDir(spec.run_dir, None if link is None else server_index)
         self._ranks = tuple(rank for rank in spec.ranks if rank.server_index == server_index)
-        self._journal = Journal(self._run_dir.events, server_index, head.events_fd if head else None)
+        self._journal = Journal(
+            self._run_dir.events, server_index, head.events_fd if head else None, link.tell if link else None
+        )
         self._forwarded = frozenset(spec.supervision.forward_signals)
         self._asks_to_stop = ASKS_TO_STOP - self._forwarded
         numbers = {signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *self._asks_to_stop}
@@ -89,7 +97,7 @@ class Agent:
         head = identify(self._head.pid) if self._head else None
         self._journal.record(AgentStarted(_identity(os.getpid()), head, len(self._ranks)))
         self._log_keeper.start()
-        self._starter = Starter(self._spec, self._ranks, self._inherited, self._journal)
+        self._starter = Starter(self._spec, self._ranks, self._inherited, self._journal, self._run_dir)
         self._attempts = self._make_attempts()
         self._attempts.begin()
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the head forks with signals held back
@@ -103,11 +111,19 @@ class Agent:
     def _make_attempts(self) -> Attempts:
         from launcher.supervise.attempts import Attempts  # noqa: PLC0415 - loaded while the preload process imports
 
-        return Attempts(
-            self._spec, self._ranks, self._inherited,
-            port=self._port, starter=self._starter, log_keeper=self._log_keeper, group=self._group,
-            journal=self._journal,
-        )  # fmt: skip
+        needs: dict[str, Any] = {
+            "port": self._port,
+            "starter": self._starter,
+            "log_keeper": self._log_keeper,
+            "group": self._group,
+            "journal": self._journal,
+            "first": self._first_attempt,
+        }
+        if self._link is None:
+            return Attempts(self._spec, self._ranks, self._inherited, **needs)
+        from launcher.supervise.concerted import ConcertedAttempts  # noqa: PLC0415 - one server needs none of it
+
+        return ConcertedAttempts(self._spec, self._ranks, self._inherited, link=self._link, **needs)
 
     @property
     def _watch(self) -> Watch:
@@ -118,8 +134,11 @@ class Agent:
     def _listen(self) -> None:
         """Sleep until something happens or is due."""
         self._choose_what_to_hear()
-        for key, _ in self._selector.select(self._watch.timeout_s):
+        due_s = [self._watch.timeout_s, self._link.timeout_s if self._link else None]
+        for key, _ in self._selector.select(min((seconds for seconds in due_s if seconds is not None), default=None)):
             key.data()
+        if self._link is not None:
+            self._hear_coordinator(self._link)
 
     def _choose_what_to_hear(self) -> None:
         """What comes and goes: ends of ranks, the preload process, a head's pipe that takes no more at the moment."""
@@ -131,6 +150,9 @@ class Agent:
         self._hear("log keeper", self._log_keeper if self._log_keeper.fileno() >= 0 else None,
                    selectors.EVENT_READ, self._log_keeper.take)  # fmt: skip
         backlog = self._head.events_fd if self._head and self._journal.backlog else None
+        link = self._link if self._link and self._link.lost is None else None
+        wants = selectors.EVENT_READ | (selectors.EVENT_WRITE if link and link.wants_write else 0)
+        self._hear("coordinator", link, wants)
         self._hear("backlog", backlog, selectors.EVENT_WRITE, self._journal.send)
 
     def _hear(self, purpose: str, wanted: Any, events: int, react: Any = None) -> None:
@@ -146,15 +168,34 @@ class Agent:
 
     def _on_signals(self) -> None:
         for number in self._wakeup.take():
-            if number == KILLS_AT_ONCE or number in self._asks_to_stop:
-                self._signal = self._signal or number
-                self._attempts.stop(Cause.STOPPED, number)
-            elif number in self._forwarded:
-                self._watch.forward(number)
-            elif number in {PAUSES, CONTINUES}:
-                self._pause_or_resume(number)
-            if number == KILLS_AT_ONCE:
-                self._watch.kill_now()
+            if self._link is not None and (number == KILLS_AT_ONCE or number in self._asks_to_stop):
+                self._link.ask_for_end(number)  # a run ends on all its servers
+            self._act_on(number)
+
+    def _act_on(self, number: int) -> None:
+        if number == KILLS_AT_ONCE or number in self._asks_to_stop:
+            self._signal = self._signal or number
+            self._attempts.stop(Cause.STOPPED, number)
+        elif number in self._forwarded:
+            self._watch.forward(number)
+        elif number in {PAUSES, CONTINUES}:
+            self._pause_or_resume(number)
+        if number == KILLS_AT_ONCE:
+            self._watch.kill_now()
+
+    def _hear_coordinator(self, link: Link) -> None:
+        from launcher.core.messages import Pass  # noqa: PLC0415 - loaded with the link
+
+        attempts: Any = self._attempts
+        for message in link.take():
+            if isinstance(message, Pass):
+                self._act_on(message.signal)
+            else:
+                attempts.hear(message)
+        if link.lost is not None:
+            self._link = None
+            self._journal.record(Trouble(f"the run's coordinator is lost: {link.lost}"))
+            attempts.lose_coordinator()
 
     def _pause_or_resume(self, number: int) -> None:
         if number == PAUSES:
@@ -187,7 +228,7 @@ class Agent:
     # --- the end ---
 
     def _finish(self) -> int:
-        self._log_keeper.close(finish=self._watch.cause is Cause.FINISHED)
+        self._log_keeper.close(finish=self._attempts.cause is Cause.FINISHED)
         unkillable = self._unkillable()
         exit_code = self._attempts.exit_code(self._signal)
         if self._alone:  # else the head removes the group
@@ -196,7 +237,9 @@ class Agent:
         self._starter.close()
         self._attempts.close()
         self._write_report(exit_code, unkillable)
-        self._journal.record(AgentEnded(self._watch.cause, exit_code))
+        self._journal.record(AgentEnded(self._attempts.cause, exit_code))
+        if self._link is not None:
+            self._link.say_farewell(unkillable, self._journal.lost)
         self._journal.close(self._head.death_fd if self._head else None)
         self._selector.close()
         self._wakeup.close()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.core.errors import EXIT_FAILURE, EXIT_HUNG, EXIT_OK, exit_code_of
 from launcher.core.events import AttemptStarted, Cause, Continued, NotRestarting, Paused, Trouble
 from launcher.core.records import RankSpec, RunSpec
-from launcher.core.report import Attempt, Report
+from launcher.core.report import Attempt, RankExit, Report
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.supervise.cgroup import RunGroup
@@ -21,12 +22,16 @@ from launcher.supervise.restart import Restarts
 from launcher.supervise.starter import Starter
 from launcher.supervise.watch import Watch
 
+if TYPE_CHECKING:
+    from launcher.supervise.court import Decision, Evidence
+
 
 class Attempts:
     """Begins attempts, and knows what became of those that are over. `crew` and `watch` are the present one's."""
 
     crew: Crew
     watch: Watch
+    _others = False  # whether ranks of other servers belong to an attempt
 
     def __init__(
         self,
@@ -39,7 +44,10 @@ class Attempts:
         log_keeper: LogKeeper,
         group: RunGroup,
         journal: Journal,
+        first: int = 0,
     ) -> None:
+        """`first`: the number of the first attempt here; agents that were lost had those before."""
+        self._first = first
         self._spec = spec
         self._ranks = ranks
         self._inherited = inherited
@@ -48,7 +56,7 @@ class Attempts:
         self._log_keeper = log_keeper
         self._group = group
         self._journal = journal
-        self._run_dir = RunDir(spec.run_dir)
+        self._run_dir = RunDir(spec.run_dir)  # of what ranks write
         self._restarts = Restarts(spec.supervision.max_restarts)
         self._over: list[Attempt] = []
         self._refusal: str | None = None  # why restarts that are left are not used
@@ -57,7 +65,7 @@ class Attempts:
     def begin(self) -> None:
         """Ask for all ranks."""
         self._group.take_back()
-        variables = AttemptVariables(len(self._over), self._port.number)
+        variables = AttemptVariables(self._first + len(self._over), self._port.number)
         self._began_ns = self._journal.record(AttemptStarted(variables.number, variables.master_port))
         self.crew = Crew(
             self._ranks,
@@ -78,7 +86,8 @@ class Attempts:
             log_keeper=self._log_keeper,
             group=self._group,
             journal=self._journal,
-            decide=self._decide,
+            court=self,
+            others=self._others,
         )
         if self._paused:
             self.watch.pause()
@@ -116,6 +125,20 @@ class Attempts:
         self.begin()
         return True
 
+    def decide(self, evidence: Evidence) -> Decision | None:
+        """As `launcher.supervise.court.Court`."""
+        from launcher.supervise.court import Decision, judged  # noqa: PLC0415 - loaded with the inquest
+
+        verdict = judged(evidence, self._journal)
+        return Decision(verdict, self._restart(verdict, evidence.highest_step))
+
+    # --- the end ---
+
+    @property
+    def cause(self) -> Cause:
+        """Why the last attempt ended."""
+        return self.watch.cause
+
     def close(self) -> None:
         self._port.close()
 
@@ -129,7 +152,7 @@ class Attempts:
             case Cause.STOPPED if stopped_by:
                 return 128 + stopped_by
             case Cause.FAILED if self.watch.verdict:
-                return _exit_code_of_failure(self.watch.verdict, self._over[-1])
+                return exit_code_of_failure(self.watch.verdict, self._over[-1].exits)
             case _:
                 return EXIT_FAILURE
 
@@ -138,7 +161,7 @@ class Attempts:
         return Report(
             run=self._spec.name,
             server_index=server_index,
-            cause=self.watch.cause,
+            cause=self.cause,
             exit_code=exit_code,
             started_ns=started_ns,
             ended_ns=time.time_ns(),
@@ -148,7 +171,7 @@ class Attempts:
             events_lost=self._journal.lost,
         )
 
-    def _decide(self, verdict: Verdict, step: int | None) -> bool:
+    def _restart(self, verdict: Verdict, step: int | None) -> bool:
         restarts = self._restarts.decide(verdict, step)
         if self._restarts.refusal:
             self._refuse(self._restarts.refusal)
@@ -162,7 +185,7 @@ class Attempts:
         self.watch.close()
         self._over.append(
             Attempt(
-                number=len(self._over),
+                number=self._first + len(self._over),
                 master_port=self._port.number,
                 started_ns=self._began_ns,
                 ended_ns=time.time_ns(),
@@ -185,9 +208,9 @@ class Attempts:
             former.close()
 
 
-def _exit_code_of_failure(verdict: Verdict, attempt: Attempt) -> int:
+def exit_code_of_failure(verdict: Verdict, exits: Sequence[RankExit]) -> int:
     """The culprit's own, or, where it had not failed itself, that of the first rank that did."""
-    failed = [ended for ended in attempt.exits if ended.failed]
+    failed = [ended for ended in exits if ended.failed]
     known = [failure.status for failure in verdict.failures if failure.global_rank == verdict.culprit]
     culprits = [ended for ended in failed if ended.global_rank == verdict.culprit and ended.status in known]
     if culprits:

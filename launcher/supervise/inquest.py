@@ -1,18 +1,17 @@
-"""After the first failure, and before anything is ended: gather what every rank can tell, then judge."""
+"""After the first failure, and before anything is ended: gather what every rank can tell."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
-from launcher.core.verdict import Verdict
-from launcher.supervise.blame import RankEvidence, judge
+from launcher.supervise.court import Evidence
 from launcher.supervise.crew import Crew
+from launcher.supervise.evidence import RankEvidence
 from launcher.supervise.failures import last_traceback, log_tail, read_failure
-from launcher.supervise.stacks import Gathering, Target, group
+from launcher.supervise.stacks import Gathering, Target
 
 # Long enough for peers of a dead rank to fail too, and to leave their own account of it.
 SETTLE_S = 0.1
@@ -21,7 +20,7 @@ TAIL_BYTES = 16 << 10
 
 
 class Inquest:
-    """Runs beside a supervision loop: nothing here waits. `step` when due, until `done`; then `verdict`."""
+    """Runs beside a supervision loop: nothing here waits. `step` when due, until `done`; then `evidence`."""
 
     def __init__(self, run_dir: RunDir, crew: Crew, hung: Collection[int] = ()) -> None:
         self._run_dir = run_dir
@@ -50,8 +49,8 @@ class Inquest:
         """Let go of what is still being gathered."""
         self._gathering.close()
 
-    def verdict(self, steps: Mapping[int, int | None]) -> Verdict:
-        """What is known by now. `steps`: the last step of every rank that tells."""
+    def evidence(self, steps: Mapping[int, int | None], highest_step: int | None) -> Evidence:
+        """What is known by now. `steps`: the last step of every rank that tells; `highest_step`: that any has told."""
         stacks = self._gathering.stacks()
         running, exits = self._crew.running, self._crew.exits
         ended = [self._of_ended(ended, index, steps) for index, ended in enumerate(exits)]
@@ -67,9 +66,7 @@ class Inquest:
             )
             for global_rank, pid in running.items()
         ]
-        ending = {rank.global_rank for rank in living if rank.failure}  # where it writes its last words tells nothing
-        shown = {global_rank: stack for global_rank, stack in stacks.items() if global_rank not in ending}
-        return replace(judge([*ended, *living], hung=self._hung), stacks=group(shown, steps))
+        return Evidence((*ended, *living), tuple(self._hung), highest_step)
 
     def _of_ended(self, ended: RankExit, index: int, steps: Mapping[int, int | None]) -> RankEvidence:
         global_rank = ended.global_rank

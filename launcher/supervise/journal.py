@@ -1,10 +1,11 @@
-"""Where an agent's events go: events.jsonl, and the pipe to the head. Neither can stop supervision."""
+"""Where an agent's events go: events.jsonl, the pipe to the head, and perhaps elsewhere. None can stop supervision."""
 
 from __future__ import annotations
 
 import os
 import selectors
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +19,11 @@ class Journal:
     more of it than a few lines per rank.
     """
 
-    def __init__(self, path: Path, server_index: int, head_fd: int | None = None) -> None:
+    def __init__(
+        self, path: Path, server_index: int, head_fd: int | None = None, tell: Callable[[str], None] | None = None
+    ) -> None:
+        """`tell` takes every line too; it must neither raise nor block."""
+        self._tell = tell
         self._server_index = server_index
         self._head_fd = head_fd
         self._for_head = bytearray()
@@ -33,12 +38,19 @@ class Journal:
     def record(self, event: Event, time_ns: int | None = None) -> int:
         """Keep `event` with the time at which it was noticed (now, if left out), which is returned."""
         stamped = Stamped(time.time_ns() if time_ns is None else time_ns, self._server_index, event)
-        line = to_line(stamped).encode()
+        self.keep(stamped)
+        return stamped.time_ns
+
+    def keep(self, stamped: Stamped) -> None:
+        """Keep what somebody else has noticed."""
+        text = to_line(stamped)
+        line = text.encode()
         self._append(line)
+        if self._tell is not None:
+            self._tell(text)
         if self._head_fd is not None:
             self._for_head += line
             self.send()
-        return stamped.time_ns
 
     @property
     def backlog(self) -> bool:

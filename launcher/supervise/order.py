@@ -59,6 +59,7 @@ class EndOrder:
         self._pids.clear()
         if self._epoll is not None:
             self._epoll.close()
+            self._epoll = None
 
     def collect(self) -> list[int]:
         """Who has ended since the last call, in order. A reaped one is told of too."""

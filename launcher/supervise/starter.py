@@ -68,10 +68,15 @@ class Starter:
     """
 
     def __init__(
-        self, spec: RunSpec, ranks: Iterable[RankSpec], inherited: Mapping[str, str], journal: Journal,
-    ) -> None:  # fmt: skip
+        self,
+        spec: RunSpec,
+        ranks: Iterable[RankSpec],
+        inherited: Mapping[str, str],
+        journal: Journal,
+        run_dir: RunDir | None = None,
+    ) -> None:
         self._spec = spec
-        self._run_dir = RunDir(spec.run_dir)
+        self._run_dir = run_dir or RunDir(spec.run_dir)
         self._journal = journal
         self._complaints = Complaints()
         self._waiting: deque[Wanted] = deque()

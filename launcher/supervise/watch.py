@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from launcher.core.events import Cause, Forwarded, Hung, Judged, Killing, Leftov
 from launcher.core.records import Supervision
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
-from launcher.core.verdict import Confidence, Verdict
+from launcher.core.verdict import Verdict
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.crew import Crew
 from launcher.supervise.journal import Journal
@@ -30,6 +30,7 @@ from launcher.supervise.starter import Starter
 from launcher.supervise.tree import Ending, descendants, signal_rank
 
 if TYPE_CHECKING:
+    from launcher.supervise.court import Court, Decision, Evidence
     from launcher.supervise.inquest import Inquest
 
 # Helpers that end by themselves once their rank has gone (a resource tracker, `tee`) get this long to do so.
@@ -37,7 +38,7 @@ LEFTOVER_PATIENCE_S = 0.25
 
 
 class Watch:
-    """Supervises one crew. `decide` is asked once, about a verdict, whether the ranks will be started again."""
+    """Supervises one crew. `court` is asked once, after a failure: who is to blame, and are ranks started again?"""
 
     def __init__(
         self,
@@ -50,7 +51,8 @@ class Watch:
         log_keeper: LogKeeper,
         group: RunGroup,
         journal: Journal,
-        decide: Callable[[Verdict, int | None], bool],
+        court: Court,
+        others: bool = False,
     ) -> None:
         self._crew = crew
         self._pulse = pulse
@@ -60,9 +62,11 @@ class Watch:
         self._log_keeper = log_keeper
         self._group = group
         self._journal = journal
-        self._decide = decide
+        self._court = court
+        self._others = others  # ranks of other servers belong to the attempt: their failures end it too
         self._hung: Collection[int] = ()
         self._inquest: Inquest | None = None
+        self._awaits_decision = False  # evidence is with the court
         self._ending: Ending | None = None
         self._paused = False
         self._patience_ends: float | None = None  # monotonic; set once every rank has ended well
@@ -94,13 +98,28 @@ class Watch:
     def stop(self, cause: Cause, number: int | None = None) -> None:
         """Someone wants the end: no restart follows. Where the end is under way already, its cause stands."""
         if self._inquest:
-            self._conclude(restarting=False)
+            self._conclude_alone()
         elif not self._ending:
             self._end(cause, number)
         self.restarts = False
+        self._others = False
         self._starter.end_preloading()
         if self._ending:
             self._ending.spared = self._spared()
+
+    def inquire(self) -> None:
+        """Another server has seen a failure: tell the court what is known here, and end ranks when it has decided."""
+        if not self._inquest and not self._ending:
+            self._inquire()
+
+    def testify(self) -> Evidence:
+        """What is known here of ranks that have all ended."""
+        return self._evidence(load_inquest()(self._run_dir, self._crew, self._hung))
+
+    def decided(self, decision: Decision, cause: Cause) -> None:
+        """The court has heard all servers. Ranks are ended, also where nobody had asked for evidence yet."""
+        if not self._ending:
+            self._conclude(decision, cause)
 
     def kill_now(self) -> None:
         """Let no grace period pass."""
@@ -136,7 +155,7 @@ class Watch:
         """Until something is due; None if nothing is."""
         patience_s = None if self._patience_ends is None else max(0.0, self._patience_ends - time.monotonic())
         due_s = (
-            None if self._inquest is None else self._inquest.timeout_s,
+            None if self._inquest is None or self._awaits_decision else self._inquest.timeout_s,
             None if self._ending is None else self._ending.timeout_s,
             self._starter.timeout_s,
             patience_s,
@@ -147,8 +166,8 @@ class Watch:
     def step(self, *, childless: bool) -> None:
         """Do what is due. `childless`: this process has no child at all, so nothing is left."""
         if self._inquest:
-            if self._gathered():
-                self._conclude(restarting=True)
+            if not self._awaits_decision and self._gathered():
+                self._ask_court(self._inquest)
         elif self._ending:
             if not self.over(childless=childless):
                 self._ending.step()
@@ -165,7 +184,7 @@ class Watch:
             return True
         if not self._crew.all_ended:
             return False
-        return childless or (self._ending is not None and self.restarts and not self.left())
+        return childless or (self._may_start_again and not self.left())
 
     def left(self) -> list[int]:
         """What of it is still there."""
@@ -205,14 +224,33 @@ class Watch:
         self._crew.cancel()
         self._inquest = load_inquest()(self._run_dir, self._crew, self._hung)
 
-    def _conclude(self, *, restarting: bool) -> None:
+    def _ask_court(self, inquest: Inquest) -> None:
+        decision = self._court.decide(self._evidence(inquest))
+        if decision is None:
+            self._awaits_decision = True
+        else:
+            self._conclude(decision, self._own_cause)
+
+    def _conclude_alone(self) -> None:
+        """Nobody waits for what others know, and nothing is started again."""
+        from launcher.supervise.court import Decision, judged  # noqa: PLC0415 - loaded with the inquest
+
         assert self._inquest is not None, "there is something to judge"
-        self.verdict = self._judge(self._inquest)
-        self._inquest.close()
-        self._inquest = None
+        verdict = judged(self._evidence(self._inquest), self._journal)
+        self._conclude(Decision(verdict, restarts=False), self._own_cause)
+
+    @property
+    def _own_cause(self) -> Cause:
+        return Cause.HUNG if self._hung else Cause.FAILED
+
+    def _conclude(self, decision: Decision, cause: Cause) -> None:
+        if self._inquest:
+            self._inquest.close()
+            self._inquest = None
+        self.verdict = decision.verdict
         self._journal.record(Judged(self.verdict))
-        self.restarts = restarting and self._decide(self.verdict, self._pulse.highest_step())
-        self._end(Cause.HUNG if self._hung else Cause.FAILED)
+        self.restarts = decision.restarts
+        self._end(cause)
 
     def _gathered(self) -> bool:
         """Whether the evidence is complete, after another step towards it."""
@@ -224,12 +262,14 @@ class Watch:
             return True
         return self._inquest.done
 
-    def _judge(self, inquest: Inquest) -> Verdict:
+    def _evidence(self, inquest: Inquest) -> Evidence:
+        from launcher.supervise.court import Evidence  # noqa: PLC0415 - as above
+
         try:
-            return inquest.verdict(self._pulse.steps())
+            return inquest.evidence(self._pulse.steps(), self._pulse.highest_step())
         except Exception as error:  # noqa: BLE001 - as above
-            self._journal.record(Trouble(f"the failure cannot be judged: {error!r}"))
-            return Verdict(None, Confidence.UNSURE, "the evidence cannot be read")
+            self._journal.record(Trouble(f"the evidence cannot be read: {error!r}"))
+            return Evidence(())
 
     def _end(self, cause: Cause, number: int | None = None) -> None:
         self.cause = cause
@@ -238,7 +278,7 @@ class Watch:
         self._end_everything()
 
     def _end_everything(self) -> None:
-        if not self.restarts:
+        if not self._may_start_again:
             self._starter.end_preloading()
         self._ending = Ending(
             self._supervision.grace_s,
@@ -256,15 +296,21 @@ class Watch:
             self._group.kill()
 
     def _wait_for_leftovers(self, *, childless: bool) -> None:
-        if childless:
+        if self.over(childless=childless):
             return
-        self._starter.end_preloading()
+        if not self._may_start_again:
+            self._starter.end_preloading()
         now = time.monotonic()
         if self._patience_ends is None:
             self._patience_ends = now + LEFTOVER_PATIENCE_S
         elif now >= self._patience_ends:
             self._journal.record(Leftovers(len(self.left())))
             self._end_everything()
+
+    @property
+    def _may_start_again(self) -> bool:
+        """Whether ranks may be forked once more after this: ranks that ended well too, where others may fail."""
+        return self.restarts or (self._others and self.cause is Cause.FINISHED and self._supervision.max_restarts > 0)
 
     def _spared(self) -> Collection[int]:
         """Processes of our own that must outlive the ranks."""

@@ -1,0 +1,104 @@
+"""The attempts of a run on one of its servers: the coordinator of all servers says what became of each, and what follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from launcher.core.errors import EXIT_FAILURE
+from launcher.core.events import Cause
+from launcher.core.messages import AttemptOver, Begin, Decided, Finish, Inquire, Message, Stop, Testimony
+from launcher.supervise.attempts import Attempts
+from launcher.supervise.court import Decision, Evidence, to_fields
+from launcher.supervise.link import Link
+from launcher.supervise.port import HeldPort
+
+
+class ConcertedAttempts(Attempts):
+    """As `Attempts`; between two of them it waits until nothing of the last one is left on any server."""
+
+    _others = True
+
+    def __init__(self, *given: Any, link: Link, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._link: Link | None = link  # None once the coordinator is lost
+        self._waits = False  # nothing of the last attempt is left here
+        self._finish: Finish | None = None  # the coordinator's last word
+
+    # --- what the coordinator orders ---
+
+    def hear(self, message: Message) -> None:
+        match message:
+            case Inquire(attempt=attempt) if attempt == self._number:
+                self._testify()
+            case Decided(attempt=attempt) if attempt == self._number and not self._waits:
+                self.watch.decided(Decision(message.verdict, message.restarts), message.cause)
+            case Begin(attempt=attempt, master_port=port) if self._waits and attempt == self._number + 1:
+                self._begin_again(port)
+            case Stop(cause=cause, signal=number):
+                self.stop(cause, number)
+            case Finish():
+                self._finish = message
+            case _:
+                pass
+
+    def lose_coordinator(self) -> None:
+        """Nobody is left who could tell of the other servers."""
+        self._link = None
+        if self._waits:
+            self._finish = Finish(Cause.HEAD_LOST, EXIT_FAILURE)
+        else:
+            self.stop(Cause.HEAD_LOST)
+
+    @property
+    def _number(self) -> int:
+        """Of the present attempt."""
+        return self._first + len(self._over) - self._waits
+
+    def _testify(self) -> None:
+        if self._waits:
+            self.decide(self.watch.testify())
+        else:
+            self.watch.inquire()
+
+    def _begin_again(self, port: int) -> None:
+        self._waits = False
+        if self._port.holder is None:
+            self._port = HeldPort(port)
+        self.begin()
+
+    # --- as in Attempts ---
+
+    def stop(self, cause: Cause, number: int | None = None) -> None:
+        """As `Attempts.stop`. Where nothing runs, the coordinator says when all is over."""
+        if not self._waits:
+            self.watch.stop(cause, number)
+
+    def go_on(self, *, childless: bool) -> bool:
+        if not self._waits and self.watch.over(childless=childless):
+            self._end()
+            self._wait_for_others()
+        return not self._waits or self._finish is None
+
+    def decide(self, evidence: Evidence) -> Decision | None:
+        if self._link is None:
+            return super().decide(evidence)
+        self._link.send(Testimony(self._number, to_fields(evidence)))
+        return None
+
+    @property
+    def cause(self) -> Cause:
+        return self._finish.cause if self._finish else self.watch.cause
+
+    def exit_code(self, stopped_by: int | None) -> int:
+        return self._finish.exit_code if self._finish else super().exit_code(stopped_by)
+
+    def _wait_for_others(self) -> None:
+        self._waits = True
+        if self._link is None:
+            self._finish = Finish(self.watch.cause, super().exit_code(None))
+            return
+        left = bool(self.watch.left())
+        if not left:
+            self._take_another_port()
+        held = None if self._port.holder is None else self._port.number
+        self._link.send(AttemptOver(self._number, left, held, all_well=self.watch.cause is Cause.FINISHED))

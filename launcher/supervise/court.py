@@ -1,0 +1,132 @@
+"""Who judges a failed attempt: the agent itself where it has all ranks, else the coordinator of all servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from launcher.core.codec import decode, encode
+from launcher.core.events import Trouble
+from launcher.core.frozen import frozen
+from launcher.core.verdict import Confidence, Verdict
+from launcher.supervise.absence import LATE_S
+from launcher.supervise.blame import judge
+from launcher.supervise.dumps import RankStack
+from launcher.supervise.evidence import RankEvidence, SeenStack
+from launcher.supervise.journal import Journal
+from launcher.supervise.stacks import group
+
+
+@frozen
+class Evidence:
+    """What the agent of one server knows when an attempt has failed, or all that is known of an attempt."""
+
+    ranks: tuple[RankEvidence, ...]
+    hung: tuple[int, ...] = ()  # global ranks
+    highest_step: int | None = None  # that any rank told
+
+    @property
+    def verdict(self) -> Verdict:
+        """What this alone amounts to."""
+        # Where a rank writes its last words tells nothing.
+        stacks = {
+            rank.global_rank: rank.stack
+            for rank in self.ranks
+            if isinstance(rank.stack, RankStack) and rank.failure is None
+        }
+        steps = {rank.global_rank: rank.step for rank in self.ranks}
+        return replace(judge(self.ranks, hung=self.hung), stacks=group(stacks, steps))
+
+
+@frozen
+class Decision:
+    verdict: Verdict
+    restarts: bool  # the ranks are to be started again
+
+
+class Court(Protocol):
+    """Asked once for each attempt that fails."""
+
+    def decide(self, evidence: Evidence) -> Decision | None:
+        """None where others have to be heard: the watch will be told."""
+
+
+def judged(evidence: Evidence, journal: Journal) -> Verdict:
+    """What it amounts to; never raises: ranks are ended as they must be, whatever a failing system shows us."""
+    try:
+        return evidence.verdict
+    except Exception as error:  # noqa: BLE001 - see above
+        journal.record(Trouble(f"the failure cannot be judged: {error!r}"))
+        return Verdict(None, Confidence.UNSURE, "the evidence cannot be read")
+
+
+def to_fields(evidence: Evidence) -> Any:
+    """For JSON."""
+    return encode(evidence)
+
+
+def from_fields(fields: Any) -> Evidence:
+    """The inverse of `to_fields`.
+
+    Raises:
+        ValueError: they are not those of evidence.
+    """
+    return decode(Evidence, fields, {SeenStack: RankStack})
+
+
+def together(testimonies: Mapping[int, Evidence], ahead_ns: Mapping[int, int]) -> Evidence:
+    """What several servers know, as if one had seen it all.
+
+    `ahead_ns`: by how much the clock of a server is ahead of the coordinator's, in nanoseconds. Times become the
+    coordinator's. Which of two ranks ended first is known of one server only, unless much time lies between.
+    """
+    by_server = [
+        (server_index, _on_one_clock(rank, ahead_ns.get(server_index, 0)))
+        for server_index, evidence in sorted(testimonies.items())
+        for rank in evidence.ranks
+    ]
+    ended = sorted(
+        ((server_index, rank) for server_index, rank in by_server if rank.ended_ns is not None),
+        key=lambda one: (one[1].ended_ns or 0, one[0], one[1].ended_index or 0),
+    )
+    places = {rank.global_rank: place for place, (_, rank) in enumerate(ended)}
+    failed = [(server_index, rank) for server_index, rank in ended if rank.status]
+    doubtful = _close_to_another_server(failed) | _close_to_another_server(failed[::-1])
+    ranks = (
+        replace(
+            rank,
+            ended_index=places.get(rank.global_rank),
+            order_known=rank.order_known and rank.global_rank not in doubtful,
+        )
+        for _, rank in by_server
+    )
+    steps = [one.highest_step for one in testimonies.values() if one.highest_step is not None]
+    return Evidence(
+        ranks=tuple(sorted(ranks, key=lambda rank: rank.global_rank)),
+        hung=tuple(sorted({rank for one in testimonies.values() for rank in one.hung})),
+        highest_step=max(steps, default=None),
+    )
+
+
+def _on_one_clock(rank: RankEvidence, ahead_ns: int) -> RankEvidence:
+    failure = rank.failure
+    if failure is not None and failure.time_ns is not None:
+        failure = replace(failure, time_ns=failure.time_ns - ahead_ns)
+    return replace(rank, failure=failure, ended_ns=None if rank.ended_ns is None else rank.ended_ns - ahead_ns)
+
+
+def _close_to_another_server(ended: Sequence[tuple[int, RankEvidence]]) -> set[int]:
+    """Ranks so close behind one of another server, in this order, that the times of noticed ends say nothing."""
+    last_ns: dict[int, int] = {}  # of the two servers that came last, by server
+    close = set()
+    for server_index, rank in ended:
+        now_ns = rank.ended_ns or 0
+        others = [abs(now_ns - then_ns) for server, then_ns in last_ns.items() if server != server_index]
+        if others and min(others) <= LATE_S * 1e9:
+            close.add(rank.global_rank)
+        last_ns.pop(server_index, None)
+        last_ns[server_index] = now_ns
+        if len(last_ns) > 2:
+            del last_ns[next(iter(last_ns))]
+    return close
