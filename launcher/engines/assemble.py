@@ -20,7 +20,8 @@ from launcher.engines.variables import (
     table_variable,
 )
 
-REDUCED_TABLE = "rank_table.json"  # in the run directory, when some devices of the table stay idle
+# In the run directory: when some devices of the table stay idle, and where servers may not share the table's own file.
+OWN_TABLE = "rank_table.json"
 THIS_MACHINE = "127.0.0.1"
 
 
@@ -40,6 +41,7 @@ class Request:
     bind: Bind = "auto"
     console: Console = "rank0"
     engine: str | None = None  # somebody else's, that has started the ranks; None: tlaunch starts them
+    here: int | None = None  # which of several servers `machine` is; None: none of them, or there is only one
 
 
 @frozen
@@ -58,6 +60,11 @@ def used_cluster(cluster: Cluster, world_size: int) -> Cluster:
         for server in cluster.servers
     )
     return replace(cluster, servers=tuple(server for server in kept if server.devices))
+
+
+def wants_own_table(cluster: Cluster, used: Cluster, engine: str | None) -> bool:
+    """Whether ranks read a table in the run directory, and not the one that was given."""
+    return used.device_count < cluster.device_count or (len(used.servers) > 1 and engine is None)
 
 
 def assemble(request: Request, *, name: str, master_port: int) -> RunSpec:
@@ -110,7 +117,7 @@ def _drafts_of(
     server_index: int, used: Cluster, request: Request, run_dir: Path, shared: tuple[Variable, ...]
 ) -> Iterator[Draft]:
     server = used.servers[server_index]
-    shares = _shares(len(server.devices), used, request)
+    shares = _shares(server_index, used, request)
     for local_rank, (device, share) in enumerate(zip(server.devices, shares, strict=True)):
         decided = (*rank_variables(used, server_index, local_rank, run_dir), *shared)
         variables = laid_over(request.inherited_env, default_variables(share), decided, request.user_env)
@@ -128,10 +135,10 @@ def _drafts_of(
         yield Draft(rank, variables, share)
 
 
-def _shares(local_world_size: int, used: Cluster, request: Request) -> tuple[Share, ...]:
-    """The cores of other servers are not known here: with several nothing is bound, and all count as this one."""
-    bind: Bind = request.bind if len(used.servers) == 1 else "none"
-    return shares_of(local_world_size, bind, request.machine)
+def _shares(server_index: int, used: Cluster, request: Request) -> tuple[Share, ...]:
+    """The cores of other servers are not known here: nothing is bound there, and they count as this one."""
+    is_here = len(used.servers) == 1 or server_index == request.here
+    return shares_of(len(used.servers[server_index].devices), request.bind if is_here else "none", request.machine)
 
 
 def _used(request: Request) -> Cluster:
@@ -147,5 +154,5 @@ def _master_addr(used: Cluster) -> str:
 def _table_variable(request: Request, used: Cluster, run_dir: Path) -> Variable:
     source = request.cluster.source
     whole = request.layout.world_size == request.cluster.device_count
-    path = source if source is None or whole else run_dir / REDUCED_TABLE
+    path = run_dir / OWN_TABLE if source and wants_own_table(request.cluster, used, request.engine) else source
     return table_variable(used, path and path.absolute(), whole=whole)

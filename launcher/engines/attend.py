@@ -58,9 +58,11 @@ class _Shelter:
 
 
 class Head:
-    """Attends one local agent. Made inside `signals_held_back`, right after `start_agent`."""
+    """Attends one local agent, or a coordinator. Made inside `signals_held_back`, right after `start_agent`."""
 
-    def __init__(self, spec: RunSpec, agent: LocalAgent, observer: Observer) -> None:
+    def __init__(self, spec: RunSpec, agent: LocalAgent, observer: Observer, server_index: int | None = None) -> None:
+        """`server_index`: of this machine, where the run has several servers and its agent is attended here."""
+        self._server_index = server_index
         self._spec = spec
         self._agent = agent
         self._observer = _Shelter(observer)
@@ -144,6 +146,6 @@ class Head:
 
     def _sweep(self, agent_exit_code: int) -> None:
         """The agent went away without a last word: end what it left, and report in its place."""
-        sweep = Sweep(self._spec, self._agent.group, agent_exit_code, self._observer.event)
+        sweep = Sweep(self._spec, self._agent.group, agent_exit_code, self._observer.event, self._server_index)
         self._kill_now = sweep.kill_now
         self._ended = sweep.run()

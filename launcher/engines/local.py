@@ -1,4 +1,4 @@
-"""The agent of this machine: a forked child of the launcher, tied to it by two pipes."""
+"""A forked child of the launcher, tied to it by two pipes: the agent of this machine, or the coordinator of all agents."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from launcher.core.errors import EXIT_FAILURE, exit_code_of
 from launcher.core.events import Stamped, from_line
@@ -20,6 +20,10 @@ from launcher.supervise.linux import become_subreaper
 from launcher.supervise.port import HeldPort
 from launcher.supervise.spawn import keep_descriptors_private
 from launcher.supervise.tree import forget_bystanders, spare_bystanders
+
+if TYPE_CHECKING:
+    from launcher.supervise.agent import HeadLink
+    from launcher.supervise.link import Link
 
 THIS_SERVER = 0
 
@@ -35,7 +39,7 @@ def signals_held_back() -> Iterator[None]:
 
 
 class LocalAgent:
-    """The head's end of an agent on this machine."""
+    """The head's end of an agent on this machine, or of a coordinator: signals act on all of its agents."""
 
     def __init__(self, pid: int, events_fd: int, life_fd: int, group: RunGroup) -> None:
         self.pid = pid
@@ -77,11 +81,39 @@ class LocalAgent:
         return exit_code_of(os.waitstatus_to_exitcode(status))
 
 
-def start_agent(spec: RunSpec, port: HeldPort | None = None) -> LocalAgent:
+def start_agent(
+    spec: RunSpec,
+    port: HeldPort | None = None,
+    *,
+    server_index: int = THIS_SERVER,
+    link: Link | None = None,
+    first_attempt: int = 0,
+) -> LocalAgent:
     """Fork the agent of this machine and return at once. Call inside `signals_held_back`, before any thread exists.
 
-    The agent keeps `port`; it is closed here. This process becomes a subreaper, so that nothing escapes
+    The agent keeps `port` and `link`; they are closed here. This process becomes a subreaper, so that nothing escapes
     even if the agent is killed.
+
+    Raises:
+        OSError: no process or pipe could be made.
+    """
+
+    def supervise(head: HeadLink) -> int:
+        from launcher.supervise.agent import Agent  # noqa: PLC0415 - the head goes on without it meanwhile
+
+        return Agent(
+            spec, server_index, inherited=os.environ, head=head, port=port, link=link, first_attempt=first_attempt
+        ).run()
+
+    agent = start_child(supervise, RunDir(spec.run_dir, None if link is None else server_index))
+    for kept in (port, link):
+        if kept is not None:
+            kept.close()
+    return agent
+
+
+def start_child(work: Callable[[HeadLink], int], run_dir: RunDir) -> LocalAgent:
+    """Fork a process that does `work` and exits with what that returns. Conditions as of `start_agent`.
 
     Raises:
         OSError: no process or pipe could be made.
@@ -98,17 +130,17 @@ def start_agent(spec: RunSpec, port: HeldPort | None = None) -> LocalAgent:
     if pid == 0:
         os.close(events_reader)
         os.close(life_writer)
-        _be_agent(spec, head_pid, life_reader, events_writer, port)
+        _be_child(work, run_dir, head_pid, life_reader, events_writer)
     os.close(events_writer)
     os.close(life_reader)
-    if port is not None:
-        port.close()
     group = RunGroup(pid)
     group.take_in(pid)
     return LocalAgent(pid, events_reader, life_writer, group)
 
 
-def _be_agent(spec: RunSpec, head_pid: int, life_fd: int, events_fd: int, port: HeldPort | None) -> NoReturn:
+def _be_child(
+    work: Callable[[HeadLink], int], run_dir: RunDir, head_pid: int, life_fd: int, events_fd: int
+) -> NoReturn:
     """In the child: never returns into the launcher's code, whatever happens."""
     exit_code = EXIT_FAILURE
     try:
@@ -117,12 +149,11 @@ def _be_agent(spec: RunSpec, head_pid: int, life_fd: int, events_fd: int, port: 
         forget_bystanders()
         _let_go_of_outputs()
         keep_descriptors_private()
-        from launcher.supervise.agent import Agent, HeadLink  # noqa: PLC0415 - the head goes on without it meanwhile
+        from launcher.supervise.agent import HeadLink  # noqa: PLC0415 - the head goes on without it meanwhile
 
-        head = HeadLink(death_fd=life_fd, events_fd=events_fd, pid=head_pid)
-        exit_code = Agent(spec, THIS_SERVER, inherited=os.environ, head=head, port=port).run()
+        exit_code = work(HeadLink(death_fd=life_fd, events_fd=events_fd, pid=head_pid))
     except BaseException:  # noqa: BLE001 - told, and then the head sees that the agent is gone
-        _keep_traceback(RunDir(spec.run_dir).agent_log)
+        _keep_traceback(run_dir.agent_log)
     finally:
         os._exit(exit_code)
 

@@ -30,12 +30,21 @@ class Sweep:
     Bystanders, which were there before the agent, live on.
     """
 
-    def __init__(self, spec: RunSpec, group: RunGroup, agent_exit_code: int, tell: Callable[[Stamped], None]) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        group: RunGroup,
+        agent_exit_code: int,
+        tell: Callable[[Stamped], None],
+        server_index: int | None = None,
+    ) -> None:
+        """`server_index`: of the server whose agent it was, where there are several."""
+        self._server_index = server_index or 0
         self._spec = spec
         self._exit_code = agent_exit_code or EXIT_FAILURE
         self._tell = tell
-        self._run_dir = RunDir(spec.run_dir)
-        self._journal = Journal(self._run_dir.events, server_index=0)
+        self._run_dir = RunDir(spec.run_dir, server_index)
+        self._journal = Journal(self._run_dir.events, self._server_index)
         self._group = group  # of all that the agent had started
         self._ending: Ending | None = None
 
@@ -68,7 +77,7 @@ class Sweep:
     def _finish(self, started_ns: int) -> AgentEnded:
         report = Report(
             run=self._spec.name,
-            server_index=0,
+            server_index=self._server_index,
             cause=Cause.AGENT_LOST,
             exit_code=self._exit_code,
             started_ns=started_ns,
@@ -95,5 +104,5 @@ class Sweep:
 
     def _record(self, event: Event) -> int:
         time_ns = self._journal.record(event)
-        self._tell(Stamped(time_ns, 0, event))
+        self._tell(Stamped(time_ns, self._server_index, event))
         return time_ns

@@ -33,9 +33,13 @@ def read_host(names: Iterable[str] = ()) -> Host:
 
     own = os.uname().nodename
     found = (entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
-    addresses = frozenset(address for text in found if (address := address_of(text)))
+    addresses = addresses_of(found)
     unknown = dict.fromkeys(name for name in names if address_of(name) is None and not _same_name(name, own))
     return Host(own, addresses, tuple((name, resolve(name)) for name in unknown))
+
+
+def addresses_of(texts: Iterable[str]) -> frozenset[Address]:
+    return frozenset(address for text in texts if (address := address_of(text)))
 
 
 def names_of(server: Server) -> tuple[str, ...]:

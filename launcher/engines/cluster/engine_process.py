@@ -1,0 +1,74 @@
+"""The one process by which an engine starts agents: started in a session of its own, and ended with all that it left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.core import atomic
+from launcher.core.errors import UnreadableError, exit_code_of
+from launcher.engines.command import EngineCommand
+from launcher.supervise.environment import overlaid
+
+LAST_LINES = 12
+TAIL_BYTES = 64 << 10
+
+
+class EngineProcess:
+    """Its output goes to a file: neither an engine nor what it leaves behind can hold the coordinator up."""
+
+    def __init__(self, command: EngineCommand, environment: Mapping[str, str], cwd: Path, log: Path) -> None:
+        """Start it.
+
+        Raises:
+            UnreadableError: it cannot be started, or its files cannot be written.
+        """
+        self.name = command.engine
+        self._log = log
+        try:
+            for path, text in command.files.items():
+                atomic.write_text(path, text)
+            self._begins_at = log.stat().st_size if log.exists() else 0
+            with log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    command.argv,
+                    cwd=cwd,
+                    env=overlaid(environment, command.env),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise UnreadableError(f"{command.engine} cannot be started: {error}") from error
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    @property
+    def exit_code(self) -> int | None:
+        """As of a shell; None while it runs."""
+        status = self._process.poll()
+        return None if status is None else exit_code_of(status)
+
+    def signal(self, number: int) -> None:
+        """To it and all that is still in its process group."""
+        with suppress(OSError):
+            os.killpg(self._process.pid, number)
+
+    def last_lines(self) -> list[str]:
+        """The end of what it has said."""
+        with suppress(OSError), self._log.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(self._begins_at, end - TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+            return [line for line in lines if line.strip(" -=*")][-LAST_LINES:]
+        return []

@@ -1,0 +1,154 @@
+"""The coordinator's side of its connections: who is there, what their clocks say, and who has gone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+
+from launcher.core.channel import Channel, ChannelClosedError
+from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
+from launcher.core.messages import Challenge, Hello, Message, Ping, Pong, Ready
+from launcher.core.records import Server
+from launcher.engines.whereabouts import Host, addresses_of, servers_here
+
+PROTOCOL = 1
+STRANGER_S = 10.0  # who connects must say who he is within so long
+BACKLOG = 4096
+
+
+class Clock:
+    """How far another server's wall clock is ahead of ours: by Cristian's algorithm, from the quickest answer of all."""
+
+    def __init__(self) -> None:
+        self.ahead_ns = 0
+        self.round_trip_ns: int | None = None  # of that answer; the estimate is wrong by half of it at most
+
+    def take(self, pong: Pong, now_ns: int) -> None:
+        """Ahead = here - (sent + now) / 2: asked at 100 and answered at 104 by our clock, 162 by theirs, it is 60 ahead."""
+        round_trip_ns = now_ns - pong.sent_ns
+        if round_trip_ns >= 0 and (self.round_trip_ns is None or round_trip_ns < self.round_trip_ns):
+            self.round_trip_ns = round_trip_ns
+            self.ahead_ns = pong.here_ns - (pong.sent_ns + now_ns) // 2
+
+
+class Peer:
+    """One connection, from its first byte on. Nothing here waits or raises."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.channel = Channel(connection)
+        self.nonce = os.urandom(16).hex()
+        self.address = self.channel.peer
+        self.since = time.monotonic()
+        self.hello: Hello | None = None
+        self.server_index: int | None = None  # once it is known and wanted
+        self.ready: Ready | None = None
+        self.over = False  # nothing of the present attempt is left there
+        self.done = False  # it has said its last word
+        self.clock = Clock()
+        self.lost: str | None = None  # why nothing more is heard of it
+        self.send(Challenge(PROTOCOL, self.nonce))
+
+    def fileno(self) -> int:
+        return self.channel.fileno()
+
+    @property
+    def silent_s(self) -> float:
+        return time.monotonic() - self.channel.heard_at
+
+    def send(self, message: Message) -> None:
+        if self.lost is None:
+            try:
+                self.channel.send(message)
+            except ChannelClosedError as error:
+                self.lost = str(error)
+
+    def ask(self) -> None:
+        self.send(Ping(time.time_ns()))
+
+    def take(self) -> list[Message]:
+        """What has come; answers to `ask` are kept here."""
+        taken: list[Message] = []
+        try:
+            self.channel.flush()
+            for message in self.channel.receive():
+                if isinstance(message, Pong):
+                    self.clock.take(message, time.time_ns())
+                else:
+                    taken.append(message)
+        except ChannelClosedError as error:
+            self.lost = self.lost or str(error)
+        return taken
+
+    def close(self, patience_s: float = 0.0) -> None:
+        """Wait at most `patience_s` seconds until the last message has been sent."""
+        if self.lost is None:
+            self.channel.drain(time.monotonic() + patience_s)
+        self.channel.close()
+
+
+def listen(port: int = 0) -> socket.socket:
+    """A socket on which agents are awaited, on every address of this machine.
+
+    Raises:
+        OSError: the port is in use.
+    """
+    if socket.has_dualstack_ipv6():
+        listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+    else:
+        listener = socket.create_server(("", port), backlog=BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+def server_of(hello: Hello, servers: Sequence[Server], resolved: Sequence[tuple[str, frozenset[str]]]) -> int:
+    """Which server of the table said hello. `resolved`: what names of servers mean here.
+
+    Its own word counts first, then its addresses and its name, and at last its place among the engine's processes.
+
+    Raises:
+        UsageError, RefusedLayoutError: it is none of them, or could be several.
+    """
+    ids = [server.server_id for server in servers]
+    if hello.said is not None:
+        return _said(hello.said, ids)
+    host = Host(
+        hello.host, addresses_of(hello.addresses), tuple((name, addresses_of(found)) for name, found in resolved)
+    )
+    fitting = servers_here(servers, host)
+    if len(fitting) == 1:
+        return servers.index(fitting[0])
+    if not fitting and hello.index is not None and hello.index < len(servers):
+        return hello.index
+    what = "could be any of" if fitting else "is none of"
+    raise RefusedLayoutError(
+        f"{described(hello)} {what} the table's servers {', '.join(server.server_id for server in fitting or servers)}",
+        hint="--server or TLAUNCH_SERVER on that machine tells which server it is",
+    )
+
+
+def _said(said: str, ids: Sequence[str]) -> int:
+    if said not in ids:
+        raise UsageError(
+            f"--server {said}: the rank table has no such server", hint=f"its servers are {', '.join(ids)}"
+        )
+    return ids.index(said)
+
+
+def described(hello: Hello) -> str:
+    addresses = [text for text in hello.addresses if text not in {"127.0.0.1", "::1"}]
+    return f"{hello.host} ({addresses[0]})" if addresses else hello.host
+
+
+def differences(hello: Hello, agreement: Mapping[str, str], server_id: str) -> TlaunchError | None:
+    """Why a server that was started by hand does not fit the first one; None where it does."""
+    found = hello.agreement or {}
+    for what, ours in agreement.items():
+        theirs = found.get(what, ours)
+        if theirs != ours:
+            return RefusedLayoutError(
+                f"server {server_id} was started with another {what}: {theirs} there, {ours} on the first server",
+                hint="start the same command with the same rank table on every server",
+            )
+    return None

@@ -1,0 +1,22 @@
+"""What the coordinator of a run needs beside the run itself."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+from launcher.core.frozen import frozen
+from launcher.engines.command import EngineCommand
+
+
+@frozen
+class Plan:
+    listener: socket.socket
+    token: str
+    silence_s: float  # a server that is not heard for so long is lost
+    join_timeout_s: float  # all servers have to come within so long
+    engine: EngineCommand  # starts an agent on every server, or the one of this server where others are started by hand
+    brings_all: bool  # whether that engine starts all agents
+    job: str  # for agents that have none of their own (launcher/engines/cluster/job.py)
+    agreement: Mapping[str, str]  # what agents that have one of their own must have alike
+    resolved: tuple[tuple[str, frozenset[str]], ...] = ()  # what names of servers mean here

@@ -1,0 +1,140 @@
+"""Who has come: connections from their first byte until they are agents of known servers."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+from launcher import __version__
+from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError, UsageError
+from launcher.core.messages import Hello, Message, Ready, Refused, Welcome, is_proof, proof_of
+from launcher.core.records import Server
+from launcher.engines.cluster.peers import STRANGER_S, Peer, described, differences, server_of
+from launcher.engines.cluster.plan import Plan
+
+FIRST_ASKED = 4  # questions at once to a newcomer: its clock is wanted before anything fails
+
+
+class RollCall:
+    """Takes connections in, and gives the agents of servers: `peers`. Refuses whoever does not fit, and says why."""
+
+    def __init__(self, plan: Plan, servers: Sequence[Server], run_name: str) -> None:
+        self._plan = plan
+        self._servers = servers
+        self._run_name = run_name
+        self.strangers: list[Peer] = []
+        self.peers: dict[int, Peer] = {}  # by server_index; those that are lost are taken out by who finds it out
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The servers that have not come yet, or not got ready."""
+        return tuple(
+            server.server_id
+            for index, server in enumerate(self._servers)
+            if index not in self.peers or self.peers[index].ready is None
+        )
+
+    def accept(self) -> Iterator[Peer]:
+        """Take in all who wait at the door."""
+        with suppress(OSError):  # nobody any more, or no descriptors left for now
+            while True:
+                connection, _ = self._plan.listener.accept()
+                stranger = Peer(connection)
+                self.strangers.append(stranger)
+                yield stranger
+
+    def hear(self, stranger: Peer, *, joining: bool) -> TlaunchError | None:
+        """What a stranger says. An error concerns the run: somebody who knows its token does not fit.
+
+        `joining`: whether servers are awaited at all.
+        """
+        for message in stranger.take():
+            if not isinstance(message, Hello) or not self._is_one_of_us(message, stranger):
+                stranger.lost = "a stranger"
+                continue
+            try:
+                self._take_in(message, stranger, joining=joining)
+            except TlaunchError as error:
+                stranger.send(Refused(error.message, error.hint, error.exit_code))
+                stranger.lost = "refused"
+                return error
+        return None
+
+    def dismiss(self) -> Iterator[Peer]:
+        """Strangers who are lost, or take too long, or have become peers: nobody listens to them here any more."""
+        now = time.monotonic()
+        for stranger in list(self.strangers):
+            known = stranger.server_index is not None
+            if known or stranger.lost or now - stranger.since > STRANGER_S:
+                self.strangers.remove(stranger)
+                if not known:
+                    yield stranger
+
+    def _is_one_of_us(self, hello: Hello, stranger: Peer) -> bool:
+        return is_proof(hello.proof, self._plan.token, stranger.nonce, hello.nonce)
+
+    def _take_in(self, hello: Hello, stranger: Peer, *, joining: bool) -> None:
+        _check_version(hello)
+        index = server_of(hello, self._servers, self._plan.resolved)
+        server_id = self._servers[index].server_id
+        if (error := differences(hello, self._plan.agreement, server_id)) is not None:
+            raise error
+        if (former := self.peers.get(index)) is not None:
+            raise _twice(server_id, former, hello)
+        if not joining:
+            raise UsageError(
+                f"{described(hello)} comes too late: run {self._run_name} goes on already without server {server_id}",
+                hint="wait until it is over, then start the command on every server",
+            )
+        stranger.hello, stranger.server_index = hello, index
+        self.peers[index] = stranger
+        proof = proof_of(self._plan.token, hello.nonce, stranger.nonce)
+        job = None if hello.agreement is not None else self._plan.job
+        stranger.send(Welcome(proof, index, self._run_name, self._plan.silence_s, job))
+        for _ in range(FIRST_ASKED):
+            stranger.ask()
+
+
+def refusal_of(refused: Refused, server_id: str) -> TlaunchError:
+    """What an agent said that will not take part."""
+    error = RefusedError if refused.exit_code == RefusedError.exit_code else TlaunchError
+    made = error(f"server {server_id}: {refused.message}", hint=refused.hint)
+    made.exit_code = refused.exit_code
+    return made
+
+
+def take_first_words(peer: Peer, messages: Sequence[Message], tell: Callable[[Message], None]) -> TlaunchError | None:
+    """Of an agent that has been welcomed: ready, or an error. `tell` takes everything else."""
+    for message in messages:
+        if isinstance(message, Ready):
+            peer.ready = message
+        elif isinstance(message, Refused):
+            return refusal_of(message, peer.hello.host if peer.hello else peer.address)
+        else:
+            tell(message)
+    return None
+
+
+def _check_version(hello: Hello) -> None:
+    if hello.version != __version__:
+        raise RefusedLayoutError(
+            f"{described(hello)} has tlaunch {hello.version}, this machine {__version__}",
+            hint="install the same version on every server",
+        )
+    ours = ".".join(platform.python_version_tuple()[:2])
+    theirs = ".".join(hello.python.split(".")[:2])
+    if ours != theirs:
+        raise RefusedLayoutError(
+            f"{described(hello)} runs tlaunch with Python {hello.python}, this machine with {platform.python_version()}",
+            hint="use the same Python on every server",
+        )
+
+
+def _twice(server_id: str, former: Peer, hello: Hello) -> RefusedLayoutError:
+    first = described(former.hello) if former.hello else former.address
+    return RefusedLayoutError(
+        f"{first} and {described(hello)} both say that they are server {server_id} of the rank table",
+        hint="--server names another one on one of them, or one machine has been started twice",
+    )

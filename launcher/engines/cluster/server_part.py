@@ -1,0 +1,127 @@
+"""One server's part of a run over several: made ready, started, attended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from launcher.core import env
+from launcher.core.errors import RefusedTableError, TlaunchError, UnreadableError, UsageError
+from launcher.core.frozen import frozen
+from launcher.core.messages import Begin
+from launcher.core.records import RunSpec
+from launcher.engines.assemble import Request, assemble
+from launcher.engines.cluster.job import Job, from_text
+from launcher.engines.cluster.membership import Door, Membership, check_place, take_place
+from launcher.engines.local import LocalAgent, start_agent
+from launcher.engines.placement import read_machine
+from launcher.supervise.port import HeldPort, check_port, hold_port
+
+ANY_PORT = 0  # in a spec, until the server of rank 0 has told
+
+
+@frozen
+class Part:
+    """What one server has to do, and the port that it holds for rank 0, if that is here."""
+
+    spec: RunSpec
+    server_index: int
+    port: HeldPort | None
+
+    @property
+    def master_port(self) -> int | None:
+        return None if self.port is None else self.port.number
+
+
+def door_of(environment: Mapping[str, str]) -> Door:
+    """Where an engine's agent finds its coordinator.
+
+    Raises:
+        UsageError: the environment does not tell.
+    """
+    token = environment.get(env.TLAUNCH_COORDINATOR_TOKEN, "")
+    addresses = tuple(
+        (host.strip("[]"), int(port))
+        for host, _, port in (each.rpartition(":") for each in environment.get(env.TLAUNCH_COORDINATOR, "").split(","))
+        if port.isdecimal()
+    )
+    if not addresses:
+        raise UsageError("no run waits for this agent", hint="`tlaunch run` starts agents; it is no command for people")
+    return Door(addresses, token)
+
+
+def told_job(membership: Membership) -> Job:
+    """What the coordinator wants done here.
+
+    Raises:
+        UsageError: it says nothing of the kind.
+    """
+    try:
+        return from_text(membership.welcome.job or "", dict(os.environ), read_machine())
+    except ValueError as error:
+        raise UsageError(f"the run's coordinator is not understood: {error}") from error
+
+
+def check_table(job: Job) -> None:
+    """A rank table that stands at the same path here has to be the same one.
+
+    Raises:
+        RefusedTableError: it is not.
+    """
+    source = job.request.cluster.source
+    if source is None or job.table_text is None:
+        return
+    try:
+        found = source.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):  # none here: ranks get a copy in the run directory
+        return
+    if found != job.table_text:
+        raise RefusedTableError(
+            f"{source} is another rank table here than where the run was started", hint="copy it to every server"
+        )
+
+
+def get_ready(
+    membership: Membership,
+    request: Request,
+    files: Mapping[str, str],
+    chosen_port: int | None,
+    check: Callable[[], None] | None = None,
+) -> Part:
+    """Have directory, files and port in place. On failure, that of `check` too, the run's coordinator is told why.
+
+    Raises:
+        TlaunchError: something is missing here.
+    """
+    server_index = membership.welcome.server_index
+    try:
+        name = membership.welcome.run_name
+        spec = assemble(replace(request, here=server_index), name=name, master_port=chosen_port or ANY_PORT)
+        if check is not None:
+            check()
+        check_place(spec)
+        take_place(spec, server_index, files)
+        port = _held(chosen_port) if spec.ranks[0].server_index == server_index else None
+    except TlaunchError as error:
+        membership.refuse(error)
+        raise
+    return Part(spec, server_index, port)
+
+
+def start(part: Part, membership: Membership, begin: Begin) -> LocalAgent:
+    """Fork the agent. Call inside `signals_held_back`.
+
+    Raises:
+        OSError: no process could be made.
+    """
+    spec = replace(part.spec, master_port=begin.master_port)
+    port = part.port or HeldPort(begin.master_port)
+    return start_agent(spec, port, server_index=part.server_index, link=membership.link(), first_attempt=begin.attempt)
+
+
+def _held(chosen: int | None) -> HeldPort:
+    try:
+        return hold_port() if chosen is None else check_port(chosen)
+    except OSError as error:
+        raise UnreadableError(f"no port can be had: {error.strerror}") from error
