@@ -11,13 +11,16 @@ from launcher.engines.local import LocalAgent
 
 
 class Attendance:
-    """Of one local run. Made inside `signals_held_back`, right after `start_agent`."""
+    """Of one local run, or of this server's part of one. Made inside `signals_held_back`, right after `start_agent`."""
 
-    def __init__(self, spec: RunSpec, agent: LocalAgent, detached: Detached | None) -> None:
+    def __init__(
+        self, spec: RunSpec, agent: LocalAgent, detached: Detached | None, server_index: int | None = None
+    ) -> None:
+        """`server_index`: of this machine, where only its ranks are attended here."""
         self._spec = spec
-        self._console = Console(spec)
+        self._console = Console(spec, server_index)
         observer = self._console if detached is None else Announcing(self._console, detached)
-        self._head = Head(spec, agent, observer)
+        self._head = Head(spec, agent, observer, server_index)
 
     def attend(self) -> int:
         """Blocks until nothing of the run is left; its exit code."""

@@ -10,6 +10,7 @@ from launcher.logs.terminal import without_colours
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 GAP = "  "
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+SERVERS_TOLD = 8  # of many; the others are counted
 WIDEST_NUMBER = 16  # characters; what a rank writes to its heartbeat file may be any number
 
 
@@ -91,3 +92,10 @@ def _short(text: str, value: float) -> str:
 def counted(count: int, noun: str, nouns: str | None = None) -> str:
     """In words, `nouns` where an s at the end does not make the plural: "1 server", "16,384 devices", "2 processes"."""
     return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
+
+
+def server_list(server_ids: Sequence[str]) -> str:
+    """Not more of them than fit on a line: "servers h2, h3 and 12 more"."""
+    shown = ", ".join(server_ids[:SERVERS_TOLD])
+    more = f" and {len(server_ids) - SERVERS_TOLD} more" if len(server_ids) > SERVERS_TOLD else ""
+    return f"server{'s' * (len(server_ids) > 1)} {shown}{more}"

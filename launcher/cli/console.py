@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from launcher.cli import verdict_text
-from launcher.cli.columns import counted
-from launcher.cli.console_feed import feed_of, format_of
+from launcher.cli.columns import counted, server_list
+from launcher.cli.console_feed import feed_of, format_of, ranks_of, shown_ranks
 from launcher.cli.outlet import Outlet, as_people_call_it
 from launcher.cli.pace import Pace
 from launcher.cli.status_line import StatusLine
@@ -20,6 +20,7 @@ from launcher.cli.summary import describe
 from launcher.cli.unfinished import Unfinished
 from launcher.core.events import (
     AttemptStarted,
+    Awaiting,
     Cause,
     Event,
     Hung,
@@ -45,12 +46,14 @@ ENDING_SHOWN_AFTER_S = 1.0  # most processes end at once, and then nothing needs
 class Console:
     """Observes one run. A stdout or stderr that nobody reads any more is forgotten; the run goes on."""
 
-    def __init__(self, spec: RunSpec) -> None:
-        self.progress = Progress(len(spec.ranks))
+    def __init__(self, spec: RunSpec, server_index: int | None = None) -> None:
+        """`server_index`: of the server whose ranks alone are observed; None: all are."""
+        shown = shown_ranks(spec, server_index)
+        self.progress = Progress(len(ranks_of(spec, server_index)))
         self.shown_dir = as_people_call_it(spec.run_dir)
         self._spec = spec
-        shape = format_of(spec, sys.stdout)
-        self._feed = feed_of(spec, shape)
+        shape = format_of(spec, shown, sys.stdout)
+        self._feed = feed_of(spec, shown, shape)
         self._stdout = Outlet(sys.stdout)
         self._status = StatusLine(sys.stderr)
         self._unfinished = Unfinished(shape, sys.stdout, before=self._status.erase)
@@ -95,6 +98,8 @@ class Console:
             case Hung():
                 who = verdict_text.rank_list(event.global_ranks)
                 self.say(f"{who}: no progress for {event.seconds:.0f} s; looking where the ranks are")
+            case Awaiting() if event.server_ids:
+                self.say(f"waiting for {server_list(event.server_ids)}")
             case AttemptStarted() if event.number:
                 total = self._spec.supervision.max_restarts
                 self.say(f"restart {event.number} of {total}")

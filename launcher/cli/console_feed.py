@@ -15,14 +15,14 @@ from launcher.logs.growing import GrowingLog
 from launcher.runs.recorded import Place
 
 
-def format_of(spec: RunSpec, stdout: TextIO) -> Format:
+def format_of(spec: RunSpec, shown: tuple[int, ...], stdout: TextIO) -> Format:
     places = [Place(rank.global_rank, rank.server_id, rank.server_index, rank.device_id) for rank in spec.ranks]
-    return Format(Look(color=True), stdout, places, shown_ranks(spec))
+    return Format(Look(color=True), stdout, places, shown)
 
 
-def feed_of(spec: RunSpec, shape: Format) -> Feed:
+def feed_of(spec: RunSpec, global_ranks: tuple[int, ...], shape: Format) -> Feed:
     """Close it at the end."""
-    run_dir, global_ranks = RunDir(spec.run_dir), shown_ranks(spec)
+    run_dir = RunDir(spec.run_dir)
     make_room(3 * len(global_ranks))  # a log with its parts; where that cannot be, what cannot be opened is not shown
     if spec.console == "collapse":
         from launcher.cli.staged_feed import StagedFeed  # others need none of it
@@ -32,11 +32,18 @@ def feed_of(spec: RunSpec, shape: Format) -> Feed:
     return PlainFeed(Follower({rank: GrowingLog(run_dir.train_log(rank)) for rank in global_ranks}), shape)
 
 
-def shown_ranks(spec: RunSpec) -> tuple[int, ...]:
+def shown_ranks(spec: RunSpec, server_index: int | None) -> tuple[int, ...]:
+    """Of all servers, or of one: there the lowest stands for rank 0."""
+    ranks = ranks_of(spec, server_index)
     match spec.console:
         case "rank0":
-            return (0,)
+            return ranks[:1]
         case "all" | "collapse":
-            return tuple(rank.global_rank for rank in spec.ranks)
+            return ranks
         case _:
             return ()
+
+
+def ranks_of(spec: RunSpec, server_index: int | None) -> tuple[int, ...]:
+    """The global ranks of one server, or of all, ascending."""
+    return tuple(rank.global_rank for rank in spec.ranks if server_index in {None, rank.server_index})

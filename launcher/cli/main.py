@@ -48,7 +48,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data": ("launcher.cli.data:data", "Make the sentence pairs that the bundled trainer reads."),
 }
 
-HANDLES_SIGNALS_ITSELF = "run"
+# Started by tlaunch itself: no command for people.
+HIDDEN: dict[str, tuple[str, str]] = {"agent": ("launcher.cli.agent:agent", "One server's part of a run over several.")}
+
+HANDLES_SIGNALS_ITSELF = ("run", "agent")
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 EXIT_CODES = """\b
@@ -77,13 +80,16 @@ class _Ended(BaseException):
 
 
 @click.command(
-    cls=LazyGroup, lookup=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES
+    cls=LazyGroup,
+    lookup=COMMANDS,
+    hidden_lookup=HIDDEN,
+    context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES
 )
 @click.version_option(__version__, prog_name="tlaunch")
 @click.pass_context
 def tlaunch(context: click.Context) -> None:
     """Start distributed Transformer training from a rank table: checked, supervised, logged per device."""
-    if context.invoked_subcommand != HANDLES_SIGNALS_ITSELF:
+    if context.invoked_subcommand not in HANDLES_SIGNALS_ITSELF:
         context.call_on_close(_unwind_when_asked_to_end())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from launcher.core import env
 from launcher.core.errors import UsageError
@@ -12,6 +13,11 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Console
 from launcher.engines.placement import Bind
 
+EngineName = Literal["mpi", "slurm", "hand"]
+ENGINES: tuple[EngineName, ...] = ("mpi", "slurm", "hand")
+DEFAULT_JOIN_S = 300.0
+DEFAULT_LOST_S = 15.0
+DEFAULT_COORDINATOR_PORT = 29450
 FORWARDABLE = ("USR1", "USR2", "HUP", "WINCH", "URG")
 # What tells a rank who it is comes from the table and the layout alone.
 _DECIDED_BY_TLAUNCH = {
@@ -66,6 +72,13 @@ class RunOptions:
     dry_run: bool
     json: bool
     command: tuple[str, ...]  # empty: the bundled trainer
+    # What only `tlaunch run` asks for.
+    engine: EngineName | None = None  # None: this machine alone, or by hand where the table has several servers
+    engine_options: tuple[str, ...] = ()
+    server: str | None = None  # the id of the server that this machine is; None: found by its addresses and names
+    join_timeout: float = DEFAULT_JOIN_S
+    lost_after: float = DEFAULT_LOST_S
+    coordinator_port: int = DEFAULT_COORDINATOR_PORT
 
 
 def check_options(options: RunOptions) -> None:
@@ -84,6 +97,10 @@ def check_options(options: RunOptions) -> None:
         raise UsageError("--detach starts a run, --dry-run does not", hint="give one of them")
     if options.command:
         _check_command_options(options)
+    if options.engine == "mpi" and options.rank_table is None:
+        raise UsageError("--engine mpi: which servers?", hint="give a --rank-table that names them")
+    if options.engine_options and options.engine not in {"mpi", "slurm"}:
+        raise UsageError("--engine-option is for mpirun or srun", hint="add --engine mpi, or --engine slurm")
     if options.name is not None and not _is_file_name(options.name):
         raise UsageError(
             f"--name {options.name!r} cannot be part of a directory's name", hint="letters, digits, dots and dashes do"

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from launcher.cli.options import RunOptions, check_options, preloaded_modules, signal_numbers, user_environment
-from launcher.core.errors import RefusedLayoutError, RefusedTableError, UnreadableError, UsageError
+from launcher.core.errors import RefusedTableError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Layout, Supervision
-from launcher.engines.assemble import REDUCED_TABLE, Request, used_cluster
+from launcher.engines.assemble import OWN_TABLE, Request, used_cluster, wants_own_table
 from launcher.engines.placement import read_machine
 from launcher.mesh.layouts import resolve_layout
 
@@ -35,6 +35,11 @@ class Prepared:
     name: str  # of the run, without its time
     notes: tuple[str, ...]  # said before the run starts
     files: Mapping[str, str]  # name: text, to be kept in the run directory
+
+    @property
+    def used(self) -> Cluster:
+        """The servers and devices that ranks are on."""
+        return used_cluster(self.request.cluster, self.request.layout.world_size)
 
 
 @frozen
@@ -75,8 +80,6 @@ def prepare(
     environment = {**inherited, **variables}
     python = _python(options.command, environment)
     program = _command(options.command, python, layout) if options.command else _trainer(options, layout)
-    if not options.dry_run and engine is None and elsewhere is None:
-        _refuse_several_servers(used)
     if (missing := _missing(options, python, environment)) is not None:
         if elsewhere is None or (elsewhere == "servers" and len(used.servers) == 1):
             raise missing
@@ -96,7 +99,8 @@ def prepare(
         engine=engine,
     )
     idle = _idle_note(cluster, layout.world_size)
-    return Prepared(request, options.name or program.name, (*notes, *idle), _files(cluster, used, table_format))
+    files = _files(cluster, used, table_format, engine)
+    return Prepared(request, options.name or program.name, (*notes, *idle), files)
 
 
 def _supervision(options: RunOptions, argv: tuple[str, ...], environment: Mapping[str, str]) -> Supervision:
@@ -112,6 +116,10 @@ def _supervision(options: RunOptions, argv: tuple[str, ...], environment: Mappin
 
 def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...], str]:
     """The devices, what to say about them, and the format of the table that names them ("" without a table)."""
+    if options.rank_table is None and options.engine == "slurm":
+        from launcher.engines.slurm import cluster_of, read_allocation  # others need none of it
+
+        return cluster_of(read_allocation(os.environ), options.devices), (), ""
     if options.rank_table is None:
         return Cluster.local(options.devices or 1), (), ""
     from launcher.cli.reports import found_table, sample_hinted  # --devices needs none of it
@@ -226,16 +234,6 @@ def _program_name(command: tuple[str, ...], python: PythonCommand | None) -> str
     return python.target if python.kind == "module" else (_working_directory() / python.target).resolve().stem
 
 
-def _refuse_several_servers(used: Cluster) -> None:
-    if len(used.servers) > 1:
-        names = ", ".join(server.server_id for server in used.servers)
-        raise RefusedLayoutError(
-            f"the ranks belong to {len(used.servers)} servers ({names}), but processes can be started on this "
-            "machine only",
-            hint=f"--devices {used.device_count} runs as many ranks here; --dry-run shows what each server would run",
-        )
-
-
 def _check_command(name: str, environment: Mapping[str, str]) -> None:
     """Look where the ranks will look."""
     search = environment.get("PATH", os.defpath)
@@ -263,9 +261,11 @@ def _check_script(python: PythonCommand | None) -> None:
         return
 
 
-def _files(cluster: Cluster, used: Cluster, table_format: str) -> dict[str, str]:
-    if cluster.source is None or used.device_count == cluster.device_count:
+def _files(cluster: Cluster, used: Cluster, table_format: str, engine: str | None) -> dict[str, str]:
+    if cluster.source is None or not wants_own_table(cluster, used, engine):
         return {}
+    if used.device_count == cluster.device_count:
+        return {OWN_TABLE: cluster.source.read_text(encoding="utf-8")}
     from launcher.rank_table import render_table  # see above
     from launcher.rank_table.convert import convert_cluster
 
@@ -273,7 +273,7 @@ def _files(cluster: Cluster, used: Cluster, table_format: str) -> dict[str, str]
         text = convert_cluster(used, table_format).text
     except RefusedTableError:  # a format for whole servers only, and some devices of one stay idle
         text = render_table(used)
-    return {REDUCED_TABLE: text}
+    return {OWN_TABLE: text}
 
 
 def _idle_note(cluster: Cluster, world_size: int) -> tuple[str, ...]:

@@ -10,10 +10,12 @@ from typing import Any
 import click
 
 from launcher.cli.chosen_run import runs_dir_option
+from launcher.cli.options import DEFAULT_COORDINATOR_PORT, DEFAULT_JOIN_S, DEFAULT_LOST_S, ENGINES
 from launcher.cli.profile_options import CHIP_NAMES
 from launcher.cli.seconds import Seconds
 from launcher.cli.size import Size
 from launcher.cli.whole import Whole
+from launcher.core.env import TLAUNCH_SERVER
 from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
 from launcher.engines.placement import BINDS
 
@@ -49,6 +51,28 @@ FILE = click.Path(path_type=Path)
 @click.command(context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
 @click.option("--rank-table", type=FILE, metavar="FILE", help="The devices, as an HCCL rank table.")
 @click.option("--devices", type=Whole(1, MOST_DEVICES), metavar="N", help="This many devices, all on this machine.")
+@click.option(
+    "--engine", type=click.Choice(ENGINES), metavar="HOW",
+    help="How agents get onto other servers: mpi (mpirun), slurm (srun, inside an allocation), hand (the same command "
+    "on each server).  [default: hand]",
+)  # fmt: skip
+@click.option("--engine-option", "engine_options", multiple=True, metavar="WORD", help="A word for mpirun or srun.")
+@click.option(
+    "--server", envvar=TLAUNCH_SERVER, metavar="ID",
+    help="Which server of the table this machine is.  [default: found by its addresses and names]",
+)  # fmt: skip
+@click.option(
+    "--join-timeout", type=Seconds(min=1, max=LONGEST_GRACE_S), default=DEFAULT_JOIN_S, metavar="SECONDS",
+    help=f"All servers have to come within so long.  [default: {DEFAULT_JOIN_S:g}]",
+)  # fmt: skip
+@click.option(
+    "--lost-after", type=Seconds(min=1, max=LONGEST_GRACE_S), default=DEFAULT_LOST_S, metavar="SECONDS",
+    help=f"A server that is not heard for so long is lost.  [default: {DEFAULT_LOST_S:g}]",
+)  # fmt: skip
+@click.option(
+    "--coordinator-port", type=Whole(1, 65535), default=DEFAULT_COORDINATOR_PORT, metavar="N",
+    help=f"On the server of rank 0, where servers are started by hand.  [default: {DEFAULT_COORDINATOR_PORT}]",
+)  # fmt: skip
 @click.option(
     "--dp", type=Whole(max=MOST_WAYS), metavar="N", help="Data parallel ways.  [default: devices / (mp * pp)]"
 )
@@ -119,5 +143,9 @@ def run(context: click.Context, /, **options: Any) -> None:
     wanted_name = f"{time.strftime('%Y%m%d-%H%M%S')}-{prepared.name}"
     if chosen.dry_run:
         show(prepared, wanted_name, chosen)
+    elif chosen.engine is not None or len(prepared.used.servers) > 1:
+        from launcher.cli.start_servers import carry_out_on_servers  # others need none of it
+
+        context.exit(carry_out_on_servers(prepared, wanted_name, chosen))
     else:
         context.exit(carry_out(prepared, wanted_name, chosen))

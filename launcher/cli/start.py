@@ -36,7 +36,7 @@ def show(prepared: Prepared, wanted_name: str, options: RunOptions) -> None:
     if options.json:
         write_out(spec_to_json(spec))
         return
-    _say_notes(prepared, spec)
+    say_notes(prepared, spec)
     if options.master_port is None:
         print(f"# MASTER_PORT {port} is an example: a free port is chosen when the run starts", file=sys.stderr)
     write_out("".join(f"{line}\n" for line in dry_run.render(spec)))
@@ -54,11 +54,11 @@ def carry_out(prepared: Prepared, wanted_name: str, options: RunOptions) -> int:
     with signals_held_back():
         port = hold_port() if options.master_port is None else check_port(options.master_port)
         spec = _create(prepared, wanted_name, port)
-        _say_notes(prepared, spec)
+        say_notes(prepared, spec)
         detached = detach(RunDir(spec.run_dir).console_log) if options.detach else None
         if detached is not None and detached.is_parent:
             port.close()
-            return _wait_for_start(detached, spec)
+            return wait_for_start(detached, spec)
         agent = start_agent(spec, port)
         from launcher.cli.attendance import Attendance  # loaded while the agent starts ranks
 
@@ -66,7 +66,7 @@ def carry_out(prepared: Prepared, wanted_name: str, options: RunOptions) -> int:
     return attendance.attend()
 
 
-def _wait_for_start(detached: Detached, spec: RunSpec) -> int:
+def wait_for_start(detached: Detached, spec: RunSpec) -> int:
     from launcher.cli.outlet import as_people_call_it
 
     found_by_name = spec.run_dir.parent == Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).absolute()
@@ -90,7 +90,7 @@ def _likely_port(prepared: Prepared) -> int:
     return held.number
 
 
-def _say_notes(prepared: Prepared, spec: RunSpec) -> None:
+def say_notes(prepared: Prepared, spec: RunSpec) -> None:
     """What a person should know before ranks start: idle devices, and what other launchers left in the environment."""
     inherited = notes(conflicts(prepared.request.inherited_env, spec.ranks[0].env))
     with suppress(OSError):  # nobody reads stderr

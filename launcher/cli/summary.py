@@ -11,11 +11,12 @@ from pathlib import Path
 from launcher.cli import verdict_text
 from launcher.cli.columns import counted
 from launcher.cli.last_words import last_words, quoted, tells_enough
-from launcher.core.events import Cause
+from launcher.core.events import Cause, NotBegun
 from launcher.core.records import RunSpec
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
+from launcher.logs.terminal import printable
 from launcher.runs.progress import Progress
 
 FULL_BELOW_BYTES = 64 << 10  # a page or two may be left of a full disk
@@ -25,6 +26,8 @@ def render(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
     """The lines for stderr. `shown_dir` is the run directory as a person would call it."""
     if not progress.ended:  # the console failed, and was let go
         yield f"error: the run was not watched to its end; how it ended is in {RunDir(shown_dir).report}"
+    elif progress.not_begun is not None:
+        yield from not_begun(progress.not_begun)
     elif progress.cause in {Cause.FAILED, Cause.HUNG}:
         yield from _failure(progress, spec, shown_dir)
     elif progress.cause is Cause.STOPPED:
@@ -38,6 +41,13 @@ def render(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
     else:
         yield f"{counted(progress.rank_count, 'rank')} ended well after {progress.seconds:.2f} s; logs in {shown_dir}"
     yield from _remains(progress)
+
+
+def not_begun(event: NotBegun) -> Iterator[str]:
+    """As an error that is found before a run is made."""
+    yield from (printable(line) for line in f"error: {event.message}".split("\n"))
+    if event.hint is not None:
+        yield f"hint: {printable(event.hint)}"
 
 
 def describe(ended: RankExit) -> str:

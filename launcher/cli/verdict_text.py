@@ -57,6 +57,8 @@ def headline(verdict: Verdict) -> str:
     failure = culprit_failure(verdict)
     if failure is not None:
         return shortened(f"rank {failure.global_rank}: {_what(failure)}")
+    if verdict.culprit is None and verdict.server is not None:
+        return shortened(f"server {verdict.server} was lost")
     return "no rank can be named" if verdict.culprit is None else f"rank {verdict.culprit}"
 
 

@@ -58,6 +58,10 @@ def to_lines(state: RunState) -> Iterator[str]:
     yield f"{shown_name(state)}: {'still ' if nothing else ''}{describe(state)}{nothing}"
     for attempt in failed:
         yield from _attempt(attempt, state)
+    if state.progress.not_begun is not None:
+        from launcher.cli.summary import not_begun
+
+        yield from not_begun(state.progress.not_begun)
     if state.state.value == "unwatched":
         yield from _noted(state)
     if state.state.value == "lost":

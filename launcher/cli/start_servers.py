@@ -1,0 +1,273 @@
+"""A run over several servers, from this one: coordinated here, or joined where another server's launcher coordinates it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from shlex import join as shell_words
+
+from launcher.cli.attendance import Attendance
+from launcher.cli.columns import server_list
+from launcher.cli.detach import detach
+from launcher.cli.options import RunOptions
+from launcher.cli.prepare import Prepared
+from launcher.cli.start import say_notes, wait_for_start
+from launcher.core import env
+from launcher.core.env import masked_argv
+from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.json_text import json_text
+from launcher.core.messages import Waiting
+from launcher.core.records import RunSpec, Server
+from launcher.core.run_dir import RunDir
+from launcher.engines.assemble import assemble
+from launcher.engines.cluster.job import Job, to_text
+from launcher.engines.cluster.membership import Door, Member, join
+from launcher.engines.cluster.peers import listen
+from launcher.engines.cluster.plan import Plan
+from launcher.engines.cluster.server_part import ANY_PORT, get_ready, start
+from launcher.engines.command import EngineCommand
+from launcher.engines.local import signals_held_back, start_child
+from launcher.engines.whereabouts import Host, names_of, read_host, servers_here
+from launcher.runs.create import create_run
+
+AGENT = (sys.executable, "-m", "launcher", "agent")
+HANDED_ON = (env.TLAUNCH_COORDINATOR, env.TLAUNCH_COORDINATOR_TOKEN)
+
+
+def carry_out_on_servers(prepared: Prepared, wanted_name: str, options: RunOptions) -> int:
+    """Start this machine's part, and whatever the engine starts; attend until nothing is left; the run's exit code.
+
+    Raises:
+        TlaunchError: this machine, or the engine, does not fit.
+    """
+    servers = prepared.used.servers
+    host = read_host(_names(servers))
+    if options.engine in {"mpi", "slurm"}:
+        return _coordinate(prepared, wanted_name, options, host, None)
+    here = _this_server(servers, host, options.server)
+    if here == _first(servers):
+        return _coordinate(prepared, wanted_name, options, host, here)
+    return _take_part(prepared, options, servers, host, here)
+
+
+# --- on the machine that coordinates ---
+
+
+def _coordinate(prepared: Prepared, wanted_name: str, options: RunOptions, host: Host, here: int | None) -> int:
+    """`here`: which server this is, where others are started by hand; None where an engine brings all."""
+    from launcher.engines.cluster.coordinator import Coordinator
+
+    servers = prepared.used.servers
+    command = engine_for(options, servers, host) if here is None else None
+    with signals_held_back():
+        try:
+            listener = listen(ANY_PORT if here is None else options.coordinator_port)
+        except OSError as error:
+            raise UsageError(
+                f"port {options.coordinator_port} cannot be used: {error.strerror}",
+                hint="another run is coordinated here? --coordinator-port N, on every server, takes another one",
+            ) from error
+        port = listener.getsockname()[1]
+        if here is None:
+            door = Door(tuple((address, port) for address in _reachable(host)), secrets.token_hex(16))
+        else:
+            door = Door((("127.0.0.1", port),), _own_token())
+        spec = _create(prepared, wanted_name, options)
+        say_notes(prepared, spec)
+        plan = Plan(
+            listener=listener,
+            token=door.token,
+            silence_s=options.lost_after,
+            join_timeout_s=options.join_timeout,
+            engine=_with_door(command(spec.run_dir), door) if command else _own_agent(servers[here or 0], door),
+            brings_all=here is None,
+            job=to_text(_job(prepared, options)),
+            agreement=agreement(prepared),
+            resolved=tuple((name, frozenset(map(str, found))) for name, found in host.resolved),
+        )
+        detached = detach(RunDir(spec.run_dir).console_log) if options.detach else None
+        if detached is not None and detached.is_parent:
+            listener.close()
+            return wait_for_start(detached, spec)
+        child = start_child(lambda head: Coordinator(spec, plan, head).run(), RunDir(spec.run_dir))
+        listener.close()
+        attendance = Attendance(spec, child, detached)
+    return attendance.attend()
+
+
+def _create(prepared: Prepared, wanted_name: str, options: RunOptions) -> RunSpec:
+    def specify(name: str) -> RunSpec:
+        return assemble(prepared.request, name=name, master_port=options.master_port or ANY_PORT)
+
+    return create_run(prepared.request.runs_dir, wanted_name, specify, prepared.files)
+
+
+def _job(prepared: Prepared, options: RunOptions) -> Job:
+    source = prepared.request.cluster.source
+    text = None if source is None else source.read_text(encoding="utf-8")
+    return Job(prepared.request, prepared.files, text, options.master_port)
+
+
+def _own_agent(server: Server, door: Door) -> EngineCommand:
+    """Starts the agent of this server alone."""
+    return EngineCommand("the agent of this server", AGENT, {**_told(door), env.TLAUNCH_SERVER: server.server_id}, {})
+
+
+def engine_for(options: RunOptions, servers: tuple[Server, ...], host: Host) -> Callable[[Path], EngineCommand]:
+    """Given a directory for its files: the command that starts an agent on each of `servers`. Asks for versions.
+
+    Raises:
+        TlaunchError: the engine that was asked for is not here, or cannot start agents on these servers.
+    """
+    command = (_srun if options.engine == "slurm" else _mpirun)(options, servers, host)
+    command(options.runs_dir.absolute())  # what it refuses is refused before there is a run
+    return command
+
+
+def _srun(options: RunOptions, servers: tuple[Server, ...], _host: Host) -> Callable[[Path], EngineCommand]:
+    from launcher.engines.slurm import read_allocation, slurm_command
+
+    allocation = read_allocation(os.environ)
+
+    def command(directory: Path) -> EngineCommand:
+        return slurm_command(allocation, servers, AGENT, options=options.engine_options, directory=directory)
+
+    return command
+
+
+def _mpirun(options: RunOptions, servers: tuple[Server, ...], host: Host) -> Callable[[Path], EngineCommand]:
+    from launcher.engines.mpi import find_mpirun, mpi_command
+
+    mpirun = find_mpirun(os.environ)
+
+    def command(directory: Path) -> EngineCommand:
+        return mpi_command(
+            mpirun,
+            servers,
+            AGENT,
+            host=host,
+            environment=os.environ,
+            as_root=os.geteuid() == 0,
+            handed_on=HANDED_ON,
+            options=options.engine_options,
+            directory=directory,
+        )
+
+    return command
+
+
+def _with_door(command: EngineCommand, door: Door) -> EngineCommand:
+    return replace(command, env={**command.env, **_told(door)})
+
+
+def _told(door: Door) -> dict[str, str | None]:
+    words = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in door.addresses)
+    return {env.TLAUNCH_COORDINATOR: ",".join(words), env.TLAUNCH_COORDINATOR_TOKEN: door.token}
+
+
+def _reachable(host: Host) -> tuple[str, ...]:
+    """Of this machine's addresses those that others may know it by, IPv4 first; this machine itself is always one."""
+    outer = [address for address in host.addresses if not address.is_loopback and not address.is_link_local]
+    return (*map(str, sorted(outer, key=lambda address: (address.version, int(address)))), "127.0.0.1")
+
+
+# --- on other servers that are started by hand ---
+
+
+def _take_part(prepared: Prepared, options: RunOptions, servers: tuple[Server, ...], host: Host, here: int) -> int:
+    """Join the run that the first server coordinates, and attend to this server's ranks."""
+    first = servers[_first(servers)].server_id
+    member = Member(
+        host=host.name,
+        addresses=tuple(map(str, host.addresses)),
+        said=servers[here].server_id,
+        agreement=agreement(prepared),
+    )
+    door = Door(((first, options.coordinator_port),), _own_token())
+    until = time.monotonic() + options.join_timeout
+    membership = join(door, member, until, lambda why: _say(f"waiting for the launcher on server {first} ({why})"))
+    part = get_ready(membership, prepared.request, prepared.files, options.master_port)
+    say_notes(prepared, part.spec)
+    begin = membership.wait_for_start(part.master_port, _say_missing)
+    with signals_held_back():
+        agent = start(part, membership, begin)
+        attendance = Attendance(part.spec, agent, None, here)
+    return attendance.attend()
+
+
+def _own_token() -> str:
+    """Alike on every server, if the person who starts them by hand wants strangers kept out."""
+    return os.environ.get(env.TLAUNCH_COORDINATOR_TOKEN, "")
+
+
+def _say_missing(waiting: Waiting) -> None:
+    _say(f"waiting for {server_list(waiting.missing)}")
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # nobody reads stderr
+        print(line, file=sys.stderr, flush=True)
+
+
+# --- what all servers must have alike ---
+
+
+def agreement(prepared: Prepared) -> Mapping[str, str]:
+    """By what it is called. Values of variables and words of the command that may be secret are not in it."""
+    request = prepared.request
+    supervision = request.supervision
+    return {
+        "rank table": _digest([repr(server) for server in request.cluster.servers]),
+        "layout": f"{request.layout} micro_batches={request.layout.micro_batches}",
+        "command": f"{shell_words(masked_argv(request.argv[1:]))} ({_digest(request.argv[1:])})",
+        "set of --env variables": f"{' '.join(sorted(request.user_env))} ({_digest(sorted(request.user_env.items()))})",
+        "--max-restarts": str(supervision.max_restarts),
+        "--hang-timeout": str(supervision.hang_timeout_s),
+    }
+
+
+def _digest(value: object) -> str:
+    return sha256(json_text(value).encode()).hexdigest()[:12]
+
+
+# --- which server is this? ---
+
+
+def _names(servers: tuple[Server, ...]) -> list[str]:
+    return [name for server in servers for name in names_of(server)]
+
+
+def _first(servers: tuple[Server, ...]) -> int:
+    """Where rank 0 is."""
+    return next(index for index, server in enumerate(servers) for device in server.devices if device.global_rank == 0)
+
+
+def _this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> int:
+    """Which server of the table this machine is.
+
+    Raises:
+        UsageError, RefusedLayoutError: none, or it cannot be told.
+    """
+    ids = [server.server_id for server in servers]
+    if said is not None:
+        if said not in ids:
+            raise UsageError(
+                f"--server {said}: the rank table has no such server", hint=f"its servers are {', '.join(ids)}"
+            )
+        return ids.index(said)
+    fitting = servers_here(servers, host)
+    if len(fitting) == 1:
+        return servers.index(fitting[0])
+    what = "could be any of" if fitting else "is none of"
+    raise RefusedLayoutError(
+        f"this machine, {host.name}, {what} the rank table's servers {', '.join(ids)}",
+        hint="start the command on every server (--server ID says which one this is), or have them started from here: "
+        "--engine mpi, --engine slurm; --dry-run shows what each would run",
+    )
