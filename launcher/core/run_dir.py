@@ -8,6 +8,7 @@
         report.json       how it ended
         metrics.jsonl     what the training measures of itself (launcher/core/metrics.py)
         tensorboard/      the same as event files, for TensorBoard
+        links.json        how fast servers reach each other, if somebody measured it (launcher/trainer/links.py)
         agent.log         a traceback, if the supervision itself ever breaks
         preload.log       what modules print while they are imported for all ranks, if they do
         console.log       what a detached launcher would have shown
@@ -61,6 +62,10 @@ class RunDir:
     @property
     def tensorboard(self) -> Path:
         return self.root / "tensorboard"
+
+    @property
+    def links(self) -> Path:
+        return self.root / "links.json"
 
     @property
     def agent_log(self) -> Path:

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from launcher.core import device_files
+from launcher.core.device_files import DEVICE_FILES
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.frozen import frozen
 from launcher.rank_table.device_ids import FoundDevice
@@ -22,14 +24,12 @@ from launcher.rank_table.faults import printable
 from launcher.rank_table.hccn_conf import UNSET
 from launcher.rank_table.ip import address_family
 
-DEVICE_FILES = Path("/dev")
 HCCN_CONF = Path("/etc/hccn.conf")
 HCCN_TOOL = Path("/usr/local/Ascend/driver/tools/hccn_tool")  # where the driver puts it, often not on PATH
 PATIENCE_S = 20.0  # for one answer; a driver that hangs never gives one
 MOST_BYTES = 1024 * 1024  # of one answer; a program that prints on and on must not fill the memory
 _PIECE_BYTES = 64 * 1024
 _LOOK_AGAIN_S = 0.01  # whether a program has ended, while it prints nothing
-_DAVINCI = re.compile(r"davinci([0-9]{1,6})")
 # The parts of a GPU that MIG makes are listed below it, set in.
 _GPU = re.compile(r"^GPU ([0-9]{1,6}): (?:.*\(UUID: (GPU-[^\s)]+)\))?", re.MULTILINE)
 # The label ends at the first colon, the address at the next blank: an IPv6 address has colons of its own.
@@ -70,8 +70,7 @@ def has_nvidia_smi() -> bool:
 
 def davinci_ids() -> tuple[int, ...]:
     """The ids of the Ascend devices of this machine, ascending; empty where there are none."""
-    found = DEVICE_FILES.iterdir() if DEVICE_FILES.is_dir() else ()
-    return tuple(sorted(int(match[1]) for path in found if (match := _DAVINCI.fullmatch(path.name))))
+    return device_files.davinci_ids(DEVICE_FILES)
 
 
 def ask_hccn_tool(ids: Sequence[int], *, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]:

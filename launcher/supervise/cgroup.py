@@ -11,6 +11,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from launcher.core.control_group import own_directory
+
 _MEMBERS = "cgroup.procs"
 _PREFIX = "tlaunch-"  # then the pid of an agent
 _FORGOTTEN_AFTER_S = 60.0  # younger ones may be about to be used, by an agent that a container hides from us
@@ -29,7 +31,7 @@ class RunGroup:
 
     def take_in(self, pid: int) -> None:
         """Have a process, and all that it starts from now on, belong to the group."""
-        if self._directory is not None and not (pid == os.getpid() and _own_directory() == self._directory):
+        if self._directory is not None and not (pid == os.getpid() and own_directory() == self._directory):
             _move(pid, self._directory)
 
     def let_out(self, pid: int) -> bool:
@@ -64,7 +66,7 @@ class RunGroup:
 
 
 def _made(name: str) -> Path | None:
-    parent = _own_directory()
+    parent = own_directory()
     if parent is None or not os.access(parent / _MEMBERS, os.W_OK):
         return None
     if parent.name == name:  # this process is in it already
@@ -95,21 +97,3 @@ def _move(pid: int, directory: Path) -> bool:
     except OSError as error:
         return error.errno == errno.ESRCH  # it has ended, and is in no group
     return True
-
-
-def _own_directory() -> Path | None:
-    """Where this process's version 2 group is mounted."""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-        groups = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return None
-    # Fields before " - ": id, parent, device, the mounted part of the file system, where it is mounted, ...
-    mounted = [before.split()[3:5] for before, _, after in (line.partition(" - ") for line in mounts)
-               if after.startswith("cgroup2 ")]  # fmt: skip
-    own = next((line[3:] for line in groups if line.startswith("0::")), None)
-    if not mounted or own is None:
-        return None
-    root, point = mounted[0]
-    inside = os.path.relpath(own, root)
-    return None if inside.startswith("..") else Path(point) / inside

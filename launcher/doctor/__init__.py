@@ -1,0 +1,1 @@
+"""What every server says of itself, whom it reaches, and what of that would break a run."""

@@ -1,0 +1,72 @@
+"""Read all facts of this server."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.core import device_files
+from launcher.doctor import machine, network
+from launcher.doctor.facts import Facts, Folder, Request
+from launcher.doctor.names import resolve
+
+RESOLVE_S = 15.0
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, never written to by name
+
+
+def collect(request: Request, *, resolve_s: float = RESOLVE_S) -> Facts:
+    """What this server is like now. Blocks for `resolve_s`, plus what its file systems take. Raises nothing."""
+    hostname = socket.gethostname()
+    ephemeral = network.ephemeral_ports()
+    total_bytes, available_bytes = machine.memory()
+    return Facts(
+        hostname=hostname,
+        machine=machine.identity(),
+        user=os.getuid(),
+        versions=machine.versions(),
+        executable=sys.executable,
+        **_table(request),
+        folders=_folders(request),
+        limits=machine.limits(),
+        interfaces=network.interfaces(),
+        default_interface=network.default_interface(),
+        interface_variables=network.interface_variables(os.environ),
+        resolved=tuple(resolve((*request.names, hostname), resolve_s).values()),
+        ports=tuple(map(network.try_port, request.ports)),
+        first_ephemeral_port=ephemeral[0] if ephemeral else None,
+        last_ephemeral_port=ephemeral[1] if ephemeral else None,
+        ascend_devices=device_files.davinci_ids(),
+        nvidia_devices=device_files.nvidia_ids(),
+        rdma_devices=network.rdma_devices(),
+        cpu_count=os.cpu_count() or 1,
+        usable_cpus=machine.usable_cpus(),
+        cpu_limit=machine.cpu_limit(),
+        memory_total_bytes=total_bytes,
+        memory_available_bytes=available_bytes,
+        memory_limit_bytes=machine.memory_limit(),
+    )
+
+
+def _table(request: Request) -> Mapping[str, Any]:
+    if request.table is None:
+        return {}
+    try:
+        return {"table_digest": machine.table_digest(Path(request.table))}
+    except OSError as error:
+        return {"table_trouble": error.strerror or str(error)}
+
+
+def _folders(request: Request) -> tuple[tuple[str, Folder], ...]:
+    runs_dir = Path(request.cwd, request.runs_dir)
+    looked_at = {
+        "cwd": Path(request.cwd),
+        "runs_dir": runs_dir,
+        "temporary": Path(tempfile.gettempdir()),
+        "shared_memory": SHARED_MEMORY,
+    }
+    return tuple((purpose, machine.folder(path)) for purpose, path in looked_at.items())

@@ -1,0 +1,77 @@
+"""The server's side of an examination: it does what it is told, one message after another, and knows no transport.
+
+Messages and answers are JSON objects:
+
+{"do": "collect", "request": {...}}                              -> {"facts": {...}}
+{"do": "listen", "server": 1, "secret": "..."}                   -> {"port": 40123}
+{"do": "reach", "targets": [...], "secret": "...", "timeout_s"}  -> {"attempts": [...]}
+
+What cannot be done is answered by {"trouble": "why"}. Unknown fields are of a later version, and are overlooked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.doctor.collect import collect
+from launcher.doctor.facts import Request, flat_from_json, to_json
+from launcher.doctor.listener import Listener
+from launcher.doctor.names import resolve
+from launcher.doctor.reach import Target, try_reach
+
+Message = Mapping[str, Any]
+
+
+class Examinee:
+    """Keeps the listener between messages. Its owner calls `serve` when `fileno` is readable, -1 being no descriptor.
+
+    Others may try to reach this server as long as theirs last: it is to be closed only when the head is done with all.
+    """
+
+    def __init__(self) -> None:
+        self._listener: Listener | None = None
+
+    def fileno(self) -> int:
+        return -1 if self._listener is None else self._listener.fileno()
+
+    def serve(self) -> None:
+        if self._listener is not None:
+            self._listener.serve()
+
+    def close(self) -> None:
+        """May be called again."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def answer(self, message: Message) -> dict[str, Any]:
+        """Do what the message says. Blocks meanwhile, and raises nothing that a message could cause."""
+        try:
+            match message.get("do"):
+                case "collect":
+                    return {"facts": to_json(collect(flat_from_json(Request, message["request"])))}
+                case "listen":
+                    return {"port": self._listen(message)}
+                case "reach":
+                    return {"attempts": self._reach(message)}
+                case unknown:
+                    return {"trouble": f"unknown message {unknown!r}: versions of tlaunch may differ"}
+        except (OSError, TypeError, ValueError, KeyError) as error:
+            return {"trouble": f"{type(error).__name__}: {error}"}
+
+    def _listen(self, message: Message) -> int:
+        self.close()
+        self._listener = Listener(int(message["server"]), str(message["secret"]))
+        return self._listener.port
+
+    def _reach(self, message: Message) -> list[Any]:
+        timeout_s = float(message["timeout_s"])
+        wanted = message["targets"]
+        meanings = resolve([str(one["host"]) for one in wanted], timeout_s)
+        targets = [
+            Target(int(one["server"]), str(one["host"]), meanings[str(one["host"])].addresses, int(one["port"]))
+            for one in wanted
+        ]
+        attempts = try_reach(targets, str(message["secret"]), timeout_s, self._listener)
+        return [to_json(attempt) for attempt in attempts]

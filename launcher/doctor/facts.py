@@ -1,0 +1,160 @@
+"""What one server says of itself: plain records, and their way through JSON.
+
+Nothing here judges: launcher/doctor/rules does. A field that an older version does not know is left out when read, and
+one that it does not write has its default, so that servers with different versions can still be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field, fields
+from typing import Any, TypeVar
+
+from launcher.core.frozen import frozen, known
+
+T = TypeVar("T")
+
+
+@frozen
+class Request:
+    """What one server is asked to look at."""
+
+    names: tuple[str, ...] = ()  # that servers of the table go by, this one's included; each is resolved
+    ports: tuple[int, ...] = ()  # which a listener of the run would take on this server
+    table: str | None = None  # absolute path of the rank table; None: the run has none
+    cwd: str = "."  # where ranks would start
+    runs_dir: str = "runs"  # where the run directory would be made
+
+
+@frozen
+class Interface:
+    name: str
+    addresses: tuple[str, ...] = ()
+    mtu: int | None = None
+    up: bool = True
+
+
+@frozen
+class Folder:
+    """A directory, and the file system that it is on (that of its nearest parent where it does not exist)."""
+
+    path: str
+    exists: bool = True
+    writable: bool = True  # as a file that was made there showed; in the nearest parent where it does not exist
+    total_bytes: int | None = None
+    free_bytes: int | None = None  # for this user
+    total_inodes: int | None = None  # 0 where the file system does not count them
+    free_inodes: int | None = None
+
+
+@frozen
+class Resolved:
+    """What a name means on this server."""
+
+    name: str
+    addresses: tuple[str, ...] = ()  # empty: unknown, or no answer in time
+    seconds: float = 0.0
+
+
+@frozen
+class Limit:
+    """As `ulimit` tells it; None: unlimited."""
+
+    name: str  # nofile, nproc, memlock, ...
+    soft: int | None = None
+    hard: int | None = None
+
+
+@frozen
+class Port:
+    number: int
+    trouble: str | None = None  # why it cannot be taken; None: it can
+
+
+@frozen
+class Facts:
+    """Of one server, at one moment. Amounts of memory and space are bytes."""
+
+    hostname: str
+    machine: str = ""  # alike for two answers only if they come from one system with one network
+    user: int = 0
+    versions: tuple[tuple[str, str], ...] = ()  # of what is installed: tlaunch, python, torch, ...
+    executable: str = ""  # of Python
+    table_digest: str | None = None  # None: no table was asked for, or it is not there
+    table_trouble: str | None = None  # why it cannot be read
+    folders: tuple[tuple[str, Folder], ...] = ()  # by purpose: cwd, runs_dir, temporary, shared_memory
+    limits: tuple[Limit, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
+    default_interface: str | None = None  # of the default route
+    interface_variables: tuple[tuple[str, str], ...] = ()  # set here, of those that choose an interface
+    resolved: tuple[Resolved, ...] = ()  # the names asked for, and the own hostname
+    ports: tuple[Port, ...] = ()
+    first_ephemeral_port: int | None = None
+    last_ephemeral_port: int | None = None
+    ascend_devices: tuple[int, ...] = ()
+    nvidia_devices: tuple[int, ...] = ()
+    rdma_devices: tuple[str, ...] = ()
+    cpu_count: int = 0
+    usable_cpus: int = 0  # by affinity
+    cpu_limit: float | None = None  # of the control group, in cpus
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    memory_limit_bytes: int | None = None  # of the control group, the tightest above it
+    clock_offset_s: float | None = field(default=None)  # against the head's; the head writes it in
+
+    def version(self, name: str) -> str | None:
+        return dict(self.versions).get(name)
+
+    def folder(self, purpose: str) -> Folder | None:
+        return dict(self.folders).get(purpose)
+
+    def limit(self, name: str) -> Limit | None:
+        return next((limit for limit in self.limits if limit.name == name), None)
+
+    def meaning(self, name: str) -> Resolved | None:
+        """What was found for `name`; None where nobody asked."""
+        return next((one for one in self.resolved if one.name == name), None)
+
+
+def to_json(record: Any) -> Any:
+    """Records as objects, tuples as lists, however deep."""
+    if hasattr(record, "__dataclass_fields__"):
+        return {each.name: to_json(getattr(record, each.name)) for each in fields(record)}
+    return [to_json(each) for each in record] if isinstance(record, tuple) else record
+
+
+def facts_from_json(written: Mapping[str, Any]) -> Facts:
+    """What `to_json` made of them, by this version or another one.
+
+    Raises:
+        TypeError, ValueError, KeyError: it was not made so.
+    """
+    return flat_from_json(
+        Facts,
+        {
+            **written,
+            "versions": _pairs(written, "versions"),
+            "interface_variables": _pairs(written, "interface_variables"),
+            "folders": tuple(
+                (str(purpose), flat_from_json(Folder, one)) for purpose, one in written.get("folders", ())
+            ),
+            "limits": _all(Limit, written, "limits"),
+            "interfaces": _all(Interface, written, "interfaces"),
+            "resolved": _all(Resolved, written, "resolved"),
+            "ports": _all(Port, written, "ports"),
+        },
+    )
+
+
+def flat_from_json(kind: type[T], written: Mapping[str, Any]) -> T:
+    """A record whose fields are numbers, texts and tuples of them."""
+    values = known(kind, written)
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+def _all(kind: type[T], written: Mapping[str, Any], name: str) -> tuple[T, ...]:
+    return tuple(flat_from_json(kind, each) for each in written.get(name, ()))
+
+
+def _pairs(written: Mapping[str, Any], name: str) -> tuple[tuple[str, str], ...]:
+    return tuple((str(first), str(second)) for first, second in written.get(name, ()))

@@ -1,0 +1,188 @@
+"""What links.json says (launcher/trainer/links.py writes it), and which connections are slower than they should be.
+
+What is usual is the median, over servers, of the best that each server shows with any other. The plain median of pairs
+would not do: of three servers, one slow one spoils two of three pairs, and the median would be spoilt too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from launcher.core.errors import UnreadableError
+from launcher.core.frozen import frozen
+from launcher.core.records import Cluster
+from launcher.doctor.facts import flat_from_json
+from launcher.doctor.finding import Finding, Severity, Topic
+
+SLOW_SHARE = 0.4  # of what is usual; links of one kind differ by less
+LATE_TIMES = 10.0  # what is usual
+LATE_S = 0.001  # below that nobody notices
+PAIRS_SHOWN = 4
+
+
+@frozen
+class AllReduced:
+    """Of all ranks together."""
+
+    bytes: int
+    seconds: float
+    algorithm_bytes_per_s: float
+    bus_bytes_per_s: float
+
+
+@frozen
+class Link:
+    """Between two servers, as indices in the table: bytes a second forth (first to second), back, and the slower."""
+
+    servers: tuple[int, ...]
+    latency_s: float
+    forth_bytes_per_s: float
+    back_bytes_per_s: float
+    bytes_per_s: float
+
+
+@frozen
+class Links:
+    """All that was measured in one run."""
+
+    world_size: int
+    server_count: int
+    backend: str = ""
+    device: str = ""
+    all_reduce: tuple[AllReduced, ...] = ()
+    pairs: tuple[Link, ...] = ()
+
+
+def read_links(path: Path) -> Links:
+    """What a run has left.
+
+    Raises:
+        UnreadableError: the file is missing, or not what the measurement writes.
+    """
+    try:
+        return links_from_json(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UnreadableError(
+            f"{path}: {error.strerror}", hint="the measurement has not come to its end; its train.log may say why"
+        ) from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UnreadableError(f"{path} is not what the measurement of links writes: {error}") from error
+
+
+def links_from_json(written: Mapping[str, Any]) -> Links:
+    return flat_from_json(
+        Links,
+        {
+            **written,
+            "all_reduce": tuple(flat_from_json(AllReduced, one) for one in written["all_reduce"]),
+            "pairs": tuple(flat_from_json(Link, one) for one in written["pairs"]),
+        },
+    )
+
+
+def judge_links(links: Links, cluster: Cluster) -> tuple[Finding, ...]:
+    """Slow pairs, and the server that they have in common if there is one. One pair has nothing to be compared with."""
+    names = [server.server_id for server in cluster.servers]
+    if len(links.pairs) == 1:
+        return (_only_pair(links.pairs[0], names),)
+    if not links.pairs:
+        return ()
+    found = [_slow(links.pairs, names), _late(links.pairs, names)]
+    return tuple(one for one in found if one is not None)
+
+
+def usual(values: Mapping[tuple[int, ...], float], *, best: Any = max) -> float:
+    """The median of each server's best.
+
+    >>> usual({(0, 1): 10.0, (0, 2): 1.0, (1, 2): 1.0})
+    10.0
+    """
+    servers = {server for pair in values for server in pair}
+    return float(median(best(value for pair, value in values.items() if server in pair) for server in servers))
+
+
+def common_server(pairs: Iterable[tuple[int, ...]], all_pairs: Iterable[tuple[int, ...]]) -> int | None:
+    """The one server that is in all of `pairs`, if all that it has to do with is among them; None where there is none."""
+    chosen = [set(pair) for pair in pairs]
+    shared = set.intersection(*chosen) if chosen else set()
+    every = [set(pair) for pair in all_pairs]
+    fitting = [server for server in sorted(shared) if sum(server in pair for pair in every) == len(chosen)]
+    return fitting[0] if len(fitting) == 1 and len(chosen) > 1 else None
+
+
+def _only_pair(link: Link, names: list[str]) -> Finding:
+    return Finding(
+        "links-measured", Topic.LINKS, Severity.NOTE, link.servers,
+        f"{_between(link, names)}: {_rate(link.forth_bytes_per_s)} there, {_rate(link.back_bytes_per_s)} back, "
+        f"{_latency(link.latency_s)}; with two servers there is no other pair to compare it with",
+    )  # fmt: skip
+
+
+def _slow(pairs: tuple[Link, ...], names: list[str]) -> Finding | None:
+    usual_rate = usual({link.servers: link.bytes_per_s for link in pairs})
+    slow = sorted(
+        (link for link in pairs if link.bytes_per_s < SLOW_SHARE * usual_rate), key=lambda one: one.bytes_per_s
+    )
+    if not slow:
+        return None
+    each = ", ".join(f"{_between(link, names)} {_slower_way(link, names)}" for link in slow[:PAIRS_SHOWN])
+    more = f" and {len(slow) - PAIRS_SHOWN} more" if len(slow) > PAIRS_SHOWN else ""
+    return _finding("slow-link", slow, pairs, names, f"{each}{more}; usual here are {_rate(usual_rate)}")
+
+
+def _late(pairs: tuple[Link, ...], names: list[str]) -> Finding | None:
+    usual_s = usual({link.servers: link.latency_s for link in pairs}, best=min)
+    late = [link for link in pairs if link.latency_s > max(LATE_TIMES * usual_s, LATE_S)]
+    if not late:
+        return None
+    late.sort(key=lambda one: -one.latency_s)
+    each = ", ".join(f"{_between(link, names)} {_latency(link.latency_s)}" for link in late[:PAIRS_SHOWN])
+    more = f" and {len(late) - PAIRS_SHOWN} more" if len(late) > PAIRS_SHOWN else ""
+    return _finding("late-link", late, pairs, names, f"{each}{more}; usual here is {_latency(usual_s)}")
+
+
+def _finding(code: str, slow: list[Link], pairs: tuple[Link, ...], names: list[str], what: str) -> Finding:
+    word = "slow" if code == "slow-link" else "late"
+    common = common_server([link.servers for link in slow], [link.servers for link in pairs])
+    if common is None:
+        servers = tuple(sorted({server for link in slow for server in link.servers}))
+        return Finding(
+            code, Topic.LINKS, Severity.RISKY, servers, f"{len(slow)} of {len(pairs)} pairs of servers are {word}: {what}",
+            "what these pairs share is to blame: a switch, a cable between racks, or a busy link",
+        )  # fmt: skip
+    return Finding(
+        code, Topic.LINKS, Severity.RISKY, (common,),
+        f"all connections of server {names[common]} are {word}, and no others: {what}",
+        f"look at the network card, cable and switch port of {names[common]}: `ethtool`, `ip -s link`, `tc qdisc`",
+    )  # fmt: skip
+
+
+def _between(link: Link, names: list[str]) -> str:
+    return f"{names[link.servers[0]]} and {names[link.servers[1]]}"
+
+
+def _slower_way(link: Link, names: list[str]) -> str:
+    """Which way, where it makes a difference: then one end sends slowly."""
+    forth, back = link.forth_bytes_per_s, link.back_bytes_per_s
+    if min(forth, back) > SLOW_SHARE * max(forth, back):
+        return _rate(link.bytes_per_s)
+    sender = names[link.servers[0 if forth < back else 1]]
+    return f"{_rate(link.bytes_per_s)} from {sender} ({_rate(max(forth, back))} the other way)"
+
+
+def _rate(bytes_per_s: float) -> str:
+    """As networks are sold: in bits.
+
+    >>> _rate(1.25e9), _rate(125_000)
+    ('10 Gbit/s', '1 Mbit/s')
+    """
+    bits = bytes_per_s * 8
+    return f"{bits / 1e9:.3g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mbit/s"
+
+
+def _latency(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"

@@ -1,0 +1,123 @@
+"""A port of one server that proves who it is to whoever reaches it.
+
+The caller sends a word that it made up, the listener answers with the number of its server and a code of both under
+the examination's secret (HMAC-SHA256). So neither another program, nor a proxy, nor the listener of another server
+that a wrong address led to, is ever taken for the server that was meant.
+"""
+
+from __future__ import annotations
+
+import hmac
+import selectors
+import socket
+from contextlib import suppress
+
+from launcher.core.frozen import frozen
+
+GREETING = b"tlreach1"
+CHALLENGE_BYTES = 24
+CALL_BYTES = len(GREETING) + CHALLENGE_BYTES
+_INDEX_BYTES = 4
+ANSWER_BYTES = _INDEX_BYTES + 32
+MOST_CALLERS = 256  # that have not said all they have to; the oldest gives way
+_BACKLOG = 1024
+
+
+def answer_to(challenge: bytes, server_index: int, secret: str) -> bytes:
+    """What only a listener of that server in this examination can say."""
+    who = server_index.to_bytes(_INDEX_BYTES, "big")
+    return who + hmac.digest(secret.encode(), challenge + who, "sha256")
+
+
+@frozen
+class _Caller:
+    connection: socket.socket
+    said: bytearray
+
+
+class Listener:
+    """Listens on a free port of all addresses. Nothing here blocks and no thread is started: its owner calls `serve`.
+
+    `fileno` becomes readable whenever there is something to serve, so it fits into the owner's own selector.
+    """
+
+    def __init__(self, server_index: int, secret: str) -> None:
+        self._server_index = server_index
+        self._secret = secret
+        self._socket = _listening()
+        self.port: int = self._socket.getsockname()[1]
+        self._selector = selectors.EpollSelector()
+        self._selector.register(self._socket, selectors.EVENT_READ)
+        self._callers: dict[int, _Caller] = {}
+
+    def fileno(self) -> int:
+        return self._selector.fileno()
+
+    def serve(self) -> None:
+        """Answer everything that has come by now."""
+        for key, _ in self._selector.select(0):
+            caller = self._callers.get(key.fd)
+            if caller is None:
+                self._accept()
+            else:
+                self._hear(caller)
+
+    def close(self) -> None:
+        """May be called again."""
+        for caller in tuple(self._callers.values()):
+            self._drop(caller)
+        self._selector.close()
+        self._socket.close()
+
+    def _accept(self) -> None:
+        """All that wait: one event may stand for many."""
+        with suppress(OSError):  # none is left, or no descriptor is: then the caller waits in vain, and says so
+            while True:
+                connection, _ = self._socket.accept()
+                connection.setblocking(False)
+                if len(self._callers) >= MOST_CALLERS:
+                    self._drop(next(iter(self._callers.values())))
+                self._callers[connection.fileno()] = _Caller(connection, bytearray())
+                self._selector.register(connection, selectors.EVENT_READ)
+
+    def _hear(self, caller: _Caller) -> None:
+        """Each caller gets one answer, and closes the connection once it has read it."""
+        try:
+            piece = caller.connection.recv(CALL_BYTES + 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        caller.said.extend(piece)
+        if not piece or len(caller.said) > CALL_BYTES or not caller.said.startswith(GREETING[: len(caller.said)]):
+            self._drop(caller)
+        elif len(caller.said) == CALL_BYTES:
+            with suppress(OSError):
+                caller.connection.send(answer_to(bytes(caller.said[len(GREETING) :]), self._server_index, self._secret))
+
+    def _drop(self, caller: _Caller) -> None:
+        del self._callers[caller.connection.fileno()]
+        self._selector.unregister(caller.connection)
+        caller.connection.close()
+
+
+def _listening() -> socket.socket:
+    """On every address of both families where there is IPv6, else on every IPv4 address."""
+    try:
+        return _bound(socket.AF_INET6, "::")
+    except OSError:
+        return _bound(socket.AF_INET, "0.0.0.0")  # noqa: S104 - whatever address the table names must be reached
+
+
+def _bound(family: socket.AddressFamily, address: str) -> socket.socket:
+    created = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET6:
+            created.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        created.bind((address, 0))
+        created.listen(_BACKLOG)
+        created.setblocking(False)
+    except BaseException:
+        created.close()
+        raise
+    return created

@@ -1,0 +1,212 @@
+"""Whom this server reaches: a connection to every other one, all at the same time, each with a proof of who answers."""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import Any
+
+from launcher.core.frozen import frozen
+from launcher.doctor.facts import flat_from_json
+from launcher.doctor.listener import ANSWER_BYTES, CHALLENGE_BYTES, GREETING, Listener, answer_to
+
+AT_ONCE = 128  # connections that are being made, far below the usual limit of descriptors
+
+
+class Outcome(str, Enum):
+    """What came of trying to reach a server."""
+
+    REACHED = "reached"
+    WRONG_ANSWER = "wrong answer"  # something listens there, and it is not the server that was meant
+    REFUSED = "refused"
+    TIMED_OUT = "timed out"
+    NO_ROUTE = "no route"
+    UNKNOWN_NAME = "name unknown"
+
+
+@frozen
+class Target:
+    server: int  # its index in the table
+    host: str  # as the table calls it
+    addresses: tuple[str, ...]  # what that means here; empty: nothing
+    port: int  # of its listener
+
+
+@frozen
+class Attempt:
+    """One target, tried. Of several addresses: the one with the best outcome, the quickest of equal ones."""
+
+    server: int
+    host: str
+    outcome: Outcome
+    address: str | None = None
+    round_trip_s: float | None = None  # until the connection stood
+    trouble: str | None = None  # in the system's words
+
+    @property
+    def reached(self) -> bool:
+        return self.outcome is Outcome.REACHED
+
+
+def attempt_from_json(written: Mapping[str, Any]) -> Attempt:
+    """As `to_json` wrote it.
+
+    Raises:
+        TypeError, ValueError, KeyError: it was not written so.
+    """
+    return flat_from_json(Attempt, {**written, "outcome": Outcome(written["outcome"])})
+
+
+def try_reach(
+    targets: Sequence[Target], secret: str, timeout_s: float, listener: Listener | None = None
+) -> tuple[Attempt, ...]:
+    """Try every target, in their order. `listener` is this server's own, and is served meanwhile.
+
+    Blocks for `timeout_s` for each `AT_ONCE` addresses that say nothing, and not at all for those that answer.
+    """
+    calls = [_Call(target, address, secret) for target in targets for address in target.addresses]
+    _make(calls, timeout_s, listener)
+    return tuple(_best(target, [call for call in calls if call.target is target]) for target in targets)
+
+
+class _Call:
+    """One connection to one address: made, answered, given up. `outcome` is None while it goes on."""
+
+    def __init__(self, target: Target, address: str, secret: str) -> None:
+        self.target = target
+        self.address = address
+        self.outcome: Outcome | None = None
+        self.round_trip_s: float | None = None
+        self.trouble: str | None = None
+        self.deadline = 0.0  # by the monotonic clock
+        self.connection: socket.socket | None = None
+        challenge = os.urandom(CHALLENGE_BYTES)
+        self._greeting = GREETING + challenge
+        self._expected = answer_to(challenge, target.server, secret)
+        self._heard = b""
+        self._begun_s = 0.0
+
+    def begin(self, timeout_s: float) -> None:
+        """Ask for the connection. What fails at once is told at once."""
+        self._begun_s = time.monotonic()
+        self.deadline = self._begun_s + timeout_s
+        try:
+            self.connection = socket.socket(socket.AF_INET6 if ":" in self.address else socket.AF_INET)
+            self.connection.setblocking(False)
+            code = self.connection.connect_ex((self.address, self.target.port))
+        except (OSError, OverflowError) as error:
+            code = getattr(error, "errno", None) or errno.EINVAL
+        if code not in {0, errno.EINPROGRESS}:
+            self._fail(code)
+
+    def go_on(self) -> None:
+        """To be called when the connection can be written to, and after that when it can be read."""
+        assert self.connection is not None, "a call that could not begin is not waited for"
+        if self.round_trip_s is None:
+            self._connected(self.connection)
+        else:
+            self._listen(self.connection)
+
+    def give_up(self) -> None:
+        """At the deadline. A connection that stood, over which nothing came, leads to something else."""
+        stood = self.round_trip_s is not None
+        self._end(Outcome.WRONG_ANSWER if stood else Outcome.TIMED_OUT, "it says nothing" if stood else None)
+
+    def _connected(self, connection: socket.socket) -> None:
+        if code := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._fail(code)
+            return
+        self.round_trip_s = time.monotonic() - self._begun_s
+        try:
+            connection.send(self._greeting)
+        except OSError:
+            self._end(Outcome.WRONG_ANSWER, "it closed the connection")
+
+    def _listen(self, connection: socket.socket) -> None:
+        try:
+            piece = connection.recv(ANSWER_BYTES + 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        self._heard += piece
+        if self._heard == self._expected:
+            self._end(Outcome.REACHED)
+        elif not piece:
+            self._end(Outcome.WRONG_ANSWER, "it closed the connection")
+        elif not self._expected.startswith(self._heard):
+            self._end(Outcome.WRONG_ANSWER, "it answers for another server, or is another program")
+
+    def _fail(self, code: int) -> None:
+        outcome = {errno.ECONNREFUSED: Outcome.REFUSED, errno.ETIMEDOUT: Outcome.TIMED_OUT}.get(code, Outcome.NO_ROUTE)
+        self._end(outcome, os.strerror(code))
+
+    def _end(self, outcome: Outcome, trouble: str | None = None) -> None:
+        self.outcome, self.trouble = outcome, trouble
+
+
+def _make(calls: Sequence[_Call], timeout_s: float, listener: Listener | None) -> None:
+    """All of them to their end, as many at once as allowed."""
+    waiting = deque(calls)
+    going_on: set[_Call] = set()
+    with selectors.DefaultSelector() as selector:
+        if listener is not None:
+            selector.register(listener, selectors.EVENT_READ)
+        try:
+            while waiting or going_on:
+                while waiting and len(going_on) < AT_ONCE:
+                    _begin(waiting.popleft(), timeout_s, selector, going_on)
+                _step(selector, going_on, listener)
+        finally:
+            for call in going_on:
+                _close(call)
+
+
+def _begin(call: _Call, timeout_s: float, selector: selectors.BaseSelector, going_on: set[_Call]) -> None:
+    call.begin(timeout_s)
+    if call.outcome is not None or call.connection is None:
+        _close(call)
+        return
+    going_on.add(call)
+    selector.register(call.connection, selectors.EVENT_WRITE, call)
+
+
+def _step(selector: selectors.BaseSelector, going_on: set[_Call], listener: Listener | None) -> None:
+    """Wait for the next thing to happen, the next deadline being one."""
+    next_s = min((call.deadline for call in going_on), default=0.0)
+    for key, _ in selector.select(max(0.0, next_s - time.monotonic())):
+        if isinstance(key.data, _Call):
+            key.data.go_on()
+            selector.modify(key.fileobj, selectors.EVENT_READ, key.data)
+        elif listener is not None:
+            listener.serve()
+    now_s = time.monotonic()
+    for call in tuple(going_on):
+        if call.outcome is None and now_s >= call.deadline:
+            call.give_up()
+        if call.outcome is not None and call.connection is not None:
+            going_on.remove(call)
+            selector.unregister(call.connection)
+            _close(call)
+
+
+def _close(call: _Call) -> None:
+    if call.connection is not None:
+        with suppress(OSError):
+            call.connection.close()
+
+
+def _best(target: Target, calls: Sequence[_Call]) -> Attempt:
+    order = list(Outcome)
+    if not calls:
+        return Attempt(target.server, target.host, Outcome.UNKNOWN_NAME)
+    ended = [(call, call.outcome or Outcome.TIMED_OUT) for call in calls]
+    call, outcome = min(ended, key=lambda one: (order.index(one[1]), one[0].round_trip_s or 0.0))
+    return Attempt(target.server, target.host, outcome, call.address, call.round_trip_s, call.trouble)

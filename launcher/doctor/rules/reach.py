@@ -1,0 +1,99 @@
+"""Who answers, and who reaches whom: every ordered pair counts, since connections are opened both ways."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from launcher.doctor.finding import Evidence, Finding, Severity, Topic
+from launcher.doctor.reach import Attempt, Outcome
+
+PAIRS_SHOWN = 8
+_HINTS = {
+    Outcome.REFUSED: "something on the way refuses connections: look at the firewall (`iptables -L`, `nft list ruleset`), "
+    "which must let servers open any port of each other",
+    Outcome.TIMED_OUT: "a firewall that drops connections looks like that: servers must be let open any port of each "
+    "other; else look at the cable, the VLAN and the routes",
+    Outcome.NO_ROUTE: "`ip route get` on the first server tells the way that it would take",
+    Outcome.WRONG_ANSWER: "an address that two servers have, a proxy, or a port that is forwarded: `ip addr` on both tells",
+}
+Pair = tuple[int, int]  # who tried, whom
+
+
+def no_answer(evidence: Evidence) -> Iterator[Finding]:
+    silent = tuple(index for index in range(len(evidence.cluster.servers)) if index not in evidence.facts)
+    unexplained = tuple(server for server in silent if server not in evidence.troubles)
+    if unexplained:
+        yield Finding(
+            "no-answer", Topic.ANSWER, Severity.BREAKS, unexplained,
+            f"{evidence.named(unexplained)}: no answer",
+            "the engine could not start tlaunch there, or nothing comes back: try `ssh` or `srun` with `tlaunch --version`",
+        )  # fmt: skip
+    for server, trouble in sorted(evidence.troubles.items()):
+        yield Finding(
+            "no-answer", Topic.ANSWER, Severity.BREAKS, (server,), f"{evidence.named([server])}: {trouble}",
+            "the same tlaunch must be installed on all servers",
+        )  # fmt: skip
+
+
+def unreachable(evidence: Evidence) -> Iterator[Finding]:
+    """A server that nobody reaches, or that reaches nobody, is one cause and not as many as there are pairs."""
+    tried, failed = _attempts(evidence)
+    if len(evidence.cluster.servers) > 2:
+        for index in range(len(evidence.cluster.servers)):
+            towards = [pair for pair in failed if pair[1] == index]
+            if len(towards) > 1 and len(towards) == sum(pair[1] == index for pair in tried):
+                yield _finding(evidence, index, f"no other server reaches {evidence.name(index)}", failed[towards[0]])
+                failed = {pair: attempt for pair, attempt in failed.items() if pair not in towards}
+            away = [pair for pair in failed if pair[0] == index]
+            if len(away) > 1 and len(away) == sum(pair[0] == index for pair in tried):
+                yield _finding(evidence, index, f"{evidence.name(index)} reaches no other server", failed[away[0]])
+                failed = {pair: attempt for pair, attempt in failed.items() if pair not in away}
+    yield from _pairs(evidence, failed)
+
+
+def _attempts(evidence: Evidence) -> tuple[set[Pair], dict[Pair, Attempt]]:
+    """Which pairs were tried, and those that failed. A name that has no meaning there is told of by another rule."""
+    tried, failed = set(), {}
+    for server, attempts in evidence.reach.items():
+        for attempt in attempts:
+            tried.add((server, attempt.server))
+            if not attempt.reached and not _is_told_as_a_name(evidence, server, attempt):
+                failed[server, attempt.server] = attempt
+    return tried, failed
+
+
+def _is_told_as_a_name(evidence: Evidence, server: int, attempt: Attempt) -> bool:
+    meaning = evidence.facts[server].meaning(attempt.host) if server in evidence.facts else None
+    return attempt.outcome is Outcome.UNKNOWN_NAME and meaning is not None and not meaning.addresses
+
+
+def _pairs(evidence: Evidence, failed: dict[Pair, Attempt]) -> Iterator[Finding]:
+    seen: dict[frozenset[int], list[Pair]] = defaultdict(list)
+    for pair in sorted(failed):
+        seen[frozenset(pair)].append(pair)
+    for pairs in list(seen.values())[:PAIRS_SHOWN]:
+        (first, second), attempt = pairs[0], failed[pairs[0]]
+        one_way = f"{evidence.name(first)} does not reach {evidence.name(second)}"
+        both = f"{evidence.name(first)} and {evidence.name(second)} do not reach each other"
+        message = both if len(pairs) == 2 else f"{one_way}, only the other way round"
+        yield _finding(evidence, first, message, attempt, second)
+    if rest := list(seen)[PAIRS_SHOWN:]:
+        servers = sorted({server for pair in rest for server in pair})
+        yield Finding(
+            "unreachable", Topic.REACH, Severity.BREAKS, tuple(servers),
+            f"{len(rest)} more pairs of servers do not reach each other, of {evidence.named(servers)}",
+        )  # fmt: skip
+
+
+def _finding(evidence: Evidence, server: int, message: str, attempt: Attempt, *others: int) -> Finding:
+    how = attempt.trouble or attempt.outcome.value
+    where = f" at {attempt.address}" if attempt.address and attempt.address != attempt.host else ""
+    code = "wrong-answer" if attempt.outcome is Outcome.WRONG_ANSWER else "unreachable"
+    servers = tuple(sorted({server, *others}))
+    name = evidence.name(attempt.server)
+    return Finding(
+        code, Topic.REACH, Severity.BREAKS, servers,
+        f"{message}: {name}{where}: {attempt.outcome.value}{f' ({how})' if how != attempt.outcome.value else ''}",
+        _HINTS.get(attempt.outcome),
+    )  # fmt: skip

@@ -1,0 +1,113 @@
+"""What is installed, the rank table, the clocks: what should be the same on all servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from launcher.doctor.finding import Evidence, Finding, Severity, Topic, groups
+
+SKEW_S = 1.0
+_MISSING = "missing"
+# How many parts of a version must be alike, and how bad it is where they are not. Where only later parts differ, it is
+# a note; tlaunch's own agents and head must be of one version altogether.
+_MUST_AGREE = {
+    "tlaunch": (9, Severity.BREAKS),
+    "python": (2, Severity.RISKY),
+    "torch": (2, Severity.BREAKS),
+    "torch_npu": (2, Severity.BREAKS),
+    "mpi4py": (1, Severity.RISKY),
+    "numpy": (1, Severity.RISKY),
+}
+_HINT_INSTALL = "install the same on all servers, or start from one shared environment"
+
+
+def clock_skew(evidence: Evidence) -> Iterator[Finding]:
+    """A run does not fail of it. But logs are merged, and the first failure is found, by what clocks say."""
+    if len(evidence.offsets_s) < 2:
+        return
+    middle_s = median(evidence.offsets_s.values())
+    off = {index: offset_s - middle_s for index, offset_s in evidence.offsets_s.items()}
+    apart_s = max(off.values()) - min(off.values())
+    if apart_s <= SKEW_S:
+        return
+    # Of two clocks nobody knows which one is wrong.
+    servers = tuple(sorted(index for index, by_s in off.items() if abs(by_s) > SKEW_S / 2))
+    ahead, behind = max(off, key=lambda index: off[index]), min(off, key=lambda index: off[index])
+    yield Finding(
+        "clock-skew", Topic.CLOCK, Severity.RISKY, servers,
+        f"clocks are up to {apart_s:.1f} s apart: {evidence.name(ahead)} is ahead of {evidence.name(behind)}; "
+        "logs of several servers would be merged in a wrong order, and a wrong rank be blamed for a failure",
+        "let one service set all clocks: `timedatectl` or `chronyc tracking` says whether one does",
+    )  # fmt: skip
+
+
+def versions(evidence: Evidence) -> Iterator[Finding]:
+    for name, (parts, severity) in _MUST_AGREE.items():
+        whole = {index: facts.version(name) for index, facts in evidence.facts.items()}
+        if set(whole.values()) == {None}:
+            continue
+        said = groups({index: version or _MISSING for index, version in whole.items()})
+        if len(said) == 1:
+            continue
+        compared = {index: _beginning(version, parts) for index, version in whole.items()}
+        agree = len(set(compared.values())) == 1
+        others = sorted(index for servers in list(said.values())[1:] for index in servers)
+        yield Finding(
+            "version-differs", Topic.SOFTWARE, Severity.NOTE if agree else severity, tuple(others),
+            f"{name}: " + "; ".join(f"{version} on {evidence.named(servers)}" for version, servers in said.items()),
+            _HINT_INSTALL,
+        )  # fmt: skip
+
+
+def interpreters(evidence: Evidence) -> Iterator[Finding]:
+    """Different environments explain whatever else differs."""
+    said = groups({index: facts.executable for index, facts in evidence.facts.items()})
+    if len(said) > 1:
+        others = sorted(index for servers in list(said.values())[1:] for index in servers)
+        yield Finding(
+            "python-elsewhere", Topic.SOFTWARE, Severity.NOTE, tuple(others),
+            "Python is " + "; ".join(f"{path} on {evidence.named(servers)}" for path, servers in said.items()),
+        )  # fmt: skip
+
+
+def users(evidence: Evidence) -> Iterator[Finding]:
+    said = groups({index: str(facts.user) for index, facts in evidence.facts.items()})
+    if len(said) > 1:
+        others = sorted(index for servers in list(said.values())[1:] for index in servers)
+        yield Finding(
+            "user-differs", Topic.SOFTWARE, Severity.RISKY, tuple(others),
+            "ranks would belong to user "
+            + "; ".join(f"{user} on {evidence.named(servers)}" for user, servers in said.items()),
+            "files of a shared run directory may be unwritable for the others",
+        )  # fmt: skip
+
+
+def table_missing(evidence: Evidence) -> Iterator[Finding]:
+    troubles = {index: facts.table_trouble for index, facts in evidence.facts.items() if facts.table_trouble}
+    for trouble, servers in groups(dict(troubles)).items():
+        yield Finding(
+            "table-missing", Topic.TABLE, Severity.BREAKS, servers,
+            f"the rank table cannot be read on {evidence.named(servers)}: {trouble}",
+            "ranks read it there, at the same path: copy it, or keep it on a shared file system",
+        )  # fmt: skip
+
+
+def table_differs(evidence: Evidence) -> Iterator[Finding]:
+    digests = {index: facts.table_digest for index, facts in evidence.facts.items() if facts.table_digest}
+    said = groups(dict(digests))
+    if len(said) > 1:
+        others = sorted(index for servers in list(said.values())[1:] for index in servers)
+        yield Finding(
+            "table-differs", Topic.TABLE, Severity.BREAKS, tuple(others),
+            f"the rank table on {evidence.named(others)} is another one than on "
+            f"{evidence.named(next(iter(said.values())))}: HCCL would stop with EI0005",
+            "copy one file to all servers; `tlaunch table diff` shows the differences of two",
+        )  # fmt: skip
+
+
+def _beginning(version: str | None, parts: int) -> str:
+    """Without the build: 2.6.0+cpu and 2.6.0+cu124 are one release."""
+    if version is None:
+        return _MISSING
+    return ".".join(version.partition("+")[0].split(".")[:parts])

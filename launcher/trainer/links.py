@@ -1,0 +1,310 @@
+"""`python -m launcher.trainer.links`: measure how fast ranks reach each other, as the ranks of an ordinary run.
+
+All ranks together: all_reduce, in several sizes. One rank of each server, pair by pair: the time of a small message
+there and back, and how many bytes a second go each way. Pairs are met in rounds as in a tournament, in which every
+server plays one other at a time: n servers need n - 1 rounds (n where n is odd) and never measure each other's traffic.
+
+Nothing takes much longer than `--seconds`: messages grow only while the time that is left allows it. What was found is
+written to links.json in the run directory by rank 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from launcher.core import env
+from launcher.core.atomic import write_text
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
+from launcher.core.frozen import frozen
+from launcher.core.json_text import json_text
+from launcher.core.records import Layout
+from launcher.core.run_dir import RunDir
+from launcher.trainer.__main__ import leave
+from launcher.trainer.collectives import all_reduce
+from launcher.trainer.world import Place, World, choose_device, open_world, this_place
+
+SECONDS = 30.0
+MOST_SECONDS = 300.0  # ranks that only wait for the others give up after GROUP_TIMEOUT
+LARGEST_BYTES = 64 << 20
+SMALLEST_BYTES = 16 << 10
+GROWTH = 8  # from one size to the next
+PINGS = 20
+REPEATS = 3  # of the largest message
+FOR_ALL_REDUCE = 0.25  # of the seconds; the rest is for pairs
+ITEM_BYTES = 4  # of float32, which every backend can add
+
+
+@frozen
+class AllReduce:
+    """Of `bytes` on each rank. `bus` is comparable for any number of ranks, and to what the hardware promises.
+
+    Formula: bus = algorithm * 2 (n - 1) / n, algorithm = bytes / seconds; nccl-tests, doc/PERFORMANCE.md.
+    """
+
+    bytes: int
+    seconds: float
+    algorithm_bytes_per_s: float
+    bus_bytes_per_s: float
+
+
+@frozen
+class Pair:
+    """Two servers. Bytes a second: in the order in which `servers` names them, and back; and the slower of both."""
+
+    servers: tuple[int, int]
+    latency_s: float  # half of the median time there and back
+    forth_bytes_per_s: float
+    back_bytes_per_s: float
+    bytes_per_s: float
+
+
+def rounds(count: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Every two of `count` players exactly once, no player twice in a round (the circle method).
+
+    >>> list(rounds(4))
+    [((0, 3), (1, 2)), ((0, 2), (1, 3)), ((0, 1), (2, 3))]
+    """
+    players = [*range(count), *([-1] if count % 2 else [])]  # who meets -1 rests
+    for _ in range(len(players) - 1):
+        met = zip(players[: len(players) // 2], reversed(players[len(players) // 2 :]), strict=True)
+        yield tuple(sorted((min(pair), max(pair)) for pair in met if min(pair) >= 0))
+        players = [players[0], players[-1], *players[1:-1]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure as one rank; the exit code is 0 or that of the TlaunchError it ended with."""
+    options = _parser().parse_args(arguments)
+    try:
+        _check(options.seconds)
+        place = _as_copies(this_place(micro_batches=1))
+        path = _output(options.output)
+        with open_world(place, choose_device(place, options.device, os.environ)) as world:
+            measured = measure(world, options.seconds, options.largest)
+            if world.is_first:
+                write_text(path, json_text(measured))
+                print(f"links: {len(measured['pairs'])} pairs of servers measured, see {path}", flush=True)
+    except TlaunchError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    except Exception:  # noqa: BLE001 - told, and then this rank leaves at once
+        traceback.print_exc()
+        return EXIT_FAILURE
+    return EXIT_OK
+
+
+def measure(world: World, seconds: float, largest_bytes: int) -> dict[str, object]:
+    """What links.json holds. All ranks must call it; only rank 0's result is whole."""
+    if world.place.world_size == 1:
+        return {"world_size": 1, "server_count": 1, "all_reduce": [], "pairs": []}
+    leaders = _leaders(world)
+    reduced = [asdict(one) for one in _all_reduces(world, seconds * FOR_ALL_REDUCE, largest_bytes)]
+    pairs = _pairs(world, leaders, seconds * (1 - FOR_ALL_REDUCE), largest_bytes)
+    return {
+        "world_size": world.place.world_size,
+        "server_count": len(leaders),
+        "backend": dist.get_backend(),
+        "device": world.device.type,
+        "all_reduce": reduced,
+        "pairs": [asdict(pair) for pair in pairs],
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m launcher.trainer.links", description=__doc__)
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="about how long to measure (default: %(default)g)"
+    )
+    parser.add_argument("--largest", type=int, default=LARGEST_BYTES, metavar="BYTES", help="of one message")
+    parser.add_argument("--device", choices=("auto", "cpu"), default="auto")
+    parser.add_argument("--output", type=Path, help="file for the result (default: links.json in the run directory)")
+    return parser
+
+
+def _check(seconds: float) -> None:
+    if not 0 < seconds <= MOST_SECONDS:
+        raise UsageError(f"--seconds is {seconds:g}, not more than 0 and at most {MOST_SECONDS:g}")
+
+
+def _output(chosen: Path | None) -> Path:
+    run_dir = os.environ.get(env.TLAUNCH_RUN_DIR)
+    if chosen is None and not run_dir:
+        raise UsageError(f"{env.TLAUNCH_RUN_DIR} is not set", hint="--output says where the result goes")
+    return chosen or RunDir(Path(run_dir or "")).links
+
+
+def _as_copies(place: Place) -> Place:
+    """Whatever the layout of a training would be, here all ranks are in one group."""
+    return replace(place, layout=Layout(dp=place.world_size))
+
+
+def _leaders(world: World) -> list[int]:
+    """The first rank of each server, by the server's index. Without one, ranks are taken to fill servers in order."""
+    place = world.place
+    written = os.environ.get(env.GROUP_RANK, "")
+    server = int(written) if written.isdecimal() else place.global_rank // place.local_world_size
+    servers = torch.full((place.world_size,), -1.0, device=world.device)
+    servers[place.global_rank] = server
+    known = [int(one) for one in all_reduce(servers, world.dp, "max").tolist()]
+    return [known.index(one) for one in sorted(set(known))]
+
+
+def _all_reduces(world: World, seconds: float, largest_bytes: int) -> Iterator[AllReduce]:
+    """Sizes grow while the next one is likely to end in time. All ranks go by the slowest one's clock, so they agree."""
+    count, left_s, size = world.place.world_size, seconds, SMALLEST_BYTES
+    while size <= largest_bytes and left_s > 0:
+        content = torch.zeros(size // ITEM_BYTES, device=world.device)
+        first_s = _slowest(world, _timed(world, content))  # connections are made now
+        repeats = max(1, min(PINGS, int(left_s / 4 / max(first_s, 1e-6))))
+        each_s = sorted(_slowest(world, _timed(world, content)) for _ in range(repeats))
+        taken_s = median(each_s)
+        rate = size / taken_s
+        yield AllReduce(size, taken_s, rate, rate * 2 * (count - 1) / count)
+        left_s -= first_s + sum(each_s)
+        if taken_s * GROWTH > left_s:
+            return
+        size *= GROWTH
+
+
+def _timed(world: World, content: Tensor) -> float:
+    _settle(world)
+    started_s = time.perf_counter()
+    all_reduce(content, world.dp)
+    _settle(world)
+    return time.perf_counter() - started_s
+
+
+def _slowest(world: World, seconds: float) -> float:
+    return float(all_reduce(torch.full((1,), seconds, device=world.device), world.dp, "max"))
+
+
+def _pairs(world: World, leaders: list[int], seconds: float, largest_bytes: int) -> list[Pair]:
+    """What leaders found is added up, since every pair is measured by one of them, and all the others have zeros."""
+    count = len(leaders)
+    found = torch.zeros(count, count, 3, device=world.device)
+    schedule = list(rounds(count))
+    if world.place.global_rank in leaders:
+        own = leaders.index(world.place.global_rank)
+        for pair in (pair for each in schedule for pair in each if own in pair):
+            values = _meet(world, leaders, pair, own, seconds / len(schedule), largest_bytes)
+            if own == pair[0]:
+                found[pair] = torch.tensor(values, device=world.device)
+    whole = all_reduce(found, world.dp).tolist()
+    return [
+        Pair((first, second), latency_s, forth, back, min(forth, back))
+        for first in range(count)
+        for second in range(first + 1, count)
+        for latency_s, forth, back in (whole[first][second],)
+    ]
+
+
+def _meet(
+    world: World, leaders: list[int], pair: tuple[int, int], own: int, seconds: float, largest_bytes: int
+) -> tuple[float, float, float]:
+    """Latency, and the bytes a second both ways, as the first of the pair sees them; the second's own are not used."""
+    is_first = own == pair[0]
+    peer = leaders[pair[1] if is_first else pair[0]]
+    latency_s = _ping(world, peer, speaks=is_first)
+    forth = _stream(world, peer, seconds / 2, largest_bytes, speaks=is_first)
+    back = _stream(world, peer, seconds / 2, largest_bytes, speaks=not is_first)
+    # Only who speaks has timed it.
+    other = torch.full((1,), back, device=world.device)
+    if is_first:
+        dist.recv(other, peer)
+    else:
+        dist.send(other, peer)
+    return latency_s, forth, float(other)
+
+
+def _ping(world: World, peer: int, *, speaks: bool) -> float:
+    """The first ones are not counted: connections are made then, and the peer may still be with another one."""
+    token = torch.zeros(1, device=world.device)
+    taken_s = []
+    for _ in range(PINGS):
+        _settle(world)
+        started_s = time.perf_counter()
+        _exchange(token, token, peer, speaks=speaks)
+        _settle(world)
+        taken_s.append(time.perf_counter() - started_s)
+    return median(taken_s[PINGS // 4 :]) / 2
+
+
+def _stream(world: World, peer: int, seconds: float, largest_bytes: int, *, speaks: bool) -> float:
+    """Bytes a second of the largest message that the time allows, sent by who speaks. The other one gives 0.
+
+    Before each message comes its size, and 0 at the end; after it an answer, so that it has arrived when time stops.
+    """
+    if not speaks:
+        _listen(world, peer)
+        return 0.0
+    size, left_s = SMALLEST_BYTES, seconds
+    rates: list[float] = []
+    while size:
+        taken_s = _say(world, peer, size)
+        left_s -= taken_s
+        if size * GROWTH <= largest_bytes and taken_s * GROWTH < left_s:
+            size *= GROWTH
+            continue
+        rates.append(size / taken_s)
+        if len(rates) == REPEATS or taken_s > left_s:
+            size = 0
+    _one_way(torch.zeros(1, device=world.device), peer, speaks=True)
+    return max(rates)
+
+
+def _say(world: World, peer: int, size: int) -> float:
+    """Seconds of one message, and of the answer to it."""
+    _one_way(torch.full((1,), float(size), device=world.device), peer, speaks=True)
+    content = torch.ones(size // ITEM_BYTES, device=world.device)
+    answer = torch.zeros(1, device=world.device)
+    _one_way(answer, peer, speaks=False)  # the peer has made room
+    _settle(world)
+    started_s = time.perf_counter()
+    _exchange(content, answer, peer, speaks=True)
+    _settle(world)
+    return time.perf_counter() - started_s
+
+
+def _listen(world: World, peer: int) -> None:
+    """To messages, until one of no bytes is announced."""
+    announced, answer = torch.zeros(1, device=world.device), torch.zeros(1, device=world.device)
+    while True:
+        _one_way(announced, peer, speaks=False)
+        if not announced:
+            return
+        room = torch.ones(int(announced) // ITEM_BYTES, device=world.device)  # of zeros would be made when it is used
+        _one_way(answer, peer, speaks=True)
+        _exchange(room, answer, peer, speaks=False)
+
+
+def _exchange(there: Tensor, back: Tensor, peer: int, *, speaks: bool) -> None:
+    _one_way(there, peer, speaks=speaks)
+    _one_way(back, peer, speaks=not speaks)
+
+
+def _one_way(tensor: Tensor, peer: int, *, speaks: bool) -> None:
+    if speaks:
+        dist.send(tensor, peer)
+    else:
+        dist.recv(tensor, peer)
+
+
+def _settle(world: World) -> None:
+    """Wait for what runs in the background of an accelerator."""
+    if world.device.type != "cpu":
+        torch.accelerator.synchronize()
+
+
+if __name__ == "__main__":
+    leave(main())
