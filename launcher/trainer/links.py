@@ -33,17 +33,13 @@ from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
 from launcher.trainer.__main__ import leave
 from launcher.trainer.collectives import all_reduce
+from launcher.trainer.point_to_point import GROWTH, ITEM_BYTES, PINGS, SMALLEST_BYTES, one_way, ping, settle, stream
 from launcher.trainer.world import Place, World, choose_device, open_world, this_place
 
 SECONDS = 30.0
 MOST_SECONDS = 300.0  # ranks that only wait for the others give up after GROUP_TIMEOUT
 LARGEST_BYTES = 64 << 20
-SMALLEST_BYTES = 16 << 10
-GROWTH = 8  # from one size to the next
-PINGS = 20
-REPEATS = 3  # of the largest message
 FOR_ALL_REDUCE = 0.25  # of the seconds; the rest is for pairs
-ITEM_BYTES = 4  # of float32, which every backend can add
 
 
 @frozen
@@ -94,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             measured = measure(world, options.seconds, options.largest)
             if world.is_first:
                 write_text(path, json_text(measured))
-                print(f"links: {len(measured['pairs'])} pairs of servers measured, see {path}", flush=True)
+                print(f"links: {measured['server_count']} servers measured, see {path}", flush=True)
     except TlaunchError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
@@ -178,10 +174,10 @@ def _all_reduces(world: World, seconds: float, largest_bytes: int) -> Iterator[A
 
 
 def _timed(world: World, content: Tensor) -> float:
-    _settle(world)
+    settle(world)
     started_s = time.perf_counter()
     all_reduce(content, world.dp)
-    _settle(world)
+    settle(world)
     return time.perf_counter() - started_s
 
 
@@ -215,95 +211,13 @@ def _meet(
     """Latency, and the bytes a second both ways, as the first of the pair sees them; the second's own are not used."""
     is_first = own == pair[0]
     peer = leaders[pair[1] if is_first else pair[0]]
-    latency_s = _ping(world, peer, speaks=is_first)
-    forth = _stream(world, peer, seconds / 2, largest_bytes, speaks=is_first)
-    back = _stream(world, peer, seconds / 2, largest_bytes, speaks=not is_first)
+    latency_s = ping(world, peer, speaks=is_first)
+    forth = stream(world, peer, seconds / 2, largest_bytes, speaks=is_first)
+    back = stream(world, peer, seconds / 2, largest_bytes, speaks=not is_first)
     # Only who speaks has timed it.
     other = torch.full((1,), back, device=world.device)
-    if is_first:
-        dist.recv(other, peer)
-    else:
-        dist.send(other, peer)
+    one_way(other, peer, speaks=not is_first)
     return latency_s, forth, float(other)
-
-
-def _ping(world: World, peer: int, *, speaks: bool) -> float:
-    """The first ones are not counted: connections are made then, and the peer may still be with another one."""
-    token = torch.zeros(1, device=world.device)
-    taken_s = []
-    for _ in range(PINGS):
-        _settle(world)
-        started_s = time.perf_counter()
-        _exchange(token, token, peer, speaks=speaks)
-        _settle(world)
-        taken_s.append(time.perf_counter() - started_s)
-    return median(taken_s[PINGS // 4 :]) / 2
-
-
-def _stream(world: World, peer: int, seconds: float, largest_bytes: int, *, speaks: bool) -> float:
-    """Bytes a second of the largest message that the time allows, sent by who speaks. The other one gives 0.
-
-    Before each message comes its size, and 0 at the end; after it an answer, so that it has arrived when time stops.
-    """
-    if not speaks:
-        _listen(world, peer)
-        return 0.0
-    size, left_s = SMALLEST_BYTES, seconds
-    rates: list[float] = []
-    while size:
-        taken_s = _say(world, peer, size)
-        left_s -= taken_s
-        if size * GROWTH <= largest_bytes and taken_s * GROWTH < left_s:
-            size *= GROWTH
-            continue
-        rates.append(size / taken_s)
-        if len(rates) == REPEATS or taken_s > left_s:
-            size = 0
-    _one_way(torch.zeros(1, device=world.device), peer, speaks=True)
-    return max(rates)
-
-
-def _say(world: World, peer: int, size: int) -> float:
-    """Seconds of one message, and of the answer to it."""
-    _one_way(torch.full((1,), float(size), device=world.device), peer, speaks=True)
-    content = torch.ones(size // ITEM_BYTES, device=world.device)
-    answer = torch.zeros(1, device=world.device)
-    _one_way(answer, peer, speaks=False)  # the peer has made room
-    _settle(world)
-    started_s = time.perf_counter()
-    _exchange(content, answer, peer, speaks=True)
-    _settle(world)
-    return time.perf_counter() - started_s
-
-
-def _listen(world: World, peer: int) -> None:
-    """To messages, until one of no bytes is announced."""
-    announced, answer = torch.zeros(1, device=world.device), torch.zeros(1, device=world.device)
-    while True:
-        _one_way(announced, peer, speaks=False)
-        if not announced:
-            return
-        room = torch.ones(int(announced) // ITEM_BYTES, device=world.device)  # of zeros would be made when it is used
-        _one_way(answer, peer, speaks=True)
-        _exchange(room, answer, peer, speaks=False)
-
-
-def _exchange(there: Tensor, back: Tensor, peer: int, *, speaks: bool) -> None:
-    _one_way(there, peer, speaks=speaks)
-    _one_way(back, peer, speaks=not speaks)
-
-
-def _one_way(tensor: Tensor, peer: int, *, speaks: bool) -> None:
-    if speaks:
-        dist.send(tensor, peer)
-    else:
-        dist.recv(tensor, peer)
-
-
-def _settle(world: World) -> None:
-    """Wait for what runs in the background of an accelerator."""
-    if world.device.type != "cpu":
-        torch.accelerator.synchronize()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,108 @@
+"""An examination of all servers, as a person reads it and as JSON.
+
+SERVER    HOST  REACH   NAMES  NETWORK  CLOCK  SOFTWARE  TABLE  FILES  LIMITS  DEVICES
+10.0.0.1  h1    ok      ok     ok       ok     ok        ok     ok     ok      note
+10.0.0.2  h2    BREAKS  ok     ok       risky  ok        ok     ok     ok      note
+
+breaks: h1 and h2 do not reach each other: ...
+  hint: ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from launcher.cli.columns import aligned, counted
+from launcher.logs.terminal import one_line, shortened
+
+if TYPE_CHECKING:
+    from launcher.doctor.examine import Examination
+    from launcher.doctor.finding import Finding, Severity, Topic
+
+OK, UNKNOWN = "ok", "-"
+
+
+def report_lines(examination: Examination, findings: Sequence[Finding]) -> Iterator[str]:
+    """The table of servers, what was found, and one line that sums it up; safe to show."""
+    yield from aligned(*_table(examination, findings))
+    for finding in findings:
+        yield ""
+        yield from _finding_lines(finding)
+    yield ""
+    yield _summary(examination, findings)
+
+
+def is_sound(findings: Sequence[Finding]) -> bool:
+    """Whether nothing that was found would break a run."""
+    return not any(finding.severity.value == "breaks" for finding in findings)
+
+
+def report_to_json(examination: Examination, findings: Sequence[Finding]) -> dict[str, Any]:
+    """All that was asked and found."""
+    from launcher.doctor.facts import to_json
+
+    servers = [
+        {
+            "server": index,
+            "server_id": server.server_id,
+            "trouble": examination.troubles.get(index),
+            "facts": to_json(examination.facts[index]) if index in examination.facts else None,
+            "reach": [to_json(attempt) for attempt in examination.reach.get(index, ())],
+        }
+        for index, server in enumerate(examination.cluster.servers)
+    ]
+    return {"sound": is_sound(findings), "findings": [to_json(finding) for finding in findings], "servers": servers}
+
+
+def _table(examination: Examination, findings: Sequence[Finding]) -> tuple[list[str], list[list[str]]]:
+    """A column for each topic that was looked at."""
+    topics = _topics(examination, findings)
+    header = ["SERVER", "HOST", *(topic.value.upper() for topic in topics)]
+    rows = []
+    for index, server in enumerate(examination.cluster.servers):
+        facts = examination.facts.get(index)
+        host = one_line(facts.hostname) if facts else UNKNOWN
+        cells = [_cell(examination, findings, index, topic) for topic in topics]
+        rows.append([one_line(server.server_id), host, *cells])
+    return header, rows
+
+
+def _topics(examination: Examination, findings: Sequence[Finding]) -> list[Topic]:
+    """Of links nothing is known where nobody measured them, nor of whom a server reaches where it is alone."""
+    from launcher.doctor.finding import Topic
+
+    found = {finding.topic for finding in findings}
+    unasked = {Topic.ANSWER, Topic.LINKS} | (set() if examination.reach else {Topic.REACH})
+    if not examination.offsets_s:
+        unasked.add(Topic.CLOCK)
+    return [topic for topic in Topic if topic in found or topic not in unasked]
+
+
+def _cell(examination: Examination, findings: Sequence[Finding], server: int, topic: Topic) -> str:
+    severities = [one.severity for one in findings if one.topic is topic and server in one.servers]
+    if severities:
+        return _word(severities[0])  # the worst: findings come in that order
+    return OK if server in examination.facts else UNKNOWN
+
+
+def _word(severity: Severity) -> str:
+    """What would break a run stands out without any colour."""
+    return severity.value.upper() if severity.value == "breaks" else severity.value
+
+
+def _finding_lines(finding: Finding) -> Iterator[str]:
+    yield shortened(f"{_word(finding.severity)}: {one_line(finding.message)} [{finding.code}]")
+    if finding.hint:
+        yield shortened(f"  hint: {one_line(finding.hint)}")
+
+
+def _summary(examination: Examination, findings: Sequence[Finding]) -> str:
+    from launcher.doctor.finding import Severity
+
+    servers = counted(len(examination.cluster.servers), "server")
+    counts = {severity: sum(one.severity is severity for one in findings) for severity in Severity}
+    if not counts[Severity.BREAKS] and not counts[Severity.RISKY]:
+        return f"{servers} examined: nothing stands in the way of a run"
+    breaks = f"{counted(counts[Severity.BREAKS], 'problem')} would break a run"
+    return f"{servers} examined: {breaks}, {counted(counts[Severity.RISKY], 'risk')}"

@@ -1,0 +1,97 @@
+"""How fast one rank reaches another: small messages there and back, then larger ones one way. Both call the same."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from launcher.trainer.world import World
+
+SMALLEST_BYTES = 16 << 10
+GROWTH = 8  # from one size to the next
+PINGS = 20
+REPEATS = 3  # of the largest message
+ITEM_BYTES = 4  # of float32, which every backend can add
+
+
+def ping(world: World, peer: int, *, speaks: bool) -> float:
+    """The first ones are not counted: connections are made then, and the peer may still be with another one."""
+    token = torch.zeros(1, device=world.device)
+    taken_s = []
+    for _ in range(PINGS):
+        settle(world)
+        started_s = time.perf_counter()
+        _exchange(token, token, peer, speaks=speaks)
+        settle(world)
+        taken_s.append(time.perf_counter() - started_s)
+    return median(taken_s[PINGS // 4 :]) / 2
+
+
+def stream(world: World, peer: int, seconds: float, largest_bytes: int, *, speaks: bool) -> float:
+    """Bytes a second of the largest message that the time allows, sent by who speaks. The other one gives 0.
+
+    Before each message comes its size, and 0 at the end; after it an answer, so that it has arrived when time stops.
+    """
+    if not speaks:
+        _listen(world, peer)
+        return 0.0
+    size, left_s = SMALLEST_BYTES, seconds
+    rates: list[float] = []
+    while size:
+        taken_s = _say(world, peer, size)
+        left_s -= taken_s
+        if size * GROWTH <= largest_bytes and taken_s * GROWTH < left_s:
+            size *= GROWTH
+            continue
+        rates.append(size / taken_s)
+        if len(rates) == REPEATS or taken_s > left_s:
+            size = 0
+    one_way(torch.zeros(1, device=world.device), peer, speaks=True)
+    return max(rates)
+
+
+def _say(world: World, peer: int, size: int) -> float:
+    """Seconds of one message, and of the answer to it."""
+    one_way(torch.full((1,), float(size), device=world.device), peer, speaks=True)
+    content = torch.ones(size // ITEM_BYTES, device=world.device)
+    answer = torch.zeros(1, device=world.device)
+    one_way(answer, peer, speaks=False)  # the peer has made room
+    settle(world)
+    started_s = time.perf_counter()
+    _exchange(content, answer, peer, speaks=True)
+    settle(world)
+    return time.perf_counter() - started_s
+
+
+def _listen(world: World, peer: int) -> None:
+    """To messages, until one of no bytes is announced."""
+    announced, answer = torch.zeros(1, device=world.device), torch.zeros(1, device=world.device)
+    while True:
+        one_way(announced, peer, speaks=False)
+        if not announced:
+            return
+        room = torch.ones(int(announced) // ITEM_BYTES, device=world.device)  # of zeros would be made when it is used
+        one_way(answer, peer, speaks=True)
+        _exchange(room, answer, peer, speaks=False)
+
+
+def _exchange(there: Tensor, back: Tensor, peer: int, *, speaks: bool) -> None:
+    one_way(there, peer, speaks=speaks)
+    one_way(back, peer, speaks=not speaks)
+
+
+def one_way(tensor: Tensor, peer: int, *, speaks: bool) -> None:
+    if speaks:
+        dist.send(tensor, peer)
+    else:
+        dist.recv(tensor, peer)
+
+
+def settle(world: World) -> None:
+    """Wait for what runs in the background of an accelerator."""
+    if world.device.type != "cpu":
+        torch.accelerator.synchronize()
