@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from launcher.core.records import Cluster
 from launcher.doctor.facts import Facts
@@ -26,5 +26,12 @@ def judge(
     """
     evidence = Evidence(cluster, facts, reach, offsets_s, troubles or {})
     found = [finding for rule in RULES for finding in rule(evidence)]
+    return in_order(found)
+
+
+def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The worst first, then by topic; for findings of several sources, as measured links are."""
     severities, topics = list(Severity), list(Topic)
-    return tuple(sorted(found, key=lambda one: (severities.index(one.severity), topics.index(one.topic), one.servers)))
+    return tuple(
+        sorted(findings, key=lambda one: (severities.index(one.severity), topics.index(one.topic), one.servers))
+    )

@@ -1,0 +1,84 @@
+"""An examination as people and programs read it."""
+
+import json
+
+from launcher.cli.doctor_report import is_sound, report_lines, report_to_json
+from launcher.core.records import Cluster, Device, Server
+from launcher.doctor.examine import Examination
+from launcher.doctor.facts import Facts
+from launcher.doctor.finding import Finding, Severity, Topic
+from launcher.doctor.reach import Attempt, Outcome
+
+CLUSTER = Cluster(tuple(Server(name, (Device(0, index),)) for index, name in enumerate(("10.0.0.1", "10.0.0.2"))))
+REACH = {
+    0: (Attempt(1, "10.0.0.2", Outcome.REACHED, "10.0.0.2", 0.001),),
+    1: (Attempt(0, "10.0.0.1", Outcome.REFUSED),),
+}
+BROKEN = Finding("unreachable", Topic.REACH, Severity.BREAKS, (0, 1), "10.0.0.2 does not reach 10.0.0.1", "open it")
+RISK = Finding("few-inodes", Topic.FILES, Severity.RISKY, (1,), "server 10.0.0.2 can make 3 files")
+
+
+def examination(**changes):
+    facts = {0: Facts("h1", clock_offset_s=0.0), 1: Facts("h2", clock_offset_s=0.0)}
+    return Examination(**{"cluster": CLUSTER, "facts": facts, "reach": REACH, "troubles": {}, **changes})
+
+
+def test_each_server_has_a_row_and_each_topic_a_column():
+    """The worst of a topic stands there in a word; findings follow with their hints, then a summary."""
+    assert list(report_lines(examination(), (BROKEN, RISK))) == [
+        "SERVER    HOST  REACH   NAMES  NETWORK  CLOCK  SOFTWARE  TABLE  FILES  LIMITS  DEVICES",
+        "10.0.0.1  h1    BREAKS  ok     ok       ok     ok        ok     ok     ok      ok",
+        "10.0.0.2  h2    BREAKS  ok     ok       ok     ok        ok     risky  ok      ok",
+        "",
+        "BREAKS: 10.0.0.2 does not reach 10.0.0.1 [unreachable]",
+        "  hint: open it",
+        "",
+        "risky: server 10.0.0.2 can make 3 files [few-inodes]",
+        "",
+        "2 servers examined: 1 problem would break a run, 1 risk",
+    ]
+    assert not is_sound((BROKEN, RISK))
+    assert is_sound((RISK,))
+
+
+def test_nothing_found_says_so():
+    """A note alone stands in no way."""
+    note = Finding("no-accelerator", Topic.DEVICES, Severity.NOTE, (0, 1), "no accelerator is visible")
+    assert list(report_lines(examination(), (note,)))[-1] == "2 servers examined: nothing stands in the way of a run"
+
+
+def test_what_was_not_asked_has_no_column_and_who_did_not_answer_no_facts():
+    """Clocks that nobody measured, and a server that is silent."""
+    silent = Finding("no-answer", Topic.ANSWER, Severity.BREAKS, (1,), "server 10.0.0.2: no answer")
+    lines = list(report_lines(examination(facts={0: Facts("h1")}, reach={}), (silent,)))
+    assert lines[0].split() == [
+        "SERVER",
+        "HOST",
+        "ANSWER",
+        "NAMES",
+        "NETWORK",
+        "SOFTWARE",
+        "TABLE",
+        "FILES",
+        "LIMITS",
+        "DEVICES",
+    ]
+    assert lines[2].split() == ["10.0.0.2", "-", "BREAKS", *["-"] * 7]
+
+
+def test_what_servers_say_cannot_act_on_a_terminal():
+    """A hostname is theirs to choose."""
+    evil = {0: Facts("\x1b]0;title\x07h1\x1b[2J"), 1: Facts("h2")}
+    assert "\x1b" not in "\n".join(report_lines(examination(facts=evil), ()))
+
+
+def test_json_holds_all_that_was_asked_and_found():
+    """And nothing that JSON does not have."""
+    written = json.loads(json.dumps(report_to_json(examination(), (BROKEN, RISK)), allow_nan=False))
+    assert written["sound"] is False
+    assert written["findings"][0] == {
+        "code": "unreachable", "topic": "reach", "severity": "breaks", "servers": [0, 1],
+        "message": "10.0.0.2 does not reach 10.0.0.1", "hint": "open it",
+    }  # fmt: skip
+    assert written["servers"][1]["facts"]["hostname"] == "h2"
+    assert written["servers"][1]["reach"][0]["outcome"] == "refused"

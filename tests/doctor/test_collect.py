@@ -1,0 +1,163 @@
+"""What this very machine says of itself."""
+
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from launcher import __version__
+from launcher.core.control_group import own_directory
+from launcher.doctor import machine, network
+from launcher.doctor.collect import collect
+from launcher.doctor.facts import Facts, Request, facts_from_json, to_json
+from launcher.doctor.names import resolve
+
+TABLE = '{"version": "1.0", "server_count": "1"}'
+
+
+@pytest.fixture
+def places(tmp_path):
+    (tmp_path / "table.json").write_text(TABLE)
+    return Request(names=("localhost",), table=str(tmp_path / "table.json"), cwd=str(tmp_path), runs_dir="runs")
+
+
+def test_this_machine_is_described_as_the_system_does(places):
+    """Against what the standard library and the shell say."""
+    facts = collect(places)
+    assert facts.hostname == socket.gethostname()
+    assert facts.version("tlaunch") == __version__
+    assert facts.version("python") == ".".join(map(str, sys.version_info[:3]))
+    assert facts.version("numpy") == version("numpy")
+    assert facts.executable == sys.executable
+    assert facts.usable_cpus == len(os.sched_getaffinity(0))
+    assert facts.limit("nofile").soft == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert 0 < facts.memory_available_bytes <= facts.memory_total_bytes
+    assert "127.0.0.1" in {address for one in facts.interfaces for address in one.addresses}
+    assert facts.meaning("localhost").addresses
+    assert facts.meaning(facts.hostname) is not None
+    assert facts.folder("cwd").exists
+    assert (facts.folder("runs_dir").exists, facts.folder("runs_dir").writable) == (False, True)
+    assert [path.name for path in Path(places.cwd).iterdir()] == ["table.json"]
+
+
+def test_facts_survive_their_way_through_json(places):
+    """Nothing of them is lost or changed."""
+    facts = collect(places)
+    assert facts_from_json(json.loads(json.dumps(to_json(facts)))) == facts
+
+
+def test_facts_of_another_version_are_understood():
+    """A later one tells more, an earlier one less."""
+    written = {"hostname": "h", "gravity": 9.81, "folders": [["cwd", {"path": "/x", "colour": "red"}]]}
+    facts = facts_from_json(written)
+    assert (facts.hostname, facts.folder("cwd").path, facts.user) == ("h", "/x", 0)
+    with pytest.raises(TypeError, match="hostname is 7"):
+        facts_from_json({"hostname": 7})
+
+
+def test_white_space_and_the_order_of_keys_make_no_other_table(tmp_path):
+    """As to HCCL; a value does, and what is no JSON is compared by its bytes."""
+    texts = (TABLE, '{"server_count":"1",\n"version":"1.0"}', TABLE.replace('"1"', '"2"'), "no json", "no  json")
+    digests = []
+    for number, text in enumerate(texts):
+        (tmp_path / str(number)).write_text(text)
+        digests.append(machine.table_digest(tmp_path / str(number)))
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 4
+
+
+def test_a_table_that_is_not_there_is_told_in_the_systems_words(places):
+    """No digest, and why."""
+    facts = collect(Request(table=places.table + ".old", cwd=places.cwd))
+    assert (facts.table_digest, facts.table_trouble) == (None, "No such file or directory")
+
+
+def test_a_directory_that_takes_no_file_is_not_writable(tmp_path):
+    """Whoever asks: root may write anywhere but to a file system that is read-only, as /proc is in this respect."""
+    assert not machine.folder(Path("/proc/self")).writable
+    (tmp_path / "file").write_text("")
+    found = machine.folder(tmp_path / "file")
+    assert (found.exists, found.writable) == (False, False)
+    assert machine.folder(tmp_path / "made" / "later").writable
+
+
+def test_a_port_is_tried_as_a_store_would_take_it():
+    """One that somebody listens on cannot be taken; one that is free can, and is free afterwards."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        number = listener.getsockname()[1]
+        assert network.try_port(number).trouble == "Address already in use"
+    assert network.try_port(number).trouble is None
+    assert network.try_port(number).trouble is None
+    assert network.try_port(70000).trouble == "no port has this number"
+
+
+def test_the_default_route_with_the_best_metric_counts(tmp_path):
+    """As the kernel chooses."""
+    header = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+    routes = [
+        "wlan0\t00000000\t0102A8C0\t0003\t0\t0\t600\t00000000\t0\t0\t0",
+        "eth1\t00000000\t0102A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0",
+        "eth0\t0002A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0",
+    ]
+    (tmp_path / "route").write_text(header + "\n".join(routes) + "\n")
+    assert network.default_interface(tmp_path) == "eth1"
+    (tmp_path / "route").write_text(header)
+    assert network.default_interface(tmp_path) is None
+    assert network.default_interface(tmp_path / "none") is None
+
+
+def test_names_are_asked_all_at_once_with_a_deadline():
+    """What has no answer by then is unknown; addresses are asked nobody."""
+    found = resolve(["10.1.2.3", "localhost", "no-such-host.invalid", "localhost"], 30.0)
+    assert list(found) == ["10.1.2.3", "localhost", "no-such-host.invalid"]
+    assert found["10.1.2.3"].addresses == ("10.1.2.3",)
+    assert found["localhost"].addresses
+    assert found["no-such-host.invalid"].addresses == ()
+    assert resolve(["localhost"], 0.0)["localhost"].seconds >= 0.0
+
+
+def test_two_processes_of_one_machine_have_one_identity():
+    """In another network namespace it is another server."""
+    code = "from launcher.doctor.machine import identity; print(identity())"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == machine.identity() != ""
+    if os.geteuid() == 0:
+        apart = subprocess.run(
+            ["unshare", "--net", sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
+        assert apart.returncode or apart.stdout.strip() != machine.identity()
+
+
+def test_the_tightest_limit_of_the_groups_around_counts(tmp_path, monkeypatch):
+    """A group without a limit says max."""
+    inner = tmp_path / "outer" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "memory.max").write_text("max\n")
+    (inner.parent / "memory.max").write_text("1048576\n")
+    (inner / "cpu.max").write_text("150000 100000\n")
+    (inner.parent / "cpu.max").write_text("max 100000\n")
+    monkeypatch.setattr(machine, "own_directory", lambda: inner)
+    assert (machine.memory_limit(), machine.cpu_limit()) == (1048576, 1.5)
+    monkeypatch.setattr(machine, "own_directory", lambda: None)
+    assert (machine.memory_limit(), machine.cpu_limit()) == (None, None)
+    assert own_directory() is None or own_directory().is_dir()
+
+
+def test_collecting_imports_no_torch(places):
+    """An agent stays light: versions are read, not imported."""
+    code = (
+        "import sys; from launcher.doctor.collect import collect; from launcher.doctor.facts import Request; "
+        "collect(Request()); print([name for name in ('torch', 'numpy', 'mpi4py', 'pydantic', 'click') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=places.cwd, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_facts_have_a_default_for_everything_but_the_name():
+    """An older version, which does not write a field, can still be judged."""
+    assert Facts("h").folders == ()

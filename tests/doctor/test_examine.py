@@ -1,0 +1,186 @@
+"""A whole examination: a process per server, on this machine and on several hosts."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from launcher.cli.doctor_report import report_lines
+from launcher.core.records import Cluster, Device, Server
+from launcher.doctor.examine import Wish, examine
+from launcher.doctor.examinee import Examinee
+from launcher.doctor.findings import judge
+
+ROOT = Path(__file__).parents[2]
+VIRTUAL_HOSTS = ROOT.parent / "shared" / "virtual_hosts"
+EXAMINEE = ROOT / "tests" / "programs" / "doctor_examinee.py"
+
+
+class Pipes:
+    """Messages go down the stdin of a process for each server; what a process does not answer, it ends without."""
+
+    def __init__(self, processes):
+        self.processes = processes
+
+    def ask(self, messages):
+        for index, message in messages.items():
+            if self.processes[index].poll() is None:
+                self.processes[index].stdin.write(json.dumps(message) + "\n")
+                self.processes[index].stdin.flush()
+        lines = {index: self.processes[index].stdout.readline() for index in messages}
+        return {index: json.loads(line) for index, line in lines.items() if line}
+
+    def offsets_s(self):
+        return dict.fromkeys(range(len(self.processes)), 0.0)
+
+
+@contextmanager
+def examinees(count, before=lambda index: ()):
+    processes = [
+        subprocess.Popen(
+            [*before(index), sys.executable, str(EXAMINEE)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        for index in range(count)
+    ]
+    try:
+        yield Pipes(processes)
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def cluster_of(*names):
+    return Cluster(tuple(Server(name, (Device(0, index),)) for index, name in enumerate(names)))
+
+
+def found(examination):
+    findings = judge(
+        examination.cluster, examination.facts, examination.reach, examination.offsets_s, examination.troubles
+    )
+    print("\n".join(report_lines(examination, findings)))
+    return {(one.code, one.servers) for one in findings if one.severity.value != "note"}
+
+
+@pytest.fixture
+def wish(tmp_path):
+    (tmp_path / "table.json").write_text("{}")
+    return Wish(cwd=tmp_path, runs_dir=tmp_path / "runs", table=tmp_path / "table.json", ports=(29611,))
+
+
+def test_servers_of_one_machine_reach_each_other_and_are_found_out(wish):
+    """Each is a process; all facts come back, and every ordered pair is tried."""
+    with examinees(3) as transport:
+        examination = examine(cluster_of("127.0.0.1", "127.0.0.2", "127.0.0.3"), wish, transport)
+    assert sorted(examination.facts) == [0, 1, 2]
+    assert [len(facts.ports) for _, facts in sorted(examination.facts.items())] == [1, 0, 0]
+    assert {(index, one.server) for index, tried in examination.reach.items() for one in tried if one.reached} == {
+        (0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1),
+    }  # fmt: skip
+    assert ("one-machine", (0, 1, 2)) in found(examination)
+
+
+def test_a_server_that_ends_is_told_of_and_the_others_are_examined(wish):
+    """Nobody tries to reach it."""
+    with examinees(3) as transport:
+        transport.processes[1].kill()
+        transport.processes[1].wait()
+        examination = examine(cluster_of("127.0.0.1", "127.0.0.2", "127.0.0.3"), wish, transport)
+    assert sorted(examination.facts) == sorted(examination.reach) == [0, 2]
+    assert ("no-answer", (1,)) in found(examination)
+
+
+def test_one_server_alone_is_asked_for_its_facts_only(wish):
+    """There is nobody to reach."""
+    with examinees(1) as transport:
+        examination = examine(cluster_of("127.0.0.1"), wish, transport)
+    assert (list(examination.facts), dict(examination.reach)) == ([0], {})
+
+
+def test_a_message_of_another_version_is_answered_by_what_is_wrong():
+    """No server dies of it."""
+    examinee = Examinee()
+    assert "unknown message 'dance'" in examinee.answer({"do": "dance"})["trouble"]
+    assert "KeyError" in examinee.answer({"do": "collect"})["trouble"]
+    assert "TypeError" in examinee.answer({"do": "collect", "request": {"cwd": 7}})["trouble"]
+    assert examinee.fileno() == -1
+    examinee.close()
+
+
+@pytest.fixture(scope="module")
+def three_hosts(tmp_path_factory):
+    needed = ("ip", "ssh", "nsenter", "unshare", "/usr/sbin/sshd")
+    if os.geteuid() or any(shutil.which(name) is None for name in needed) or not VIRTUAL_HOSTS.is_dir():
+        pytest.skip(f"no virtual hosts here: they need root, {VIRTUAL_HOSTS} and {', '.join(needed)}")
+    if Path("/run/netns/tlhub").exists():
+        pytest.skip("other virtual hosts are up")
+    root = tmp_path_factory.mktemp("hosts") / "root"
+    shared = {str(path) for path in (tmp_path_factory.getbasetemp(), ROOT, Path(sys.prefix), Path(sys.base_prefix))}
+    below_tmp = " ".join(path for path in shared if path.startswith("/tmp/"))
+    subprocess.run(
+        [VIRTUAL_HOSTS / "up.sh", "3", root],
+        env={**os.environ, "TL_SHARE": below_tmp}, check=True, timeout=60, capture_output=True,
+    )  # fmt: skip
+    yield root
+    subprocess.run([VIRTUAL_HOSTS / "down.sh", root], check=True, timeout=60, capture_output=True)
+
+
+@pytest.fixture
+def on_hosts(three_hosts):
+    with examinees(3, lambda index: (three_hosts / "on", f"h{index + 1}")) as transport:
+        yield transport
+
+
+def test_healthy_hosts_raise_no_alarm(on_hosts, wish):
+    """Three machines without accelerators."""
+    examination = examine(cluster_of("h1", "h2", "h3"), wish, on_hosts)
+    assert [facts.hostname for _, facts in sorted(examination.facts.items())] == ["h1", "h2", "h3"]
+    assert found(examination) == set()
+    assert all(one.round_trip_s for tried in examination.reach.values() for one in tried)
+
+
+def in_network(command):
+    subprocess.run(["nsenter", "--net=/run/netns/tlhub", *command], check=True, timeout=10)
+
+
+def test_a_way_that_drops_packets_in_one_direction_is_found(on_hosts, wish):
+    """All else is seen as it is: whoever h1 sends to but h2, and who sends to h1."""
+    if shutil.which("nft") is None:
+        pytest.skip("no nft here")
+    in_network(["nft", "add", "table", "bridge", "tl"])
+    try:
+        in_network(["nft", "add chain bridge tl c0 { type filter hook forward priority 0; }"])
+        in_network(["nft", 'add rule bridge tl c0 iifname "v1" oifname "v2" tcp flags & (syn | ack) == syn drop'])
+        examination = examine(cluster_of("h1", "h2", "h3"), wish, on_hosts)
+    finally:
+        in_network(["nft", "delete", "table", "bridge", "tl"])
+    assert found(examination) == {("unreachable", (0, 1))}
+    assert {(index, one.server) for index, tried in examination.reach.items() for one in tried if not one.reached} == {
+        (0, 1)
+    }
+
+
+def test_a_smaller_packet_size_and_an_interface_that_is_not_there_are_found(three_hosts, wish):
+    """On the host where they are."""
+    mtu = ("ip", "-n", "tlh3", "link", "set", "eth0", "mtu")
+    wanted = ("eth", "ib", "eth")
+
+    def before(index):
+        return (three_hosts / "on", f"h{index + 1}", "env", f"NCCL_SOCKET_IFNAME={wanted[index]}")
+
+    subprocess.run([*mtu, "1400"], check=True, timeout=10)
+    try:
+        with examinees(3, before) as transport:
+            examination = examine(cluster_of("10.77.0.1", "10.77.0.2", "10.77.0.3"), wish, transport)
+    finally:
+        subprocess.run([*mtu, "1500"], check=True, timeout=10)
+    assert found(examination) == {("mtu-differs", (2,)), ("no-such-interface", (1,))}

@@ -1,0 +1,416 @@
+"""Each rule alone: a healthy cluster with one thing changed gives one finding, and names the servers it is about."""
+
+from dataclasses import replace
+
+import pytest
+
+from launcher.core.records import Cluster
+from launcher.doctor.facts import Interface, Limit, Port
+from launcher.doctor.reach import Outcome
+
+GIB, MIB = 1 << 30, 1 << 20
+
+
+def test_healthy_servers_without_accelerators_give_a_note_and_nothing_else(ward):
+    """Virtual machines and laptops have no driver: that is no fault."""
+    (found,) = ward(3).findings()
+    assert (found.code, found.severity.value, found.servers) == ("no-accelerator", "note", (0, 1, 2))
+
+
+def test_one_server_alone_is_not_judged_by_its_names(ward):
+    """Nobody has to reach it."""
+    alone = ward(1)
+    alone.means(0, "h1", "127.0.1.1")
+    alone.reach, alone.offsets_s = {}, {}
+    assert alone.said() == []
+
+
+def test_a_silent_server_is_told_of(ward):
+    """Its own words are told where it has said some."""
+    patients = ward(3)
+    del patients.facts[1], patients.facts[2]
+    patients.troubles[2] = "unknown message 'collect'"
+    assert [(one.servers, one.message) for one in patients.findings() if one.code == "no-answer"] == [
+        ((1,), "server h2: no answer"),
+        ((2,), "server h3: unknown message 'collect'"),
+    ]
+
+
+# --- who reaches whom ---
+
+
+def test_a_pair_that_is_cut_both_ways_is_one_finding(ward):
+    """With the address that was tried, and what became of it."""
+    patients = ward(3)
+    patients.cut(0, 2)
+    patients.cut(2, 0)
+    found = patients.only()
+    assert (found.code, found.severity.value, found.servers) == ("unreachable", "breaks", (0, 2))
+    assert found.message == "h1 and h3 do not reach each other: h3 at 10.0.0.3: timed out"
+    assert "firewall" in found.hint
+
+
+def test_a_pair_that_is_cut_one_way_says_which(ward):
+    """Connections are opened by either end."""
+    patients = ward(2)
+    patients.cut(1, 0, Outcome.REFUSED)
+    assert patients.only().message == "h2 does not reach h1, only the other way round: h1 at 10.0.0.1: refused"
+
+
+def test_a_server_that_nobody_reaches_is_one_cause(ward):
+    """Not as many as there are others; that it reaches nobody either is told too."""
+    patients = ward(4)
+    for other in (0, 1, 3):
+        patients.cut(other, 2)
+    assert patients.only().message.startswith("no other server reaches h3")
+    for other in (0, 1, 3):
+        patients.cut(2, other)
+    messages = [one.message.partition(":")[0] for one in patients.findings() if one.code == "unreachable"]
+    assert messages == ["no other server reaches h3", "h3 reaches no other server"]
+
+
+def test_a_wrong_listener_has_a_code_of_its_own(ward):
+    """The cure is another one."""
+    patients = ward(3)
+    patients.cut(0, 1, Outcome.WRONG_ANSWER)
+    assert patients.only().code == "wrong-answer"
+
+
+def test_many_pairs_are_summed_up(ward):
+    """Twelve servers in two halves that do not see each other: 36 pairs."""
+    patients = ward(12)
+    for one in range(6):
+        for other in range(6, 12):
+            patients.cut(one, other)
+            patients.cut(other, one)
+    messages = [one.message for one in patients.findings() if one.code == "unreachable"]
+    assert len(messages) == 9
+    assert any(message.startswith("28 more pairs of servers do not reach each other") for message in messages)
+
+
+# --- names ---
+
+
+def test_a_name_that_one_server_does_not_know_breaks_a_run(ward):
+    """It is told once, and not again as a server that cannot be reached."""
+    patients = ward(3)
+    patients.means(0, "h3")
+    patients.cut(0, 2, Outcome.UNKNOWN_NAME)
+    found = patients.only()
+    assert (found.code, found.severity.value, found.servers) == ("unknown-name", "breaks", (0, 2))
+    assert found.message == "h3 is known, but not on server h1"
+
+
+def test_a_name_that_was_unknown_only_when_it_was_needed_is_told_too(ward):
+    """A name server that answers now and then."""
+    patients = ward(3)
+    patients.cut(0, 2, Outcome.UNKNOWN_NAME)
+    assert patients.said() == [("unreachable", "breaks", (0, 2))]
+
+
+def test_debians_own_name_is_risky_where_it_is_its_own(ward):
+    """Gloo would listen at 127.0.1.1."""
+    patients = ward(2)
+    patients.means(1, "h2", "127.0.1.1")
+    assert patients.said() == [("own-name-is-loopback", "risky", (1,))]
+
+
+def test_another_servers_name_that_is_loopback_breaks_a_run(ward):
+    """Every server would reach itself."""
+    patients = ward(3)
+    patients.means(0, "h2", "127.0.0.1")
+    assert patients.said() == [("name-is-loopback", "breaks", (0, 1))]
+
+
+@pytest.mark.parametrize(("variables", "expected"), [((), 1), ((("GLOO_SOCKET_IFNAME", "eth0"),), 0)])
+def test_a_hostname_that_the_table_does_not_have_may_be_loopback_too(ward, variables, expected):
+    """Unless somebody has chosen an interface."""
+    patients = ward(2)
+    patients.change(0, hostname="node-17", interface_variables=variables)
+    patients.means(0, "node-17", "127.0.1.1")
+    assert len(patients.said()) == expected
+
+
+def test_a_hostname_without_a_meaning_is_risky(ward):
+    """As in containers that were given another network."""
+    patients = ward(2)
+    patients.change(0, hostname="3f2a")
+    patients.means(0, "3f2a")
+    assert patients.said() == [("own-name-unknown", "risky", (0,))]
+
+
+def test_a_name_that_means_different_servers_is_told_with_both_addresses(ward):
+    """Some address in common is enough to be the same."""
+    patients = ward(3)
+    patients.means(1, "h1", "10.0.0.1", "192.168.0.1")
+    assert patients.said() == []
+    patients.means(2, "h1", "192.168.0.7")
+    assert patients.only().message == "h1 is 10.0.0.1 on server h1, and 192.168.0.7 on server h3"
+
+
+def test_a_slow_name_server_is_told_with_the_seconds(ward):
+    """Five seconds are what resolvers wait before they ask the next one."""
+    patients = ward(2)
+    patients.means(1, "h1", "10.0.0.1", seconds=5.01)
+    assert "takes 5.0 s to find out what h1 means" in patients.only().message
+
+
+def test_an_address_that_the_server_itself_does_not_have_is_risky(ward):
+    """Of a host whose container answers, for instance."""
+    patients = ward(2)
+    patients.change(1, interfaces=(Interface("eth0", ("172.17.0.2",), 1500),))
+    assert patients.said() == [("address-not-own", "risky", (1,))]
+
+
+# --- interfaces and ports ---
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "is_wrong"),
+    [
+        ("GLOO_SOCKET_IFNAME", "eth0", False),
+        ("GLOO_SOCKET_IFNAME", "eth", True),
+        ("GLOO_SOCKET_IFNAME", "eth0,ib0", True),
+        ("NCCL_SOCKET_IFNAME", "eth", False),
+        ("NCCL_SOCKET_IFNAME", "=eth", True),
+        ("NCCL_SOCKET_IFNAME", "=eth0", False),
+        ("NCCL_SOCKET_IFNAME", "^lo,docker", False),
+        ("NCCL_SOCKET_IFNAME", "^lo,eth", True),
+        ("NCCL_SOCKET_IFNAME", "ib", True),
+        ("HCCL_SOCKET_IFNAME", "^=eth", False),
+        ("HCCL_IF_IP", "10.0.0.1", False),
+        ("HCCL_IF_IP", "10.0.0.9", True),
+    ],
+)
+def test_a_variable_that_names_no_interface_breaks_a_run(ward, variable, value, is_wrong):
+    """NCCL's and HCCL's names are beginnings unless they say =, and ^ excludes."""
+    patients = ward(2)
+    patients.change(0, interface_variables=((variable, value),))
+    assert patients.said() == ([("no-such-interface", "breaks", (0,))] if is_wrong else [])
+
+
+def test_an_interface_that_is_down_is_none(ward):
+    """What listens there is reached by nobody."""
+    patients = ward(2)
+    down = Interface("ib0", (), 2044, up=False)
+    interfaces = (*patients.facts[0].interfaces, down)
+    patients.change(0, interfaces=interfaces, interface_variables=(("NCCL_SOCKET_IFNAME", "ib0"),))
+    assert patients.said() == [("no-such-interface", "breaks", (0,))]
+
+
+def test_different_packet_sizes_are_risky(ward):
+    """Of the interfaces that are used; others do not matter."""
+    patients = ward(3)
+    patients.change(1, interfaces=(*patients.facts[1].interfaces, Interface("docker0", ("172.17.0.1",), 9000)))
+    assert patients.said() == []
+    patients.change(1, interfaces=(Interface("eth0", ("10.0.0.2",), 9000),))
+    assert patients.only().message == "the MTU is 1500 on servers h1, h3; 9000 on server h2"
+
+
+def test_a_port_that_is_taken_breaks_a_run(ward):
+    """With the system's words."""
+    patients = ward(2)
+    patients.change(0, ports=(Port(29500, "Address already in use"), Port(29501)))
+    assert patients.only().message == "port 29500 cannot be used on server h1: Address already in use"
+
+
+def test_a_port_that_any_connection_may_be_given_is_a_note(ward):
+    """It is free now."""
+    patients = ward(2)
+    patients.change(0, ports=(Port(40000),))
+    assert patients.said() == [("port-may-be-taken", "note", (0,))]
+
+
+def test_two_servers_that_are_one_machine_are_found(ward):
+    """Where there are accelerators, they would be used twice."""
+    patients = ward(3)
+    patients.change(2, machine="boot 0")
+    assert patients.said() == [("one-machine", "risky", (0, 2))]
+    patients.give_devices("ascend", 0, 1)
+    assert patients.said() == [("one-machine", "breaks", (0, 2))]
+
+
+def test_machines_that_do_not_tell_who_they_are_are_not_one(ward):
+    """Where /proc is hidden."""
+    patients = ward(2)
+    patients.change(0, machine="")
+    patients.change(1, machine="")
+    assert patients.said() == []
+
+
+# --- what should be alike ---
+
+
+@pytest.mark.parametrize(("offset_s", "expected"), [(0.9, []), (90.0, [("clock-skew", "risky", (2,))])])
+def test_clocks_are_compared_with_the_most(ward, offset_s, expected):
+    """The one that is off is named, not all the others; a second is allowed."""
+    patients = ward(3)
+    patients.offsets_s[2] += offset_s
+    assert patients.said() == expected
+
+
+def test_of_two_clocks_nobody_knows_which_is_wrong(ward):
+    """Both are named; the message says which one is ahead."""
+    patients = ward(2)
+    patients.offsets_s = {0: 0.0, 1: -7.25}
+    found = patients.only()
+    assert found.servers == (0, 1)
+    assert found.message.startswith("clocks are up to 7.2 s apart: h1 is ahead of h2")
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "severity"),
+    [
+        ("tlaunch", "0.1.1", "breaks"),
+        ("python", "3.11.9", "note"),
+        ("python", "3.10.7", "risky"),
+        ("torch", "2.6.1+cpu", "note"),
+        ("torch", "2.6.0+cu124", "note"),
+        ("torch", "2.5.0", "breaks"),
+        ("numpy", "2.2.0", "note"),
+        ("numpy", "1.26.4", "risky"),
+    ],
+)
+def test_versions_differ_more_or_less(ward, name, version, severity):
+    """The servers that differ from most are named, the message says what all have."""
+    patients = ward(3)
+    versions = dict(patients.facts[1].versions) | {name: version}
+    patients.change(1, versions=tuple(versions.items()))
+    found = patients.only()
+    assert (found.code, found.severity.value, found.servers) == ("version-differs", severity, (1,))
+    assert found.message == f"{name}: {patients.facts[0].version(name)} on servers h1, h3; {version} on server h2"
+
+
+def test_what_one_server_lacks_is_missing(ward):
+    """What none has is not asked for."""
+    patients = ward(3)
+    patients.change(1, versions=tuple(one for one in patients.facts[1].versions if one[0] != "torch"))
+    assert patients.only().message == "torch: 2.6.0+cpu on servers h1, h3; missing on server h2"
+
+
+def test_different_users_and_interpreters_are_told(ward):
+    """One is a risk, the other explains much."""
+    patients = ward(3)
+    patients.change(2, user=1000, executable="/usr/bin/python3")
+    assert patients.said() == [("user-differs", "risky", (2,)), ("python-elsewhere", "note", (2,))]
+
+
+def test_a_table_that_is_missing_or_another_one_breaks_a_run(ward):
+    """Each is told once."""
+    patients = ward(4)
+    patients.change(1, table_digest=None, table_trouble="No such file or directory")
+    patients.change(3, table_digest="another")
+    assert patients.said() == [("table-missing", "breaks", (1,)), ("table-differs", "breaks", (3,))]
+
+
+# --- files ---
+
+
+@pytest.mark.parametrize(
+    ("purpose", "changes", "expected"),
+    [
+        ("cwd", {"exists": False}, ("cwd-missing", "breaks", (1,))),
+        ("runs_dir", {"exists": False}, None),
+        ("runs_dir", {"writable": False}, ("not-writable", "breaks", (1,))),
+        ("temporary", {"writable": False}, ("not-writable", "breaks", (1,))),
+        ("runs_dir", {"free_bytes": 50 * MIB}, ("disk-nearly-full", "breaks", (1,))),
+        ("temporary", {"free_bytes": 50 * MIB}, ("disk-nearly-full", "risky", (1,))),
+        ("runs_dir", {"free_bytes": 5 * GIB}, ("disk-nearly-full", "risky", (1,))),
+        ("runs_dir", {"free_bytes": 5 * GIB, "total_bytes": 20 * GIB}, None),
+        ("runs_dir", {"free_bytes": 20 * GIB}, None),
+        ("runs_dir", {"free_inodes": 12}, ("few-inodes", "risky", (1,))),
+        ("runs_dir", {"free_inodes": 0, "total_inodes": 0}, None),
+        ("shared_memory", {"total_bytes": 64 * MIB}, ("small-shared-memory", "risky", (1,))),
+        ("shared_memory", {"total_bytes": 128 * MIB}, None),
+    ],
+)
+def test_directories_and_their_space(ward, purpose, changes, expected):
+    """Little space is judged by bytes and by share; a file system without inodes has not run out of them."""
+    patients = ward(2)
+    patients.change_folder(1, purpose, **changes)
+    assert patients.said() == ([expected] if expected else [])
+
+
+# --- limits and devices ---
+
+
+@pytest.mark.parametrize(("soft", "severity"), [(64, "breaks"), (200, "risky"), (1024, None), (None, None)])
+def test_open_files_are_compared_with_the_number_of_ranks(ward, soft, severity):
+    """Four ranks; each has a connection to every other."""
+    patients = ward(2)
+    patients.change(0, limits=(Limit("nofile", soft, soft),))
+    assert patients.said() == ([("few-open-files", severity, (0,))] if severity else [])
+
+
+def test_the_usual_limit_of_files_is_too_low_for_many_ranks(ward):
+    """1024 files, 2048 ranks: the message has both numbers."""
+    patients = ward(2, ranks=1024)
+    limits = [one for one in patients.findings() if one.code == "few-open-files"]
+    assert [one.severity.value for one in limits] == ["breaks", "breaks"]
+    assert "may open 1,024 files" in limits[0].message
+    assert "among 2,048" in limits[0].message
+    assert "the hard limit is 4,096" in limits[0].hint
+
+
+@pytest.mark.parametrize(
+    ("user", "expected"), [(0, []), (1000, [("few-processes", "risky", (0,)), ("user-differs", "risky", (0,))])]
+)
+def test_the_limit_of_processes_does_not_bind_root(ward, user, expected):
+    """The kernel does not apply it."""
+    patients = ward(3)
+    patients.change(0, user=user, limits=(Limit("nproc", 100, 100),))
+    assert sorted(patients.said()) == expected
+
+
+def test_locked_memory_matters_where_cards_read_memory_themselves(ward):
+    """Elsewhere the same limit is nobody's."""
+    patients = ward(2)
+    patients.change(0, rdma_devices=("mlx5_0",))
+    assert "may lock 64 KiB" in patients.only().message
+
+
+def test_little_memory_says_whose_limit_it_is(ward):
+    """The control group's, here."""
+    patients = ward(2)
+    patients.change(0, memory_limit_bytes=256 * MIB)
+    assert "256 MiB of memory is allowed by its control group on server h1" in patients.only().message
+
+
+def test_fewer_processors_than_ranks_are_a_note(ward):
+    """By affinity, or by the control group."""
+    patients = ward(2)
+    patients.change(1, cpu_limit=1.5)
+    assert patients.only().message == "fewer processors than ranks on server h2: 1.5 for 2 on h2"
+
+
+def test_devices_that_are_not_there_break_a_run(ward):
+    """By their ids where the driver tells them; NVIDIA's are numbered from 0 whichever a container is given."""
+    patients = ward(2)
+    patients.give_devices("ascend", 0, 1)
+    assert patients.said() == []
+    patients.change(1, ascend_devices=(1, 2))
+    assert patients.only().message == "the table wants device 0 on server h2, where 1-2 are visible"
+    patients.give_devices("ascend")
+    patients.give_devices("nvidia", 4, 5)
+    assert patients.findings() == ()
+    patients.change(0, nvidia_devices=())
+    assert patients.only().message == "the table wants devices 0-1 on server h1, where none is visible"
+
+
+def test_ranks_on_the_host_itself_need_no_device(ward):
+    """Heterogeneous tables have such."""
+    patients = ward(2)
+    host = patients.cluster.servers[1]
+    host = replace(host, devices=tuple(replace(device, device_id=-1) for device in host.devices))
+    patients.cluster = Cluster((patients.cluster.servers[0], host))
+    patients.change(0, ascend_devices=(0, 1))
+    assert patients.said() == []
+
+
+def test_the_worst_comes_first(ward):
+    """Then by topic, so that a reader may stop."""
+    patients = ward(3)
+    patients.change(0, ports=(Port(40000),))
+    patients.offsets_s[1] = 30.0
+    patients.change_folder(2, "runs_dir", writable=False)
+    assert [one.severity.value for one in patients.findings()] == ["breaks", "risky", "note", "note"]

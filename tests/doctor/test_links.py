@@ -1,0 +1,110 @@
+"""Which measured connections stand out: pure, on numbers as they could be measured."""
+
+import json
+from itertools import combinations
+
+import pytest
+
+from launcher.core.errors import UnreadableError
+from launcher.core.records import Cluster, Device, Server
+from launcher.doctor.links import Link, Links, common_server, judge_links, read_links, usual
+
+FAST, SLOW = 1.25e9, 1e6  # bytes a second: 10 Gbit/s, 8 Mbit/s
+
+
+def links(count, slow=(), latency_s=1e-4, late=()):
+    """All pairs of `count` servers; those in `slow` are so in the order in which they are written."""
+    pairs = []
+    for pair in combinations(range(count), 2):
+        forth = SLOW if pair in slow else FAST
+        back = SLOW if pair[::-1] in slow else FAST
+        pairs.append(Link(pair, 0.05 if pair in late else latency_s, forth, back, min(forth, back)))
+    return Links(count, count, pairs=tuple(pairs))
+
+
+def judged(measured):
+    servers = (Server(f"h{index + 1}", (Device(0, index),)) for index in range(measured.server_count))
+    return judge_links(measured, Cluster(tuple(servers)))
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_equal_links_say_nothing(count):
+    """One server has no links at all."""
+    assert judged(links(count)) == ()
+
+
+def test_one_pair_is_only_told():
+    """There is nothing to compare it with, however slow it is."""
+    (found,) = judged(links(2, slow=[(0, 1)]))
+    assert (found.code, found.severity.value) == ("links-measured", "note")
+    assert "h1 and h2: 8 Mbit/s there, 10 Gbit/s back, 0.1 ms" in found.message
+
+
+@pytest.mark.parametrize("count", [3, 4, 9])
+@pytest.mark.parametrize("bad", [0, 2])
+def test_a_slow_server_is_named_alone(count, bad):
+    """Also of three, where it spoils two pairs of three. It sends slowly, and receives as others do."""
+    (found,) = judged(links(count, slow=[(bad, other) for other in range(count) if other != bad]))
+    assert (found.code, found.servers) == ("slow-link", (bad,))
+    assert f"all connections of server h{bad + 1} are slow, and no others" in found.message
+    assert f"8 Mbit/s from h{bad + 1} (10 Gbit/s the other way)" in found.message
+    assert "usual here are 10 Gbit/s" in found.message
+
+
+def test_a_single_slow_pair_blames_neither_server():
+    """Both reach others fast."""
+    (found,) = judged(links(4, slow=[(1, 3), (3, 1)]))
+    assert found.servers == (1, 3)
+    assert found.message.startswith("1 of 6 pairs of servers are slow: h2 and h4 8 Mbit/s;")
+
+
+def test_two_halves_have_no_server_in_common():
+    """A slow way between two racks; four pairs are shown."""
+    (found,) = judged(links(6, slow=[(one, other) for one in range(3) for other in range(3, 6)]))
+    assert found.servers == tuple(range(6))
+    assert "9 of 15 pairs of servers are slow" in found.message
+    assert "and 5 more" in found.message
+
+
+def test_late_answers_are_told_by_themselves():
+    """As fast as the others, once something flows."""
+    (found,) = judged(links(3, late=[(0, 2), (1, 2)]))
+    assert (found.code, found.servers) == ("late-link", (2,))
+    assert "50 ms" in found.message
+
+
+def test_what_is_usual_survives_one_bad_server():
+    """And a pair that is better than all others changes nothing."""
+    rates = dict.fromkeys(combinations(range(5), 2), 1.0)
+    assert usual({**rates, (0, 1): 9.0}) == 1.0
+    assert usual({(0, 1): 1.0, (0, 2): 0.01, (1, 2): 0.01}) == 1.0
+
+
+def test_a_common_server_must_have_no_good_connection():
+    """Two slow pairs of three that share a server may be two faults."""
+    pairs = list(combinations(range(4), 2))
+    assert common_server([(0, 1), (0, 2), (0, 3)], pairs) == 0
+    assert common_server([(0, 1), (0, 2)], pairs) is None
+    assert common_server([(0, 1)], pairs) is None
+
+
+def test_a_file_of_another_version_is_read_and_a_broken_one_is_not(tmp_path):
+    """Fields that came later are overlooked."""
+    path = tmp_path / "links.json"
+    pair = {"servers": [0, 1], "latency_s": 1e-4, "forth_bytes_per_s": 2.0, "back_bytes_per_s": 1.0, "bytes_per_s": 1.0}
+    written = {
+        "world_size": 2,
+        "server_count": 2,
+        "all_reduce": [],
+        "pairs": [{**pair, "jitter_s": 3}],
+        "colour": "red",
+    }
+    path.write_text(json.dumps(written))
+    assert read_links(path).pairs == (Link((0, 1), 1e-4, 2.0, 1.0, 1.0),)
+    for text in ("", "[]", "{}", json.dumps({**written, "pairs": [{"servers": "01"}]})):
+        path.write_text(text)
+        with pytest.raises(UnreadableError, match="is not what the measurement of links writes"):
+            read_links(path)
+    path.unlink()
+    with pytest.raises(UnreadableError, match="No such file"):
+        read_links(path)

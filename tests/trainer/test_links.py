@@ -1,0 +1,142 @@
+"""The measurement of links: the tournament alone, and ranks that measure over gloo."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from launcher.core.records import Cluster, Device, Server
+from launcher.core.run_dir import RunDir
+from launcher.doctor.links import judge_links, read_links
+from launcher.trainer.links import rounds
+
+ROOT = Path(__file__).parents[2]
+VIRTUAL_HOSTS = ROOT.parent / "shared" / "virtual_hosts"
+PATIENCE_S = 120
+OPTIONS = ("--seconds", "60", "--device", "cpu")  # small messages end long before
+
+
+@pytest.mark.parametrize("count", range(1, 12))
+def test_every_pair_meets_once_and_nobody_plays_two_at_a_time(count):
+    """In as few rounds as there can be: one less than players, or as many where they are odd."""
+    played = list(rounds(count))
+    assert sorted(pair for each in played for pair in each) == list(combinations(range(count), 2))
+    for each in played:
+        players = [player for pair in each for player in pair]
+        assert len(players) == len(set(players))
+    assert len(played) == (count if count % 2 else count - 1)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def measure(server_of, run_dir, *options, port=None, address="127.0.0.1", before=lambda rank: (), **more):
+    """Exit codes and stderr of all ranks; `server_of` tells each rank's server."""
+    port = port or free_port()
+    processes = []
+    for rank, server in enumerate(server_of):
+        environment = {
+            "RANK": rank, "WORLD_SIZE": len(server_of), "LOCAL_RANK": server_of[:rank].count(server),
+            "LOCAL_WORLD_SIZE": server_of.count(server), "GROUP_RANK": server, "MASTER_ADDR": address,
+            "MASTER_PORT": port, "TLAUNCH_RUN_DIR": run_dir, "OMP_NUM_THREADS": 1, "PYTHONPATH": ROOT, **more,
+        }  # fmt: skip
+        processes.append(
+            subprocess.Popen(
+                [*before(rank), sys.executable, "-m", "launcher.trainer.links", *OPTIONS, *options],
+                env={**os.environ, **{name: str(value) for name, value in environment.items()}},
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+        )  # fmt: skip
+    try:
+        ended = [process.communicate(timeout=PATIENCE_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [process.returncode for process in processes], ended
+
+
+@pytest.mark.distributed
+def test_ranks_of_three_servers_measure_every_pair_of_servers(tmp_path):
+    """Four ranks: the second one of the first server takes part in all_reduce only. What is written can be judged."""
+    codes, ended = measure([0, 0, 1, 2], tmp_path, "--largest", "131072")
+    assert codes == [0] * 4, ended
+    links = read_links(RunDir(tmp_path).links)
+    assert (links.world_size, links.server_count, links.backend, links.device) == (4, 3, "gloo", "cpu")
+    assert [pair.servers for pair in links.pairs] == [(0, 1), (0, 2), (1, 2)]
+    for pair in links.pairs:
+        assert pair.latency_s > 0
+        assert pair.bytes_per_s == min(pair.forth_bytes_per_s, pair.back_bytes_per_s) > 0
+    assert [one.bytes for one in links.all_reduce] == [16384, 131072]
+    for one in links.all_reduce:
+        assert one.algorithm_bytes_per_s == pytest.approx(one.bytes / one.seconds)
+        assert one.bus_bytes_per_s == pytest.approx(1.5 * one.algorithm_bytes_per_s)  # 2 * 3 / 4
+
+
+def test_one_rank_alone_has_nothing_to_measure(tmp_path):
+    """And says so in the same form."""
+    codes, ended = measure([0], tmp_path)
+    assert codes == [0], ended
+    assert read_links(RunDir(tmp_path).links).pairs == ()
+
+
+def test_without_a_run_directory_somebody_must_say_where_the_result_goes(tmp_path):
+    """As for the trainer itself."""
+    codes, ended = measure([0], "")
+    assert codes == [2]
+    assert "TLAUNCH_RUN_DIR is not set" in ended[0][1]
+    codes, _ = measure([0], "", "--output", str(tmp_path / "own.json"))
+    assert (codes, json.loads((tmp_path / "own.json").read_text())["pairs"]) == ([0], [])
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "1000"])
+def test_seconds_that_make_no_sense_are_refused(tmp_path, seconds):
+    """Ranks that wait give up after ten minutes."""
+    codes, ended = measure([0], tmp_path, "--seconds", seconds)
+    assert codes == [2]
+    assert "--seconds is" in ended[0][1]
+
+
+@pytest.fixture(scope="module")
+def three_hosts(tmp_path_factory):
+    needed = ("ip", "tc", "ssh", "nsenter", "unshare", "/usr/sbin/sshd")
+    if os.geteuid() or any(shutil.which(name) is None for name in needed) or not VIRTUAL_HOSTS.is_dir():
+        pytest.skip(f"no virtual hosts here: they need root, {VIRTUAL_HOSTS} and {', '.join(needed)}")
+    if Path("/run/netns/tlhub").exists():
+        pytest.skip("other virtual hosts are up")
+    root = tmp_path_factory.mktemp("hosts") / "root"
+    shared = {str(path) for path in (tmp_path_factory.getbasetemp(), ROOT, Path(sys.prefix), Path(sys.base_prefix))}
+    below_tmp = " ".join(path for path in shared if path.startswith("/tmp/"))
+    subprocess.run(
+        [VIRTUAL_HOSTS / "up.sh", "3", root],
+        env={**os.environ, "TL_SHARE": below_tmp}, check=True, timeout=60, capture_output=True,
+    )  # fmt: skip
+    yield root
+    subprocess.run([VIRTUAL_HOSTS / "down.sh", root], check=True, timeout=60, capture_output=True)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_a_server_that_sends_slowly_is_the_one_that_is_named(three_hosts, tmp_path):
+    """The second of three hosts sends 8 Mbit/s, and receives as the others do."""
+    limit = ["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "8mbit", "burst", "32kbit", "latency", "400ms"]
+    subprocess.run(["ip", "netns", "exec", "tlh2", *limit], check=True, timeout=10)
+    codes, ended = measure(
+        [0, 1, 2], tmp_path, "--seconds", "6", "--largest", str(1 << 20), address="10.77.0.1",
+        before=lambda rank: (three_hosts / "on", f"h{rank + 1}"),
+    )  # fmt: skip
+    assert codes == [0] * 3, ended
+    links = read_links(RunDir(tmp_path).links)
+    (found,) = judge_links(links, Cluster(tuple(Server(f"h{rank + 1}", (Device(0, rank),)) for rank in range(3))))
+    print(found)
+    assert (found.code, found.servers) == ("slow-link", (1,))
+    assert "from h2" in found.message
