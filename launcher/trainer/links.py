@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             measured = measure(world, options.seconds, options.largest)
             if world.is_first:
                 write_text(path, json_text(measured))
-                print(f"links: {measured['server_count']} servers measured, see {path}", flush=True)
+                print(f"links: measured; what {measured['world_size']} ranks found is in {path}", flush=True)
     except TlaunchError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code

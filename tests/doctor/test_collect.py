@@ -97,6 +97,17 @@ def test_a_port_is_tried_as_a_store_would_take_it():
     assert network.try_port(70000).trouble == "no port has this number"
 
 
+def test_a_port_whose_last_connections_fade_away_is_free():
+    """A store could listen there: whoever closes a connection first keeps the port for a minute (TIME_WAIT)."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        number = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", number)) as caller:
+            connection, _ = listener.accept()
+            connection.close()
+            assert caller.recv(1) == b""
+    assert network.try_port(number).trouble is None
+
+
 def test_the_default_route_with_the_best_metric_counts(tmp_path):
     """As the kernel chooses."""
     header = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
@@ -139,6 +150,7 @@ def test_the_tightest_limit_of_the_groups_around_counts(tmp_path, monkeypatch):
     inner.mkdir(parents=True)
     (inner / "memory.max").write_text("max\n")
     (inner.parent / "memory.max").write_text("1048576\n")
+    (tmp_path / "memory.max").write_text("2097152\n")
     (inner / "cpu.max").write_text("150000 100000\n")
     (inner.parent / "cpu.max").write_text("max 100000\n")
     monkeypatch.setattr(machine, "own_directory", lambda: inner)

@@ -94,6 +94,12 @@ def test_the_listener_of_another_examination_is_a_wrong_answer():
         assert outcome(other.port).outcome is Outcome.WRONG_ANSWER
 
 
+def test_an_answer_that_was_overheard_is_worth_nothing():
+    """It is an answer to one word, of one server, in one examination."""
+    answers = {answer_to(word, server, secret) for word in (b"a", b"b") for server in (1, 2) for secret in ("x", "y")}
+    assert len(answers) == 8
+
+
 @pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"x" * (ANSWER_BYTES * 4)])
 def test_another_program_is_a_wrong_answer(says):
     """Whatever it says, and where it only hangs up."""
