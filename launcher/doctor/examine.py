@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Server
@@ -14,6 +14,7 @@ from launcher.doctor.facts import Facts, facts_from_json
 from launcher.doctor.names import is_address
 from launcher.doctor.reach import Attempt, attempt_from_json
 
+T = TypeVar("T")
 REACH_TIMEOUT_S = 5.0
 
 Messages = Mapping[int, Mapping[str, Any]]  # by the index of the server
@@ -59,7 +60,7 @@ def examine(cluster: Cluster, wish: Wish, transport: Transport) -> Examination:
     """Ask every server of `cluster` what it is like and whom it reaches. Blocks as long as `transport` lets servers."""
     troubles: dict[int, str] = {}
     collected = _sound(transport.ask(_collect_messages(cluster, wish)), "facts", troubles)
-    understood = {index: _understood(written, index, troubles) for index, written in collected.items()}
+    understood = {index: _understood(written, index, troubles, facts_from_json) for index, written in collected.items()}
     facts = {index: one for index, one in understood.items() if one is not None}
     reach = _reach(cluster, tuple(sorted(facts)), wish, transport, troubles)
     return Examination(cluster, _with_offsets(facts, transport.offsets_s()), reach, troubles)
@@ -101,7 +102,7 @@ def _reach(
         return {}
     secret = secrets.token_hex(16)
     listening = transport.ask({index: {"do": "listen", "server": index, "secret": secret} for index in answering})
-    ports = _sound(listening, "port", troubles)
+    ports = _sound(listening, "port", troubles, answering)
     told = {"do": "reach", "secret": secret, "timeout_s": wish.reach_timeout_s}
     targets = {
         index: {"server": index, "host": cluster.servers[index].server_id, "port": ports[index]} for index in ports
@@ -109,21 +110,29 @@ def _reach(
     messages = {
         index: {**told, "targets": [target for other, target in targets.items() if other != index]} for index in ports
     }
-    found = _sound(transport.ask(messages), "attempts", troubles)
-    return {index: tuple(map(attempt_from_json, attempts)) for index, attempts in found.items()}
+    found = _sound(transport.ask(messages), "attempts", troubles, messages)
+    reach = {index: _understood(attempts, index, troubles, _attempts) for index, attempts in found.items()}
+    return {index: attempts for index, attempts in reach.items() if attempts is not None}
 
 
-def _sound(answers: Messages, name: str, troubles: dict[int, str]) -> dict[int, Any]:
-    """What each answer has by that name; troubles are kept aside."""
+def _attempts(written: Any) -> tuple[Attempt, ...]:
+    return tuple(map(attempt_from_json, written))
+
+
+def _sound(answers: Messages, name: str, troubles: dict[int, str], asked: Iterable[int] = ()) -> dict[int, Any]:
+    """What each answer has by that name; troubles are kept aside. `asked`: who has answered before, and is to again."""
+    for index in asked:
+        if index not in answers:
+            troubles.setdefault(index, "it answered at first, and then no more")
     for index, answer in answers.items():
         if name not in answer:
             troubles.setdefault(index, str(answer.get("trouble", "it gave an answer without a sense")))
     return {index: answer[name] for index, answer in answers.items() if name in answer}
 
 
-def _understood(written: Any, index: int, troubles: dict[int, str]) -> Facts | None:
+def _understood(written: Any, index: int, troubles: dict[int, str], read: Callable[[Any], T]) -> T | None:
     try:
-        return facts_from_json(written)
+        return read(written)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         troubles[index] = f"its answer cannot be read: {error}"
         return None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from launcher.core.records import Cluster
 from launcher.doctor.facts import Facts
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic
 from launcher.doctor.reach import Attempt
 from launcher.doctor.rules import RULES
+
+_SERVERS = "\0"  # stands for the servers in a message
 
 
 def judge(
@@ -26,7 +29,22 @@ def judge(
     """
     evidence = Evidence(cluster, facts, reach, offsets_s, troubles or {})
     found = [finding for rule in RULES for finding in rule(evidence)]
-    return in_order(found)
+    return in_order(_together(found, evidence))
+
+
+def _together(found: Iterable[Finding], evidence: Evidence) -> Iterator[Finding]:
+    """What is said of several servers in the same words becomes one finding: 64 servers may be ill of one thing."""
+    alike: dict[tuple[str, Severity, str | None, str], list[Finding]] = {}
+    for one in found:
+        words = one.message.replace(evidence.named(one.servers), _SERVERS) if len(one.servers) == 1 else one.message
+        alike.setdefault((one.code, one.severity, one.hint, words), []).append(one)
+    for (*_, words), those in alike.items():
+        servers = tuple(sorted({server for one in those for server in one.servers}))
+        yield (
+            those[0]
+            if len(those) == 1
+            else replace(those[0], servers=servers, message=words.replace(_SERVERS, evidence.named(servers)))
+        )
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:

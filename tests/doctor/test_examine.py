@@ -99,6 +99,49 @@ def test_a_server_that_ends_is_told_of_and_the_others_are_examined(wish):
     assert ("no-answer", (1,)) in found(examination)
 
 
+class Fading(Pipes):
+    """Server 1 ends once it has been asked for its facts."""
+
+    def ask(self, messages):
+        answers = super().ask(messages)
+        self.processes[1].kill()
+        self.processes[1].wait()
+        return answers
+
+
+def test_a_server_that_ends_in_the_midst_of_it_is_told_of_too(wish):
+    """Its facts are kept."""
+    with examinees(3) as transport:
+        examination = examine(cluster_of("127.0.0.1", "127.0.0.2", "127.0.0.3"), wish, Fading(transport.processes))
+    assert (sorted(examination.facts), sorted(examination.reach)) == ([0, 1, 2], [0, 2])
+    assert examination.troubles == {1: "it answered at first, and then no more"}
+    assert ("no-answer", (1,)) in found(examination)
+
+
+class Garbling(Pipes):
+    """Server 1 answers in another language."""
+
+    def ask(self, messages):
+        kind = next(iter(messages.values()))["do"]
+        wrong = {
+            "collect": {"facts": {"hostname": 7}},
+            "listen": {"port": 9},
+            "reach": {"attempts": [{"outcome": "sunk"}]},
+        }
+        return {**super().ask(messages), **({1: wrong[kind]} if kind == self.when else {})}
+
+
+@pytest.mark.parametrize("when", ["collect", "reach"])
+def test_an_answer_that_cannot_be_read_is_the_trouble_of_its_server(wish, when):
+    """The others are examined as ever."""
+    with examinees(2) as transport:
+        garbling = Garbling(transport.processes)
+        garbling.when = when
+        examination = examine(cluster_of("127.0.0.1", "127.0.0.2"), wish, garbling)
+    assert examination.troubles[1].startswith("its answer cannot be read")
+    assert 0 in examination.facts
+
+
 def test_one_server_alone_is_asked_for_its_facts_only(wish):
     """There is nobody to reach."""
     with examinees(1) as transport:

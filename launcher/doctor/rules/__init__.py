@@ -14,7 +14,7 @@ RULES: tuple[Rule, ...] = (
     reach.unreachable,
     names.unknown_names,
     names.loopback,
-    names.own_name,
+    names.own_names,
     names.differing_names,
     names.slow_names,
     names.foreign_address,

@@ -49,7 +49,7 @@ def little_space(evidence: Evidence) -> Iterator[Finding]:
                 is_too_little = free < TOO_LITTLE_BYTES and purpose == "runs_dir"
                 yield Finding(
                     "disk-nearly-full", Topic.FILES, Severity.BREAKS if is_too_little else Severity.RISKY, (index,),
-                    f"{evidence.named([index])} has {_mib(free)} MiB left of {_mib(total)} MiB "
+                    f"{_mib(free)} MiB of {_mib(total)} MiB are left on {evidence.named([index])} "
                     f"({100 * free / total:.1f} %) for {words} ({folder.path})",
                     "a rank whose log cannot be written goes on without one; old runs may be removed",
                 )  # fmt: skip

@@ -51,7 +51,7 @@ def locked_memory(evidence: Evidence) -> Iterator[Finding]:
         if facts.rdma_devices and evidence.has_several_servers and limit is not None and limit.soft is not None:
             yield Finding(
                 "locked-memory", Topic.LIMITS, Severity.RISKY, (index,),
-                f"a process may lock {limit.soft // 1024:,} KiB of memory on {evidence.named([index])}, which has "
+                f"a process may lock {limit.soft // 1024:,} KiB of memory on {evidence.named([index])}, with "
                 f"{', '.join(facts.rdma_devices)}: connections by RDMA may fail",
                 "`ulimit -l unlimited`; in containers --ulimit memlock=-1",
             )  # fmt: skip

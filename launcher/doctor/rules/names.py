@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from launcher.doctor.examine import names_of
-from launcher.doctor.facts import Facts
+from launcher.doctor.facts import Facts, Resolved
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic
 from launcher.doctor.names import is_address, is_loopback
 
@@ -43,26 +43,27 @@ def loopback(evidence: Evidence) -> Iterator[Finding]:
                 f"{name} is {wrong[others[0]].addresses[0]} on {evidence.named(others)}, which is every server's own",
                 _HINT_HOSTS,
             )  # fmt: skip
-        if owner in wrong:
-            yield _own_loopback(evidence, owner, name, wrong[owner].addresses[0])
 
 
-def own_name(evidence: Evidence) -> Iterator[Finding]:
+def own_names(evidence: Evidence) -> Iterator[Finding]:
     """Gloo listens at what the own hostname means, where no GLOO_SOCKET_IFNAME says another thing."""
     if not evidence.has_several_servers:
         return
+    local: dict[int, Resolved] = {}
     for index, facts in sorted(evidence.facts.items()):
-        if facts.hostname in names_of(evidence.cluster.servers[index]) or _chooses_gloo(facts):
-            continue
-        meaning = facts.meaning(facts.hostname)
-        if meaning is not None and meaning.addresses and _is_local(meaning.addresses):
-            yield _own_loopback(evidence, index, facts.hostname, meaning.addresses[0])
-        elif meaning is not None and not meaning.addresses:
-            yield Finding(
-                "own-name-unknown", Topic.NAMES, Severity.RISKY, (index,),
-                f"{evidence.named([index])} calls itself {facts.hostname}, and does not know what that means",
-                "add the name with the server's address to its /etc/hosts, or set GLOO_SOCKET_IFNAME",
-            )  # fmt: skip
+        table_names = [name for name in names_of(evidence.cluster.servers[index]) if not is_address(name)]
+        own_names = [*table_names, *([] if _chooses_gloo(facts) else [facts.hostname])]
+        for meaning in (found for name in own_names if name not in LOCAL_NAMES and (found := facts.meaning(name))):
+            if meaning.addresses and _is_local(meaning.addresses):
+                local.setdefault(index, meaning)
+            elif not meaning.addresses and meaning.name not in table_names:
+                yield Finding(
+                    "own-name-unknown", Topic.NAMES, Severity.RISKY, (index,),
+                    f"{evidence.named([index])} calls itself {facts.hostname}, and does not know what that means",
+                    "add the name with the server's address to its /etc/hosts, or set GLOO_SOCKET_IFNAME",
+                )  # fmt: skip
+    if local:
+        yield _own_loopback(evidence, local)
 
 
 def differing_names(evidence: Evidence) -> Iterator[Finding]:
@@ -125,11 +126,15 @@ def _chooses_gloo(facts: Facts) -> bool:
     return bool(dict(facts.interface_variables).get("GLOO_SOCKET_IFNAME"))
 
 
-def _own_loopback(evidence: Evidence, server: int, name: str, address: str) -> Finding:
+def _own_loopback(evidence: Evidence, meanings: Mapping[int, Resolved]) -> Finding:
+    """One for all: Debian does it to every server alike."""
+    meaning = meanings[min(meanings)]
+    whose = "its own name" if len(meanings) == 1 else "their own names"
+    takes = "takes" if len(meanings) == 1 else "take"
     return Finding(
-        "own-name-is-loopback", Topic.NAMES, Severity.RISKY, (server,),
-        f"{evidence.named([server])} takes its own name, {name}, for {address}: what listens there (gloo does) is "
-        "reached by no other server",
+        "own-name-is-loopback", Topic.NAMES, Severity.RISKY, tuple(sorted(meanings)),
+        f"{evidence.named(meanings)} {takes} {whose} for loopback, {meaning.name} for {meaning.addresses[0]}: what "
+        "listens there (gloo does) is reached by no other server",
         "give the name the server's real address in its /etc/hosts (Debian writes 127.0.1.1 there), or set "
         "GLOO_SOCKET_IFNAME",
     )  # fmt: skip

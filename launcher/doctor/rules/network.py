@@ -23,7 +23,7 @@ def missing_interfaces(evidence: Evidence) -> Iterator[Finding]:
                 wanted = "an address" if variable == "HCCL_IF_IP" else "an interface that is up"
                 yield Finding(
                     "no-such-interface", Topic.NETWORK, Severity.BREAKS, (index,),
-                    f"{variable}={value} is not {wanted} of {evidence.named([index])}, which has {', '.join(names)}",
+                    f"{variable}={value} is not {wanted} of {evidence.named([index])}, where there are {', '.join(names)}",
                     "`ip addr` shows them; servers whose interfaces have different names need a value each",
                 )  # fmt: skip
 
