@@ -107,12 +107,15 @@ def _reach(
     targets = {
         index: {"server": index, "host": cluster.servers[index].server_id, "port": ports[index]} for index in ports
     }
-    messages = {
-        index: {**told, "targets": [target for other, target in targets.items() if other != index]} for index in ports
-    }
+    messages = {index: {**told, "targets": _from(index, targets)} for index in ports}
     found = _sound(transport.ask(messages), "attempts", troubles, messages)
     reach = {index: _understood(attempts, index, troubles, _attempts) for index, attempts in found.items()}
     return {index: attempts for index, attempts in reach.items() if attempts is not None}
+
+
+def _from(own: int, targets: Mapping[int, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """All but its own, each server beginning with the next one, so that not all call the first at the same time."""
+    return [targets[index] for index in sorted(targets, key=lambda index: (index < own, index)) if index != own]
 
 
 def _attempts(written: Any) -> tuple[Attempt, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import selectors
 import socket
+import time
 from contextlib import suppress
 
 from launcher.core.frozen import frozen
@@ -19,7 +20,8 @@ CHALLENGE_BYTES = 24
 CALL_BYTES = len(GREETING) + CHALLENGE_BYTES
 _INDEX_BYTES = 4
 ANSWER_BYTES = _INDEX_BYTES + 32
-MOST_CALLERS = 256  # that have not said all they have to; the oldest gives way
+MOST_CALLERS = 256  # at once; the others wait in the kernel's queue
+SILENCE_S = 2.0  # after which a caller gives way to one that waits
 _BACKLOG = 1024
 
 
@@ -33,6 +35,7 @@ def answer_to(challenge: bytes, server_index: int, secret: str) -> bytes:
 class _Caller:
     connection: socket.socket
     said: bytearray
+    since_s: float  # by the monotonic clock
 
 
 class Listener:
@@ -72,13 +75,19 @@ class Listener:
     def _accept(self) -> None:
         """All that wait: one event may stand for many."""
         with suppress(OSError):  # none is left, or no descriptor is: then the caller waits in vain, and says so
-            while True:
+            while self._has_room():
                 connection, _ = self._socket.accept()
                 connection.setblocking(False)
-                if len(self._callers) >= MOST_CALLERS:
-                    self._drop(next(iter(self._callers.values())))
-                self._callers[connection.fileno()] = _Caller(connection, bytearray())
+                self._callers[connection.fileno()] = _Caller(connection, bytearray(), time.monotonic())
                 self._selector.register(connection, selectors.EVENT_READ)
+
+    def _has_room(self) -> bool:
+        """Of many servers that all call at once nobody is dropped unheard: only who says nothing gives way."""
+        if len(self._callers) >= MOST_CALLERS:
+            oldest = next(iter(self._callers.values()))
+            if time.monotonic() - oldest.since_s > SILENCE_S:
+                self._drop(oldest)
+        return len(self._callers) < MOST_CALLERS
 
     def _hear(self, caller: _Caller) -> None:
         """Each caller gets one answer, and closes the connection once it has read it."""

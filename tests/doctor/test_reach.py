@@ -187,9 +187,19 @@ def test_a_listener_drops_who_does_not_greet_it_and_answers_the_next():
 def test_callers_that_stay_silent_give_way(monkeypatch):
     """They hold a descriptor each."""
     monkeypatch.setattr("launcher.doctor.listener.MOST_CALLERS", 2)
+    monkeypatch.setattr("launcher.doctor.listener.SILENCE_S", 0.05)
     with listening(1) as other:
         silent = [socket.create_connection(("127.0.0.1", other.port), PATIENCE_S) for _ in range(5)]
         assert outcome(other.port).reached
         assert silent[0].recv(1) == b""
         for one in silent:
             one.close()
+
+
+def test_many_servers_that_call_at_once_are_all_answered(monkeypatch):
+    """More than a listener hears at a time: nobody who speaks is dropped."""
+    monkeypatch.setattr("launcher.doctor.listener.MOST_CALLERS", 3)
+    with listening(1) as other:
+        targets = [Target(1, str(number), ("127.0.0.1",), other.port) for number in range(100)]
+        found = try_reach(targets, SECRET, PATIENCE_S)
+    assert all(attempt.reached for attempt in found)
