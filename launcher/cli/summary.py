@@ -121,8 +121,10 @@ def _silent(progress: Progress) -> str:
 def _how_ended(progress: Progress, *, without: RankExit | None) -> str:
     """Counts of the ways in which ranks ended, those that were never started included."""
     counts = Counter(_way(ended) for ended in progress.exits.values() if ended is not without)
-    missing = progress.rank_count - len(progress.exits)
-    if missing:
+    unknown = len(progress.started_ns.keys() - progress.exits.keys())
+    if unknown:
+        counts["lost with their server"] = unknown
+    if missing := progress.rank_count - len(progress.exits) - unknown:
         counts["never started"] = missing
     grace = _grace(progress)
     ways = (f"{count} {way}{grace if way.startswith('by SIGKILL') else ''}" for way, count in counts.most_common())

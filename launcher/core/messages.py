@@ -14,7 +14,7 @@
     Done             ──────────────────>              and the connection is closed
 
 At any time the coordinator asks `Ping`, and what answers with `Pong` is there; it may order `Stop` and `Pass`, and an
-agent that was asked to end tells `EndWanted`.
+agent that was asked to end tells `EndWanted`; one that has lost its launcher is `GivingUp`.
 """
 
 from __future__ import annotations
@@ -149,6 +149,13 @@ class EndWanted:
 
 
 @frozen
+class GivingUp:
+    """This server's part of the run cannot go on; its ranks are being ended."""
+
+    reason: str
+
+
+@frozen
 class Ping:
     sent_ns: int  # the coordinator's wall clock
 
@@ -173,13 +180,13 @@ class Done:
 
 Message = (
     Challenge | Hello | Welcome | Refused | Ready | Waiting | Begin | Told | Inquire | Testimony | Decided | AttemptOver
-    | Stop | Pass | EndWanted | Ping | Pong | Finish | Done
+    | Stop | Pass | EndWanted | GivingUp | Ping | Pong | Finish | Done
 )  # fmt: skip
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         Challenge, Hello, Welcome, Refused, Ready, Waiting, Begin, Told, Inquire, Testimony, Decided, AttemptOver, Stop,
-        Pass, EndWanted, Ping, Pong, Finish, Done,
+        Pass, EndWanted, GivingUp, Ping, Pong, Finish, Done,
     )
 }  # fmt: skip
 

@@ -21,3 +21,4 @@ class EngineCommand:
     argv: tuple[str, ...]
     env: Mapping[str, str | None]  # laid over the environment of the engine's own process; None takes a variable away
     files: Mapping[Path, str]  # absolute path: text, to be there before it starts
+    shell: tuple[str, ...] = ()  # how it reaches other servers: `shell... HOST COMMAND`; empty: by a daemon of its own

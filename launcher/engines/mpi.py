@@ -20,6 +20,7 @@ No engine but Open MPI can be told to leave stdin alone: give it /dev/null.
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -178,6 +179,7 @@ def mpi_command(
         ),
         env=dict(_decided(mpirun.dialect, environment, options, as_root=as_root)),
         files={hostfile: _hostfile(mpirun.dialect, servers, counts or [1] * len(servers), host)},
+        shell=_remote_shell(words, environment, options),
     )
 
 
@@ -254,10 +256,23 @@ def _decided(
 
 def _reaches_otherwise(words: _Words, environment: Mapping[str, str], options: Sequence[str]) -> bool:
     """Whether the user says how servers are reached: by a program that may not know ssh's options, or with his own."""
-    by_option = [value for option, value in pairwise([*options, ""]) if option.lstrip("-") in words.reach]
-    names = (prefix + name for prefix in words.prefixes for name in words.reach)
-    values = [*by_option, *(environment[name] for name in names if name in environment)]
-    return any(Path(value.partition(" ")[0]).name != "ssh" for value in values)
+    return any(Path(value.partition(" ")[0]).name != "ssh" for _, value in _reach(words, environment, options))
+
+
+def _reach(words: _Words, environment: Mapping[str, str], options: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What the user says of it: parameters and their values, those on the command line first."""
+    for option, value in pairwise([*options, ""]):
+        if option.lstrip("-") in words.reach:
+            yield option.lstrip("-"), value
+    for prefix in words.prefixes:
+        yield from ((name, environment[prefix + name]) for name in words.reach if prefix + name in environment)
+
+
+def _remote_shell(words: _Words, environment: Mapping[str, str], options: Sequence[str]) -> tuple[str, ...]:
+    """The program that this mpirun starts for every other server."""
+    named = [value for name, value in _reach(words, environment, options) if re.search(r"(?i)agent|exec$", name)]
+    own = next((shlex.split(value) for value in named if value), None)
+    return tuple(own) if own else ("ssh", *shlex.split(SSH_OPTIONS))
 
 
 def _is_given(option: str, options: Sequence[str]) -> bool:

@@ -208,6 +208,8 @@ class Agent:
             self._selector.unregister(self._head.death_fd)
         self._alone = True
         self._journal.forget_head()
+        if self._link is not None:
+            self._link.give_up("the process that started its agent was killed")
         self._attempts.stop(Cause.HEAD_LOST)
 
     def _reap(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from launcher.core.channel import Channel, ChannelClosedError
-from launcher.core.messages import Done, EndWanted, Message, Ping, Pong, Told
+from launcher.core.messages import Done, EndWanted, GivingUp, Message, Ping, Pong, Told
 
 LAST_WORDS_S = 5.0  # the coordinator gets so long to take them
 
@@ -66,6 +66,10 @@ class Link:
     def ask_for_end(self, number: int) -> None:
         """Somebody here wants the run to end, by signal `number`."""
         self.send(EndWanted(number))
+
+    def give_up(self, reason: str) -> None:
+        """This server's ranks are ended, whatever others do."""
+        self.send(GivingUp(reason))
 
     def say_farewell(self, unkillable: tuple[int, ...], events_lost: int) -> None:
         """The last word. Waits a little until it has been sent."""

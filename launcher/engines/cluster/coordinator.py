@@ -16,6 +16,7 @@ server has no engine. Why not MPI: it ends all agents and their ranks, without g
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import signal
 import time
@@ -49,6 +50,7 @@ from launcher.core.messages import (
     Done,
     EndWanted,
     Finish,
+    GivingUp,
     Inquire,
     Message,
     Pass,
@@ -58,6 +60,7 @@ from launcher.core.messages import (
     Waiting,
 )
 from launcher.core.proc import ProcessId, identify
+from launcher.core.ranges import ranges
 from launcher.core.records import RunSpec
 from launcher.core.report import Report
 from launcher.core.run_dir import RunDir
@@ -68,6 +71,7 @@ from launcher.engines.cluster.peers import Peer
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.roll_call import RollCall, take_first_words
 from launcher.engines.cluster.tidings import passed_on
+from launcher.logs.terminal import shortened
 from launcher.runs.progress import Progress
 from launcher.supervise.agent import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, HeadLink
 from launcher.supervise.attempts import exit_code_of_failure
@@ -84,6 +88,8 @@ FAREWELL_S = 10.0  # for the last words of agents whose ranks have all ended
 ENGINE_LAST_S = 1.0  # an engine that has ended may have started agents that are about to come
 ENGINE_PATIENCE_S = 3.0  # for an engine to end by itself after its agents
 ENGINE_GRACE_S = 2.0
+CANCELLED = "CANCELLED"  # Slurm's word for what scancel, a time limit and preemption do
+SHOWN = 8  # servers in a message; the others are counted
 
 
 class Phase(Enum):
@@ -124,6 +130,8 @@ class Coordinator:
         self._finish: Finish | None = None  # decided once the end is certain
         self._again = False  # the ranks are to be started again
         self._paused = False
+        self._stopped_by_server = False
+        self._names: dict[int, tuple[str, ...]] = {}  # what servers are called, by server_index
         self._unkillable: set[int] = set()
         self._events_lost = 0
         self._next_beat = 0.0
@@ -136,8 +144,8 @@ class Coordinator:
         self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
         self._selector.register(self._plan.listener, selectors.EVENT_READ, self._on_knock)
         self._record(AgentStarted(_identity(os.getpid()), identify(self._head.pid), len(self._spec.ranks)))
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the head forks with signals held back, and so would we
         self._gather()
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the head forks with signals held back
         while self._phase is not Phase.OVER:
             self._listen()
             self._step()
@@ -185,7 +193,7 @@ class Coordinator:
                 self._refuse(error)
             return
         if self._phase is Phase.GATHERING:
-            error = take_first_words(peer, peer.take(), lambda message: self._take(peer, message))
+            error = take_first_words(peer, self._id_of(peer), peer.take(), lambda message: self._take(peer, message))
             if error is not None:
                 self._refuse(error)
             return
@@ -210,7 +218,9 @@ class Coordinator:
                 if message.master_port is not None:
                     self._master_port = message.master_port
             case EndWanted(signal=number):
-                self._stop(Cause.STOPPED, number)
+                self._stop(Cause.STOPPED, number, by_server=True)
+            case GivingUp(reason=reason):
+                peer.lost = reason
             case Done():
                 peer.done = True
                 self._unkillable.update(message.unkillable)
@@ -328,16 +338,19 @@ class Coordinator:
         return now >= self._deadline
 
     def _not_come(self, why: str, missing: tuple[str, ...]) -> TlaunchError:
-        shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-        lines = self._engine.last_lines() if self._engine else []
-        said = "".join(f"\n| {line}" for line in lines)
-        hint = (
-            f"see {self._run_dir.engine_log}" if lines else "is the command started there, and can it reach this one?"
+        if not self._plan.brings_all or self._engine is None:
+            hint = "is the command started there, and can it reach this one? tlaunch doctor looks"
+            return TlaunchError(f"{_listed(missing)} did not come: {why}", hint=hint)
+        found = self._engine.why_not(missing)
+        said = [f"{server_id}: {reason}" for server_id, reason in found.items()] or self._engine.last_lines()
+        return TlaunchError(
+            f"{_listed(tuple(found) or missing)} did not come: {why}" + "".join(f"\n| {line}" for line in said),
+            hint=f"what {self._engine.name} said is in {self._run_dir.engine_log}; tlaunch doctor looks at every server",
         )
-        return TlaunchError(f"server{'s' * (len(missing) > 1)} {shown} did not come: {why}{said}", hint=hint)
 
     def _refuse(self, error: TlaunchError) -> None:
         """Nothing starts."""
+        self._again = False
         self._record(NotBegun(error.message, error.hint))
         self._record(Stopping(Cause.FAILED, self._spec.supervision.grace_s))
         self._finish = Finish(Cause.FAILED, error.exit_code)
@@ -350,6 +363,8 @@ class Coordinator:
         self._start_attempt()
 
     def _start_attempt(self) -> None:
+        for index, peer in self._roll_call.peers.items():
+            self._names[index] = (self._servers[index].server_id, *([peer.hello.host] if peer.hello else []))
         self._testimonies, self._lost, self._again = {}, {}, False
         for peer in self._roll_call.peers.values():
             peer.over = False
@@ -399,19 +414,17 @@ class Coordinator:
     def _verdict_of_loss(self, verdict: Verdict) -> Verdict:
         index, why = next(iter(self._lost.items()))
         server = self._servers[index]
-        ranks = ", ".join(str(device.global_rank) for device in server.devices[:8])
-        more = f" and {len(server.devices) - 8} more" if len(server.devices) > 8 else ""
-        reason = f"server {server.server_id} with ranks {ranks}{more} was lost: {why}"
-        return Verdict(
-            None, Confidence.CERTAIN, reason, verdict.failures, verdict.stacks, server=server.server_id, signature=None
-        )
+        lost_ranks = ranges(device.global_rank for device in server.devices)
+        reason = f"server {server.server_id} with rank{'s' * (len(server.devices) > 1)} {lost_ranks} was lost: {why}"
+        return Verdict(None, Confidence.CERTAIN, reason, verdict.failures, verdict.stacks, server=server.server_id)
 
     def _refuse_restart(self, reason: str) -> None:
         self._again = False
         self._record(NotRestarting(reason))
 
-    def _stop(self, cause: Cause, number: int | None = None) -> None:
-        """Somebody wants the end."""
+    def _stop(self, cause: Cause, number: int | None = None, *, by_server: bool = False) -> None:
+        """Somebody wants the end; `by_server`: an agent was asked, perhaps by an engine that gives up."""
+        self._stopped_by_server = by_server
         if self._phase in {Phase.ENDING, Phase.LEAVING, Phase.OVER}:
             if self._again:
                 self._refuse_restart("the end was asked for meanwhile")
@@ -442,6 +455,7 @@ class Coordinator:
         self._send_all(self._finish)
         self._enter(Phase.LEAVING, FAREWELL_S)
         self._engine_patience_ends: float | None = None
+        self._engine_gave_up = False  # it has ended by itself
         self._ending: Ending | None = None
 
     def _step_leaving(self) -> None:
@@ -450,12 +464,15 @@ class Coordinator:
             return
         now = time.monotonic()
         if self._engine_patience_ends is None:
-            self._engine_patience_ends = now + (ENGINE_PATIENCE_S if self._roll_call.peers and not self._lost else 0.0)
+            self._engine_patience_ends = now + (0.0 if self._lost else ENGINE_PATIENCE_S)
             self._deadline = self._engine_patience_ends
         engine_over = self._engine is None or self._engine.ended
+        if self._ending is None:
+            self._engine_gave_up = engine_over
         if engine_over and not something_left():
             self._be_over()
-        elif self._ending is None and (engine_over or now >= self._engine_patience_ends):
+            return
+        if self._ending is None and (engine_over or now >= self._engine_patience_ends):
             leaders = () if engine_over or self._engine is None else (self._engine.pid,)
             self._ending = Ending(ENGINE_GRACE_S, lambda: leaders)
         if self._ending is not None:
@@ -465,7 +482,21 @@ class Coordinator:
             else:
                 self._deadline = now + (0.1 if self._ending.timeout_s is None else min(0.1, self._ending.timeout_s))
 
+    def _blame_engine(self, engine: EngineProcess) -> None:
+        """Agents were asked to end, and nobody asked us: the engine has lost a server, or somebody has ended it."""
+        said = engine.last_lines()
+        if any(CANCELLED in line for line in said):  # a person, a limit or a more urgent job: no failure
+            self._record(Trouble(shortened(f"{engine.name}: {said[-1]}")))
+        elif said:
+            index = next((index for index, names in self._names.items() if _mentioned(names, said)), None)
+            server = None if index is None else self._servers[index].server_id
+            reason = shortened(f"{engine.name} gave the run up: {' '.join(said)}")
+            self._record(Judged(Verdict(None, Confidence.LIKELY, reason, server=server)))
+            self._finish = Finish(Cause.FAILED, EXIT_FAILURE)
+
     def _be_over(self) -> None:
+        if self._stopped_by_server and self._plan.brings_all and self._engine and self._engine_gave_up:
+            self._blame_engine(self._engine)
         for peer in list(self._roll_call.peers.values()):
             self._forget(peer)
         self._roll_call.peers.clear()
@@ -508,6 +539,15 @@ class Coordinator:
         self._selector.close()
         self._wakeup.close()
         return self._finish.exit_code
+
+
+def _mentioned(names: tuple[str, ...], lines: list[str]) -> bool:
+    return any(re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", line) for name in names for line in lines)
+
+
+def _listed(server_ids: tuple[str, ...]) -> str:
+    shown = ", ".join(server_ids[:SHOWN]) + (f" and {len(server_ids) - SHOWN} more" if len(server_ids) > SHOWN else "")
+    return f"server{'s' * (len(server_ids) > 1)} {shown}"
 
 
 def _identity(pid: int) -> ProcessId:

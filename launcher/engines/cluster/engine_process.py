@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from launcher.core import atomic
 from launcher.core.errors import UnreadableError, exit_code_of
+from launcher.engines.cluster.diagnosis import unreachable
 from launcher.engines.command import EngineCommand
 from launcher.supervise.environment import overlaid
 
@@ -27,6 +28,8 @@ class EngineProcess:
             UnreadableError: it cannot be started, or its files cannot be written.
         """
         self.name = command.engine
+        self._command = command
+        self._environment = overlaid(environment, command.env)
         self._log = log
         try:
             for path, text in command.files.items():
@@ -36,7 +39,7 @@ class EngineProcess:
                 self._process = subprocess.Popen(
                     command.argv,
                     cwd=cwd,
-                    env=overlaid(environment, command.env),
+                    env=self._environment,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -63,6 +66,10 @@ class EngineProcess:
         """To it and all that is still in its process group."""
         with suppress(OSError):
             os.killpg(self._process.pid, number)
+
+    def why_not(self, server_ids: Sequence[str]) -> dict[str, str]:
+        """Of these servers those that cannot be reached in the engine's way, with the reason. Blocks for some seconds."""
+        return unreachable(self._command.shell, server_ids, self._environment) if self._command.shell else {}
 
     def last_lines(self) -> list[str]:
         """The end of what it has said."""

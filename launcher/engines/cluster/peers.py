@@ -137,8 +137,9 @@ def _said(said: str, ids: Sequence[str]) -> int:
 
 
 def described(hello: Hello) -> str:
-    addresses = [text for text in hello.addresses if text not in {"127.0.0.1", "::1"}]
-    return f"{hello.host} ({addresses[0]})" if addresses else hello.host
+    found = addresses_of(hello.addresses)
+    outer = sorted(str(one) for one in found if one.version == 4 and not one.is_loopback)
+    return f"{hello.host} ({outer[0]})" if outer else hello.host
 
 
 def differences(hello: Hello, agreement: Mapping[str, str], server_id: str) -> TlaunchError | None:

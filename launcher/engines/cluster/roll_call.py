@@ -105,13 +105,15 @@ def refusal_of(refused: Refused, server_id: str) -> TlaunchError:
     return made
 
 
-def take_first_words(peer: Peer, messages: Sequence[Message], tell: Callable[[Message], None]) -> TlaunchError | None:
+def take_first_words(
+    peer: Peer, server_id: str, messages: Sequence[Message], tell: Callable[[Message], None]
+) -> TlaunchError | None:
     """Of an agent that has been welcomed: ready, or an error. `tell` takes everything else."""
     for message in messages:
         if isinstance(message, Ready):
             peer.ready = message
         elif isinstance(message, Refused):
-            return refusal_of(message, peer.hello.host if peer.hello else peer.address)
+            return refusal_of(message, f"{server_id} ({peer.hello.host if peer.hello else peer.address})")
         else:
             tell(message)
     return None
