@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from launcher.core.env import masked, masked_argv
 from launcher.core.ranges import ranges
 from launcher.core.records import RankSpec, RunSpec
+from launcher.engines.command import EngineCommand
 from launcher.logs.terminal import escaped
 from launcher.mesh.coordinates import coordinate_of
 
@@ -17,6 +18,17 @@ def render(spec: RunSpec) -> Iterator[str]:
     for rank in spec.ranks:
         yield _comment(rank, spec)
         yield _command_line(rank, spec)
+
+
+def render_engine(command: EngineCommand) -> Iterator[str]:
+    """What is started here: a comment with each file that it reads, and its line."""
+    for path, text in command.files.items():
+        yield f"# {escaped(str(path))}:"
+        yield from (f"#   {escaped(line)}" for line in text.splitlines())
+    removed = [word for name, value in command.env.items() if value is None for word in ("-u", name)]
+    added = [f"{name}={masked(name, value)}" for name, value in command.env.items() if value is not None]
+    yield f"# {escaped(command.engine)}, with the environment that tlaunch has:"
+    yield shlex.join(["env", *removed, *added, *command.argv])
 
 
 def _comment(rank: RankSpec, spec: RunSpec) -> str:

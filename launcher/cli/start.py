@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,7 +40,19 @@ def show(prepared: Prepared, wanted_name: str, options: RunOptions) -> None:
     say_notes(prepared, spec)
     if options.master_port is None:
         print(f"# MASTER_PORT {port} is an example: a free port is chosen when the run starts", file=sys.stderr)
-    write_out("".join(f"{line}\n" for line in dry_run.render(spec)))
+    lines = [*_engine_lines(prepared, options, spec), *dry_run.render(spec)]
+    write_out("".join(f"{line}\n" for line in lines))
+
+
+def _engine_lines(prepared: Prepared, options: RunOptions, spec: RunSpec) -> Iterator[str]:
+    """What puts agents on other servers."""
+    if options.engine in {"mpi", "slurm"}:
+        from launcher.cli import dry_run
+        from launcher.cli.start_servers import engine_command  # others need none of it
+
+        yield from dry_run.render_engine(engine_command(prepared, options, spec))
+    elif len(prepared.used.servers) > 1:
+        yield "# started by hand: the same command on each server starts that server's ranks"
 
 
 def carry_out(prepared: Prepared, wanted_name: str, options: RunOptions) -> int:

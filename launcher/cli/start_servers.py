@@ -39,6 +39,8 @@ from launcher.runs.create import create_run
 
 AGENT = (sys.executable, "-m", "launcher", "agent")
 HANDED_ON = (env.TLAUNCH_COORDINATOR, env.TLAUNCH_COORDINATOR_TOKEN)
+# Of this shell what programs need to be found at all; engines other than Open MPI hand on everything.
+HANDED_ON_IF_SET = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THREADS")
 
 
 def carry_out_on_servers(prepared: Prepared, wanted_name: str, options: RunOptions) -> int:
@@ -155,7 +157,7 @@ def _mpirun(options: RunOptions, servers: tuple[Server, ...], host: Host) -> Cal
             host=host,
             environment=os.environ,
             as_root=os.geteuid() == 0,
-            handed_on=HANDED_ON,
+            handed_on=(*HANDED_ON, *(name for name in HANDED_ON_IF_SET if name in os.environ)),
             options=options.engine_options,
             directory=directory,
         )
@@ -176,6 +178,18 @@ def _reachable(host: Host) -> tuple[str, ...]:
     """Of this machine's addresses those that others may know it by, IPv4 first; this machine itself is always one."""
     outer = [address for address in host.addresses if not address.is_loopback and not address.is_link_local]
     return (*map(str, sorted(outer, key=lambda address: (address.version, int(address)))), "127.0.0.1")
+
+
+def engine_command(prepared: Prepared, options: RunOptions, spec: RunSpec) -> EngineCommand:
+    """As it would be started for `spec`; where the coordinator would be and its token are examples.
+
+    Raises:
+        TlaunchError: as `engine_for`.
+    """
+    servers = prepared.used.servers
+    host = read_host(_names(servers))
+    door = Door(tuple((address, ANY_PORT) for address in _reachable(host)), "chosen for each run")
+    return _with_door(engine_for(options, servers, host)(spec.run_dir), door)
 
 
 # --- on other servers that are started by hand ---
@@ -266,8 +280,10 @@ def _this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> i
     if len(fitting) == 1:
         return servers.index(fitting[0])
     what = "could be any of" if fitting else "is none of"
+    device_count = sum(len(server.devices) for server in servers)
     raise RefusedLayoutError(
         f"this machine, {host.name}, {what} the rank table's servers {', '.join(ids)}",
         hint="start the command on every server (--server ID says which one this is), or have them started from here: "
-        "--engine mpi, --engine slurm; --dry-run shows what each would run",
+        f"--engine mpi, --engine slurm; --dry-run shows what each would run; --devices {device_count} runs as many "
+        "ranks on this machine",
     )

@@ -106,8 +106,8 @@ def test_recipe_is_checked_against_the_layout(launcher):
     assert_refused(done, launcher, 3, "model.heads = 1 cannot be divided by mp = 2")
 
 
-def test_several_servers_can_be_shown_but_not_started(launcher, sample_tables):
-    """A table of two servers is refused by a run, which says what would work here, and shown by a dry run."""
+def test_servers_that_are_elsewhere_can_be_shown_but_not_started(launcher, sample_tables):
+    """A table of two other machines is refused by a run, which says what would work here, and shown by a dry run."""
     table = sample_tables / "rank_table_16pcs.json"
     assert_refused(launcher.run("run", "--rank-table", table, "--", "true"), launcher, 3, "--devices 16", "--dry-run")
     shown = launcher.run("run", "--rank-table", table, "--dry-run", "--json", "--", "true")
