@@ -77,15 +77,14 @@ def _coordinate(prepared: Prepared, wanted_name: str, options: RunOptions, host:
                 hint="another run is coordinated here? --coordinator-port N, on every server, takes another one",
             ) from error
         port = listener.getsockname()[1]
-        if here is None:
-            door = Door(tuple((address, port) for address in _reachable(host)), secrets.token_hex(16))
-        else:
-            door = Door((("127.0.0.1", port),), _own_token())
+        addresses = _reachable(host) if here is None else ("127.0.0.1",)
+        door = Door(tuple((address, port) for address in addresses), secrets.token_hex(16))
         spec = _create(prepared, wanted_name, options)
         say_notes(prepared, spec)
         plan = Plan(
             listener=listener,
             token=door.token,
+            shared_token=_shared_token(),
             silence_s=options.lost_after,
             join_timeout_s=options.join_timeout,
             engine=_with_door(command(spec.run_dir), door) if command else _own_agent(servers[here or 0], door),
@@ -204,7 +203,7 @@ def _take_part(prepared: Prepared, options: RunOptions, servers: tuple[Server, .
         said=servers[here].server_id,
         agreement=agreement(prepared),
     )
-    door = Door(((first, options.coordinator_port),), _own_token())
+    door = Door(((first, options.coordinator_port),), _shared_token())
     until = time.monotonic() + options.join_timeout
     membership = join(door, member, until, lambda why: _say(f"waiting for the launcher on server {first} ({why})"))
     part = get_ready(membership, prepared.request, prepared.files, options.master_port)
@@ -216,7 +215,7 @@ def _take_part(prepared: Prepared, options: RunOptions, servers: tuple[Server, .
     return attendance.attend()
 
 
-def _own_token() -> str:
+def _shared_token() -> str:
     """Alike on every server, if the person who starts them by hand wants strangers kept out."""
     return os.environ.get(env.TLAUNCH_COORDINATOR_TOKEN, "")
 

@@ -12,7 +12,8 @@ from launcher.engines.command import EngineCommand
 @frozen
 class Plan:
     listener: socket.socket
-    token: str
+    token: str  # of agents that the engine starts: they are told everything, values of --env too
+    shared_token: str  # of agents that are started by hand; empty where nobody has chosen one
     silence_s: float  # a server that is not heard for so long is lost
     join_timeout_s: float  # all servers have to come within so long
     engine: EngineCommand  # starts an agent on every server, or the one of this server where others are started by hand

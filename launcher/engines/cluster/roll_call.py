@@ -73,7 +73,11 @@ class RollCall:
                     yield stranger
 
     def _is_one_of_us(self, hello: Hello, stranger: Peer) -> bool:
-        return is_proof(hello.proof, self._plan.token, stranger.nonce, hello.nonce)
+        return is_proof(hello.proof, self._token_of(hello), stranger.nonce, hello.nonce)
+
+    def _token_of(self, hello: Hello) -> str:
+        """Who is started by hand brings a job of its own, and is told no more than the run's name."""
+        return self._plan.token if hello.agreement is None else self._plan.shared_token
 
     def _take_in(self, hello: Hello, stranger: Peer, *, joining: bool) -> None:
         _check_version(hello)
@@ -90,7 +94,7 @@ class RollCall:
             )
         stranger.hello, stranger.server_index = hello, index
         self.peers[index] = stranger
-        proof = proof_of(self._plan.token, hello.nonce, stranger.nonce)
+        proof = proof_of(self._token_of(hello), hello.nonce, stranger.nonce)
         job = None if hello.agreement is not None else self._plan.job
         stranger.send(Welcome(proof, index, self._run_name, self._plan.silence_s, job))
         for _ in range(FIRST_ASKED):
