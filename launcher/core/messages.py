@@ -13,6 +13,10 @@
                      <──────────────────  Begin       the next attempt, once that holds for every server; or Finish
     Done             ──────────────────>              and the connection is closed
 
+An agent that does not see the coordinator's run directory sends what ranks write there, and waits for each answer:
+    Piece, Whole     ──────────────────>              of a file that grows, of one that is rewritten
+                     <──────────────────  Kept        so much of it is there now
+
 At any time the coordinator asks `Ping`, and what answers with `Pong` is there; it may order `Stop` and `Pass`, and an
 agent that was asked to end tells `EndWanted`; one that has lost its launcher is `GivingUp`.
 """
@@ -62,6 +66,7 @@ class Welcome:
     run_name: str
     silence_s: float  # who is not heard for so long is lost
     job: str | None = None  # see launcher.engines.job; None for an agent that knows by itself what to do
+    mark: str | None = None  # a file's name: who finds it in the run directory shares that with the coordinator
 
 
 @frozen
@@ -76,6 +81,7 @@ class Refused:
 @frozen
 class Ready:
     master_port: int | None = None  # held for rank 0, on its server
+    shares_files: bool = True  # what is in the run directory here is in the coordinator's
 
 
 @frozen
@@ -94,6 +100,38 @@ class Begin:
 @frozen
 class Told:
     line: str  # as in launcher.core.events
+
+
+@frozen
+class Piece:
+    """What came to a file that grows. Offsets count all that was ever written to it before (launcher/logs/stored.py)."""
+
+    kind: str  # see launcher.supervise.mirror
+    global_rank: int
+    offset: int
+    end: int  # where the next piece begins; `offset` plus its length, unless bytes were lost there
+    data: str  # base64
+    anew: bool = False  # somebody emptied the file, or made it again: what was sent before is no part of it
+
+
+@frozen
+class Whole:
+    """A file that is rewritten, as it is now."""
+
+    kind: str  # as above
+    global_rank: int
+    data: str | None  # base64; None: it has been removed
+    written_ns: int  # by the agent's wall clock
+
+
+@frozen
+class Kept:
+    """The answer to a Piece or a Whole. Before it comes nothing more is sent of that file."""
+
+    kind: str
+    global_rank: int
+    end: int  # of a file that grows: where the next piece has to begin
+    trouble: bool = False  # what was sent could not be written
 
 
 @frozen
@@ -180,13 +218,13 @@ class Done:
 
 Message = (
     Challenge | Hello | Welcome | Refused | Ready | Waiting | Begin | Told | Inquire | Testimony | Decided | AttemptOver
-    | Stop | Pass | EndWanted | GivingUp | Ping | Pong | Finish | Done
+    | Stop | Pass | EndWanted | GivingUp | Ping | Pong | Finish | Done | Piece | Whole | Kept
 )  # fmt: skip
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         Challenge, Hello, Welcome, Refused, Ready, Waiting, Begin, Told, Inquire, Testimony, Decided, AttemptOver, Stop,
-        Pass, EndWanted, GivingUp, Ping, Pong, Finish, Done,
+        Pass, EndWanted, GivingUp, Ping, Pong, Finish, Done, Piece, Whole, Kept,
     )
 }  # fmt: skip
 
@@ -217,5 +255,3 @@ def proof_of(token: str, *nonces: str) -> str:
 
 def is_proof(proof: str, token: str, *nonces: str) -> bool:
     return hmac.compare_digest(proof.encode(errors="replace"), proof_of(token, *nonces).encode())
-
-

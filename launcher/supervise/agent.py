@@ -31,6 +31,7 @@ from launcher.supervise.wakeup import Wakeup
 if TYPE_CHECKING:
     from launcher.supervise.attempts import Attempts
     from launcher.supervise.link import Link
+    from launcher.supervise.mirror import Mirror
     from launcher.supervise.watch import Watch
 
 ASKS_TO_STOP = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2))
@@ -70,6 +71,7 @@ class Agent:
         self._port = port or HeldPort(spec.master_port)  # of the first attempt
         self._started_ns = time.time_ns()
         self._link = link
+        self._mirror: Mirror | None = None  # where the coordinator does not see what ranks write
         self._run_dir = RunDir(spec.run_dir, None if link is None else server_index)
         self._ranks = tuple(rank for rank in spec.ranks if rank.server_index == server_index)
         self._journal = Journal(
@@ -123,6 +125,10 @@ class Agent:
             return Attempts(self._spec, self._ranks, self._inherited, **needs)
         from launcher.supervise.concerted import ConcertedAttempts  # noqa: PLC0415 - one server needs none of it
 
+        if not self._link.shares_files:
+            from launcher.supervise.mirror import Mirror  # noqa: PLC0415 - as above
+
+            self._mirror = Mirror(self._run_dir, [rank.global_rank for rank in self._ranks], self._link)
         return ConcertedAttempts(self._spec, self._ranks, self._inherited, link=self._link, **needs)
 
     @property
@@ -134,11 +140,14 @@ class Agent:
     def _listen(self) -> None:
         """Sleep until something happens or is due."""
         self._choose_what_to_hear()
-        due_s = [self._watch.timeout_s, self._link.timeout_s if self._link else None]
+        timed = (self._watch, self._link, self._mirror)
+        due_s = [each.timeout_s for each in timed if each is not None]
         for key, _ in self._selector.select(min((seconds for seconds in due_s if seconds is not None), default=None)):
             key.data()
         if self._link is not None:
             self._hear_coordinator(self._link)
+        if self._mirror is not None:
+            self._mirror.step()
 
     def _choose_what_to_hear(self) -> None:
         """What comes and goes: ends of ranks, the preload process, a head's pipe that takes no more at the moment."""
@@ -184,16 +193,19 @@ class Agent:
             self._watch.kill_now()
 
     def _hear_coordinator(self, link: Link) -> None:
-        from launcher.core.messages import Pass  # noqa: PLC0415 - loaded with the link
+        from launcher.core.messages import Kept, Pass  # noqa: PLC0415 - loaded with the link
 
         attempts: Any = self._attempts
         for message in link.take():
             if isinstance(message, Pass):
                 self._act_on(message.signal)
+            elif isinstance(message, Kept) and self._mirror is not None:
+                self._mirror.take(message)
             else:
                 attempts.hear(message)
         if link.lost is not None:
             self._link = None
+            self._forget_mirror()
             self._journal.record(Trouble(f"the run's coordinator is lost: {link.lost}"))
             attempts.lose_coordinator()
 
@@ -239,6 +251,7 @@ class Agent:
         self._starter.close()
         self._attempts.close()
         self._write_report(exit_code, unkillable)
+        self._finish_mirror()
         self._journal.record(AgentEnded(self._attempts.cause, exit_code))
         if self._link is not None:
             self._link.say_farewell(unkillable, self._journal.lost)
@@ -246,6 +259,22 @@ class Agent:
         self._selector.close()
         self._wakeup.close()
         return exit_code
+
+    def _finish_mirror(self) -> None:
+        """Before the last word; the coordinator waits for it."""
+        if self._mirror is not None:
+            left = self._mirror.finish(self._hears_kill)
+            self._forget_mirror()
+            if left is not None:
+                self._journal.record(Trouble(left))
+
+    def _forget_mirror(self) -> None:
+        if self._mirror is not None:
+            self._mirror.close()
+            self._mirror = None
+
+    def _hears_kill(self) -> bool:
+        return KILLS_AT_ONCE in self._wakeup.take()
 
     def _unkillable(self) -> tuple[int, ...]:
         """What is left although it was killed; perhaps without a pid: it may have another one at each look."""

@@ -13,8 +13,9 @@ LAST_WORDS_S = 5.0  # the coordinator gets so long to take them
 class Link:
     """Never raises: a coordinator that is gone, or silent for too long, is told once by `lost`."""
 
-    def __init__(self, channel: Channel, silence_s: float) -> None:
-        """`silence_s`: a coordinator that is not heard for so long is lost."""
+    def __init__(self, channel: Channel, silence_s: float, *, shares_files: bool = True) -> None:
+        """`silence_s`: a coordinator that is not heard for so long is lost. `shares_files`: it sees what is written here."""
+        self.shares_files = shares_files
         self._channel = channel
         self._silence_s = silence_s
         self.lost: str | None = None  # why

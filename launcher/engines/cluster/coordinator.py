@@ -54,10 +54,12 @@ from launcher.core.messages import (
     Inquire,
     Message,
     Pass,
+    Piece,
     Stop,
     Testimony,
     Told,
     Waiting,
+    Whole,
 )
 from launcher.core.proc import ProcessId, identify
 from launcher.core.ranges import ranges
@@ -66,7 +68,9 @@ from launcher.core.report import Report
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Confidence, Verdict
 from launcher.engines.assemble import used_cluster
+from launcher.engines.cluster.common_disk import leave_mark, remove_mark
 from launcher.engines.cluster.engine_process import EngineProcess
+from launcher.engines.cluster.mirrored import Mirrored
 from launcher.engines.cluster.peers import Peer
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.roll_call import RollCall, take_first_words
@@ -113,7 +117,9 @@ class Coordinator:
         self._run_dir = RunDir(spec.run_dir)
         self._journal = Journal(self._run_dir.events, COORDINATOR, head.events_fd)
         self._progress = Progress(len(spec.ranks))
-        self._roll_call = RollCall(plan, self._servers, spec.name)
+        self._mark = leave_mark(self._run_dir)
+        self._roll_call = RollCall(plan, self._servers, spec.name, self._mark)
+        self._mirrored = Mirrored(self._run_dir, spec.ranks, lambda trouble: self._record(Trouble(trouble)))
         self._restarts = Restarts(spec.supervision.max_restarts)
         self._forwarded = frozenset(spec.supervision.forward_signals)
         self._asks_to_stop = ASKS_TO_STOP - self._forwarded
@@ -217,6 +223,8 @@ class Coordinator:
                     self._refuse_restart(f"what is left on server {self._id_of(peer)} cannot be killed")
                 if message.master_port is not None:
                     self._master_port = message.master_port
+            case Piece() | Whole():
+                self._mirror(peer, message)
             case EndWanted(signal=number):
                 self._stop(Cause.STOPPED, number, by_server=True)
             case GivingUp(reason=reason):
@@ -227,6 +235,17 @@ class Coordinator:
                 self._events_lost += message.events_lost
             case _:
                 pass
+
+    def _mirror(self, peer: Peer, message: Piece | Whole) -> None:
+        """Keep what a server's ranks wrote to its own disk. While that comes, the end waits for the rest of it."""
+        assert peer.server_index is not None, "it has been welcomed"
+        if peer.ready is None or peer.ready.shares_files:
+            return
+        kept = self._mirrored.take(peer.server_index, message, peer.clock.ahead_ns)
+        if kept is not None:
+            peer.send(kept)
+        if self._phase is Phase.LEAVING and self._engine_patience_ends is None:
+            self._deadline = time.monotonic() + FAREWELL_S
 
     def _on_signals(self) -> None:
         for number in self._wakeup.take():
@@ -534,6 +553,7 @@ class Coordinator:
             atomic.write_text(self._run_dir.report, report.to_json())
         except OSError as error:
             self._record(Trouble(f"cannot write {self._run_dir.report}: {error.strerror}"))
+        remove_mark(self._run_dir, self._mark)
         self._record(AgentEnded(self._finish.cause, self._finish.exit_code))
         self._journal.close(self._head.death_fd)
         self._selector.close()

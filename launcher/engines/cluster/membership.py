@@ -34,6 +34,7 @@ from launcher.core.messages import (
 )
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
+from launcher.engines.cluster.common_disk import sees_mark
 from launcher.engines.cluster.peers import PROTOCOL
 from launcher.runs.record import spec_to_json
 from launcher.supervise.link import Link
@@ -68,12 +69,18 @@ class Membership:
     def __init__(self, channel: Channel, welcome: Welcome) -> None:
         self.welcome = welcome
         self._channel = channel
+        self._shares_files = True
 
     def refuse(self, error: TlaunchError) -> None:
         """Say why this server cannot take part; then the run is over for all."""
         with suppress(ChannelClosedError):
             self._channel.send(Refused(error.message, error.hint, error.exit_code))
             self._channel.drain(time.monotonic() + CONNECT_S)
+
+    def compare_files(self, run_dir: RunDir) -> bool:
+        """Whether the run directory here is the coordinator's own. Call it before `wait_for_start`, which tells it."""
+        self._shares_files = self.welcome.mark is None or sees_mark(run_dir, self.welcome.mark)
+        return self._shares_files
 
     def wait_for_start(self, master_port: int | None, tell: Callable[[Waiting], None]) -> Begin:
         """Everything is in place here: wait until it is so everywhere. Blocks. `tell` hears who is missing.
@@ -82,7 +89,7 @@ class Membership:
             TlaunchError: it will never be, or the coordinator is lost.
         """
         try:
-            self._channel.send(Ready(master_port))
+            self._channel.send(Ready(master_port, self._shares_files))
             while True:
                 silence_ends = self._channel.heard_at + self.welcome.silence_s
                 for message in self._channel.wait_for(silence_ends):
@@ -96,7 +103,7 @@ class Membership:
 
     def link(self) -> Link:
         """For an agent. Only one of the two may be used from now on."""
-        return Link(self._channel, self.welcome.silence_s)
+        return Link(self._channel, self.welcome.silence_s, shares_files=self._shares_files)
 
     def close(self) -> None:
         self._channel.close()

@@ -20,8 +20,10 @@ FIRST_ASKED = 4  # questions at once to a newcomer: its clock is wanted before a
 class RollCall:
     """Takes connections in, and gives the agents of servers: `peers`. Refuses whoever does not fit, and says why."""
 
-    def __init__(self, plan: Plan, servers: Sequence[Server], run_name: str) -> None:
+    def __init__(self, plan: Plan, servers: Sequence[Server], run_name: str, mark: str | None = None) -> None:
+        """`mark`: see launcher/engines/cluster/common_disk.py."""
         self._plan = plan
+        self._mark = mark
         self._servers = servers
         self._run_name = run_name
         self.strangers: list[Peer] = []
@@ -96,7 +98,7 @@ class RollCall:
         self.peers[index] = stranger
         proof = proof_of(self._token_of(hello), hello.nonce, stranger.nonce)
         job = None if hello.agreement is not None else self._plan.job
-        stranger.send(Welcome(proof, index, self._run_name, self._plan.silence_s, job))
+        stranger.send(Welcome(proof, index, self._run_name, self._plan.silence_s, job, self._mark))
         for _ in range(FIRST_ASKED):
             stranger.ask()
 

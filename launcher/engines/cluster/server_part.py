@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
-from launcher.core import env
+from launcher.core import atomic, env
 from launcher.core.errors import RefusedTableError, TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.messages import Begin
 from launcher.core.records import RunSpec
+from launcher.core.run_dir import LATEST, RunDir
 from launcher.engines.assemble import Request, assemble
 from launcher.engines.cluster.job import Job, from_text
 from launcher.engines.cluster.membership import Door, Membership, check_place, take_place
@@ -102,6 +104,8 @@ def get_ready(
             check()
         check_place(spec)
         take_place(spec, server_index, files)
+        if not membership.compare_files(RunDir(spec.run_dir)):
+            _point_to_latest(spec)
         port = _held(chosen_port) if spec.ranks[0].server_index == server_index else None
     except TlaunchError as error:
         membership.refuse(error)
@@ -118,6 +122,12 @@ def start(part: Part, membership: Membership, begin: Begin) -> LocalAgent:
     spec = replace(part.spec, master_port=begin.master_port)
     port = part.port or HeldPort(begin.master_port)
     return start_agent(spec, port, server_index=part.server_index, link=membership.link(), first_attempt=begin.attempt)
+
+
+def _point_to_latest(spec: RunSpec) -> None:
+    """As the head does where the run directory is its own: commands on this server find the run without a name."""
+    with suppress(OSError):
+        atomic.point_link(spec.run_dir.parent / LATEST, spec.run_dir.name)
 
 
 def _held(chosen: int | None) -> HeldPort:

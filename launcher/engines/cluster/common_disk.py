@@ -1,0 +1,39 @@
+"""Whether a server sees the run directory that the coordinator has, told by a file that nobody else can have made."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from contextlib import suppress
+
+from launcher.core.run_dir import RunDir
+
+LOOKS = 3
+AGAIN_S = 0.1  # a network file system may hold on to what it knew a moment ago
+
+
+def leave_mark(run_dir: RunDir) -> str | None:
+    """Make a file whose name is drawn by lot; its name. None: nothing can be written there, so nothing can be copied."""
+    mark = f".here.{secrets.token_hex(16)}"
+    with suppress(OSError):
+        (run_dir.root / mark).touch(exist_ok=False)
+        return mark
+    return None
+
+
+def remove_mark(run_dir: RunDir, mark: str | None) -> None:
+    if mark is not None:
+        with suppress(OSError):
+            (run_dir.root / mark).unlink()
+
+
+def sees_mark(run_dir: RunDir, mark: str) -> bool:
+    """Whether that file is here. Blocks for `LOOKS` * `AGAIN_S` seconds at most where it is not."""
+    for look in range(LOOKS):
+        if look:
+            time.sleep(AGAIN_S)
+        with suppress(OSError):
+            if mark in os.listdir(run_dir.root):  # noqa: PTH208 - NFS asks its server again when a directory is opened
+                return True
+    return False
