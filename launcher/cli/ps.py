@@ -68,11 +68,10 @@ def to_lines(states: list[RunState], width: int | None) -> list[str]:
 
 
 def _states(runs_dir: Path, *, everything: bool) -> list[RunState]:
-    from launcher.core.run_dir import RunDir
     from launcher.runs.live import look
-    from launcher.runs.store import run_names
+    from launcher.runs.store import run_at, run_names
 
-    directories = [RunDir(runs_dir.absolute() / name) for name in run_names(runs_dir)]
+    directories = [run_at(runs_dir.absolute() / name) for name in run_names(runs_dir)]
     if everything:
         return [look(run_dir) for run_dir in directories]
     # A report is an agent's last act: such runs need no look.

@@ -98,6 +98,8 @@ def _about(state: RunState, max_restarts: int) -> Iterator[str]:
     from launcher.cli.verdict_text import rank_list
 
     progress = state.progress
+    if state.part is not None:
+        yield f"  only this server's part, {rank_list(state.part)}: the launcher that began the run has the rest"
     if state.ended_ns is not None:
         what = "last event" if state.exit_code is None else "ended"
         yield f"  {what} {duration((state.looked_ns - state.ended_ns) / 1e9)} ago"

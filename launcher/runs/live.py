@@ -21,7 +21,7 @@ from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.runs.progress import ENDED_AS, Progress, State
 from launcher.runs.recorded import read_recorded
-from launcher.runs.store import run_names
+from launcher.runs.store import run_at, run_names
 
 # Between the making of a run's directory and its agent's first word lies less than a second, on a machine at its limit
 # perhaps a few; then there was no launcher left to go on.
@@ -60,6 +60,7 @@ class RunState:
     report: Report | None  # None before the end, or where it was never written
     looked_ns: int
     engine: str | None = None  # of an unwatched run: who started its ranks
+    part: tuple[int, ...] | None = None  # global ranks of the only server whose files are here, if others have others
 
     @property
     def name(self) -> str:
@@ -108,9 +109,10 @@ class RunState:
 
     @property
     def ranks(self) -> Iterator[RankLook]:
-        """Every rank, ascending. Looks at the process of each one that has not ended."""
+        """Every rank of the run, or of this `part`, ascending. Looks at the process of each one that has not ended."""
         hosts: dict[tuple[str, str], bool] = {}  # whether that is this machine, since its last start
-        return (self._rank(global_rank, hosts) for global_rank in range(self.progress.rank_count))
+        global_ranks = range(self.progress.rank_count) if self.part is None else self.part
+        return (self._rank(global_rank, hosts) for global_rank in global_ranks)
 
     def _rank(self, global_rank: int, hosts: dict[tuple[str, str], bool]) -> RankLook:
         process = self.progress.process_of(global_rank)
@@ -146,6 +148,7 @@ class Watch:
         self._progress = Progress()
         self._events = EventReader(run_dir.events)
         self._engine: str | None = None
+        self._part = _part(run_dir)
 
     def look(self) -> RunState:
         """Reads files and asks for a few processes; never blocks, never raises for what it finds."""
@@ -154,7 +157,7 @@ class Watch:
             self._read()  # a last word may have come between reading and looking
         report = read_report(self.run_dir)
         state = self._state(report)
-        return RunState(self.run_dir, state, self._progress, report, time.time_ns(), self._engine)
+        return RunState(self.run_dir, state, self._progress, report, time.time_ns(), self._engine, self._part)
 
     def _read(self) -> None:
         for stamped in self._events.read():
@@ -231,11 +234,22 @@ def look(run_dir: RunDir) -> RunState:
 
 def runs_going_on(runs_dir: Path) -> tuple[RunDir, ...]:
     """The runs in `runs_dir` of which something lives, newest first: those, too, whose ranks have outlived all others."""
-    run_dirs = (RunDir((runs_dir / name).resolve()) for name in run_names(runs_dir))
+    run_dirs = (run_at((runs_dir / name).resolve()) for name in run_names(runs_dir))
     # A report is an agent's last act: such runs need no look.
     states = [look(run_dir) for run_dir in run_dirs if not run_dir.report.exists()]
     living = [state for state in states if state.state.going_on or _outlived(state)]
     return tuple(state.run_dir for state in sorted(living, key=lambda state: state.started_ns or 0, reverse=True))
+
+
+def _part(run_dir: RunDir) -> tuple[int, ...] | None:
+    """The ranks of the server whose own files are meant; None where they tell of all."""
+    if run_dir.server_index is None:
+        return None
+    try:
+        places = read_recorded(run_dir).places
+    except UnreadableError:
+        return ()
+    return tuple(place.global_rank for place in places if place.server_index == run_dir.server_index)
 
 
 def _outlived(state: RunState) -> bool:

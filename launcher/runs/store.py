@@ -19,10 +19,21 @@ def find_run(runs_dir: Path, reference: str | None) -> RunDir:
         return _latest(runs_dir)
     for candidate in (runs_dir / reference, Path(reference)):
         if _is_file(RunDir(candidate).run_json):
-            return RunDir(candidate.resolve())
+            return run_at(candidate.resolve())
     raise UnreadableError(
         f"{reference}: neither a run in {runs_dir} nor a run's directory (no run.json)", hint=_known(runs_dir)
     )
+
+
+def run_at(root: Path) -> RunDir:
+    """The run in this directory. Where only files of another server than the head's are, they tell of that server's part.
+
+    Of several such servers, which share a disk but not with the head, it is the first one's.
+    """
+    if os.path.lexists(RunDir(root).events):
+        return RunDir(root)
+    parts = [int(path.parent.name[len("server") :]) for path in root.glob("server[0-9]*/events.jsonl")]
+    return RunDir(root, min(parts, default=None))
 
 
 def run_names(runs_dir: Path) -> tuple[str, ...]:
@@ -39,7 +50,7 @@ def _is_file(path: Path) -> bool:
 def _latest(runs_dir: Path) -> RunDir:
     latest = RunDir(runs_dir / LATEST)
     if _is_file(latest.run_json):
-        return RunDir(latest.root.resolve())
+        return run_at(latest.root.resolve())
     raise UnreadableError(f"{runs_dir}: there is no latest run here", hint=_known(runs_dir))
 
 
