@@ -144,10 +144,10 @@ class Agent:
         due_s = [each.timeout_s for each in timed if each is not None]
         for key, _ in self._selector.select(min((seconds for seconds in due_s if seconds is not None), default=None)):
             key.data()
-        if self._link is not None:
-            self._hear_coordinator(self._link)
         if self._mirror is not None:
             self._mirror.step()
+        if self._link is not None:
+            self._hear_coordinator(self._link)
 
     def _choose_what_to_hear(self) -> None:
         """What comes and goes: ends of ranks, the preload process, a head's pipe that takes no more at the moment."""

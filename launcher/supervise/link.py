@@ -28,11 +28,11 @@ class Link:
         return self.lost is None and self._channel.wants_write
 
     @property
-    def timeout_s(self) -> float | None:
-        """Until silence becomes a loss; None once it is one."""
-        if self._channel.has_message:
+    def timeout_s(self) -> float:
+        """Until silence becomes a loss; nothing once it is one, so that it is told."""
+        if self._channel.has_message or self.lost is not None:
             return 0.0
-        return None if self.lost else max(0.0, self._channel.heard_at + self._silence_s - time.monotonic())
+        return max(0.0, self._channel.heard_at + self._silence_s - time.monotonic())
 
     def send(self, message: Message) -> None:
         if self.lost is None:

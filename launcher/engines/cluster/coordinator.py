@@ -81,6 +81,7 @@ from launcher.supervise.agent import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAU
 from launcher.supervise.attempts import exit_code_of_failure
 from launcher.supervise.court import Evidence, from_fields, judged, together
 from launcher.supervise.journal import Journal
+from launcher.supervise.log_keeper import LogKeeper
 from launcher.supervise.restart import Restarts
 from launcher.supervise.tree import Ending, something_left
 from launcher.supervise.wakeup import Wakeup
@@ -119,6 +120,7 @@ class Coordinator:
         self._progress = Progress(len(spec.ranks))
         self._mark = leave_mark(self._run_dir)
         self._roll_call = RollCall(plan, self._servers, spec.name, self._mark)
+        self._log_keeper = LogKeeper({}, None, self._journal)  # of what is mirrored
         self._mirrored = Mirrored(self._run_dir, spec.ranks, lambda trouble: self._record(Trouble(trouble)))
         self._restarts = Restarts(spec.supervision.max_restarts)
         self._forwarded = frozenset(spec.supervision.forward_signals)
@@ -275,6 +277,7 @@ class Coordinator:
                 peer.channel.heard_at = now
         if now >= self._next_beat:
             self._next_beat = now + self._plan.silence_s / BEATS
+            self._log_keeper.take()
             for peer in self._roll_call.peers.values():
                 peer.ask()
         for stranger in self._roll_call.dismiss():
@@ -379,7 +382,17 @@ class Coordinator:
         first = self._roll_call.peers[self._first_server].ready
         if first is not None and first.master_port is not None:
             self._master_port = first.master_port
+        self._keep_logs_small()
         self._start_attempt()
+
+    def _keep_logs_small(self) -> None:
+        """Those that are copied here: agents see to the others."""
+        far = {index for index, peer in self._roll_call.peers.items() if peer.ready and not peer.ready.shares_files}
+        ranks = [rank.global_rank for rank in self._spec.ranks if rank.server_index in far]
+        if ranks:
+            logs = {global_rank: self._run_dir.train_log(global_rank) for global_rank in ranks}
+            self._log_keeper = LogKeeper(logs, self._spec.supervision.log_max_bytes, self._journal)
+            self._log_keeper.start()
 
     def _start_attempt(self) -> None:
         for index, peer in self._roll_call.peers.items():
@@ -483,6 +496,7 @@ class Coordinator:
             return
         now = time.monotonic()
         if self._engine_patience_ends is None:
+            self._log_keeper.close(finish=not self._lost)  # before anything of this process's children is looked for
             self._engine_patience_ends = now + (0.0 if self._lost else ENGINE_PATIENCE_S)
             self._deadline = self._engine_patience_ends
         engine_over = self._engine is None or self._engine.ended
