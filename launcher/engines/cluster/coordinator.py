@@ -398,6 +398,7 @@ class Coordinator:
         for index, peer in self._roll_call.peers.items():
             self._names[index] = (self._servers[index].server_id, *([peer.hello.host] if peer.hello else []))
         self._testimonies, self._lost, self._again = {}, {}, False
+        self._finish = None  # that of the attempt before was undone by starting again
         for peer in self._roll_call.peers.values():
             peer.over = False
         self._record(AttemptStarted(self._attempt, self._master_port))
