@@ -1,0 +1,204 @@
+"""A run over servers that share no disk: what the head's machine and the others tell of it."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from launcher.core.run_dir import RunDir
+
+PATIENCE_S = 120
+LINES = 3000
+IDS = ("127.0.0.1", "127.0.0.2")
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(400)]
+
+# Rank 3 fails in the first attempts, as many as its first word says.
+PROGRAM = f"""
+import os, sys, time
+rank, attempt = os.environ["RANK"], int(os.environ["TLAUNCH_ATTEMPT"])
+with open(os.environ["TLAUNCH_HEARTBEAT_FILE"], "w") as file:
+    file.write('{{"step": 7}}')
+for number in range({LINES}):
+    print(f"rank {{rank}} attempt {{attempt}} line {{number}}")
+sys.stdout.flush()
+if attempt < int(sys.argv[1]):
+    if rank == "3":
+        raise ValueError("boom")
+    time.sleep(1000)
+print("the end")
+"""
+
+
+def rank_table(path, ids):
+    devices = iter(range(4))
+    servers = [
+        {"server_id": each, "device": [
+            {"device_id": str(device), "device_ip": f"192.168.0.{device + 1}", "rank_id": str(next(devices))}
+            for device in range(2)
+        ]}
+        for each in ids
+    ]  # fmt: skip
+    table = {"version": "1.0", "server_count": "2", "server_list": servers, "status": "completed"}
+    path.write_text(json.dumps(table))
+    return path
+
+
+def free_port():
+    with socket.create_server(("", 0)) as held:
+        return held.getsockname()[1]
+
+
+def tlaunch(*arguments):
+    return [sys.executable, "-m", "launcher", *map(str, arguments)]
+
+
+def told(*arguments):
+    found = subprocess.run(tlaunch(*arguments), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+class ByHand:
+    """The same command on two servers of this machine, each with a runs directory of its own."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.runs = [directory / "one", directory / "two"]
+        (directory / "program.py").write_text(PROGRAM)
+        rank_table(directory / "table.json", IDS)
+
+    def run(self, failures, *options):
+        """What the first server's launcher wrote to stdout, and the exit codes."""
+        common = ("run", "--rank-table", self.directory / "table.json", "--coordinator-port", free_port(), *options)
+        started = [
+            subprocess.Popen(
+                tlaunch(*common, "--server", each, "--console", "all", "--runs-dir", runs, "--",
+                        sys.executable, self.directory / "program.py", failures),
+                cwd=self.directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+            for each, runs in zip(IDS, self.runs, strict=True)
+        ]  # fmt: skip
+        try:
+            ended = [process.communicate(timeout=PATIENCE_S) for process in started]
+        finally:
+            for process in started:
+                process.kill()
+                process.communicate()
+        return ended[0], [process.returncode for process in started]
+
+    @property
+    def heads(self):
+        return RunDir((self.runs[0] / "latest").resolve())
+
+    @property
+    def others(self):
+        return RunDir((self.runs[1] / "latest").resolve())
+
+
+@pytest.fixture(name="by_hand")
+def _by_hand(tmp_path):
+    return ByHand(tmp_path)
+
+
+def lines_of(rank, attempt=0):
+    return {f"rank {rank} attempt {attempt} line {number}" for number in range(LINES)}
+
+
+def test_the_head_tells_of_all_ranks(by_hand):
+    """Its console, its logs and its status, as of one server; both directories hold the same of the other's ranks."""
+    (out, _), codes = by_hand.run(0)
+    assert codes == [0, 0]
+    for rank in range(4):
+        shown = {line.partition("] ")[2] for line in out.splitlines() if line.startswith(f"[{rank}] ")}
+        assert shown == lines_of(rank) | {"the end"}
+        assert set(told("logs", by_hand.heads.root, "--rank", rank, "--prefix", "").splitlines()) == shown
+    for rank in (2, 3):
+        assert by_hand.heads.train_log(rank).read_bytes() == by_hand.others.train_log(rank).read_bytes()
+        assert by_hand.heads.env_log(rank).read_bytes() == by_hand.others.env_log(rank).read_bytes()
+    status = json.loads(told("status", by_hand.heads.root, "--json"))
+    assert [rank["heartbeat"]["step"] for rank in status["each"]] == [7] * 4
+    assert not list(by_hand.heads.root.glob(".*"))
+    assert not by_hand.others.train_log(0).exists()
+
+
+def test_a_failure_and_a_restart_are_told_at_the_head(by_hand):
+    """Why, with the failed rank's own last words; and the logs of both attempts, each line once."""
+    (out, _), codes = by_hand.run(1, "--max-restarts", 1)
+    assert codes == [0, 0]
+    assert "[3] ValueError: boom" in out
+    why = told("why", by_hand.heads.root)
+    assert "rank 3: ValueError: boom" in why
+    log = by_hand.heads.train_log(3).read_text()
+    assert log == by_hand.others.train_log(3).read_text()
+    lines = [line for line in log.splitlines() if line.startswith("rank")]
+    assert len(lines) == len(set(lines)) == 2 * LINES
+    told_lines = map(json.loads, told("logs", by_hand.heads.root, "--rank", 3, "--json").splitlines())
+    second = {line["text"] for line in told_lines if line["attempt"] == 1}
+    assert lines_of(3, 1) <= second
+    assert not lines_of(3, 0) & second
+
+
+def test_a_failed_run_is_told_at_the_head(by_hand):
+    """What rank 3 itself noted is there too, also with logs that are kept small."""
+    _, codes = by_hand.run(1, "--log-max-size", "64K")
+    assert codes == [1, 1]
+    assert json.loads(by_hand.heads.failure(3).read_text()) == json.loads(by_hand.others.failure(3).read_text())
+    logs = [told("logs", runs / "latest", "--rank", 3, "--prefix", "") for runs in by_hand.runs]
+    assert logs[0] == logs[1]
+    assert lines_of(3) <= set(logs[0].splitlines())
+    assert "rank 3: ValueError: boom" in told("status", by_hand.heads.root)
+
+
+def test_another_server_tells_of_its_own_part(by_hand):
+    """By the same commands, which find the latest run there."""
+    by_hand.run(1)
+    runs = by_hand.runs[1]
+    status = told("status", "--runs-dir", runs)
+    assert "only this server's part, ranks 2-3" in status
+    assert "rank 3: ValueError: boom" in status
+    assert [rank["global_rank"] for rank in json.loads(told("status", "--runs-dir", runs, "--json"))["each"]] == [2, 3]
+    assert "rank 3: ValueError: boom" in told("why", "--runs-dir", runs)
+    assert lines_of(2) <= set(told("logs", "--runs-dir", runs, "--prefix", "").splitlines())
+    assert by_hand.others.root.name in told("ps", "--all", "--runs-dir", runs)
+
+
+# --- hosts that share nothing but the program ---
+
+
+@pytest.fixture(name="own_place")
+def _own_place():
+    """A directory that every host has for itself."""
+    path = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    yield path
+    shutil.rmtree(path)
+
+
+def test_hosts_without_a_common_disk(two_hosts, mpirun, tmp_path, own_place):
+    """By mpirun, which starts an agent on each; the head's directory holds the logs of both."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    table = rank_table(tmp_path / "table.json", two_hosts.addresses())
+    agent = str(two_hosts.root / "tlssh")
+    wanted = {"OMPI_MCA_plm_rsh_agent": agent, "PRTE_MCA_plm_ssh_agent": agent}
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("TLAUNCH_")}
+    ended = subprocess.run(
+        [two_hosts.root / "hub", *tlaunch("run", "--engine", "mpi", "--rank-table", table, "--max-restarts", 1,
+         "--runs-dir", own_place / "runs", "--", sys.executable, tmp_path / "program.py", 1)],
+        env={**ours, **wanted, "PATH": f"{Path(mpirun.path).parent}{os.pathsep}{os.environ['PATH']}"},
+        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    heads = RunDir((own_place / "runs" / "latest").resolve())
+    for rank in range(4):
+        there = subprocess.run(
+            [two_hosts.root / "on", f"h{rank // 2 + 1}", "cat", heads.train_log(rank)],
+            capture_output=True, text=True, timeout=PATIENCE_S, check=True,
+        ).stdout  # fmt: skip
+        assert heads.train_log(rank).read_text() == there
+        assert lines_of(rank, 0) | lines_of(rank, 1) <= set(there.splitlines())
+    assert "rank 3: ValueError: boom" in told("why", heads.root)
