@@ -198,3 +198,22 @@ def test_of_ranks_that_an_engine_started_only_the_engine_knows(tmp_path):
         assert (state.state.going_on, state.state.over) == (False, False)
         assert [rank.state for rank in state.ranks] == [RankState.UNWATCHED] * 3
     assert runs_going_on(tmp_path.parent) == ()
+
+
+def test_one_servers_part_is_told_by_its_own_files(tmp_path):
+    """Where no other server's files are: its ranks alone, by their global numbers, and its report."""
+    made = acted_run.make(tmp_path / "a", ranks=4)
+    record = json.loads(made.run_json.read_text())
+    for rank in record["ranks"]:
+        rank["server_index"] = rank["global_rank"] // 2
+    made.run_json.write_text(json.dumps(record))
+    part = acted_run.RunDir(made.root, 1)
+    part.events.parent.mkdir()
+    acted_run.append(part, AgentStarted(me(), None, 2), AttemptStarted(0, 1), RankStarted(3, os.getpid(), me().started))
+    state = look(part)
+    assert (state.state, state.part, state.progress.rank_count) == (State.RUNNING, (2, 3), 2)
+    assert [(rank.global_rank, rank.state) for rank in state.ranks] == [(2, RankState.WAITING), (3, RankState.RUNNING)]
+    assert runs_going_on(tmp_path) == (part,)
+    part.report.write_text(report(Cause.FINISHED, 0).to_json())
+    assert look(part).state is State.FINISHED
+    assert look(made).part is None

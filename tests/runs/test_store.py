@@ -3,6 +3,7 @@
 import pytest
 
 from launcher.core.errors import UnreadableError
+from launcher.core.run_dir import RunDir
 from launcher.runs.store import find_run, run_names
 
 
@@ -55,3 +56,14 @@ def test_a_name_that_no_file_can_have_is_no_run(runs_dir):
         with pytest.raises(UnreadableError):
             find_run(directory, reference)
     assert run_names(runs_dir / ("a" * 300)) == ()
+
+
+def test_where_only_one_servers_files_are_they_are_the_run(runs_dir):
+    """On a server that shares no disk with the head; as soon as the head's own are there, these count."""
+    root = runs_dir / "20260102-000000-b"
+    for part in ("server10", "server2", "serverX"):
+        (root / part).mkdir()
+        (root / part / "events.jsonl").touch()
+    assert find_run(runs_dir, root.name) == RunDir(root, 2)
+    (root / "events.jsonl").touch()
+    assert find_run(runs_dir, root.name) == RunDir(root)
