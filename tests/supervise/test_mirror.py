@@ -2,6 +2,7 @@
 
 import os
 import selectors
+import signal
 import socket
 import threading
 from contextlib import closing
@@ -20,6 +21,7 @@ from launcher.supervise.mirror import PIECE_BYTES, WINDOW_BYTES, Mirror
 SERVER = 1
 RANKS = [SimpleNamespace(global_rank=rank, server_index=rank // 2) for rank in range(4)]
 OURS = [2, 3]
+FOR_EVER_S = 1e6
 
 
 class Both:
@@ -101,21 +103,32 @@ def test_a_log_is_alike_on_both_sides_while_it_grows(both, wait_until):
     assert not both.here.train_log(3).exists()
 
 
-def test_little_is_under_way_at_once(both):
+def test_little_is_under_way_at_once(both, wait_until):
     """So an answer or a verdict waits for a quarter of a MiB at most, however much ranks write."""
-    for rank in OURS:
+    ranks = range(2, 2 + 2 * WINDOW_BYTES // PIECE_BYTES)
+    for rank in ranks:
+        both.there.device(rank).mkdir(exist_ok=True)
         both.write(both.there.train_log(rank), bytes(8 * WINDOW_BYTES))
-    for _ in range(100):
+    both.mirror = Mirror(both.there, ranks, both.link)
+    sent = []
+
+    def sent_bytes():
         both.mirror.step()
-    sent = list(both.channel.receive())
-    assert sum(message.end - message.offset for message in sent if isinstance(message, Piece)) <= WINDOW_BYTES
+        both.link.take()  # makes room for what waits to be sent
+        sent.extend(both.channel.receive())
+        return sum(message.end - message.offset for message in sent)
+
+    wait_until(lambda: sent_bytes() >= WINDOW_BYTES, "as much as may be")
+    assert both.mirror.timeout_s is None
+    assert max(sent_bytes() for _ in range(100)) == WINDOW_BYTES
     assert len({(message.kind, message.global_rank) for message in sent}) == len(sent)
 
 
 def test_nothing_is_sent_where_nothing_changes(both, wait_until):
     """And it is looked at a few times a second only."""
-    both.write(both.there.train_log(2), b"words\n")
-    wait_until(lambda: both.log_is(2, b"words\n"), "the words")
+    for path in (both.there.train_log(2), both.there.env_log(2), both.there.heartbeat(2)):
+        both.write(path, b"words\n")
+    wait_until(lambda: (both.go_on(), len(both.heard) == 3)[-1], "the words")
     heard = len(both.heard)
     moments = []
     wait_until(lambda: (both.go_on(), moments.append(both.mirror.timeout_s), len(moments) > 50)[-1], "many looks")
@@ -158,7 +171,6 @@ def test_a_log_that_begins_anew_begins_anew_there(both, wait_until):
     both.write(both.there.train_log(2), b"former words\n")
     wait_until(lambda: both.log_is(2, b"former words\n"), "the former words")
     os.truncate(both.there.train_log(2), 0)
-    both.go_on()
     both.write(both.there.train_log(2), b"new\n")
     wait_until(lambda: both.log_is(2, b"new\n"), "the new words")
 
@@ -179,6 +191,10 @@ def test_metrics_of_a_server_are_added_to_those_of_all(both, wait_until):
     both.write(both.there.metrics, b'{"step": 2}\n')
     whole = b'{"step": 1}\n{"step": 2}\n'
     wait_until(lambda: (both.go_on(), both.here.metrics.read_bytes() == whole)[-1], "both lines")
+    os.truncate(both.there.metrics, 0)
+    both.write(both.there.metrics, b"{}\n")
+    whole += b"{}\n"
+    wait_until(lambda: (both.go_on(), both.here.metrics.read_bytes() == whole)[-1], "all lines")
 
 
 # --- the coordinator trusts nobody ---
@@ -254,16 +270,18 @@ def test_what_cannot_be_sent_in_time_is_told(both, monkeypatch):
     assert str(both.there.root) in left
 
 
-def test_who_wants_the_end_at_once_gets_it(both):
+def test_who_wants_the_end_at_once_gets_it(both, monkeypatch):
     """Whoever kills the run does not wait for logs: asked here, or by the coordinator."""
+    monkeypatch.setattr("launcher.supervise.mirror.FINISH_S", FOR_EVER_S)
     both.write(both.there.train_log(3), b"words\n")
     assert both.mirror.finish(lambda: True) is not None
-    both.channel.send(Pass(3))
+    both.channel.send(Pass(signal.SIGQUIT))
     assert both.mirror.finish(lambda: False) is not None
 
 
-def test_a_head_without_room_does_not_hold_up_the_end(both):
+def test_a_head_without_room_does_not_hold_up_the_end(both, monkeypatch):
     """What is left is told at once."""
+    monkeypatch.setattr("launcher.supervise.mirror.FINISH_S", FOR_EVER_S)
     both.here.device(3).rmdir()
     both.write(both.there.train_log(3), b"words\n")
     assert "6 bytes of rank 3" in both.finish()
