@@ -23,6 +23,7 @@
         engine.log        what mpirun or srun said
         server0/          that server's own events.jsonl, report.json, agent.log, preload.log
         server1/...
+    Where servers share no disk, each has a directory of its own with its ranks' files, and the head's has copies of all.
 """
 
 from __future__ import annotations

@@ -225,8 +225,6 @@ class Coordinator:
                     self._refuse_restart(f"what is left on server {self._id_of(peer)} cannot be killed")
                 if message.master_port is not None:
                     self._master_port = message.master_port
-            case Piece() | Whole():
-                self._mirror(peer, message)
             case EndWanted(signal=number):
                 self._stop(Cause.STOPPED, number, by_server=True)
             case GivingUp(reason=reason):
@@ -236,12 +234,13 @@ class Coordinator:
                 self._unkillable.update(message.unkillable)
                 self._events_lost += message.events_lost
             case _:
-                pass
+                self._mirror(peer, message)
 
-    def _mirror(self, peer: Peer, message: Piece | Whole) -> None:
+    def _mirror(self, peer: Peer, message: Message) -> None:
         """Keep what a server's ranks wrote to its own disk. While that comes, the end waits for the rest of it."""
-        assert peer.server_index is not None, "it has been welcomed"
-        if peer.ready is None or peer.ready.shares_files:
+        if peer.server_index is None or peer.ready is None or peer.ready.shares_files:
+            return
+        if not isinstance(message, Piece | Whole):
             return
         kept = self._mirrored.take(peer.server_index, message, peer.clock.ahead_ns)
         if kept is not None:
