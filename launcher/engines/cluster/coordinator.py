@@ -535,7 +535,7 @@ class Coordinator:
         self._roll_call.peers.clear()
         if self._again:
             self._attempt += 1
-            self._finish = None
+            self._finish, self._again = None, False  # if agents cannot be had any more, that is the end
             self._gather()
         else:
             self._enter(Phase.OVER)
