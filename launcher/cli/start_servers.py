@@ -67,6 +67,8 @@ def _coordinate(prepared: Prepared, wanted_name: str, options: RunOptions, host:
     from launcher.engines.cluster.coordinator import Coordinator
 
     servers = prepared.used.servers
+    if options.engine == "slurm":
+        prepared = _within_job(prepared)
     command = engine_for(options, servers, host) if here is None else None
     with signals_held_back():
         try:
@@ -141,6 +143,14 @@ def _srun(options: RunOptions, servers: tuple[Server, ...], _host: Host) -> Call
         return slurm_command(allocation, servers, AGENT, options=options.engine_options, directory=directory)
 
     return command
+
+
+def _within_job(prepared: Prepared) -> Prepared:
+    """No grace is promised that Slurm will not give."""
+    from launcher.engines.slurm import read_allocation, within_job
+
+    supervision = within_job(prepared.request.supervision, read_allocation(os.environ), os.environ)
+    return replace(prepared, request=replace(prepared.request, supervision=supervision))
 
 
 def _mpirun(options: RunOptions, servers: tuple[Server, ...], host: Host) -> Callable[[Path], EngineCommand]:

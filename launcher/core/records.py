@@ -10,6 +10,7 @@ from typing import Literal
 from launcher.core.frozen import frozen
 
 DEFAULT_GRACE_S = 15.0
+LAST_WORDS_S = 1.0  # to kill what is left and report, before somebody else kills the reporter
 
 
 Console = Literal["rank0", "collapse", "all", "none", "status"]
@@ -105,6 +106,19 @@ class Supervision:
     forward_signals: tuple[int, ...] = ()  # handed to every rank's process instead of acting on the run
     preload: tuple[str, ...] | None = None  # imported once, before ranks are forked; None: every rank starts afresh
     log_max_bytes: int | None = None  # what a rank's train.log grows beyond is compressed beside it; None: nothing is
+    killed_at_s: float | None = None  # wall clock: when a batch system kills whatever is left of its job; None: never
+    kill_wait_s: float | None = None  # what that system lets pass between its own SIGTERM and SIGKILL
+
+    def grace_from(self, now_s: float) -> float:
+        """Of an end that begins at `now_s` (wall clock): no more than is left. A moment that has passed was put off."""
+        if self.killed_at_s is None or self.killed_at_s <= now_s:
+            return self.grace_s
+        return min(self.grace_s, max(0.0, self.killed_at_s - now_s - LAST_WORDS_S))
+
+    @property
+    def grace_when_told_s(self) -> float:
+        """Of an end that the batch system asks for by SIGTERM."""
+        return self.grace_s if self.kill_wait_s is None else min(self.grace_s, max(0.0, self.kill_wait_s - LAST_WORDS_S))
 
 
 @frozen

@@ -108,7 +108,8 @@ _FAMILIES = (
             "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE",
             "SLURM_TASKS_PER_NODE", "SLURM_GTIDS", "SLURM_TASK_PID", "SLURM_STEP_ID", "SLURM_STEPID",
             "SLURM_STEP_NUM_*", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NODELIST", "SLURM_STEP_LAUNCHER_PORT",
-            "SLURM_SRUN_COMM_*", "SLURM_LAUNCH_NODE_IPADDR",
+            "SLURM_SRUN_COMM_*", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_HOSTFILE", "SLURM_DISTRIBUTION", "SLURM_CPU_BIND",
+            "SLURM_CPU_BIND_*", "SRUN_DEBUG",
         ),
         "a library that asks Slurm would give every rank the same number",
         signs=("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEPID"),  # a job without a step says nothing of a task

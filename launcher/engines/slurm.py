@@ -11,11 +11,13 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.core.errors import RefusedTableError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.records import Cluster, Server
+from launcher.core.records import Cluster, Server, Supervision
 from launcher.engines.command import START_DIRECTORY, EngineCommand
 from launcher.engines.render.limits import check_host_name
 from launcher.engines.whereabouts import Host, address_of, names_of, read_host, resolve, servers_here
@@ -95,6 +97,25 @@ def time_left_s(allocation: Allocation, environment: Mapping[str, str]) -> float
         if allocation.ends_at_s is None:
             raise
         return max(0.0, allocation.ends_at_s - time.time())
+
+
+def kill_wait_s(environment: Mapping[str, str]) -> float | None:
+    """What Slurm lets pass between SIGTERM and SIGKILL, at the time limit too; None where it does not tell."""
+    with suppress(UnreadableError):
+        match = re.search(r"^KillWait\s*=\s*(\d+) sec", _ask(("scontrol", "show", "config"), environment), re.MULTILINE)
+        return float(match[1]) if match else None
+    return None
+
+
+def within_job(supervision: Supervision, allocation: Allocation, environment: Mapping[str, str]) -> Supervision:
+    """As `supervision`, but knowing when Slurm will kill what is left. Asks the controller; silence is no limit."""
+    waits_s = kill_wait_s(environment)
+    try:
+        left_s = time_left_s(allocation, environment)
+    except UnreadableError:
+        left_s = None
+    killed_at_s = None if left_s is None else time.time() + left_s + (waits_s or 0.0)
+    return replace(supervision, killed_at_s=killed_at_s, kill_wait_s=waits_s)
 
 
 def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> Cluster:

@@ -199,6 +199,11 @@ class Ending:
         if self._killing_since is None:
             self._deadline = time.monotonic()
 
+    def hurry(self, grace_s: float) -> None:
+        """Let no more of the grace period pass than that."""
+        if self._killing_since is None:
+            self._deadline = min(self._deadline, time.monotonic() + grace_s)
+
     def step(self) -> None:
         """Kill whatever is left if it is time to. New descendants may appear meanwhile, hence again and again."""
         if self.timeout_s > 0:

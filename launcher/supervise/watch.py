@@ -126,6 +126,11 @@ class Watch:
         if self._ending:
             self._ending.kill_now()
 
+    def hurry(self, grace_s: float) -> None:
+        """Let no more of it pass than that from now on."""
+        if self._ending:
+            self._ending.hurry(grace_s)
+
     def pause(self) -> None:
         """Stop every rank, as Ctrl-Z does, unless they are being ended: their grace goes on.
 
@@ -274,14 +279,14 @@ class Watch:
     def _end(self, cause: Cause, number: int | None = None) -> None:
         self.cause = cause
         self._crew.cancel()
-        self._journal.record(Stopping(cause, self._supervision.grace_s, number, self.restarts))
+        self._journal.record(Stopping(cause, self._supervision.grace_from(time.time()), number, self.restarts))
         self._end_everything()
 
     def _end_everything(self) -> None:
         if not self._may_start_again:
             self._starter.end_preloading()
         self._ending = Ending(
-            self._supervision.grace_s,
+            self._supervision.grace_from(time.time()),
             lambda: self._crew.leaders,
             on_kill=lambda count: self._journal.record(Killing(count)),
             kill_group=self._kill_group,

@@ -373,7 +373,7 @@ class Coordinator:
         """Nothing starts."""
         self._again = False
         self._record(NotBegun(error.message, error.hint))
-        self._record(Stopping(Cause.FAILED, self._spec.supervision.grace_s))
+        self._record(Stopping(Cause.FAILED, self._spec.supervision.grace_from(time.time())))
         self._finish = Finish(Cause.FAILED, error.exit_code)
         self._leave()
 
@@ -437,7 +437,7 @@ class Coordinator:
         if self._again and self._lost and not self._plan.brings_all:
             self._refuse_restart("a lost server that was started by hand has to be started by hand again")
         cause = Cause.HUNG if evidence.hung and not self._lost else Cause.FAILED
-        self._record(Stopping(cause, self._spec.supervision.grace_s, None, self._again))
+        self._record(Stopping(cause, self._spec.supervision.grace_from(time.time()), None, self._again))
         again_here = self._again and not self._lost  # else agents are started anew
         self._send_all(Decided(self._attempt, verdict, cause, again_here))
         self._finish = Finish(cause, EXIT_HUNG if cause is Cause.HUNG else EXIT_FAILURE)
@@ -461,7 +461,7 @@ class Coordinator:
             if self._again:
                 self._refuse_restart("the end was asked for meanwhile")
             return
-        self._record(Stopping(cause, self._spec.supervision.grace_s, number))
+        self._record(Stopping(cause, self._spec.supervision.grace_from(time.time()), number))
         self._finish = Finish(cause, 128 + number if number else EXIT_FAILURE)
         if self._phase is Phase.GATHERING:
             self._leave()
