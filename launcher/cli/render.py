@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from launcher.cli.render_run import OF_RUN, words_for_run
+from launcher.cli.render_run import submit as submitted
 from launcher.cli.run import run
 from launcher.cli.whole import Whole
 from launcher.core.errors import UsageError
@@ -31,7 +33,8 @@ Kinds:
   bash        a run.sh: `bash run.sh [SERVER_INDEX [RUN_NAME]]` on each
               server; needs no tlaunch there
   mpirun      a script with one mpirun command, a process per device
-  slurm       a script for sbatch, a task per device
+  slurm       a script for sbatch: `tlaunch run` with an agent per node;
+              --flavor exec: a task per device
   kubernetes  an Indexed Job with a headless Service, a pod per server;
               --flavor mpi: an MPIJob
   hostfile    the servers and their slots, for Open MPI or MPICH
@@ -48,7 +51,7 @@ Examples:
       --resource nvidia.com/gpu -- python train.py | kubectl apply -f -
 
 Table, layout and options are checked as `tlaunch run` checks them, but ranks may be on several servers, and what other
-servers need to have is a warning if it is not here. --grace is for bash and kubernetes; MASTER_PORT is 29500 there, or
+servers need to have is a warning if it is not here. --grace is for bash, kubernetes and slurm; with --submit sbatch takes the script, and its job's id is printed. MASTER_PORT is 29500 there, or
 the next that is free on a single server, unless --master-port says it. Templates are Jinja2: a file of --templates DIR is taken instead of
 tlaunch's own of the same name; --list names them, and the variables that they may use.
 
@@ -57,15 +60,16 @@ read or written; 3 a refused table or layout.
 """
 TAKEN = (
     "rank_table", "devices", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "config", "settings",
-    "data", "runs_dir", "name", "env", "grace", "master_port", "command",
+    "data", "runs_dir", "name", "env", "grace", "master_port", "command", *OF_RUN,
 )  # fmt: skip
 # Kinds that start each rank by itself have no supervision to tell of.
 NOT_TAKEN: Mapping[str, Any] = {
-    "max_restarts": 0, "hang_timeout": None, "preload": None, "no_preload": True, "forward_signals": "none",
-    "bind": "none", "log_max_size": None, "console": "none", "detach": False, "dry_run": False, "json": False,
+    "preload": None, "no_preload": True, "bind": "none", "detach": False, "dry_run": False, "json": False,
+    **{name: absent for name, (_, absent) in OF_RUN.items() if absent is not None},
+    "hang_timeout": None, "log_max_size": None,
 }  # fmt: skip
 NAMES = ("bash", "mpirun", "slurm", "kubernetes", "hostfile", "rankfile")
-FLAVORS = ("openmpi", "mpich", "job", "mpi")
+FLAVORS = ("openmpi", "mpich", "run", "exec", "job", "mpi")
 FILE = click.Path(path_type=Path)
 # Minutes, M:S, H:M:S; or after days H, H:M, H:M:S.
 TIME_LIMIT = re.compile(r"(\d+)(?::(\d+))?(?::(\d+))?|(\d+)-(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
@@ -74,7 +78,7 @@ SLURM_IS_EARLY_S = 60  # at most, with its warning
 MOST_RESTARTS = 1000
 # What only some kinds make use of
 OF_KIND = {
-    "grace": ("bash", "kubernetes"),
+    "grace": ("bash", "kubernetes", "slurm"),
     "master_port": ("bash", "mpirun", "slurm", "kubernetes"),
     "image": ("kubernetes",),
     "resource": ("kubernetes",),
@@ -82,6 +86,7 @@ OF_KIND = {
     "warn_before": ("slurm",),
     "restarts": ("slurm",),
     "sbatch": ("slurm",),
+    "submit": ("slurm",),
 }
 SCRIPT_MODE, FILE_MODE, OWNER_ONLY = 0o755, 0o644, 0o700
 
@@ -101,7 +106,7 @@ def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> 
     "--flavor",
     type=click.Choice(FLAVORS),
     metavar="NAME",
-    help="openmpi or mpich; of kubernetes job or mpi.  [default: the first]",
+    help="openmpi or mpich; of slurm run or exec; of kubernetes job or mpi.  [default: the first]",
 )
 @click.option("--templates", type=FILE, metavar="DIR", help="Templates of your own, taken instead of tlaunch's.")
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Write here, not to stdout.")
@@ -132,8 +137,11 @@ def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> 
     metavar="N",
     help="slurm: up to N jobs more, one after the other, until one ends well.  [default: 0]",
 )
+@click.option("--submit", is_flag=True, help="slurm: hand the script to sbatch, and print the job's id.")
 @click.option("--sbatch", multiple=True, metavar="OPTION", help="slurm: a further option: --sbatch=--partition=gpu.")
-def render(kind: str, *, output: Path | None, force: bool, templates: Path | None, **options: Any) -> None:
+def render(
+    kind: str, *, output: Path | None, force: bool, templates: Path | None, submit: bool, **options: Any
+) -> None:
     """Write a job file for those who start ranks by other means.
 
     The options after those, and COMMAND, are those of `tlaunch run`.
@@ -149,7 +157,11 @@ def render(kind: str, *, output: Path | None, force: bool, templates: Path | Non
     job = _job(wanted, wishes, options)
     for limit in wanted.limits:
         limit(job)
-    _hand_over(fill(wanted.templates[wishes.flavor], job, templates), wanted, job, output, force=force)
+    text = fill(wanted.templates[wishes.flavor], job, templates)
+    if output is not None or not submit:
+        _hand_over(text, wanted, job, output, force=force)
+    if submit:
+        print(submitted(text))
 
 
 render.params += [option for option in run.params if option.name in TAKEN]
@@ -163,8 +175,15 @@ def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
     time_limit = options.pop("time_limit")
     if time_limit is not None:
         _check_time_limit(time_limit, warn_before_s)
+    flavor = _flavor(kind, options.pop("flavor"))
+    context = click.get_current_context()
+    if flavor == "exec" and context.get_parameter_source("grace") is not ParameterSource.DEFAULT:
+        raise UsageError("--grace is for slurm --flavor run, and this is --flavor exec")
+    what = f"{kind.name} --flavor {flavor}" if flavor else kind.name
+    run_options = tuple(words_for_run(context, options, runs=flavor == "run", what=what))
     return Wishes(
-        flavor=_flavor(kind, options.pop("flavor")),
+        flavor=flavor,
+        run_options=run_options,
         tlaunch=_tlaunch(kind),
         image=options.pop("image"),
         resource=options.pop("resource"),

@@ -149,8 +149,11 @@ def _within_job(prepared: Prepared) -> Prepared:
     """No grace is promised that Slurm will not give."""
     from launcher.engines.slurm import read_allocation, within_job
 
-    supervision = within_job(prepared.request.supervision, read_allocation(os.environ), os.environ)
-    return replace(prepared, request=replace(prepared.request, supervision=supervision))
+    request = prepared.request
+    supervision = within_job(request.supervision, read_allocation(os.environ), os.environ)
+    # What Slurm says of this process it does not say of ranks, and that is worth no note: their agents are its tasks.
+    inherited = {name: value for name, value in request.inherited_env.items() if not name.startswith("SLURM_")}
+    return replace(prepared, request=replace(request, supervision=supervision, inherited_env=inherited))
 
 
 def _mpirun(options: RunOptions, servers: tuple[Server, ...], host: Host) -> Callable[[Path], EngineCommand]:
@@ -175,7 +178,8 @@ def _mpirun(options: RunOptions, servers: tuple[Server, ...], host: Host) -> Cal
 
 
 def _with_door(command: EngineCommand, door: Door) -> EngineCommand:
-    return replace(command, env={**command.env, **_told(door)})
+    # Which server this machine is must not be what agents on others take themselves for.
+    return replace(command, env={**command.env, env.TLAUNCH_SERVER: None, **_told(door)})
 
 
 def _told(door: Door) -> dict[str, str | None]:

@@ -14,6 +14,7 @@ from launcher.engines.render.kinds import KINDS
 ODD = ["a b", 'it\'s "x"', "$(touch bad)", "`touch bad`", "new\nline", "--help", "*", "\\", "", "%t #x"]
 SCRIPTS = [
     ("bash",), ("mpirun",), ("mpirun", "--flavor", "mpich"), ("slurm",), ("slurm", "--restarts", "2"),
+    ("slurm", "--flavor", "exec"), ("slurm", "--flavor", "exec", "--restarts", "2"),
 ]  # fmt: skip
 EVERY = [
     *SCRIPTS, ("hostfile",), ("hostfile", "--flavor", "mpich"), ("rankfile",),
@@ -160,6 +161,10 @@ def test_secrets_are_told_and_kept_from_others(launcher):
         (["slurm", "--devices", 2, "--time-limit", "soon", "--", "true"], 2, "--time-limit"),
         (["slurm", "--devices", 2, "--time-limit", "٣", "--", "true"], 2, "--time-limit"),
         (["slurm", "--devices", 2, '--sbatch=--comment="x', "--", "true"], 2, "--sbatch"),
+        (["bash", "--devices", 2, "--max-restarts", 1, "--", "true"], 2, "--max-restarts is for slurm (--flavor run)"),
+        (["bash", "--devices", 2, "--submit", "--", "true"], 2, "--submit is for slurm"),
+        (["slurm", "--flavor", "exec", "--devices", 2, "--lost-after", 9, "--", "true"], 2, "--lost-after is for slurm"),
+        (["slurm", "--flavor", "exec", "--devices", 2, "--grace", 9, "--", "true"], 2, "--grace is for slurm --flavor run"),
         (["bash", "--devices", 2, "--warn-before", 90, "--", "true"], 2, "--warn-before is for slurm"),
         (["mpirun", "--devices", 2, "--grace", 9, "--", "true"], 2, "--grace is for bash, kubernetes"),
         (["hostfile", "--devices", 2, "--master-port", 29877], 2, "--master-port is for"),
@@ -194,7 +199,9 @@ def test_what_other_servers_need_to_have_is_a_warning(launcher, sample_tables):
 
 
 @pytest.mark.parametrize(
-    "kind", [("mpirun",), ("slurm",), ("kubernetes", "--image", "x", "--flavor", "mpi")], ids=" ".join
+    "kind",
+    [("mpirun",), ("slurm",), ("slurm", "--flavor", "exec"), ("kubernetes", "--image", "x", "--flavor", "mpi")],
+    ids=" ".join,
 )
 def test_tlaunch_exec_is_told_of_idle_devices(launcher, sample_tables, kind):
     """It would refuse them otherwise, as `tlaunch render` does without the option."""
@@ -222,7 +229,9 @@ def test_a_warning_leaves_time_to_run(launcher, limit, warning):
     assert launcher.run("render", "slurm", "--devices", 1, "--time-limit", "0", "--", "true").returncode == 0
 
 
-@pytest.mark.parametrize("kind", [("mpirun",), ("mpirun", "--flavor", "mpich"), ("slurm",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "kind", [("mpirun",), ("mpirun", "--flavor", "mpich"), ("slurm",), ("slurm", "--flavor", "exec")], ids=" ".join
+)
 def test_secrets_are_exported_and_not_in_a_command(launcher, kind):
     """Where a shell can; other variables are options of `tlaunch exec`."""
     variables = ["--env", "MY_TOKEN=a b", "--env", "PROXY=http://me:pw@host", "--env", "MODE=fast", "--env", "a.key=x"]

@@ -1,6 +1,7 @@
 """The script of `tlaunch render slurm`: its options, and a real Slurm's opinion of it where there is one."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 # A cluster of pretended nodes on this machine, for those who have the scripts for it beside their checkout.
 VIRTUAL_HOSTS = Path(__file__).resolve().parents[3] / "shared" / "virtual_hosts"
 PATIENCE_S = 60
+EXEC, RUN = ("slurm", "--flavor", "exec"), ("slurm", "--flavor", "run")
 TRIES = """
 import os, sys, time
 time.sleep(0.3)
@@ -48,7 +50,7 @@ def test_what_slurm_is_asked_for(launcher, table_of):
     """Nodes by their names, as many tasks as the largest server has devices, and what was wished besides."""
     wishes = ["--time-limit", "1-12", "--warn-before", 90, "--sbatch=--gres=npu:8", "--sbatch", "-p train"]
     table = table_of({"n2": [3], "n1": [0, 1, 2]})
-    done = launcher.run("render", "slurm", "--rank-table", table, "--name", "my job", *wishes, "--", "true")
+    done = launcher.run("render", *EXEC, "--rank-table", table, "--name", "my job", *wishes, "--", "true")
     assert directives(done.stdout) == [
         '--job-name="my job"', "--nodes=2", "--ntasks-per-node=3", "--nodelist=n2,n1", "--requeue", "--open-mode=append",
         "--signal=B:USR1@90", "--time=1-12", "--gres=npu:8", "-p train",
@@ -60,7 +62,7 @@ def test_what_slurm_is_asked_for(launcher, table_of):
 def test_addresses_are_looked_for_among_the_nodes(launcher, sample_tables):
     """Slurm knows nodes by names only; and an array goes on instead of a job that is queued again."""
     table = sample_tables / "rank_table_16pcs.json"
-    done = launcher.run("render", "slurm", "--rank-table", table, "--restarts", 3, "--", "true")
+    done = launcher.run("render", *EXEC, "--rank-table", table, "--restarts", 3, "--", "true")
     found = directives(done.stdout)
     assert "--array=0-3%1" in found
     assert not [line for line in found if line.startswith("--nodelist")]
@@ -82,6 +84,11 @@ def _slurm(tmp_path_factory):
     subprocess.run([down, root], capture_output=True, timeout=PATIENCE_S, check=True)
 
 
+def by_task(run):
+    """The number of a run's job, and then of its task or of its place in the queue."""
+    return [int(number) for number in re.findall(r"\d+", run.name.rpartition("t-")[2])]
+
+
 def ask(slurm, *words, cwd):
     return subprocess.run(
         words, cwd=cwd, env={**os.environ, **slurm}, capture_output=True, text=True, timeout=PATIENCE_S, check=True
@@ -97,11 +104,11 @@ def _submit(launcher, slurm, wait_until):
     )
     tlaunch.chmod(0o755)
 
-    def submit(*arguments, wait=True):
-        done = launcher.run("render", "slurm", *arguments)
+    def submit(*arguments, wait=True, kind=EXEC):
+        done = launcher.run("render", *kind, *arguments)
         assert done.returncode == 0, done.stderr
         beside = Path(sys.executable).parent / "tlaunch"
-        (launcher.directory / "job.sh").write_text(done.stdout.replace(f"    {beside} exec", f"    {tlaunch} exec"))
+        (launcher.directory / "job.sh").write_text(done.stdout.replace(f"{beside} ", f"{tlaunch} "))
         outer = {**slurm, "TLAUNCH_RUN_ID": "of the shell"}
         job = ask(outer, "sbatch", "--parsable", "job.sh", cwd=launcher.directory).strip()
         if wait:
@@ -117,12 +124,13 @@ def _submit(launcher, slurm, wait_until):
     return submit
 
 
+@pytest.mark.parametrize("kind", [EXEC, RUN], ids=" ".join)
 @pytest.mark.parametrize("name", ["plain", 'it\'s "x"', "a #b \\ $(touch bad) `touch bad` %j é"])
-def test_slurm_takes_the_script(launcher, slurm, table_of, name):
+def test_slurm_takes_the_script(launcher, slurm, table_of, name, kind):
     """And understands the job's name as it was."""
     wishes = ["--time-limit", "1-12:00", "--restarts", 2, "--sbatch=--gres=gpu:2", "--name", name]
     launcher.run(
-        "render", "slurm", "--rank-table", table_of({"n2": [0, 1], "n4": [2]}), *wishes, "-o", "job.sh", "--", "true"
+        "render", *kind, "--rank-table", table_of({"n2": [0, 1], "n4": [2]}), *wishes, "-o", "job.sh", "--", "true"
     )
     ask(slurm, "sbatch", "--test-only", "job.sh", cwd=launcher.directory)
     job = ask(slurm, "sbatch", "--parsable", "--hold", "job.sh", cwd=launcher.directory).strip()
@@ -133,12 +141,15 @@ def test_slurm_takes_the_script(launcher, slurm, table_of, name):
     assert not (launcher.directory / "bad").exists()
 
 
-def test_ranks_are_on_the_servers_of_the_table(launcher, submit, table_of):
+@pytest.mark.parametrize("kind", [EXEC, RUN], ids=" ".join)
+def test_ranks_are_on_the_servers_of_the_table(launcher, submit, table_of, kind):
     """Whatever Slurm's own order is; and an array goes on after a failure, until one job ends well."""
     odd = ["a  b", "$(touch bad)", "`touch bad`", "new\nline", "'\""]
     table = table_of({"n3": [0, 2, 3], "n1": [1]})
-    job = submit("--rank-table", table, "--name", "t", "--restarts", 2, "--", sys.executable, "-c", TRIES, *odd)
-    runs = sorted(path for path in launcher.runs.glob("t-*") if not path.is_symlink())
+    job = submit(
+        "--rank-table", table, "--name", "t", "--restarts", 2, "--", sys.executable, "-c", TRIES, *odd, kind=kind
+    )
+    runs = sorted((path for path in launcher.runs.glob("*t-*") if not path.is_symlink()), key=by_task)
     assert len(runs) == 2, (launcher.directory / f"slurm-{job}_0.out").read_text()
     places = [("n3", 0), ("n1", 0), ("n3", 1), ("n3", 2)]
     assert [(runs[-1] / f"device{rank}" / "train.log").read_text() for rank in range(4)] == [
@@ -162,14 +173,21 @@ def test_a_server_that_is_not_among_the_nodes(launcher, submit, table_of):
     assert not launcher.runs.exists()
 
 
-@pytest.mark.parametrize("restarts", [0, 1], ids=["queued again", "an array"])
-def test_ranks_that_save_when_warned_go_on_in_another_job(launcher, submit, wait_until, table_of, restarts):
-    """Though they have ended well: with runs of their own, until they end without a warning."""
-    wishes = ["--rank-table", table_of({"n1": [0], "n2": [1]}), "--name", "t", "--restarts", restarts]
-    job = submit(*wishes, "--", sys.executable, "-c", SAVES, wait=False)
+@pytest.mark.parametrize(
+    "kind", [(*flavor, "--restarts", count) for flavor in (EXEC, RUN) for count in "01"], ids=" ".join
+)
+def test_ranks_that_save_when_warned_go_on_in_another_job(launcher, submit, wait_until, table_of, kind):
+    """Queued again, or the next of an array, though they have ended well: until they end without a warning."""
+    restarts = int(kind[-1])
+    wishes = ["--rank-table", table_of({"n1": [0], "n2": [1]}), "--name", "t"]
+    job = submit(*wishes, "--", sys.executable, "-c", SAVES, wait=False, kind=kind)
 
     def runs():
-        return [run for run in launcher.runs.glob("t-*") if len(list(run.glob("device?/train.log"))) == 2]
+        return [
+            run
+            for run in sorted(launcher.runs.glob("*t-*"), key=by_task)
+            if len(list(run.glob("device?/train.log"))) == 2
+        ]
 
     def ready():
         return runs() and all("ready" in log.read_text() for log in runs()[0].glob("device?/train.log"))
@@ -200,10 +218,11 @@ def test_a_server_by_its_address(launcher, submit, table_of):
     assert len(list(launcher.runs.glob("t-*/device?/train.log"))) == 2, said
 
 
-def test_secrets_are_not_in_command_lines(launcher, submit, table_of):
+@pytest.mark.parametrize("kind", [EXEC, RUN], ids=" ".join)
+def test_secrets_are_not_in_command_lines(launcher, submit, table_of, kind):
     """Other users see those."""
     wishes = ["--rank-table", table_of({"n2": [0]}), "--name", "t", "--env", "MY_TOKEN=hidden a b"]
-    job = submit(*wishes, "--", sys.executable, "-c", SHOW_SECRET)
+    job = submit(*wishes, "--", sys.executable, "-c", SHOW_SECRET, kind=kind)
     said = (launcher.directory / f"slurm-{job}.out").read_text()
-    [log] = launcher.runs.glob("t-*/device0/train.log")
+    [log] = launcher.runs.glob("*t-*/device0/train.log")
     assert log.read_text() == "hidden a b []\n", said

@@ -68,6 +68,7 @@ VARIABLES: Mapping[str, str] = {
     "warn_before_s": "--warn-before",
     "restarts": "--restarts",
     "sbatch": "--sbatch, a list",
+    "run_options": "of slurm: words for `tlaunch run`, --max-restarts for instance",
 }
 
 
@@ -106,6 +107,7 @@ class Wishes:
     warn_before_s: int = 0
     restarts: int = 0
     sbatch: tuple[str, ...] = ()
+    run_options: tuple[str, ...] = ()
 
 
 @frozen
@@ -139,6 +141,7 @@ class Job:
     warn_before_s: int
     restarts: int
     sbatch: tuple[str, ...]
+    run_options: tuple[str, ...]
 
     def as_variables(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in VARIABLES}
@@ -186,6 +189,7 @@ def job_of(
         warn_before_s=wishes.warn_before_s,
         restarts=wishes.restarts,
         sbatch=wishes.sbatch,
+        run_options=wishes.run_options,
     )
 
 
