@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from launcher.cli.render_run import OF_RUN, words_for_run
 from launcher.cli.render_run import submit as submitted
 from launcher.cli.run import run
+from launcher.cli.time_limit import check_time_limit
 from launcher.cli.whole import Whole
 from launcher.core.errors import UsageError
 
@@ -71,10 +72,7 @@ NOT_TAKEN: Mapping[str, Any] = {
 NAMES = ("bash", "mpirun", "slurm", "kubernetes", "hostfile", "rankfile")
 FLAVORS = ("openmpi", "mpich", "run", "exec", "job", "mpi")
 FILE = click.Path(path_type=Path)
-# Minutes, M:S, H:M:S; or after days H, H:M, H:M:S.
-TIME_LIMIT = re.compile(r"(\d+)(?::(\d+))?(?::(\d+))?|(\d+)-(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 LONGEST_WARNING_S = 65535  # Slurm's own limit
-SLURM_IS_EARLY_S = 60  # at most, with its warning
 MOST_RESTARTS = 1000
 # What only some kinds make use of
 OF_KIND = {
@@ -174,7 +172,7 @@ def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
     warn_before_s = options.pop("warn_before")
     time_limit = options.pop("time_limit")
     if time_limit is not None:
-        _check_time_limit(time_limit, warn_before_s)
+        check_time_limit(time_limit, warn_before_s)
     flavor = _flavor(kind, options.pop("flavor"))
     context = click.get_current_context()
     if flavor == "exec" and context.get_parameter_source("grace") is not ParameterSource.DEFAULT:
@@ -200,34 +198,6 @@ def _check_given(kind: Kind) -> None:
     for name, kinds in OF_KIND.items():
         if kind.name not in kinds and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise UsageError(f"--{name.replace('_', '-')} is for {', '.join(kinds)}, and this is {kind.name}")
-
-
-def _check_time_limit(text: str, warn_before_s: int) -> None:
-    """There is time to run before the warning. Slurm takes 0 for no limit."""
-    limit_s = _seconds(text)
-    if 0 < limit_s <= warn_before_s + SLURM_IS_EARLY_S:
-        raise UsageError(
-            f"--time-limit {text} is {limit_s} s, and ranks would be told to end {warn_before_s} s before it, or up to "
-            f"{SLURM_IS_EARLY_S} s sooner: they would never run",
-            hint="a longer --time-limit, or a shorter --warn-before",
-        )
-
-
-def _seconds(time_limit: str) -> int:
-    """A time as Slurm writes it.
-
-    >>> _seconds("90"), _seconds("2:30"), _seconds("36:00:00"), _seconds("1-12")
-    (5400, 150, 129600, 129600)
-    """
-    match = TIME_LIMIT.fullmatch(time_limit)
-    if match is None:
-        raise UsageError(f"--time-limit {time_limit!r} is no time of Slurm's", hint="for instance 90, 36:00:00, 1-12")
-    first, second, third, *after_days = (int(part or 0) for part in match.groups())
-    if match[4] is not None:
-        days, hours, minutes, seconds = after_days
-    else:
-        days, (hours, minutes, seconds) = 0, (first, second, third) if match[3] else (0, first, second)
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _flavor(kind: Kind, wanted: str | None) -> str:

@@ -147,7 +147,8 @@ def _srun(options: RunOptions, servers: tuple[Server, ...], _host: Host) -> Call
 
 def _within_job(prepared: Prepared) -> Prepared:
     """No grace is promised that Slurm will not give."""
-    from launcher.engines.slurm import read_allocation, within_job
+    from launcher.engines.slurm import read_allocation
+    from launcher.engines.slurm_time import within_job
 
     request = prepared.request
     supervision = within_job(request.supervision, read_allocation(os.environ), os.environ)

@@ -118,7 +118,9 @@ class Supervision:
     @property
     def grace_when_told_s(self) -> float:
         """Of an end that the batch system asks for by SIGTERM."""
-        return self.grace_s if self.kill_wait_s is None else min(self.grace_s, max(0.0, self.kill_wait_s - LAST_WORDS_S))
+        return (
+            self.grace_s if self.kill_wait_s is None else min(self.grace_s, max(0.0, self.kill_wait_s - LAST_WORDS_S))
+        )
 
 
 @frozen

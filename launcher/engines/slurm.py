@@ -11,13 +11,11 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from launcher.core.errors import RefusedTableError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.records import Cluster, Server, Supervision
+from launcher.core.records import Cluster, Server
 from launcher.engines.command import START_DIRECTORY, EngineCommand
 from launcher.engines.render.limits import check_host_name
 from launcher.engines.whereabouts import Host, address_of, names_of, read_host, resolve, servers_here
@@ -73,12 +71,12 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
     ends_at = environment.get("SLURM_JOB_END_TIME", "")
     return Allocation(
         job_id=job_id,
-        nodes=_nodes(names, _ask(("scontrol", "--oneliner", "show", "node", listed), environment)),
+        nodes=_nodes(names, ask(("scontrol", "--oneliner", "show", "node", listed), environment)),
         restart_count=_number(environment, "SLURM_RESTART_COUNT") or 0,
         ends_at_s=float(ends_at) if ends_at.isdecimal() else None,
         gpus_per_node=_gpus_per_node(environment, len(names)),
         here=environment.get("SLURMD_NODENAME"),
-        version=f"Slurm {_ask(('scontrol', '--version'), environment).split()[-1]}",  # Debian calls it slurm-wlm
+        version=f"Slurm {ask(('scontrol', '--version'), environment).split()[-1]}",  # Debian calls it slurm-wlm
     )
 
 
@@ -90,32 +88,13 @@ def time_left_s(allocation: Allocation, environment: Mapping[str, str]) -> float
     """
     try:
         # The first job of an array has the array's number too: Slurm would tell of all of them.
-        said = _ask(("squeue", "--noheader", f"--jobs={allocation.job_id}", "--format=%A %L"), environment)
+        said = ask(("squeue", "--noheader", f"--jobs={allocation.job_id}", "--format=%A %L"), environment)
         left = dict(line.split(maxsplit=1) for line in said.splitlines() if " " in line.strip())
         return _seconds(left.get(allocation.job_id, "").strip())
     except UnreadableError:
         if allocation.ends_at_s is None:
             raise
         return max(0.0, allocation.ends_at_s - time.time())
-
-
-def kill_wait_s(environment: Mapping[str, str]) -> float | None:
-    """What Slurm lets pass between SIGTERM and SIGKILL, at the time limit too; None where it does not tell."""
-    with suppress(UnreadableError):
-        match = re.search(r"^KillWait\s*=\s*(\d+) sec", _ask(("scontrol", "show", "config"), environment), re.MULTILINE)
-        return float(match[1]) if match else None
-    return None
-
-
-def within_job(supervision: Supervision, allocation: Allocation, environment: Mapping[str, str]) -> Supervision:
-    """As `supervision`, but knowing when Slurm will kill what is left. Asks the controller; silence is no limit."""
-    waits_s = kill_wait_s(environment)
-    try:
-        left_s = time_left_s(allocation, environment)
-    except UnreadableError:
-        left_s = None
-    killed_at_s = None if left_s is None else time.time() + left_s + (waits_s or 0.0)
-    return replace(supervision, killed_at_s=killed_at_s, kill_wait_s=waits_s)
 
 
 def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> Cluster:
@@ -282,7 +261,12 @@ def _seconds(text: str) -> float | None:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-def _ask(argv: tuple[str, ...], environment: Mapping[str, str]) -> str:
+def ask(argv: tuple[str, ...], environment: Mapping[str, str]) -> str:
+    """What a command of Slurm says on stdout.
+
+    Raises:
+        UnreadableError: it does not answer, or says that it failed.
+    """
     try:
         done = subprocess.run(
             argv, env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",

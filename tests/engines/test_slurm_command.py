@@ -1,13 +1,15 @@
 """The command that starts agents by srun, word by word. tests/end_to_end has a real one."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from launcher.core.errors import RefusedTableError, UnreadableError, UsageError
-from launcher.core.records import Device, Server
+from launcher.core.records import Device, Server, Supervision
 from launcher.engines.slurm import Allocation, Node, cluster_of, nodes_of, read_allocation, slurm_command, time_left_s
+from launcher.engines.slurm_time import within_job
 
 NODES = (Node("n1", "n1", "10.0.0.1"), Node("n2", "host2", "10.0.0.2"), Node("n3", "n3", "10.0.0.3"))
 JOB = Allocation("12", NODES, 0, None, None, None, "Slurm 22.05.8")
@@ -132,3 +134,15 @@ def test_a_controller_that_does_not_answer_leaves_the_end_that_was_told(tmp_path
     assert time_left_s(replace(JOB, ends_at_s=0.0), environment) == 0.0
     with pytest.raises(UnreadableError, match="Unable to contact"):
         time_left_s(JOB, environment)
+
+
+def test_a_run_knows_when_slurm_will_kill_what_is_left(tmp_path):
+    """KillWait after the limit; a controller that is silent sets none."""
+    told = "echo 'KillOnBadExit           = 0'; echo 'KillWait                = 7 sec'"
+    environment = slurm_here(tmp_path, squeue="echo '12 1:00'", scontrol=told)
+    before_s = time.time()
+    within = within_job(Supervision(grace_s=9.0), JOB, environment)
+    assert before_s + 67 <= within.killed_at_s <= time.time() + 67
+    assert within == Supervision(grace_s=9.0, killed_at_s=within.killed_at_s, kill_wait_s=7.0)
+    silent = slurm_here(tmp_path, squeue="exit 1", scontrol="exit 1")
+    assert within_job(Supervision(grace_s=9.0), JOB, silent) == Supervision(grace_s=9.0)

@@ -1,0 +1,267 @@
+"""`tlaunch run --engine slurm` in jobs of a real Slurm: four nodes that are pretended on this machine."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+VIRTUAL_HOSTS = ROOT.parent / "shared" / "virtual_hosts"
+PROGRAM = Path(__file__).parents[1] / "programs" / "slurm_rank.py"
+PATIENCE_S = 60
+TLAUNCH = (sys.executable, "-m", "launcher")
+OF_OTHER_JOBS = ("TLAUNCH_", "SLURM_", "SRUN_", "RANK", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_")
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(name="slurm", scope="module")
+def _slurm(tmp_path_factory):
+    """The environment of a cluster with the nodes n1 to n4; between its SIGTERM and SIGKILL are three seconds."""
+    up, down = VIRTUAL_HOSTS / "slurm-up.sh", VIRTUAL_HOSTS / "slurm-down.sh"
+    if not up.exists() or not shutil.which("slurmctld") or os.geteuid() != 0:
+        pytest.skip("there is no Slurm here, and no way to make one")
+    root = tmp_path_factory.mktemp("slurm") / "root"
+    if subprocess.run([up, "4", "8", root], capture_output=True, timeout=PATIENCE_S, check=False).returncode != 0:
+        subprocess.run([down, root], capture_output=True, timeout=PATIENCE_S, check=False)
+        pytest.skip("Slurm does not start here")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHER_JOBS)}
+    path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    yield {**inherited, "SLURM_CONF": str(root / "slurm.conf"), "PYTHONPATH": path}
+    subprocess.run([down, root], capture_output=True, timeout=PATIENCE_S, check=True)
+
+
+class Cluster:
+    """Runs in jobs of their own, from a directory that every node sees."""
+
+    def __init__(self, slurm, directory):
+        self.slurm, self.directory = slurm, directory
+        self.runs = directory / "runs"
+
+    def start(self, *options, nodes=2, words=("live", "0.3")):
+        """`tlaunch run` in a job of so many nodes, for which nobody waits here."""
+        run = (*TLAUNCH, "run", "--engine", "slurm", "--runs-dir", self.runs, "--name", "t", "--join-timeout", "30")
+        argv = ["salloc", f"--nodes={nodes}", *run, *options, "--", sys.executable, PROGRAM, *words]
+        return subprocess.Popen(
+            list(map(str, argv)), cwd=self.directory, env=self.slurm, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def end(self, process):
+        """What it says, and its exit code."""
+        try:
+            out, _ = process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            pytest.fail(f"hangs:\n{process.communicate()[0]}")
+        return out, process.returncode
+
+    def ask(self, *words, check=True):
+        return subprocess.run(
+            list(map(str, words)), cwd=self.directory, env=self.slurm, capture_output=True, text=True,
+            timeout=PATIENCE_S, check=check,
+        )  # fmt: skip
+
+    def logs(self):
+        """Lines of each rank, by number."""
+        return [path.read_text().splitlines() for path in sorted(self.runs.glob("latest/device?/train.log"))]
+
+    def wait_for(self, what, condition):
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, f"still no {what}: {self.logs()}"
+            time.sleep(0.02)
+
+    def wait_begun(self, count):
+        self.wait_for("ranks", lambda: sum("begun" in " ".join(log) for log in self.logs()) == count)
+
+    def agents_on(self, node):
+        """Of a node: the task that srun started, and the process of it that has the ranks."""
+        return sorted(pid for pid in processes("launcher", "agent") if variable(pid, "SLURMD_NODENAME") == node)
+
+    def wait_empty(self):
+        """No job is left, and nothing of one."""
+        self.wait_for("end of jobs", lambda: not self.ask("squeue", "-h").stdout)
+        self.wait_for("end of ranks", lambda: not processes(str(PROGRAM)))
+
+
+def processes(*words):
+    """Whose command lines hold all of `words`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if all(word.encode() in command for word in words):
+            found.append(int(path.parent.name))
+    return found
+
+
+def variable(pid, name):
+    try:
+        pairs = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return None
+    return dict(pair.partition("=")[::2] for pair in pairs).get(name)
+
+
+@pytest.fixture(name="cluster")
+def _cluster(slurm, tmp_path):
+    cluster = Cluster(slurm, tmp_path)
+    yield cluster
+    cluster.ask("scancel", "--user=root", check=False)
+    cluster.wait_empty()
+
+
+def table_of(path, **servers):
+    """A rank table: the ranks of each server."""
+    listed = [
+        {
+            "server_id": name,
+            "device": [
+                {"device_id": str(index), "device_ip": f"192.168.{place}.{index + 1}", "rank_id": str(rank)}
+                for index, rank in enumerate(ranks)
+            ],
+        }
+        for place, (name, ranks) in enumerate(servers.items())
+    ]
+    whole = {"version": "1.0", "server_count": str(len(listed)), "server_list": listed, "status": "completed"}
+    path.write_text(json.dumps(whole))
+    return path
+
+
+def test_nodes_are_the_servers_where_no_table_names_any(cluster):
+    """Ranks know the job, and nothing of what Slurm says of their agents."""
+    out, code = cluster.end(cluster.start("--devices", 2))
+    assert code == 0, out
+    assert cluster.logs() == [[f"begun {node} {device} 0 SLURM_JOB_ID"] for node in ("n1", "n2") for device in (0, 1)]
+    assert "4 ranks ended well" in out
+
+
+def test_ranks_are_where_the_table_wants_them(cluster):
+    """Whatever Slurm's own order of its nodes is."""
+    table = table_of(cluster.directory / "table.json", n3=[0, 1], n1=[2])
+    out, code = cluster.end(cluster.start("--rank-table", table, nodes=3))
+    assert code == 0, out
+    assert [log[0].split()[1:3] for log in cluster.logs()] == [["n3", "0"], ["n3", "1"], ["n1", "0"]]
+
+
+def test_a_server_that_is_no_node_is_refused_before_there_is_a_run(cluster):
+    out, code = cluster.end(cluster.start("--rank-table", table_of(cluster.directory / "table.json", n1=[0], n9=[1])))
+    assert code == 3, out
+    assert "n9 of the rank table is no node of job" in out
+    assert not cluster.runs.exists()
+
+
+def test_a_rank_that_fails_is_told_with_its_server(cluster):
+    """Once; the ranks of other nodes are ended too."""
+    out, code = cluster.end(cluster.start("--devices", 2, words=("raise", "3")))
+    assert code == 1, out
+    assert out.count("error: ") == 1, out
+    assert "error: rank 3: ValueError: a bad step" in out
+    assert "server n2, device 1" in out
+
+
+@pytest.mark.parametrize("which", [0, -1], ids=["srun's task", "the agent"])
+def test_a_node_s_agent_is_killed(cluster, which):
+    """Its ranks do not end by themselves: the others would wait for them."""
+    process = cluster.start("--devices", 2, words=("live", "600"))
+    cluster.wait_begun(4)
+    os.kill(cluster.agents_on("n2")[which], signal.SIGKILL)
+    out, code = cluster.end(process)
+    assert code != 0, out
+    assert "error: server n2 was lost" in out
+    assert "certain: server n2 with ranks 2, 3 was lost" in out
+
+
+@pytest.mark.parametrize("which", [0, -1], ids=["srun's task", "the agent"])
+def test_restarts_begin_with_new_agents(cluster, which):
+    """By another step of the same job."""
+    process = cluster.start("--devices", 2, "--max-restarts", 1, words=("live", "600"))
+    cluster.wait_begun(4)
+    os.kill(cluster.agents_on("n2")[which], signal.SIGKILL)
+    out, code = cluster.end(process)
+    assert code == 0, out
+    assert [log[-1].split()[:4] for log in cluster.logs()] == [
+        ["begun", node, device, "1"] for node in ("n1", "n2") for device in ("0", "1")
+    ]
+
+
+def test_a_start_that_is_in_vain_is_not_tried_for_ever(cluster):
+    """An srun that ends at once, when agents are to be had anew: once is enough, whatever restarts are left."""
+    wrapper = cluster.directory / "bin" / "srun"
+    wrapper.parent.mkdir()
+    srun = shutil.which("srun")
+    wrapper.write_text(
+        f"#!/bin/sh\necho called >>{cluster.directory}/calls\n"
+        f'[ "$(wc -l <{cluster.directory}/calls)" -gt 1 ] && {{ echo no more >&2; exit 3; }}\nexec {srun} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    cluster.slurm = {**cluster.slurm, "PATH": f"{wrapper.parent}{os.pathsep}{cluster.slurm['PATH']}"}
+    process = cluster.start("--devices", 2, "--max-restarts", 5, words=("live", "600"))
+    cluster.wait_begun(4)
+    os.kill(cluster.agents_on("n2")[-1], signal.SIGKILL)
+    out, code = cluster.end(process)
+    assert code != 0, out
+    assert "did not come: Slurm" in out
+    assert "| no more" in out
+    assert (cluster.directory / "calls").read_text() == "called\n" * 2
+
+
+def test_slurm_s_end_comes_in_time_for_an_orderly_one(cluster):
+    """Of --grace is granted what Slurm grants: the report is written before it kills everything."""
+    process = cluster.start("--devices", 1, "--grace", 60, nodes=1, words=("stubborn",))
+    cluster.wait_begun(1)
+    step = cluster.ask("squeue", "-h", "--steps", "-o", "%i").stdout.split()
+    [step] = [name for name in step if re.fullmatch(r"\d+\.\d+", name)]
+    cluster.ask("scancel", "--signal=TERM", step)
+    began = time.monotonic()
+    out, code = cluster.end(process)
+    assert time.monotonic() - began < 30, out
+    assert code == 143, out
+    report = json.loads((cluster.runs / "latest" / "server0" / "report.json").read_text())
+    assert report["cause"] == "stopped"
+
+
+def test_a_signal_of_the_batch_shell_reaches_every_rank_once(cluster):
+    """By the head, the coordinator and the agents: `#SBATCH --signal=B:USR1@120`."""
+    run = " ".join(map(str, (*TLAUNCH, "run", "--engine", "slurm", "--devices", "2", "--runs-dir", cluster.runs)))
+    (cluster.directory / "job.sh").write_text(f"#!/bin/sh\nexec {run} -- {sys.executable} {PROGRAM} live 600\n")
+    job = cluster.ask("sbatch", "--parsable", "--nodes=2", "job.sh").stdout.strip()
+    cluster.wait_begun(4)
+    cluster.ask("scancel", "--batch", "--signal=USR1", job)
+    cluster.wait_for("signal", lambda: all("got SIGUSR1" in log for log in cluster.logs()))
+    cluster.ask("scancel", job)
+    cluster.wait_empty()
+    assert [log.count("got SIGUSR1") for log in cluster.logs()] == [1] * 4
+    assert "SLURM_PROCID" not in (cluster.directory / f"slurm-{job}.out").read_text()
+
+
+def test_a_rendered_script_is_handed_to_sbatch(cluster):
+    """The run has the job's number in its name."""
+    words = ("--devices", 2, "--name", "t", "--runs-dir", cluster.runs, "--max-restarts", 1, "--submit")
+    done = cluster.ask(*TLAUNCH, "render", "slurm", *words, "--", sys.executable, PROGRAM, "live", "0.3")
+    job = done.stdout.strip()
+    assert job.isdecimal(), done
+    cluster.wait_empty()
+    said = (cluster.directory / f"slurm-{job}.out").read_text()
+    assert "2 ranks ended well" in said
+    assert [path.name.partition("-t-")[2] for path in cluster.runs.glob("2*")] == [job]
+
+
+def test_what_sbatch_refuses_is_told_in_its_words(cluster):
+    """With its exit code; nothing is queued."""
+    words = ("--devices", 2, "--sbatch=--nodes=99", "--submit")
+    done = cluster.ask(*TLAUNCH, "render", "slurm", *words, "--", "true", check=False)
+    assert done.returncode == 1
+    assert "sbatch takes no such script:" in done.stderr
+    assert "Node count specification invalid" in done.stderr or "configuration is not available" in done.stderr
+    assert not done.stdout
