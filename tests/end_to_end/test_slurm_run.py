@@ -179,7 +179,7 @@ def test_a_node_s_agent_is_killed(cluster, which):
     out, code = cluster.end(process)
     assert code != 0, out
     assert "error: server n2 was lost" in out
-    assert "certain: server n2 with ranks 2, 3 was lost" in out
+    assert "certain: server n2 with ranks 2-3 was lost" in out
 
 
 @pytest.mark.parametrize("which", [0, -1], ids=["srun's task", "the agent"])
