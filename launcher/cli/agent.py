@@ -11,8 +11,15 @@ import click
 from launcher.core import env
 
 if TYPE_CHECKING:
+    from launcher.core.engine_rank import EngineRank
+    from launcher.core.errors import TlaunchError
     from launcher.core.events import Stamped
     from launcher.core.messages import Waiting
+    from launcher.core.records import Server
+    from launcher.engines.cluster.job import Job
+    from launcher.engines.cluster.membership import Door
+    from launcher.engines.cluster.mpi_ranks import Place
+    from launcher.supervise.members import Members
 
 JOIN_S = 60.0  # for the coordinator, which is there before its agents, to be found
 
@@ -22,31 +29,75 @@ JOIN_S = 60.0  # for the coordinator, which is there before its agents, to be fo
 def agent(context: click.Context, /) -> None:
     """Take part in a run that another launcher coordinates."""
     from launcher.core.engine_rank import read_engine_rank
+    from launcher.engines.cluster.mpi_ranks import fork_guard, place_of, stand_for
+    from launcher.engines.cluster.server_part import door_of
+
+    door = door_of(os.environ)
+    engine_rank = read_engine_rank(os.environ, os.getpid())
+    place = place_of(os.environ, engine_rank)
+    for name in (env.TLAUNCH_COORDINATOR, env.TLAUNCH_COORDINATOR_TOKEN, env.TLAUNCH_MEMBERS):
+        os.environ.pop(name, None)  # nothing for ranks
+    guard = fork_guard() if place is not None and place.is_lowest else None
+    if place is not None and guard != 0:
+        stand_for(place, door.token, os.environ, guard)
+    else:
+        _take_part(door, engine_rank, place)
+    context.exit(0)  # how the run ended is told by its coordinator; an engine would end other agents for it
+
+
+def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None) -> None:
+    """As the agent's guard. `place`: where the engine has started a process for each rank."""
     from launcher.engines.attend import Head
     from launcher.engines.cluster.membership import Member, join
-    from launcher.engines.cluster.server_part import check_table, door_of, get_ready, start, told_job
+    from launcher.engines.cluster.mpi_ranks import check_server
+    from launcher.engines.cluster.server_part import check_table, get_ready, start, told_job
     from launcher.engines.local import signals_held_back
     from launcher.engines.whereabouts import read_host
 
-    door = door_of(os.environ)
+    members, trouble = (None, None) if place is None else _gathered(place, door.token)
     host = read_host()
+    number = None if engine_rank is None else engine_rank.global_rank
     member = Member(
         host=host.name,
         addresses=tuple(map(str, host.addresses)),
         said=os.environ.get(env.TLAUNCH_SERVER),
-        engine_rank=read_engine_rank(os.environ, os.getpid()),
+        index=number if place is None else place.server_index,
     )
-    for name in (env.TLAUNCH_COORDINATOR, env.TLAUNCH_COORDINATOR_TOKEN):
-        os.environ.pop(name, None)  # nothing for ranks
     membership = join(door, member, time.monotonic() + JOIN_S, lambda _why: None)
     job = told_job(membership)
-    part = get_ready(membership, job.request, job.files, job.master_port, lambda: check_table(job))
+
+    def check() -> None:
+        check_table(job)
+        if place is not None:
+            check_server(place, membership.welcome.server_index, _servers_of(job))
+        if trouble is not None:
+            raise trouble
+
+    part = get_ready(membership, job.request, job.files, job.master_port, check)
     begin = membership.wait_for_start(part.master_port, _say_nothing)
     with signals_held_back():
-        started = start(part, membership, begin)
+        started = start(part, membership, begin, members)
         head = Head(part.spec, started, _Silent(), part.server_index)
     head.attend()
-    context.exit(0)  # how the run ended is told by its coordinator; an engine would end other agents for it
+
+
+def _gathered(place: Place, token: str) -> tuple[Members | None, TlaunchError | None]:
+    """The engine's processes of this server; or why they are not there, for whoever coordinates the run."""
+    from launcher.core.errors import TlaunchError
+    from launcher.engines.cluster.mpi_ranks import gather, open_door
+
+    try:
+        members = open_door(place, token)
+        gather(members)
+    except TlaunchError as error:
+        return None, error
+    return members, None
+
+
+def _servers_of(job: Job) -> tuple[Server, ...]:
+    from launcher.engines.assemble import used_cluster
+
+    return used_cluster(job.request.cluster, job.request.layout.world_size).servers
 
 
 class _Silent:

@@ -75,6 +75,7 @@ class RunOptions:
     # What only `tlaunch run` asks for.
     engine: EngineName | None = None  # None: this machine alone, or by hand where the table has several servers
     engine_options: tuple[str, ...] = ()
+    mpi_ranks: bool | None = None  # whether ranks are to be the engine's own; None: where COMMAND uses mpi4py
     server: str | None = None  # the id of the server that this machine is; None: found by its addresses and names
     join_timeout: float = DEFAULT_JOIN_S
     lost_after: float = DEFAULT_LOST_S
@@ -101,6 +102,13 @@ def check_options(options: RunOptions) -> None:
         raise UsageError("--engine mpi: which servers?", hint="give a --rank-table that names them")
     if options.engine_options and options.engine not in {"mpi", "slurm"}:
         raise UsageError("--engine-option is for mpirun or srun", hint="add --engine mpi, or --engine slurm")
+    if options.mpi_ranks and options.engine not in {"mpi", "slurm"}:
+        raise UsageError(
+            "--mpi-ranks: whose? No mpirun and no srun starts ranks here",
+            hint="add --engine mpi, with a --rank-table; one that names this machine alone will do",
+        )
+    if options.mpi_ranks and options.preload is not None:
+        raise UsageError("--preload: ranks of MPI start one by one", hint="leave --preload or --mpi-ranks out")
     if options.name is not None and not _is_file_name(options.name):
         raise UsageError(
             f"--name {options.name!r} cannot be part of a directory's name", hint="letters, digits, dots and dashes do"

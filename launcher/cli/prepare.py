@@ -84,32 +84,49 @@ def prepare(
         if elsewhere is None or (elsewhere == "servers" and len(used.servers) == 1):
             raise missing
         notes = (*notes, f"warning: {missing.message}; it is looked for where ranks start")
+    mpi_ranks = _takes_mpi_ranks(options, python, environment)
     request = Request(
         cluster=cluster,
         layout=program.layout,
         argv=program.argv,
         cwd=_working_directory(),
         runs_dir=options.runs_dir.absolute(),
-        supervision=_supervision(options, program.argv, environment),
+        supervision=_supervision(options, program.argv, environment, mpi_ranks=mpi_ranks),
         console=options.console,
         user_env=variables,
         inherited_env=inherited,
         machine=read_machine(),
         bind=options.bind,
         engine=engine,
+        mpi_ranks=mpi_ranks,
     )
     idle = _idle_note(cluster, layout.world_size)
     files = _files(cluster, used, table_format, engine)
     return Prepared(request, options.name or program.name, (*notes, *idle), files)
 
 
-def _supervision(options: RunOptions, argv: tuple[str, ...], environment: Mapping[str, str]) -> Supervision:
+def _takes_mpi_ranks(
+    options: RunOptions, python: PythonCommand | None, environment: Mapping[str, str]
+) -> bool:
+    """Whether mpirun or srun has to start a process for each rank: a program that calls MPI_Init asks it who it is."""
+    if options.engine not in {"mpi", "slurm"} or options.mpi_ranks is not None:
+        return bool(options.mpi_ranks)
+    if python is None or options.preload is not None:
+        return False
+    from launcher.program.imports import uses_mpi  # other runs need none of it
+
+    return uses_mpi(python, _working_directory(), environment)
+
+
+def _supervision(
+    options: RunOptions, argv: tuple[str, ...], environment: Mapping[str, str], *, mpi_ranks: bool
+) -> Supervision:
     return Supervision(
         grace_s=options.grace,
         max_restarts=options.max_restarts,
         hang_timeout_s=options.hang_timeout,
         forward_signals=signal_numbers(options.forward_signals),
-        preload=_preload(options, argv, environment),
+        preload=None if mpi_ranks else _preload(options, argv, environment),
         log_max_bytes=options.log_max_size,
     )
 

@@ -58,6 +58,10 @@ FILE = click.Path(path_type=Path)
 )  # fmt: skip
 @click.option("--engine-option", "engine_options", multiple=True, metavar="WORD", help="A word for mpirun or srun.")
 @click.option(
+    "--mpi-ranks/--no-mpi-ranks", default=None,
+    help="Whether ranks are those of mpirun's or srun's own world.  [default: where COMMAND imports mpi4py]",
+)
+@click.option(
     "--server", envvar=TLAUNCH_SERVER, metavar="ID",
     help="Which server of the table this machine is.  [default: found by its addresses and names]",
 )  # fmt: skip

@@ -6,7 +6,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -29,6 +29,7 @@ from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble
 from launcher.engines.cluster.job import Job, to_text
 from launcher.engines.cluster.membership import Door, Member, join
+from launcher.engines.cluster.mpi_ranks import members_text, stretches_of
 from launcher.engines.cluster.peers import listen
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.server_part import ANY_PORT, get_ready, start
@@ -69,7 +70,7 @@ def _coordinate(prepared: Prepared, wanted_name: str, options: RunOptions, host:
     servers = prepared.used.servers
     if options.engine == "slurm":
         prepared = _within_job(prepared)
-    command = engine_for(options, servers, host) if here is None else None
+    command = engine_for(options, servers, host, mpi_ranks=prepared.request.mpi_ranks) if here is None else None
     with signals_held_back():
         try:
             listener = listen(ANY_PORT if here is None else options.coordinator_port)
@@ -93,6 +94,7 @@ def _coordinate(prepared: Prepared, wanted_name: str, options: RunOptions, host:
             brings_all=here is None,
             job=to_text(_job(prepared, options)),
             agreement=agreement(prepared),
+            engine_anew=prepared.request.mpi_ranks,
             resolved=tuple((name, frozenset(map(str, found))) for name, found in host.resolved),
         )
         detached = detach(RunDir(spec.run_dir).console_log) if options.detach else None
@@ -123,24 +125,43 @@ def _own_agent(server: Server, door: Door) -> EngineCommand:
     return EngineCommand("the agent of this server", AGENT, {**_told(door), env.TLAUNCH_SERVER: server.server_id}, {})
 
 
-def engine_for(options: RunOptions, servers: tuple[Server, ...], host: Host) -> Callable[[Path], EngineCommand]:
+def engine_for(
+    options: RunOptions, servers: tuple[Server, ...], host: Host, *, mpi_ranks: bool = False
+) -> Callable[[Path], EngineCommand]:
     """Given a directory for its files: the command that starts an agent on each of `servers`. Asks for versions.
+
+    `mpi_ranks`: it starts a process for each rank, one of which becomes the agent of its server too.
 
     Raises:
         TlaunchError: the engine that was asked for is not here, or cannot start agents on these servers.
     """
-    command = (_srun if options.engine == "slurm" else _mpirun)(options, servers, host)
+    make = _srun if options.engine == "slurm" else _mpirun
+    if not mpi_ranks:
+        command = make(options, servers, None, host)
+    else:
+        stretches = stretches_of(servers)
+        places = tuple(servers[stretch.server_index] for stretch in stretches)
+        of_places = make(options, places, [stretch.count for stretch in stretches], host)
+
+        def command(directory: Path) -> EngineCommand:
+            made = of_places(directory)
+            return replace(made, env={**made.env, env.TLAUNCH_MEMBERS: members_text(stretches)})
+
     command(options.runs_dir.absolute())  # what it refuses is refused before there is a run
     return command
 
 
-def _srun(options: RunOptions, servers: tuple[Server, ...], _host: Host) -> Callable[[Path], EngineCommand]:
+def _srun(
+    options: RunOptions, servers: tuple[Server, ...], counts: Sequence[int] | None, _host: Host
+) -> Callable[[Path], EngineCommand]:
     from launcher.engines.slurm import read_allocation, slurm_command
 
     allocation = read_allocation(os.environ)
 
     def command(directory: Path) -> EngineCommand:
-        return slurm_command(allocation, servers, AGENT, options=options.engine_options, directory=directory)
+        return slurm_command(
+            allocation, servers, AGENT, counts=counts, options=options.engine_options, directory=directory
+        )
 
     return command
 
@@ -157,7 +178,15 @@ def _within_job(prepared: Prepared) -> Prepared:
     return replace(prepared, request=replace(request, supervision=supervision, inherited_env=inherited))
 
 
-def _mpirun(options: RunOptions, servers: tuple[Server, ...], host: Host) -> Callable[[Path], EngineCommand]:
+def _handed_on(counts: Sequence[int] | None) -> tuple[str, ...]:
+    """Names of variables that agents on other servers get."""
+    members = () if counts is None else (env.TLAUNCH_MEMBERS,)
+    return (*HANDED_ON, *members, *(name for name in HANDED_ON_IF_SET if name in os.environ))
+
+
+def _mpirun(
+    options: RunOptions, servers: tuple[Server, ...], counts: Sequence[int] | None, host: Host
+) -> Callable[[Path], EngineCommand]:
     from launcher.engines.mpi import find_mpirun, mpi_command
 
     mpirun = find_mpirun(os.environ)
@@ -170,7 +199,8 @@ def _mpirun(options: RunOptions, servers: tuple[Server, ...], host: Host) -> Cal
             host=host,
             environment=os.environ,
             as_root=os.geteuid() == 0,
-            handed_on=(*HANDED_ON, *(name for name in HANDED_ON_IF_SET if name in os.environ)),
+            counts=counts,
+            handed_on=_handed_on(counts),
             options=options.engine_options,
             directory=directory,
         )

@@ -41,6 +41,7 @@ class Request:
     bind: Bind = "auto"
     console: Console = "rank0"
     engine: str | None = None  # somebody else's, that has started the ranks; None: tlaunch starts them
+    mpi_ranks: bool = False  # tlaunch starts them in the place of processes that an mpirun or srun has started
     here: int | None = None  # which of several servers `machine` is; None: none of them, or there is only one
 
 
@@ -102,7 +103,9 @@ def draft(request: Request, *, name: str, master_port: int) -> tuple[Draft, ...]
         _table_variable(request, used, run_dir),
     )
     foreign = removed_variables(
-        request.inherited_env, (*rank_variables(used, 0, 0, run_dir), *ours), within_engine=request.engine is not None
+        request.inherited_env,
+        (*rank_variables(used, 0, 0, run_dir), *ours),
+        within_engine=request.engine is not None or request.mpi_ranks,
     )
     shared = (*foreign, *ours)
     drafts = (

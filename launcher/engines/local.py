@@ -24,6 +24,7 @@ from launcher.supervise.tree import forget_bystanders, spare_bystanders
 if TYPE_CHECKING:
     from launcher.supervise.agent import HeadLink
     from launcher.supervise.link import Link
+    from launcher.supervise.members import Members
 
 THIS_SERVER = 0
 
@@ -88,10 +89,11 @@ def start_agent(
     server_index: int = THIS_SERVER,
     link: Link | None = None,
     first_attempt: int = 0,
+    members: Members | None = None,
 ) -> LocalAgent:
     """Fork the agent of this machine and return at once. Call inside `signals_held_back`, before any thread exists.
 
-    The agent keeps `port` and `link`; they are closed here. This process becomes a subreaper, so that nothing escapes
+    The agent keeps `port`, `link` and `members`; they are closed here. This process becomes a subreaper, so that nothing escapes
     even if the agent is killed.
 
     Raises:
@@ -102,11 +104,18 @@ def start_agent(
         from launcher.supervise.agent import Agent  # noqa: PLC0415 - the head goes on without it meanwhile
 
         return Agent(
-            spec, server_index, inherited=os.environ, head=head, port=port, link=link, first_attempt=first_attempt
+            spec,
+            server_index,
+            inherited=os.environ,
+            head=head,
+            port=port,
+            link=link,
+            first_attempt=first_attempt,
+            members=members,
         ).run()
 
     agent = start_child(supervise, RunDir(spec.run_dir, None if link is None else server_index))
-    for kept in (port, link):
+    for kept in (port, link, members):
         if kept is not None:
             kept.close()
     return agent

@@ -125,7 +125,8 @@ def slurm_command(
 ) -> EngineCommand:
     """`agent` once on each of `servers`, or counts[i] times on servers[i], numbered in this order.
 
-    Agents get the whole environment of srun. `options` are the user's, a word each: of two the later counts. Asks the
+    Agents get the whole environment of srun. With `counts` they are also processes of an MPI that the cluster's own
+    default chooses, or an option --mpi. `options` are the user's, a word each: of two the later counts. Asks the
     resolver where the table calls servers otherwise than Slurm.
 
     Raises:
@@ -146,7 +147,7 @@ def slurm_command(
             "--mem=0",  # all that the job has
             *(() if gpus is None else (f"--gres=gpu:{gpus}",)),
             "--cpu-bind=none",
-            "--mpi=none",
+            *(() if counts else ("--mpi=none",)),
             "--kill-on-bad-exit=0",
             "--wait=0",
             "--input=none",

@@ -65,8 +65,11 @@ def modules_to_preload(command: PythonCommand, cwd: Path, environment: Mapping[s
 def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
     """Whether the program, or a module of its own that it imports, imports mpi4py; False where nobody can tell.
 
-    mpi4py calls MPI_Init when it is imported, and then wants to be a process that an engine knows.
+    mpi4py calls MPI_Init when it is imported, and then wants to be a process that an engine knows. The bundled trainer
+    uses it only where an engine has started it.
     """
+    if (command.kind, command.target) == ("module", TRAINER):
+        return False
     reader = _Reader(cwd, _roots(command, cwd, environment))
     with suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         reader.read(command)

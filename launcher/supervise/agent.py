@@ -10,7 +10,7 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,9 @@ from launcher.supervise.wakeup import Wakeup
 if TYPE_CHECKING:
     from launcher.supervise.attempts import Attempts
     from launcher.supervise.link import Link
+    from launcher.supervise.members import Members
     from launcher.supervise.mirror import Mirror
+    from launcher.supervise.stand_in import StandIn
     from launcher.supervise.watch import Watch
 
 ASKS_TO_STOP = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2))
@@ -61,8 +63,9 @@ class Agent:
         port: HeldPort | None = None,
         link: Link | None = None,
         first_attempt: int = 0,
+        members: Members | None = None,
     ) -> None:
-        """`link`: to the coordinator, where the run has ranks on other servers."""
+        """`link`: to the coordinator, where the run has ranks on other servers. `members`: whose place ranks take."""
         self._first_attempt = first_attempt
         self._spec = spec
         self._server_index = server_index
@@ -74,6 +77,9 @@ class Agent:
         self._mirror: Mirror | None = None  # where the coordinator does not see what ranks write
         self._run_dir = RunDir(spec.run_dir, None if link is None else server_index)
         self._ranks = tuple(rank for rank in spec.ranks if rank.server_index == server_index)
+        self._stand_in = _stand_in(members, self._ranks, inherited)
+        if self._stand_in is not None:
+            self._ranks = self._stand_in.ranks
         self._journal = Journal(
             self._run_dir.events, server_index, head.events_fd if head else None, link.tell if link else None
         )
@@ -99,7 +105,10 @@ class Agent:
         head = identify(self._head.pid) if self._head else None
         self._journal.record(AgentStarted(_identity(os.getpid()), head, len(self._ranks)))
         self._log_keeper.start()
-        self._starter = Starter(self._spec, self._ranks, self._inherited, self._journal, self._run_dir)
+        descriptors = self._stand_in.descriptors if self._stand_in else None
+        self._starter = Starter(
+            self._spec, self._ranks, self._inherited, self._journal, self._run_dir, descriptors=descriptors
+        )
         self._attempts = self._make_attempts()
         self._attempts.begin()
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the head forks with signals held back
@@ -140,7 +149,7 @@ class Agent:
     def _listen(self) -> None:
         """Sleep until something happens or is due."""
         self._choose_what_to_hear()
-        timed = (self._watch, self._link, self._mirror)
+        timed = (self._watch, self._link, self._mirror, self._stand_in)
         due_s = [each.timeout_s for each in timed if each is not None]
         for key, _ in self._selector.select(min((seconds for seconds in due_s if seconds is not None), default=None)):
             key.data()
@@ -148,6 +157,8 @@ class Agent:
             self._mirror.step()
         if self._link is not None:
             self._hear_coordinator(self._link)
+        if self._stand_in is not None:
+            self._hear_members(self._stand_in)
 
     def _choose_what_to_hear(self) -> None:
         """What comes and goes: ends of ranks, the preload process, a head's pipe that takes no more at the moment."""
@@ -162,6 +173,7 @@ class Agent:
         link = self._link if self._link and self._link.lost is None else None
         wants = selectors.EVENT_READ | (selectors.EVENT_WRITE if link and link.wants_write else 0)
         self._hear("coordinator", link, wants)
+        self._hear("members", self._stand_in, selectors.EVENT_READ)
         self._hear("backlog", backlog, selectors.EVENT_WRITE, self._journal.send)
 
     def _hear(self, purpose: str, wanted: Any, events: int, react: Any = None) -> None:
@@ -211,6 +223,15 @@ class Agent:
             self._journal.record(Trouble(f"the run's coordinator is lost: {link.lost}"))
             attempts.lose_coordinator()
 
+    def _hear_members(self, stand_in: StandIn) -> None:
+        stand_in.step(self._journal)
+        gone = stand_in.engine_gone()
+        if gone is not None and self._watch.undisturbed:
+            self._journal.record(Trouble(gone))
+            if self._link is not None:
+                self._link.ask_for_end(signal.SIGTERM)
+            self._act_on(signal.SIGTERM)
+
     def _pause_or_resume(self, number: int) -> None:
         if number == PAUSES:
             self._attempts.pause()
@@ -255,6 +276,9 @@ class Agent:
         self._write_report(exit_code, unkillable)
         self._finish_mirror()
         self._journal.record(AgentEnded(self._attempts.cause, exit_code))
+        if self._stand_in is not None:
+            self._hear("members", None, 0)
+            self._stand_in.release()
         if self._link is not None:
             self._link.say_farewell(unkillable, self._journal.lost)
         self._journal.close(self._head.death_fd if self._head else None)
@@ -293,6 +317,16 @@ class Agent:
             atomic.write_text(path, report.to_json())
         except OSError as error:
             self._journal.record(Trouble(f"cannot write {path}: {error.strerror}"))
+
+
+def _stand_in(
+    members: Members | None, ranks: Sequence[RankSpec], inherited: Mapping[str, str]
+) -> StandIn | None:
+    if members is None:
+        return None
+    from launcher.supervise.stand_in import StandIn  # noqa: PLC0415 - most runs need none of it
+
+    return StandIn(members, ranks, inherited)
 
 
 def _identity(pid: int) -> ProcessId:

@@ -31,7 +31,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 
@@ -82,17 +82,23 @@ def meeting_name(*words: str) -> bytes:
 
 
 def hand_over(
-    name: bytes, environment: Mapping[str, str], global_rank: int, *, patience_s: float = PATIENCE_S
+    name: bytes,
+    environment: Mapping[str, str],
+    global_rank: int,
+    *,
+    patience_s: float = PATIENCE_S,
+    pass_on: Callable[[int], None] | None = None,
 ) -> int | None:
     """Let the agent start this rank, and wait for its end: its status as in `subprocess`; None if the agent was lost.
 
-    Blocks. From then on this process ignores the signals that the agent answers: call it last, in the main thread.
+    Blocks. From then on this process ignores the signals that the agent answers, or has `pass_on` called with them: call
+    it last, in the main thread.
 
     Raises:
         TlaunchError: no agent listened in time, or somebody else's process does.
     """
     for number in _FOR_THE_AGENT:
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, signal.SIG_IGN if pass_on is None else lambda number, _frame: pass_on(number))
     with _reach(name, time.monotonic() + patience_s) as connection:
         if _user_of(connection) != os.getuid():
             raise TlaunchError(

@@ -28,6 +28,7 @@ class Program:
     cwd: Path
     log: Path  # stdout and stderr both append to it
     cpus: tuple[int, ...] | None = None  # the only cores that it may use
+    descriptors: tuple[int, ...] = ()  # of this process, to be had by that one under the same numbers
 
 
 class Complaints:
@@ -110,6 +111,8 @@ def _prepare(program: Program) -> None:
     if program.cpus is not None and hasattr(os, "sched_setaffinity"):
         with _using(f"cores {ranges(program.cpus)}"):
             os.sched_setaffinity(0, program.cpus)
+    for number in program.descriptors:
+        os.set_inheritable(number, True)
     _reset_signals()
 
 

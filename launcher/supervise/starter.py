@@ -74,7 +74,10 @@ class Starter:
         inherited: Mapping[str, str],
         journal: Journal,
         run_dir: RunDir | None = None,
+        descriptors: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
+        """`descriptors`: which of this process's a rank inherits, by global rank. Ranks of a preload process do not."""
+        self._descriptors = descriptors or {}
         self._spec = spec
         self._run_dir = run_dir or RunDir(spec.run_dir)
         self._journal = journal
@@ -276,7 +279,10 @@ class Starter:
     def _start(self, wanted: Wanted) -> Started | NotStarted:
         rank = wanted.rank
         log = self._run_dir.train_log(rank.global_rank)
-        program = Program(self._argv(rank), wanted.environment, self._spec.cwd, log, cpus=rank.cpus)
+        descriptors = self._descriptors.get(rank.global_rank, ())
+        program = Program(
+            self._argv(rank), wanted.environment, self._spec.cwd, log, cpus=rank.cpus, descriptors=descriptors
+        )
         try:
             return Started(rank.global_rank, spawn(program, self._complaints))
         except OSError as error:

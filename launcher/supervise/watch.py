@@ -196,6 +196,11 @@ class Watch:
         return descendants(self._spared())
 
     @property
+    def undisturbed(self) -> bool:
+        """Whether ranks run, and neither a failure nor anybody's wish has begun to end them."""
+        return not (self._inquest or self._ending or self._crew.all_ended)
+
+    @property
     def killed(self) -> int:
         return self._ending.killed if self._ending else 0
 

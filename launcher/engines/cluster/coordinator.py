@@ -438,10 +438,14 @@ class Coordinator:
             self._refuse_restart("a lost server that was started by hand has to be started by hand again")
         cause = Cause.HUNG if evidence.hung and not self._lost else Cause.FAILED
         self._record(Stopping(cause, self._spec.supervision.grace_from(time.time()), None, self._again))
-        again_here = self._again and not self._lost  # else agents are started anew
-        self._send_all(Decided(self._attempt, verdict, cause, again_here))
+        self._send_all(Decided(self._attempt, verdict, cause, self._again_here))
         self._finish = Finish(cause, EXIT_HUNG if cause is Cause.HUNG else EXIT_FAILURE)
         self._enter(Phase.ENDING)
+
+    @property
+    def _again_here(self) -> bool:
+        """Whether the same agents start ranks again; else agents are started anew."""
+        return self._again and not self._lost and not self._plan.engine_anew
 
     def _verdict_of_loss(self, verdict: Verdict) -> Verdict:
         index, why = next(iter(self._lost.items()))
@@ -471,7 +475,7 @@ class Coordinator:
 
     def _go_on(self) -> None:
         """Nothing of the attempt is left on any server that is there."""
-        if self._again and not self._lost:
+        if self._again_here:
             self._attempt += 1
             self._start_attempt()
             return

@@ -13,7 +13,6 @@ from typing import TypeVar
 from launcher import __version__
 from launcher.core import atomic
 from launcher.core.channel import Channel, ChannelClosedError
-from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import EXIT_FAILURE, RefusedLayoutError, TlaunchError, UnreadableError, exit_code_of
 from launcher.core.frozen import frozen
 from launcher.core.messages import (
@@ -59,7 +58,7 @@ class Member:
     host: str
     addresses: tuple[str, ...]
     said: str | None = None  # the id of the server that it is, whatever it looks like
-    engine_rank: EngineRank | None = None
+    index: int | None = None  # which server it is by the engine's count, where nothing else tells
     agreement: Mapping[str, str] | None = None  # what it was started with by hand
 
 
@@ -227,7 +226,7 @@ def _introduce(channel: Channel, token: str, member: Member) -> Membership:
             host=member.host,
             addresses=member.addresses,
             said=member.said,
-            index=member.engine_rank.global_rank if member.engine_rank else None,
+            index=member.index,
             agreement=member.agreement,
         )
     )

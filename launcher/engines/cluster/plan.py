@@ -20,4 +20,5 @@ class Plan:
     brings_all: bool  # whether that engine starts all agents
     job: str  # for agents that have none of their own (launcher/engines/cluster/job.py)
     agreement: Mapping[str, str]  # what agents that have one of their own must have alike
+    engine_anew: bool = False  # whether an attempt needs the engine's processes anew, and not just its ranks
     resolved: tuple[tuple[str, frozenset[str]], ...] = ()  # what names of servers mean here

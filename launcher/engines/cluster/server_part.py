@@ -18,6 +18,7 @@ from launcher.engines.cluster.job import Job, from_text
 from launcher.engines.cluster.membership import Door, Membership, check_place, take_place
 from launcher.engines.local import LocalAgent, start_agent
 from launcher.engines.placement import read_machine
+from launcher.supervise.members import Members
 from launcher.supervise.port import HeldPort, check_port, hold_port
 
 ANY_PORT = 0  # in a spec, until the server of rank 0 has told
@@ -113,15 +114,22 @@ def get_ready(
     return Part(spec, server_index, port)
 
 
-def start(part: Part, membership: Membership, begin: Begin) -> LocalAgent:
-    """Fork the agent. Call inside `signals_held_back`.
+def start(part: Part, membership: Membership, begin: Begin, members: Members | None = None) -> LocalAgent:
+    """Fork the agent. Call inside `signals_held_back`. `members`: where the engine started a process for each rank.
 
     Raises:
         OSError: no process could be made.
     """
     spec = replace(part.spec, master_port=begin.master_port)
     port = part.port or HeldPort(begin.master_port)
-    return start_agent(spec, port, server_index=part.server_index, link=membership.link(), first_attempt=begin.attempt)
+    return start_agent(
+        spec,
+        port,
+        server_index=part.server_index,
+        link=membership.link(),
+        first_attempt=begin.attempt,
+        members=members,
+    )
 
 
 def _point_to_latest(spec: RunSpec) -> None:
