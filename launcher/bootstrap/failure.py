@@ -14,7 +14,7 @@ import sys
 import time
 from _signal import SIGRTMAX  # type: ignore[import-not-found] # without the imports of `signal`
 
-from . import frames
+from . import frames, mpi
 from .wire import to_json
 
 TYPE_CHECKING = False
@@ -70,6 +70,7 @@ def note_exception(error: BaseException) -> None:
     try:
         found = frames.places(frames.of_program(error.__traceback__))
         _tell(time_ns, "exception", 1, error=error, found=found)
+        mpi.leave_with(130 if isinstance(error, KeyboardInterrupt) else 1)
     except Exception:
         pass
 
@@ -84,6 +85,7 @@ def note_exit(stop: SystemExit) -> None:
             found = frames.places(frames.of_program(stop.__traceback__))
             message = "" if isinstance(stop.code, int) else frames.message(stop.code)
             _tell(time_ns, "exit", status, error=stop.__context__, found=found, message=message)
+            mpi.leave_with(status)
     except Exception:
         pass
 

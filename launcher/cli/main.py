@@ -83,7 +83,8 @@ class _Ended(BaseException):
     cls=LazyGroup,
     lookup=COMMANDS,
     hidden_lookup=HIDDEN,
-    context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EXIT_CODES,
 )
 @click.version_option(__version__, prog_name="tlaunch")
 @click.pass_context

@@ -98,17 +98,7 @@ def check_options(options: RunOptions) -> None:
         raise UsageError("--detach starts a run, --dry-run does not", hint="give one of them")
     if options.command:
         _check_command_options(options)
-    if options.engine == "mpi" and options.rank_table is None:
-        raise UsageError("--engine mpi: which servers?", hint="give a --rank-table that names them")
-    if options.engine_options and options.engine not in {"mpi", "slurm"}:
-        raise UsageError("--engine-option is for mpirun or srun", hint="add --engine mpi, or --engine slurm")
-    if options.mpi_ranks and options.engine not in {"mpi", "slurm"}:
-        raise UsageError(
-            "--mpi-ranks: whose? No mpirun and no srun starts ranks here",
-            hint="add --engine mpi, with a --rank-table; one that names this machine alone will do",
-        )
-    if options.mpi_ranks and options.preload is not None:
-        raise UsageError("--preload: ranks of MPI start one by one", hint="leave --preload or --mpi-ranks out")
+    _check_engine_options(options)
     if options.name is not None and not _is_file_name(options.name):
         raise UsageError(
             f"--name {options.name!r} cannot be part of a directory's name", hint="letters, digits, dots and dashes do"
@@ -179,6 +169,21 @@ def _check_command_options(options: RunOptions) -> None:
         )
     if not options.command[0]:
         raise UsageError("COMMAND is empty", hint="leave it out to start the bundled trainer")
+
+
+def _check_engine_options(options: RunOptions) -> None:
+    if options.engine == "mpi" and options.rank_table is None:
+        raise UsageError("--engine mpi: which servers?", hint="give a --rank-table that names them")
+    if options.engine not in {"mpi", "slurm"}:
+        if options.engine_options:
+            raise UsageError("--engine-option is for mpirun or srun", hint="add --engine mpi, or --engine slurm")
+        if options.mpi_ranks:
+            raise UsageError(
+                "--mpi-ranks: no mpirun or srun starts ranks here",
+                hint="add --engine mpi and a --rank-table; one that names this machine alone will do",
+            )
+    if options.mpi_ranks and options.preload is not None:
+        raise UsageError("--preload: ranks of MPI start one by one", hint="leave --preload or --mpi-ranks out")
 
 
 def _is_file_name(name: str) -> bool:

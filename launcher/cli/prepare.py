@@ -105,9 +105,7 @@ def prepare(
     return Prepared(request, options.name or program.name, (*notes, *idle), files)
 
 
-def _takes_mpi_ranks(
-    options: RunOptions, python: PythonCommand | None, environment: Mapping[str, str]
-) -> bool:
+def _takes_mpi_ranks(options: RunOptions, python: PythonCommand | None, environment: Mapping[str, str]) -> bool:
     """Whether mpirun or srun has to start a process for each rank: a program that calls MPI_Init asks it who it is."""
     if options.engine not in {"mpi", "slurm"} or options.mpi_ranks is not None:
         return bool(options.mpi_ranks)

@@ -58,7 +58,8 @@ FILE = click.Path(path_type=Path)
 )  # fmt: skip
 @click.option("--engine-option", "engine_options", multiple=True, metavar="WORD", help="A word for mpirun or srun.")
 @click.option(
-    "--mpi-ranks/--no-mpi-ranks", default=None,
+    "--mpi-ranks/--no-mpi-ranks",
+    default=None,
     help="Whether ranks are those of mpirun's or srun's own world.  [default: where COMMAND imports mpi4py]",
 )
 @click.option(

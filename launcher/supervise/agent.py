@@ -18,7 +18,7 @@ from launcher.core import atomic
 from launcher.core.events import AgentEnded, AgentStarted, Cause, Trouble, Unkillable
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId, identify
-from launcher.core.records import RunSpec
+from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.journal import Journal
@@ -319,9 +319,7 @@ class Agent:
             self._journal.record(Trouble(f"cannot write {path}: {error.strerror}"))
 
 
-def _stand_in(
-    members: Members | None, ranks: Sequence[RankSpec], inherited: Mapping[str, str]
-) -> StandIn | None:
+def _stand_in(members: Members | None, ranks: Sequence[RankSpec], inherited: Mapping[str, str]) -> StandIn | None:
     if members is None:
         return None
     from launcher.supervise.stand_in import StandIn  # noqa: PLC0415 - most runs need none of it

@@ -74,6 +74,7 @@ class Starter:
         inherited: Mapping[str, str],
         journal: Journal,
         run_dir: RunDir | None = None,
+        *,
         descriptors: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
         """`descriptors`: which of this process's a rank inherits, by global rank. Ranks of a preload process do not."""
