@@ -228,9 +228,7 @@ class Agent:
         gone = stand_in.engine_gone()
         if gone is not None and self._watch.undisturbed:
             self._journal.record(Trouble(gone))
-            if self._link is not None:
-                self._link.ask_for_end(signal.SIGTERM)
-            self._act_on(signal.SIGTERM)
+            self._watch.inquire()
 
     def _pause_or_resume(self, number: int) -> None:
         if number == PAUSES:

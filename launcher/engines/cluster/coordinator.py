@@ -370,7 +370,7 @@ class Coordinator:
         )
 
     def _refuse(self, error: TlaunchError) -> None:
-        """Nothing starts."""
+        """Nothing starts, also where an attempt was to be repeated."""
         self._again = False
         self._record(NotBegun(error.message, error.hint))
         self._record(Stopping(Cause.FAILED, self._spec.supervision.grace_from(time.time())))
