@@ -22,6 +22,7 @@ def assert_refused(done, launcher, code, *words):
     [
         (["--rank-table", "t.json", "--devices", "2"], ["--rank-table and --devices"]),
         (["--json"], ["--json", "--dry-run"]),
+        (["--devices", "2", "--mpi-ranks", "--", "true"], ["--mpi-ranks", "add --engine mpi"]),
         (["--config", "x.toml", "--", "true"], ["--config", "bundled trainer"]),
         (["--set", "a=1", "--data", "d", "--", "true"], ["--set and --data", "bundled trainer"]),
         (["--", ""], ["COMMAND is empty"]),

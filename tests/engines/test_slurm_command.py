@@ -146,3 +146,11 @@ def test_a_run_knows_when_slurm_will_kill_what_is_left(tmp_path):
     assert within == Supervision(grace_s=9.0, killed_at_s=within.killed_at_s, kill_wait_s=7.0)
     silent = slurm_here(tmp_path, squeue="exit 1", scontrol="exit 1")
     assert within_job(Supervision(grace_s=9.0), JOB, silent) == Supervision(grace_s=9.0)
+
+
+def test_processes_for_all_ranks_are_those_of_an_mpi():
+    """Which one, the cluster or the user says; agents alone are processes of none."""
+    asked = servers("n1", "n2")
+    assert "--mpi=none" in slurm_command(JOB, asked, ("agent",), directory=Path("/runs/x")).argv
+    made = slurm_command(JOB, asked, ("agent",), counts=[2, 2], options=("--mpi=pmix",), directory=Path("/runs/x"))
+    assert [word for word in made.argv if word.startswith("--mpi")] == ["--mpi=pmix"]

@@ -2,6 +2,7 @@
 
 import textwrap
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -279,3 +280,9 @@ def test_mpi_of_a_module_and_of_code(write):
     assert uses_mpi(PythonCommand("/bin/python", (), "module", "package", ()), cwd, {})
     assert uses_mpi(PythonCommand("/bin/python", (), "code", "import mpi4py", ()), cwd, {})
     assert not uses_mpi(PythonCommand("/bin/python", (), "script", "none.py", ()), cwd, {})
+
+
+def test_the_bundled_trainer_is_no_program_of_mpi():
+    """It meets by MPI only where an engine has started it; even read from its own sources."""
+    root = Path(__file__).parents[2]
+    assert not uses_mpi(PythonCommand("/bin/python", (), "module", "launcher.trainer", ()), root, {})
