@@ -147,7 +147,7 @@ def slurm_command(
             "--mem=0",  # all that the job has
             *(() if gpus is None else (f"--gres=gpu:{gpus}",)),
             "--cpu-bind=none",
-            *(() if counts else ("--mpi=none",)),
+            "--overcommit" if counts else "--mpi=none",  # a job may have fewer cores than devices
             "--kill-on-bad-exit=0",
             "--wait=0",
             "--input=none",
