@@ -19,11 +19,13 @@ class ChannelClosedError(Exception):
 class Channel:
     """Both ends are alike. After `ChannelClosedError` nothing but `close` makes sense."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, longest_line_bytes: int = LONGEST_LINE_BYTES) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection = connection
+        self.longest_line_bytes = longest_line_bytes  # no more than about that is ever kept of what has come
         self._received = bytearray()
+        self._searched = 0  # so many bytes of it hold no end of a line
         self._to_send = bytearray()
         self.heard_at = time.monotonic()  # when the last byte came
 
@@ -45,7 +47,7 @@ class Channel:
     @property
     def has_message(self) -> bool:
         """Whether one has come that `receive` has not given yet: no selector tells of it."""
-        return b"\n" in self._received
+        return self._received.find(b"\n", self._searched) >= 0
 
     def send(self, message: Message) -> None:
         """Send what can be sent now; `flush` sends the rest.
@@ -72,14 +74,16 @@ class Channel:
             ChannelClosedError: the connection is lost, or what came is no message.
         """
         ended = self._read()
-        while (end := self._received.find(b"\n")) >= 0:
+        while (end := self._received.find(b"\n", self._searched)) >= 0:
+            self._searched = 0
             line = bytes(self._received[:end])
             del self._received[: end + 1]
             try:
                 yield from_line(line)
             except ValueError as error:
                 raise ChannelClosedError(str(error)) from error
-        if len(self._received) > LONGEST_LINE_BYTES:
+        self._searched = len(self._received)
+        if len(self._received) > self.longest_line_bytes:
             raise ChannelClosedError("a message is too long")
         if ended is not None:
             raise ChannelClosedError(ended)
@@ -87,7 +91,9 @@ class Channel:
     def _read(self) -> str | None:
         """Take what has come; why nothing more will, once that is known."""
         try:
-            while chunk := self._connection.recv(CHUNK_BYTES):
+            while len(self._received) <= self.longest_line_bytes:
+                if not (chunk := self._connection.recv(CHUNK_BYTES)):
+                    return "the connection was closed"
                 self._received += chunk
                 self.heard_at = time.monotonic()
                 if len(chunk) < CHUNK_BYTES:
@@ -96,7 +102,7 @@ class Channel:
             return None
         except OSError as error:
             return error.strerror or str(error)
-        return "the connection was closed"
+        return None
 
     def wait_for(self, deadline: float) -> Iterator[Message]:
         """Messages as they come, until `deadline` (monotonic). Blocks.

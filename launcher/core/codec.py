@@ -5,6 +5,7 @@ Fields that another version added are left out, and fields that it lacks take th
 
 from __future__ import annotations
 
+import reprlib
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -15,6 +16,7 @@ from types import UnionType
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
+SHOWN_CHARS = 200  # of why something is no record
 _SCALARS = (str, int, float, bool)
 
 
@@ -41,11 +43,12 @@ def decode(kind: type[T], value: Any, stands_for: Mapping[Any, Any] | None = Non
     """
     try:
         return cast("T", _record(kind, value, stands_for or {}))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no {kind.__name__}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ValueError(f"no {kind.__name__}: {str(error)[:SHOWN_CHARS]}") from error
 
 
 def _record(kind: Any, value: Mapping[str, Any], stands_for: Mapping[Any, Any]) -> Any:
+    _checked(value, isinstance(value, Mapping), "an object")
     return kind(
         **{
             name: _value(declared, value[name], stands_for)
@@ -89,7 +92,7 @@ def _plain(declared: Any, value: Any, stands_for: Mapping[Any, Any]) -> Any:
         return float(_checked(value, type(value) in {int, float}, declared))
     if declared in _SCALARS:
         return _checked(value, type(value) is declared, declared)
-    return declared(value)  # paths and members of enumerations
+    return declared(_checked(value, isinstance(value, str), declared))  # paths and members of enumerations
 
 
 def _one_of(kinds: tuple[Any, ...], value: Any, stands_for: Mapping[Any, Any]) -> Any:
@@ -108,5 +111,5 @@ def _tuple(kinds: tuple[Any, ...], value: Any, stands_for: Mapping[Any, Any]) ->
 
 def _checked(value: Any, fits: bool, declared: Any) -> Any:
     if not fits:
-        raise TypeError(f"{value!r} is not {declared}")
+        raise TypeError(f"{reprlib.repr(value)} is not {declared}")  # it may be long and deep
     return value

@@ -36,6 +36,7 @@ from launcher.core.verdict import Verdict
 
 PROTOCOL = 1  # another number: no word of the other side is understood
 LONGEST_LINE_BYTES = 256 << 20
+LONGEST_FIRST_LINE_BYTES = 1 << 20  # of somebody who has not proved anything yet
 
 
 @frozen
@@ -250,7 +251,8 @@ def from_line(line: bytes) -> Message:
 
 def proof_of(token: str, *nonces: str) -> str:
     """That its sender knows `token`: an HMAC of the nonces that both sides drew by lot."""
-    return hmac.new(token.encode(), ":".join(nonces).encode(), hashlib.sha256).hexdigest()
+    secret, drawn = (text.encode(errors="surrogatepass") for text in (token, ":".join(nonces)))  # a stranger's nonce
+    return hmac.new(secret, drawn, hashlib.sha256).hexdigest()
 
 
 def is_proof(proof: str, token: str, *nonces: str) -> bool:

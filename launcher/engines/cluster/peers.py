@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
-from launcher.core.messages import Challenge, Hello, Message, Ping, Pong, Ready
+from launcher.core.messages import LONGEST_FIRST_LINE_BYTES, Challenge, Hello, Message, Ping, Pong, Ready
 from launcher.core.records import Server
 from launcher.engines.whereabouts import Host, addresses_of, servers_here
 
@@ -37,7 +37,7 @@ class Peer:
     """One connection, from its first byte on. Nothing here waits or raises."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self.channel = Channel(connection)
+        self.channel = Channel(connection, LONGEST_FIRST_LINE_BYTES)
         self.nonce = os.urandom(16).hex()
         self.address = self.channel.peer
         self.since = time.monotonic()

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from launcher import __version__
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError, UsageError
-from launcher.core.messages import Hello, Message, Ready, Refused, Welcome, is_proof, proof_of
+from launcher.core.messages import LONGEST_LINE_BYTES, Hello, Message, Ready, Refused, Welcome, is_proof, proof_of
 from launcher.core.records import Server
 from launcher.engines.cluster.peers import STRANGER_S, Peer, described, differences, server_of
 from launcher.engines.cluster.plan import Plan
@@ -95,6 +95,7 @@ class RollCall:
                 hint="wait until it is over, then start the command on every server",
             )
         stranger.hello, stranger.server_index = hello, index
+        stranger.channel.longest_line_bytes = LONGEST_LINE_BYTES
         self.peers[index] = stranger
         proof = proof_of(self._token_of(hello), hello.nonce, stranger.nonce)
         job = None if hello.agreement is not None else self._plan.job

@@ -1,0 +1,160 @@
+"""Messages over a real connection: in pieces, in heaps, and from the wrong people."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from launcher.core.channel import CHUNK_BYTES, Channel, ChannelClosedError
+from launcher.core.messages import Begin, Done, Ping, Told, to_line
+
+PATIENCE_S = 60
+
+
+@pytest.fixture(name="pair")
+def _pair():
+    """A channel, and the naked socket at its other end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        other = socket.create_connection(server.getsockname())
+        channel = Channel(server.accept()[0])
+    yield channel, other
+    channel.close()
+    other.close()
+
+
+def soon():
+    return time.monotonic() + PATIENCE_S
+
+
+def hear(channel, count):
+    """The next messages."""
+    heard = []
+    for message in channel.wait_for(soon()):
+        heard.append(message)
+        if len(heard) == count:
+            return heard
+    raise AssertionError(heard)
+
+
+def test_a_message_in_pieces_is_one_message(pair):
+    """However small they are; nothing is told before its last byte."""
+    channel, other = pair
+    *first, last = to_line(Ping(7))
+    for byte in first:
+        other.sendall(bytes([byte]))
+        wait_readable(channel)
+        assert list(channel.receive()) == []
+        assert not channel.has_message
+    other.sendall(bytes([last]))
+    assert hear(channel, 1) == [Ping(7)]
+
+
+def test_messages_in_one_heap_are_told_one_by_one(pair):
+    """What a reader leaves is there the next time, though no selector would tell of it."""
+    channel, other = pair
+    other.sendall(to_line(Begin(0, 1)) + to_line(Begin(1, 2)) + to_line(Begin(2, 3))[:5])
+    assert hear(channel, 1) == [Begin(0, 1)]
+    assert channel.has_message
+    assert hear(channel, 1) == [Begin(1, 2)]
+    assert not channel.has_message
+
+
+def test_what_came_before_the_end_is_told_before_it(pair):
+    """A last word counts; half a message does not."""
+    channel, other = pair
+    other.sendall(to_line(Done()) + to_line(Ping(1))[:-3])
+    other.close()
+    messages = channel.wait_for(soon())
+    assert next(messages) == Done()
+    with pytest.raises(ChannelClosedError, match="the connection was closed"):
+        next(messages)
+
+
+def test_a_connection_that_is_torn_down_is_told_with_its_reason(pair):
+    """To who receives, and to who sends."""
+    channel, other = pair
+    other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    other.close()
+    with pytest.raises(ChannelClosedError, match="Connection reset by peer"):
+        next(channel.wait_for(soon()))
+    with pytest.raises(ChannelClosedError, match="Broken pipe"):
+        channel.send(Ping(1))
+
+
+def test_what_is_no_message_closes_the_channel(pair):
+    """After those that were."""
+    channel, other = pair
+    other.sendall(to_line(Ping(1)) + b"GET / HTTP/1.1\r\n")
+    messages = channel.wait_for(soon())
+    assert next(messages) == Ping(1)
+    with pytest.raises(ChannelClosedError, match="no message: b'GET"):
+        next(messages)
+
+
+def test_a_line_without_an_end_costs_little(pair):
+    """Whoever sends more than may be sent is cut off, although the rest never stops coming."""
+    channel, other = pair
+    channel.longest_line_bytes = 1 << 20
+    flood = threading.Thread(target=pour, args=(other,))
+    flood.start()
+    with pytest.raises(ChannelClosedError, match="a message is too long"):
+        next(channel.wait_for(soon()))
+    assert len(channel._received) <= (1 << 20) + CHUNK_BYTES
+    channel.close()
+    flood.join()
+
+
+def pour(connection):
+    try:
+        while True:
+            connection.sendall(b"x" * CHUNK_BYTES)
+    except OSError:
+        return
+
+
+def test_a_long_message_arrives(pair):
+    """Sent as the other side takes it; neither of them waits."""
+    channel, other = pair
+    message = Told("x" * (20 << 20))
+    sender = Channel(other)
+    sender.send(message)
+    assert sender.wants_write
+    heard = []
+    while not heard:
+        sender.flush()
+        heard = list(channel.receive())
+    assert (heard, sender.wants_write) == ([message], False)
+
+
+def test_waiting_ends_in_time(pair):
+    """With nothing heard, at the deadline."""
+    with pytest.raises(TimeoutError):
+        next(pair[0].wait_for(time.monotonic() + 0.05))
+
+
+def test_who_is_heard_lives(pair):
+    """Any byte is a sign of life."""
+    channel, other = pair
+    before = channel.heard_at
+    other.sendall(b"[")
+    wait_readable(channel)
+    assert list(channel.receive()) == []
+    assert channel.heard_at > before
+
+
+def test_the_other_side_is_known_by_its_address(pair):
+    """Also after it has gone."""
+    channel, other = pair
+    assert channel.peer == "127.0.0.1"
+    other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    other.close()
+    with pytest.raises(ChannelClosedError):
+        next(channel.wait_for(soon()))
+    assert channel.peer == ""
+
+
+def wait_readable(channel):
+    import select
+
+    assert select.select([channel], [], [], PATIENCE_S)[0]

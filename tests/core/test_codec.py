@@ -1,0 +1,111 @@
+"""Frozen records as JSON and back, by their declared types."""
+
+import json
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from launcher.core.codec import decode, encode
+from launcher.core.frozen import frozen
+
+
+class Colour(str, Enum):
+    RED = "red"
+
+
+@frozen
+class Inner:
+    number: int
+    share: float = 0.5
+
+
+@frozen
+class Outer:
+    name: str
+    inner: Inner
+    several: tuple[Inner, ...]
+    pair: tuple[int, str]
+    by_name: Mapping[str, Inner]
+    mode: Literal["a", "b"]
+    path: Path | None
+    colour: Colour
+    anything: Any
+    flag: bool = False
+
+
+WHOLE = Outer(
+    "é\udcff", Inner(1, 2.0), (Inner(2),), (3, "x"), {"k": Inner(4)}, "b", Path("/x"), Colour.RED, [1, {"z": None}]
+)
+
+
+def through_json(value):
+    return json.loads(json.dumps(encode(value)))
+
+
+def test_a_record_comes_back_as_it_was():
+    """Records in tuples and mappings, paths, members and text that no file could hold."""
+    assert decode(Outer, through_json(WHOLE)) == WHOLE
+
+
+def test_fields_of_other_versions_are_left_out_or_take_their_defaults():
+    """At any depth."""
+    fields = through_json(WHOLE)
+    del fields["flag"], fields["inner"]["share"]
+    fields["later"] = fields["several"][0]["later"] = 1
+    assert decode(Outer, fields) == Outer(**{**vars_of(WHOLE), "inner": Inner(1)})
+
+
+def vars_of(record):
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": 1}, {"name": None}, {"inner": None}, {"inner": []}, {"inner": [["number", 1]]}, {"inner": "number"},
+        {"inner": {}}, {"inner": {"number": True}}, {"inner": {"number": 1.0}}, {"inner": {"number": 1, "share": "1"}},
+        {"inner": {"number": 1, "share": 10**400}}, {"several": {"number": 1}}, {"several": [1]}, {"several": "ab"},
+        {"pair": [1]}, {"pair": [1, "x", 2]}, {"pair": ["x", 1]}, {"by_name": [1]}, {"by_name": {"k": 1}},
+        {"mode": "c"}, {"mode": []}, {"path": 7}, {"colour": "green"}, {"colour": []}, {"flag": 0}, {"flag": None},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_of_another_type_is_refused(changes):
+    """As a ValueError, whatever it is."""
+    with pytest.raises(ValueError, match="no Outer: "):
+        decode(Outer, {**through_json(WHOLE), **changes})
+
+
+@pytest.mark.parametrize("value", [None, 1, "x", "number", [], ["number"]], ids=repr)
+def test_what_is_no_object_is_no_record(value):
+    """Not even one whose fields all have defaults."""
+    with pytest.raises(ValueError, match="no Inner: "):
+        decode(Inner, value)
+
+
+def test_a_refusal_shows_little_of_what_is_long_or_deep():
+    """What a stranger sends does not fill the reader's log."""
+    deep = value = []
+    for _ in range(5000):
+        value.append([])
+        value = value[0]
+    for hostile in (["x" * 10**6], [0] * 10**6, deep):
+        for name in ("name", "inner", "colour", "mode", "path"):
+            with pytest.raises(ValueError, match="no Outer") as caught:
+                decode(Outer, {**through_json(WHOLE), name: hostile})
+            assert len(str(caught.value)) < 300
+
+
+def test_another_class_may_stand_for_a_declared_one():
+    """Where only an interface is declared."""
+
+    @frozen
+    class Larger:
+        number: int
+        more: int = 7
+
+    made = decode(Outer, through_json(WHOLE), {Inner: Larger})
+    assert (made.inner, made.several, made.by_name) == (Larger(1), (Larger(2),), {"k": Larger(4)})

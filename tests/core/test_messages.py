@@ -1,0 +1,111 @@
+"""The words of servers to each other: one JSON line each, and what is none."""
+
+import json
+import typing
+
+import pytest
+
+from launcher.core.events import Cause
+from launcher.core.messages import (
+    AttemptOver,
+    Begin,
+    Challenge,
+    Decided,
+    Done,
+    EndWanted,
+    Finish,
+    Hello,
+    Inquire,
+    Message,
+    Pass,
+    Ping,
+    Pong,
+    Ready,
+    Refused,
+    Stop,
+    Told,
+    Waiting,
+    Welcome,
+    from_line,
+    is_proof,
+    proof_of,
+    to_line,
+)
+from launcher.core.messages import (
+    Testimony as Known,  # pytest takes Test... for tests
+)
+from launcher.core.verdict import Confidence, Failure, Role, StackGroup, Verdict
+
+VERDICT = Verdict(
+    None, Confidence.CERTAIN, "lost", (Failure(3, Role.CAUSE, "x", "y", 5, "a.py:1 in f", -9, "tb"),),
+    (StackGroup((0, 1), "running", ("a.py:2 in g",)),), server="h2", signature="s",
+)  # fmt: skip
+ALL = (
+    Challenge(1, "n"), Hello("p", "n", "0.1", "3.11.2", "h1", ("10.0.0.1",), "h1", 3, {"layout": "dp=2"}),
+    Hello("p", "n", "0.1", "3.11.2", "h1", ()), Welcome("p", 1, "run", 20.0, "job"), Refused("no", "hint", 3), Ready(7),
+    Ready(), Waiting(("h1", "h2")), Begin(2, 29500), Told('{"schema": 2}\n'), Inquire(1), Known(1, {"ranks": []}),
+    Decided(1, VERDICT, Cause.HUNG, restarts=True), AttemptOver(1, left=False, master_port=9, all_well=True),
+    Stop(Cause.STOPPED, 2, "asked"), Pass(20), EndWanted(15), Ping(1 << 62), Pong(1, 2), Finish(Cause.FAILED, 3),
+    Done((1, 2), 4),
+)  # fmt: skip
+
+
+def test_every_message_is_tried_here():
+    """A new one has to be added to these tests."""
+    assert {type(message) for message in ALL} == set(typing.get_args(Message))
+
+
+@pytest.mark.parametrize("message", ALL, ids=lambda message: type(message).__name__)
+def test_a_message_is_one_line_and_comes_back_as_it_was(message):
+    """Even with line ends inside its text."""
+    line = to_line(message)
+    assert (line.count(b"\n"), line[-1:]) == (1, b"\n")
+    assert from_line(line) == message
+
+
+def test_fields_that_another_version_added_are_left_out():
+    """And what it lacks takes its default."""
+    assert from_line(b'["Refused", {"message": "m", "later": [1]}]') == Refused("m")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"", b"GET / HTTP/1.1\r", b"\x16\x03\x01\x02\x00\x01", b"\xff\xfe", b"null", b"1", b"[]", b'"ab"', b"{}",
+        b'["Ping"]', b'["Ping", {}, 1]', b'["Nothing", {}]', b'[["Ping"], {}]', b"[{}, {}]", b'{"Ping": 1, "x": 2}',
+        b'["Ping", null]', b'["Ping", []]', b'["Ping", {}]', b'["Ping", {"sent_ns": "1"}]', b'["Done", []]',
+        b'["Ping", {"sent_ns": true}]', b'["Ping", {"sent_ns": 1e3}]', b'["Finish", {"cause": "x", "exit_code": 1}]',
+        b'["Ping", {"sent_ns": ' + b"9" * 5000 + b"}]", b"[" * 100_000, b'["Ping", ' + b'{"a":' * 100_000,
+        b'["Welcome", {"proof": "", "server_index": 0, "run_name": "", "silence_s": ' + b"9" * 400 + b"}]",
+        b'["Hello", {"proof": ' + b"[" * 900 + b"]" * 900 + b', "nonce": "", "version": "", "python": "", "host": "", '
+        b'"addresses": []}]',
+    ],
+    ids=lambda line: repr(line[:40]),
+)  # fmt: skip
+def test_what_is_no_message_is_refused_in_few_words(line):
+    """Whoever sent it: a scanner of ports, another version, or worse."""
+    with pytest.raises(ValueError, match=r"^no ") as caught:
+        from_line(line)
+    assert len(str(caught.value)) < 500
+
+
+def test_only_who_knows_the_token_can_prove_it():
+    """For these two nonces, in this order."""
+    proof = proof_of("secret", "a", "b")
+    assert is_proof(proof, "secret", "a", "b")
+    wrong = [
+        (proof, "other", "a", "b"),
+        (proof, "secret", "b", "a"),
+        (proof, "secret", "a", "c"),
+        ("", "secret", "a", "b"),
+    ]
+    assert not any(is_proof(*each) for each in wrong)
+
+
+@pytest.mark.parametrize("odd", ["\ud800", "é", "", "\0"], ids=repr)
+def test_any_text_can_be_a_proof_a_nonce_or_a_token(odd):
+    """None that JSON can hold breaks the reader."""
+    (text,) = json.loads(json.dumps([odd]))
+    assert not is_proof(text, "secret", "a", "b")
+    assert is_proof(proof_of("secret", text, "b"), "secret", text, "b")
+    assert is_proof(proof_of(text, "a", "b"), text, "a", "b")
