@@ -119,7 +119,7 @@ def server_of(hello: Hello, servers: Sequence[Server], resolved: Sequence[tuple[
     fitting = servers_here(servers, host)
     if len(fitting) == 1:
         return servers.index(fitting[0])
-    if not fitting and hello.index is not None and hello.index < len(servers):
+    if not fitting and hello.index is not None and 0 <= hello.index < len(servers):
         return hello.index
     what = "could be any of" if fitting else "is none of"
     raise RefusedLayoutError(

@@ -1,0 +1,105 @@
+"""Clocks of other servers, and which server somebody is."""
+
+import socket
+
+import pytest
+
+from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.messages import Hello, Pong
+from launcher.core.records import Device, Server
+from launcher.engines.cluster.peers import Clock, differences, listen, server_of
+
+SERVERS = tuple(Server(name, (Device(0, rank),)) for rank, name in enumerate(["10.0.0.1", "h2", "10.0.0.3"]))
+
+
+def hello(host="somewhere", addresses=(), **more):
+    return Hello("", "", "0.1", "3.11", host, addresses, **more)
+
+
+def test_the_quickest_answer_tells_how_far_a_clock_is_ahead():
+    """Asked at 100, answered at 104, 162 there: 60 ahead; slower answers are worth less, and change nothing."""
+    clock = Clock()
+    assert (clock.ahead_ns, clock.round_trip_ns) == (0, None)
+    clock.take(Pong(sent_ns=0, here_ns=500), now_ns=90)
+    assert (clock.ahead_ns, clock.round_trip_ns) == (455, 90)
+    clock.take(Pong(sent_ns=100, here_ns=162), now_ns=104)
+    clock.take(Pong(sent_ns=200, here_ns=999), now_ns=300)
+    assert (clock.ahead_ns, clock.round_trip_ns) == (60, 4)
+
+
+def test_a_clock_may_be_behind():
+    """Then it is less than nothing ahead."""
+    clock = Clock()
+    clock.take(Pong(sent_ns=1000, here_ns=2), now_ns=1004)
+    assert clock.ahead_ns == -1000
+
+
+def test_an_answer_before_its_question_tells_nothing():
+    """Somebody has set our own clock meanwhile."""
+    clock = Clock()
+    clock.take(Pong(sent_ns=1000, here_ns=5), now_ns=900)
+    assert (clock.ahead_ns, clock.round_trip_ns) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("who", "index"),
+    [
+        (hello(addresses=("127.0.0.1", "10.0.0.3")), 2),
+        (hello("h2", ("10.9.9.9",)), 1),
+        (hello("h2.example.org"), 1),
+        (hello("h2", ("10.0.0.1",), said="10.0.0.3"), 2),
+        (hello("h2", ("10.0.0.1",), said="h2", index=0), 1),
+        (hello(index=2), 2),
+        (hello("h2", index=0), 1),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_server_is_known(who, index):
+    """By its own word, else by addresses and name, else by its place among the engine's processes."""
+    assert server_of(who, SERVERS, ()) == index
+
+
+def test_a_name_is_known_by_what_it_means_here():
+    """Where the machine calls itself otherwise."""
+    assert server_of(hello(addresses=("10.5.5.5",)), SERVERS, [("h2", frozenset({"10.5.5.5"}))]) == 1
+
+
+@pytest.mark.parametrize("index", [None, 3, -1], ids=str)
+def test_a_machine_that_the_table_does_not_have_is_refused(index):
+    """Nor does a place help that no server has."""
+    with pytest.raises(RefusedLayoutError, match=r"somewhere is none of the table's servers 10.0.0.1, h2, 10.0.0.3"):
+        server_of(hello(index=index), SERVERS, ())
+
+
+def test_a_machine_that_could_be_several_servers_is_refused():
+    """Whatever its place among the engine's processes; the hint says how to tell."""
+    with pytest.raises(RefusedLayoutError, match=r"h2 \(10.0.0.1\) could be any of .* 10.0.0.1, h2\n") as caught:
+        server_of(hello("h2", ("127.0.0.1", "10.0.0.1"), index=0), SERVERS, ())
+    assert "TLAUNCH_SERVER" in caught.value.hint
+
+
+def test_a_server_that_the_table_does_not_have_cannot_be_said():
+    """The hint names those it has."""
+    with pytest.raises(UsageError, match="--server h9: the rank table has no such server") as caught:
+        server_of(hello(said="h9"), SERVERS, ())
+    assert "10.0.0.1, h2, 10.0.0.3" in caught.value.hint
+
+
+def test_what_differs_is_named_with_both_sides():
+    """The first that differs; what only one side knows does not."""
+    ours = {"rank table": "a", "layout": "dp=2", "later": "x"}
+    assert differences(hello(agreement={"rank table": "a", "layout": "dp=2"}), ours, "h2") is None
+    assert differences(hello(), ours, "h2") is None
+    error = differences(hello(agreement={"rank table": "a", "layout": "dp=4"}), ours, "h2")
+    assert error.message == "server h2 was started with another layout: dp=4 there, dp=2 on the first server"
+    assert error.exit_code == 3
+
+
+def test_a_door_is_open_to_both_families():
+    """And no second run can listen at the same port."""
+    with listen() as listener:
+        port = listener.getsockname()[1]
+        for address in ("127.0.0.1", "::1"):
+            socket.create_connection((address, port)).close()
+        with pytest.raises(OSError, match="Address already in use"):
+            listen(port)
