@@ -1,0 +1,121 @@
+"""What several servers know of a failed attempt, judged as if one had seen it all."""
+
+import json
+
+import pytest
+
+from launcher.core.verdict import Confidence
+from launcher.logs.tracebacks import FoundTraceback
+from launcher.supervise.court import Evidence, from_fields, judged, to_fields, together
+from launcher.supervise.dumps import RankStack
+from launcher.supervise.evidence import RankEvidence
+from launcher.supervise.failures import FailureRecord
+from launcher.supervise.journal import Journal
+
+S = 10**9
+
+
+def raised(global_rank, at_s, *, place=0, noticed_s=None, **more):
+    """A rank whose hook told when it raised."""
+    at_ns = int(at_s * S)
+    failure = FailureRecord(at_ns, 100 + global_rank, "exception", "ValueError", f"of {global_rank}", "a.py:1 in f")
+    noticed_ns = at_ns if noticed_s is None else int(noticed_s * S)
+    return RankEvidence(global_rank, 1, noticed_ns, place, failure=failure, **more)
+
+
+def ended(global_rank, at_s, *, place=0, status=1, **more):
+    """A rank of which only the noticed end is known."""
+    return RankEvidence(global_rank, status, int(at_s * S), place, **more)
+
+
+def living(global_rank, **more):
+    return RankEvidence(global_rank, None, None, None, **more)
+
+
+def test_evidence_comes_back_from_json_as_it_was():
+    """Stacks, failures and logs of ranks too."""
+    stack = RankStack("running", "at a.py:1", "a.py:1 in f", in_collective=True, frames=("a", "b"), others=(("c",), ()))
+    evidence = Evidence(
+        (
+            raised(3, 5.5, order_known=False, log_tail="x\n\udcff", oom=True, step=7, exit_reason="no"),
+            living(4, stack=stack),
+            ended(5, 1, logged=FoundTraceback("ValueError", "no", None, "text", lines_after=3)),
+        ),
+        (4,), 9,
+    )  # fmt: skip
+    assert from_fields(json.loads(json.dumps(to_fields(evidence)))) == evidence
+
+
+@pytest.mark.parametrize("fields", [None, [], {}, "x", {"ranks": None}, {"ranks": [1]}, {"ranks": [{}]}], ids=repr)
+def test_what_is_no_evidence_is_refused(fields):
+    """As a ValueError."""
+    with pytest.raises(ValueError, match="no Evidence"):
+        from_fields(fields)
+
+
+def test_the_first_failure_over_servers_is_named_by_one_clock(tmp_path):
+    """The second server's clock is a minute ahead: what reads as later there was first."""
+    first, second = Evidence((raised(0, 100.5), living(1))), Evidence((living(2), raised(3, 160.2)))
+    journal = Journal(tmp_path / "events.jsonl", 0)
+    assert judged(together({0: first, 1: second}, {1: 60 * S}), journal).culprit == 3
+    assert judged(together({0: first, 1: second}, {}), journal).culprit == 0
+    assert judged(together({1: second, 0: first}, {0: -60 * S, 1: -1 * S}), journal).culprit == 0
+    journal.close()
+
+
+def test_times_become_the_coordinator_s():
+    """Of failures and of ends; what was not known stays unknown."""
+    whole = together({0: Evidence((living(0),)), 1: Evidence((raised(1, 10, noticed_s=11),))}, {1: 3 * S})
+    assert [rank.global_rank for rank in whole.ranks] == [0, 1]
+    assert (whole.ranks[0].ended_ns, whole.ranks[0].ended_index) == (None, None)
+    assert (whole.ranks[1].failure.time_ns, whole.ranks[1].ended_ns) == (7 * S, 8 * S)
+
+
+def test_places_are_counted_over_all_servers():
+    """In the order of the noticed ends; those of one server in the order that it saw."""
+    first = Evidence((ended(0, 5, place=1), ended(1, 5, place=0)))
+    second = Evidence((ended(2, 3, place=0), ended(3, 9, place=1)))
+    whole = together({0: first, 1: second}, {})
+    assert {rank.global_rank: rank.ended_index for rank in whole.ranks} == {2: 0, 1: 1, 0: 2, 3: 3}
+
+
+def test_an_order_over_servers_is_known_only_where_much_time_lies_between():
+    """Within a server it is known as before; ends that were no failures do not count."""
+
+    def known(*servers):
+        whole = together(dict(enumerate(Evidence(ranks) for ranks in servers)), {})
+        return {rank.global_rank: rank.order_known for rank in whole.ranks}
+
+    assert known((ended(0, 5),), (ended(1, 5.9),)) == {0: False, 1: False}
+    assert known((ended(0, 5),), (ended(1, 6.1),)) == {0: True, 1: True}
+    assert known((ended(0, 5, place=0), ended(1, 5.1, place=1)), (living(2),)) == {0: True, 1: True, 2: True}
+    assert known((ended(0, 5),), (ended(1, 5.5, status=0),)) == {0: True, 1: True}
+    assert known((ended(0, 5, order_known=False),), (ended(1, 9),)) == {0: False, 1: True}
+    near = (ended(0, 5), ended(1, 5.2, place=1), ended(2, 5.4, place=2)), (ended(3, 6.1),)
+    assert known(*near) == {0: True, 1: False, 2: False, 3: False}
+
+
+def test_hung_ranks_and_steps_of_all_servers_count():
+    """Whoever told of them."""
+    whole = together({1: Evidence((living(1),), (1,), 7), 0: Evidence((living(0),), (0,)), 2: Evidence((), (), 3)}, {})
+    assert (whole.hung, whole.highest_step) == ((0, 1), 7)
+    assert together({}, {}) == Evidence(())
+
+
+def test_evidence_that_cannot_be_judged_ends_no_judge(tmp_path):
+    """It is told as trouble, and nobody is blamed."""
+    broken = Evidence((RankEvidence(0, "x", 1, 0),))
+    journal = Journal(tmp_path / "events.jsonl", 0)
+    verdict = judged(broken, journal)
+    journal.close()
+    assert (verdict.culprit, verdict.confidence) == (None, Confidence.UNSURE)
+    assert "cannot be judged" in (tmp_path / "events.jsonl").read_text()
+
+
+def test_nobody_heard_is_nobody_blamed(tmp_path):
+    """Where all servers were lost before they could testify."""
+    journal = Journal(tmp_path / "events.jsonl", 0)
+    verdict = judged(together({}, {}), journal)
+    journal.close()
+    assert verdict.culprit is None
+    assert "cannot be judged" not in (tmp_path / "events.jsonl").read_text()

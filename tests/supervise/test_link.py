@@ -1,0 +1,100 @@
+"""An agent's end of its connection to the coordinator."""
+
+import select
+import socket
+import time
+
+import pytest
+
+from launcher.core.channel import Channel, ChannelClosedError
+from launcher.core.events import Cause
+from launcher.core.messages import Begin, Done, EndWanted, Finish, Ping, Pong, Told
+from launcher.supervise.link import Link
+
+PATIENCE_S = 60
+
+
+@pytest.fixture(name="pair")
+def _pair():
+    """Gives a function: a link, and the coordinator's channel."""
+    made = []
+
+    def make(silence_s=60.0):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            other = Channel(socket.create_connection(server.getsockname()))
+            made.extend((Link(Channel(server.accept()[0]), silence_s), other))
+        return made[-2:]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def take(link):
+    """What comes next."""
+    while not (taken := link.take()) and link.lost is None:
+        assert select.select([link], [], [], PATIENCE_S)[0]
+    return taken
+
+
+def hear(channel):
+    return next(channel.wait_for(time.monotonic() + PATIENCE_S))
+
+
+def test_a_question_is_answered_and_everything_else_handed_on(pair):
+    """With the wall clock of this server."""
+    link, other = pair()
+    other.send(Ping(7))
+    other.send(Begin(1, 2))
+    before_ns = time.time_ns()
+    assert take(link) == [Begin(1, 2)]
+    pong = hear(other)
+    assert isinstance(pong, Pong)
+    assert pong.sent_ns == 7
+    assert before_ns <= pong.here_ns <= time.time_ns()
+
+
+def test_events_and_wishes_go_up(pair):
+    """One message each."""
+    link, other = pair()
+    link.tell("line\n")
+    link.ask_for_end(2)
+    link.say_farewell((5,), 3)
+    messages = other.wait_for(time.monotonic() + PATIENCE_S)
+    assert [next(messages) for _ in range(3)] == [Told("line\n"), EndWanted(2), Done((5,), 3)]
+    with pytest.raises(ChannelClosedError):
+        next(messages)
+
+
+def test_a_coordinator_that_leaves_is_lost_after_its_last_word(pair):
+    """And nothing is sent or awaited any more."""
+    link, other = pair()
+    other.send(Finish(Cause.FAILED, 1))
+    other.close()
+    assert take(link) == [Finish(Cause.FAILED, 1)] or link.take() == [Finish(Cause.FAILED, 1)]
+    take(link)
+    assert link.lost == "the connection was closed"
+    assert (link.timeout_s, link.wants_write, link.take()) == (None, False, [])
+    link.tell("line")
+    link.say_farewell((), 0)
+
+
+def test_a_silent_coordinator_is_lost(pair):
+    """Once the time that was agreed has passed; until then that is what is waited for."""
+    link, _ = pair(0.2)
+    assert 0 < link.timeout_s <= 0.2
+    select.select([link], [], [], link.timeout_s)
+    while link.timeout_s:
+        pass
+    assert link.take() == []
+    assert link.lost == "nothing was heard for 0.2 s"
+
+
+def test_a_word_that_has_come_is_due_at_once(pair):
+    """Though no selector would tell of it any more."""
+    link, other = pair()
+    other.send(Begin(0, 1))
+    other.send(Begin(1, 2))
+    assert hear(link._channel) == Begin(0, 1)
+    assert link.timeout_s == 0.0
+    assert link.take() == [Begin(1, 2)]
