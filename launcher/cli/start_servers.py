@@ -281,14 +281,20 @@ def agreement(prepared: Prepared) -> Mapping[str, str]:
     """By what it is called. Values of variables and words of the command that may be secret are not in it."""
     request = prepared.request
     supervision = request.supervision
+    command = _without_place(request.argv)
     return {
         "rank table": _digest([repr(server) for server in request.cluster.servers]),
         "layout": f"{request.layout} micro_batches={request.layout.micro_batches}",
-        "command": f"{shell_words(masked_argv(request.argv[1:]))} ({_digest(request.argv[1:])})",
+        "command": f"{shell_words(masked_argv(command))} ({_digest(command)})",
         "set of --env variables": f"{' '.join(sorted(request.user_env))} ({_digest(sorted(request.user_env.items()))})",
         "--max-restarts": str(supervision.max_restarts),
         "--hang-timeout": str(supervision.hang_timeout_s),
     }
+
+
+def _without_place(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Programs may be at other places on other servers, this Python first of all."""
+    return ("python" if argv[0] == sys.executable else Path(argv[0]).name, *argv[1:])
 
 
 def _digest(value: object) -> str:

@@ -227,6 +227,8 @@ class Coordinator:
                     self._master_port = message.master_port
             case EndWanted(signal=number):
                 self._stop(Cause.STOPPED, number, by_server=True)
+                if number == KILLS_AT_ONCE:
+                    self._send_all(Pass(number))
             case GivingUp(reason=reason):
                 peer.lost = reason
             case Done():
