@@ -253,10 +253,16 @@ def _take_part(prepared: Prepared, options: RunOptions, servers: tuple[Server, .
     membership = join(door, member, until, lambda why: _say(f"waiting for the launcher on server {first} ({why})"))
     part = get_ready(membership, prepared.request, prepared.files, options.master_port)
     say_notes(prepared, part.spec)
+    detached = detach(RunDir(part.spec.run_dir, here).console_log) if options.detach else None
+    if detached is not None:
+        if detached.is_parent:
+            membership.close()
+            return wait_for_start(detached, part.spec)
+        detached.tell_started()  # the other servers may be started from the same shell after this one
     begin = membership.wait_for_start(part.master_port, _say_missing)
     with signals_held_back():
         agent = start(part, membership, begin)
-        attendance = Attendance(part.spec, agent, None, here)
+        attendance = Attendance(part.spec, agent, detached, here)
     return attendance.attend()
 
 

@@ -38,6 +38,9 @@ def render(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
             f"error: the process that supervised the ranks (pid {pid}) was killed; "
             "everything that it left behind was ended"
         )
+    elif progress.cause is Cause.HEAD_LOST:  # seen by the launchers of other servers
+        ways = _how_ended(progress, without=None)
+        yield f"error: the launcher that coordinated the run is gone; its ranks here: {ways}; logs in {shown_dir}"
     else:
         yield f"{counted(progress.rank_count, 'rank')} ended well after {progress.seconds:.2f} s; logs in {shown_dir}"
     yield from _remains(progress)

@@ -15,10 +15,13 @@ ROOMY = SimpleNamespace(f_bavail=10**6, f_frsize=4096, f_files=10**6, f_favail=1
 
 
 def failed():
-    progress = Progress(1)
-    events = [
-        RankStarted(0, 7), RankEnded(0, 7, 1), Judged(Verdict(None, Confidence.UNSURE, "r")), AgentEnded(Cause.FAILED, 1),
-    ]  # fmt: skip
+    return told(
+        1, RankStarted(0, 7), RankEnded(0, 7, 1), Judged(Verdict(None, Confidence.UNSURE, "r")), AgentEnded(Cause.FAILED, 1),
+    )  # fmt: skip
+
+
+def told(rank_count, *events):
+    progress = Progress(rank_count)
     for number, event in enumerate(events):
         progress.take(Stamped(number, 0, event))
     return progress
@@ -35,3 +38,22 @@ def test_a_full_file_system_is_named(tmp_path, monkeypatch, found, full):
     spec = SimpleNamespace(run_dir=tmp_path, ranks=Cluster.local(1).servers)
     lines = list(summary.render(failed(), spec, tmp_path))
     assert (f"the file system of {tmp_path} is full" in lines) == full
+
+
+def test_ranks_of_a_server_that_was_lost_are_not_said_to_be_unborn(tmp_path):
+    """They were started; how they ended nobody has heard."""
+    verdict = Judged(Verdict(None, Confidence.CERTAIN, "gone", server="h2"))
+    progress = told(
+        4, RankStarted(0, 7), RankStarted(1, 8), RankStarted(2, 9), verdict, RankEnded(0, 7, -15), RankEnded(1, 8, -15),
+        AgentEnded(Cause.FAILED, 1),
+    )  # fmt: skip
+    lines = list(summary.render(progress, SimpleNamespace(run_dir=tmp_path), tmp_path))
+    assert "the others: 2 by SIGTERM (signal 15), 1 lost with their server, 1 never started" in lines
+
+
+def test_a_run_whose_coordinator_is_gone_has_not_ended_well(tmp_path):
+    """As the launcher of another server sees it."""
+    progress = told(2, RankStarted(2, 7), RankEnded(2, 7, -15), AgentEnded(Cause.HEAD_LOST, 1))
+    (line,) = summary.render(progress, SimpleNamespace(run_dir=tmp_path), tmp_path)
+    ways = "1 by SIGTERM (signal 15), 1 never started"
+    assert line == f"error: the launcher that coordinated the run is gone; its ranks here: {ways}; logs in {tmp_path}"

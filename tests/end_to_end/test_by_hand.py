@@ -110,6 +110,11 @@ class Servers:
     def pids(self):
         return {event.global_rank: event.pid for event in self.events(RankStarted)}
 
+    def agent(self, server_index):
+        """The pid of the one that supervises a server's ranks."""
+        lines = (self.latest / f"server{server_index}" / "events.jsonl").read_text().splitlines()
+        return from_line(lines[0]).event.agent.pid
+
     def report(self, server=None):
         own = self.latest if server is None else self.latest / f"server{server}"
         return Report.from_json((own / "report.json").read_text())
@@ -131,6 +136,10 @@ class Servers:
                 os.kill(pid, signal.SIGKILL)
         assert not survivors, f"ranks survive their launchers: {survivors}"
         assert at_work or not listening(self.port), "the coordinator's port is still open"
+
+
+def read(path):
+    return path.read_text() if path.is_file() else ""
 
 
 def environ(process):
@@ -245,7 +254,8 @@ def test_a_killed_first_launcher_ends_the_run_everywhere(servers):
     first, second = servers.both("--lost-after", 5, command=python(READY, FOR_EVER))
     servers.wait_ready()
     first.kill()
-    assert servers.end(second)[0] != 0
+    assert servers.end(second) == [1]
+    assert "error: the launcher that coordinated the run is gone; its ranks here: 2 by SIGTERM" in servers.said(second)
     servers.wait_until(lambda: not servers.ranks(), "the end of all ranks")
     servers.wait_until((servers.latest / "report.json").is_file, "the report")
     assert servers.report().cause is Cause.HEAD_LOST
@@ -257,8 +267,8 @@ def test_a_killed_second_launcher_ends_the_run_everywhere(servers):
     first, second = servers.both("--lost-after", 5, command=python(READY, FOR_EVER))
     servers.wait_ready()
     second.kill()
-    assert servers.end(first)[0] != 0
-    assert "127.0.0.2" in servers.said(first)
+    assert servers.end(first) == [1]
+    assert "server 127.0.0.2 with ranks 2, 3 was lost: its launcher is gone" in servers.said(first)
     servers.wait_until(lambda: not servers.ranks(), "the end of all ranks")
 
 
@@ -266,11 +276,7 @@ def test_a_killed_agent_is_a_lost_server(servers):
     """It is told at once by its connection; no restart can bring it back."""
     first, second = servers.both("--max-restarts", 1, command=python(READY, FOR_EVER))
     servers.wait_ready()
-    (agent,) = {
-        from_line(line).event.agent.pid
-        for line in (servers.latest / "server1" / "events.jsonl").read_text().splitlines()
-        if '"AgentStarted"' in line
-    }
+    agent = servers.agent(1)
     os.kill(agent, signal.SIGKILL)
     assert servers.end(first) == [1], servers.said(first)
     assert servers.end(second)[0] != 0
@@ -284,11 +290,7 @@ def test_a_stopped_server_is_lost_after_a_while(servers):
     """An agent that is silent for --lost-after seconds is no part of the run any more."""
     first, second = servers.both("--lost-after", 1, command=python(READY, FOR_EVER))
     servers.wait_ready()
-    (agent,) = {
-        from_line(line).event.agent.pid
-        for line in (servers.latest / "server1" / "events.jsonl").read_text().splitlines()
-        if '"AgentStarted"' in line
-    }
+    agent = servers.agent(1)
     os.kill(agent, signal.SIGSTOP)
     assert servers.end(first) == [1], servers.said(first)
     assert "server 127.0.0.2 with ranks 2, 3 was lost: nothing was heard of it for 1 s" in servers.said(first)
@@ -393,6 +395,22 @@ def test_a_first_server_may_go_on_in_the_background(servers):
     (servers.directory / "go").touch()
     assert servers.end(second) == [0]
     servers.wait_until((servers.latest / "report.json").is_file, "the report")
+
+
+def test_all_servers_may_go_on_in_the_background(servers):
+    """Started from one shell, one after the other; each has a file for what it would have shown."""
+    wait = "while not os.path.exists('go'): time.sleep(0.02)"
+    for number in (1, 2):
+        process = servers.start(number, "--detach", console="all", command=python(READY, wait))
+        assert servers.end(process) == [0], servers.said(process)
+        assert servers.shown(process).strip() == servers.latest.resolve().name
+    servers.wait_ready()
+    (servers.directory / "go").touch()
+    servers.wait_until((servers.latest / "report.json").is_file, "the report")
+    servers.wait_until(
+        lambda: "2 ranks ended well" in read(servers.latest / "server1" / "console.log"), "its last words"
+    )
+    servers.wait_until(lambda: "4 ranks ended well" in read(servers.latest / "console.log"), "the last words of all")
 
 
 def test_suspending_the_first_launcher_stops_all_ranks(servers):

@@ -226,9 +226,7 @@ class Coordinator:
                 if message.master_port is not None:
                     self._master_port = message.master_port
             case EndWanted(signal=number):
-                self._stop(Cause.STOPPED, number, by_server=True)
-                if number == KILLS_AT_ONCE:
-                    self._send_all(Pass(number))
+                self._end_as_wanted(number)
             case GivingUp(reason=reason):
                 peer.lost = reason
             case Done():
@@ -249,6 +247,12 @@ class Coordinator:
             peer.send(kept)
         if self._phase is Phase.LEAVING and self._engine_patience_ends is None:
             self._deadline = time.monotonic() + FAREWELL_S
+
+    def _end_as_wanted(self, number: int) -> None:
+        """An agent was asked, by that signal."""
+        self._stop(Cause.STOPPED, number, by_server=True)
+        if number == KILLS_AT_ONCE:
+            self._send_all(Pass(number))
 
     def _on_signals(self) -> None:
         for number in self._wakeup.take():
