@@ -3,14 +3,17 @@
 import pytest
 
 from launcher.core.events import (
+    COORDINATOR,
     AgentEnded,
     AgentStarted,
     AttemptStarted,
+    Awaiting,
     Cause,
     Continued,
     Judged,
     Killing,
     Leftovers,
+    NotBegun,
     NotRestarting,
     Paused,
     Preloaded,
@@ -21,6 +24,7 @@ from launcher.core.events import (
     Stamped,
     Stopping,
     Trouble,
+    Unkillable,
 )
 from launcher.core.proc import ProcessId
 from launcher.core.verdict import Confidence, Verdict
@@ -122,3 +126,61 @@ def test_the_grace_that_passed_is_known():
     """From the first SIGTERM, or the notice of leftovers, to SIGKILL."""
     progress = told(STARTED, Stopping(Cause.STOPPED, 2), Trouble(""), Killing(3))
     assert (progress.killed, progress.grace_passed_s) == (3, 2e-9)
+
+
+def told_by(*words, rank_count=None):
+    """A progress that took (server_index, event), or (server_index, event, time)."""
+    progress = Progress(rank_count)
+    for number, (server_index, event, *time_ns) in enumerate(words):
+        progress.take(Stamped(*time_ns or [1000 + number], server_index, event))
+    return progress
+
+
+COORDINATES = ProcessId(10, 1, "h1", "b1")
+THERE = [ProcessId(pid, 2, f"h{pid}", f"b{pid}") for pid in (1, 2)]
+OF_TWO_SERVERS = [
+    (COORDINATOR, AgentStarted(COORDINATES, None, 3)), (0, AgentStarted(THERE[0], COORDINATES, 2)),
+    (1, AgentStarted(THERE[1], None, 1)), (COORDINATOR, AttemptStarted(0, 9)), (0, RankStarted(0, 5, 70)),
+    (1, RankStarted(2, 5, 71)), (0, RankStarted(1, 6, 72)),
+]  # fmt: skip
+
+
+def test_the_coordinator_of_several_servers_speaks_for_all():
+    """It is the run's agent, and knows how many ranks there are; the others are known too."""
+    progress = told_by(*OF_TWO_SERVERS)
+    assert (progress.agent, progress.head, progress.rank_count) == (COORDINATES, None, 3)
+    assert progress.agents == {COORDINATOR: COORDINATES, 0: THERE[0], 1: THERE[1]}
+
+
+def test_a_rank_s_process_is_one_of_its_own_server():
+    """The same pid on two hosts is two processes."""
+    progress = told_by(*OF_TWO_SERVERS)
+    assert progress.process_of(0) == ProcessId(5, 70, "h1", "b1")
+    assert progress.process_of(2) == ProcessId(5, 71, "h2", "b2")
+
+
+def test_what_several_servers_count_is_added_up():
+    """Killed and left processes of all, the last word of each; another attempt begins at nothing."""
+    words = [
+        (0, Leftovers(1)), (1, Leftovers(2)), (COORDINATOR, Stopping(Cause.FAILED, 1)), (0, Killing(1)), (1, Killing(4)),
+        (0, Killing(3)), (0, Unkillable((7,))), (1, Unkillable((8, 9))),
+    ]  # fmt: skip
+    progress = told_by(*OF_TWO_SERVERS, *words)
+    assert (progress.killed, progress.leftovers, progress.unkillable) == (7, 3, (7, 8, 9))
+    again = told_by(*OF_TWO_SERVERS, *words, (COORDINATOR, AttemptStarted(1, 10)))
+    assert (again.killed, again.leftovers, again.past[0].killed) == (0, 0, 7)
+
+
+def test_clocks_of_servers_that_differ_a_little_turn_no_time_back():
+    """What comes later was not earlier."""
+    assert told_by((0, STARTED, 1000), (0, Trouble("a"), 5000), (1, Trouble("b"), 4000)).seconds == 4e-6
+
+
+def test_a_run_that_did_not_begin_says_why():
+    """While servers are awaited it is starting."""
+    waiting = told_by((COORDINATOR, STARTED), (COORDINATOR, Awaiting(("h2",), 2.0)))
+    assert (waiting.state, waiting.not_begun) == (State.STARTING, None)
+    refused = NotBegun("server h2 did not come", "start it")
+    over = told_by((COORDINATOR, STARTED), (COORDINATOR, refused), (COORDINATOR, Stopping(Cause.FAILED, 1)),
+                   (COORDINATOR, AgentEnded(Cause.FAILED, 3)))  # fmt: skip
+    assert (over.state, over.not_begun, over.exit_code) == (State.FAILED, refused, 3)

@@ -1,0 +1,66 @@
+"""The console of a run over several servers: of all of them, and of one server's part."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.cli.console import Console
+from launcher.core.events import COORDINATOR, Awaiting, RankStarted, Stamped
+from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server
+
+RANKS = tuple(
+    RankSpec(rank, rank % 2, f"h{rank // 2}", rank // 2, rank % 2, ("true",), {}) for rank in range(4)
+)  # fmt: skip
+CLUSTER = Cluster(tuple(Server(f"h{index}", (Device(0, 2 * index), Device(1, 2 * index + 1))) for index in (0, 1)))
+
+
+@pytest.fixture(name="console")
+def _console(tmp_path):
+    """Gives a function that makes one whose ranks have all written a line."""
+    for rank in range(4):
+        (tmp_path / f"device{rank}").mkdir()
+        (tmp_path / f"device{rank}" / "train.log").write_text(f"line of {rank}\n")
+
+    def make(server_index, shows):
+        spec = RunSpec("run", tmp_path, CLUSTER, Layout(4), RANKS, Path("/"), "h0", 1, console=shows)
+        return Console(spec, server_index)
+
+    return make
+
+
+def watch(console, *events):
+    for number, (server_index, event) in enumerate(events):
+        console.event(Stamped(number, server_index, event))
+    console.tick()
+    console.finish(tuple)
+
+
+@pytest.mark.parametrize(
+    ("server_index", "shows", "lines"),
+    [
+        (None, "rank0", "line of 0\n"),
+        (1, "rank0", "line of 2\n"),
+        (1, "all", "[2] line of 2\n[3] line of 3\n"),
+        (None, "all", "[0] line of 0\n[1] line of 1\n[2] line of 2\n[3] line of 3\n"),
+        (1, "none", ""),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_only_the_server_s_own_ranks_are_shown(console, capfdbinary, server_index, shows, lines):
+    """Its lowest stands for rank 0."""
+    watch(console(server_index, shows))
+    assert capfdbinary.readouterr().out.decode() == lines
+
+
+def test_a_server_counts_its_own_ranks(console, capfd):
+    """Two of them are all that it waits for."""
+    here = console(1, "rank0")
+    watch(here, (1, RankStarted(2, 5)), (1, RankStarted(3, 6)))
+    assert here.progress.rank_count == 2
+    assert "2 ranks started in " in capfd.readouterr().err
+
+
+def test_who_is_awaited_is_said(console, capfd):
+    """By the console of the launcher that coordinates; nothing once nobody is missing."""
+    watch(console(None, "none"), (COORDINATOR, Awaiting(("h1",), 2.0)), (COORDINATOR, Awaiting((), 3.0)))
+    assert capfd.readouterr().err == "waiting for server h1\n"
