@@ -14,6 +14,7 @@ from launcher.core.messages import (
     Done,
     EndWanted,
     Finish,
+    GivingUp,
     Hello,
     Inquire,
     Message,
@@ -45,7 +46,7 @@ ALL = (
     Hello("p", "n", "0.1", "3.11.2", "h1", ()), Welcome("p", 1, "run", 20.0, "job"), Refused("no", "hint", 3), Ready(7),
     Ready(), Waiting(("h1", "h2")), Begin(2, 29500), Told('{"schema": 2}\n'), Inquire(1), Known(1, {"ranks": []}),
     Decided(1, VERDICT, Cause.HUNG, restarts=True), AttemptOver(1, left=False, master_port=9, all_well=True),
-    Stop(Cause.STOPPED, 2, "asked"), Pass(20), EndWanted(15), Ping(1 << 62), Pong(1, 2), Finish(Cause.FAILED, 3),
+    Stop(Cause.STOPPED, 2, "asked"), Pass(20), EndWanted(15), GivingUp("killed"), Ping(1 << 62), Pong(1, 2), Finish(Cause.FAILED, 3),
     Done((1, 2), 4),
 )  # fmt: skip
 

@@ -57,7 +57,7 @@ class House:
             self.dismissed.append(stranger)
         for peer in self.roll_call.peers.values():
             if peer.lost is None:
-                self._note(take_first_words(peer, peer.take(), self.told.append))
+                self._note(take_first_words(peer, SERVERS[peer.server_index].server_id, peer.take(), self.told.append))
 
     def _note(self, error):
         if error is not None:

@@ -214,7 +214,7 @@ def test_a_server_that_cannot_take_part_says_so_to_the_run(house, knocks):
     opened.attend(lambda: opened.errors)
     (error,) = opened.errors
     assert isinstance(error, RefusedError)
-    assert (error.message, error.hint, error.exit_code) == ("server h2: no cores", "buy some", 3)
+    assert (error.message, error.hint, error.exit_code) == ("server h2 (h2): no cores", "buy some", 3)
     assert opened.told == [Told("line")]
 
 
