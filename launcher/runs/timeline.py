@@ -281,7 +281,7 @@ def _take_rank(attempt: _Attempt, event: Event, time_ns: int) -> None:
         case RankEnded():
             attempt.note_end(event, time_ns)
         case Hung():
-            attempt.hung = frozenset(event.global_ranks)
+            attempt.hung |= frozenset(event.global_ranks)  # each server tells of its own
         case Judged():
             attempt.note_verdict(event.verdict)
         case Preloaded():

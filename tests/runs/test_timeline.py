@@ -153,6 +153,18 @@ def test_a_hang(tmp_path):
     assert [mark.kind for mark in found.marks] == ["hung", "failure", "stopping"]
 
 
+def test_ranks_that_hang_on_several_servers(tmp_path):
+    """Each server tells of its own."""
+    events = [
+        (12, AttemptStarted(0, 1)),
+        *((13, RankStarted(rank, rank)) for rank in range(3)),
+        (30, Hung((0,), 9.0)),
+        (31, Hung((2,), 9.0)),
+    ]
+    run_dir = make(tmp_path, [(11, AgentStarted(me(), None, 3)), *events])
+    assert roles(timeline(run_dir).attempts[0]) == ["hung", "running", "hung"]
+
+
 def test_a_run_that_goes_on(tmp_path):
     """Has no end, nor has a rank that runs; one that has not started is missing. A torn last line waits."""
     run_dir = make(
