@@ -61,7 +61,7 @@ class Servers:
         self.port = free_port()
         self._started = {}
 
-    def start(self, number, *arguments, command, rank_table=None, console="none", **options):
+    def start(self, number, *arguments, command, rank_table=None, console="none", variables=None, **options):
         """Of server `number`, from 1; a second one of a server replaces the first in what is looked at."""
         words = (
             sys.executable, "-m", "launcher", "run", "--rank-table", rank_table or self.table,
@@ -71,7 +71,7 @@ class Servers:
         key = f"{number}-{len(self._started)}"
         with (self.directory / f"out{key}").open("wb") as out, (self.directory / f"err{key}").open("wb") as err:
             process = subprocess.Popen(
-                list(map(str, (*words, *arguments, "--", *command))), cwd=self.directory, env=environment,
+                list(map(str, (*words, *arguments, "--", *command))), cwd=self.directory, env={**environment, **(variables or {})},
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True, **options,
             )  # fmt: skip
         self._started[key] = process
@@ -223,6 +223,72 @@ def test_a_server_whose_ranks_ended_well_waits_for_the_others(servers):
     assert servers.report().attempts[0].verdict.culprit == 0
     statuses = {ended.global_rank: ended.status for ended in servers.report().attempts[0].exits}
     assert statuses == {0: 5, 1: -signal.SIGTERM, 2: 0, 3: 0}
+
+
+def test_the_first_of_failures_on_two_servers_is_blamed(servers):
+    """By the times of the exceptions, however late their ends are noticed."""
+    program = python(
+        "import pathlib", "mine, other = pathlib.Path(f'r{rank}'), pathlib.Path('r0' if rank == 3 else 'r3')",
+        "if rank in (1, 2): time.sleep(1000)", "mine.touch()",
+        "while not other.exists(): time.sleep(0.001)", "time.sleep(0 if rank == 3 else 0.05)",
+        "raise ValueError(f'of {rank}')",
+    )  # fmt: skip
+    both = servers.both(command=program)
+    assert servers.end(*both) == [1, 1]
+    (judged,) = servers.events(Judged)
+    assert [failure.global_rank for failure in judged.verdict.failures] == [3, 0]
+    for process in both:
+        assert "error: rank 3: ValueError: of 3" in servers.said(process)
+
+
+def test_a_failure_that_comes_back_at_once_ends_the_loop_on_all_servers(servers):
+    """Restarts are left, and not used; both say why."""
+    both = servers.both("--max-restarts", 9, command=python("if rank == 2: raise ValueError('always')", FOR_EVER))
+    assert servers.end(*both) == [1, 1]
+    assert len(servers.report().attempts) == 2
+    assert "before any progress" in servers.report().not_restarting
+    assert "before any progress" in servers.said(both[0])
+
+
+HOSTILE = [
+    b"GET / HTTP/1.1\r\n\r\n",
+    b'["Hello", {"proof": ' + b"[" * 900 + b"]" * 900 + b"}]\n",
+    b'["Welcome", {"proof": "", "server_index": 0, "run_name": "", "silence_s": ' + b"9" * 400 + b"}]\n",
+    b'["Hello", {"proof": "", "nonce": "\\ud800", "version": "", "python": "", "host": "", "addresses": []}]\n',
+    b'["Finish", {"cause": "failed", "exit_code": 1}]\n',
+    b"x" * (4 << 20),
+]
+
+
+def test_strangers_at_the_coordinator_s_door_harm_nothing(servers):
+    """Whatever they say, while servers are awaited and while ranks run."""
+    wait = "while not os.path.exists('go'): time.sleep(0.02)"
+    first = servers.start(1, command=python(READY, wait))
+    servers.wait_until(lambda: listening(servers.port), "the door")
+    knock(servers.port)
+    second = servers.start(2, command=python(READY, wait))
+    servers.wait_ready()
+    knock(servers.port)
+    (servers.directory / "go").touch()
+    assert servers.end(first, second) == [0, 0], servers.said(first)
+
+
+def knock(port):
+    for words in HOSTILE:
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection, suppress(OSError):
+            connection.sendall(words)
+            while connection.recv(1 << 16):  # until it is let go
+                pass
+
+
+def test_a_server_with_another_token_is_not_let_in(servers):
+    """It is told nothing, and the others wait on."""
+    first = servers.start(1, "--join-timeout", 4, command=["true"], variables={"TLAUNCH_COORDINATOR_TOKEN": "a"})
+    servers.wait_until(lambda: listening(servers.port), "the door")
+    second = servers.start(2, "--join-timeout", 1, command=["true"], variables={"TLAUNCH_COORDINATOR_TOKEN": "b"})
+    assert servers.end(second, first) == [1, 1]
+    assert f"127.0.0.1 port {servers.port}: the connection was closed" in servers.said(second)
+    assert "server 127.0.0.2 did not come" in servers.said(first)
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["first", "second"])
