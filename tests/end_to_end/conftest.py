@@ -1,18 +1,25 @@
-"""A real `mpirun`, and several hosts on one machine, where they can be had."""
+"""A real `mpirun`, several hosts on one machine where they can be had, and two launchers that are started by hand."""
 
+import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from launcher.core.events import RankStarted, from_line
+from launcher.core.report import Report
+
 ROOT = Path(__file__).parents[2]
 VIRTUAL_HOSTS = ROOT.parent / "shared" / "virtual_hosts"
 PATIENCE_S = 240
+BY_HAND = ("127.0.0.1", "127.0.0.2")
+BY_HAND_PATIENCE_S = 60
 BESIDE = Path(sys.executable).parent
 OF_OTHER_JOBS = ("TLAUNCH_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "RANK", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_")
 
@@ -151,3 +158,144 @@ def two_hosts(tmp_path_factory):
     shown = tmp_path_factory.getbasetemp()
     with Hosts(tmp_path_factory.mktemp("hosts") / "root", 2, shown) as hosts:
         yield hosts
+
+
+class Servers:
+    """Launchers of one run, in one directory as on a shared file system."""
+
+    def __init__(self, directory, wait_until):
+        self.directory = directory
+        self.wait_until = wait_until
+        self.runs = directory / "runs"
+        self.table = self.table_of(directory / "table.json")
+        self.port = free_port()
+        self._started = {}
+
+    def start(self, number, *arguments, command, rank_table=None, console="none", variables=None, **options):
+        """Of server `number`, from 1; a second one of a server replaces the first in what is looked at."""
+        words = (
+            sys.executable, "-m", "launcher", "run", "--rank-table", rank_table or self.table,
+            "--server", f"127.0.0.{number}", "--coordinator-port", self.port, "--grace", 5, "--console", console,
+        )  # fmt: skip
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHER_JOBS)}
+        key = f"{number}-{len(self._started)}"
+        with (self.directory / f"out{key}").open("wb") as out, (self.directory / f"err{key}").open("wb") as err:
+            process = subprocess.Popen(
+                list(map(str, (*words, *arguments, "--", *command))), cwd=self.directory, env={**environment, **(variables or {})},
+                stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True, **options,
+            )  # fmt: skip
+        self._started[key] = process
+        process.key = key
+        return process
+
+    def both(self, *arguments, command, **options):
+        return [self.start(number, *arguments, command=command, **options) for number in (1, 2)]
+
+    def said(self, process):
+        return (self.directory / f"err{process.key}").read_text()
+
+    def shown(self, process):
+        return (self.directory / f"out{process.key}").read_text()
+
+    def end(self, *processes):
+        """Their exit codes."""
+        return [process.wait(BY_HAND_PATIENCE_S) for process in processes]
+
+    @property
+    def latest(self):
+        return self.runs / "latest"
+
+    def log(self, rank):
+        path = self.latest / f"device{rank}" / "train.log"
+        return path.read_text() if path.is_file() else ""
+
+    def wait_ready(self, ranks=range(4), marker="ready"):
+        self.wait_until(lambda: all(marker in self.log(rank) for rank in ranks), f"{marker} in all logs")
+
+    def events(self, kind):
+        path = self.latest / "events.jsonl"
+        lines = path.read_text().split("\n")[:-1] if path.is_file() else []
+        return [event for event in (from_line(line).event for line in lines) if isinstance(event, kind)]
+
+    def pids(self):
+        return {event.global_rank: event.pid for event in self.events(RankStarted)}
+
+    def agent(self, server_index):
+        """The pid of the one that supervises a server's ranks."""
+        lines = (self.latest / f"server{server_index}" / "events.jsonl").read_text().splitlines()
+        return from_line(lines[0]).event.agent.pid
+
+    def report(self, server=None):
+        own = self.latest if server is None else self.latest / f"server{server}"
+        return Report.from_json((own / "report.json").read_text())
+
+    def ranks(self):
+        """The pids of every process of any run in this directory that has a run's mark."""
+        mark = f"TLAUNCH_RUN_DIR={self.runs}".encode()
+        return [int(path.name) for path in Path("/proc").glob("[0-9]*") if mark in environ(path)]
+
+    def close(self):
+        at_work = [process for process in self._started.values() if process.poll() is None]
+        survivors = [] if at_work else self.ranks()
+        for process in at_work:
+            process.kill()
+        for process in self._started.values():
+            process.wait()
+        for pid in self.ranks():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert not survivors, f"ranks survive their launchers: {survivors}"
+        assert at_work or not self.door_open(), "the coordinator's port is still open"
+
+    @staticmethod
+    def python(*statements):
+        return [
+            sys.executable,
+            "-c",
+            "\n".join(["import os, sys, time, signal", "rank = int(os.environ['RANK'])", *statements]),
+        ]
+
+    @staticmethod
+    def table_of(path, servers=BY_HAND, count=2):
+        ranks = iter(range(100))
+        entries = [
+            {
+                "server_id": server,
+                "device": [
+                    {"device_id": str(index), "device_ip": f"192.168.{number}.{index + 1}", "rank_id": str(next(ranks))}
+                    for index in range(count)
+                ],
+            }
+            for number, server in enumerate(servers)
+        ]
+        whole = {"version": "1.0", "server_count": str(len(servers)), "server_list": entries, "status": "completed"}
+        path.write_text(json.dumps(whole))
+        return path
+
+    @staticmethod
+    def read(path):
+        return path.read_text() if path.is_file() else ""
+
+    def door_open(self):
+        """Whether somebody listens at the coordinator's port."""
+        with socket.socket() as asking:
+            return asking.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+def environ(process):
+    try:
+        return (process / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def free_port():
+    with socket.create_server(("", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.fixture(name="servers")
+def _servers(tmp_path, wait_until):
+    made = Servers(tmp_path, wait_until)
+    yield made
+    made.close()

@@ -1,0 +1,167 @@
+"""Servers that are started by hand and come together, or not: who is missing, who differs, who is a stranger."""
+
+import socket
+from contextlib import suppress
+
+import pytest
+
+READY = "print('ready', flush=True)"
+WAIT = "while not os.path.exists('go'): time.sleep(0.02)"
+SERVERS = ("127.0.0.1", "127.0.0.2")
+PATIENCE_S = 60
+
+pytestmark = [pytest.mark.slow]
+
+
+HOSTILE = [
+    b"GET / HTTP/1.1\r\n\r\n",
+    b'["Hello", {"proof": ' + b"[" * 900 + b"]" * 900 + b"}]\n",
+    b'["Welcome", {"proof": "", "server_index": 0, "run_name": "", "silence_s": ' + b"9" * 400 + b"}]\n",
+    b'["Hello", {"proof": "", "nonce": "\\ud800", "version": "", "python": "", "host": "", "addresses": []}]\n',
+    b'["Finish", {"cause": "failed", "exit_code": 1}]\n',
+    b"x" * (4 << 20),
+]
+
+
+def test_strangers_at_the_coordinator_s_door_harm_nothing(servers):
+    """Whatever they say, while servers are awaited and while ranks run."""
+    first = servers.start(1, command=servers.python(READY, WAIT))
+    servers.wait_until(servers.door_open, "the door")
+    knock(servers.port)
+    second = servers.start(2, command=servers.python(READY, WAIT))
+    servers.wait_ready()
+    knock(servers.port)
+    (servers.directory / "go").touch()
+    assert servers.end(first, second) == [0, 0], servers.said(first)
+
+
+def knock(port):
+    for words in HOSTILE:
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection, suppress(OSError):
+            connection.sendall(words)
+            while connection.recv(1 << 16):  # until it is let go
+                pass
+
+
+def test_a_server_with_another_token_is_not_let_in(servers):
+    """It is told nothing, and the others wait on."""
+    first = servers.start(1, "--join-timeout", 4, command=["true"], variables={"TLAUNCH_COORDINATOR_TOKEN": "a"})
+    servers.wait_until(servers.door_open, "the door")
+    second = servers.start(2, "--join-timeout", 1, command=["true"], variables={"TLAUNCH_COORDINATOR_TOKEN": "b"})
+    assert servers.end(second, first) == [1, 1]
+    assert f"127.0.0.1 port {servers.port}: the connection was closed" in servers.said(second)
+    assert "server 127.0.0.2 did not come" in servers.said(first)
+
+
+def test_a_server_that_never_comes_is_named(servers):
+    """After --join-timeout; nothing was started."""
+    first = servers.start(1, "--join-timeout", 1, command=servers.python(READY))
+    assert servers.end(first) == [1]
+    assert "error: server 127.0.0.2 did not come: after 1 s (--join-timeout)" in servers.said(first)
+    assert not any(servers.latest.glob("device*/train.log"))
+
+
+def test_a_first_server_that_never_comes_is_named(servers):
+    """By who waits for it, at once and at the end."""
+    second = servers.start(2, "--join-timeout", 1, command=servers.python(READY))
+    assert servers.end(second) == [1]
+    assert servers.said(second).count(f"127.0.0.1 port {servers.port}: Connection refused") == 2
+    assert not servers.runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"arguments": ("--mp", 2)}, "another layout: dp=2 mp=2 pp=1 micro_batches=1 there, dp=4 mp=1 pp=1"),
+        ({"command": ["sleep", "7"]}, "another command: sleep 7"),
+        ({"arguments": ("--max-restarts", 3)}, "another --max-restarts: 3 there, 0 on the first server"),
+        ({"arguments": ("--env", "SECRET=hidden")}, "another set of --env variables: SECRET"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_words_on_another_server_are_refused(servers, options, told):
+    """By both launchers, with both sides; no rank starts."""
+    given = {"arguments": (), "command": ["sleep", "5"], **options}
+    first = servers.start(1, command=["sleep", "5"])
+    second = servers.start(2, *given["arguments"], command=given["command"])
+    assert servers.end(first, second) == [3, 3]
+    for process in (first, second):
+        assert f"error: server 127.0.0.2 was started with {told}" in servers.said(process), servers.said(first)
+        assert "hidden" not in servers.said(process)
+    assert servers.pids() == {}
+
+
+def test_another_rank_table_on_another_server_is_refused(servers):
+    """Even if only a device differs."""
+    other = servers.table_of(servers.directory / "other.json")
+    other.write_text(other.read_text().replace("192.168.1.2", "192.168.1.3"))
+    first = servers.start(1, command=["sleep", "5"])
+    second = servers.start(2, command=["sleep", "5"], rank_table=other)
+    assert servers.end(first, second) == [3, 3]
+    for process in (first, second):
+        assert "server 127.0.0.2 was started with another rank table: " in servers.said(process)
+
+
+def test_one_server_that_is_started_twice_is_refused(servers):
+    """All are told, since nobody knows which of them is right."""
+    three = servers.table_of(servers.directory / "three.json", (*SERVERS, "127.0.0.3"))
+    options = {"command": ["sleep", "5"], "rank_table": three}
+    first = servers.start(1, **options)
+    second = servers.start(2, **options)
+    servers.wait_until(
+        lambda: "waiting for 127.0.0.3" in servers.said(first) or "waiting for server 127.0.0.3" in servers.said(first),
+        "one of them",
+    )
+    again = servers.start(2, **options)
+    assert servers.end(first, second, again) == [3, 3, 3], servers.said(second)
+    for process in (first, again):
+        assert "both say that they are server 127.0.0.2 of the rank table" in servers.said(process)
+
+
+def test_a_server_that_comes_too_late_harms_nothing(servers):
+    """It is refused; the run goes on."""
+    first, second = servers.both(command=servers.python(READY, WAIT))
+    servers.wait_ready()
+    late = servers.start(2, command=servers.python(READY, WAIT))
+    assert servers.end(late)[0] in {2, 3}
+    assert servers.said(late)
+    (servers.directory / "go").touch()
+    assert servers.end(first, second) == [0, 0]
+
+
+def test_a_coordinator_s_port_in_use_is_told(servers):
+    """Before anything is made."""
+    with socket.create_server(("", servers.port)):
+        first = servers.start(1, command=["true"])
+        assert servers.end(first) == [2]
+    assert f"port {servers.port} cannot be used: Address already in use" in servers.said(first)
+    assert not servers.runs.exists()
+
+
+def test_a_first_server_may_go_on_in_the_background(servers):
+    """--detach prints the run's name once ranks run; the second launcher sees the end."""
+    first = servers.start(1, "--detach", command=servers.python(READY, WAIT))
+    second = servers.start(2, command=servers.python(READY, WAIT))
+    assert servers.end(first) == [0], servers.said(first)
+    assert servers.shown(first).strip() == servers.latest.resolve().name
+    servers.wait_ready()
+    (servers.directory / "go").touch()
+    assert servers.end(second) == [0]
+    servers.wait_until((servers.latest / "report.json").is_file, "the report")
+
+
+def test_all_servers_may_go_on_in_the_background(servers):
+    """Started from one shell, one after the other; each has a file for what it would have shown."""
+    for number in (1, 2):
+        process = servers.start(number, "--detach", console="all", command=servers.python(READY, WAIT))
+        assert servers.end(process) == [0], servers.said(process)
+        assert servers.shown(process).strip() == servers.latest.resolve().name
+    servers.wait_ready()
+    (servers.directory / "go").touch()
+    servers.wait_until((servers.latest / "report.json").is_file, "the report")
+    servers.wait_until(
+        lambda: "2 ranks ended well" in servers.read(servers.latest / "server1" / "console.log"), "its last words"
+    )
+    servers.wait_until(
+        lambda: "4 ranks ended well" in servers.read(servers.latest / "console.log"), "the last words of all"
+    )
