@@ -23,10 +23,12 @@ SERVERS = (Server("10.0.0.1", (Device(0, 0),)), Server("h2", (Device(0, 1),)))
 class House:
     """What a coordinator does at its door, until `until` is true."""
 
-    def __init__(self, *, token="token", agreement=(), resolved=(), joining=True, silence_s=20.0, port=0):
+    def __init__(
+        self, *, token="token", shared_token="shared", agreement=(), resolved=(), joining=True, silence_s=20.0, port=0
+    ):
         self.listener = listen(port)
         self.plan = Plan(
-            listener=self.listener, token=token, silence_s=silence_s, join_timeout_s=60.0,
+            listener=self.listener, token=token, shared_token=shared_token, silence_s=silence_s, join_timeout_s=60.0,
             engine=EngineCommand("no engine", ("true",), {}, {}), brings_all=True, job="the job",
             agreement=dict(agreement), resolved=resolved,
         )  # fmt: skip
@@ -91,9 +93,10 @@ class Knocks:
         self._members = []
         self._connections = []
 
-    def join(self, house, *, token="token", patience_s=PATIENCE_S, ports=None, **member):
+    def join(self, house, *, token=None, patience_s=PATIENCE_S, ports=None, **member):
         """A future of the membership."""
         who = Member(**{"host": "h1", "addresses": ("10.0.0.1", "127.0.0.1"), **member})
+        token = token or ("token" if who.agreement is None else "shared")
         door = Door(tuple(("127.0.0.1", port) for port in ports or [house.port]), token)
         self._members.append(self._pool.submit(join, door, who, time.monotonic() + patience_s, lambda _why: None))
         return self._members[-1]

@@ -86,6 +86,16 @@ def test_a_wrong_token_is_no_concern_of_the_run(house, knocks):
     assert "the connection was closed" in future.exception().message
 
 
+@pytest.mark.parametrize(("token", "agreement"), [("shared", None), ("token", {})], ids=["shared", "engine's"])
+def test_the_two_tokens_are_not_each_other_s(house, knocks, token, agreement):
+    """Who knows the one for servers started by hand is not told the job, with all values of --env."""
+    opened = house()
+    future = knocks.join(opened, token=token, agreement=agreement, patience_s=0.3)
+    opened.attend(future.done)
+    assert (opened.errors, opened.roll_call.peers) == ([], {})
+    assert "the connection was closed" in future.exception().message
+
+
 @pytest.mark.parametrize(
     "words",
     [
