@@ -17,8 +17,10 @@ from launcher.core.messages import (
     GivingUp,
     Hello,
     Inquire,
+    Kept,
     Message,
     Pass,
+    Piece,
     Ping,
     Pong,
     Ready,
@@ -27,6 +29,7 @@ from launcher.core.messages import (
     Told,
     Waiting,
     Welcome,
+    Whole,
     from_line,
     is_proof,
     proof_of,
@@ -47,7 +50,7 @@ ALL = (
     Ready(), Waiting(("h1", "h2")), Begin(2, 29500), Told('{"schema": 2}\n'), Inquire(1), Known(1, {"ranks": []}),
     Decided(1, VERDICT, Cause.HUNG, restarts=True), AttemptOver(1, left=False, master_port=9, all_well=True),
     Stop(Cause.STOPPED, 2, "asked"), Pass(20), EndWanted(15), GivingUp("killed"), Ping(1 << 62), Pong(1, 2), Finish(Cause.FAILED, 3),
-    Done((1, 2), 4),
+    Done((1, 2), 4), Piece("log", 3, 0, 5, "eA==", anew=True), Whole("heartbeat", 3, None, 7), Kept("log", 3, 5, trouble=True),
 )  # fmt: skip
 
 

@@ -74,7 +74,7 @@ def test_a_coordinator_that_leaves_is_lost_after_its_last_word(pair):
     assert take(link) == [Finish(Cause.FAILED, 1)] or link.take() == [Finish(Cause.FAILED, 1)]
     take(link)
     assert link.lost == "the connection was closed"
-    assert (link.timeout_s, link.wants_write, link.take()) == (None, False, [])
+    assert (link.timeout_s, link.wants_write, link.take()) == (0.0, False, [])
     link.tell("line")
     link.say_farewell((), 0)
 
