@@ -50,7 +50,7 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None) 
     from launcher.engines.attend import Head
     from launcher.engines.cluster.membership import Member, join
     from launcher.engines.cluster.mpi_ranks import check_server
-    from launcher.engines.cluster.server_part import check_table, get_ready, start, told_job
+    from launcher.engines.cluster.server_part import check_table, get_ready, is_examination, start, told_job
     from launcher.engines.local import signals_held_back
     from launcher.engines.whereabouts import read_host
 
@@ -64,6 +64,11 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None) 
         index=number if place is None else place.server_index,
     )
     membership = join(door, member, time.monotonic() + JOIN_S, lambda _why: None)
+    if is_examination(membership):
+        from launcher.engines.cluster.examined import be_examined  # runs need none of it
+
+        be_examined(membership)
+        return
     job = told_job(membership)
 
     def check() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ from launcher.core.records import RunSpec, Server
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble
 from launcher.engines.cluster.job import Job, to_text
-from launcher.engines.cluster.membership import Door, Member, join
+from launcher.engines.cluster.membership import Door, Member, Membership, join
 from launcher.engines.cluster.mpi_ranks import members_text, stretches_of
 from launcher.engines.cluster.peers import listen
 from launcher.engines.cluster.plan import Plan
@@ -51,11 +52,11 @@ def carry_out_on_servers(prepared: Prepared, wanted_name: str, options: RunOptio
         TlaunchError: this machine, or the engine, does not fit.
     """
     servers = prepared.used.servers
-    host = read_host(_names(servers))
+    host = read_host(server_names(servers))
     if options.engine in {"mpi", "slurm"}:
         return _coordinate(prepared, wanted_name, options, host, None)
-    here = _this_server(servers, host, options.server)
-    if here == _first(servers):
+    here = this_server(servers, host, options.server)
+    if here == first_server(servers):
         return _coordinate(prepared, wanted_name, options, host, here)
     return _take_part(prepared, options, servers, host, here)
 
@@ -72,25 +73,16 @@ def _coordinate(prepared: Prepared, wanted_name: str, options: RunOptions, host:
         prepared = _within_job(prepared)
     command = engine_for(options, servers, host, mpi_ranks=prepared.request.mpi_ranks) if here is None else None
     with signals_held_back():
-        try:
-            listener = listen(ANY_PORT if here is None else options.coordinator_port)
-        except OSError as error:
-            raise UsageError(
-                f"port {options.coordinator_port} cannot be used: {error.strerror}",
-                hint="another run is coordinated here? --coordinator-port N, on every server, takes another one",
-            ) from error
-        port = listener.getsockname()[1]
-        addresses = _reachable(host) if here is None else ("127.0.0.1",)
-        door = Door(tuple((address, port) for address in addresses), secrets.token_hex(16))
+        listener, door = open_door(host, None if here is None else options.coordinator_port)
         spec = _create(prepared, wanted_name, options)
         say_notes(prepared, spec)
         plan = Plan(
             listener=listener,
             token=door.token,
-            shared_token=_shared_token(),
+            shared_token=shared_token(),
             silence_s=options.lost_after,
             join_timeout_s=options.join_timeout,
-            engine=_with_door(command(spec.run_dir), door) if command else _own_agent(servers[here or 0], door),
+            engine=with_door(command(spec.run_dir), door) if command else own_agent(servers[here or 0], door),
             brings_all=here is None,
             job=to_text(_job(prepared, options)),
             agreement=agreement(prepared),
@@ -107,6 +99,24 @@ def _coordinate(prepared: Prepared, wanted_name: str, options: RunOptions, host:
     return attendance.attend()
 
 
+def open_door(host: Host, chosen_port: int | None) -> tuple[socket.socket, Door]:
+    """A listener, and where this machine's agent finds it, or all agents where no port is chosen.
+
+    Raises:
+        UsageError: the port is taken.
+    """
+    try:
+        listener = listen(ANY_PORT if chosen_port is None else chosen_port)
+    except OSError as error:
+        raise UsageError(
+            f"port {chosen_port} cannot be used: {error.strerror}",
+            hint="another run is coordinated here? --coordinator-port N, on every server, takes another one",
+        ) from error
+    port = listener.getsockname()[1]
+    addresses = reachable(host) if chosen_port is None else ("127.0.0.1",)
+    return listener, Door(tuple((address, port) for address in addresses), secrets.token_hex(16))
+
+
 def _create(prepared: Prepared, wanted_name: str, options: RunOptions) -> RunSpec:
     def specify(name: str) -> RunSpec:
         return assemble(prepared.request, name=name, master_port=options.master_port or ANY_PORT)
@@ -120,13 +130,20 @@ def _job(prepared: Prepared, options: RunOptions) -> Job:
     return Job(prepared.request, prepared.files, text, options.master_port)
 
 
-def _own_agent(server: Server, door: Door) -> EngineCommand:
+def own_agent(server: Server, door: Door) -> EngineCommand:
     """Starts the agent of this server alone."""
-    return EngineCommand("the agent of this server", AGENT, {**_told(door), env.TLAUNCH_SERVER: server.server_id}, {})
+    return EngineCommand(
+        "the agent of this server", AGENT, {**door_variables(door), env.TLAUNCH_SERVER: server.server_id}, {}
+    )
 
 
 def engine_for(
-    options: RunOptions, servers: tuple[Server, ...], host: Host, *, mpi_ranks: bool = False
+    options: RunOptions,
+    servers: tuple[Server, ...],
+    host: Host,
+    handed_on: tuple[str, ...] = HANDED_ON,
+    *,
+    mpi_ranks: bool = False,
 ) -> Callable[[Path], EngineCommand]:
     """Given a directory for its files: the command that starts an agent on each of `servers`. Asks for versions.
 
@@ -137,11 +154,11 @@ def engine_for(
     """
     make = _srun if options.engine == "slurm" else _mpirun
     if not mpi_ranks:
-        command = make(options, servers, None, host)
+        command = make(options, servers, None, host, handed_on)
     else:
         stretches = stretches_of(servers)
         places = tuple(servers[stretch.server_index] for stretch in stretches)
-        of_places = make(options, places, [stretch.count for stretch in stretches], host)
+        of_places = make(options, places, [stretch.count for stretch in stretches], host, handed_on)
 
         def command(directory: Path) -> EngineCommand:
             made = of_places(directory)
@@ -152,7 +169,11 @@ def engine_for(
 
 
 def _srun(
-    options: RunOptions, servers: tuple[Server, ...], counts: Sequence[int] | None, _host: Host
+    options: RunOptions,
+    servers: tuple[Server, ...],
+    counts: Sequence[int] | None,
+    _host: Host,
+    _handed_on: tuple[str, ...],
 ) -> Callable[[Path], EngineCommand]:
     from launcher.engines.slurm import read_allocation, slurm_command
 
@@ -178,14 +199,12 @@ def _within_job(prepared: Prepared) -> Prepared:
     return replace(prepared, request=replace(request, supervision=supervision, inherited_env=inherited))
 
 
-def _handed_on(counts: Sequence[int] | None) -> tuple[str, ...]:
-    """Names of variables that agents on other servers get."""
-    members = () if counts is None else (env.TLAUNCH_MEMBERS,)
-    return (*HANDED_ON, *members, *(name for name in HANDED_ON_IF_SET if name in os.environ))
-
-
 def _mpirun(
-    options: RunOptions, servers: tuple[Server, ...], counts: Sequence[int] | None, host: Host
+    options: RunOptions,
+    servers: tuple[Server, ...],
+    counts: Sequence[int] | None,
+    host: Host,
+    handed_on: tuple[str, ...],
 ) -> Callable[[Path], EngineCommand]:
     from launcher.engines.mpi import find_mpirun, mpi_command
 
@@ -200,7 +219,11 @@ def _mpirun(
             environment=os.environ,
             as_root=os.geteuid() == 0,
             counts=counts,
-            handed_on=_handed_on(counts),
+            handed_on=(
+                *handed_on,
+                *(() if counts is None else (env.TLAUNCH_MEMBERS,)),
+                *(name for name in HANDED_ON_IF_SET if name in os.environ),
+            ),
             options=options.engine_options,
             directory=directory,
         )
@@ -208,17 +231,17 @@ def _mpirun(
     return command
 
 
-def _with_door(command: EngineCommand, door: Door) -> EngineCommand:
+def with_door(command: EngineCommand, door: Door) -> EngineCommand:
     # Which server this machine is must not be what agents on others take themselves for.
-    return replace(command, env={**command.env, env.TLAUNCH_SERVER: None, **_told(door)})
+    return replace(command, env={**command.env, env.TLAUNCH_SERVER: None, **door_variables(door)})
 
 
-def _told(door: Door) -> dict[str, str | None]:
+def door_variables(door: Door) -> dict[str, str | None]:
     words = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in door.addresses)
     return {env.TLAUNCH_COORDINATOR: ",".join(words), env.TLAUNCH_COORDINATOR_TOKEN: door.token}
 
 
-def _reachable(host: Host) -> tuple[str, ...]:
+def reachable(host: Host) -> tuple[str, ...]:
     """Of this machine's addresses those that others may know it by, IPv4 first; this machine itself is always one."""
     outer = [address for address in host.addresses if not address.is_loopback and not address.is_link_local]
     return (*map(str, sorted(outer, key=lambda address: (address.version, int(address)))), "127.0.0.1")
@@ -231,9 +254,9 @@ def engine_command(prepared: Prepared, options: RunOptions, spec: RunSpec) -> En
         TlaunchError: as `engine_for`.
     """
     servers = prepared.used.servers
-    host = read_host(_names(servers))
-    door = Door(tuple((address, ANY_PORT) for address in _reachable(host)), "chosen for each run")
-    return _with_door(engine_for(options, servers, host)(spec.run_dir), door)
+    host = read_host(server_names(servers))
+    door = Door(tuple((address, ANY_PORT) for address in reachable(host)), "chosen for each run")
+    return with_door(engine_for(options, servers, host)(spec.run_dir), door)
 
 
 # --- on other servers that are started by hand ---
@@ -241,16 +264,7 @@ def engine_command(prepared: Prepared, options: RunOptions, spec: RunSpec) -> En
 
 def _take_part(prepared: Prepared, options: RunOptions, servers: tuple[Server, ...], host: Host, here: int) -> int:
     """Join the run that the first server coordinates, and attend to this server's ranks."""
-    first = servers[_first(servers)].server_id
-    member = Member(
-        host=host.name,
-        addresses=tuple(map(str, host.addresses)),
-        said=servers[here].server_id,
-        agreement=agreement(prepared),
-    )
-    door = Door(((first, options.coordinator_port),), _shared_token())
-    until = time.monotonic() + options.join_timeout
-    membership = join(door, member, until, lambda why: _say(f"waiting for the launcher on server {first} ({why})"))
+    membership = join_first_server(options, servers, host, here, agreement(prepared))
     part = get_ready(membership, prepared.request, prepared.files, options.master_port)
     say_notes(prepared, part.spec)
     detached = detach(RunDir(part.spec.run_dir, here).console_log) if options.detach else None
@@ -266,16 +280,36 @@ def _take_part(prepared: Prepared, options: RunOptions, servers: tuple[Server, .
     return attendance.attend()
 
 
-def _shared_token() -> str:
+def join_first_server(
+    options: RunOptions, servers: tuple[Server, ...], host: Host, here: int, agreed: Mapping[str, str]
+) -> Membership:
+    """As one of the servers on which the same command is started by hand.
+
+    Raises:
+        TlaunchError: the first server does not answer in time, or does not want this one.
+    """
+    first = servers[first_server(servers)].server_id
+    member = Member(
+        host=host.name,
+        addresses=tuple(map(str, host.addresses)),
+        said=servers[here].server_id,
+        agreement=agreed,
+    )
+    door = Door(((first, options.coordinator_port),), shared_token())
+    until = time.monotonic() + options.join_timeout
+    return join(door, member, until, lambda why: say(f"waiting for the launcher on server {first} ({why})"))
+
+
+def shared_token() -> str:
     """Alike on every server, if the person who starts them by hand wants strangers kept out."""
     return os.environ.get(env.TLAUNCH_COORDINATOR_TOKEN, "")
 
 
 def _say_missing(waiting: Waiting) -> None:
-    _say(f"waiting for {server_list(waiting.missing)}")
+    say(f"waiting for {server_list(waiting.missing)}")
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     with suppress(OSError):  # nobody reads stderr
         print(line, file=sys.stderr, flush=True)
 
@@ -310,16 +344,16 @@ def _digest(value: object) -> str:
 # --- which server is this? ---
 
 
-def _names(servers: tuple[Server, ...]) -> list[str]:
+def server_names(servers: tuple[Server, ...]) -> list[str]:
     return [name for server in servers for name in names_of(server)]
 
 
-def _first(servers: tuple[Server, ...]) -> int:
+def first_server(servers: tuple[Server, ...]) -> int:
     """Where rank 0 is."""
     return next(index for index, server in enumerate(servers) for device in server.devices if device.global_rank == 0)
 
 
-def _this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> int:
+def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> int:
     """Which server of the table this machine is.
 
     Raises:

@@ -19,6 +19,9 @@ An agent that does not see the coordinator's run directory sends what ranks writ
 
 At any time the coordinator asks `Ping`, and what answers with `Pong` is there; it may order `Stop` and `Pass`, and an
 agent that was asked to end tells `EndWanted`; one that has lost its launcher is `GivingUp`.
+
+An agent that is welcomed to an examination says nothing of all that: it gets `Ask`, again and again, and tells `Answer`,
+until `Finish`.
 """
 
 from __future__ import annotations
@@ -212,6 +215,20 @@ class Finish:
 
 
 @frozen
+class Ask:
+    """A message for an Examinee: see launcher/doctor/examinee.py."""
+
+    number: int  # its answer has the same
+    content: Any
+
+
+@frozen
+class Answer:
+    number: int
+    content: Any
+
+
+@frozen
 class Done:
     unkillable: tuple[int, ...] = ()
     events_lost: int = 0
@@ -219,13 +236,13 @@ class Done:
 
 Message = (
     Challenge | Hello | Welcome | Refused | Ready | Waiting | Begin | Told | Inquire | Testimony | Decided | AttemptOver
-    | Stop | Pass | EndWanted | GivingUp | Ping | Pong | Finish | Done | Piece | Whole | Kept
+    | Stop | Pass | EndWanted | GivingUp | Ping | Pong | Ask | Answer | Finish | Done | Piece | Whole | Kept
 )  # fmt: skip
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         Challenge, Hello, Welcome, Refused, Ready, Waiting, Begin, Told, Inquire, Testimony, Decided, AttemptOver, Stop,
-        Pass, EndWanted, GivingUp, Ping, Pong, Finish, Done, Piece, Whole, Kept,
+        Pass, EndWanted, GivingUp, Ping, Pong, Ask, Answer, Finish, Done, Piece, Whole, Kept,
     )
 }  # fmt: skip
 

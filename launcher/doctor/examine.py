@@ -40,6 +40,7 @@ class Wish:
     table: Path | None = None
     ports: tuple[int, ...] = ()  # that rank 0 would listen on
     reach_timeout_s: float = REACH_TIMEOUT_S
+    variables: tuple[tuple[str, str], ...] = ()  # for every rank
 
 
 @frozen
@@ -84,6 +85,7 @@ def _collect_messages(cluster: Cluster, wish: Wish) -> Messages:
                 "table": None if wish.table is None else str(wish.table),
                 "cwd": str(wish.cwd),
                 "runs_dir": str(wish.runs_dir),
+                "variables": [list(pair) for pair in wish.variables],
             },
         }
         for index, server in enumerate(cluster.servers)

@@ -5,15 +5,22 @@ Messages and answers are JSON objects:
 {"do": "collect", "request": {...}}                              -> {"facts": {...}}
 {"do": "listen", "server": 1, "secret": "..."}                   -> {"port": 40123}
 {"do": "reach", "targets": [...], "secret": "...", "timeout_s"}  -> {"attempts": [...]}
+{"do": "links", "run_dir": "..."}                                -> {"links": {...}}
+{"do": "forget", "runs_dir": "...", "parent": true}              -> {"forgotten": true}
 
 What cannot be done is answered by {"trouble": "why"}. Unknown fields are of a later version, and are overlooked.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from launcher.core.run_dir import RunDir
 from launcher.doctor.collect import collect
 from launcher.doctor.facts import Request, flat_from_json, to_json
 from launcher.doctor.listener import Listener
@@ -21,6 +28,29 @@ from launcher.doctor.names import resolve
 from launcher.doctor.reach import Target, try_reach
 
 Message = Mapping[str, Any]
+OWN_RUNS = ".doctor-"  # how the name of a directory begins that examinations make
+
+
+def forget(runs_dir: Path, *, parent: bool) -> bool:
+    """Remove a directory that an examination made for its own runs, and no other; with `parent` that one, if empty."""
+    if not runs_dir.name.startswith(OWN_RUNS):
+        return False
+    shutil.rmtree(runs_dir, ignore_errors=True)
+    if parent:
+        with suppress(OSError):
+            runs_dir.parent.rmdir()
+    return not runs_dir.exists()
+
+
+def _answer_of_trial(kind: Any, message: Message) -> dict[str, Any]:
+    """About the run that measured links."""
+    match kind:
+        case "links":
+            return {"links": json.loads(RunDir(Path(message["run_dir"])).links.read_text(encoding="utf-8"))}
+        case "forget":
+            return {"forgotten": forget(Path(message["runs_dir"]), parent=bool(message["parent"]))}
+        case _:
+            return {"trouble": f"unknown message {kind!r}: versions of tlaunch may differ"}
 
 
 class Examinee:
@@ -55,8 +85,8 @@ class Examinee:
                     return {"port": self._listen(message)}
                 case "reach":
                     return {"attempts": self._reach(message)}
-                case unknown:
-                    return {"trouble": f"unknown message {unknown!r}: versions of tlaunch may differ"}
+                case kind:
+                    return _answer_of_trial(kind, message)
         except (OSError, TypeError, ValueError, KeyError) as error:
             return {"trouble": f"{type(error).__name__}: {error}"}
 

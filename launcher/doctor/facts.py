@@ -24,6 +24,7 @@ class Request:
     table: str | None = None  # absolute path of the rank table; None: the run has none
     cwd: str = "."  # where ranks would start
     runs_dir: str = "runs"  # where the run directory would be made
+    variables: tuple[tuple[str, str], ...] = ()  # that ranks would get besides what is set there
 
 
 @frozen

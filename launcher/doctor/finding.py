@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 from enum import Enum
 
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
+from launcher.doctor.absence import Absence
 from launcher.doctor.facts import Facts
 from launcher.doctor.reach import Attempt
 
@@ -56,6 +58,7 @@ class Evidence:
     reach: Mapping[int, tuple[Attempt, ...]]
     offsets_s: Mapping[int, float]  # of clocks, against the head's
     troubles: Mapping[int, str]  # of servers that did not do what they were asked to
+    absences: Mapping[int, Absence] = field(default_factory=dict)  # why servers did not come, or did not answer in time
 
     @property
     def has_several_servers(self) -> bool:

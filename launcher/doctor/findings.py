@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from launcher.core.records import Cluster
+from launcher.doctor.absence import Absence
 from launcher.doctor.facts import Facts
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic
 from launcher.doctor.reach import Attempt
@@ -14,20 +15,21 @@ from launcher.doctor.rules import RULES
 _SERVERS = "\0"  # stands for the servers in a message
 
 
-def judge(
+def judge(  # noqa: PLR0917 - each is a kind of evidence
     cluster: Cluster,
     facts: Mapping[int, Facts],
     reach: Mapping[int, tuple[Attempt, ...]],
     offsets_s: Mapping[int, float],
     troubles: Mapping[int, str] | None = None,
+    absences: Mapping[int, Absence] | None = None,
 ) -> tuple[Finding, ...]:
     """All findings, the worst first, then by topic.
 
     `cluster` has just the servers and ranks that the run would use; all else is by a server's index in it. A server
     without facts has not answered. `reach` holds what each server found when it tried the others, `offsets_s` how far
-    each clock is ahead of one common clock.
+    each clock is ahead of one common clock. `absences`: what is known of servers that did not come at all.
     """
-    evidence = Evidence(cluster, facts, reach, offsets_s, troubles or {})
+    evidence = Evidence(cluster, facts, reach, offsets_s, troubles or {}, absences or {})
     found = [finding for rule in RULES for finding in rule(evidence)]
     return in_order(_together(found, evidence))
 

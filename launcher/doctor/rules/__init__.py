@@ -10,6 +10,7 @@ from launcher.doctor.rules import files, machine, names, network, reach, softwar
 Rule = Callable[[Evidence], Iterator[Finding]]
 
 RULES: tuple[Rule, ...] = (
+    reach.absent,
     reach.no_answer,
     reach.unreachable,
     names.unknown_names,

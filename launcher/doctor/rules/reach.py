@@ -20,8 +20,21 @@ _HINTS = {
 Pair = tuple[int, int]  # who tried, whom
 
 
+def absent(evidence: Evidence) -> Iterator[Finding]:
+    for server, absence in sorted(evidence.absences.items()):
+        yield Finding(
+            absence.code, Topic.ANSWER, Severity.BREAKS, (server,),
+            f"{evidence.named([server])}: {absence.why}", absence.hint,
+        )  # fmt: skip
+
+
 def no_answer(evidence: Evidence) -> Iterator[Finding]:
-    silent = tuple(index for index in range(len(evidence.cluster.servers)) if index not in evidence.facts)
+    """Of servers about which nothing better is known."""
+    silent = tuple(
+        index
+        for index in range(len(evidence.cluster.servers))
+        if index not in evidence.facts and index not in evidence.absences
+    )
     unexplained = tuple(server for server in silent if server not in evidence.troubles)
     if unexplained:
         yield Finding(
@@ -30,6 +43,8 @@ def no_answer(evidence: Evidence) -> Iterator[Finding]:
             "the engine could not start tlaunch there, or nothing comes back: try `ssh` or `srun` with `tlaunch --version`",
         )  # fmt: skip
     for server, trouble in sorted(evidence.troubles.items()):
+        if server in evidence.absences:
+            continue
         yield Finding(
             "no-answer", Topic.ANSWER, Severity.BREAKS, (server,), f"{evidence.named([server])}: {trouble}",
             "the same tlaunch must be installed on all servers",

@@ -71,11 +71,11 @@ class EngineProcess:
         """Of these servers those that cannot be reached in the engine's way, with the reason. Blocks for some seconds."""
         return unreachable(self._command.shell, server_ids, self._environment) if self._command.shell else {}
 
-    def last_lines(self) -> list[str]:
+    def last_lines(self, count: int = LAST_LINES) -> list[str]:
         """The end of what it has said."""
         with suppress(OSError), self._log.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(self._begins_at, end - TAIL_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
-            return [line for line in lines if line.strip(" -=*")][-LAST_LINES:]
+            return [line for line in lines if line.strip(" -=*")][-count:]
         return []

@@ -14,6 +14,7 @@ from launcher.core.frozen import frozen
 from launcher.engines.assemble import Request
 from launcher.engines.placement import Machine
 
+EXAMINATION = "examination"  # in place of a run's job: do what an Examinee is asked to do
 _OF_THIS_MACHINE = ("inherited_env", "machine", "here")
 
 

@@ -104,6 +104,10 @@ class Membership:
         """For an agent. Only one of the two may be used from now on."""
         return Link(self._channel, self.welcome.silence_s, shares_files=self._shares_files)
 
+    def channel(self) -> Channel:
+        """For an examination, in which nothing else of this is used from now on."""
+        return self._channel
+
     def close(self) -> None:
         self._channel.close()
 

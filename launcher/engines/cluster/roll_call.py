@@ -22,6 +22,7 @@ class RollCall:
 
     def __init__(self, plan: Plan, servers: Sequence[Server], run_name: str, mark: str | None = None) -> None:
         """`mark`: see launcher/engines/cluster/common_disk.py."""
+        self.refused: list[tuple[Hello, TlaunchError]] = []
         self._plan = plan
         self._mark = mark
         self._servers = servers
@@ -61,6 +62,7 @@ class RollCall:
             except TlaunchError as error:
                 stranger.send(Refused(error.message, error.hint, error.exit_code))
                 stranger.lost = "refused"
+                self.refused.append((message, error))
                 return error
         return None
 

@@ -14,7 +14,7 @@ from launcher.core.messages import Begin
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.engines.assemble import Request, assemble
-from launcher.engines.cluster.job import Job, from_text
+from launcher.engines.cluster.job import EXAMINATION, Job, from_text
 from launcher.engines.cluster.membership import Door, Membership, check_place, take_place
 from launcher.engines.local import LocalAgent, start_agent
 from launcher.engines.placement import read_machine
@@ -52,6 +52,11 @@ def door_of(environment: Mapping[str, str]) -> Door:
     if not addresses:
         raise UsageError("no run waits for this agent", hint="`tlaunch run` starts agents; it is no command for people")
     return Door(addresses, token)
+
+
+def is_examination(membership: Membership) -> bool:
+    """Whether the coordinator has questions, and nothing to be started."""
+    return membership.welcome.job == EXAMINATION
 
 
 def told_job(membership: Membership) -> Job:

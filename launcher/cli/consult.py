@@ -1,0 +1,188 @@
+"""What `tlaunch doctor` does: start agents, ask them, judge, measure, report; or be one of several servers that are asked."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from launcher.cli.columns import server_list
+from launcher.cli.doctor_report import is_sound, report_lines, report_to_json
+from launcher.cli.links_trial import LinksTrial
+from launcher.cli.options import RunOptions
+from launcher.cli.outlet import write_out
+from launcher.cli.prepare import Prepared, prepare
+from launcher.cli.run import run
+from launcher.cli.start_servers import (
+    HANDED_ON,
+    engine_for,
+    first_server,
+    join_first_server,
+    open_door,
+    own_agent,
+    say,
+    server_names,
+    shared_token,
+    this_server,
+    with_door,
+)
+from launcher.cli.trial_run import TrialRun, trial_options, words_of
+from launcher.core import env
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK
+from launcher.core.frozen import frozen
+from launcher.core.json_text import json_text
+from launcher.core.records import Server
+from launcher.doctor.examine import Examination, Wish, examine
+from launcher.doctor.finding import Finding, Severity, Topic
+from launcher.doctor.findings import in_order, judge
+from launcher.engines.cluster.consultation import SILENCE_S, Consultation
+from launcher.engines.cluster.examined import be_examined
+from launcher.engines.cluster.job import EXAMINATION
+from launcher.engines.cluster.membership import Door
+from launcher.engines.cluster.plan import Plan
+from launcher.engines.command import EngineCommand
+from launcher.engines.whereabouts import Host, read_host
+
+AGREEMENT = {"command": "tlaunch doctor"}  # a run and an examination are not to be taken for each other
+
+
+def consult(options: Mapping[str, Any], *, measures: bool, as_json: bool) -> int:
+    """Examine the servers of the run that `options` of `tlaunch run` would start; the exit code.
+
+    Raises:
+        TlaunchError: table, options or engine do not fit, or this server is not wanted by the first one.
+    """
+    chosen = RunOptions(**run.make_context("run", words_of(options)).params)
+    prepared = prepare(chosen, os.environ)
+    servers = prepared.used.servers
+    host = read_host(server_names(servers))
+    by_engine = chosen.engine in {"mpi", "slurm"}
+    here = None if by_engine else this_server(servers, host, chosen.server) if len(servers) > 1 else 0
+    if here is not None and here != first_server(servers):
+        return _take_part(options, chosen, servers, host, here)
+    with tempfile.TemporaryDirectory(prefix="tlaunch-doctor-") as directory:
+        return _examine(_Practice(options, chosen, prepared, host, here, Path(directory)), measures, as_json)
+
+
+@frozen
+class _Practice:
+    """What is known before anything is started."""
+
+    options: Mapping[str, Any]  # of `tlaunch run`, as they were given
+    chosen: RunOptions
+    prepared: Prepared
+    host: Host
+    here: int | None  # which server this is, where others are started by hand; None where an engine brings all
+    directory: Path  # for what engines read and say
+
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        return self.prepared.used.servers
+
+    def consultation(self) -> Consultation:
+        """With nobody there yet."""
+        is_by_hand = self.here is not None and len(self.servers) > 1
+        listener, door = open_door(self.host, self.chosen.coordinator_port if is_by_hand else None)
+        plan = Plan(
+            listener=listener,
+            token=door.token,
+            shared_token=shared_token(),
+            silence_s=SILENCE_S,
+            join_timeout_s=self.chosen.join_timeout,
+            engine=self._all(door) if self.here is None else own_agent(self.servers[self.here], door),
+            brings_all=self.here is None,
+            job=EXAMINATION,
+            agreement=AGREEMENT,
+            resolved=tuple((name, frozenset(map(str, found))) for name, found in self.host.resolved),
+        )
+        alone = (lambda index: self._alone(index, door)) if self.here is None else None
+        return Consultation(plan, self.servers, alone, self.directory)
+
+    def wish(self) -> Wish:
+        table, port = self.chosen.rank_table, self.chosen.master_port
+        return Wish(
+            cwd=self.prepared.request.cwd,
+            runs_dir=self.prepared.request.runs_dir,
+            table=None if table is None else table.absolute(),
+            ports=() if port is None else (port,),
+            variables=tuple(sorted(self.prepared.request.user_env.items())),
+        )
+
+    def _all(self, door: Door) -> EngineCommand:
+        return with_door(engine_for(self.chosen, self.servers, self.host)(self.directory), door)
+
+    def _alone(self, index: int, door: Door) -> EngineCommand:
+        """Its number among the engine's processes would say that it is the first server: it is told which one it is."""
+        server = self.servers[index]
+        directory = self.directory / f"server{index}"
+        directory.mkdir(exist_ok=True)
+        handed_on = (*HANDED_ON, env.TLAUNCH_SERVER)
+        command = with_door(engine_for(self.chosen, (server,), self.host, handed_on)(directory), door)
+        return replace(command, env={**command.env, env.TLAUNCH_SERVER: server.server_id})
+
+
+def _examine(practice: _Practice, measures: bool, as_json: bool) -> int:
+    for note in practice.prepared.notes:
+        say(note)
+    consultation = practice.consultation()
+    try:
+        consultation.gather(lambda missing: say(f"waiting for {server_list(missing)}"))
+        examination = examine(practice.prepared.used, practice.wish(), consultation)
+        findings = _findings(examination, consultation)
+        if measures:
+            trial = LinksTrial(practice.options, consultation, examination, practice.directory / "trial.log")
+            findings = in_order((*findings, *trial.findings(findings)))
+        exit_code = EXIT_OK if is_sound(findings) else EXIT_FAILURE
+        consultation.finish(exit_code)
+    finally:
+        consultation.close()
+    reasons = {index: absence.why for index, absence in consultation.absences.items()}
+    examination = replace(examination, troubles={**examination.troubles, **reasons})
+    _report(examination, findings, as_json=as_json)
+    return exit_code
+
+
+def _findings(examination: Examination, consultation: Consultation) -> tuple[Finding, ...]:
+    found = judge(
+        examination.cluster, examination.facts, examination.reach, examination.offsets_s, examination.troubles,
+        consultation.absences,
+    )  # fmt: skip
+    refused = [
+        Finding("refused", Topic.ANSWER, Severity.BREAKS, () if index is None else (index,), error.message, error.hint)
+        for index, error in consultation.objections
+    ]
+    return in_order((*found, *refused))
+
+
+def _report(examination: Examination, findings: tuple[Finding, ...], *, as_json: bool) -> None:
+    if as_json:
+        write_out(json_text(report_to_json(examination, findings)))
+    else:
+        write_out("".join(f"{line}\n" for line in report_lines(examination, findings)))
+
+
+# --- on other servers that are started by hand ---
+
+
+def _take_part(
+    options: Mapping[str, Any], chosen: RunOptions, servers: tuple[Server, ...], host: Host, here: int
+) -> int:
+    membership = join_first_server(chosen, servers, host, here, AGREEMENT)
+    finish = be_examined(membership, lambda message: _measure(message, options))
+    first = servers[first_server(servers)].server_id
+    say(f"server {servers[here].server_id} has been examined; what was found is told on server {first}")
+    return finish.exit_code
+
+
+def _measure(message: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """This server's part of the run that measures, started as the examination itself was: by hand."""
+    if message.get("do") != "measure":
+        return None
+    wanted = trial_options(options, Path(message["runs_dir"]), int(message["coordinator_port"]))
+    with tempfile.TemporaryDirectory(prefix="tlaunch-doctor-") as directory:
+        trial = TrialRun(wanted, Path(directory) / "trial.log")
+        return {"exit_code": trial.attend(lambda until: time.sleep(max(0.0, until - time.monotonic())))}

@@ -1,0 +1,274 @@
+"""The coordinator's side of an examination: an agent on every server, questions and answers, and who did not come.
+
+    gather ──> ask ... ask ──> finish
+
+A run is over when one server fails to come. Here every other server is to be examined nevertheless, and engines end all
+of their agents when they cannot start one. So servers that do not come with the others are started once more, each by
+an engine of its own: what that one says concerns that server and no other.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from launcher.core import env
+from launcher.core.errors import TlaunchError
+from launcher.core.events import Cause
+from launcher.core.messages import Answer, Ask, Finish, Hello, Refused
+from launcher.core.records import Server
+from launcher.doctor.absence import Absence, absence_of, late, lost, silent
+from launcher.engines.cluster.engine_process import EngineProcess
+from launcher.engines.cluster.peers import Peer, server_of
+from launcher.engines.cluster.plan import Plan
+from launcher.engines.cluster.roll_call import RollCall
+from launcher.engines.command import EngineCommand
+
+Alone = Callable[[int], EngineCommand]  # given the index of a server: what starts its agent and no other
+NAME = "examination"
+SILENCE_S = 60.0
+STEP_S = 0.2
+BEAT_S = 5.0
+STRAGGLE_S = 20.0  # who comes so long after all others is started once more
+ALONE_S = 45.0  # for those
+AT_ONCE = 16  # engines
+ENGINE_LAST_S = 1.0  # an engine that has ended may have started agents that are about to come
+ENGINE_PATIENCE_S, ENGINE_GRACE_S = 3.0, 2.0  # to end by itself; after SIGTERM
+TOLD_LINES = 60
+ANSWER_S = 30.0
+PER_SERVER_S = 0.1  # of patience, for each server that a server has to reach
+
+
+class Consultation:
+    """A Transport of launcher/doctor/examine.py. `close` it, whatever happens."""
+
+    def __init__(self, plan: Plan, servers: Sequence[Server], alone: Alone | None, directory: Path) -> None:
+        """`alone`: None where servers are started by hand. `directory`: for what engines say."""
+        self.absences: dict[int, Absence] = {}
+        self.objections: list[tuple[int | None, TlaunchError]] = []  # who came, and does not fit
+        self._plan = plan
+        self._servers = servers
+        self._alone = alone
+        self._directory = directory
+        self._roll_call = RollCall(plan, servers, NAME)
+        self._engines: dict[int | None, EngineProcess] = {}  # None: the one that starts all
+        self._ended_at: dict[int | None, float] = {}
+        self._left: dict[int, str] = {}
+        self._answers: dict[int, Any] = {}  # to the present question
+        self._number = 0
+        self._last_came = time.monotonic()
+        self._next_beat = 0.0
+
+    @property
+    def missing(self) -> list[int]:
+        known = {*self._roll_call.peers, *self.absences}
+        return [index for index in range(len(self._servers)) if index not in known]
+
+    def gather(self, tell: Callable[[Sequence[str]], None]) -> None:
+        """Have an agent on every server, or know why not. Blocks. `tell` hears once who is missing.
+
+        Raises:
+            UnreadableError: the engine cannot be started at all.
+        """
+        self._start(None, self._plan.engine)
+        self._together(tell)
+        if self._alone is not None and self.missing:
+            self._one_by_one(self._alone)
+        for index in self.missing:
+            self.absences[index] = lost(self._left[index]) if index in self._left else late(self._plan.join_timeout_s)
+
+    def ask(self, messages: Mapping[int, Mapping[str, Any]]) -> Mapping[int, Mapping[str, Any]]:
+        """Hand out all messages at once; the answers of the servers that answered in time. Blocks until then."""
+        patience_s = ANSWER_S + PER_SERVER_S * len(self._servers)
+        deadline = time.monotonic() + patience_s
+        asked = self.begin_to_ask(messages)
+        while time.monotonic() < deadline and any(self._is_awaited(index) for index in asked):
+            self.step(deadline)
+        for index in asked:
+            if self._is_awaited(index):
+                self.absences[index] = silent(patience_s)
+            elif index not in self._answers:
+                self.absences[index] = lost(self._left.get(index, "no word"))
+        return {index: self._answers[index] for index in asked if isinstance(self._answers.get(index), dict)}
+
+    def begin_to_ask(self, messages: Mapping[int, Mapping[str, Any]]) -> list[int]:
+        """Wait for no answer; whom it was sent to. Who has failed to answer once is asked no more."""
+        self._number += 1
+        self._answers = {}
+        asked = [index for index in messages if index in self._roll_call.peers and index not in self.absences]
+        for index in asked:
+            self._roll_call.peers[index].ask()
+            self._roll_call.peers[index].send(Ask(self._number, messages[index]))
+        return asked
+
+    def offsets_s(self) -> Mapping[int, float]:
+        """How far the clock of each server is ahead of this machine's."""
+        clocks = {index: peer.clock for index, peer in self._roll_call.peers.items()}
+        return {index: clock.ahead_ns / 1e9 for index, clock in clocks.items() if clock.round_trip_ns is not None}
+
+    def step(self, until: float) -> None:
+        """Take what comes, for a moment. Whoever waits for something else calls this meanwhile."""
+        self._beat()
+        peers = [*self._roll_call.strangers, *self._roll_call.peers.values()]
+        poll = select.poll()
+        poll.register(self._plan.listener, select.POLLIN)
+        for peer in peers:
+            poll.register(peer, select.POLLIN | (select.POLLOUT if peer.channel.wants_write else 0))
+        poll.poll(max(0.0, min(STEP_S, until - time.monotonic())) * 1000)
+        for _ in self._roll_call.accept():
+            pass
+        self._hear_strangers()
+        for index, peer in list(self._roll_call.peers.items()):
+            self._hear(index, peer)
+
+    def finish(self, exit_code: int) -> None:
+        """Tell all servers how it ended."""
+        for peer in self._roll_call.peers.values():
+            peer.send(Finish(Cause.FINISHED, exit_code))
+
+    def close(self) -> None:
+        """Let go of all agents, and end the engines. Blocks for a few seconds at most."""
+        for peer in (*self._roll_call.strangers, *self._roll_call.peers.values()):
+            peer.close(ENGINE_LAST_S)
+        self._plan.listener.close()
+        self._wait_for_engines(ENGINE_PATIENCE_S if self._roll_call.peers else 0.0)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for engine in self._engines.values():
+                if not engine.ended:
+                    engine.signal(number)
+            self._wait_for_engines(ENGINE_GRACE_S)
+
+    # --- who comes ---
+
+    def _together(self, tell: Callable[[Sequence[str]], None]) -> None:
+        began = time.monotonic()
+        deadline = began + self._plan.join_timeout_s
+        told = False
+        while self.missing and (now := time.monotonic()) < deadline:
+            self.step(deadline)
+            if self._plan.brings_all and (
+                self._has_ended(None) or now - max(began, self._last_came) > min(STRAGGLE_S, deadline - began)
+            ):
+                return
+            self._explain_end_of_own(None)
+            if not told and now - began > STRAGGLE_S / 10:
+                tell([self._servers[index].server_id for index in self.missing])
+                told = True
+
+    def _one_by_one(self, alone: Alone) -> None:
+        waiting, going_on = self.missing, set[int]()
+        deadline = time.monotonic() + ALONE_S * (1 + len(waiting) // AT_ONCE)
+        while (waiting or going_on) and time.monotonic() < deadline:
+            while waiting and len(going_on) < AT_ONCE:
+                index = waiting.pop(0)
+                if index in self.missing and self._start_alone(index, alone):
+                    going_on.add(index)
+            self.step(deadline)
+            for index in list(going_on):
+                if index in self.missing and self._has_ended(index):
+                    self._explain(index, self._engines[index])
+                if index not in self.missing:
+                    going_on.discard(index)
+        for index in going_on & set(self.missing):
+            self._explain(index, self._engines[index])
+
+    def _start_alone(self, index: int, alone: Alone) -> bool:
+        self._left.pop(index, None)
+        try:
+            self._start(index, alone(index))
+        except TlaunchError as error:
+            self.absences[index] = Absence("did-not-come", error.message, error.hint)
+            return False
+        return True
+
+    def _start(self, index: int | None, command: EngineCommand) -> None:
+        log = self._directory / f"engine{'' if index is None else index}.log"
+        self._engines[index] = EngineProcess(command, dict(os.environ), self._directory, log)
+
+    def _has_ended(self, index: int | None) -> bool:
+        """Long enough for its last words and agents to have come."""
+        if not self._engines[index].ended:
+            return False
+        return time.monotonic() - self._ended_at.setdefault(index, time.monotonic()) > ENGINE_LAST_S
+
+    def _explain_end_of_own(self, index: int | None) -> None:
+        """Started by hand, the engine is this server's own agent."""
+        own = self._own_server
+        if own is not None and own in self.missing and self._has_ended(index):
+            self._explain(own, self._engines[index])
+
+    @property
+    def _own_server(self) -> int | None:
+        return next((index for index, server in enumerate(self._servers) if self._is_own(server)), None)
+
+    def _is_own(self, server: Server) -> bool:
+        return not self._plan.brings_all and server.server_id == self._plan.engine.env.get(env.TLAUNCH_SERVER)
+
+    def _explain(self, index: int, engine: EngineProcess) -> None:
+        code = engine.exit_code
+        ended = f"{engine.name} ended with exit code {code}" if code is not None else f"{engine.name} goes on"
+        self.absences[index] = absence_of(engine.last_lines(TOLD_LINES), ended)
+
+    # --- what is said ---
+
+    def _hear_strangers(self) -> None:
+        for stranger in list(self._roll_call.strangers):
+            before = len(self._roll_call.peers)
+            self._roll_call.hear(stranger, joining=True)
+            if len(self._roll_call.peers) > before:
+                self._last_came = time.monotonic()
+        while self._roll_call.refused:
+            self._object(*self._roll_call.refused.pop(0))
+        for stranger in self._roll_call.dismiss():
+            stranger.close()
+
+    def _object(self, hello: Hello, error: TlaunchError) -> None:
+        """Who was started twice by us is welcome once, and that is all."""
+        index = self._index_of(hello)
+        if index is not None and index in self._engines:
+            return
+        if index is not None and index not in self._roll_call.peers:
+            self.absences[index] = Absence("refused", error.message, error.hint)
+        else:
+            self.objections.append((index, error))
+
+    def _index_of(self, hello: Hello) -> int | None:
+        with suppress(TlaunchError):
+            return server_of(hello, self._servers, self._plan.resolved)
+        return None
+
+    def _hear(self, index: int, peer: Peer) -> None:
+        for message in peer.take():
+            if isinstance(message, Answer) and message.number == self._number:
+                self._answers[index] = message.content
+            elif isinstance(message, Refused):
+                self.absences[index] = Absence("refused", message.message, message.hint)
+        if peer.lost is not None:
+            self._left[index] = peer.lost
+            peer.close()
+            del self._roll_call.peers[index]
+
+    def _is_awaited(self, index: int) -> bool:
+        return index in self._roll_call.peers and index not in self._answers
+
+    def _beat(self) -> None:
+        """Agents that hear nothing leave."""
+        now = time.monotonic()
+        if now >= self._next_beat:
+            self._next_beat = now + BEAT_S
+            for peer in self._roll_call.peers.values():
+                peer.ask()
+
+    def _wait_for_engines(self, patience_s: float) -> None:
+        deadline = time.monotonic() + patience_s
+        while any(self._going_on()) and time.monotonic() < deadline:
+            select.select((), (), (), STEP_S / 4)
+
+    def _going_on(self) -> Iterator[EngineProcess]:
+        return (engine for engine in self._engines.values() if not engine.ended)

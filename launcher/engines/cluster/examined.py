@@ -1,0 +1,104 @@
+"""The server's side of an examination: an agent that answers what the coordinator asks, until it is told to finish.
+
+Whatever is asked for may hang for ever, as a file system of a dead server does. So it is done in a thread, and the
+connection goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from launcher.core.channel import Channel, ChannelClosedError
+from launcher.core.errors import TlaunchError
+from launcher.core.messages import Answer, Ask, Finish, Message, Ping, Pong
+from launcher.doctor.examinee import Examinee
+from launcher.engines.cluster.membership import Membership
+
+Answering = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
+WAKES_S = 1.0
+
+
+def be_examined(membership: Membership, also: Answering = lambda _message: None) -> Finish:
+    """Answer until the coordinator is done; its last word. Blocks. `also` is asked before the Examinee is.
+
+    Raises:
+        TlaunchError: the coordinator is lost.
+    """
+    examined = _Examined(membership, also)
+    try:
+        return examined.run()
+    except ChannelClosedError as error:
+        raise TlaunchError(f"the examination's coordinator is lost: {error}") from error
+    finally:
+        examined.close()
+
+
+class _Examined:
+    def __init__(self, membership: Membership, also: Answering) -> None:
+        self._channel: Channel = membership.channel()
+        self._silence_s = membership.welcome.silence_s
+        self._also = also
+        self._examinee = Examinee()
+        self._waiting: list[Ask] = []
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._wakes, self._waker = os.pipe()
+        self._is_answering = False
+
+    def run(self) -> Finish:
+        while True:
+            self._wait()
+            self._channel.flush()
+            for message in self._channel.receive():
+                if isinstance(message, Finish):
+                    return message
+                self._take(message)
+            self._answer()
+            if time.monotonic() - self._channel.heard_at > self._silence_s:
+                raise ChannelClosedError(f"nothing was heard for {self._silence_s:g} s")
+
+    def close(self) -> None:
+        """The pipe stays open where a thread that hangs may still write to it."""
+        self._channel.close()
+        if not self._is_answering:
+            self._examinee.close()
+            os.close(self._wakes)
+            os.close(self._waker)
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Ping):
+            self._channel.send(Pong(message.sent_ns, time.time_ns()))
+        elif isinstance(message, Ask):
+            self._waiting.append(message)
+
+    def _wait(self) -> None:
+        """Until something has come. The listener is served here only while no thread does it."""
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN | (select.POLLOUT if self._channel.wants_write else 0))
+        poll.register(self._wakes, select.POLLIN)
+        listener = -1 if self._is_answering else self._examinee.fileno()
+        if listener >= 0:
+            poll.register(listener, select.POLLIN)
+        ready = () if self._channel.has_message else poll.poll(WAKES_S * 1000)
+        if any(descriptor == listener for descriptor, _ in ready):
+            self._examinee.serve()
+
+    def _answer(self) -> None:
+        """Send what has been found out, then begin with the next question."""
+        while not self._answers.empty():
+            os.read(self._wakes, 1)
+            self._is_answering = False
+            self._channel.send(self._answers.get())
+        if self._waiting and not self._is_answering:
+            self._is_answering = True
+            threading.Thread(target=self._find_out, args=(self._waiting.pop(0),), daemon=True).start()
+
+    def _find_out(self, ask: Ask) -> None:
+        found = self._also(ask.content)
+        self._answers.put(Answer(ask.number, self._examinee.answer(ask.content) if found is None else found))
+        os.write(self._waker, b".")
