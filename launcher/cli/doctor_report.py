@@ -1,8 +1,9 @@
 """An examination of all servers, as a person reads it and as JSON.
 
-SERVER    HOST  REACH   NAMES  NETWORK  CLOCK  SOFTWARE  TABLE  FILES  LIMITS  DEVICES
-10.0.0.1  h1    ok      ok     ok       ok     ok        ok     ok     ok      note
-10.0.0.2  h2    BREAKS  ok     ok       risky  ok        ok     ok     ok      note
+SERVER    HOST  REACH   CLOCK  DEVICES
+10.0.0.1  h1    ok      ok     note
+10.0.0.2  h2    BREAKS  risky  note
+ok everywhere: names, network, software, table, files, limits
 
 breaks: h1 and h2 do not reach each other: ...
   hint: ...
@@ -25,7 +26,12 @@ OK, UNKNOWN = "ok", "-"
 
 def report_lines(examination: Examination, findings: Sequence[Finding]) -> Iterator[str]:
     """The table of servers, what was found, and one line that sums it up; safe to show."""
-    yield from aligned(*_table(examination, findings))
+    topics = _topics(examination, findings)
+    found = {finding.topic for finding in findings}
+    yield from aligned(*_table(examination, findings, [topic for topic in topics if topic in found]))
+    if well := [topic.value for topic in topics if topic not in found and examination.facts]:
+        where = "everywhere" if len(examination.facts) == len(examination.cluster.servers) else "where servers answered"
+        yield f"ok {where}: {', '.join(well)}"
     for finding in findings:
         yield ""
         yield from _finding_lines(finding)
@@ -55,9 +61,10 @@ def report_to_json(examination: Examination, findings: Sequence[Finding]) -> dic
     return {"sound": is_sound(findings), "findings": [to_json(finding) for finding in findings], "servers": servers}
 
 
-def _table(examination: Examination, findings: Sequence[Finding]) -> tuple[list[str], list[list[str]]]:
-    """A column for each topic that was looked at."""
-    topics = _topics(examination, findings)
+def _table(
+    examination: Examination, findings: Sequence[Finding], topics: Sequence[Topic]
+) -> tuple[list[str], list[list[str]]]:
+    """A column for each topic of which something was found: all of them would not fit on a narrow terminal."""
     header = ["SERVER", "HOST", *(topic.value.upper() for topic in topics)]
     rows = []
     for index, server in enumerate(examination.cluster.servers):

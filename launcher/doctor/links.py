@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -95,6 +96,20 @@ def judge_links(links: Links, cluster: Cluster) -> tuple[Finding, ...]:
     return tuple(one for one in found if one is not None)
 
 
+def best_of(first: Links, second: Links) -> Links:
+    """What each pair has shown that it can do: a machine that was busy for a moment is no slow link."""
+    again = {link.servers: link for link in second.pairs}
+    return replace(first, pairs=tuple(_better(link, again.get(link.servers, link)) for link in first.pairs))
+
+
+def described(links: Links) -> str | None:
+    """What is usual between servers: "10 Gbit/s and 0.05 ms"; None where no pair was measured."""
+    if not links.pairs:
+        return None
+    rate = usual({link.servers: link.bytes_per_s for link in links.pairs})
+    return f"{_rate(rate)} and {_latency(usual({link.servers: link.latency_s for link in links.pairs}, best=min))}"
+
+
 def usual(values: Mapping[tuple[int, ...], float], *, best: Any = max) -> float:
     """The median of each server's best.
 
@@ -112,6 +127,12 @@ def common_server(pairs: Iterable[tuple[int, ...]], all_pairs: Iterable[tuple[in
     every = [set(pair) for pair in all_pairs]
     fitting = [server for server in sorted(shared) if sum(server in pair for pair in every) == len(chosen)]
     return fitting[0] if len(fitting) == 1 and len(chosen) > 1 else None
+
+
+def _better(one: Link, other: Link) -> Link:
+    forth = max(one.forth_bytes_per_s, other.forth_bytes_per_s)
+    back = max(one.back_bytes_per_s, other.back_bytes_per_s)
+    return Link(one.servers, min(one.latency_s, other.latency_s), forth, back, min(forth, back))
 
 
 def _only_pair(link: Link, names: list[str]) -> Finding:

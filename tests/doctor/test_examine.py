@@ -1,8 +1,7 @@
-"""A whole examination: a process per server, on this machine and on several hosts."""
+"""A whole examination: a process per server, on this machine. On several hosts: tests/end_to_end/test_doctor.py."""
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -17,7 +16,6 @@ from launcher.doctor.examinee import Examinee
 from launcher.doctor.findings import judge
 
 ROOT = Path(__file__).parents[2]
-VIRTUAL_HOSTS = ROOT.parent / "shared" / "virtual_hosts"
 EXAMINEE = ROOT / "tests" / "programs" / "doctor_examinee.py"
 
 
@@ -40,16 +38,16 @@ class Pipes:
 
 
 @contextmanager
-def examinees(count, before=lambda index: ()):
+def examinees(count):
     processes = [
         subprocess.Popen(
-            [*before(index), sys.executable, str(EXAMINEE)],
+            [sys.executable, str(EXAMINEE)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
-        for index in range(count)
+        for _ in range(count)
     ]
     try:
         yield Pipes(processes)
@@ -157,73 +155,3 @@ def test_a_message_of_another_version_is_answered_by_what_is_wrong():
     assert "TypeError" in examinee.answer({"do": "collect", "request": {"cwd": 7}})["trouble"]
     assert examinee.fileno() == -1
     examinee.close()
-
-
-@pytest.fixture(scope="module")
-def three_hosts(tmp_path_factory):
-    needed = ("ip", "ssh", "nsenter", "unshare", "/usr/sbin/sshd")
-    if os.geteuid() or any(shutil.which(name) is None for name in needed) or not VIRTUAL_HOSTS.is_dir():
-        pytest.skip(f"no virtual hosts here: they need root, {VIRTUAL_HOSTS} and {', '.join(needed)}")
-    if Path("/run/netns/tlhub").exists():
-        pytest.skip("other virtual hosts are up")
-    root = tmp_path_factory.mktemp("hosts") / "root"
-    shared = {str(path) for path in (tmp_path_factory.getbasetemp(), ROOT, Path(sys.prefix), Path(sys.base_prefix))}
-    below_tmp = " ".join(path for path in shared if path.startswith("/tmp/"))
-    subprocess.run(
-        [VIRTUAL_HOSTS / "up.sh", "3", root],
-        env={**os.environ, "TL_SHARE": below_tmp}, check=True, timeout=60, capture_output=True,
-    )  # fmt: skip
-    yield root
-    subprocess.run([VIRTUAL_HOSTS / "down.sh", root], check=True, timeout=60, capture_output=True)
-
-
-@pytest.fixture
-def on_hosts(three_hosts):
-    with examinees(3, lambda index: (three_hosts / "on", f"h{index + 1}")) as transport:
-        yield transport
-
-
-def test_healthy_hosts_raise_no_alarm(on_hosts, wish):
-    """Three machines without accelerators."""
-    examination = examine(cluster_of("h1", "h2", "h3"), wish, on_hosts)
-    assert [facts.hostname for _, facts in sorted(examination.facts.items())] == ["h1", "h2", "h3"]
-    assert found(examination) == set()
-    assert all(one.round_trip_s for tried in examination.reach.values() for one in tried)
-
-
-def in_network(command):
-    subprocess.run(["nsenter", "--net=/run/netns/tlhub", *command], check=True, timeout=10)
-
-
-def test_a_way_that_drops_packets_in_one_direction_is_found(on_hosts, wish):
-    """All else is seen as it is: whoever h1 sends to but h2, and who sends to h1."""
-    if shutil.which("nft") is None:
-        pytest.skip("no nft here")
-    in_network(["nft", "add", "table", "bridge", "tl"])
-    try:
-        in_network(["nft", "add chain bridge tl c0 { type filter hook forward priority 0; }"])
-        in_network(["nft", 'add rule bridge tl c0 iifname "v1" oifname "v2" tcp flags & (syn | ack) == syn drop'])
-        examination = examine(cluster_of("h1", "h2", "h3"), wish, on_hosts)
-    finally:
-        in_network(["nft", "delete", "table", "bridge", "tl"])
-    assert found(examination) == {("unreachable", (0, 1))}
-    assert {(index, one.server) for index, tried in examination.reach.items() for one in tried if not one.reached} == {
-        (0, 1)
-    }
-
-
-def test_a_smaller_packet_size_and_an_interface_that_is_not_there_are_found(three_hosts, wish):
-    """On the host where they are."""
-    mtu = ("ip", "-n", "tlh3", "link", "set", "eth0", "mtu")
-    wanted = ("eth", "ib", "eth")
-
-    def before(index):
-        return (three_hosts / "on", f"h{index + 1}", "env", f"NCCL_SOCKET_IFNAME={wanted[index]}")
-
-    subprocess.run([*mtu, "1400"], check=True, timeout=10)
-    try:
-        with examinees(3, before) as transport:
-            examination = examine(cluster_of("10.77.0.1", "10.77.0.2", "10.77.0.3"), wish, transport)
-    finally:
-        subprocess.run([*mtu, "1500"], check=True, timeout=10)
-    assert found(examination) == {("mtu-differs", (2,)), ("no-such-interface", (1,))}

@@ -7,7 +7,7 @@ import pytest
 
 from launcher.core.errors import UnreadableError
 from launcher.core.records import Cluster, Device, Server
-from launcher.doctor.links import Link, Links, common_server, judge_links, read_links, usual
+from launcher.doctor.links import Link, Links, best_of, common_server, described, judge_links, read_links, usual
 
 FAST, SLOW = 1.25e9, 1e6  # bytes a second: 10 Gbit/s, 8 Mbit/s
 
@@ -31,6 +31,15 @@ def judged(measured):
 def test_equal_links_say_nothing(count):
     """One server has no links at all."""
     assert judged(links(count)) == ()
+
+
+def test_what_was_slow_once_only_is_no_slow_link():
+    """A pair counts by the best that it has shown, each way and in time."""
+    once, again = links(3, slow=[(0, 1)], late=[(1, 2)]), links(3, slow=[(1, 0)])
+    assert judged(once)
+    assert judged(best_of(once, again)) == ()
+    assert [found.code for found in judged(best_of(once, once))] == [found.code for found in judged(once)]
+    assert described(best_of(once, again)) == "10 Gbit/s and 0.1 ms"
 
 
 def test_one_pair_is_only_told():

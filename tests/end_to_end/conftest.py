@@ -147,6 +147,17 @@ class Hosts:
 
 @pytest.fixture(scope="module")
 def two_hosts(tmp_path_factory):
+    with hosts_of(2, tmp_path_factory) as hosts:
+        yield hosts
+
+
+@pytest.fixture(scope="module")
+def three_hosts(tmp_path_factory):
+    with hosts_of(3, tmp_path_factory) as hosts:
+        yield hosts
+
+
+def hosts_of(count, tmp_path_factory):
     needed = ("ip", "ssh", "nsenter", "unshare", "/usr/sbin/sshd")
     missing = [name for name in needed if shutil.which(name) is None]
     if os.geteuid() or missing or not VIRTUAL_HOSTS.is_dir():
@@ -156,8 +167,7 @@ def two_hosts(tmp_path_factory):
     if Path("/run/netns/tlhub").exists():
         pytest.skip("other virtual hosts are up")
     shown = tmp_path_factory.getbasetemp()
-    with Hosts(tmp_path_factory.mktemp("hosts") / "root", 2, shown) as hosts:
-        yield hosts
+    return Hosts(tmp_path_factory.mktemp("hosts") / "root", count, shown)
 
 
 class Servers:

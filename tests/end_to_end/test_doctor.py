@@ -1,0 +1,386 @@
+"""`tlaunch doctor` over three hosts: nothing is said of healthy ones, and what is planted on one of them is found there."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+VIRTUAL_HOSTS = ROOT.parent / "shared" / "virtual_hosts"
+BESIDE = Path(sys.executable).parent
+PATIENCE_S = 120
+BASHRC = Path("/root/.bashrc")  # Debian's bash reads it for commands over ssh, too
+FAKE_TIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+class Practice:
+    """Three hosts, a rank table of them, and the doctor on the hub."""
+
+    def __init__(self, hosts, directory, names, mpirun):
+        self.hosts, self.root, self.directory, self.mpirun = hosts, hosts.root, directory, mpirun
+        self.runs, self.cwd, self.table = directory / "runs", directory / "here" / "cwd", directory / "table.json"
+        self.runs.mkdir()
+        self.cwd.mkdir(parents=True)
+        self.write_table(self.table, names)
+        self.known_hosts = (self.root / "known_hosts").read_text()
+
+    def write_table(self, path, names, device_ip="192.168.0"):
+        servers = [
+            {
+                "server_id": name,
+                "device": [
+                    {"device_id": str(local), "device_ip": f"{device_ip}.{rank + 1}", "rank_id": str(rank)}
+                    for local, rank in enumerate((2 * index, 2 * index + 1))
+                ],
+            }
+            for index, name in enumerate(names)
+        ]
+        table = {"version": "1.0", "server_count": str(len(names)), "server_list": servers, "status": "completed"}
+        path.write_text(json.dumps(table))
+        return path
+
+    def environment(self):
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("TLAUNCH_", "OMPI_", "PMIX_"))
+        }
+        agent = dict.fromkeys(("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent", "HYDRA_LAUNCHER_EXEC"), "tlssh")
+        search = os.pathsep.join((str(Path(self.mpirun).parent), "/usr/bin", "/bin", "/usr/sbin", "/sbin"))
+        return kept | {name: str(self.root / value) for name, value in agent.items()} | {"PATH": search}
+
+    def command(self, *options):
+        return [
+            self.root / "hub", BESIDE / "python", "-m", "launcher", "doctor", "--rank-table", self.table,
+            "--engine", "mpi", "--runs-dir", self.runs, *options,
+        ]  # fmt: skip
+
+    def __call__(self, *options):
+        """Exit code, stdout and stderr. What hangs is killed with all that it started."""
+        process = subprocess.Popen(
+            list(map(str, self.command(*options))), cwd=self.cwd, env=self.environment(), stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+            pytest.fail(f"the doctor hangs:\n{out}\n{err}")
+        return process.returncode, out, err
+
+    def examined(self, *options):
+        """Exit code, findings but for notes, and which servers have told of themselves."""
+        code, out, err = self("--json", *options)
+        assert out, err
+        told = json.loads(out)
+        print(json.dumps(told["findings"], indent=1), err)
+        found = {(one["code"], tuple(one["servers"])) for one in told["findings"] if one["severity"] != "note"}
+        return code, found, [one["server"] for one in told["servers"] if one["facts"]]
+
+    def on(self, host, *command, check=True):
+        return subprocess.run(
+            [self.root / "on", host, *map(str, command)], check=check, timeout=10, capture_output=True
+        )
+
+    @contextmanager
+    def over(self, host, path, source=None, *, options=()):
+        """On one host another file or directory, or an empty file system, is at `path`."""
+        mount = ("mount", "--bind", source, path) if source else ("mount", "-t", "tmpfs", *options, "tmpfs", path)
+        self.on(host, *mount)
+        try:
+            yield
+        finally:
+            self.on(host, "umount", "-l", path)
+
+    @contextmanager
+    def shell(self, host, *lines):
+        """What its shell does before each command that comes by ssh."""
+        if not BASHRC.is_file():
+            pytest.skip(f"no {BASHRC} that could be replaced")
+        source = self.directory / "bashrc"
+        source.write_text("".join(f"{line}\n" for line in lines))
+        with self.over(host, BASHRC, source):
+            yield
+
+    @contextmanager
+    def network(self, host, *rules):
+        """Rules for the packets that a host, or the bridge where it is "hub", receives."""
+        if shutil.which("nft") is None:
+            pytest.skip("no nft here")
+        family, hook, place = ("bridge", "forward", "tlhub") if host == "hub" else ("inet", "input", f"tl{host}")
+        nft = ["nsenter", f"--net=/run/netns/{place}", "nft"]
+        subprocess.run([*nft, "add", "table", family, "tl"], check=True, timeout=10)
+        try:
+            subprocess.run(
+                [*nft, f"add chain {family} tl c0 {{ type filter hook {hook} priority 0; }}"], check=True, timeout=10
+            )
+            for rule in rules:
+                subprocess.run([*nft, f"add rule {family} tl c0 {rule}"], check=True, timeout=10)
+            yield
+        finally:
+            subprocess.run([*nft, "delete", "table", family, "tl"], check=True, timeout=10)
+
+
+@pytest.fixture(params=["system", "beside Python"])
+def practice(request, three_hosts, tmp_path):
+    yield from practice_with(request.param, three_hosts, tmp_path, ["h1", "h2", "h3"])
+
+
+@pytest.fixture
+def ward(three_hosts, tmp_path):
+    """With one mpirun, where it makes no difference which."""
+    yield from practice_with("beside Python", three_hosts, tmp_path, ["h1", "h2", "h3"])
+
+
+def practice_with(which, hosts, directory, names):
+    places = {"system": "/usr/bin", "beside Python": os.pathsep.join((str(BESIDE), *os.environ["PATH"].split(":")))}
+    mpirun = shutil.which("mpirun", path=places[which])
+    if mpirun is None:
+        pytest.skip(f"no mpirun: {which}")
+    yield Practice(hosts, directory, names, mpirun)
+
+
+# --- healthy ---
+
+
+def test_healthy_hosts_raise_no_alarm_and_keep_nothing(practice):
+    """Links are measured by a run of which nothing is left, and all that is said is a note."""
+    assert practice.examined() == (0, set(), [0, 1, 2])
+    assert list(practice.runs.iterdir()) == []
+
+
+def test_started_by_hand_the_first_server_reports_and_all_end_alike(ward):
+    """Nobody's sshd is needed."""
+
+    def start(host):
+        command = [
+            ward.root / "on", host, "env", "-C", ward.cwd, BESIDE / "python", "-m", "launcher", "doctor",
+            "--rank-table", ward.table, "--runs-dir", ward.runs,
+        ]  # fmt: skip
+        return subprocess.Popen(
+            list(map(str, command)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    processes = [start(host) for host in ("h3", "h1", "h2")]
+    ended = [(*process.communicate(timeout=PATIENCE_S), process.returncode) for process in processes]
+    assert [code for *_, code in ended] == [0, 0, 0], ended
+    assert "3 servers examined: nothing stands in the way of a run" in ended[1][0]
+    assert ended[0][0] == ended[2][0] == ""
+    assert "server h3 has been examined; what was found is told on server h1" in ended[0][1]
+    assert list(ward.runs.iterdir()) == []
+
+
+# --- what keeps a server from coming at all: the others are examined nevertheless ---
+
+
+@contextmanager
+def host_key_unknown(practice):
+    path = practice.root / "known_hosts"
+    path.write_text("".join(line for line in practice.known_hosts.splitlines(True) if not line.startswith("h2,")))
+    try:
+        yield
+    finally:
+        path.write_text(practice.known_hosts)
+
+
+@contextmanager
+def cut(practice):
+    subprocess.run([VIRTUAL_HOSTS / "cut.sh", "h2", "hub"], check=True, timeout=10)
+    try:
+        yield
+    finally:
+        subprocess.run([VIRTUAL_HOSTS / "heal.sh", "h2"], check=True, timeout=10)
+
+
+@contextmanager
+def other_version(practice):
+    source = practice.directory / "version.py"
+    source.write_text('__version__ = "0.0.7"\n')
+    with practice.over("h2", ROOT / "launcher" / "__init__.py", source):
+        yield
+
+
+ABSENT = {
+    "host-key": host_key_unknown,
+    "host-unreachable": cut,
+    "ssh-refused": lambda practice: practice.network("h2", "tcp dport 22 reject with tcp reset"),
+    "tlaunch-missing": lambda practice: practice.over("h2", ROOT / "launcher"),
+    "python-missing": lambda practice: practice.over("h2", sys.prefix),
+    "refused": other_version,
+}
+
+
+@pytest.mark.parametrize("code", ABSENT)
+def test_a_server_on_which_nothing_starts_is_told_of_and_the_others_are_examined(practice, code):
+    """By its cause, whatever the engine makes of it."""
+    with ABSENT[code](practice):
+        assert practice.examined("--no-links") == (1, {(code, (1,))}, [0, 2])
+
+
+def test_a_server_that_does_not_reach_the_hub_is_told_of(ward):
+    """Its agent starts, and is refused by a firewall on the way back; it says so within its patience."""
+    if shutil.which("nft") is None:
+        pytest.skip("no nft here")
+    # ssh answers from port 22: those packets pass.
+    with ward.network(
+        "h2", "ip saddr 10.77.0.254 tcp sport != 22 tcp flags & (syn | ack) == (syn | ack) tcp dport != 22 drop"
+    ):
+        code, found, told = ward.examined("--no-links")
+    assert (code, {which for _, which in found}, told) == (1, {(1,)}, [0, 2])
+
+
+def test_an_agent_that_hangs_in_its_file_system_is_told_of(ward):
+    """Nobody ever writes to a pipe that stands where the rank table was, as nobody answers for a dead NFS server."""
+    pipe = ward.directory / "pipe"
+    os.mkfifo(pipe)
+    with ward.over("h2", ward.table, pipe):
+        code, found, told = ward.examined("--no-links")
+    assert (code, found, told) == (1, {("no-answer", (1,))}, [0, 2])
+
+
+# --- what is wrong with a server that comes ---
+
+
+@contextmanager
+def wrong_hosts_file(practice):
+    source = practice.directory / "hosts"
+    source.write_text((practice.root / "hosts").read_text().replace("10.77.0.2 h2", "127.0.1.1 h2"))
+    with practice.over("h2", "/etc/hosts", source):
+        yield
+
+
+@contextmanager
+def other_torch(practice):
+    metadata = practice.directory / "fake" / "torch-1.0.0.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.0.0\n")
+    with practice.shell("h2", f"export PYTHONPATH={metadata.parents[1]}"):
+        yield
+
+
+@contextmanager
+def small_shared_memory(practice):
+    with practice.over("h2", "/dev/shm", options=("-o", "size=16m")):
+        yield
+
+
+@contextmanager
+def small_packets(practice):
+    mtu = ("ip", "-n", "tlh2", "link", "set", "eth0", "mtu")
+    subprocess.run([*mtu, "1400"], check=True, timeout=10)
+    try:
+        yield
+    finally:
+        subprocess.run([*mtu, "1500"], check=True, timeout=10)
+
+
+@contextmanager
+def wrong_clock(practice):
+    library = next((path for path in (FAKE_TIME, Path(os.environ.get("TL_FAKETIME", "/"))) if path.is_file()), None)
+    if library is None:
+        pytest.skip("no libfaketime here: apt install libfaketime, or its path in TL_FAKETIME")
+    copy = shutil.copy(library, practice.directory / "libfaketime.so")
+    with practice.shell("h2", f"export LD_PRELOAD={copy} FAKETIME=+90s FAKETIME_DONT_FAKE_MONOTONIC=1"):
+        yield
+
+
+FAULTS = {
+    "unreachable": (
+        lambda practice: practice.network(
+            "hub", 'iifname "v2" oifname "v3" tcp flags & (syn | ack) == syn tcp dport != 22 drop'
+        ),
+        {("unreachable", (1, 2))}, 1,
+    ),
+    "name resolution": (wrong_hosts_file, {("own-name-is-loopback", (1,))}, 0),
+    "table": (
+        lambda practice: practice.over(
+            "h2", practice.table, practice.write_table(practice.directory / "other.json", ["h1", "h2", "h3"], "10.9.9")
+        ),
+        {("table-differs", (1,))}, 1,
+    ),
+    "torch": (other_torch, {("version-differs", (1,))}, 1),
+    "disk": (
+        lambda practice: practice.over("h2", practice.runs, options=("-o", "size=50m")),
+        {("disk-nearly-full", (1,))}, 1,
+    ),
+    "shared memory": (small_shared_memory, {("small-shared-memory", (1,))}, 0),
+    "open files": (lambda practice: practice.shell("h2", "ulimit -n 128"), {("few-open-files", (1,))}, 0),
+    "interface": (
+        lambda practice: practice.shell("h2", "export GLOO_SOCKET_IFNAME=ib7"), {("no-such-interface", (1,))}, 1,
+    ),
+    "packets": (small_packets, {("mtu-differs", (1,))}, 0),
+    "directory": (
+        lambda practice: practice.over("h2", practice.cwd.parent), {("cwd-missing", (1,))}, 1,
+    ),
+    "clock": (wrong_clock, {("clock-skew", (1,))}, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found_where_it_is_and_nothing_else(ward, name):
+    """One at a time; the exit code tells whether a run would fail of it."""
+    plant, expected, code = FAULTS[name]
+    with plant(ward):
+        assert ward.examined("--no-links") == (code, expected, [0, 1, 2])
+
+
+def test_a_port_that_somebody_has_is_found_on_the_server_of_rank_0(ward):
+    """The one that the run's ranks would meet at."""
+    listen = "import socket, sys; s = socket.create_server(('', 29411)); print(flush=True); sys.stdin.read()"
+    command = [ward.root / "on", "h1", sys.executable, "-c", listen]
+    with ExitStack() as stack:
+        listener = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        listener.stdout.readline()
+        assert ward.examined("--no-links", "--master-port", "29411") == (1, {("port-taken", (0,))}, [0, 1, 2])
+
+
+def test_a_slow_link_is_found_by_measuring(ward):
+    """The server whose card it is, and no pair without it."""
+    place = ["ip", "netns", "exec", "tlh2", "tc", "qdisc"]
+    slow = ["add", "dev", "eth0", "root", "tbf", "rate", "80mbit", "burst", "32kbit", "latency", "400ms"]
+    if shutil.which("tc") is None or subprocess.run([*place, *slow], check=False, timeout=10).returncode:
+        pytest.skip("no tc here")
+    try:
+        code, found, told = ward.examined()
+    finally:
+        subprocess.run([*place, "del", "dev", "eth0", "root"], check=True, timeout=10)
+    assert (code, told) == (0, [0, 1, 2])
+    assert ("slow-link", (1,)) in found
+
+
+def test_one_machine_under_two_names_is_refused_and_found_out(ward):
+    """h9 is another name of h2: the table has one machine twice."""
+    hosts = ward.root / "hosts"
+    before = hosts.read_text()
+    hosts.write_text(before + "10.77.0.2 h9\n")
+    known = ward.root / "known_hosts"
+    key = next(line.partition(" ")[2] for line in ward.known_hosts.splitlines())
+    known.write_text(ward.known_hosts + f"h9 {key}\n")
+    ward.write_table(ward.table, ["h1", "h2", "h9"])
+    try:
+        code, found, _ = ward.examined("--no-links")
+    finally:
+        hosts.write_text(before)
+        known.write_text(ward.known_hosts)
+    assert ("one-machine", (1, 2)) in found
+    assert code == 1
+
+
+# --- what a person sees ---
+
+
+def test_the_report_names_the_fault_and_what_to_do(ward):
+    """As text, on stdout; stderr is for what goes on meanwhile."""
+    with ABSENT["ssh-refused"](ward):
+        code, out, err = ward("--no-links")
+    assert code == 1, err
+    assert "BREAKS: server h2: its ssh port refuses connections" in out
+    assert "hint: is sshd running there?" in out
+    assert "3 servers examined: 1 problem would break a run, 0 risks" in out
