@@ -318,7 +318,7 @@ def test_a_table_that_is_missing_or_another_one_breaks_a_run(ward):
     patients = ward(4)
     patients.change(1, table_digest=None, table_trouble="No such file or directory")
     patients.change(3, table_digest="another")
-    assert patients.said() == [("table-missing", "breaks", (1,)), ("table-differs", "breaks", (3,))]
+    assert patients.said() == [("table-differs", "breaks", (3,)), ("table-missing", "note", (1,))]
 
 
 # --- files ---

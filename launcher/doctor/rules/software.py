@@ -84,12 +84,13 @@ def users(evidence: Evidence) -> Iterator[Finding]:
 
 
 def table_missing(evidence: Evidence) -> Iterator[Finding]:
+    """No fault of a run: its ranks get a copy in the run directory, wherever the table was read."""
     troubles = {index: facts.table_trouble for index, facts in evidence.facts.items() if facts.table_trouble}
     for trouble, servers in groups(dict(troubles)).items():
         yield Finding(
-            "table-missing", Topic.TABLE, Severity.BREAKS, servers,
+            "table-missing", Topic.TABLE, Severity.NOTE, servers,
             f"the rank table cannot be read on {evidence.named(servers)}: {trouble}",
-            "ranks read it there, at the same path: copy it, or keep it on a shared file system",
+            "`tlaunch run` gives ranks a copy; started by hand, or by `tlaunch exec`, they need it at the same path",
         )  # fmt: skip
 
 
