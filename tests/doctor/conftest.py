@@ -30,6 +30,7 @@ class Ward:
         }  # fmt: skip
         self.offsets_s = dict.fromkeys(range(count), 0.001)
         self.troubles = {}
+        self.absences = {}
 
     def _well(self, index, count):
         folder = Folder(
@@ -81,7 +82,7 @@ class Ward:
             self.change(server, **{f"{kind}_devices": ids})
 
     def findings(self):
-        return judge(self.cluster, self.facts, self.reach, self.offsets_s, self.troubles)
+        return judge(self.cluster, self.facts, self.reach, self.offsets_s, self.troubles, self.absences)
 
     def said(self):
         """Code, severity and servers of each finding, without the note that nobody has an accelerator."""

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from launcher.core.records import Cluster
+from launcher.doctor.absence import Absence, silent
 from launcher.doctor.facts import Interface, Limit, Port
+from launcher.doctor.finding import Topic
 from launcher.doctor.reach import Outcome
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -34,6 +36,26 @@ def test_a_silent_server_is_told_of(ward):
         ((1,), "server h2: no answer"),
         ((2,), "server h3: unknown message 'collect'"),
     ]
+
+
+def test_of_an_absent_server_only_its_cause_is_told_and_alike_ones_together(ward):
+    """Neither that there was no answer, nor what came of not having one."""
+    patients = ward(4)
+    refused = Absence("ssh-refused", "its ssh port refuses connections", "is sshd running there?")
+    del patients.facts[1], patients.facts[3]
+    patients.absences = {1: refused, 3: refused}
+    patients.troubles[3] = "its ssh port refuses connections"
+    assert [
+        (one.code, one.servers, one.message, one.hint) for one in patients.findings() if one.topic is Topic.ANSWER
+    ] == [("ssh-refused", (1, 3), "servers h2, h4: its ssh port refuses connections", "is sshd running there?")]
+
+
+def test_a_server_that_has_told_of_itself_and_then_hangs_is_told_of_once(ward):
+    """What it told counts nevertheless."""
+    patients = ward(2)
+    patients.absences = {1: silent(30)}
+    patients.troubles[1] = "it answered at first, and then no more"
+    assert patients.said() == [("no-answer", "breaks", (1,))]
 
 
 # --- who reaches whom ---
