@@ -76,14 +76,22 @@ def _table(
 
 
 def _topics(examination: Examination, findings: Sequence[Finding]) -> list[Topic]:
-    """Of links nothing is known where nobody measured them, nor of whom a server reaches where it is alone."""
+    """Of links nothing is known where nobody measured them, nor of whom a server reaches where it is alone.
+
+    A server whose name nobody knows was not tried: that is told of as a name, and says nothing of the network.
+    """
     from launcher.doctor.finding import Topic
 
     found = {finding.topic for finding in findings}
-    unasked = {Topic.ANSWER, Topic.LINKS} | (set() if examination.reach else {Topic.REACH})
+    unasked = {Topic.ANSWER, Topic.LINKS} | (set() if _all_reached(examination) else {Topic.REACH})
     if not examination.offsets_s:
         unasked.add(Topic.CLOCK)
     return [topic for topic in Topic if topic in found or topic not in unasked]
+
+
+def _all_reached(examination: Examination) -> bool:
+    attempts = [attempt for tried in examination.reach.values() for attempt in tried]
+    return bool(attempts) and all(attempt.reached for attempt in attempts)
 
 
 def _cell(examination: Examination, findings: Sequence[Finding], server: int, topic: Topic) -> str:

@@ -60,6 +60,12 @@ def test_what_was_not_asked_is_not_told_to_be_well_and_who_did_not_answer_has_no
     assert lines[3] == "ok where servers answered: names, network, software, table, files, limits, devices"
 
 
+def test_a_server_that_was_not_tried_is_not_told_to_be_reached():
+    """Its name is unknown: the finding is about names."""
+    untried = {0: (Attempt(1, "10.0.0.2", Outcome.UNKNOWN_NAME),)}
+    assert "reach" not in next(line for line in report_lines(examination(reach=untried), ()) if "ok" in line)
+
+
 def test_nothing_is_well_where_nobody_answers():
     """There is no line that says so."""
     silent = Finding("no-answer", Topic.ANSWER, Severity.BREAKS, (0, 1), "servers 10.0.0.1, 10.0.0.2: no answer")
