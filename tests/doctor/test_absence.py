@@ -26,6 +26,7 @@ MPI_5 = [
         ("tlaunch-missing", "/opt/env/bin/python: No module named launcher.__main__; 'launcher' is a package"),
         ("no-way-back", "error: the run's coordinator cannot be reached: 10.0.0.9 port 4711: timed out"),
         ("python-missing", "slurmstepd: error: execve(): /opt/env/bin/python: No such file or directory"),
+        ("python-missing", "Executable: /opt/env/bin/python"),
         ("python-missing", "bash: line 1: /opt/env/bin/python: No such file or directory"),
         ("python-missing", "mpirun was unable to find the specified executable file, and therefore did not launch the job."),
     ],
@@ -49,4 +50,4 @@ def test_of_an_unknown_cause_the_last_words_are_told():
     found = absence_of([*MPI_5, "zounds"], "Slurm 22.05.8 ended with exit code 7")
     assert found.code == "did-not-come"
     assert found.why == "its agent did not come; Slurm 22.05.8 ended with exit code 7: zounds"
-    assert absence_of([], "it goes on").why == "its agent did not come; it goes on"
+    assert absence_of([], "it goes on").why == "its agent did not come; it goes on, and said nothing"
