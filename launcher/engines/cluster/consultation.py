@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +28,8 @@ from launcher.engines.cluster.peers import Peer, server_of
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.roll_call import RollCall
 from launcher.engines.command import EngineCommand
+from launcher.supervise.linux import become_subreaper
+from launcher.supervise.tree import Ending, something_left
 
 Alone = Callable[[int], EngineCommand]  # given the index of a server: what starts its agent and no other
 NAME = "examination"
@@ -39,7 +40,7 @@ STRAGGLE_S = 20.0  # who comes so long after all others is started once more
 ALONE_S = 75.0  # for those: longer than an agent looks for its coordinator, before it says why it has not found it
 AT_ONCE = 16  # engines
 ENGINE_LAST_S = 1.0  # an engine that has ended may have started agents that are about to come
-ENGINE_PATIENCE_S, ENGINE_GRACE_S = 3.0, 2.0  # to end by itself; after SIGTERM
+ENGINE_PATIENCE_S, ENGINE_GRACE_S = 3.0, 5.0  # to end by itself; after SIGTERM
 TOLD_LINES = 60
 ANSWER_S = 30.0
 PER_SERVER_S = 0.1  # of patience, for each server that a server has to reach
@@ -76,6 +77,7 @@ class Consultation:
         Raises:
             UnreadableError: the engine cannot be started at all.
         """
+        become_subreaper()  # what an engine leaves behind is ours to end
         self._start(None, self._plan.engine)
         self._together(tell)
         if self._alone is not None and self.missing:
@@ -138,11 +140,7 @@ class Consultation:
             peer.close(ENGINE_LAST_S)
         self._plan.listener.close()
         self._wait_for_engines(ENGINE_PATIENCE_S if self._roll_call.peers else 0.0)
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for engine in self._engines.values():
-                if not engine.ended:
-                    engine.signal(number)
-            self._wait_for_engines(ENGINE_GRACE_S)
+        self._end_what_is_left()
 
     # --- who comes ---
 
@@ -268,6 +266,14 @@ class Consultation:
     def _wait_for_engines(self, patience_s: float) -> None:
         deadline = time.monotonic() + patience_s
         while any(self._going_on()) and time.monotonic() < deadline:
+            select.select((), (), (), STEP_S / 4)
+
+    def _end_what_is_left(self) -> None:
+        """Engines start ssh in process groups of its own, which outlives them where a server does not answer."""
+        ending: Ending | None = None
+        while something_left() and (ending is None or not ending.in_vain):
+            ending = ending or Ending(ENGINE_GRACE_S, lambda: [engine.pid for engine in self._going_on()])
+            ending.step()
             select.select((), (), (), STEP_S / 4)
 
     def _going_on(self) -> Iterator[EngineProcess]:
