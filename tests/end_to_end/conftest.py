@@ -122,6 +122,24 @@ class Hosts:
         finally:
             subprocess.run([VIRTUAL_HOSTS / "heal.sh", host], check=True)
 
+    @contextmanager
+    def network(self, host, *rules):
+        """Rules for the packets that a host, or the bridge where it is "hub", receives."""
+        if shutil.which("nft") is None:
+            pytest.skip("no nft here")
+        family, hook, place = ("bridge", "forward", "tlhub") if host == "hub" else ("inet", "input", f"tl{host}")
+        nft = ["nsenter", f"--net=/run/netns/{place}", "nft"]
+        subprocess.run([*nft, "add", "table", family, "tl"], check=True, timeout=10)
+        try:
+            subprocess.run(
+                [*nft, f"add chain {family} tl c0 {{ type filter hook {hook} priority 0; }}"], check=True, timeout=10
+            )
+            for rule in rules:
+                subprocess.run([*nft, f"add rule {family} tl c0 {rule}"], check=True, timeout=10)
+            yield
+        finally:
+            subprocess.run([*nft, "delete", "table", family, "tl"], check=True, timeout=10)
+
     def crash(self, host):
         """As by a power cut. It does not come back."""
         subprocess.run([VIRTUAL_HOSTS / "crash.sh", host, self.root], check=True)

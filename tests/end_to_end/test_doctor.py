@@ -109,24 +109,6 @@ class Practice:
         with self.over(host, BASHRC, source):
             yield
 
-    @contextmanager
-    def network(self, host, *rules):
-        """Rules for the packets that a host, or the bridge where it is "hub", receives."""
-        if shutil.which("nft") is None:
-            pytest.skip("no nft here")
-        family, hook, place = ("bridge", "forward", "tlhub") if host == "hub" else ("inet", "input", f"tl{host}")
-        nft = ["nsenter", f"--net=/run/netns/{place}", "nft"]
-        subprocess.run([*nft, "add", "table", family, "tl"], check=True, timeout=10)
-        try:
-            subprocess.run(
-                [*nft, f"add chain {family} tl c0 {{ type filter hook {hook} priority 0; }}"], check=True, timeout=10
-            )
-            for rule in rules:
-                subprocess.run([*nft, f"add rule {family} tl c0 {rule}"], check=True, timeout=10)
-            yield
-        finally:
-            subprocess.run([*nft, "delete", "table", family, "tl"], check=True, timeout=10)
-
 
 @pytest.fixture(params=["system", "beside Python"])
 def practice(request, three_hosts, tmp_path):
@@ -210,7 +192,7 @@ def other_version(practice):
 ABSENT = {
     "host-key": host_key_unknown,
     "host-unreachable": cut,
-    "ssh-refused": lambda practice: practice.network("h2", "tcp dport 22 reject with tcp reset"),
+    "ssh-refused": lambda practice: practice.hosts.network("h2", "tcp dport 22 reject with tcp reset"),
     "tlaunch-missing": lambda practice: practice.over("h2", ROOT / "launcher"),
     "python-missing": lambda practice: practice.over("h2", sys.prefix),
     "refused": other_version,
@@ -229,7 +211,7 @@ def test_a_server_that_does_not_reach_the_hub_is_told_of(ward):
     if shutil.which("nft") is None:
         pytest.skip("no nft here")
     # ssh answers from port 22: those packets pass.
-    with ward.network(
+    with ward.hosts.network(
         "h2", "ip saddr 10.77.0.254 tcp sport != 22 tcp flags & (syn | ack) == (syn | ack) tcp dport != 22 drop"
     ):
         code, found, told = ward.examined("--no-links")
@@ -293,7 +275,7 @@ def wrong_clock(practice):
 
 FAULTS = {
     "unreachable": (
-        lambda practice: practice.network(
+        lambda practice: practice.hosts.network(
             "hub", 'iifname "v2" oifname "v3" tcp flags & (syn | ack) == syn tcp dport != 22 drop'
         ),
         {("unreachable", (1, 2))}, 1,

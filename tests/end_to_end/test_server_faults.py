@@ -156,18 +156,8 @@ def test_a_lost_daemon_of_the_engine_is_named(run):
 
 def test_a_server_without_ssh_is_named(run):
     """With what ssh itself says."""
-    run.hosts.on("h2", "pkill", "-x", "sshd")
-    try:
+    with run.hosts.network("h2", "tcp dport 22 reject with tcp reset"):
         code, err = run.start().finish()
-    finally:
-        run.hosts.on(
-            "h2",
-            "/usr/sbin/sshd",
-            "-f",
-            run.hosts.root / "sshd_config",
-            "-E",
-            run.hosts.root / "h2" / "sshd.log",
-        )
     assert code == 1
     assert "error: server 10.77.0.2 did not come" in err
     assert "Connection refused" in err

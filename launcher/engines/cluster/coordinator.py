@@ -540,6 +540,8 @@ class Coordinator:
     def _be_over(self) -> None:
         if self._stopped_by_server and self._plan.brings_all and self._engine and self._engine_gave_up:
             self._blame_engine(self._engine)
+        if self._engine is not None:
+            self._engine.clean_up()
         for peer in list(self._roll_call.peers.values()):
             self._forget(peer)
         self._roll_call.peers.clear()

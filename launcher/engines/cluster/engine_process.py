@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shutil import rmtree
+from tempfile import gettempdir
 
 from launcher.core import atomic
 from launcher.core.errors import UnreadableError, exit_code_of
@@ -66,6 +68,12 @@ class EngineProcess:
         """To it and all that is still in its process group."""
         with suppress(OSError):
             os.killpg(self._process.pid, number)
+
+    def clean_up(self) -> None:
+        """Once it has ended: what an mpirun that was killed leaves in the system's directory for temporary files."""
+        directory = Path(gettempdir())
+        for path in (directory / f"ompi.{self.pid}", *directory.glob(f"ompi.*.{os.getuid()}/pid.{self.pid}")):
+            rmtree(path, ignore_errors=True)
 
     def why_not(self, server_ids: Sequence[str]) -> dict[str, str]:
         """Of these servers those that cannot be reached in the engine's way, with the reason. Blocks for some seconds."""
