@@ -18,7 +18,7 @@ An agent that does not see the coordinator's run directory sends what ranks writ
                      <──────────────────  Kept        so much of it is there now
 
 At any time the coordinator asks `Ping`, and what answers with `Pong` is there; it may order `Stop` and `Pass`, and an
-agent that was asked to end tells `EndWanted`; one that has lost its launcher is `GivingUp`.
+agent whose launcher got a signal for all tells `SignalWanted`; one that has lost its launcher is `GivingUp`.
 
 An agent that is welcomed to an examination says nothing of all that: it gets `Ask`, again and again, and tells `Answer`,
 until `Finish`.
@@ -184,8 +184,8 @@ class Pass:
 
 
 @frozen
-class EndWanted:
-    """Somebody asked this server's part of the run to end."""
+class SignalWanted:
+    """A signal came to this server's launcher or agent that concerns the whole run: an end, a pause, one to forward."""
 
     signal: int
 
@@ -236,13 +236,13 @@ class Done:
 
 Message = (
     Challenge | Hello | Welcome | Refused | Ready | Waiting | Begin | Told | Inquire | Testimony | Decided | AttemptOver
-    | Stop | Pass | EndWanted | GivingUp | Ping | Pong | Ask | Answer | Finish | Done | Piece | Whole | Kept
+    | Stop | Pass | SignalWanted | GivingUp | Ping | Pong | Ask | Answer | Finish | Done | Piece | Whole | Kept
 )  # fmt: skip
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         Challenge, Hello, Welcome, Refused, Ready, Waiting, Begin, Told, Inquire, Testimony, Decided, AttemptOver, Stop,
-        Pass, EndWanted, GivingUp, Ping, Pong, Ask, Answer, Finish, Done, Piece, Whole, Kept,
+        Pass, SignalWanted, GivingUp, Ping, Pong, Ask, Answer, Finish, Done, Piece, Whole, Kept,
     )
 }  # fmt: skip
 

@@ -189,11 +189,12 @@ class Agent:
 
     def _on_signals(self) -> None:
         for number in self._wakeup.take():
-            if self._link is not None and (number == KILLS_AT_ONCE or number in self._asks_to_stop):
-                self._link.ask_for_end(number)  # a run ends on all its servers
+            ends = number == KILLS_AT_ONCE or number in self._asks_to_stop
+            if self._link is not None and (ends or (self._link.by_hand and number != signal.SIGCHLD)):
+                self._link.want(number)
+                if not ends:
+                    continue  # it comes back, as to all servers
             self._act_on(number)
-            if number == signal.SIGTERM:  # a batch system's own, which is followed by SIGKILL
-                self._watch.hurry(self._spec.supervision.grace_when_told_s)
 
     def _act_on(self, number: int) -> None:
         if number == KILLS_AT_ONCE or number in self._asks_to_stop:

@@ -117,11 +117,18 @@ def _confidence(
 
 def _surely_before(cause: Account, other: Account) -> bool:
     if cause.exact and other.exact:
-        return cause.time_ns < other.time_ns
+        return cause.time_ns + _clock_error_ns(cause, other) < other.time_ns
     if not cause.exact and not other.exact:
         return cause.evidence.order_known
     # A noticed end was at that time or earlier. The other one's may thus have been before this failure.
     return not cause.exact or _later_s(other, cause) > LATE_S
+
+
+def _clock_error_ns(one: Account, other: Account) -> int:
+    """How far the clocks of two servers may differ, beyond what is known."""
+    if one.evidence.server_index == other.evidence.server_index:
+        return 0
+    return one.evidence.clock_error_ns + other.evidence.clock_error_ns
 
 
 def _why_cause(cause: Account, others: Sequence[Account], alike: Sequence[Account]) -> str:

@@ -75,11 +75,13 @@ def from_fields(fields: Any) -> Evidence:
     return decode(Evidence, fields, {SeenStack: RankStack})
 
 
-def together(testimonies: Mapping[int, Evidence], ahead_ns: Mapping[int, int]) -> Evidence:
+def together(
+    testimonies: Mapping[int, Evidence], ahead_ns: Mapping[int, int], error_ns: Mapping[int, int] | None = None
+) -> Evidence:
     """What several servers know, as if one had seen it all.
 
-    `ahead_ns`: by how much the clock of a server is ahead of the coordinator's, in nanoseconds. Times become the
-    coordinator's. Which of two ranks ended first is known of one server only, unless much time lies between.
+    `ahead_ns`: by how much the clock of a server is ahead of the coordinator's, in nanoseconds, and
+    `error_ns` how wrong that may be. Times become the coordinator's. Which of two ranks ended first is known of one server only, unless much time lies between.
     """
     by_server = [
         (server_index, _on_one_clock(rank, ahead_ns.get(server_index, 0)))
@@ -98,8 +100,10 @@ def together(testimonies: Mapping[int, Evidence], ahead_ns: Mapping[int, int]) -
             rank,
             ended_index=places.get(rank.global_rank),
             order_known=rank.order_known and rank.global_rank not in doubtful,
+            server_index=server_index,
+            clock_error_ns=(error_ns or {}).get(server_index, 0),
         )
-        for _, rank in by_server
+        for server_index, rank in by_server
     )
     steps = [one.highest_step for one in testimonies.values() if one.highest_step is not None]
     return Evidence(

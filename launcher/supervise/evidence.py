@@ -48,6 +48,8 @@ class RankEvidence:
     stack: SeenStack | None = None  # of one that still runs
     step: int | None = None
     exit_reason: str | None = None  # why it could not be started
+    server_index: int = 0
+    clock_error_ns: int = 0  # by so much its times may be wrong against those of other servers
 
     @property
     def alive(self) -> bool:

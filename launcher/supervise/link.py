@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from launcher.core.channel import Channel, ChannelClosedError
-from launcher.core.messages import Done, EndWanted, GivingUp, Message, Ping, Pong, Told
+from launcher.core.messages import Done, GivingUp, Message, Ping, Pong, SignalWanted, Told
 
 LAST_WORDS_S = 5.0  # the coordinator gets so long to take them
 
@@ -13,9 +13,16 @@ LAST_WORDS_S = 5.0  # the coordinator gets so long to take them
 class Link:
     """Never raises: a coordinator that is gone, or silent for too long, is told once by `lost`."""
 
-    def __init__(self, channel: Channel, silence_s: float, *, shares_files: bool = True) -> None:
-        """`silence_s`: a coordinator that is not heard for so long is lost. `shares_files`: it sees what is written here."""
+    def __init__(
+        self, channel: Channel, silence_s: float, *, shares_files: bool = True, by_hand: bool = False
+    ) -> None:
+        """`silence_s`: a coordinator that is not heard for so long is lost. `shares_files`: it sees what is written here.
+
+        `by_hand`: a person has this server's launcher before him, and what signals it gets is meant for all servers.
+        An engine hands its own to the agents of all servers.
+        """
         self.shares_files = shares_files
+        self.by_hand = by_hand
         self._channel = channel
         self._silence_s = silence_s
         self.lost: str | None = None  # why
@@ -64,9 +71,9 @@ class Link:
                 self.lost = f"nothing was heard for {self._silence_s:g} s"
         return taken
 
-    def ask_for_end(self, number: int) -> None:
-        """Somebody here wants the run to end, by signal `number`."""
-        self.send(EndWanted(number))
+    def want(self, number: int) -> None:
+        """Signal `number`, which came to this server, is meant for the whole run."""
+        self.send(SignalWanted(number))
 
     def give_up(self, reason: str) -> None:
         """This server's ranks are ended, whatever others do."""

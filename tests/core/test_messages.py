@@ -7,12 +7,13 @@ import pytest
 
 from launcher.core.events import Cause
 from launcher.core.messages import (
+    Answer,
+    Ask,
     AttemptOver,
     Begin,
     Challenge,
     Decided,
     Done,
-    EndWanted,
     Finish,
     GivingUp,
     Hello,
@@ -25,6 +26,7 @@ from launcher.core.messages import (
     Pong,
     Ready,
     Refused,
+    SignalWanted,
     Stop,
     Told,
     Waiting,
@@ -49,8 +51,8 @@ ALL = (
     Hello("p", "n", "0.1", "3.11.2", "h1", ()), Welcome("p", 1, "run", 20.0, "job"), Refused("no", "hint", 3), Ready(7),
     Ready(), Waiting(("h1", "h2")), Begin(2, 29500), Told('{"schema": 2}\n'), Inquire(1), Known(1, {"ranks": []}),
     Decided(1, VERDICT, Cause.HUNG, restarts=True), AttemptOver(1, left=False, master_port=9, all_well=True),
-    Stop(Cause.STOPPED, 2, "asked"), Pass(20), EndWanted(15), GivingUp("killed"), Ping(1 << 62), Pong(1, 2), Finish(Cause.FAILED, 3),
-    Done((1, 2), 4), Piece("log", 3, 0, 5, "eA==", anew=True), Whole("heartbeat", 3, None, 7), Kept("log", 3, 5, trouble=True),
+    Stop(Cause.STOPPED, 2, "asked"), Pass(20), SignalWanted(15), GivingUp("killed"), Ping(1 << 62), Pong(1, 2), Finish(Cause.FAILED, 3),
+    Ask(1, {"topic": "facts"}), Answer(1, {"cpus": 2}), Done((1, 2), 4), Piece("log", 3, 0, 5, "eA==", anew=True), Whole("heartbeat", 3, None, 7), Kept("log", 3, 5, trouble=True),
 )  # fmt: skip
 
 

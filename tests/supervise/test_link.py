@@ -8,7 +8,7 @@ import pytest
 
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.events import Cause
-from launcher.core.messages import Begin, Done, EndWanted, Finish, Ping, Pong, Told
+from launcher.core.messages import Begin, Done, Finish, Ping, Pong, SignalWanted, Told
 from launcher.supervise.link import Link
 
 PATIENCE_S = 60
@@ -58,10 +58,10 @@ def test_events_and_wishes_go_up(pair):
     """One message each."""
     link, other = pair()
     link.tell("line\n")
-    link.ask_for_end(2)
+    link.want(2)
     link.say_farewell((5,), 3)
     messages = other.wait_for(time.monotonic() + PATIENCE_S)
-    assert [next(messages) for _ in range(3)] == [Told("line\n"), EndWanted(2), Done((5,), 3)]
+    assert [next(messages) for _ in range(3)] == [Told("line\n"), SignalWanted(2), Done((5,), 3)]
     with pytest.raises(ChannelClosedError):
         next(messages)
 

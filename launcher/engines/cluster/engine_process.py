@@ -32,7 +32,7 @@ class EngineProcess:
         self.name = command.engine
         self._command = command
         self._environment = overlaid(environment, command.env)
-        self._log = log
+        self.log = log
         try:
             for path, text in command.files.items():
                 atomic.write_text(path, text)
@@ -74,6 +74,9 @@ class EngineProcess:
         directory = Path(gettempdir())
         for path in (directory / f"ompi.{self.pid}", *directory.glob(f"ompi.*.{os.getuid()}/pid.{self.pid}")):
             rmtree(path, ignore_errors=True)
+            with suppress(OSError):  # others of this user's jobs are there, or it is not Open MPI's
+                if path.parent != directory:
+                    path.parent.rmdir()
 
     def why_not(self, server_ids: Sequence[str]) -> dict[str, str]:
         """Of these servers those that cannot be reached in the engine's way, with the reason. Blocks for some seconds."""
@@ -81,7 +84,7 @@ class EngineProcess:
 
     def last_lines(self, count: int = LAST_LINES) -> list[str]:
         """The end of what it has said."""
-        with suppress(OSError), self._log.open("rb") as file:
+        with suppress(OSError), self.log.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(self._begins_at, end - TAIL_BYTES))
             lines = file.read().decode(errors="replace").splitlines()

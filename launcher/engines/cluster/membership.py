@@ -102,7 +102,8 @@ class Membership:
 
     def link(self) -> Link:
         """For an agent. Only one of the two may be used from now on."""
-        return Link(self._channel, self.welcome.silence_s, shares_files=self._shares_files)
+        by_hand = self.welcome.job is None
+        return Link(self._channel, self.welcome.silence_s, shares_files=self._shares_files, by_hand=by_hand)
 
     def channel(self) -> Channel:
         """For an examination, in which nothing else of this is used from now on."""

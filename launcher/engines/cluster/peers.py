@@ -16,6 +16,7 @@ from launcher.engines.whereabouts import Host, addresses_of, servers_here
 PROTOCOL = 1
 STRANGER_S = 10.0  # who connects must say who he is within so long
 BACKLOG = 4096
+FIRST_ASKED = 8  # times right after the welcome: a clock is wanted before anything fails
 
 
 class Clock:
@@ -24,6 +25,11 @@ class Clock:
     def __init__(self) -> None:
         self.ahead_ns = 0
         self.round_trip_ns: int | None = None  # of that answer; the estimate is wrong by half of it at most
+
+    @property
+    def error_ns(self) -> int:
+        """By so much the estimate may be wrong."""
+        return (self.round_trip_ns or 0) // 2
 
     def take(self, pong: Pong, now_ns: int) -> None:
         """Ahead = here - (sent + now) / 2: asked at 100 and answered at 104 by our clock, 162 by theirs, it is 60 ahead."""
@@ -47,6 +53,7 @@ class Peer:
         self.over = False  # nothing of the present attempt is left there
         self.done = False  # it has said its last word
         self.clock = Clock()
+        self._to_ask = FIRST_ASKED
         self.lost: str | None = None  # why nothing more is heard of it
         self.send(Challenge(PROTOCOL, self.nonce))
 
@@ -74,12 +81,19 @@ class Peer:
             self.channel.flush()
             for message in self.channel.receive():
                 if isinstance(message, Pong):
-                    self.clock.take(message, time.time_ns())
+                    self._take_pong(message)
                 else:
                     taken.append(message)
         except ChannelClosedError as error:
             self.lost = self.lost or str(error)
         return taken
+
+    def _take_pong(self, pong: Pong) -> None:
+        """The first ones one after the other: of questions asked at once the later answers would have to wait."""
+        self.clock.take(pong, time.time_ns())
+        if self._to_ask:
+            self._to_ask -= 1
+            self.ask()
 
     def close(self, patience_s: float = 0.0) -> None:
         """Wait at most `patience_s` seconds until the last message has been sent."""

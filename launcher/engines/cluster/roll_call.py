@@ -14,8 +14,6 @@ from launcher.core.records import Server
 from launcher.engines.cluster.peers import STRANGER_S, Peer, described, differences, server_of
 from launcher.engines.cluster.plan import Plan
 
-FIRST_ASKED = 4  # questions at once to a newcomer: its clock is wanted before anything fails
-
 
 class RollCall:
     """Takes connections in, and gives the agents of servers: `peers`. Refuses whoever does not fit, and says why."""
@@ -102,8 +100,7 @@ class RollCall:
         proof = proof_of(self._token_of(hello), hello.nonce, stranger.nonce)
         job = None if hello.agreement is not None else self._plan.job
         stranger.send(Welcome(proof, index, self._run_name, self._plan.silence_s, job, self._mark))
-        for _ in range(FIRST_ASKED):
-            stranger.ask()
+        stranger.ask()
 
 
 def refusal_of(refused: Refused, server_id: str) -> TlaunchError:

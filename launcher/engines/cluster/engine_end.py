@@ -1,0 +1,52 @@
+"""The end of an engine when the agents have gone: by itself, or not; and of whatever it leaves."""
+
+from __future__ import annotations
+
+import time
+
+from launcher.engines.cluster.engine_process import EngineProcess
+from launcher.supervise.tree import Ending, something_left
+
+PATIENCE_S = 3.0  # for an engine to end by itself after its agents
+GRACE_S = 2.0
+LOOK_S = 0.1
+
+
+class EngineEnd:
+    """`step` until `over`. Nothing here waits."""
+
+    def __init__(self, engine: EngineProcess | None, *, patient: bool) -> None:
+        """`patient`: the engine may still end by itself; one that has lost a server may never do so."""
+        self._engine = engine
+        self._patience_ends = time.monotonic() + (PATIENCE_S if patient else 0.0)
+        self._ending: Ending | None = None
+        self.by_itself = False  # whether the engine had ended before it was told to
+        self.over = False
+
+    @property
+    def due(self) -> float:
+        """When the next step makes sense, monotonic. An engine's end wakes its parent up anyway."""
+        if self._ending is None:
+            return self._patience_ends
+        timeout_s = self._ending.timeout_s
+        return time.monotonic() + (LOOK_S if timeout_s is None else min(LOOK_S, timeout_s))
+
+    def step(self) -> None:
+        ended = self._engine is None or self._engine.ended
+        if self._ending is None:
+            self.by_itself = ended
+        if ended and not something_left():
+            self._be_over()
+            return
+        if self._ending is None and (ended or time.monotonic() >= self._patience_ends):
+            leaders = () if ended or self._engine is None else (self._engine.pid,)
+            self._ending = Ending(GRACE_S, lambda: leaders)
+        if self._ending is not None:
+            self._ending.step()
+            if self._ending.in_vain:
+                self._be_over()
+
+    def _be_over(self) -> None:
+        self.over = True
+        if self._engine is not None:
+            self._engine.clean_up()
