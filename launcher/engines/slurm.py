@@ -18,7 +18,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Server
 from launcher.engines.command import START_DIRECTORY, EngineCommand
 from launcher.engines.render.limits import check_host_name
-from launcher.engines.whereabouts import Host, address_of, names_of, read_host, resolve, servers_here
+from launcher.engines.whereabouts import Host, Register, address_of, names_of, read_host, resolve
 from launcher.logs.terminal import escaped
 from launcher.rank_table.generate import devices_per_server
 from launcher.rank_table.hostfiles import Place, counted_cluster
@@ -168,10 +168,11 @@ def nodes_of(allocation: Allocation, servers: Sequence[Server]) -> tuple[str, ..
     Raises:
         RefusedTableError: a server is no node of the allocation, or could be several.
     """
-    claims = _claims(allocation.nodes, servers, [_by_names(node) for node in allocation.nodes])
+    claims = _claims(allocation.nodes, Register(servers), [_by_names(node) for node in allocation.nodes])
     if any(len(nodes) != 1 for nodes in claims):
         meant = _meant(servers)
-        claims = _claims(allocation.nodes, servers, [_resolved(node, allocation, meant) for node in allocation.nodes])
+        register = Register(servers, meant.resolved)
+        claims = _claims(allocation.nodes, register, [_resolved(node, allocation, meant) for node in allocation.nodes])
     missing = [server.server_id for server, nodes in zip(servers, claims, strict=True) if len(nodes) != 1]
     if missing:
         names = [node.name for node in allocation.nodes]
@@ -184,13 +185,14 @@ def nodes_of(allocation: Allocation, servers: Sequence[Server]) -> tuple[str, ..
     return tuple(name for nodes in claims for name in nodes)
 
 
-def _claims(nodes: Sequence[Node], servers: Sequence[Server], hosts: Sequence[Sequence[Host]]) -> list[set[str]]:
+def _claims(nodes: Sequence[Node], register: Register, hosts: Sequence[Sequence[Host]]) -> list[set[str]]:
     """For each server the nodes that it could be."""
-    fitting = [
-        (node.name, {server.server_id for known in as_hosts for server in servers_here(servers, known)})
-        for node, as_hosts in zip(nodes, hosts, strict=True)
-    ]
-    return [{name for name, ids in fitting if server.server_id in ids} for server in servers]
+    claims: list[set[str]] = [set() for _ in register.servers]
+    for node, as_hosts in zip(nodes, hosts, strict=True):
+        for known in as_hosts:
+            for place in register.find(known.name, known.addresses):
+                claims[place].add(node.name)
+    return claims
 
 
 def _by_names(node: Node) -> tuple[Host, ...]:

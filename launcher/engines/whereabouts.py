@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from launcher.core.errors import RefusedLayoutError, UsageError
@@ -49,13 +50,52 @@ def names_of(server: Server) -> tuple[str, ...]:
     return (server.server_id, *(name for name in others if name and address_of(name)))
 
 
+class Register:
+    """The servers of one table by all that they are called: each of thousands of machines is looked up in it."""
+
+    def __init__(self, servers: Sequence[Server], resolved: Iterable[tuple[str, frozenset[Address]]] = ()) -> None:
+        """`resolved`: what names of servers mean, as far as asked for."""
+        self.servers = tuple(servers)
+        self._resolved = dict(resolved)
+        self._by_address: dict[Address, set[int]] = {}
+        self._by_name: dict[str, set[int]] = {}  # as far as the first dot
+        for index, server in enumerate(servers):
+            for name in names_of(server):
+                self._enter(name, index)
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Of servers, by their ids."""
+        return {server.server_id: index for index, server in enumerate(self.servers)}
+
+    def find(self, host: str, addresses: frozenset[Address]) -> tuple[int, ...]:
+        """Which servers that machine is. An address or a name that fits several of them proves nothing."""
+        alone = len(self.servers) == 1
+        candidates = (0,) if alone else sorted(self._candidates(host, addresses))
+        names = (name for index in candidates for name in names_of(self.servers[index]))
+        meant = tuple((name, self._resolved[name]) for name in dict.fromkeys(names) if name in self._resolved)
+        fitting = [_fitting(self.servers[index], Host(host, addresses, meant), alone=alone) for index in candidates]
+        claims = Counter(fact for facts in fitting for fact in facts)
+        return tuple(
+            index for index, facts in zip(candidates, fitting, strict=True) if any(claims[fact] == 1 for fact in facts)
+        )
+
+    def _enter(self, name: str, index: int) -> None:
+        address = address_of(name)
+        if address is None:
+            self._by_name.setdefault(_short(name), set()).add(index)
+        for meant in self._resolved.get(name, ()) if address is None else (address,):
+            self._by_address.setdefault(meant, set()).add(index)
+
+    def _candidates(self, host: str, addresses: frozenset[Address]) -> set[int]:
+        """All that could fit, and perhaps more."""
+        known = (self._by_address.get(address, ()) for address in addresses)
+        return set(self._by_name.get(_short(host), ())).union(*known)
+
+
 def servers_here(servers: Sequence[Server], host: Host) -> tuple[Server, ...]:
-    """Which servers of one table this machine is. An address or a name that fits several of them proves nothing."""
-    fitting = [_fitting(server, host, alone=len(servers) == 1) for server in servers]
-    claims = Counter(fact for facts in fitting for fact in facts)
-    return tuple(
-        server for server, facts in zip(servers, fitting, strict=True) if any(claims[fact] == 1 for fact in facts)
-    )
+    """Which servers of one table this machine is. For many machines a `Register` tells it sooner."""
+    return tuple(servers[index] for index in Register(servers, host.resolved).find(host.name, host.addresses))
 
 
 def is_everywhere(server: Server) -> bool:
@@ -162,7 +202,11 @@ def _same_name(one: str, other: str) -> bool:
     """h2 is h2.example.org; two full names are the same only if they are equal."""
     one, other = one.casefold(), other.casefold()
     short = "." not in one or "." not in other
-    return one == other or (short and one.partition(".")[0] == other.partition(".")[0])
+    return one == other or (short and _short(one) == _short(other))
+
+
+def _short(name: str) -> str:
+    return name.casefold().partition(".")[0]
 
 
 def address_of(text: str) -> Address | None:
