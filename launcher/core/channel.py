@@ -55,7 +55,11 @@ class Channel:
         Raises:
             ChannelClosedError: the connection is lost.
         """
-        self._to_send += to_line(message)
+        self.send_line(to_line(message))
+
+    def send_line(self, line: bytes) -> None:
+        """As `send`, of a message that is written already."""
+        self._to_send += line
         self.flush()
 
     def flush(self) -> None:

@@ -54,6 +54,7 @@ from launcher.core.messages import (
     Told,
     Waiting,
     Whole,
+    to_line,
 )
 from launcher.core.proc import ProcessId, identify
 from launcher.core.records import RunSpec
@@ -146,8 +147,7 @@ class Coordinator:
 
     def _listen(self) -> None:
         self._beat()
-        for peer in (*self._roll_call.strangers, *self._roll_call.peers.values()):
-            self._hear(peer)
+        self._look_at_noticed()
         if self._chronicle.journal.backlog:
             self._chronicle.journal.send()
         for key, _ in self._selector.select(self._timeout_s()):
@@ -171,6 +171,7 @@ class Coordinator:
     def _forget(self, peer: Peer, patience_s: float = 0.0) -> None:
         with suppress(KeyError, ValueError):
             self._selector.unregister(peer)
+        self._roll_call.noticed.discard(peer)
         peer.close(patience_s)
 
     def _on_knock(self) -> None:
@@ -209,7 +210,7 @@ class Coordinator:
             case SignalWanted(signal=number):
                 self._on_signal(number, by_server=True)
             case GivingUp(reason=reason):
-                peer.lost = reason
+                peer.lose(reason)
             case Done():
                 peer.done = True
                 self._chronicle.note_end(message)
@@ -263,16 +264,25 @@ class Coordinator:
             self._log_keeper.take()
             for peer in self._roll_call.peers.values():
                 peer.ask()
+                if now - peer.channel.heard_at > self._plan.silence_s:
+                    peer.lose(f"nothing was heard of it for {self._plan.silence_s:g} s")
+
+    def _look_at_noticed(self) -> None:
+        """Those who are lost, and those to whom something has to be sent yet. A turn costs nothing for all others."""
         for stranger in self._roll_call.dismiss():
             self._forget(stranger, ENGINE_LAST_S)
-        for server_index, peer in list(self._roll_call.peers.items()):
-            if peer.lost is None and peer.silent_s > self._plan.silence_s:
-                peer.lost = f"nothing was heard of it for {self._plan.silence_s:g} s"
-            if peer.lost is not None:
-                self._lose(server_index, peer)
+        for peer in list(self._roll_call.noticed):
+            if peer.lost is None:
+                self._hear(peer)
+            if peer.lost is not None or not peer.channel.wants_write:
+                self._roll_call.noticed.discard(peer)
+            if peer.lost is not None and peer.server_index is not None:
+                self._lose(peer.server_index, peer)
 
     def _lose(self, server_index: int, peer: Peer) -> None:
         self._forget(peer)
+        if self._roll_call.peers.get(server_index) is not peer:
+            return
         del self._roll_call.peers[server_index]
         if peer.done or self._phase in {Phase.GATHERING, Phase.LEAVING}:
             return
@@ -284,8 +294,9 @@ class Coordinator:
         return self._servers[peer.server_index].server_id if peer.server_index is not None else peer.address
 
     def _send_all(self, message: Message) -> None:
+        line = to_line(message)
         for peer in self._roll_call.peers.values():
-            peer.send(message)
+            peer.send_line(line)
 
     # --- from phase to phase ---
 
@@ -323,20 +334,22 @@ class Coordinator:
             self._refuse(error)
 
     def _step_gathering(self) -> None:
-        missing = self._roll_call.missing
-        if not missing:
+        if self._roll_call.complete:
             self._begin()
             return
         engine, now = self._engine, time.monotonic()
         brought_by = engine if self._plan.brings_all else None
-        awaited = self._plan.brings_all or self._servers[self._first_server].server_id in missing
+        awaited = self._plan.brings_all or not self._roll_call.is_ready(self._first_server)
         if engine is not None and engine.ended and awaited and self._engine_ended_long_ago(now):
-            self._refuse(not_come(brought_by, f"{engine.name} ended with exit code {engine.exit_code}", missing))
+            why = f"{engine.name} ended with exit code {engine.exit_code}"
+            self._refuse(not_come(brought_by, why, self._roll_call.missing))
         elif self._overdue:
-            self._refuse(not_come(brought_by, f"after {self._plan.join_timeout_s:g} s (--join-timeout)", missing))
+            why = f"after {self._plan.join_timeout_s:g} s (--join-timeout)"
+            self._refuse(not_come(brought_by, why, self._roll_call.missing))
         elif now >= self._next_told:
             self._next_told = now + TOLD_EVERY_S
             self._awaited = True
+            missing = self._roll_call.missing
             self._record(Awaiting(missing, now - self._gathering_since))
             self._send_all(Waiting(missing))
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
-from launcher.core.messages import LONGEST_FIRST_LINE_BYTES, Challenge, Hello, Message, Ping, Pong, Ready
-from launcher.core.records import Server
-from launcher.engines.whereabouts import Host, addresses_of, servers_here
+from launcher.core.messages import LONGEST_FIRST_LINE_BYTES, Challenge, Hello, Message, Ping, Pong, Ready, to_line
+from launcher.engines.whereabouts import Register, addresses_of
 
 PROTOCOL = 1
 STRANGER_S = 10.0  # who connects must say who he is within so long
@@ -42,7 +41,9 @@ class Clock:
 class Peer:
     """One connection, from its first byte on. Nothing here waits or raises."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, noticed: set[Peer] | None = None) -> None:
+        """It puts itself into `noticed` when it is found lost, and when something waits to be sent."""
+        self._noticed = set() if noticed is None else noticed
         self.channel = Channel(connection, LONGEST_FIRST_LINE_BYTES)
         self.nonce = os.urandom(16).hex()
         self.address = self.channel.peer
@@ -65,11 +66,22 @@ class Peer:
         return time.monotonic() - self.channel.heard_at
 
     def send(self, message: Message) -> None:
+        self.send_line(to_line(message))
+
+    def send_line(self, line: bytes) -> None:
+        """A message as it travels: what many are told alike is written once."""
         if self.lost is None:
             try:
-                self.channel.send(message)
+                self.channel.send_line(line)
             except ChannelClosedError as error:
-                self.lost = str(error)
+                self.lose(str(error))
+            if self.channel.wants_write:
+                self._noticed.add(self)
+
+    def lose(self, why: str) -> None:
+        """Nothing more will be heard of it; the first reason counts."""
+        self.lost = self.lost or why
+        self._noticed.add(self)
 
     def ask(self) -> None:
         self.send(Ping(time.time_ns()))
@@ -85,7 +97,7 @@ class Peer:
                 else:
                     taken.append(message)
         except ChannelClosedError as error:
-            self.lost = self.lost or str(error)
+            self.lose(str(error))
         return taken
 
     def _take_pong(self, pong: Pong) -> None:
@@ -116,38 +128,35 @@ def listen(port: int = 0) -> socket.socket:
     return listener
 
 
-def server_of(hello: Hello, servers: Sequence[Server], resolved: Sequence[tuple[str, frozenset[str]]]) -> int:
-    """Which server of the table said hello. `resolved`: what names of servers mean here.
+def server_of(hello: Hello, register: Register) -> int:
+    """Which server of the table said hello.
 
     Its own word counts first, then its addresses and its name, and at last its place among the engine's processes.
 
     Raises:
         UsageError, RefusedLayoutError: it is none of them, or could be several.
     """
-    ids = [server.server_id for server in servers]
     if hello.said is not None:
-        return _said(hello.said, ids)
-    host = Host(
-        hello.host, addresses_of(hello.addresses), tuple((name, addresses_of(found)) for name, found in resolved)
-    )
-    fitting = servers_here(servers, host)
+        return _said(hello.said, register)
+    fitting = register.find(hello.host, addresses_of(hello.addresses))
     if len(fitting) == 1:
-        return servers.index(fitting[0])
-    if not fitting and hello.index is not None and 0 <= hello.index < len(servers):
+        return fitting[0]
+    if not fitting and hello.index is not None and 0 <= hello.index < len(register.servers):
         return hello.index
     what = "could be any of" if fitting else "is none of"
+    ids = ", ".join(register.servers[index].server_id for index in fitting or range(len(register.servers)))
     raise RefusedLayoutError(
-        f"{described(hello)} {what} the table's servers {', '.join(server.server_id for server in fitting or servers)}",
+        f"{described(hello)} {what} the table's servers {ids}",
         hint="--server or TLAUNCH_SERVER on that machine tells which server it is",
     )
 
 
-def _said(said: str, ids: Sequence[str]) -> int:
-    if said not in ids:
+def _said(said: str, register: Register) -> int:
+    if said not in register.places:
         raise UsageError(
-            f"--server {said}: the rank table has no such server", hint=f"its servers are {', '.join(ids)}"
+            f"--server {said}: the rank table has no such server", hint=f"its servers are {', '.join(register.places)}"
         )
-    return ids.index(said)
+    return register.places[said]
 
 
 def described(hello: Hello) -> str:

@@ -13,6 +13,7 @@ from launcher.core.messages import LONGEST_LINE_BYTES, Hello, Message, Ready, Re
 from launcher.core.records import Server
 from launcher.engines.cluster.peers import STRANGER_S, Peer, described, differences, server_of
 from launcher.engines.cluster.plan import Plan
+from launcher.engines.whereabouts import Register, addresses_of
 
 
 class RollCall:
@@ -25,24 +26,31 @@ class RollCall:
         self._mark = mark
         self._servers = servers
         self._run_name = run_name
+        resolved = ((name, addresses_of(found)) for name, found in plan.resolved)
+        self._register = Register(servers, resolved)
+        self.noticed: set[Peer] = set()  # who is lost, or has something that waits to be sent
         self.strangers: list[Peer] = []
         self.peers: dict[int, Peer] = {}  # by server_index; those that are lost are taken out by who finds it out
 
     @property
+    def complete(self) -> bool:
+        """Whether all servers are ready. Quick as long as one has not come."""
+        return len(self.peers) == len(self._servers) and all(peer.ready for peer in self.peers.values())
+
+    def is_ready(self, server_index: int) -> bool:
+        return server_index in self.peers and self.peers[server_index].ready is not None
+
+    @property
     def missing(self) -> tuple[str, ...]:
         """The servers that have not come yet, or not got ready."""
-        return tuple(
-            server.server_id
-            for index, server in enumerate(self._servers)
-            if index not in self.peers or self.peers[index].ready is None
-        )
+        return tuple(server.server_id for index, server in enumerate(self._servers) if not self.is_ready(index))
 
     def accept(self) -> Iterator[Peer]:
         """Take in all who wait at the door."""
         with suppress(OSError):  # nobody any more, or no descriptors left for now
             while True:
                 connection, _ = self._plan.listener.accept()
-                stranger = Peer(connection)
+                stranger = Peer(connection, self.noticed)
                 self.strangers.append(stranger)
                 yield stranger
 
@@ -53,13 +61,13 @@ class RollCall:
         """
         for message in stranger.take():
             if not isinstance(message, Hello) or not self._is_one_of_us(message, stranger):
-                stranger.lost = "a stranger"
+                stranger.lose("a stranger")
                 continue
             try:
                 self._take_in(message, stranger, joining=joining)
             except TlaunchError as error:
                 stranger.send(Refused(error.message, error.hint, error.exit_code))
-                stranger.lost = "refused"
+                stranger.lose("refused")
                 self.refused.append((message, error))
                 return error
         return None
@@ -67,12 +75,10 @@ class RollCall:
     def dismiss(self) -> Iterator[Peer]:
         """Strangers who are lost, or take too long, or have become peers: nobody listens to them here any more."""
         now = time.monotonic()
-        for stranger in list(self.strangers):
-            known = stranger.server_index is not None
-            if known or stranger.lost or now - stranger.since > STRANGER_S:
-                self.strangers.remove(stranger)
-                if not known:
-                    yield stranger
+        unknown = [stranger for stranger in self.strangers if stranger.server_index is None]
+        self.strangers = [one for one in unknown if one.lost is None and now - one.since <= STRANGER_S]
+        staying = set(self.strangers)
+        yield from (stranger for stranger in unknown if stranger not in staying)
 
     def _is_one_of_us(self, hello: Hello, stranger: Peer) -> bool:
         return is_proof(hello.proof, self._token_of(hello), stranger.nonce, hello.nonce)
@@ -83,7 +89,7 @@ class RollCall:
 
     def _take_in(self, hello: Hello, stranger: Peer, *, joining: bool) -> None:
         _check_version(hello)
-        index = server_of(hello, self._servers, self._plan.resolved)
+        index = server_of(hello, self._register)
         server_id = self._servers[index].server_id
         if (error := differences(hello, self._plan.agreement, server_id)) is not None:
             raise error

@@ -8,6 +8,7 @@ from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.messages import Hello, Pong
 from launcher.core.records import Device, Server
 from launcher.engines.cluster.peers import Clock, differences, listen, server_of
+from launcher.engines.whereabouts import Register, addresses_of
 
 SERVERS = tuple(Server(name, (Device(0, rank),)) for rank, name in enumerate(["10.0.0.1", "h2", "10.0.0.3"]))
 
@@ -56,32 +57,32 @@ def test_an_answer_before_its_question_tells_nothing():
 )  # fmt: skip
 def test_a_server_is_known(who, index):
     """By its own word, else by addresses and name, else by its place among the engine's processes."""
-    assert server_of(who, SERVERS, ()) == index
+    assert server_of(who, Register(SERVERS)) == index
 
 
 def test_a_name_is_known_by_what_it_means_here():
     """Where the machine calls itself otherwise."""
-    assert server_of(hello(addresses=("10.5.5.5",)), SERVERS, [("h2", frozenset({"10.5.5.5"}))]) == 1
+    assert server_of(hello(addresses=("10.5.5.5",)), Register(SERVERS, [("h2", addresses_of({"10.5.5.5"}))])) == 1
 
 
 @pytest.mark.parametrize("index", [None, 3, -1], ids=str)
 def test_a_machine_that_the_table_does_not_have_is_refused(index):
     """Nor does a place help that no server has."""
     with pytest.raises(RefusedLayoutError, match=r"somewhere is none of the table's servers 10.0.0.1, h2, 10.0.0.3"):
-        server_of(hello(index=index), SERVERS, ())
+        server_of(hello(index=index), Register(SERVERS))
 
 
 def test_a_machine_that_could_be_several_servers_is_refused():
     """Whatever its place among the engine's processes; the hint says how to tell."""
     with pytest.raises(RefusedLayoutError, match=r"h2 \(10.0.0.1\) could be any of .* 10.0.0.1, h2\n") as caught:
-        server_of(hello("h2", ("127.0.0.1", "10.0.0.1"), index=0), SERVERS, ())
+        server_of(hello("h2", ("127.0.0.1", "10.0.0.1"), index=0), Register(SERVERS))
     assert "TLAUNCH_SERVER" in caught.value.hint
 
 
 def test_a_server_that_the_table_does_not_have_cannot_be_said():
     """The hint names those it has."""
     with pytest.raises(UsageError, match="--server h9: the rank table has no such server") as caught:
-        server_of(hello(said="h9"), SERVERS, ())
+        server_of(hello(said="h9"), Register(SERVERS))
     assert "10.0.0.1, h2, 10.0.0.3" in caught.value.hint
 
 
