@@ -22,6 +22,7 @@ import time
 from contextlib import suppress
 from enum import Enum
 
+from launcher.core.descriptors import limit_to, make_room, own_limit
 from launcher.core.errors import EXIT_FAILURE, EXIT_HUNG, EXIT_OK, TlaunchError, UnreadableError
 from launcher.core.events import (
     AgentStarted,
@@ -129,6 +130,7 @@ class Coordinator:
         self._names: dict[int, tuple[str, ...]] = {}  # what servers are called, by server_index
         self._next_beat = 0.0
         self._next_told = 0.0
+        self._usual_files = own_limit()
 
     def run(self) -> int:
         """Coordinate until nothing of the run is left; its exit code. Blocks. Call once, in the main thread."""
@@ -328,10 +330,24 @@ class Coordinator:
         self._gathering_since = time.monotonic()
         self._next_told = self._gathering_since + FIRST_TOLD_S
         environment = dict(os.environ)
+        limit_to(self._usual_files)  # what the engine starts keeps the limit that the person has set
         try:
             self._engine = EngineProcess(self._plan.engine, environment, self._spec.cwd, self._run_dir.engine_log)
+            self._make_room()
         except UnreadableError as error:
             self._refuse(error)
+
+    def _make_room(self) -> None:
+        """For a connection to every server.
+
+        Raises:
+            UnreadableError: the system does not allow so many.
+        """
+        if not make_room(len(self._servers)):
+            raise UnreadableError(
+                f"{len(self._servers)} servers need as many connections, and this machine allows {own_limit()} files",
+                hint="ulimit -Hn shows the limit, which root can raise",
+            )
 
     def _step_gathering(self) -> None:
         if self._roll_call.complete:
