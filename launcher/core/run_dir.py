@@ -94,7 +94,7 @@ class RunDir:
         return self.device(global_rank) / "env.log"
 
     def heartbeat(self, global_rank: int) -> Path:
-        return self.device(global_rank) / "heartbeat"
+        return self.root / f"device{global_rank}/heartbeat"  # one step: every rank of thousands is told its own
 
     def failure(self, global_rank: int) -> Path:
         return self.device(global_rank) / "failure.json"

@@ -39,6 +39,7 @@ from launcher.runs.record import spec_to_json
 from launcher.supervise.link import Link
 
 CONNECT_S = 3.0  # for one address to answer
+WELCOME_S = 30.0  # for a coordinator that has answered: thousands may say hello at once
 AGAIN_S = 0.5  # between two rounds through all addresses
 Word = TypeVar("Word")
 
@@ -166,8 +167,9 @@ def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> No
         for rank in spec.ranks:
             if rank.server_index == server_index:
                 run_dir.device(rank.global_rank).mkdir(exist_ok=True)
-        with suppress(FileExistsError):
-            atomic.write_text(run_dir.run_json, spec_to_json(spec), mode=0o600, replace=False)
+        if not run_dir.run_json.exists():  # of thousands of ranks it takes seconds to write
+            with suppress(FileExistsError):
+                atomic.write_text(run_dir.run_json, spec_to_json(spec), mode=0o600, replace=False)
         for name, text in files.items():
             if not (run_dir.root / name).exists():
                 atomic.write_text(run_dir.root / name, text)
@@ -235,15 +237,15 @@ def _introduce(channel: Channel, token: str, member: Member) -> Membership:
             agreement=member.agreement,
         )
     )
-    welcome = _first_word(channel, Welcome)
+    welcome = _first_word(channel, Welcome, WELCOME_S)
     if not is_proof(welcome.proof, token, nonce, challenge.nonce):
         raise ChannelClosedError("what answers there does not know this run")
     return Membership(channel, welcome)
 
 
-def _first_word(channel: Channel, kind: type[Word]) -> Word:
+def _first_word(channel: Channel, kind: type[Word], patience_s: float = CONNECT_S) -> Word:
     """The next message, which must be of this kind; a refusal is raised as what it is."""
-    for message in channel.wait_for(time.monotonic() + CONNECT_S):
+    for message in channel.wait_for(time.monotonic() + patience_s):
         if isinstance(message, kind):
             return message
         if isinstance(message, Refused):
