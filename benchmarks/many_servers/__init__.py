@@ -1,0 +1,1 @@
+"""What a run over many servers costs. `make bench` runs benchmarks/servers.py."""
