@@ -1,7 +1,9 @@
 """What agents of other servers are told to do: all of a request but what is each machine's own."""
 
 import base64
+import hashlib
 import json
+import lzma
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +42,28 @@ def test_a_job_is_one_line_and_comes_back_with_the_other_machine_s_own():
 
 def test_what_is_this_machine_s_own_does_not_travel():
     """Least of all its environment."""
-    assert "HOME" not in zlib.decompress(base64.b64decode(to_text(JOB))).decode()
+    assert "HOME" not in lzma.decompress(base64.b64decode(to_text(JOB))).decode()
+
+
+def test_a_job_of_a_python_without_lzma_is_understood(monkeypatch):
+    """By one that has it; the other way round it is refused with the reason."""
+    text = to_text(JOB)
+    monkeypatch.setattr("launcher.engines.cluster.job.lzma", None)
+    with pytest.raises(ValueError, match="Python has no lzma here"):
+        from_text(text, {}, THERE)
+    plain = to_text(JOB)
+    monkeypatch.undo()
+    assert from_text(plain, {}, THERE) == from_text(text, {}, THERE)
+
+
+def test_a_table_that_stands_in_a_job_several_times_costs_little_more_than_once():
+    """However long it is: every agent is sent all of it."""
+    digest = (hashlib.sha256(str(number).encode()).hexdigest() for number in range(2000))
+    table = "\n".join(digest)
+    once, twice = (
+        len(to_text(replace(JOB, files=files, table_text=table))) for files in ({}, {"rank_table.json": table})
+    )
+    assert twice < 1.01 * once
 
 
 def test_a_job_without_options_stays_one():
