@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,9 +139,10 @@ def virtual_hosts(scripts: Path, count: int, mpirun: str) -> Iterator[Hosts]:
     with tempfile.TemporaryDirectory() as folder:
         root, runs = Path(folder, "hosts"), Path(folder, "runs")
         runs.mkdir()
-        shared = {folder, *(path for path in (*sys.path, sys.prefix) if path.startswith("/tmp/"))}
-        roots = {str(Path(*Path(path).parts[:4])) for path in shared if Path(path).exists()}
-        environment = {**os.environ, "TL_SHARE": " ".join(sorted(roots))}
+        environment = {
+            **os.environ,
+            "TL_SHARE": " ".join(_hidden((folder, *sys.path, sys.prefix, Path(mpirun).parents[1]))),
+        }
         try:
             subprocess.run(
                 [scripts / "up.sh", str(count), root], env=environment, check=True, stdout=subprocess.DEVNULL
@@ -149,6 +150,12 @@ def virtual_hosts(scripts: Path, count: int, mpirun: str) -> Iterator[Hosts]:
             yield Hosts(root, runs, count, mpirun)
         finally:
             subprocess.run([scripts / "down.sh", root], stdout=subprocess.DEVNULL, check=False)
+
+
+def _hidden(paths: Iterable[str | Path]) -> list[str]:
+    """Those directories that a virtual host, which has a /tmp of its own, would not see; none inside another."""
+    found = {Path(path) for path in paths if str(path).startswith("/tmp/") and Path(path).is_dir()}
+    return sorted(str(path) for path in found if found.isdisjoint(path.parents))
 
 
 def _table(names: Sequence[str]) -> dict[str, object]:

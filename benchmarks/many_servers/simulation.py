@@ -19,7 +19,7 @@ from common.processes import PROGRAMS
 from launcher.core import env
 from launcher.core.records import Cluster, Device, Layout, RunSpec, Server, Supervision
 from launcher.core.run_dir import RunDir
-from launcher.engines.assemble import Request, assemble
+from launcher.engines.assemble import OWN_TABLE, Request, assemble
 from launcher.engines.cluster.coordinator import Coordinator
 from launcher.engines.cluster.job import Job, from_text, to_text
 from launcher.engines.cluster.peers import listen
@@ -27,6 +27,7 @@ from launcher.engines.cluster.plan import Plan
 from launcher.engines.command import EngineCommand
 from launcher.engines.local import signals_held_back, start_child
 from launcher.engines.placement import read_machine
+from launcher.rank_table import render_table
 from launcher.runs.record import spec_to_json
 from many_servers.fits import exponent
 
@@ -120,7 +121,7 @@ def simulate(size: int, stay_s: float | None = None) -> Cost:
         spec = assemble(request, name="simulated", master_port=0)
         spec.run_dir.mkdir()
         notes = Path(folder, "notes.json")
-        job = to_text(Job(request, {}, None, None))
+        job = job_of(request)
         before_s = time.process_time()
         exit_code = coordinate(spec, job, Path(folder), ("--stay", str(stay_s), "--notes", str(notes)))
         head_cpu_s = time.process_time() - before_s
@@ -178,6 +179,12 @@ def request_of(size: int, folder: Path) -> Request:
     )
 
 
+def job_of(request: Request) -> str:
+    """With the table's text twice: as it was read, and as ranks read it."""
+    table = render_table(request.cluster)
+    return to_text(Job(request, {OWN_TABLE: table}, table, None))
+
+
 def address_of(index: int) -> str:
     return f"10.0.{index // 250}.{index % 250 + 1}"
 
@@ -208,7 +215,7 @@ def _cost(size: int, noted: dict[str, Any], job_bytes: int, head_cpu_s: float) -
 
 def agent_cost(size: int) -> AgentCost:
     with tempfile.TemporaryDirectory() as folder:
-        text = to_text(Job(request_of(size, Path(folder)), {}, None, None))
+        text = job_of(request_of(size, Path(folder)))
         started_s = time.process_time()
         job = from_text(text, dict(os.environ), read_machine())
         told_s = time.process_time()
