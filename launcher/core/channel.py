@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from launcher.core.messages import LONGEST_LINE_BYTES, Message, from_line, to_line
 
+CLOSED = "the connection was closed"
 CHUNK_BYTES = 1 << 18
 
 
@@ -69,7 +70,7 @@ class Channel:
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:
-            raise ChannelClosedError(error.strerror or str(error)) from error
+            raise ChannelClosedError(_why(error)) from error
 
     def receive(self) -> Iterator[Message]:
         """The messages that have come. Those that came before the connection was lost are given first.
@@ -97,7 +98,7 @@ class Channel:
         try:
             while len(self._received) <= self.longest_line_bytes:
                 if not (chunk := self._connection.recv(CHUNK_BYTES)):
-                    return "the connection was closed"
+                    return CLOSED
                 self._received += chunk
                 self.heard_at = time.monotonic()
                 if len(chunk) < CHUNK_BYTES:
@@ -105,7 +106,7 @@ class Channel:
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as error:
-            return error.strerror or str(error)
+            return _why(error)
         return None
 
     def wait_for(self, deadline: float) -> Iterator[Message]:
@@ -138,3 +139,9 @@ class Channel:
         poll = select.poll()
         poll.register(self, events)
         poll.poll(left_s * 1000)
+
+
+def _why(error: OSError) -> str:
+    """Whether the other side's end is heard of by a closed or by a reset connection is chance."""
+    gone = isinstance(error, ConnectionResetError | BrokenPipeError)
+    return CLOSED if gone else error.strerror or str(error)

@@ -13,9 +13,7 @@ LAST_WORDS_S = 5.0  # the coordinator gets so long to take them
 class Link:
     """Never raises: a coordinator that is gone, or silent for too long, is told once by `lost`."""
 
-    def __init__(
-        self, channel: Channel, silence_s: float, *, shares_files: bool = True, by_hand: bool = False
-    ) -> None:
+    def __init__(self, channel: Channel, silence_s: float, *, shares_files: bool = True, by_hand: bool = False) -> None:
         """`silence_s`: a coordinator that is not heard for so long is lost. `shares_files`: it sees what is written here.
 
         `by_hand`: a person has this server's launcher before him, and what signals it gets is meant for all servers.

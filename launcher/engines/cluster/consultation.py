@@ -24,7 +24,7 @@ from launcher.core.messages import Answer, Ask, Finish, Hello, Refused
 from launcher.core.records import Server
 from launcher.doctor.absence import Absence, absence_of, late, lost, silent
 from launcher.engines.cluster.engine_process import EngineProcess
-from launcher.engines.cluster.peers import Peer, server_of
+from launcher.engines.cluster.peers import Peer
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.roll_call import RollCall
 from launcher.engines.command import EngineCommand
@@ -238,7 +238,7 @@ class Consultation:
 
     def _index_of(self, hello: Hello) -> int | None:
         with suppress(TlaunchError):
-            return server_of(hello, self._servers, self._plan.resolved)
+            return self._roll_call.place_of(hello)
         return None
 
     def _hear(self, index: int, peer: Peer) -> None:

@@ -72,6 +72,14 @@ class RollCall:
                 return error
         return None
 
+    def place_of(self, hello: Hello) -> int:
+        """Which server it is.
+
+        Raises:
+            UsageError, RefusedLayoutError: as `launcher.engines.cluster.peers.server_of`.
+        """
+        return server_of(hello, self._register)
+
     def dismiss(self) -> Iterator[Peer]:
         """Strangers who are lost, or take too long, or have become peers: nobody listens to them here any more."""
         now = time.monotonic()
@@ -89,7 +97,7 @@ class RollCall:
 
     def _take_in(self, hello: Hello, stranger: Peer, *, joining: bool) -> None:
         _check_version(hello)
-        index = server_of(hello, self._register)
+        index = self.place_of(hello)
         server_id = self._servers[index].server_id
         if (error := differences(hello, self._plan.agreement, server_id)) is not None:
             raise error
