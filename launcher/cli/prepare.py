@@ -35,11 +35,23 @@ class Prepared:
     name: str  # of the run, without its time
     notes: tuple[str, ...]  # said before the run starts
     files: Mapping[str, str]  # name: text, to be kept in the run directory
+    table_text: str | None = None  # of the rank table, read once: it may come from a pipe
 
     @property
     def used(self) -> Cluster:
         """The servers and devices that ranks are on."""
         return used_cluster(self.request.cluster, self.request.layout.world_size)
+
+
+@frozen
+class _Table:
+    """As it was read; nothing where there is none."""
+
+    text: str | None = None
+    format: str = ""
+
+
+NO_TABLE = _Table()
 
 
 @frozen
@@ -67,7 +79,7 @@ def prepare(
     """
     check_options(options)
     variables = user_environment(options.env)
-    cluster, notes, table_format = _cluster(options)
+    cluster, notes, table = _cluster(options)
     layout = resolve_layout(
         cluster.device_count,
         dp=options.dp,
@@ -101,8 +113,8 @@ def prepare(
         mpi_ranks=mpi_ranks,
     )
     idle = _idle_note(cluster, layout.world_size)
-    files = _files(cluster, used, table_format, engine)
-    return Prepared(request, options.name or program.name, (*notes, *idle), files)
+    files = _files(cluster, used, table, engine)
+    return Prepared(request, options.name or program.name, (*notes, *idle), files, table.text)
 
 
 def _takes_mpi_ranks(options: RunOptions, python: PythonCommand | None, environment: Mapping[str, str]) -> bool:
@@ -129,14 +141,14 @@ def _supervision(
     )
 
 
-def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...], str]:
-    """The devices, what to say about them, and the format of the table that names them ("" without a table)."""
+def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...], _Table]:
+    """The devices, what to say about them, and the table that names them."""
     if options.rank_table is None and options.engine == "slurm":
         from launcher.engines.slurm import cluster_of, read_allocation  # others need none of it
 
-        return cluster_of(read_allocation(os.environ), options.devices), (), ""
+        return cluster_of(read_allocation(os.environ), options.devices), (), NO_TABLE
     if options.rank_table is None:
-        return Cluster.local(options.devices or 1), (), ""
+        return Cluster.local(options.devices or 1), (), NO_TABLE
     from launcher.cli.reports import found_table, sample_hinted  # --devices needs none of it
     from launcher.rank_table import Profile, read_rank_table
     from launcher.rank_table.diagnostics import headline
@@ -146,7 +158,7 @@ def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...], str]:
     if report.cluster is None:
         raise RefusedTableError(report.render())
     warnings = tuple(headline(problem, str(options.rank_table)) for problem in report.warnings)
-    return report.cluster, warnings, report.format.value if report.format else ""
+    return report.cluster, warnings, _Table(report.document.text, report.format.value if report.format else "")
 
 
 def _chip_here() -> str:
@@ -276,16 +288,16 @@ def _check_script(python: PythonCommand | None) -> None:
         return
 
 
-def _files(cluster: Cluster, used: Cluster, table_format: str, engine: str | None) -> dict[str, str]:
+def _files(cluster: Cluster, used: Cluster, table: _Table, engine: str | None) -> dict[str, str]:
     if cluster.source is None or not wants_own_table(cluster, used, engine):
         return {}
     if used.device_count == cluster.device_count:
-        return {OWN_TABLE: cluster.source.read_text(encoding="utf-8")}
+        return {OWN_TABLE: table.text or ""}
     from launcher.rank_table import render_table  # see above
     from launcher.rank_table.convert import convert_cluster
 
     try:
-        text = convert_cluster(used, table_format).text
+        text = convert_cluster(used, table.format).text
     except RefusedTableError:  # a format for whole servers only, and some devices of one stay idle
         text = render_table(used)
     return {OWN_TABLE: text}

@@ -125,9 +125,7 @@ def _create(prepared: Prepared, wanted_name: str, options: RunOptions) -> RunSpe
 
 
 def _job(prepared: Prepared, options: RunOptions) -> Job:
-    source = prepared.request.cluster.source
-    text = None if source is None else source.read_text(encoding="utf-8")
-    return Job(prepared.request, prepared.files, text, options.master_port)
+    return Job(prepared.request, prepared.files, prepared.table_text, options.master_port)
 
 
 def own_agent(server: Server, door: Door) -> EngineCommand:
