@@ -212,6 +212,7 @@ class Pong:
 class Finish:
     cause: Cause
     exit_code: int
+    reason: str | None = None  # why no rank was started
 
 
 @frozen

@@ -1,9 +1,13 @@
 """Servers that are started by hand and come together, or not: who is missing, who differs, who is a stranger."""
 
+import os
+import signal
 import socket
 from contextlib import suppress
 
 import pytest
+
+from launcher.core.events import Judged
 
 READY = "print('ready', flush=True)"
 WAIT = "while not os.path.exists('go'): time.sleep(0.02)"
@@ -103,19 +107,45 @@ def test_another_rank_table_on_another_server_is_refused(servers):
 
 
 def test_one_server_that_is_started_twice_is_refused(servers):
-    """All are told, since nobody knows which of them is right."""
+    """Only the second one: the others wait on, and are told."""
     three = servers.table_of(servers.directory / "three.json", (*SERVERS, "127.0.0.3"))
-    options = {"command": ["sleep", "5"], "rank_table": three}
+    options = {"command": ["true"], "rank_table": three}
     first = servers.start(1, **options)
     second = servers.start(2, **options)
-    servers.wait_until(
-        lambda: "waiting for 127.0.0.3" in servers.said(first) or "waiting for server 127.0.0.3" in servers.said(first),
-        "one of them",
-    )
+    servers.wait_until(lambda: "waiting for server 127.0.0.3" in servers.said(first), "one of them")
     again = servers.start(2, **options)
-    assert servers.end(first, second, again) == [3, 3, 3], servers.said(second)
-    for process in (first, again):
-        assert "both say that they are server 127.0.0.2 of the rank table" in servers.said(process)
+    assert servers.end(again) == [3], servers.said(again)
+    twice = "both say that they are server 127.0.0.2 of the rank table"
+    assert twice in servers.said(again)
+    third = servers.start(3, **options)
+    assert servers.end(first, second, third) == [0, 0, 0], servers.said(first)
+    assert twice in servers.said(first)
+
+
+def test_servers_may_be_started_long_after_each_other(servers):
+    """Longer than a silence that would be a loss: while others are awaited, the first one is heard."""
+    first = servers.start(1, "--lost-after", "1", command=["true"])
+    servers.wait_until(lambda: "waiting for server 127.0.0.2" in servers.said(first), "the other one")
+    assert "is lost" not in servers.said(first)
+    second = servers.start(2, "--lost-after", "1", command=["true"])
+    assert servers.end(first, second) == [0, 0], servers.said(first)
+
+
+def test_the_failure_is_told_although_a_server_is_lost_before_the_restart(servers):
+    """The rank that failed is the last word, and nobody waits for a server that has to be started by hand."""
+    command = servers.python(
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+        READY,
+        "if rank == 0: raise ValueError('bad')",
+        "time.sleep(60)",
+    )
+    first, second = servers.both("--max-restarts", "3", command=command)
+    servers.wait_until(lambda: servers.events(Judged), "the verdict")
+    os.kill(servers.agent(1), signal.SIGKILL)
+    codes = servers.end(first, second)
+    assert codes[0] == 1, servers.said(first)
+    assert "has to be started by hand again" in servers.said(first)
+    assert "ValueError: bad" in servers.said(first)
 
 
 def test_a_server_that_comes_too_late_harms_nothing(servers):

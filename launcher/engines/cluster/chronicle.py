@@ -7,7 +7,7 @@ import time
 from launcher.core import atomic
 from launcher.core.events import COORDINATOR, AgentEnded, Event, Stamped, Trouble
 from launcher.core.messages import Done, Finish
-from launcher.core.records import RunSpec
+from launcher.core.records import RunSpec, Server
 from launcher.core.report import Report
 from launcher.core.run_dir import RunDir
 from launcher.engines.cluster.tidings import passed_on
@@ -33,9 +33,9 @@ class Chronicle:
         """What concerns all servers."""
         self._keep(Stamped(time.time_ns(), COORDINATOR, event))
 
-    def take(self, line: str, ahead_ns: int, server_id: str) -> None:
+    def take(self, line: str, ahead_ns: int, server: Server, server_index: int) -> None:
         """What an agent has told, with our time instead of its own."""
-        for stamped in passed_on(line, ahead_ns, server_id):
+        for stamped in passed_on(line, ahead_ns, server, server_index):
             self._keep(stamped)
 
     def note_end(self, done: Done) -> None:

@@ -112,7 +112,7 @@ class Consultation:
     def offsets_s(self) -> Mapping[int, float]:
         """How far the clock of each server is ahead of this machine's."""
         clocks = {index: peer.clock for index, peer in self._roll_call.peers.items()}
-        return {index: clock.ahead_ns / 1e9 for index, clock in clocks.items() if clock.round_trip_ns is not None}
+        return {index: clock.ahead_ns / 1e9 for index, clock in clocks.items() if clock.known}
 
     def step(self, until: float) -> None:
         """Take what comes, for a moment. Whoever waits for something else calls this meanwhile."""

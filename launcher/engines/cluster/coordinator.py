@@ -60,6 +60,7 @@ from launcher.core.messages import (
 from launcher.core.proc import ProcessId, identify
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
+from launcher.core.verdict import Verdict
 from launcher.engines.assemble import used_cluster
 from launcher.engines.cluster.chronicle import Chronicle
 from launcher.engines.cluster.common_disk import leave_mark, remove_mark
@@ -70,7 +71,7 @@ from launcher.engines.cluster.hearing import Hearing
 from launcher.engines.cluster.mirrored import Mirrored
 from launcher.engines.cluster.peers import Peer
 from launcher.engines.cluster.plan import Plan
-from launcher.engines.cluster.roll_call import RollCall, take_first_words
+from launcher.engines.cluster.roll_call import ComesTwiceError, RollCall, take_first_words
 from launcher.supervise.agent import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, HeadLink
 from launcher.supervise.attempts import exit_code_of_failure
 from launcher.supervise.log_keeper import LogKeeper
@@ -81,6 +82,7 @@ BEATS = 5  # questions whether a server is there, within the time after which it
 INQUEST_S = 5.0  # for all servers to tell what they know; each looks for less than two seconds
 FIRST_TOLD_S, TOLD_EVERY_S = 2.0, 30.0  # who is missing
 FAREWELL_S = 10.0  # for the last words of agents whose ranks have all ended
+UNHEARD_S = 5.0  # for a server that has lost us to find out, beyond what it may take
 ENGINE_LAST_S = 1.0  # an engine that has ended may have started agents that are about to come
 
 
@@ -126,7 +128,8 @@ class Coordinator:
         self._again = False  # the ranks are to be started again
         self._paused = False
         self._awaited = False  # somebody has heard that servers are missing
-        self._stopped_by_server = False
+        self._stopped_by_server = False  # perhaps by an engine that gives up
+        self._alone_until = 0.0  # monotonic; before it, ranks of a lost server may live
         self._names: dict[int, tuple[str, ...]] = {}  # what servers are called, by server_index
         self._next_beat = 0.0
         self._next_told = 0.0
@@ -184,7 +187,7 @@ class Coordinator:
         if peer.server_index is None:
             error = self._roll_call.hear(peer, joining=self._phase is Phase.GATHERING)
             if error is not None and self._phase is Phase.GATHERING:
-                self._refuse(error)
+                self._on_misfit(error)
             return
         if self._phase is Phase.GATHERING:
             error = take_first_words(peer, self._id_of(peer), peer.take(), lambda message: self._take(peer, message))
@@ -199,7 +202,8 @@ class Coordinator:
         assert peer.server_index is not None, "it has been welcomed"
         match message:
             case Told(line=line):
-                self._chronicle.take(line, peer.clock.ahead_ns, self._id_of(peer))
+                index = peer.server_index
+                self._chronicle.take(line, peer.clock.ahead_ns, self._servers[index], index)
             case Testimony(attempt=attempt) if attempt == self._attempt:
                 self._hearing.take(peer.server_index, message.evidence, peer.clock)
                 self._inquire()
@@ -211,8 +215,8 @@ class Coordinator:
                     self._master_port = message.master_port
             case SignalWanted(signal=number):
                 self._on_signal(number, by_server=True)
-            case GivingUp(reason=reason):
-                peer.lose(reason)
+            case GivingUp(reason=reason):  # it ends its ranks, and says when that is done
+                self._note_loss(peer.server_index, reason)
             case Done():
                 peer.done = True
                 self._chronicle.note_end(message)
@@ -230,6 +234,13 @@ class Coordinator:
             peer.send(kept)
         if self._phase is Phase.LEAVING and self._engine_end is None:
             self._deadline = time.monotonic() + FAREWELL_S
+
+    def _on_misfit(self, error: TlaunchError) -> None:
+        """Nothing can begin with a server that is not like the others; but by hand, somebody may have started one twice."""
+        if isinstance(error, ComesTwiceError) and not self._plan.brings_all:
+            self._record(Trouble(f"refused: {error.message}"))
+        else:
+            self._refuse(error)
 
     def _on_signals(self) -> None:
         for number in self._wakeup.take():
@@ -286,11 +297,20 @@ class Coordinator:
         if self._roll_call.peers.get(server_index) is not peer:
             return
         del self._roll_call.peers[server_index]
+        if self._phase is Phase.GATHERING:
+            self._next_told = time.monotonic()
         if peer.done or self._phase in {Phase.GATHERING, Phase.LEAVING}:
             return
-        self._hearing.lost[server_index] = peer.lost or ""
-        self._record(Trouble(f"server {self._id_of(peer)} is lost: {peer.lost}"))
-        self._inquire()
+        if peer.channel.heard_at + self._plan.silence_s < time.monotonic():  # it may live on, where nobody hears it
+            end_s = self._plan.silence_s + self._spec.supervision.grace_s + UNHEARD_S
+            self._alone_until = time.monotonic() + end_s
+        self._note_loss(server_index, peer.lost or "")
+
+    def _note_loss(self, server_index: int, reason: str) -> None:
+        if server_index not in self._hearing.lost:
+            self._hearing.lost[server_index] = reason
+            self._record(Trouble(f"server {self._servers[server_index].server_id} is lost: {reason}"))
+            self._inquire()
 
     def _id_of(self, peer: Peer) -> str:
         return self._servers[peer.server_index].server_id if peer.server_index is not None else peer.address
@@ -378,7 +398,7 @@ class Coordinator:
         self._again = False
         self._record(NotBegun(error.message, error.hint))
         self._record(Stopping(Cause.FAILED, self._spec.supervision.grace_from(time.time())))
-        self._finish = Finish(Cause.FAILED, error.exit_code)
+        self._finish = Finish(Cause.FAILED, error.exit_code, str(error))
         self._leave()
 
     def _begin(self) -> None:
@@ -406,22 +426,29 @@ class Coordinator:
         self._hearing = Hearing(self._servers, self._chronicle.journal)
         self._again = False
         self._finish = None  # that of the attempt before was undone by starting again
+        self._stopped_by_server = False
         for peer in self._roll_call.peers.values():
             peer.over = False
         self._record(AttemptStarted(self._attempt, self._master_port))
         self._send_all(Begin(self._attempt, self._master_port))
+        if self._paused:
+            self._send_all(Pass(PAUSES))
         self._enter(Phase.RUNNING)
 
     def _inquire(self) -> None:
         """Something failed: ask all servers what they know."""
         if self._phase is Phase.RUNNING:
             self._enter(Phase.JUDGING, INQUEST_S)
-            for server_index in self._hearing.silent(self._roll_call.peers):
+            for server_index in self._awaited_testimonies():
                 self._roll_call.peers[server_index].send(Inquire(self._attempt))
+
+    def _awaited_testimonies(self) -> list[int]:
+        """Of servers that can still say something."""
+        return [index for index in self._hearing.silent(self._roll_call.peers) if index not in self._hearing.lost]
 
     def _step_judging(self) -> None:
         """Judge once all have been heard. Who is silent may be lost, and then that is the cause: wait to see."""
-        silent = [self._roll_call.peers[index] for index in self._hearing.silent(self._roll_call.peers)]
+        silent = [self._roll_call.peers[index] for index in self._awaited_testimonies()]
         if not silent:
             self._judge()
         elif self._overdue:
@@ -458,11 +485,13 @@ class Coordinator:
 
     def _stop(self, cause: Cause, number: int | None = None, *, by_server: bool = False) -> None:
         """Somebody wants the end; `by_server`: an agent was asked, perhaps by an engine that gives up."""
-        self._stopped_by_server = by_server
+        if self._phase is Phase.JUDGING:
+            self._judge()  # of what is known by now; then ranks are being ended
         if self._phase in {Phase.ENDING, Phase.LEAVING, Phase.OVER}:
-            if self._again:
+            if self._again and not (by_server and self._plan.brings_all):  # an engine may end agents by then
                 self._refuse_restart("the end was asked for meanwhile")
             return
+        self._stopped_by_server = by_server and self._plan.brings_all
         self._record(Stopping(cause, self._spec.supervision.grace_from(time.time()), number))
         self._finish = Finish(cause, 128 + number if number else EXIT_FAILURE)
         if self._phase is Phase.GATHERING:
@@ -473,6 +502,8 @@ class Coordinator:
 
     def _go_on(self) -> None:
         """Nothing of the attempt is left on any server that is there."""
+        if self._stopped_by_server and self._hearing.lost:
+            self._judge_loss()
         self._refuse_restart_by_hand()  # a server may have been lost while ranks were being ended
         if self._again_here:
             self._attempt += 1
@@ -481,10 +512,22 @@ class Coordinator:
         progress = self._chronicle.progress
         if self._finish is None:
             self._finish = Finish(Cause.FINISHED, EXIT_OK)
-        elif self._finish.cause is Cause.FAILED and progress.verdict and not self._hearing.lost:
+        elif self._finish.cause is Cause.FAILED and progress.verdict and progress.verdict.culprit is not None:
             exit_code = exit_code_of_failure(progress.verdict, progress.attempts[-1].exits)
             self._finish = Finish(Cause.FAILED, exit_code)
         self._leave()
+
+    def _judge_loss(self) -> None:
+        """The engine was the first to notice, and asked the other agents to end."""
+        verdict, _, step = self._hearing.verdict()
+        self._blame(verdict, again=self._restarts.decide(verdict, step))
+
+    def _blame(self, verdict: Verdict, *, again: bool) -> None:
+        """What was taken for somebody's wish was a failure."""
+        self._stopped_by_server = False
+        self._again = again
+        self._record(Judged(verdict))
+        self._finish = Finish(Cause.FAILED, EXIT_FAILURE)
 
     def _leave(self) -> None:
         assert self._finish is not None, "it is decided"
@@ -500,13 +543,15 @@ class Coordinator:
             self._log_keeper.close(finish=not self._hearing.lost)  # before its children are taken for the engine's
             self._engine_end = EngineEnd(self._engine, patient=not self._hearing.lost)
         self._engine_end.step()
-        if self._engine_end.over:
+        if self._engine_end.over and self._again and time.monotonic() < self._alone_until:
+            self._deadline = self._alone_until  # ranks of a server that nobody hears may still be ending
+        elif self._engine_end.over:
             self._be_over(self._engine_end)
         else:
             self._deadline = self._engine_end.due
 
     def _be_over(self, end: EngineEnd) -> None:
-        if self._stopped_by_server and self._plan.brings_all and end.by_itself and self._engine:
+        if self._stopped_by_server and end.by_itself and self._engine:
             self._blame_engine(self._engine)
         for peer in list(self._roll_call.peers.values()):
             self._forget(peer)
@@ -523,8 +568,8 @@ class Coordinator:
         if words := cancelled(engine):  # no failure
             self._record(Trouble(words))
         elif verdict := gave_up(engine, self._servers, self._names):
-            self._record(Judged(verdict))
-            self._finish = Finish(Cause.FAILED, EXIT_FAILURE)
+            named = verdict.server is not None
+            self._blame(verdict, again=named and self._restarts.decide(verdict, None))
 
     def _close(self) -> int:
         assert self._finish is not None, "it is over"

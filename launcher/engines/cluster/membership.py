@@ -95,6 +95,7 @@ class Membership:
                 for message in self._channel.wait_for(silence_ends):
                     if (begin := self._on_word(message, tell)) is not None:
                         return begin
+                    break  # silence is counted from each word anew
         except ChannelClosedError as error:
             raise TlaunchError(f"the run's coordinator is lost: {error}") from error
         except TimeoutError:
@@ -125,7 +126,8 @@ class Membership:
                 raise _error_of(message)
             case Stop() | Finish():
                 code = exit_code_of(-message.signal) if isinstance(message, Stop) and message.signal else EXIT_FAILURE
-                ended = TlaunchError("the run has ended before it began; the first server's launcher says why")
+                reason = message.reason or "the first server's launcher says why"
+                ended = TlaunchError(f"the run has ended before it began: {reason}")
                 ended.exit_code = message.exit_code if isinstance(message, Finish) else code
                 raise ended
             case _:
@@ -148,7 +150,11 @@ def join(door: Door, member: Member, until: float, tell: Callable[[str], None]) 
                 return entered
             reasons.append(f"{address[0]} port {address[1]}: {entered}")
         if time.monotonic() + AGAIN_S >= until:
-            raise TlaunchError(f"the run's coordinator cannot be reached: {'; '.join(reasons)}")
+            raise TlaunchError(
+                f"the run's coordinator cannot be reached: {'; '.join(reasons)}",
+                hint="is the same command started there, and its port open to this machine? TLAUNCH_COORDINATOR_TOKEN, "
+                "where it is set, has to be alike on all servers",
+            )
         if not told:
             tell("; ".join(reasons))
             told = True

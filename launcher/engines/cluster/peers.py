@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Mapping
 
 from launcher.core.channel import Channel, ChannelClosedError
@@ -15,6 +16,7 @@ from launcher.engines.whereabouts import Register, addresses_of
 PROTOCOL = 1
 STRANGER_S = 10.0  # who connects must say who he is within so long
 BACKLOG = 4096
+ANSWERS_KEPT = 32
 FIRST_ASKED = 8  # times right after the welcome: a clock is wanted before anything fails
 
 
@@ -22,20 +24,28 @@ class Clock:
     """How far another server's wall clock is ahead of ours: by Cristian's algorithm, from the quickest answer of all."""
 
     def __init__(self) -> None:
-        self.ahead_ns = 0
-        self.round_trip_ns: int | None = None  # of that answer; the estimate is wrong by half of it at most
+        # Round trip and difference. Clocks drift, and are set: old answers are forgotten.
+        self._answers: deque[tuple[int, int]] = deque(maxlen=ANSWERS_KEPT)
+
+    @property
+    def known(self) -> bool:
+        """Whether it has been asked at all."""
+        return bool(self._answers)
+
+    @property
+    def ahead_ns(self) -> int:
+        return min(self._answers)[1] if self._answers else 0
 
     @property
     def error_ns(self) -> int:
-        """By so much the estimate may be wrong."""
-        return (self.round_trip_ns or 0) // 2
+        """By so much the estimate may be wrong: half of the round trip of that answer."""
+        return min(self._answers)[0] // 2 if self._answers else 0
 
     def take(self, pong: Pong, now_ns: int) -> None:
         """Ahead = here - (sent + now) / 2: asked at 100 and answered at 104 by our clock, 162 by theirs, it is 60 ahead."""
         round_trip_ns = now_ns - pong.sent_ns
-        if round_trip_ns >= 0 and (self.round_trip_ns is None or round_trip_ns < self.round_trip_ns):
-            self.round_trip_ns = round_trip_ns
-            self.ahead_ns = pong.here_ns - (pong.sent_ns + now_ns) // 2
+        if round_trip_ns >= 0:
+            self._answers.append((round_trip_ns, pong.here_ns - (pong.sent_ns + now_ns) // 2))
 
 
 class Peer:
@@ -172,7 +182,13 @@ def differences(hello: Hello, agreement: Mapping[str, str], server_id: str) -> T
         theirs = found.get(what, ours)
         if theirs != ours:
             return RefusedLayoutError(
-                f"server {server_id} was started with another {what}: {theirs} there, {ours} on the first server",
+                f"server {server_id} was started with another {what}: {_shown(theirs, ours)}",
                 hint="start the same command with the same rank table on every server",
             )
     return None
+
+
+def _shown(theirs: str, ours: str) -> str:
+    """Without digests, of which values could be guessed."""
+    there, here = (text.rpartition(" (")[0] or text if text.endswith(")") else text for text in (theirs, ours))
+    return f"{there} there, {here} on the first server" if there != here else f"{there}, of other values or words"

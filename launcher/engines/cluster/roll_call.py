@@ -15,6 +15,12 @@ from launcher.engines.cluster.peers import STRANGER_S, Peer, described, differen
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.whereabouts import Register, addresses_of
 
+MOST_STRANGERS = 128  # who have not said who they are, beyond one for each server
+
+
+class ComesTwiceError(RefusedLayoutError):
+    """Somebody says to be a server that has come already."""
+
 
 class RollCall:
     """Takes connections in, and gives the agents of servers: `peers`. Refuses whoever does not fit, and says why."""
@@ -53,6 +59,9 @@ class RollCall:
                 stranger = Peer(connection, self.noticed)
                 self.strangers.append(stranger)
                 yield stranger
+        silent = [stranger for stranger in self.strangers if stranger.server_index is None]
+        for stranger in silent[: max(0, len(silent) - len(self._servers) - MOST_STRANGERS)]:
+            stranger.lose("too many strangers")  # the oldest: who belongs here says so at once
 
     def hear(self, stranger: Peer, *, joining: bool) -> TlaunchError | None:
         """What a stranger says. An error concerns the run: somebody who knows its token does not fit.
@@ -60,6 +69,8 @@ class RollCall:
         `joining`: whether servers are awaited at all.
         """
         for message in stranger.take():
+            if stranger.lost is not None and isinstance(message, Hello):
+                continue  # it has knocked again meanwhile, or will
             if not isinstance(message, Hello) or not self._is_one_of_us(message, stranger):
                 stranger.lose("a stranger")
                 continue
@@ -101,7 +112,8 @@ class RollCall:
         server_id = self._servers[index].server_id
         if (error := differences(hello, self._plan.agreement, server_id)) is not None:
             raise error
-        if (former := self.peers.get(index)) is not None:
+        former = self.peers.get(index)
+        if former is not None and former.lost is None:
             raise _twice(server_id, former, hello)
         if not joining:
             raise UsageError(
@@ -154,9 +166,9 @@ def _check_version(hello: Hello) -> None:
         )
 
 
-def _twice(server_id: str, former: Peer, hello: Hello) -> RefusedLayoutError:
+def _twice(server_id: str, former: Peer, hello: Hello) -> ComesTwiceError:
     first = described(former.hello) if former.hello else former.address
-    return RefusedLayoutError(
+    return ComesTwiceError(
         f"{first} and {described(hello)} both say that they are server {server_id} of the rank table",
         hint="--server names another one on one of them, or one machine has been started twice",
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from launcher.core.events import (
     AgentStarted,
+    Event,
     Hung,
     Killing,
     Leftovers,
@@ -20,6 +21,7 @@ from launcher.core.events import (
     Unkillable,
     from_line,
 )
+from launcher.core.records import Server
 
 # What an agent says of attempts, verdicts and ends is the coordinator's own word, come back.
 _PASSED_ON = (
@@ -27,16 +29,26 @@ _PASSED_ON = (
 )  # fmt: skip
 
 
-def passed_on(line: str, ahead_ns: int, server_id: str) -> Iterator[Stamped]:
-    """The event with the coordinator's time, if it is one for all: `ahead_ns` is how far the server's clock is ahead."""
+def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> Iterator[Stamped]:
+    """The event with the coordinator's time, if it is one for all: `ahead_ns` is how far the server's clock is ahead.
+
+    A server speaks of itself and of its own ranks only.
+    """
     try:
         stamped = from_line(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return
-    if stamped is None:
+    if stamped is None or not _is_of(server, stamped.event):
         return
-    time_ns = stamped.time_ns - ahead_ns
+    stamped = replace(stamped, time_ns=stamped.time_ns - ahead_ns, server_index=server_index)
     if isinstance(stamped.event, Trouble):
-        yield replace(stamped, time_ns=time_ns, event=Trouble(f"server {server_id}: {stamped.event.message}"))
+        yield replace(stamped, event=Trouble(f"server {server.server_id}: {stamped.event.message}"))
     elif isinstance(stamped.event, _PASSED_ON):
-        yield replace(stamped, time_ns=time_ns)
+        yield stamped
+
+
+def _is_of(server: Server, event: Event) -> bool:
+    own = {device.global_rank for device in server.devices}
+    if isinstance(event, RankStarted | RankEnded | Slow):
+        return event.global_rank in own
+    return not isinstance(event, Hung) or own.issuperset(event.global_ranks)

@@ -69,8 +69,8 @@ def test_the_clock_of_a_newcomer_is_known_before_it_is_ready(house, knocks):
     """It answers while it waits for the start."""
     opened = house()
     start = knocks.wait(come(opened, knocks))
-    opened.attend(lambda: opened.roll_call.peers[0].clock.round_trip_ns is not None)
-    assert abs(opened.roll_call.peers[0].clock.ahead_ns) <= opened.roll_call.peers[0].clock.round_trip_ns
+    opened.attend(lambda: opened.roll_call.peers[0].clock.known)
+    assert abs(opened.roll_call.peers[0].clock.ahead_ns) <= opened.roll_call.peers[0].clock.error_ns
     opened.roll_call.peers[0].send(Begin(0, 1))
     start.result(PATIENCE_S)
 

@@ -27,6 +27,7 @@ from launcher.core.events import (
     to_line,
 )
 from launcher.core.proc import ProcessId
+from launcher.core.records import Device, Server
 from launcher.core.verdict import Confidence, Verdict
 from launcher.engines.cluster.tidings import passed_on
 
@@ -40,8 +41,11 @@ OWN = (
 )  # fmt: skip
 
 
-def heard(event):
-    return list(passed_on(to_line(Stamped(1000, 1, event)), 400, "h2"))
+H2 = Server("h2", tuple(Device(number, number + 1) for number in range(3)))  # ranks 1 to 3
+
+
+def heard(event, server_index=1):
+    return list(passed_on(to_line(Stamped(1000, server_index, event)), 400, H2, 1))
 
 
 @pytest.mark.parametrize("event", PASSED_ON, ids=repr)
@@ -66,4 +70,16 @@ def test_trouble_names_its_server():
 )
 def test_what_is_no_event_of_this_version_is_passed_over(line):
     """Whoever wrote it."""
-    assert list(passed_on(line, 0, "h2")) == []
+    assert list(passed_on(line, 0, H2, 1)) == []
+
+
+def test_a_server_speaks_of_itself_and_its_own_ranks_only():
+    """Whatever it calls itself; a rank of another server cannot be said to have ended."""
+    assert heard(Leftovers(2), server_index=-1) == [Stamped(600, 1, Leftovers(2))]
+    assert heard(RankEnded(0, 9, 0)) == heard(RankStarted(4, 9)) == heard(Hung((0, 1), 30.0)) == []
+
+
+def test_words_that_are_nested_too_deeply_are_passed_over():
+    """They would end the coordinator."""
+    line = '{"schema":2,"time_ns":1,"server_index":0,"event":"Trouble","message":' + "[" * 100_000
+    assert list(passed_on(line, 0, H2, 1)) == []
