@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 from launcher.core.env import masked, masked_argv
@@ -11,6 +12,7 @@ from launcher.core.json_text import json_text
 from launcher.core.records import RankSpec, RunSpec
 
 SCHEMA = 2
+_masked = lru_cache(maxsize=256)(masked)  # thousands of ranks have most of their variables alike
 
 
 def spec_to_json(spec: RunSpec) -> str:
@@ -37,7 +39,7 @@ def spec_to_json(spec: RunSpec) -> str:
 
 def masked_environment(environment: Mapping[str, str | None]) -> dict[str, str | None]:
     """What may be shown of a rank's variables."""
-    return {name: None if value is None else masked(name, value) for name, value in environment.items()}
+    return {name: None if value is None else _masked(name, value) for name, value in environment.items()}
 
 
 def _rank(rank: RankSpec) -> dict[str, Any]:
