@@ -19,7 +19,6 @@ import os
 import selectors
 import signal
 import time
-from contextlib import suppress
 from enum import Enum
 
 from launcher.core.descriptors import limit_to, make_room, own_limit
@@ -55,7 +54,6 @@ from launcher.core.messages import (
     Told,
     Waiting,
     Whole,
-    to_line,
 )
 from launcher.core.proc import ProcessId, identify
 from launcher.core.records import RunSpec
@@ -66,24 +64,23 @@ from launcher.engines.cluster.chronicle import Chronicle
 from launcher.engines.cluster.common_disk import leave_mark, remove_mark
 from launcher.engines.cluster.engine_end import EngineEnd
 from launcher.engines.cluster.engine_process import EngineProcess
-from launcher.engines.cluster.engine_words import cancelled, gave_up, not_come
+from launcher.engines.cluster.engine_words import cancelled, gave_up
+from launcher.engines.cluster.gathering import Gathering
 from launcher.engines.cluster.hearing import Hearing
 from launcher.engines.cluster.mirrored import Mirrored
 from launcher.engines.cluster.peers import Peer
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.roll_call import ComesTwiceError, RollCall, take_first_words
+from launcher.engines.cluster.switchboard import BEATS, Switchboard
 from launcher.supervise.agent import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, HeadLink
 from launcher.supervise.attempts import exit_code_of_failure
 from launcher.supervise.log_keeper import LogKeeper
 from launcher.supervise.restart import Restarts
 from launcher.supervise.wakeup import Wakeup
 
-BEATS = 5  # questions whether a server is there, within the time after which it is lost
 INQUEST_S = 5.0  # for all servers to tell what they know; each looks for less than two seconds
-FIRST_TOLD_S, TOLD_EVERY_S = 2.0, 30.0  # who is missing
 FAREWELL_S = 10.0  # for the last words of agents whose ranks have all ended
 UNHEARD_S = 5.0  # for a server that has lost us to find out, beyond what it may take
-ENGINE_LAST_S = 1.0  # an engine that has ended may have started agents that are about to come
 
 
 class Phase(Enum):
@@ -117,6 +114,10 @@ class Coordinator:
         numbers = {signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *self._asks_to_stop}
         self._wakeup = Wakeup(numbers.union(signal.Signals(number) for number in self._forwarded))
         self._selector = selectors.DefaultSelector()
+        self._switchboard = Switchboard(
+            self._roll_call, self._selector, plan.silence_s, on_words=self._on_words, on_loss=self._on_loss
+        )
+        self._gathering = Gathering(plan, self._roll_call, self._first_server)
         self._engine: EngineProcess | None = None
         self._phase = Phase.GATHERING
         self._deadline: float | None = None  # of the phase, monotonic
@@ -127,19 +128,16 @@ class Coordinator:
         self._finish: Finish | None = None  # decided once the end is certain
         self._again = False  # the ranks are to be started again
         self._paused = False
-        self._awaited = False  # somebody has heard that servers are missing
         self._stopped_by_server = False  # perhaps by an engine that gives up
         self._alone_until = 0.0  # monotonic; before it, ranks of a lost server may live
         self._names: dict[int, tuple[str, ...]] = {}  # what servers are called, by server_index
-        self._next_beat = 0.0
-        self._next_told = 0.0
         self._usual_files = own_limit()
 
     def run(self) -> int:
         """Coordinate until nothing of the run is left; its exit code. Blocks. Call once, in the main thread."""
         self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_signals)
         self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
-        self._selector.register(self._plan.listener, selectors.EVENT_READ, self._on_knock)
+        self._selector.register(self._plan.listener, selectors.EVENT_READ, self._switchboard.on_knock)
         self._record(AgentStarted(_identity(os.getpid()), identify(self._head.pid), len(self._spec.ranks)))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the head forks with signals held back, and so would we
         self._gather()
@@ -151,37 +149,20 @@ class Coordinator:
     # --- what may happen ---
 
     def _listen(self) -> None:
-        self._beat()
-        self._look_at_noticed()
+        if self._switchboard.beat():
+            self._log_keeper.take()
+        self._switchboard.look()
         if self._chronicle.journal.backlog:
             self._chronicle.journal.send()
         for key, _ in self._selector.select(self._timeout_s()):
             key.data()
 
     def _timeout_s(self) -> float:
-        due = [self._next_beat, self._deadline, self._next_told if self._phase is Phase.GATHERING else None]
+        gathering_due = self._gathering.due if self._phase is Phase.GATHERING else None
+        due = [self._switchboard.next_beat, self._deadline, gathering_due]
         if self._roll_call.strangers or self._chronicle.journal.backlog:
             due.append(time.monotonic() + 0.1)
         return max(0.0, min(moment for moment in due if moment is not None) - time.monotonic())
-
-    def _hear(self, peer: Peer) -> None:
-        """Listen to a connection, also for room to write where something waits to be sent."""
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.channel.wants_write else 0)
-        try:
-            if self._selector.get_key(peer).events != wanted:
-                self._selector.modify(peer, wanted, lambda: self._on_words(peer))
-        except KeyError:
-            self._selector.register(peer, wanted, lambda: self._on_words(peer))
-
-    def _forget(self, peer: Peer, patience_s: float = 0.0) -> None:
-        with suppress(KeyError, ValueError):
-            self._selector.unregister(peer)
-        self._roll_call.noticed.discard(peer)
-        peer.close(patience_s)
-
-    def _on_knock(self) -> None:
-        for stranger in self._roll_call.accept():
-            self._hear(stranger)
 
     def _on_words(self, peer: Peer) -> None:
         if peer.server_index is None:
@@ -251,12 +232,12 @@ class Coordinator:
         if number == KILLS_AT_ONCE or number in self._asks_to_stop:
             self._stop(Cause.STOPPED, number, by_server=by_server)
         if number == KILLS_AT_ONCE or number in self._forwarded:
-            self._send_all(Pass(number))
+            self._switchboard.send_all(Pass(number))
         if number in self._forwarded:
             self._record(Forwarded(number))
         if number in {PAUSES, CONTINUES} and self._paused != (number == PAUSES):
             self._paused = number == PAUSES
-            self._send_all(Pass(number))
+            self._switchboard.send_all(Pass(number))
             self._record(Paused() if self._paused else Continued())
 
     def _on_head_lost(self) -> None:
@@ -266,39 +247,9 @@ class Coordinator:
 
     # --- who is there ---
 
-    def _beat(self) -> None:
-        """Ask every server whether it is there, now and then, and find out who is not."""
-        now = time.monotonic()
-        if now - self._next_beat > self._plan.silence_s / BEATS:  # this process was stopped for a while, or begins
-            for peer in self._roll_call.peers.values():
-                peer.channel.heard_at = now
-        if now >= self._next_beat:
-            self._next_beat = now + self._plan.silence_s / BEATS
-            self._log_keeper.take()
-            for peer in self._roll_call.peers.values():
-                peer.ask()
-                if now - peer.channel.heard_at > self._plan.silence_s:
-                    peer.lose(f"nothing was heard of it for {self._plan.silence_s:g} s")
-
-    def _look_at_noticed(self) -> None:
-        """Those who are lost, and those to whom something has to be sent yet. A turn costs nothing for all others."""
-        for stranger in self._roll_call.dismiss():
-            self._forget(stranger, ENGINE_LAST_S)
-        for peer in list(self._roll_call.noticed):
-            if peer.lost is None:
-                self._hear(peer)
-            if peer.lost is not None or not peer.channel.wants_write:
-                self._roll_call.noticed.discard(peer)
-            if peer.lost is not None and peer.server_index is not None:
-                self._lose(peer.server_index, peer)
-
-    def _lose(self, server_index: int, peer: Peer) -> None:
-        self._forget(peer)
-        if self._roll_call.peers.get(server_index) is not peer:
-            return
-        del self._roll_call.peers[server_index]
+    def _on_loss(self, server_index: int, peer: Peer) -> None:
         if self._phase is Phase.GATHERING:
-            self._next_told = time.monotonic()
+            self._gathering.hurry()
         if peer.done or self._phase in {Phase.GATHERING, Phase.LEAVING}:
             return
         if peer.channel.heard_at + self._plan.silence_s < time.monotonic():  # it may live on, where nobody hears it
@@ -314,11 +265,6 @@ class Coordinator:
 
     def _id_of(self, peer: Peer) -> str:
         return self._servers[peer.server_index].server_id if peer.server_index is not None else peer.address
-
-    def _send_all(self, message: Message) -> None:
-        line = to_line(message)
-        for peer in self._roll_call.peers.values():
-            peer.send_line(line)
 
     # --- from phase to phase ---
 
@@ -346,9 +292,8 @@ class Coordinator:
 
     def _gather(self) -> None:
         """Have an agent on every server, by the engine or by waiting for those who are started by hand."""
-        self._enter(Phase.GATHERING, self._plan.join_timeout_s)
-        self._gathering_since = time.monotonic()
-        self._next_told = self._gathering_since + FIRST_TOLD_S
+        self._enter(Phase.GATHERING)
+        self._gathering = Gathering(self._plan, self._roll_call, self._first_server)
         environment = dict(os.environ)
         limit_to(self._usual_files)  # what the engine starts keeps the limit that the person has set
         try:
@@ -373,25 +318,11 @@ class Coordinator:
         if self._roll_call.complete:
             self._begin()
             return
-        engine, now = self._engine, time.monotonic()
-        brought_by = engine if self._plan.brings_all else None
-        awaited = self._plan.brings_all or not self._roll_call.is_ready(self._first_server)
-        if engine is not None and engine.ended and awaited and self._engine_ended_long_ago(now):
-            why = f"{engine.name} ended with exit code {engine.exit_code}"
-            self._refuse(not_come(brought_by, why, self._roll_call.missing))
-        elif self._overdue:
-            why = f"after {self._plan.join_timeout_s:g} s (--join-timeout)"
-            self._refuse(not_come(brought_by, why, self._roll_call.missing))
-        elif now >= self._next_told:
-            self._next_told = now + TOLD_EVERY_S
-            self._awaited = True
-            missing = self._roll_call.missing
-            self._record(Awaiting(missing, now - self._gathering_since))
-            self._send_all(Waiting(missing))
-
-    def _engine_ended_long_ago(self, now: float) -> bool:
-        self._deadline = min(self._deadline or now, now + ENGINE_LAST_S)
-        return now >= self._deadline
+        if (error := self._gathering.in_vain(self._engine)) is not None:
+            self._refuse(error)
+        elif missing := self._gathering.missing_to_tell():
+            self._record(Awaiting(missing, self._gathering.seconds))
+            self._switchboard.send_all(Waiting(missing))
 
     def _refuse(self, error: TlaunchError) -> None:
         """Nothing starts, also where an attempt was to be repeated."""
@@ -405,9 +336,8 @@ class Coordinator:
         first = self._roll_call.peers[self._first_server].ready
         if first is not None and first.master_port is not None:
             self._master_port = first.master_port
-        if self._awaited:
-            self._awaited = False
-            self._record(Awaiting((), time.monotonic() - self._gathering_since))
+        if self._gathering.told:
+            self._record(Awaiting((), self._gathering.seconds))
         self._keep_logs_small()
         self._start_attempt()
 
@@ -430,9 +360,9 @@ class Coordinator:
         for peer in self._roll_call.peers.values():
             peer.over = False
         self._record(AttemptStarted(self._attempt, self._master_port))
-        self._send_all(Begin(self._attempt, self._master_port))
+        self._switchboard.send_all(Begin(self._attempt, self._master_port))
         if self._paused:
-            self._send_all(Pass(PAUSES))
+            self._switchboard.send_all(Pass(PAUSES))
         self._enter(Phase.RUNNING)
 
     def _inquire(self) -> None:
@@ -466,7 +396,7 @@ class Coordinator:
             self._refuse_restart(self._restarts.refusal)
         self._refuse_restart_by_hand()
         self._record(Stopping(cause, self._spec.supervision.grace_from(time.time()), None, self._again))
-        self._send_all(Decided(self._attempt, verdict, cause, self._again_here))
+        self._switchboard.send_all(Decided(self._attempt, verdict, cause, self._again_here))
         self._finish = Finish(cause, EXIT_HUNG if cause is Cause.HUNG else EXIT_FAILURE)
         self._enter(Phase.ENDING)
 
@@ -497,7 +427,7 @@ class Coordinator:
         if self._phase is Phase.GATHERING:
             self._leave()
             return
-        self._send_all(Stop(cause, number))
+        self._switchboard.send_all(Stop(cause, number))
         self._enter(Phase.ENDING)
 
     def _go_on(self) -> None:
@@ -531,7 +461,7 @@ class Coordinator:
 
     def _leave(self) -> None:
         assert self._finish is not None, "it is decided"
-        self._send_all(self._finish)
+        self._switchboard.send_all(self._finish)
         self._enter(Phase.LEAVING, FAREWELL_S)
         self._engine_end = None
 
@@ -553,9 +483,7 @@ class Coordinator:
     def _be_over(self, end: EngineEnd) -> None:
         if self._stopped_by_server and end.by_itself and self._engine:
             self._blame_engine(self._engine)
-        for peer in list(self._roll_call.peers.values()):
-            self._forget(peer)
-        self._roll_call.peers.clear()
+        self._switchboard.forget_all()
         if self._again:
             self._attempt += 1
             self._finish, self._again = None, False  # if agents cannot be had any more, that is the end

@@ -1,0 +1,70 @@
+"""Until every server has come: who is missing is told, and why when it has been too long."""
+
+from __future__ import annotations
+
+import time
+
+from launcher.core.errors import TlaunchError
+from launcher.engines.cluster.engine_process import EngineProcess
+from launcher.engines.cluster.engine_words import not_come
+from launcher.engines.cluster.plan import Plan
+from launcher.engines.cluster.roll_call import RollCall
+
+FIRST_TOLD_S, TOLD_EVERY_S = 2.0, 30.0  # who is missing
+ENGINE_LAST_S = 1.0  # an engine that has ended may have started agents that are about to come
+
+
+class Gathering:
+    """One wait for all servers, from the start of the engine on."""
+
+    def __init__(self, plan: Plan, roll_call: RollCall, first_server: int) -> None:
+        """`first_server`: that of rank 0; where servers are started by hand, the engine brings its agent alone."""
+        self._plan = plan
+        self._roll_call = roll_call
+        self._first_server = first_server
+        self._since = time.monotonic()
+        self._ends = self._since + plan.join_timeout_s
+        self._next_told = self._since + FIRST_TOLD_S
+        self._engine_last: float | None = None  # until when agents of an engine that has ended may come
+        self.told = False  # somebody has heard who is missing
+
+    @property
+    def due(self) -> float:
+        """When to look again, monotonic."""
+        moments = (self._ends, self._next_told, self._engine_last)
+        return min(moment for moment in moments if moment is not None)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._since
+
+    def hurry(self) -> None:
+        """One that had come has gone: that is worth a word."""
+        self._next_told = time.monotonic()
+
+    def missing_to_tell(self) -> tuple[str, ...]:
+        """The servers that are missing, if it is time to tell."""
+        now = time.monotonic()
+        if now < self._next_told:
+            return ()
+        self._next_told = now + TOLD_EVERY_S
+        self.told = True
+        return self._roll_call.missing
+
+    def in_vain(self, engine: EngineProcess | None) -> TlaunchError | None:
+        """Why it makes no sense to wait any longer; None while it does. May take some seconds to find that out."""
+        brought_by = engine if self._plan.brings_all else None
+        if engine is not None and self._has_ended(engine):
+            why = f"{engine.name} ended with exit code {engine.exit_code}"
+            return not_come(brought_by, why, self._roll_call.missing)
+        if time.monotonic() < self._ends:
+            return None
+        return not_come(brought_by, f"after {self._plan.join_timeout_s:g} s (--join-timeout)", self._roll_call.missing)
+
+    def _has_ended(self, engine: EngineProcess) -> bool:
+        """Long ago, and agents that it should have brought are missing."""
+        if not engine.ended or not (self._plan.brings_all or not self._roll_call.is_ready(self._first_server)):
+            return False
+        now = time.monotonic()
+        self._engine_last = self._engine_last or now + ENGINE_LAST_S
+        return now >= self._engine_last
