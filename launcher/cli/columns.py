@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from launcher.cli.widths import columns_of
-from launcher.logs.terminal import without_colours
+from launcher.logs.terminal import escaped, without_colours
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 GAP = "  "
@@ -96,6 +96,6 @@ def counted(count: int, noun: str, nouns: str | None = None) -> str:
 
 def server_list(server_ids: Sequence[str]) -> str:
     """Not more of them than fit on a line: "servers h2, h3 and 12 more"."""
-    shown = ", ".join(server_ids[:SERVERS_TOLD])
+    shown = ", ".join(map(escaped, server_ids[:SERVERS_TOLD]))
     more = f" and {len(server_ids) - SERVERS_TOLD} more" if len(server_ids) > SERVERS_TOLD else ""
     return f"server{'s' * (len(server_ids) > 1)} {shown}{more}"

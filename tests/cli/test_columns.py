@@ -5,7 +5,8 @@ import doctest
 import pytest
 
 from launcher.cli import columns
-from launcher.cli.columns import WIDEST_NUMBER, aligned, counted, number, size
+from launcher.cli.columns import WIDEST_NUMBER, aligned, counted, number, server_list, size
+from launcher.engines.cluster.engine_words import listed
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,10 @@ def test_counts():
 def test_worked_examples_of_the_docstrings():
     """The examples in the docstrings are true."""
     assert doctest.testmod(columns).failed == 0
+
+
+@pytest.mark.parametrize("words_of", [server_list, listed])
+def test_names_of_servers_cannot_act_on_a_terminal(words_of):
+    """Whatever a rank table calls them; and many of them are counted."""
+    assert words_of(["a\x1b[2J", "b\nc"]) == r"servers a\x1b[2J, b\nc"
+    assert words_of([f"h{index}" for index in range(10)]).endswith("h7 and 2 more")

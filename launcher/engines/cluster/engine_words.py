@@ -9,7 +9,7 @@ from launcher.core.errors import TlaunchError
 from launcher.core.records import Server
 from launcher.core.verdict import Confidence, Verdict
 from launcher.engines.cluster.engine_process import EngineProcess
-from launcher.logs.terminal import shortened
+from launcher.logs.terminal import escaped, shortened
 
 CANCELLED = "CANCELLED"  # Slurm's word for what scancel, a time limit and preemption do
 SHOWN = 8  # servers in a message; the others are counted
@@ -45,8 +45,9 @@ def gave_up(engine: EngineProcess, servers: Sequence[Server], names: Mapping[int
 
 
 def listed(server_ids: Sequence[str]) -> str:
-    shown = ", ".join(server_ids[:SHOWN]) + (f" and {len(server_ids) - SHOWN} more" if len(server_ids) > SHOWN else "")
-    return f"server{'s' * (len(server_ids) > 1)} {shown}"
+    shown = ", ".join(map(escaped, server_ids[:SHOWN]))
+    more = f" and {len(server_ids) - SHOWN} more" if len(server_ids) > SHOWN else ""
+    return f"server{'s' * (len(server_ids) > 1)} {shown}{more}"
 
 
 def _mentioned(names: Sequence[str], lines: Sequence[str]) -> bool:
