@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 
 from launcher.core.env import masked, masked_argv
+from launcher.core.json_text import json_text
 from launcher.core.ranges import ranges
 from launcher.core.records import RankSpec, RunSpec
 from launcher.engines.command import EngineCommand
 from launcher.logs.terminal import escaped
 from launcher.mesh.coordinates import coordinate_of
+from launcher.runs.record import masked_environment, spec_to_json
 
 
 def render(spec: RunSpec) -> Iterator[str]:
@@ -28,7 +31,20 @@ def render_engine(command: EngineCommand) -> Iterator[str]:
     removed = [word for name, value in command.env.items() if value is None for word in ("-u", name)]
     added = [f"{name}={masked(name, value)}" for name, value in command.env.items() if value is not None]
     yield f"# {escaped(command.engine)}, with the environment that tlaunch has:"
-    yield shlex.join(["env", *removed, *added, *command.argv])
+    yield shlex.join(["env", *removed, *added, *masked_argv(command.argv)])
+
+
+def to_json(spec: RunSpec, command: EngineCommand | None) -> str:
+    """As run.json has it, and what is started here where an engine starts agents; secrets masked in both."""
+    if command is None:
+        return spec_to_json(spec)
+    engine_command = {
+        "engine": command.engine,
+        "argv": masked_argv(command.argv),
+        "env": masked_environment(command.env),
+        "files": {str(path): text for path, text in command.files.items()},
+    }
+    return json_text({**json.loads(spec_to_json(spec)), "engine_command": engine_command})
 
 
 def _comment(rank: RankSpec, spec: RunSpec) -> str:

@@ -18,6 +18,7 @@ ENGINES: tuple[EngineName, ...] = ("mpi", "slurm", "hand")
 DEFAULT_JOIN_S = 300.0
 DEFAULT_LOST_S = 15.0
 DEFAULT_COORDINATOR_PORT = 29450
+LONGEST_NAME_BYTES = 200  # of the 255 that a file system takes
 FORWARDABLE = ("USR1", "USR2", "HUP", "WINCH", "URG")
 # What tells a rank who it is comes from the table and the layout alone.
 _DECIDED_BY_TLAUNCH = {
@@ -99,10 +100,8 @@ def check_options(options: RunOptions) -> None:
     if options.command:
         _check_command_options(options)
     _check_engine_options(options)
-    if options.name is not None and not _is_file_name(options.name):
-        raise UsageError(
-            f"--name {options.name!r} cannot be part of a directory's name", hint="letters, digits, dots and dashes do"
-        )
+    if options.name is not None:
+        _check_name(options.name)
 
 
 def user_environment(pairs: tuple[str, ...]) -> Mapping[str, str]:
@@ -177,14 +176,32 @@ def _check_engine_options(options: RunOptions) -> None:
     if options.engine not in {"mpi", "slurm"}:
         if options.engine_options:
             raise UsageError("--engine-option is for mpirun or srun", hint="add --engine mpi, or --engine slurm")
-        if options.mpi_ranks:
+        if options.mpi_ranks is not None:
             raise UsageError(
-                "--mpi-ranks: no mpirun or srun starts ranks here",
+                f"--{'' if options.mpi_ranks else 'no-'}mpi-ranks: no mpirun or srun starts ranks here",
                 hint="add --engine mpi and a --rank-table; one that names this machine alone will do",
             )
     if options.mpi_ranks and options.preload is not None:
         raise UsageError("--preload: ranks of MPI start one by one", hint="leave --preload or --mpi-ranks out")
 
 
-def _is_file_name(name: str) -> bool:
-    return bool(name) and "/" not in name and name.isprintable() and len(name.encode()) <= 200
+def _check_name(name: str) -> None:
+    if not name or "/" in name or not name.isprintable():
+        raise UsageError(
+            f"--name {name!r} cannot be part of a directory's name", hint="letters, digits, dots and dashes do"
+        )
+    check_name_length(name, LONGEST_NAME_BYTES, "the run's time")
+
+
+def check_name_length(name: str, longest_bytes: int, added: str) -> None:
+    """A name has to leave room in a directory's own for what is `added` to it.
+
+    Raises:
+        UsageError: it does not.
+    """
+    length_bytes = len(name.encode(errors="surrogateescape"))
+    if length_bytes > longest_bytes:
+        raise UsageError(
+            f"--name is too long: {length_bytes} bytes, and {longest_bytes} leave room for {added}",
+            hint="a shorter --name",
+        )

@@ -26,6 +26,8 @@ Examples:
   tlaunch run --devices 8 --mp 2 --dry-run
   tlaunch run --devices 8 --max-restarts 3 --hang-timeout 600 --detach \\
       -- python train.py
+  tlaunch run --engine mpi --rank-table rank_tables/rank_table_16pcs.json \\
+      -- python train.py
 
 What a rank gets: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT as torch's
 env:// reads them; RANK_ID, RANK_SIZE, DEVICE_ID, RANK_TABLE_FILE as MindSpore does; TLAUNCH_RUN_DIR, TLAUNCH_DP, _MP,
@@ -34,10 +36,10 @@ _PP, _MICRO_BATCHES. Its output goes to <runs-dir>/<time>-<name>/device<rank>/tr
 The first rank that fails ends the run: where every rank was is noted first, then all get SIGTERM, and SIGKILL after
 --grace seconds. Ctrl-C ends the run in the same way, a second Ctrl-C kills at once; Ctrl-Z stops the ranks until `fg`.
 
-Exit codes: 0 when all ranks ended well; the code of the rank that failed first, or 128 + its signal; 2 wrong usage or
-unreadable files, a program that is not there too; 3 a refused table or layout; 124 hung (--hang-timeout); 126 a rank's
-program could not be started, 127 its interpreter was not found; 129, 130, 131, 143 stopped by SIGHUP, Ctrl-C, SIGQUIT,
-SIGTERM.
+Exit codes: 0 when all ranks ended well; the code of the rank that failed first, or 128 + its signal; 1 a server was
+lost, or did not come; 2 wrong usage or unreadable files, a program that is not there too; 3 a refused table or layout;
+124 hung (--hang-timeout); 126 a rank's program could not be started, 127 its interpreter was not found; 129, 130, 131,
+143 stopped by SIGHUP, Ctrl-C, SIGQUIT, SIGTERM.
 """
 
 LONGEST_GRACE_S = 7 * 24 * 3600
@@ -50,7 +52,10 @@ FILE = click.Path(path_type=Path)
 
 @click.command(context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
 @click.option("--rank-table", type=FILE, metavar="FILE", help="The devices, as an HCCL rank table.")
-@click.option("--devices", type=Whole(1, MOST_DEVICES), metavar="N", help="This many devices, all on this machine.")
+@click.option(
+    "--devices", type=Whole(1, MOST_DEVICES), metavar="N",
+    help="This many devices on this machine; with --engine slurm: on each node.",
+)  # fmt: skip
 @click.option(
     "--engine", type=click.Choice(ENGINES), metavar="HOW",
     help="How agents get onto other servers: mpi (mpirun), slurm (srun, inside an allocation), hand (the same command "
@@ -139,12 +144,15 @@ def run(context: click.Context, /, **options: Any) -> None:
     Without COMMAND the bundled Transformer is trained; with it, any program is started, Python or not. Without
     --rank-table and --devices there is one process.
     """
-    from launcher.cli.options import RunOptions  # `--help` needs none of it
+    from launcher.cli.engine_options import check_server_id, for_engine, is_typed  # `--help` needs none of it
+    from launcher.cli.options import RunOptions
     from launcher.cli.prepare import prepare
     from launcher.cli.start import carry_out, show
 
-    chosen = RunOptions(**options)
+    chosen = for_engine(context, RunOptions(**options))
     prepared = prepare(chosen, os.environ)
+    if is_typed(context, "server"):
+        check_server_id(chosen.server or "", [server.server_id for server in prepared.used.servers])
     wanted_name = f"{time.strftime('%Y%m%d-%H%M%S')}-{prepared.name}"
     if chosen.dry_run:
         show(prepared, wanted_name, chosen)

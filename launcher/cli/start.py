@@ -17,10 +17,10 @@ from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble, used_cluster
+from launcher.engines.command import EngineCommand
 from launcher.engines.inherited import conflicts, notes
 from launcher.engines.local import signals_held_back, start_agent
 from launcher.runs.create import create_run, free_name
-from launcher.runs.record import spec_to_json
 from launcher.supervise.port import HeldPort, check_port, hold_port
 
 SEVERAL_SERVERS_PORT = 29500  # which port is free on another server cannot be seen from here; torchrun's default
@@ -34,23 +34,31 @@ def show(prepared: Prepared, wanted_name: str, options: RunOptions) -> None:
     request = prepared.request
     port = options.master_port or _likely_port(prepared)
     spec = assemble(request, name=free_name(request.runs_dir, wanted_name), master_port=port)
+    command = _engine_command(prepared, options, spec)
     if options.json:
-        write_out(spec_to_json(spec))
+        write_out(dry_run.to_json(spec, command))
         return
     say_notes(prepared, spec)
     if options.master_port is None:
         print(f"# MASTER_PORT {port} is an example: a free port is chosen when the run starts", file=sys.stderr)
-    lines = [*_engine_lines(prepared, options, spec), *dry_run.render(spec)]
+    lines = [*_how_agents_start(prepared, command), *dry_run.render(spec)]
     write_out("".join(f"{line}\n" for line in lines))
 
 
-def _engine_lines(prepared: Prepared, options: RunOptions, spec: RunSpec) -> Iterator[str]:
-    """What puts agents on other servers."""
-    if options.engine in {"mpi", "slurm"}:
-        from launcher.cli import dry_run
-        from launcher.cli.start_servers import engine_command  # others need none of it
+def _engine_command(prepared: Prepared, options: RunOptions, spec: RunSpec) -> EngineCommand | None:
+    """What puts agents on the servers; None where no engine does."""
+    if options.engine not in {"mpi", "slurm"}:
+        return None
+    from launcher.cli.start_servers import engine_command  # others need none of it
 
-        yield from dry_run.render_engine(engine_command(prepared, options, spec))
+    return engine_command(prepared, options, spec)
+
+
+def _how_agents_start(prepared: Prepared, command: EngineCommand | None) -> Iterator[str]:
+    if command is not None:
+        from launcher.cli import dry_run  # see above
+
+        yield from dry_run.render_engine(command)
     elif len(prepared.used.servers) > 1:
         yield "# started by hand: the same command on each server starts that server's ranks"
 

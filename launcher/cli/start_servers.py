@@ -17,6 +17,7 @@ from shlex import join as shell_words
 from launcher.cli.attendance import Attendance
 from launcher.cli.columns import server_list
 from launcher.cli.detach import detach
+from launcher.cli.engine_options import check_server_id
 from launcher.cli.options import RunOptions
 from launcher.cli.prepare import Prepared
 from launcher.cli.start import say_notes, wait_for_start
@@ -254,7 +255,8 @@ def engine_command(prepared: Prepared, options: RunOptions, spec: RunSpec) -> En
     servers = prepared.used.servers
     host = read_host(server_names(servers))
     door = Door(tuple((address, ANY_PORT) for address in reachable(host)), "chosen for each run")
-    return with_door(engine_for(options, servers, host)(spec.run_dir), door)
+    command = engine_for(options, servers, host, mpi_ranks=prepared.request.mpi_ranks)
+    return with_door(command(spec.run_dir), door)
 
 
 # --- on other servers that are started by hand ---
@@ -359,10 +361,7 @@ def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> in
     """
     ids = [server.server_id for server in servers]
     if said is not None:
-        if said not in ids:
-            raise UsageError(
-                f"--server {said}: the rank table has no such server", hint=f"its servers are {', '.join(ids)}"
-            )
+        check_server_id(said, ids)
         return ids.index(said)
     fitting = servers_here(servers, host)
     if len(fitting) == 1:

@@ -2,7 +2,12 @@
 
 import json
 import os
+import shutil
 import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 
 
 def test_lines_can_be_pasted_into_a_shell(launcher):
@@ -100,3 +105,62 @@ def test_what_other_launchers_left_is_unset(launcher):
     )
     assert "OMPI_COMM_WORLD_RANK" not in pasted.stdout
     assert "NCCL_DEBUG=INFO" in pasted.stdout
+
+
+@pytest.fixture(name="by_mpirun")
+def _by_mpirun(launcher, table_of):
+    """A dry run of `--engine mpi` on two servers that need not be there."""
+    if not shutil.which("mpirun", path=str(Path(sys.executable).parent)):
+        pytest.skip("no mpirun beside this Python")
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    table = table_of({"127.0.0.1": [0, 1], "127.0.0.2": [2]})
+
+    def dry_run(*arguments, env=None):
+        options = ["--engine", "mpi", "--rank-table", table, "--dry-run", *arguments]
+        return launcher.run("run", *options, env={**root, **(env or {})})
+
+    return dry_run
+
+
+@pytest.mark.parametrize("option", ["--mpi-ranks", "--no-mpi-ranks"])
+def test_an_engine_is_shown_with_the_processes_that_it_starts(by_mpirun, option):
+    """One for each rank, which are told where they belong, or an agent on each server."""
+    shown = by_mpirun(option, "--", "true").stdout
+    assert ("TLAUNCH_MEMBERS=0x2,1x1" in shown) is (option == "--mpi-ranks")
+    command = json.loads(by_mpirun(option, "--json", "--", "true").stdout)["engine_command"]
+    [hosts] = [text.split() for path, text in command["files"].items() if path.endswith("hosts")]
+    assert len(hosts) == (3 if option == "--mpi-ranks" else 2)
+    assert ("TLAUNCH_MEMBERS" in command["env"]) is (option == "--mpi-ranks")
+    assert Path(command["argv"][0]).name == "mpirun"
+    assert command["engine"]
+
+
+def test_secrets_of_an_engine_are_masked(by_mpirun):
+    """Those in its own options, in lines and JSON."""
+    options = ["--engine-option=-x", "--engine-option=API_TOKEN=s3cr3t", "--engine-option=--password=s3cr3t"]
+    lines, as_json = by_mpirun(*options, "--", "true"), by_mpirun(*options, "--json", "--", "true")
+    assert (lines.returncode, as_json.returncode) == (0, 0), lines.stderr + as_json.stderr
+    assert "API_TOKEN" in lines.stdout
+    assert "s3cr3t" not in lines.stdout + as_json.stdout
+    env = json.loads(as_json.stdout)["engine_command"]["env"]
+    assert env["TLAUNCH_COORDINATOR_TOKEN"] == "********"
+
+
+def test_json_says_nothing_of_an_engine_that_is_not_asked_for(launcher):
+    """It is the format of run.json then."""
+    shown = json.loads(launcher.run("run", "--devices", 2, "--dry-run", "--json", "--", "true").stdout)
+    assert "engine_command" not in shown
+
+
+@pytest.mark.parametrize("json_option", [[], ["--json"]], ids=["lines", "json"])
+def test_an_engine_that_is_not_here_cannot_be_shown(launcher, sample_tables, json_option):
+    """A dry run fails as the run would."""
+    (launcher.directory / "bin").mkdir()
+    table = sample_tables / "rank_table_16pcs.json"
+    done = launcher.run(
+        "run", "--engine", "mpi", "--rank-table", table, "--dry-run", *json_option, "--", "/bin/true",
+        env={"PATH": str(launcher.directory / "bin")},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "mpirun" in done.stderr
+    assert "hint: " in done.stderr

@@ -23,6 +23,12 @@ def assert_refused(done, launcher, code, *words):
         (["--rank-table", "t.json", "--devices", "2"], ["--rank-table and --devices"]),
         (["--json"], ["--json", "--dry-run"]),
         (["--devices", "2", "--mpi-ranks", "--", "true"], ["--mpi-ranks", "add --engine mpi"]),
+        (["--devices", "2", "--no-mpi-ranks", "--", "true"], ["--no-mpi-ranks", "add --engine mpi"]),
+        (["--devices", "2", "--server", "h1", "--", "true"], ["--server", "only server", "hint: "]),
+        (["--server", "", "--", "true"], ["--server", "only server"]),
+        (["--engine", "mpi", "--rank-table", "t.json", "--server", "h1", "--", "true"], ["--server", "each agent"]),
+        (["--engine", "slurm", "--server", "h1", "--", "true"], ["--server", "each agent", "by hand"]),
+        (["--engine", "slurm", "--coordinator-port", "29450", "--", "true"], ["--coordinator-port", "by hand"]),
         (["--config", "x.toml", "--", "true"], ["--config", "bundled trainer"]),
         (["--set", "a=1", "--data", "d", "--", "true"], ["--set and --data", "bundled trainer"]),
         (["--", ""], ["COMMAND is empty"]),
@@ -39,6 +45,7 @@ def assert_refused(done, launcher, code, *words):
         (["--env", "MASTER_PORT=3", "--", "true"], ["use --master-port"]),
         (["--env", "MASTER_ADDR=10.0.0.1", "--", "true"], ["--env MASTER_ADDR", "tlaunch decides"]),
         (["--name", "a/b", "--", "true"], ["--name 'a/b'"]),
+        (["--name", "é" * 101, "--", "true"], ["--name is too long: 202 bytes", "a shorter"]),
         (["--set", "model.hedas=4"], ["model.hedas"]),
         (["--no-such-option"], ["--no-such-option"]),
     ],
@@ -113,6 +120,21 @@ def test_servers_that_are_elsewhere_can_be_shown_but_not_started(launcher, sampl
     assert_refused(launcher.run("run", "--rank-table", table, "--", "true"), launcher, 3, "--devices 16", "--dry-run")
     shown = launcher.run("run", "--rank-table", table, "--dry-run", "--json", "--", "true")
     assert len(json.loads(shown.stdout)["ranks"]) == 16
+
+
+@pytest.mark.parametrize("servers", [{"h1": [0, 1]}, {"h1": [0], "h2": [1]}], ids=["one", "two"])
+@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["run", "dry run"])
+def test_a_server_that_is_said_is_one_of_the_table(launcher, table_of, servers, more):
+    """However many the table has, and in words that cannot act on a terminal."""
+    table = table_of(servers)
+    done = launcher.run("run", "--rank-table", table, "--server", "no\x1b[2J", *more, "--", "true")
+    assert_refused(done, launcher, 2, r"--server no\x1b[2J: the rank table has no such server", "its servers are h1")
+
+
+def test_a_shell_may_say_which_server_it_is_on(launcher):
+    """Where nobody needs to know, that is no mistake."""
+    env = {"TLAUNCH_SERVER": "h7"}
+    assert launcher.run("run", "--devices", 2, "--", "true", env=env).returncode == 0
 
 
 @pytest.mark.parametrize("below", ["file", "file/deeper/still"])
