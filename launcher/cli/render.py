@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from launcher.cli.options import check_name_length
 from launcher.cli.render_run import OF_RUN, words_for_run
 from launcher.cli.render_run import submit as submitted
 from launcher.cli.run import run
@@ -52,12 +53,15 @@ Examples:
       --resource nvidia.com/gpu -- python train.py | kubectl apply -f -
 
 Table, layout and options are checked as `tlaunch run` checks them, but ranks may be on several servers, and what other
-servers need to have is a warning if it is not here. --grace is for bash, kubernetes and slurm; with --submit sbatch takes the script, and its job's id is printed. MASTER_PORT is 29500 there, or
-the next that is free on a single server, unless --master-port says it. Templates are Jinja2: a file of --templates DIR is taken instead of
-tlaunch's own of the same name; --list names them, and the variables that they may use.
+servers need to have is a warning if it is not here. --grace is for bash, kubernetes and slurm; --max-restarts, --hang-timeout, --forward-signals, --log-max-size, --console,
+--join-timeout, --lost-after and --engine-option are for slurm (--flavor run) only. With --submit sbatch takes the script,
+and its job's id is printed. MASTER_PORT is what --master-port says, or else 29500 or the next that is free on a single
+server (bash, kubernetes), what `tlaunch exec` makes of the job's name (mpirun, slurm --flavor exec, kubernetes --flavor
+mpi), or a free one (slurm). Templates are Jinja2: a file of --templates DIR is taken instead of tlaunch's own of the same
+name; --list names them, and the variables that they may use.
 
 Exit codes: 0; 2 wrong usage, a value that a format cannot express, a template that is wrong, or a file that cannot be
-read or written; 3 a refused table or layout.
+read or written; 3 a refused table or layout; what sbatch ends with where it refuses the script (--submit).
 """
 TAKEN = (
     "rank_table", "devices", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "config", "settings",
@@ -74,6 +78,7 @@ FLAVORS = ("openmpi", "mpich", "run", "exec", "job", "mpi")
 FILE = click.Path(path_type=Path)
 LONGEST_WARNING_S = 65535  # Slurm's own limit
 MOST_RESTARTS = 1000
+LONGEST_SLURM_NAME_BYTES = 160  # the run's is its time, this, and the job's number, place in its array and restarts
 # What only some kinds make use of
 OF_KIND = {
     "grace": ("bash", "kubernetes", "slurm"),
@@ -234,6 +239,8 @@ def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
         print(note, file=sys.stderr)
     request = _placed(kind, prepared.request, chosen, cwd)
     name = _name(kind, prepared, chosen)
+    if kind.name == "slurm":
+        check_name_length(name, LONGEST_SLURM_NAME_BYTES, "the job's own in the name of its run")
     return job_of(
         request,
         name,

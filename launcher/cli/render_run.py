@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,6 +24,8 @@ OF_RUN: Mapping[str, tuple[str, Any]] = {
     "engine_options": ("--engine-option", ()),
 }
 SBATCH_TIMEOUT_S = 60.0
+# How sbatch says that there is nobody to take a script, whatever is in it.
+NO_CONTROLLER = re.compile(r"(contact|configuration source|resolve).*|controller", re.IGNORECASE)
 
 
 def words_for_run(context: click.Context, options: dict[str, Any], *, runs: bool, what: str) -> Iterator[str]:
@@ -64,7 +67,13 @@ def _sbatch(script: str, option: str) -> str:
             f"sbatch does not answer within {SBATCH_TIMEOUT_S:.0f} s", hint="is slurmctld up?"
         ) from None
     if done.returncode:
-        refused = TlaunchError(f"sbatch takes no such script:\n{done.stderr.strip()}")
+        refused = TlaunchError(f"sbatch takes no such script:\n{done.stderr.strip()}", hint=_hint(done.stderr))
         refused.exit_code = done.returncode
         raise refused
     return done.stdout
+
+
+def _hint(said: str) -> str | None:
+    if NO_CONTROLLER.search(said) is None:
+        return None
+    return "is slurmctld up, and is this a machine of the cluster? `scontrol ping` asks; -o FILE keeps the script"

@@ -70,6 +70,39 @@ def test_addresses_are_looked_for_among_the_nodes(launcher, sample_tables):
     assert "scontrol requeue" not in done.stdout
 
 
+@pytest.mark.parametrize(("ranks", "words"), [([0], "# 1 rank on 1 server,"), ([0, 1], "# 2 ranks on 1 server,")])
+def test_a_script_says_what_it_does(launcher, table_of, ranks, words):
+    """In its first lines, with the numbers put in."""
+    script = launcher.run(
+        "render", *RUN, "--warn-before", 90, "--rank-table", table_of({"n1": ranks}), "--", "true"
+    ).stdout
+    assert script.splitlines()[1].startswith(words)
+    assert "90 s before the time limit" in script
+
+
+def test_a_name_leaves_room_for_the_jobs_own(launcher):
+    """A run's name holds both, and the job would fail of it when it starts."""
+    assert launcher.run("render", *RUN, "--name", "x" * 160, "--", "true").returncode == 0
+    done = launcher.run("render", *RUN, "--name", "x" * 161, "--", "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--name is too long: 161 bytes, and 160 leave room for the job's own" in done.stderr
+    assert "hint: " in done.stderr
+
+
+def test_nobody_takes_the_script(launcher):
+    """Where no controller answers, a hint says what to look at."""
+    if not shutil.which("sbatch"):
+        pytest.skip("there is no sbatch here")
+    nowhere = {"SLURM_CONF": str(launcher.directory / "slurm.conf"), "SLURM_CONF_SERVER": ""}
+    (launcher.directory / "slurm.conf").write_text(
+        "ClusterName=c\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=1\nAuthType=auth/none\nMessageTimeout=2\n"
+        "NodeName=localhost\nPartitionName=p Nodes=ALL Default=YES\n"
+    )
+    done = launcher.run("render", *RUN, "--submit", "--", "true", env=nowhere)
+    assert done.returncode != 0
+    assert "hint: is slurmctld up" in done.stderr, done.stderr
+
+
 @pytest.fixture(name="slurm", scope="module")
 def _slurm(tmp_path_factory):
     """The environment of a cluster with the nodes n1 to n4, eight devices each."""
