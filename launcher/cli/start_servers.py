@@ -38,6 +38,7 @@ from launcher.engines.cluster.server_part import ANY_PORT, get_ready, start
 from launcher.engines.command import EngineCommand
 from launcher.engines.local import signals_held_back, start_child
 from launcher.engines.whereabouts import Host, names_of, read_host, servers_here
+from launcher.logs.terminal import escaped
 from launcher.runs.create import create_run
 
 AGENT = (sys.executable, "-m", "launcher", "agent")
@@ -369,7 +370,7 @@ def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> in
     what = "could be any of" if fitting else "is none of"
     device_count = sum(len(server.devices) for server in servers)
     raise RefusedLayoutError(
-        f"this machine, {host.name}, {what} the rank table's servers {', '.join(ids)}",
+        f"this machine, {host.name}, {what} the rank table's servers {', '.join(map(escaped, ids))}",
         hint="start the command on every server (--server ID says which one this is), or have them started from here: "
         f"--engine mpi, --engine slurm; --dry-run shows what each would run; --devices {device_count} runs as many "
         "ranks on this machine",
