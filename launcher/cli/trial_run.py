@@ -36,7 +36,8 @@ def _words(options: Mapping[str, Any]) -> Iterator[str]:
 def trial_options(options: Mapping[str, Any], runs_dir: Path, coordinator_port: int) -> dict[str, Any]:
     """Those of the examination, but for what two runs at the same time cannot share."""
     own = {"runs_dir": runs_dir, "coordinator_port": coordinator_port, "join_timeout": JOIN_S, "grace": GRACE_S}
-    return {**options, **own, "console": "none"}
+    by_engine = options["engine"] in {"mpi", "slurm"}  # whose runs take nothing that is for servers started by hand
+    return {**options, **own, "console": "none", **({"coordinator_port": None, "server": None} if by_engine else {})}
 
 
 class TrialRun:
