@@ -38,6 +38,34 @@ def test_a_silent_server_is_told_of(ward):
     ]
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_of_servers_that_have_all_not_come_nothing_is_made_up(ward, count):
+    """Nobody has said anything, so nothing differs."""
+    patients = ward(count)
+    patients.facts, patients.reach, patients.offsets_s = {}, {}, {}
+    patients.absences = dict.fromkeys(range(count), silent(30))
+    assert patients.said() == [("no-answer", "breaks", tuple(range(count)))]
+
+
+def test_what_only_one_of_many_servers_says_differs_from_nothing(ward):
+    """It is judged by itself."""
+    patients = ward(3)
+    patients.facts = {1: patients.facts[1]}
+    patients.reach, patients.offsets_s = {}, {1: 100.0}
+    patients.absences = {0: silent(30), 2: silent(30)}
+    assert patients.said() == [("no-answer", "breaks", (0, 2))]
+
+
+def test_a_name_that_the_only_server_that_answers_does_not_know_may_be_known_to_others(ward):
+    """Nobody has asked those."""
+    patients = ward(2)
+    del patients.facts[1]
+    patients.reach, patients.offsets_s, patients.absences = {}, {}, {1: silent(30)}
+    patients.means(0, "h2")
+    (found,) = [one for one in patients.findings() if one.code == "unknown-name"]
+    assert found.message == "h2 means nothing on server h1"
+
+
 def test_of_an_absent_server_only_its_cause_is_told_and_alike_ones_together(ward):
     """Neither that there was no answer, nor what came of not having one."""
     patients = ward(4)

@@ -20,11 +20,9 @@ def unknown_names(evidence: Evidence) -> Iterator[Finding]:
             index for index, facts in evidence.facts.items() if (found := facts.meaning(name)) and not found.addresses
         )
         if without and evidence.has_several_servers:
-            everywhere = len(without) == len(evidence.facts)
-            where = "on no server" if everywhere else f"not on {evidence.named(without)}"
             yield Finding(
                 "unknown-name", Topic.NAMES, Severity.BREAKS, tuple(sorted({owner, *without})),
-                f"{name} means something {where}" if everywhere else f"{name} is known, but {where}", _HINT_HOSTS,
+                _unknown(evidence, name, without), _HINT_HOSTS,
             )  # fmt: skip
 
 
@@ -116,6 +114,15 @@ def foreign_address(evidence: Evidence) -> Iterator[Finding]:
 def _table_names(evidence: Evidence) -> Iterator[tuple[int, str]]:
     for owner, server in enumerate(evidence.cluster.servers):
         yield from ((owner, name) for name in names_of(server) if not is_address(name))
+
+
+def _unknown(evidence: Evidence, name: str, without: tuple[int, ...]) -> str:
+    """Of servers that have not answered nobody can say what they know."""
+    if len(without) == len(evidence.cluster.servers):
+        return f"{name} means something on no server"
+    if len(without) == len(evidence.facts):
+        return f"{name} means nothing on {evidence.named(without)}"
+    return f"{name} is known, but not on {evidence.named(without)}"
 
 
 def _is_local(addresses: tuple[str, ...]) -> bool:
