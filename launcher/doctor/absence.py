@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 from launcher.core.frozen import frozen
 
+SERVER = "{server}"  # in a hint: what the table calls the server, or the first of several with the same cause
+
 
 @frozen
 class Absence:
     code: str  # stable, as a finding's
-    why: str  # a sentence without its subject and its dot
-    hint: str | None = None
+    why: str  # a sentence without its subject and its dot, for one server as for several
+    hint: str | None = None  # may name SERVER
 
 
 # The first that fits any line, in this order: what ssh says stands before what engines conclude from it.
@@ -20,24 +22,29 @@ _KNOWN: tuple[tuple[str, Absence], ...] = (
     (
         r"host key is known for|host key verification failed|remote host identification has changed",
         Absence(
-            "host-key", "ssh does not trust its host key", "`ssh` to it once by hand and compare the key, or `ssh-keyscan`"
+            "host-key", "ssh does not trust the host key",
+            f"`ssh {SERVER} true` once by hand and compare the key, or `ssh-keyscan {SERVER}`",
         ),
     ),
     (
         r"permission denied \(",
-        Absence("login-refused", "ssh is not let in", "`ssh-copy-id`: engines need a login without a password"),
+        Absence(
+            "login-refused", "ssh is not let in", f"`ssh-copy-id {SERVER}`: engines need a login without a password"
+        ),
     ),
     (
         r"could not resolve hostname|name or service not known",
-        Absence("host-unknown", "its name is unknown here", "look at /etc/hosts and at the table's server_id"),
+        Absence("host-unknown", "the name is unknown here", "look at /etc/hosts and at the table's server_id"),
     ),
     (
         r"port \d+: connection refused",
-        Absence("ssh-refused", "its ssh port refuses connections", "is sshd running there? `systemctl status sshd`"),
+        Absence(
+            "ssh-refused", "the ssh port refuses connections", "is sshd running there? `systemctl status sshd` tells"
+        ),
     ),
     (
-        r"port \d+: (connection|operation) timed out|no route to host|network is unreachable|server \S+ not responding",
-        Absence("host-unreachable", "ssh gets no answer from it", "is it up, and its network? `ping` tells"),
+        r"port \d+(: (connection|operation))? timed out|timed out during banner|no route to|is unreachable|\S not responding",
+        Absence("host-unreachable", "ssh gets no answer", f"is it up, and its network? `ping {SERVER}` tells"),
     ),
     (
         r"no module named .?launcher",
@@ -46,8 +53,15 @@ _KNOWN: tuple[tuple[str, Absence], ...] = (
     (
         r"the run's coordinator cannot be reached",
         Absence(
-            "no-way-back", "its agent started, but does not reach this machine",
+            "no-way-back", "the agent started, but does not reach this machine",
             "a firewall, or a name that means another machine there: every port of this machine must be open to it",
+        ),
+    ),
+    (
+        r"(unknown|unrecognized) (option|argument)|(illegal|invalid|bad configuration) option",
+        Absence(
+            "unknown-option", "what starts agents does not know an option that it was given",
+            "is --engine-option one of this mpirun or srun? `mpirun --help` lists them",
         ),
     ),
     (
@@ -57,46 +71,70 @@ _KNOWN: tuple[tuple[str, Absence], ...] = (
             "have the same environment at the same path on every server",
         ),
     ),
+    (
+        r"sh: (line )?\d*:? ?\S+: (no such file|command not found|not found)|exit (code|status):? 127\b",
+        Absence(
+            "program-missing", "a program that starts tlaunch's agent is not there",
+            "have the same mpirun, with all that belongs to it, at the same path on every server",
+        ),
+    ),
 )  # fmt: skip
+
+# Of no cause: how engines ask to be read, and what they say around it.
+_BOILERPLATE = re.compile(
+    r"\W*$|\W*(usage:|type |try |please |warning: permanently added|for (details|more|help))", re.IGNORECASE
+)
+_COMPLAINT = re.compile(
+    r"\b(error|fatal|fail\w*|cannot|can't|could not|unable|not|no|lost|denied|refused|invalid|killed|missing|abort\w*)\b",
+    re.IGNORECASE,
+)
 
 
 def absence_of(lines: Sequence[str], ended: str) -> Absence:
     """What the last `lines` of the engine, or of the server's agent, come to. `ended`: how that process ended."""
-    known = _known(lines)
-    if known is not None:
-        line = _telling(lines, known[0])
-        return Absence(known[1].code, f"{known[1].why} ({line})", known[1].hint)
-    said = f": {lines[-1].strip()}" if lines else ", and said nothing"
+    for pattern, absence in _KNOWN:
+        if (line := _fitting([*lines, ended], pattern)) is not None:
+            return Absence(absence.code, f"{absence.why} ({line})", absence.hint)
+    said = f": {_telling(lines)}" if lines else ", and said nothing"
     return Absence(
-        "did-not-come", f"its agent did not come; {ended}{said}", "try the same start by hand, with `ssh` or `srun`"
-    )
+        "did-not-come", f"no agent came; {ended}{said}",
+        f"try to start something there by hand: `ssh {SERVER} true`, or `srun -w {SERVER} true`",
+    )  # fmt: skip
 
 
 def late(seconds: float) -> Absence:
     return Absence(
-        "did-not-come", f"its agent did not come within {seconds:g} s (--join-timeout)",
+        "did-not-come", f"no agent came within {seconds:g} s (--join-timeout)",
         "is the command started there, and can it reach this machine?",
     )  # fmt: skip
 
 
 def silent(seconds: float) -> Absence:
     return Absence(
-        "no-answer", f"it did not answer within {seconds:g} s",
+        "no-answer", f"no answer within {seconds:g} s",
         "a file system that hangs (a dead NFS server?) looks like that, and so does a network that was cut: `df` there",
     )  # fmt: skip
 
 
 def lost(why: str) -> Absence:
     return Absence(
-        "no-answer", f"its agent came, and was lost: {why}", "its engine or the network ended it: `dmesg` there"
+        "no-answer", f"the agent came, and was lost: {why}", "the engine or the network ended it: `dmesg` there"
     )
 
 
-def _known(lines: Sequence[str]) -> tuple[str, Absence] | None:
-    text = "\n".join(lines)
-    return next(((pattern, absence) for pattern, absence in _KNOWN if re.search(pattern, text, re.IGNORECASE)), None)
+def _fitting(lines: Sequence[str], pattern: str) -> str | None:
+    numbers = (number for number, line in enumerate(lines) if re.search(pattern, line, re.IGNORECASE))
+    return next((_whole(lines, number) for number in numbers), None)
 
 
-def _telling(lines: Sequence[str], pattern: str) -> str:
-    fitting = (line.strip() for line in lines if re.search(pattern, line, re.IGNORECASE))
-    return next(fitting, lines[-1].strip())
+def _telling(lines: Sequence[str]) -> str:
+    """The first line that complains: what an engine says after it is advice. Else the first that is not boilerplate."""
+    candidates = [number for number, line in enumerate(lines) if not _BOILERPLATE.match(line)]
+    complaints = (number for number in candidates if _COMPLAINT.search(lines[number]))
+    return _whole(lines, next(complaints, candidates[0] if candidates else len(lines) - 1))
+
+
+def _whole(lines: Sequence[str], number: int) -> str:
+    """What ends in a colon is told with what follows."""
+    line = lines[number].strip()
+    return f"{line} {lines[number + 1].strip()}" if line.endswith(":") and number + 1 < len(lines) else line

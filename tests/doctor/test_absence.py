@@ -22,6 +22,15 @@ MPI_5 = [
         ("host-unreachable", "ssh: connect to host h2 port 22: Connection timed out"),
         ("host-unreachable", "ssh: connect to host h2 port 22: No route to host"),
         ("host-unreachable", "Timeout, server h2 not responding."),
+        ("host-unreachable", "ssh: Connection to h2 port 22 timed out"),
+        ("host-unreachable", "Connection timed out during banner exchange"),
+        ("unknown-option", '/usr/bin/mpirun: Error: unknown option "--nosuch"'),
+        ("unknown-option", "srun: unrecognized option '--nosuch'"),
+        ("unknown-option", "An unrecognized option was included on the mpirun command line:"),
+        ("program-missing", "bash: line 1: /opt/mpi/bin/prted: No such file or directory"),
+        ("program-missing", "bash: orted: command not found"),
+        ("program-missing", "sh: 1: hydra_pmi_proxy: not found"),
+        ("program-missing", "  Daemon exit status: 127"),
         ("tlaunch-missing", "/opt/env/bin/python: No module named launcher"),
         ("tlaunch-missing", "/opt/env/bin/python: No module named launcher.__main__; 'launcher' is a package"),
         ("no-way-back", "error: the run's coordinator cannot be reached: 10.0.0.9 port 4711: timed out"),
@@ -35,7 +44,7 @@ def test_the_cause_is_known_whatever_stands_around_it(code, line):
     """The line itself is told, too."""
     found = absence_of([*MPI_5, line, *MPI_5], "Open MPI 5 ended with exit code 255")
     assert found.code == code
-    assert line in found.why
+    assert line.strip() in found.why
     assert found.hint
 
 
@@ -45,9 +54,39 @@ def test_what_ssh_says_counts_before_what_the_engine_makes_of_it():
     assert absence_of([guess, "Host key verification failed."], "it ended").code == "host-key"
 
 
-def test_of_an_unknown_cause_the_last_words_are_told():
-    """With how it ended."""
-    found = absence_of([*MPI_5, "zounds"], "Slurm 22.05.8 ended with exit code 7")
+def test_what_ends_with_a_colon_is_told_with_what_follows():
+    """As Open MPI 5 names the option."""
+    lines = [
+        "An unrecognized option was included on the mpirun command line:",
+        "  Option: --nosuch",
+        "supported options.",
+    ]
+    assert absence_of(lines, "it ended").why.endswith("command line: Option: --nosuch)")
+
+
+def test_an_exit_code_says_that_a_program_is_missing_where_nobody_else_does():
+    """127 is the shell's."""
+    found = absence_of(["try again."], "Open MPI 5.0.11 ended with exit code 127")
+    assert (found.code, found.why.partition("(")[2]) == ("program-missing", "Open MPI 5.0.11 ended with exit code 127)")
+    assert absence_of([], "Slurm 22 ended with exit code 1").code == "did-not-come"
+
+
+@pytest.mark.parametrize(
+    ("told", "lines"),
+    [
+        (MPI_5[0], [*MPI_5, "Please check the firewall and", "try again."]),
+        ("mpirun: Error: zounds", ["Welcome to h2", "---", "mpirun: Error: zounds", "Type 'mpirun --help' for usage."]),
+        ("zounds", ["Warning: Permanently added 'h2' (ED25519) to the list of known hosts.", "zounds", "try again."]),
+        ("try again.", ["try again."]),
+    ],
+)
+def test_of_an_unknown_cause_the_first_telling_words_are_told(told, lines):
+    """With how it ended; what an engine says last is how to get help."""
+    found = absence_of(lines, "Slurm 22.05.8 ended with exit code 7")
     assert found.code == "did-not-come"
-    assert found.why == "its agent did not come; Slurm 22.05.8 ended with exit code 7: zounds"
-    assert absence_of([], "it goes on").why == "its agent did not come; it goes on, and said nothing"
+    assert found.why == f"no agent came; Slurm 22.05.8 ended with exit code 7: {told}"
+
+
+def test_of_an_engine_that_said_nothing_that_is_told():
+    """With what became of it."""
+    assert absence_of([], "it goes on").why == "no agent came; it goes on, and said nothing"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.core.records import Cluster
-from launcher.doctor.absence import Absence, silent
+from launcher.doctor.absence import Absence, absence_of, silent
 from launcher.doctor.facts import Interface, Limit, Port
 from launcher.doctor.finding import Topic
 from launcher.doctor.reach import Outcome
@@ -76,6 +76,18 @@ def test_of_an_absent_server_only_its_cause_is_told_and_alike_ones_together(ward
     assert [
         (one.code, one.servers, one.message, one.hint) for one in patients.findings() if one.topic is Topic.ANSWER
     ] == [("ssh-refused", (1, 3), "servers h2, h4: its ssh port refuses connections", "is sshd running there?")]
+
+
+def test_a_hint_names_the_first_of_the_servers_it_is_for(ward):
+    """So that it can be copied; servers with another cause have their own."""
+    patients = ward(4)
+    unreachable = absence_of(["ssh: connect to host port 22: No route to host"], "it ended")
+    patients.facts = {}
+    patients.reach, patients.offsets_s = {}, {}
+    patients.absences = {0: silent(30), 1: unreachable, 2: silent(30), 3: unreachable}
+    hints = {one.servers: one.hint for one in patients.findings()}
+    assert set(hints) == {(0, 2), (1, 3)}
+    assert "`ping h2`" in hints[1, 3]
 
 
 def test_a_server_that_has_told_of_itself_and_then_hangs_is_told_of_once(ward):

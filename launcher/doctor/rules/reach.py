@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from launcher.doctor.absence import SERVER, Absence
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic
 from launcher.doctor.reach import Attempt, Outcome
 
@@ -21,11 +22,20 @@ Pair = tuple[int, int]  # who tried, whom
 
 
 def absent(evidence: Evidence) -> Iterator[Finding]:
+    """One finding for a cause that several servers share: its hint names the first of them."""
+    alike: dict[Absence, list[int]] = defaultdict(list)
     for server, absence in sorted(evidence.absences.items()):
+        alike[absence].append(server)
+    for absence, servers in alike.items():
+        hint = absence.hint and absence.hint.replace(SERVER, evidence.name(servers[0]))
         yield Finding(
-            absence.code, Topic.ANSWER, Severity.BREAKS, (server,),
-            f"{evidence.named([server])}: {absence.why}", absence.hint,
-        )  # fmt: skip
+            absence.code,
+            Topic.ANSWER,
+            Severity.BREAKS,
+            tuple(servers),
+            f"{evidence.named(servers)}: {absence.why}",
+            hint,
+        )
 
 
 def no_answer(evidence: Evidence) -> Iterator[Finding]:
