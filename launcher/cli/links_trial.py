@@ -78,7 +78,7 @@ class LinksTrial:
             self._have_others_measure(port)
         exit_code = trial.attend(self._consultation.step)
         if exit_code:
-            return self._failed(exit_code, trial.why())
+            return self._failed(exit_code, next(self._consultation.troubles(), trial.why()))
         written = self._read()
         try:
             return links_from_json(written["links"])

@@ -57,7 +57,7 @@ def no_answer(evidence: Evidence) -> Iterator[Finding]:
             continue
         yield Finding(
             "no-answer", Topic.ANSWER, Severity.BREAKS, (server,), f"{evidence.named([server])}: {trouble}",
-            "the same tlaunch must be installed on all servers",
+            "is the same tlaunch installed there, and room left on its disks?",
         )  # fmt: skip
 
 

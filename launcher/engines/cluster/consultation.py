@@ -23,6 +23,7 @@ from launcher.core.events import Cause
 from launcher.core.messages import Answer, Ask, Finish, Hello, Refused
 from launcher.core.records import Server
 from launcher.doctor.absence import Absence, absence_of, late, lost, silent
+from launcher.engines.cluster.engine_end import GRACE_S, PATIENCE_S
 from launcher.engines.cluster.engine_process import EngineProcess
 from launcher.engines.cluster.peers import Peer
 from launcher.engines.cluster.plan import Plan
@@ -40,7 +41,6 @@ STRAGGLE_S = 20.0  # who comes so long after all others is started once more
 ALONE_S = 75.0  # for those: longer than an agent looks for its coordinator, before it says why it has not found it
 AT_ONCE = 16  # engines
 ENGINE_LAST_S = 1.0  # an engine that has ended may have started agents that are about to come
-ENGINE_PATIENCE_S, ENGINE_GRACE_S = 3.0, 5.0  # to end by itself; after SIGTERM
 TOLD_LINES = 60
 ANSWER_S = 30.0
 PER_SERVER_S = 0.1  # of patience, for each server that a server has to reach
@@ -109,6 +109,12 @@ class Consultation:
             self._roll_call.peers[index].send(Ask(self._number, messages[index]))
         return asked
 
+    def troubles(self) -> Iterator[str]:
+        """What servers could not do of the present question, of those that have answered by now."""
+        for index, answer in sorted(self._answers.items()):
+            if isinstance(answer, dict) and "trouble" in answer:
+                yield f"server {self._servers[index].server_id}: {answer['trouble']}"
+
     def offsets_s(self) -> Mapping[int, float]:
         """How far the clock of each server is ahead of this machine's."""
         clocks = {index: peer.clock for index, peer in self._roll_call.peers.items()}
@@ -139,8 +145,10 @@ class Consultation:
         for peer in (*self._roll_call.strangers, *self._roll_call.peers.values()):
             peer.close(ENGINE_LAST_S)
         self._plan.listener.close()
-        self._wait_for_engines(ENGINE_PATIENCE_S if self._roll_call.peers else 0.0)
+        self._wait_for_engines(PATIENCE_S if self._roll_call.peers else 0.0)
         self._end_what_is_left()
+        for engine in self._engines.values():
+            engine.clean_up()
 
     # --- who comes ---
 
@@ -272,7 +280,7 @@ class Consultation:
         """Engines start ssh in process groups of its own, which outlives them where a server does not answer."""
         ending: Ending | None = None
         while something_left() and (ending is None or not ending.in_vain):
-            ending = ending or Ending(ENGINE_GRACE_S, lambda: [engine.pid for engine in self._going_on()])
+            ending = ending or Ending(GRACE_S, lambda: [engine.pid for engine in self._going_on()])
             ending.step()
             select.select((), (), (), STEP_S / 4)
 

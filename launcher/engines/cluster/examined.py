@@ -99,6 +99,10 @@ class _Examined:
             threading.Thread(target=self._find_out, args=(self._waiting.pop(0),), daemon=True).start()
 
     def _find_out(self, ask: Ask) -> None:
-        found = self._also(ask.content)
-        self._answers.put(Answer(ask.number, self._examinee.answer(ask.content) if found is None else found))
+        try:
+            found = self._also(ask.content)
+            content = self._examinee.answer(ask.content) if found is None else found
+        except Exception as error:  # noqa: BLE001 - a thread that ends without an answer leaves this server mute
+            content = {"trouble": f"{type(error).__name__}: {error}"}
+        self._answers.put(Answer(ask.number, content))
         os.write(self._waker, b".")
