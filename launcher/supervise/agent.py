@@ -137,7 +137,12 @@ class Agent:
         if not self._link.shares_files:
             from launcher.supervise.mirror import Mirror  # noqa: PLC0415 - as above
 
-            self._mirror = Mirror(self._run_dir, [rank.global_rank for rank in self._ranks], self._link)
+            self._mirror = Mirror(
+                self._run_dir,
+                [rank.global_rank for rank in self._ranks],
+                self._link,
+                follows_another=self._first_attempt > 0,
+            )
         return ConcertedAttempts(self._spec, self._ranks, self._inherited, link=self._link, **needs)
 
     @property

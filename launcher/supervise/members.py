@@ -302,7 +302,7 @@ class Members:
             fields = json.loads(caller.received)
             global_rank = int(fields["rank"])
             environment = {str(name): str(value) for name, value in fields["environment"].items()}
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             return Refused(f"a process sent what cannot be read: {error}")
         finally:
             caller.received.clear()

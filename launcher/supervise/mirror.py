@@ -16,6 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from launcher.core.messages import Kept, Pass, Piece, Whole
@@ -50,16 +51,20 @@ FINISH_S = 20.0  # for what is left in the end
 class Mirror:
     """Call `step` whenever `timeout_s` has passed, `take` with each answer, in the end `finish` and `close`."""
 
-    def __init__(self, run_dir: RunDir, global_ranks: Collection[int], link: Link) -> None:
+    def __init__(
+        self, run_dir: RunDir, global_ranks: Collection[int], link: Link, *, follows_another: bool = False
+    ) -> None:
+        """`follows_another`: an agent of this run was here before, and what it sent may not be here any more."""
         self._run_dir = run_dir
         self._link = link
         self._files: dict[tuple[str, int], _File] = {}
         for kind, place in GROWING.items():
             for global_rank in sorted(global_ranks)[: 1 if kind in OF_ALL_RANKS else None]:
-                self._files[kind, global_rank] = _Growing(kind, global_rank, place(run_dir, global_rank))
+                self._files[kind, global_rank] = _Growing(kind, global_rank, place(run_dir, global_rank), follows_another)
         for kind, place in REWRITTEN.items():
             for global_rank in global_ranks:
-                self._files[kind, global_rank] = _Rewritten(kind, global_rank, place(run_dir, global_rank))
+                path = place(run_dir, global_rank)
+                self._files[kind, global_rank] = _Rewritten(kind, global_rank, path, follows_another)
         self._turns = deque(self._files.values())
         self._under_way_bytes = 0
         self._allowed_bytes = float(BURST_BYTES)
@@ -204,10 +209,11 @@ class _File(ABC):
 
 
 class _Growing(_File):
-    def __init__(self, kind: str, global_rank: int, path: Path) -> None:
+    def __init__(self, kind: str, global_rank: int, path: Path, follows_another: bool) -> None:
         super().__init__(kind, global_rank, path)
         self._log = StoredLog(path)
         self._offset = 0  # up to here it is there
+        self._asks = follows_another  # how much is there, before the first bytes come here: they may be another file's
         self._anew = False
         self._behind = False
 
@@ -216,22 +222,28 @@ class _Growing(_File):
         return self._behind
 
     def next(self) -> tuple[Piece | None, int]:
+        if self._asks:
+            return Piece(self.kind, self.global_rank, 0, 0, ""), 0
         data = self._log.read(self._offset, PIECE_BYTES)
         end = self._log.next_offset
         if not data and end != self._offset:  # it has begun anew
             self._offset, self._anew = end, True
             data = self._log.read(end, PIECE_BYTES)
             end = self._log.next_offset
-        if not data:
+        if not data and not self._anew:
             return None, 0
         self._behind = len(data) >= PIECE_BYTES or bool(self._log.lost_bytes)
         encoded = base64.b64encode(data).decode()
         return Piece(self.kind, self.global_rank, self._offset, end, encoded, self._anew), len(data)
 
     def answered(self, kept: Kept) -> None:
+        self._asks = self._asks and kept.trouble
         self._behind = self._behind or kept.end != self._log.next_offset
         self._offset = kept.end
         self._anew = self._anew and kept.trouble
+        with suppress(OSError):  # looked for again when there is something to send
+            if kept.end > self._log.end:  # it is another disk's file that is there
+                self._offset, self._anew, self._behind = self._log.start, True, True
 
     def left_bytes(self) -> int:
         try:
@@ -244,9 +256,10 @@ class _Growing(_File):
 
 
 class _Rewritten(_File):
-    def __init__(self, kind: str, global_rank: int, path: Path) -> None:
+    def __init__(self, kind: str, global_rank: int, path: Path, follows_another: bool) -> None:
         super().__init__(kind, global_rank, path)
         self._sent: tuple[int, ...] | None = None  # what of it is there
+        self._stale = follows_another  # what is there is not of this agent
         self._sending: tuple[int, ...] | None = None
         if kind == "heartbeat":
             self.every_s = BEATS_EVERY_S
@@ -256,7 +269,8 @@ class _Rewritten(_File):
             found = self._path.stat()
         except FileNotFoundError:
             self._sending = None
-            return (None, 0) if self._sent is None else (Whole(self.kind, self.global_rank, None, 0), 0)
+            gone = self._sent is not None or self._stale
+            return Whole(self.kind, self.global_rank, None, 0) if gone else None, 0
         self._sending = (found.st_ino, found.st_mtime_ns, found.st_size)
         if self._sending == self._sent or found.st_size > LARGEST_WHOLE_BYTES:
             return None, 0
@@ -266,7 +280,7 @@ class _Rewritten(_File):
 
     def answered(self, kept: Kept) -> None:
         if not kept.trouble:
-            self._sent = self._sending
+            self._sent, self._stale = self._sending, False
 
 
 def _contents(path: Path) -> bytes:

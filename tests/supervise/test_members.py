@@ -177,6 +177,8 @@ def test_a_member_may_come_before_its_agent(name, start, wait_until):
     (b'{"rank": 0}\n', "cannot be read"),
     (b"[]\n", "cannot be read"),
     (b"no json\n", "cannot be read"),
+    (b'{"rank": Infinity, "environment": {}}\n', "cannot be read"),
+    (b"[" * 50_000 + b"\n", "cannot be read"),
 ])  # fmt: skip
 def test_what_makes_no_sense_is_refused(name, members, line, word):
     """And its connection closed."""

@@ -41,6 +41,11 @@ class Both:
         self.mirrored = Mirrored(self.here, RANKS, self.troubles.append)
         self.heard = []
 
+    def follow(self):
+        """Another agent comes in the place of the one before."""
+        self.mirror.close()
+        self.mirror = Mirror(self.there, OURS, self.link, follows_another=True)
+
     def write(self, path, data):
         with path.open("ab") as file:
             file.write(data)
@@ -180,9 +185,51 @@ def test_an_agent_that_comes_again_goes_on_where_the_last_one_was(both, wait_unt
     both.write(both.there.train_log(2), b"one\n")
     wait_until(lambda: both.log_is(2, b"one\n"), "the first word")
     both.write(both.there.train_log(2), b"two\n")
-    both.mirror.close()
-    both.mirror = Mirror(both.there, OURS, both.link)
+    both.follow()
     wait_until(lambda: both.log_is(2, b"one\ntwo\n"), "both words")
+
+
+def test_what_is_gone_before_the_next_agent_comes_goes_there_too(both, wait_until):
+    """A failure that an attempt before has noted is none of this one."""
+    both.there.failure(2).write_bytes(b"{}")
+    wait_until(lambda: (both.go_on(), both.here.failure(2).exists())[-1], "the failure")
+    both.there.failure(2).unlink()
+    both.follow()
+    wait_until(lambda: (both.go_on(), not both.here.failure(2).exists())[-1], "its end")
+
+
+@pytest.mark.parametrize("former", [b"former\n", b"f" * 3 * PIECE_BYTES])
+def test_a_server_that_lost_its_disk_begins_anew(both, wait_until, former):
+    """However much its ranks write then: nothing of it is taken for what follows the former words."""
+    both.write(both.there.train_log(2), former)
+    both.write(both.there.metrics, b"1\n")
+    wait_until(lambda: both.log_is(2, former) and both.here.metrics.exists(), "the former words")
+    both.there.train_log(2).unlink()
+    both.there.metrics.unlink()
+    both.follow()
+    wait_until(lambda: both.log_is(2, b""), "the end of the former words")
+    new = b"0123456789" * PIECE_BYTES
+    both.write(both.there.train_log(2), new)
+    both.write(both.there.metrics, b"2\n")
+    wait_until(lambda: both.log_is(2, new), "the new words")
+    wait_until(lambda: (both.go_on(), both.here.metrics.read_bytes() == b"1\n2\n")[-1], "both servers' metrics")
+
+
+def test_fewer_words_than_the_head_has_are_another_file_s(both, wait_until):
+    """Also where ranks have written some before the head was asked."""
+    both.write(both.there.train_log(2), b"former words\n")
+    wait_until(lambda: both.log_is(2, b"former words\n"), "the former words")
+    both.there.train_log(2).unlink()
+    both.write(both.there.train_log(2), b"new\n")
+    both.follow()
+    wait_until(lambda: both.log_is(2, b"new\n"), "the new words")
+
+
+def test_who_asks_how_much_is_there_makes_no_file(both, wait_until):
+    """Ranks that write nothing have no log."""
+    both.follow()
+    wait_until(lambda: (both.go_on(), sum(isinstance(message, Piece) for message in both.heard) == 5)[-1], "questions")
+    assert [path for path in both.here.root.rglob("*") if path.is_file()] == []
 
 
 def test_metrics_of_a_server_are_added_to_those_of_all(both, wait_until):

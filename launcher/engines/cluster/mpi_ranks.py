@@ -88,6 +88,11 @@ def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> 
             f"{engine_rank.engine} has started {engine_rank.world_size} processes, and {len(servers)} are wanted",
             hint="leave the number of processes out of --engine-option",
         )
+    if engine_rank.global_rank >= len(servers):  # some do not say how many there are
+        raise UsageError(
+            f"{engine_rank.engine} has started a process {engine_rank.global_rank}, and {len(servers)} from 0 on are wanted",
+            hint="leave the number of processes out of --engine-option",
+        )
     here = servers[engine_rank.global_rank]
     mates = frozenset(global_rank for global_rank, index in enumerate(servers) if index == here)
     return Place(engine_rank.global_rank, here, mates)
