@@ -25,7 +25,7 @@ Examples:
   tlaunch status
   tlaunch status 20261121-053712-transformer --json
 
-Ranks: waiting (not started), running, stopped (by SIGSTOP or Ctrl-Z), ended, gone (nobody saw it end), unwatched (of
+Ranks: waiting (for its start), not started (and never will be), running, stopped (by SIGSTOP or Ctrl-Z), ended, gone (nobody saw it end), unwatched (of
 `tlaunch exec`: only mpirun or srun knows). STEP and LOSS are what the rank itself last wrote to its heartbeat file; LOG and WRITTEN are how much
 was ever written to train.log, and when last.
 
@@ -122,7 +122,7 @@ def _row(rank: RankStatus, state: RunState) -> tuple[str, ...]:
         str(look.global_rank),
         one_line(rank.place.server_id) if rank.place else "-",
         str(rank.place.device_id) if rank.place else "-",
-        look.state.value,
+        "not started" if _never_started(look, state) else look.state.value,
         str(look.process.pid) if look.process else "-",
         number(beat.step if beat else None, "d"),
         number(beat.loss if beat else None, ".4f"),
@@ -131,6 +131,11 @@ def _row(rank: RankStatus, state: RunState) -> tuple[str, ...]:
         duration(_age_s(rank.log_written_ns, state)),
         _end(look),
     )
+
+
+def _never_started(look: RankLook, state: RunState) -> bool:
+    """Of a run that did not begin. `--json` has the state alone, which says so with the run's."""
+    return look.state.value == "waiting" and state.progress.not_begun is not None
 
 
 def _end(look: RankLook) -> str:

@@ -27,6 +27,9 @@ def render(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
     if not progress.ended:  # the console failed, and was let go
         yield f"error: the run was not watched to its end; how it ended is in {RunDir(shown_dir).report}"
     elif progress.not_begun is not None:
+        if progress.verdict is not None:  # of the attempt before, which was to be repeated
+            yield from _failure(progress, spec, shown_dir)
+            yield "it was to start again, and could not:"
         yield from not_begun(progress.not_begun)
     elif progress.cause in {Cause.FAILED, Cause.HUNG}:
         yield from _failure(progress, spec, shown_dir)

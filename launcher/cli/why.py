@@ -53,7 +53,7 @@ def to_lines(state: RunState) -> Iterator[str]:
     from launcher.cli.run_words import describe, shown_name
     from launcher.logs.terminal import printable
 
-    failed = [attempt for attempt in state.attempts if _went_wrong(attempt)]
+    failed = [attempt for attempt in state.attempts if _went_wrong(attempt) and not _never_began(attempt, state)]
     nothing = "; nothing failed" if not failed and state.state.going_on else ""
     yield f"{shown_name(state)}: {'still ' if nothing else ''}{describe(state)}{nothing}"
     for attempt in failed:
@@ -61,6 +61,9 @@ def to_lines(state: RunState) -> Iterator[str]:
     if state.progress.not_begun is not None:
         from launcher.cli.summary import not_begun
 
+        if failed:
+            yield ""
+            yield "it was to start again, and could not:"
         yield from not_begun(state.progress.not_begun)
     if state.state.value == "unwatched":
         yield from _noted(state)
@@ -88,6 +91,11 @@ def _went_wrong(attempt: Attempt) -> bool:
     from launcher.core.events import Cause
 
     return attempt.verdict is not None or attempt.cause in {Cause.FAILED, Cause.HUNG}
+
+
+def _never_began(attempt: Attempt, state: RunState) -> bool:
+    """Whether nothing is known of it but that not all servers came."""
+    return state.progress.not_begun is not None and attempt.verdict is None and not attempt.exits
 
 
 def _attempt(attempt: Attempt, state: RunState) -> Iterator[str]:

@@ -53,7 +53,7 @@ class Awaiting:
 
 @frozen
 class NotBegun:
-    """No rank was started, since not every server could take part."""
+    """No rank was started, since not every server could take part. After an attempt: for none of the next one."""
 
     message: str
     hint: str | None = None

@@ -5,7 +5,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
-from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted
+from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, NotBegun, RankEnded, RankStarted
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.proc import ProcessId
 
@@ -64,6 +64,15 @@ def test_a_run_that_is_over_shows_how_its_ranks_ended(launcher):
     assert row(done.stdout, 0)[-3:] == ["SIGSEGV", "(signal", "11)"]
     assert done.stdout.splitlines()[-2].endswith("there is no program")
     assert row(done.stdout, 2)[3] == "waiting"
+
+
+def test_ranks_of_a_run_that_never_began_wait_for_nothing(launcher):
+    """They were not started."""
+    events = [AgentStarted(AGENT, None, 2), NotBegun("server h2 did not come"), AgentEnded(Cause.FAILED, 1)]
+    acted_run.make(launcher.runs / "a", events)
+    text = launcher.run("status", "a").stdout
+    assert "not started" in text
+    assert "waiting" not in text
 
 
 def test_an_unknown_run_is_wrong_usage(launcher):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.cli import summary
-from launcher.core.events import AgentEnded, Cause, Judged, RankEnded, RankStarted, Stamped
+from launcher.core.events import AgentEnded, Cause, Judged, NotBegun, RankEnded, RankStarted, Stamped
 from launcher.core.records import Cluster
 from launcher.core.verdict import Confidence, Verdict
 from launcher.runs.progress import Progress
@@ -38,6 +38,20 @@ def test_a_full_file_system_is_named(tmp_path, monkeypatch, found, full):
     spec = SimpleNamespace(run_dir=tmp_path, ranks=Cluster.local(1).servers)
     lines = list(summary.render(failed(), spec, tmp_path))
     assert (f"the file system of {tmp_path} is full" in lines) == full
+
+
+def test_a_restart_in_vain_is_told_after_what_it_was_for(tmp_path):
+    """The failure first, then why nothing came after it."""
+    lost = Judged(Verdict(None, Confidence.CERTAIN, "server h2 is gone", server="h2"))
+    progress = told(
+        1, RankStarted(0, 7), lost, RankEnded(0, 7, -15), NotBegun("server h2 did not come", "is it there?"),
+        AgentEnded(Cause.FAILED, 1),
+    )  # fmt: skip
+    lines = list(summary.render(progress, SimpleNamespace(run_dir=tmp_path), tmp_path))
+    assert "server h2 is gone" in " ".join(lines[:2])
+    assert lines[-3:] == [
+        "it was to start again, and could not:", "error: server h2 did not come", "hint: is it there?",
+    ]  # fmt: skip
 
 
 def test_ranks_of_a_server_that_was_lost_are_not_said_to_be_unborn(tmp_path):

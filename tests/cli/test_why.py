@@ -10,6 +10,7 @@ from launcher.core.events import (
     AttemptStarted,
     Cause,
     Judged,
+    NotBegun,
     NotRestarting,
     RankEnded,
     RankStarted,
@@ -106,6 +107,27 @@ def test_without_a_verdict_the_order_of_ends_is_told(launcher):
     acted_run.make(launcher.runs / "a", failed_twice())
     shown = launcher.run("why", "a").stdout
     assert "no judgement was recorded; ranks ended in this order:\n  rank 1: exit code 1\n" in shown
+
+
+def test_a_run_that_never_began_has_nothing_to_judge(launcher):
+    """Only why."""
+    refused = NotBegun("server h2 did not come", "is it there?")
+    events = [AgentStarted(AGENT, None, 2), refused, Stopping(Cause.FAILED, 1), AgentEnded(Cause.FAILED, 1)]
+    acted_run.make(launcher.runs / "a", events)
+    assert launcher.run("why", "a").stdout.splitlines()[1:] == ["error: server h2 did not come", "hint: is it there?"]
+
+
+def test_a_restart_in_vain_stands_behind_the_attempt_that_failed(launcher):
+    """With its verdict."""
+    events = [
+        AgentStarted(AGENT, None, 2), AttemptStarted(0, 1), RankStarted(0, 50), RankEnded(0, 50, 1),
+        Judged(verdict(0, "ValueError: one")), Stopping(Cause.FAILED, 1, restarts=True),
+        NotBegun("server h2 did not come"), Stopping(Cause.FAILED, 1), AgentEnded(Cause.FAILED, 1),
+    ]  # fmt: skip
+    acted_run.make(launcher.runs / "a", events)
+    lines = launcher.run("why", "a").stdout.splitlines()
+    assert lines[2] == "rank 0: ValueError: one, at a.py:3 in f"
+    assert lines[-2:] == ["it was to start again, and could not:", "error: server h2 did not come"]
 
 
 def test_a_run_that_goes_on_has_not_failed(launcher):
