@@ -200,6 +200,8 @@ class Agent:
                 if not ends:
                     continue  # it comes back, as to all servers
             self._act_on(number)
+            if number == signal.SIGTERM:  # a batch system's own, which is followed by SIGKILL
+                self._watch.hurry(self._spec.supervision.grace_when_told_s)
 
     def _act_on(self, number: int) -> None:
         if number == KILLS_AT_ONCE or number in self._asks_to_stop:
