@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import gettempdir
 
 from launcher.core.frozen import frozen
 
@@ -11,6 +12,11 @@ from launcher.core.frozen import frozen
 # agents and says nothing, 5 ends without a word, Intel MPI and srun start that agent elsewhere. An agent that goes to
 # the run's directory by itself can tell which server lacks it.
 START_DIRECTORY = Path("/")
+
+
+def temporary_directory() -> Path:
+    """The system's: where files of an engine stand that are removed once it has ended."""
+    return Path(gettempdir())
 
 
 @frozen

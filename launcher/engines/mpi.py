@@ -19,19 +19,21 @@ No engine but Open MPI can be told to leave stdin alone: give it /dev/null.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Server
-from launcher.engines.command import START_DIRECTORY, EngineCommand
+from launcher.engines.command import START_DIRECTORY, EngineCommand, temporary_directory
 from launcher.engines.render.limits import check_host_name, check_no_colon
 from launcher.engines.whereabouts import Host, servers_here
 from launcher.logs.terminal import escaped
@@ -158,14 +160,14 @@ def mpi_command(
     handed_on: names of variables that other servers' agents get; mpirun must find each in its environment. Hydra hands
         on everything.
     options: the user's, a word each. Those that also are ours take their place.
-    directory: where mpirun's hostfile is to be written.
+    directory: where mpirun's hostfile is to be written, unless mpirun would not find it there.
 
     Raises:
-        UsageError: a server's name cannot be written into a hostfile, or a word of `agent` would end it.
+        UsageError: a server's name cannot be written into a hostfile, nor the hostfile anywhere, or a word of `agent` would end it.
     """
     words = _WORDS[mpirun.dialect]
     total = sum(counts) if counts is not None else len(servers)
-    hostfile = directory / "hosts"
+    hostfile = _hostfile_path(directory)
     ours = (*words.options, (words.hostfile, str(hostfile)), (words.directory, str(cwd)), *_no_prefix(mpirun))
     _check_words(agent)
     return EngineCommand(
@@ -221,6 +223,18 @@ def _hostfile(dialect: Dialect, servers: Sequence[Server], counts: Sequence[int]
         check_no_colon(name)
         lines += [f"{name}:{count}"] * (count > 0) if dialect is Dialect.HYDRA else [name] * count
     return "".join(f"{line}\n" for line in lines)
+
+
+def _hostfile_path(directory: Path) -> Path:
+    """Open MPI 5 takes a comma for the end of a path. What stands elsewhere is named by what it is for."""
+    if "," not in str(directory):
+        return directory / "hosts"
+    path = temporary_directory() / f"tlaunch-hosts-{sha256(os.fsencode(directory)).hexdigest()[:16]}"
+    if "," in str(path):
+        raise UsageError(
+            f"mpirun cannot read a hostfile in {path.parent}: it ends a path at a comma", hint="set TMPDIR"
+        )
+    return path
 
 
 def _check_words(agent: Sequence[str]) -> None:

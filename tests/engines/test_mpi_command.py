@@ -174,6 +174,17 @@ def test_root_is_confirmed_where_the_user_has_no_say_in_it(as_root, environment,
     assert "OMPI_ALLOW_RUN_AS_ROOT" not in command(Dialect.HYDRA, as_root=True).env
 
 
+def test_no_hostfile_has_a_comma_in_its_path(monkeypatch):
+    """Open MPI 5 would read two."""
+    mpirun = Mpirun("/opt/mpirun", Dialect.OPEN_MPI_5, "Open MPI 5")
+    words = {"host": HERE, "environment": {}, "as_root": False, "directory": Path("/runs/a,b")}
+    (path,) = mpi_command(mpirun, servers("n1"), ("agent",), **words).files
+    assert "," not in str(path)
+    monkeypatch.setattr("tempfile.tempdir", "/tmp/x,y")
+    with pytest.raises(UsageError, match="at a comma"):
+        mpi_command(mpirun, servers("n1"), ("agent",), **words)
+
+
 def test_a_word_that_would_start_another_program_is_refused():
     """A lone colon ends a command of mpirun's."""
     with pytest.raises(UsageError, match="':'"):

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
-from tempfile import gettempdir
 
 from launcher.core import atomic
 from launcher.core.errors import UnreadableError, exit_code_of
 from launcher.engines.cluster.diagnosis import unreachable
-from launcher.engines.command import EngineCommand
+from launcher.engines.command import EngineCommand, temporary_directory
 from launcher.supervise.environment import overlaid
 
 LAST_LINES = 12
@@ -70,8 +69,11 @@ class EngineProcess:
             os.killpg(self._process.pid, number)
 
     def clean_up(self) -> None:
-        """Once it has ended: what an mpirun that was killed leaves in the system's directory for temporary files."""
-        directory = Path(gettempdir())
+        """Once it has ended: what it leaves in the system's directory for temporary files, its own files there too."""
+        directory = temporary_directory()
+        for path in self._command.files:
+            if path.parent == directory:
+                path.unlink(missing_ok=True)
         for path in (directory / f"ompi.{self.pid}", *directory.glob(f"ompi.*.{os.getuid()}/pid.{self.pid}")):
             rmtree(path, ignore_errors=True)
             with suppress(OSError):  # others of this user's jobs are there, or it is not Open MPI's
