@@ -104,6 +104,16 @@ def is_everywhere(server: Server) -> bool:
     return server.server_id == "localhost" or (address is not None and address.is_loopback)
 
 
+def is_here(name: str) -> bool:
+    """Whether that name or address is this machine's own. Asks the resolver for a name that is not its own."""
+    host = read_host([name])
+    address = address_of(name)
+    if address is None and _same_name(name, host.name):
+        return True
+    meant = dict(host.resolved).get(name, frozenset()) if address is None else {address}
+    return any(one.is_loopback or one in host.addresses for one in meant)
+
+
 def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, local_size: int | None) -> str | None:
     """What is worth a warning about `rank` being here; `said` names this machine's server, whatever it looks like.
 

@@ -9,6 +9,7 @@ from launcher.core.errors import TlaunchError
 from launcher.core.records import Server
 from launcher.core.verdict import Confidence, Verdict
 from launcher.engines.cluster.engine_process import EngineProcess
+from launcher.engines.whereabouts import is_here
 from launcher.logs.terminal import escaped, shortened
 
 CANCELLED = "CANCELLED"  # Slurm's word for what scancel, a time limit and preemption do
@@ -16,15 +17,20 @@ SHOWN = 8  # servers in a message; the others are counted
 
 
 def not_come(engine: EngineProcess | None, why: str, missing: tuple[str, ...]) -> TlaunchError:
-    """Servers that were awaited in vain. `engine` should have brought them; None where they are started by hand."""
+    """Servers that were awaited in vain. `engine` should have brought them; None where they are started by hand.
+
+    Blocks for some seconds: those of other machines are asked in the engine's way.
+    """
     if engine is None:
         hint = "is the command started there, and can it reach this one? tlaunch doctor looks"
         return TlaunchError(f"{listed(missing)} did not come: {why}", hint=hint)
-    found = engine.why_not(missing)
-    said = [f"{server_id}: {reason}" for server_id, reason in found.items()] or engine.last_lines()
+    found = engine.why_not(tuple(name for name in missing if not is_here(name)))
+    said = [*(f"{server_id}: {reason}" for server_id, reason in found.items()), *engine.last_lines()]
+    hint = f"what {engine.name} said is in {engine.log}; tlaunch doctor looks at every server"
+    if engine.exit_code == 0:  # a program ran to its end, and it was no agent
+        hint = f"a word of --engine-option may have been taken for the program to start; {hint}"
     return TlaunchError(
-        f"{listed(tuple(found) or missing)} did not come: {why}" + "".join(f"\n| {line}" for line in said),
-        hint=f"what {engine.name} said is in {engine.log}; tlaunch doctor looks at every server",
+        f"{listed(tuple(found) or missing)} did not come: {why}" + "".join(f"\n| {line}" for line in said), hint=hint
     )
 
 
