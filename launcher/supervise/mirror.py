@@ -60,7 +60,9 @@ class Mirror:
         self._files: dict[tuple[str, int], _File] = {}
         for kind, place in GROWING.items():
             for global_rank in sorted(global_ranks)[: 1 if kind in OF_ALL_RANKS else None]:
-                self._files[kind, global_rank] = _Growing(kind, global_rank, place(run_dir, global_rank), follows_another)
+                self._files[kind, global_rank] = _Growing(
+                    kind, global_rank, place(run_dir, global_rank), follows_another
+                )
         for kind, place in REWRITTEN.items():
             for global_rank in global_ranks:
                 path = place(run_dir, global_rank)
