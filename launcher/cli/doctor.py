@@ -34,10 +34,25 @@ Exit codes: 0 nothing would break a run; 1 something would; 2 wrong usage, unrea
 DEFAULT_JOIN_S = 60.0
 LONGEST_JOIN_S = 24 * 3600
 MOST_DEVICES = 65536
+LAYOUT = ("--dp", "--mp", "--pp", "--micro-batches")
 FILE = click.Path(path_type=Path)
 
 
-@click.command(epilog=EPILOG)
+class _LayoutFree(click.Command):
+    """Who repeats the words of a run is told that its layout is not wanted, rather than that no such option exists."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name in LAYOUT:
+                raise click.UsageError(
+                    f"doctor takes no layout: leave {error.option_name} out, all devices of the table are examined", ctx
+                ) from error
+            raise
+
+
+@click.command(cls=_LayoutFree, epilog=EPILOG)
 @click.option("--rank-table", type=FILE, metavar="FILE", help="The devices, as an HCCL rank table.")
 @click.option("--devices", type=Whole(1, MOST_DEVICES), metavar="N", help="This many devices, all on this machine.")
 @click.option(

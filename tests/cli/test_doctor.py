@@ -58,6 +58,15 @@ def test_what_cannot_be_meant_is_refused_before_anything_starts(launcher, table)
     assert launcher.run("doctor", "--rank-table", table).returncode == 3
 
 
+@pytest.mark.parametrize("option", [("--mp", "2"), ("--pp=2",)])
+def test_a_layout_is_refused_with_what_is_examined_instead(launcher, option):
+    """It is no misspelt option of another kind."""
+    done = launcher.run("doctor", "--devices", "4", *option)
+    assert done.returncode == 2
+    assert "doctor takes no layout" in done.stderr
+    assert "Did you mean" in launcher.run("doctor", "--devises", "4").stderr
+
+
 def test_servers_started_by_hand_are_examined_together(launcher, table, port):
     """The first reports, with what a run between them measured; the other ends with the same code."""
     options = ("doctor", "--rank-table", table, "--coordinator-port", port)

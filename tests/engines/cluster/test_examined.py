@@ -1,0 +1,61 @@
+"""A server that is examined, over a real connection."""
+
+import errno
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from launcher.core.channel import Channel
+from launcher.core.events import Cause
+from launcher.core.messages import Answer, Ask, Finish, Welcome
+from launcher.engines.cluster.examined import be_examined
+from launcher.engines.cluster.membership import Membership
+
+PATIENCE_S = 20
+
+
+@pytest.fixture(name="examined")
+def _examined():
+    """Gives the coordinator's end of the connection to a server that asks `also` first."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs = Channel(socket.create_connection(listener.getsockname()))
+        ours = Channel(listener.accept()[0])
+    threads = []
+
+    def start(also):
+        membership = Membership(theirs, Welcome("", 0, "examination", silence_s=PATIENCE_S))
+        threads.append(threading.Thread(target=be_examined, args=(membership, also)))
+        threads[-1].start()
+        return ours
+
+    yield start
+    ours.send(Finish(Cause.FINISHED, 0))
+    ours.drain(time.monotonic() + PATIENCE_S)
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    ours.close()
+
+
+def answer_to(channel, ask):
+    channel.send(ask)
+    return next(iter(channel.wait_for(time.monotonic() + PATIENCE_S)))
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), KeyError("port"), RuntimeError("x")]
+)
+def test_a_question_that_fails_is_answered_with_why_and_the_next_one_is_heard(examined, error):
+    """A full disk makes no server mute."""
+
+    def also(message):
+        if message["do"] == "fail":
+            raise error
+        return {"well": True}
+
+    channel = examined(also)
+    assert answer_to(channel, Ask(1, {"do": "fail"})) == Answer(1, {"trouble": f"{type(error).__name__}: {error}"})
+    assert answer_to(channel, Ask(2, {"do": "else"})) == Answer(2, {"well": True})
