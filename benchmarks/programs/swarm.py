@@ -254,7 +254,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     noted = {**Swarm(options).run(), "limit_found": found}
     if options.notes:
-        options.notes.write_text(json.dumps(noted), encoding="ascii")
+        aside = options.notes.with_suffix(".partial")  # the swarm may be ended at any moment
+        aside.write_text(json.dumps(noted), encoding="ascii")
+        aside.rename(options.notes)
 
 
 if __name__ == "__main__":
