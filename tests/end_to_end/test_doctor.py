@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -189,6 +190,7 @@ def other_version(practice):
         yield
 
 
+ENGINE_PATIENCE_S = 30
 ABSENT = {
     "host-key": host_key_unknown,
     "host-unreachable": cut,
@@ -219,6 +221,10 @@ def test_a_server_that_does_not_reach_the_hub_is_told_of(ward):
     ):
         code, found, told = ward.examined("--no-links")
     assert (code, {which for _, which in found}, told) == (1, {(1,)}, [0, 2])
+    until = time.monotonic() + ENGINE_PATIENCE_S  # mpirun's own process there heard nothing of its end
+    while ward.hosts.on("h2", "pgrep", "prted|orted").stdout and time.monotonic() < until:
+        time.sleep(0.2)
+    ward.hosts.on("h2", "pkill", "-9", "prted|orted")
 
 
 def test_an_agent_that_hangs_in_its_file_system_is_told_of(ward):
