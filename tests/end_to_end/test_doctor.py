@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 VIRTUAL_HOSTS = ROOT.parent / "shared" / "virtual_hosts"
 BESIDE = Path(sys.executable).parent
 PATIENCE_S = 120
-BASHRC = Path("/root/.bashrc")  # Debian's bash reads it for commands over ssh, too
+BASHRC = Path("~root/.bashrc").expanduser()  # Debian's bash reads it for commands over ssh, too
 FAKE_TIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -16,6 +16,7 @@ from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import EXIT_FAILURE, RefusedLayoutError, TlaunchError, UnreadableError, exit_code_of
 from launcher.core.frozen import frozen
 from launcher.core.messages import (
+    PROTOCOL,
     Begin,
     Challenge,
     Finish,
@@ -34,7 +35,6 @@ from launcher.core.messages import (
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.cluster.common_disk import sees_mark
-from launcher.engines.cluster.peers import PROTOCOL
 from launcher.runs.record import spec_to_json
 from launcher.supervise.link import Link
 

@@ -10,10 +10,19 @@ from collections.abc import Mapping
 
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
-from launcher.core.messages import LONGEST_FIRST_LINE_BYTES, Challenge, Hello, Message, Ping, Pong, Ready, to_line
+from launcher.core.messages import (
+    LONGEST_FIRST_LINE_BYTES,
+    PROTOCOL,
+    Challenge,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    Ready,
+    to_line,
+)
 from launcher.engines.whereabouts import Register, addresses_of
 
-PROTOCOL = 1
 STRANGER_S = 10.0  # who connects must say who he is within so long
 BACKLOG = 4096
 ANSWERS_KEPT = 32

@@ -12,9 +12,21 @@ from launcher import __version__
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError
 from launcher.core.events import Cause
-from launcher.core.messages import Begin, Challenge, Finish, Hello, Refused, Stop, Told, Waiting, Welcome, proof_of
+from launcher.core.messages import (
+    PROTOCOL,
+    Begin,
+    Challenge,
+    Finish,
+    Hello,
+    Refused,
+    Stop,
+    Told,
+    Waiting,
+    Welcome,
+    proof_of,
+)
 from launcher.engines.cluster.membership import Door, Member, join
-from launcher.engines.cluster.peers import PROTOCOL, STRANGER_S, listen
+from launcher.engines.cluster.peers import STRANGER_S, listen
 
 PATIENCE_S = 60
 
