@@ -11,6 +11,8 @@ from launcher.core.messages import LONGEST_LINE_BYTES, Message, from_line, to_li
 
 CLOSED = "the connection was closed"
 CHUNK_BYTES = 1 << 18
+_LOOKS = 10  # within a silence that is too long
+_AWAY_LOOKS = 4  # so many that were missed are no chance
 
 
 class ChannelClosedError(Exception):
@@ -18,7 +20,7 @@ class ChannelClosedError(Exception):
 
 
 class Channel:
-    """Both ends are alike. After `ChannelClosedError` nothing but `close` makes sense."""
+    """Both ends are alike. After `ChannelClosedError` of what sends, `receive` gives what had come; then `close` it."""
 
     def __init__(self, connection: socket.socket, longest_line_bytes: int = LONGEST_LINE_BYTES) -> None:
         connection.setblocking(False)
@@ -139,6 +141,33 @@ class Channel:
         poll = select.poll()
         poll.register(self, events)
         poll.poll(left_s * 1000)
+
+
+class Silence:
+    """How long the other side has been silent, as far as this process was there to hear it.
+
+    A machine that was suspended, or a process that was stopped, has missed what was said meanwhile. Whoever looks at
+    least every `timeout_s` seconds is taken to have been away if he did not.
+    """
+
+    def __init__(self, channel: Channel, limit_s: float) -> None:
+        """Counted from now on."""
+        self.limit_s = limit_s
+        self._channel = channel
+        self._looked_at = channel.heard_at = time.monotonic()
+
+    @property
+    def timeout_s(self) -> float:
+        """When to look again at the latest."""
+        return max(0.0, self._looked_at + self.limit_s / _LOOKS - time.monotonic())
+
+    def is_too_long(self) -> bool:
+        """Call it once for each look."""
+        now = time.monotonic()
+        if now - self._looked_at > _AWAY_LOOKS * self.limit_s / _LOOKS:
+            self._channel.heard_at = now
+        self._looked_at = now
+        return now - self._channel.heard_at >= self.limit_s
 
 
 def _why(error: OSError) -> str:

@@ -17,7 +17,8 @@ from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 SHOWN_CHARS = 200  # of why something is no record
-_SCALARS = (str, int, float, bool)
+WHOLE_NUMBERS_END = 1 << 63  # as the system's calls take them
+_SCALARS = (str, bool)
 
 
 def encode(value: Any) -> Any:
@@ -90,6 +91,8 @@ def _plain(declared: Any, value: Any, stands_for: Mapping[Any, Any]) -> Any:
         return _record(declared, value, stands_for)
     if declared is float:
         return float(_checked(value, type(value) in {int, float}, declared))
+    if declared is int:
+        return _checked(value, type(value) is int and abs(value) < WHOLE_NUMBERS_END, declared)
     if declared in _SCALARS:
         return _checked(value, type(value) is declared, declared)
     return declared(_checked(value, isinstance(value, str), declared))  # paths and members of enumerations

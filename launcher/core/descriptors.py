@@ -1,10 +1,20 @@
-"""How many files this process may have open."""
+"""What this process has open: how many files it may, and whether one can be read."""
 
 from __future__ import annotations
 
 import resource
+import select
+
+from launcher.core.errors import UnreadableError
 
 SPARE = 64  # for everything else that is open
+
+
+def is_readable(descriptor: int, within_s: float = 0.0) -> bool:
+    """Whether there is something to read, or the end. Blocks for `within_s` seconds at most."""
+    poll = select.poll()  # select.select knows no descriptor from 1024 on
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(within_s * 1000))
 
 
 def own_limit() -> int:
@@ -29,3 +39,16 @@ def make_room(files: int) -> bool:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
         return allowed >= wanted
     return True
+
+
+def make_room_for_servers(count: int) -> None:
+    """For a connection to every one of them; as `make_room`.
+
+    Raises:
+        UnreadableError: the system does not allow so many.
+    """
+    if not make_room(count):
+        raise UnreadableError(
+            f"{count} servers need as many connections, and this machine allows {own_limit()} files",
+            hint="ulimit -Hn shows the limit, which root can raise",
+        )

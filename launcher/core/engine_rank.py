@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 
+SLURM = "Slurm"  # as an EngineRank calls it
 _LONGEST_TOKEN = 48  # characters of a job's name in that of a directory
 
 
@@ -32,6 +33,7 @@ class EngineRank:
     local_rank: int | None  # the engine's own count: not always in the order of global ranks, nor always unique
     local_world_size: int | None
     job: str  # alike on all ranks of a job; empty where the engine does not tell
+    node: str | None = None  # what the engine calls this machine; None: it does not tell
 
     @property
     def job_token(self) -> str:
@@ -57,7 +59,7 @@ _OPEN_MPI = _Names(
 )  # fmt: skip
 _HYDRA = _Names("MPICH or Intel MPI", "PMI_RANK", ("PMI_SIZE",), "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 _PMIX = _Names("PMIx", "PMIX_RANK")
-_SLURM = _Names("Slurm", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), "SLURM_LOCALID")
+_SLURM = _Names(SLURM, "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), "SLURM_LOCALID")
 _PMIX_OF_SLURM = "slurm.pmix."
 _HINT_FRESH_SHELL = "start mpirun or srun from a shell without variables of another job"
 
@@ -78,6 +80,11 @@ def read_engine_rank(environment: Mapping[str, str], pid: int) -> EngineRank | N
     return slurm if _agree(mpi, slurm) else mpi
 
 
+def may_use_open_mpi(environment: Mapping[str, str]) -> bool:
+    """Whether a process with this environment has a place in a world that Open MPI's library can join."""
+    return any(environment.get(names.rank) for names in (_OPEN_MPI, _PMIX))
+
+
 def _mpi_rank(names: _Names, environment: Mapping[str, str]) -> EngineRank | None:
     if names is _PMIX and environment.get("PMIX_NAMESPACE", "").startswith(_PMIX_OF_SLURM):
         return None  # srun --mpi=pmix, which tells more by its own variables
@@ -89,10 +96,14 @@ def _slurm_rank(environment: Mapping[str, str]) -> EngineRank | None:
         return None
     parts = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
     job = "slurm-" + ".".join(environment[name] for name in parts if environment.get(name))
-    return _read(_SLURM, environment, job, _tasks_on_node(environment))
+    # A step's own: a shell of a batch job hands its SLURMD_NODENAME on, to processes on other nodes too.
+    node = environment.get("SLURMD_NODENAME") or None
+    return _read(_SLURM, environment, job, _tasks_on_node(environment), node)
 
 
-def _read(names: _Names, environment: Mapping[str, str], job: str, local_size: int | None = None) -> EngineRank | None:
+def _read(
+    names: _Names, environment: Mapping[str, str], job: str, local_size: int | None = None, node: str | None = None
+) -> EngineRank | None:
     if not environment.get(names.rank):
         return None
     size = next((name for name in names.size if environment.get(name)), "")
@@ -103,6 +114,7 @@ def _read(names: _Names, environment: Mapping[str, str], job: str, local_size: i
         local_rank=_whole(names.local_rank, environment),
         local_world_size=_whole(names.local_size, environment) if names.local_size else local_size,
         job=job,
+        node=node,
     )
     if rank.world_size is not None and rank.global_rank >= rank.world_size:
         raise UsageError(f"{names.rank} is {rank.global_rank}, but {size} is {rank.world_size}", hint=_HINT_FRESH_SHELL)

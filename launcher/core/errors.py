@@ -12,6 +12,8 @@ A failed run has no class here: its exit code is the failing rank's own, or 128 
 
 from __future__ import annotations
 
+from typing import Any
+
 EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -48,7 +50,7 @@ class RefusedError(TlaunchError):
 
 
 class RefusedTableError(RefusedError):
-    pass
+    problems: tuple[Any, ...] = ()  # of launcher.rank_table, for who tells them as data; none where no rule found them
 
 
 class RefusedLayoutError(RefusedError):

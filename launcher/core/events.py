@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from enum import Enum
@@ -31,6 +32,7 @@ class Cause(str, Enum):
     HUNG = "hung"  # a rank made no progress for too long
     STOPPED = "stopped"  # someone asked, by a signal
     HEAD_LOST = "head lost"  # the launcher that the agent reports to is gone
+    COORDINATOR_LOST = "coordinator lost"  # of a run over several servers: nothing is heard of the others any more
     AGENT_LOST = "agent lost"  # written by the head: the agent went away without a last word
 
 
@@ -49,6 +51,7 @@ class Awaiting:
 
     server_ids: tuple[str, ...]  # empty: all have come
     seconds: float  # for so long
+    limit_s: float | None = None  # for so long at most
 
 
 @frozen
@@ -129,6 +132,18 @@ class Stopping:
     grace_s: float
     signal: int | None = None  # the one that asked
     restarts: bool = False  # the ranks are started again afterwards
+    server: str | None = None  # the id of the one of several to whose launcher or agent that signal came
+
+    @property
+    def asked_by(self) -> str | None:
+        """In words: "SIGTERM", "SIGTERM at server 10.0.0.2"; None where no signal asked. What a table says may be in it."""
+        if self.signal is None:
+            return None
+        try:
+            name = signal.Signals(self.signal).name
+        except ValueError:
+            name = f"signal {self.signal}"
+        return name if self.server is None else f"{name} at server {self.server}"
 
 
 @frozen

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
 from typing import Any
 
 INDENT = 2
@@ -20,6 +22,17 @@ def json_text(value: Any) -> str:
         return json.dumps(value, indent=INDENT, allow_nan=False) + "\n"
     except ValueError:  # rare, and a copy of a large value is dear
         return json.dumps(finite(value), indent=INDENT, allow_nan=False) + "\n"
+
+
+def digest_of_meaning(content: bytes) -> str:
+    """Alike for texts that say the same: white space and the order of keys do not matter. What is no JSON has its bytes.
+
+    >>> digest_of_meaning(b'{"a": 1, "b": 2}') == digest_of_meaning(b'{"b":2,"a":1}')
+    True
+    """
+    with suppress(ValueError, RecursionError):
+        content = json.dumps(json.loads(content), sort_keys=True).encode()
+    return sha256(content).hexdigest()
 
 
 def finite(value: Any) -> Any:

@@ -20,6 +20,8 @@ An agent that does not see the coordinator's run directory sends what ranks writ
 At any time the coordinator asks `Ping`, and what answers with `Pong` is there; it may order `Stop` and `Pass`, and an
 agent whose launcher got a signal for all tells `SignalWanted`; one that has lost its launcher is `GivingUp`.
 
+Coordinators that each take the other for one of their servers tell each other `Rival`: see launcher/engines/cluster/rivals.py.
+
 An agent that is welcomed to an examination says nothing of all that: it gets `Ask`, again and again, and tells `Answer`,
 until `Finish`.
 """
@@ -37,7 +39,7 @@ from launcher.core.events import Cause
 from launcher.core.frozen import frozen
 from launcher.core.verdict import Verdict
 
-PROTOCOL = 1  # another number: no word of the other side is understood
+PROTOCOL = 2  # another number: no word of the other side is understood
 LONGEST_LINE_BYTES = 256 << 20
 LONGEST_FIRST_LINE_BYTES = 1 << 20  # of somebody who has not proved anything yet
 
@@ -55,6 +57,7 @@ class Hello:
     proof: str  # see `proof_of`
     nonce: str  # the agent's own: the coordinator proves itself too
     version: str  # of tlaunch
+    code: str  # see launcher.core.own_code
     python: str  # "3.11.2"
     host: str  # its name
     addresses: tuple[str, ...]  # of its interfaces
@@ -83,6 +86,19 @@ class Refused:
 
 
 @frozen
+class Rival:
+    """Of a coordinator that waits for servers which are started by hand: perhaps the other one is of the same run."""
+
+    proof: str
+    nonce: str
+    coordinator: str  # drawn by lot: who knocks at his own door finds that out
+    host: str  # its name
+    first: str  # the id of the server that it takes itself for
+    servers: tuple[str, ...]  # ids
+    command: str | None  # as in an agreement
+
+
+@frozen
 class Ready:
     master_port: int | None = None  # held for rank 0, on its server
     shares_files: bool = True  # what is in the run directory here is in the coordinator's
@@ -93,6 +109,7 @@ class Waiting:
     """Not all servers have come yet."""
 
     missing: tuple[str, ...]  # server ids
+    limit_s: float | None = None  # for so long in all
 
 
 @frozen
@@ -116,6 +133,7 @@ class Piece:
     end: int  # where the next piece begins; `offset` plus its length, unless bytes were lost there
     data: str  # base64
     anew: bool = False  # somebody emptied the file, or made it again: what was sent before is no part of it
+    stays: bool = False  # although it is anew: a server has lost its disk, and what it sent before is nowhere else
 
 
 @frozen
@@ -164,7 +182,6 @@ class AttemptOver:
     attempt: int
     left: bool  # something of it cannot be killed
     master_port: int | None = None  # held for the next attempt's rank 0, on its server
-    all_well: bool = False
 
 
 @frozen
@@ -173,7 +190,7 @@ class Stop:
 
     cause: Cause
     signal: int | None = None
-    reason: str | None = None  # where the cause alone does not tell
+    server: str | None = None  # as in Stopping
 
 
 @frozen
@@ -236,13 +253,13 @@ class Done:
 
 
 Message = (
-    Challenge | Hello | Welcome | Refused | Ready | Waiting | Begin | Told | Inquire | Testimony | Decided | AttemptOver
+    Challenge | Hello | Rival | Welcome | Refused | Ready | Waiting | Begin | Told | Inquire | Testimony | Decided | AttemptOver
     | Stop | Pass | SignalWanted | GivingUp | Ping | Pong | Ask | Answer | Finish | Done | Piece | Whole | Kept
 )  # fmt: skip
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        Challenge, Hello, Welcome, Refused, Ready, Waiting, Begin, Told, Inquire, Testimony, Decided, AttemptOver, Stop,
+        Challenge, Hello, Rival, Welcome, Refused, Ready, Waiting, Begin, Told, Inquire, Testimony, Decided, AttemptOver, Stop,
         Pass, SignalWanted, GivingUp, Ping, Pong, Ask, Answer, Finish, Done, Piece, Whole, Kept,
     )
 }  # fmt: skip

@@ -53,6 +53,11 @@ class Cluster:
     def device_count(self) -> int:
         return sum(len(server.devices) for server in self.servers)
 
+    @property
+    def first_server(self) -> int:
+        """The index of the one that has rank 0."""
+        return next(index for index, server in enumerate(self.servers) if server.devices[0].global_rank == 0)
+
     @classmethod
     def local(cls, device_count: int, server_id: str = "127.0.0.1") -> Cluster:
         """One server, this one, with `device_count` devices numbered as the ranks are."""

@@ -49,6 +49,13 @@ def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> Pyt
     return _parse_script(found, words, search_path, cwd)
 
 
+def program_file(argv: Sequence[str], search_path: str | None, cwd: Path) -> Path | None:
+    """The file that starting `argv` would run, of `env COMMAND` that of COMMAND; None where there is none."""
+    words = _without_env(list(argv))
+    found = _find(words[0], search_path, cwd) if words else None
+    return None if found is None else Path(found)
+
+
 def _is_python(word: str) -> bool:
     return _PYTHON.fullmatch(os.path.basename(word)) is not None  # noqa: PTH119 - a Path would tidy it up
 

@@ -11,14 +11,14 @@ imported.
 from __future__ import annotations
 
 import ast
-import os
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from launcher.program.command import PythonCommand
+from launcher.program.files import MPI, TRAINER, files_of, is_of_mpi4py, main_file, roots_of
 from launcher.program.order import Import, Searched, Source, Step, Unclear
 
 ROOTS = ("torch", "numpy")  # importing them takes long, starts no thread that outlives a fork, and opens no device
@@ -44,8 +44,6 @@ _BENEATH = frozenset(sys.stdlib_module_names) | frozenset(
     """.split()  # noqa: SIM905 - the same
 )
 _STANDARD_FILES = frozenset({"test", "this"})  # names of the library that nothing imports
-MPI = "mpi4py"
-TRAINER = "launcher.trainer"
 TRAINER_MODULES = ("launcher.trainer.recipes.transformer", DYNAMO)
 
 
@@ -56,35 +54,30 @@ def modules_to_preload(command: PythonCommand, cwd: Path, environment: Mapping[s
     if any(environment.get(name) for name in _SHOWING_IMPORTS):
         return ()
     try:
-        reader = _Reader(cwd, _roots(command, cwd, environment))
+        reader = _Reader(cwd, roots_of(command, cwd, environment))
         return reader.read(command)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
 
 
-def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
-    """Whether the program, or a module of its own that it imports, imports mpi4py; False where nobody can tell.
+def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool | None:
+    """Whether the program, or a module of its own that it imports, imports mpi4py; None where it cannot be read.
+
+    So is the program of `python -m package` where that is installed: where, only Python could tell.
 
     mpi4py calls MPI_Init when it is imported, and then wants to be a process that an engine knows. The bundled trainer
     uses it only where an engine has started it.
     """
     if (command.kind, command.target) == ("module", TRAINER):
         return False
-    reader = _Reader(cwd, _roots(command, cwd, environment))
+    if is_of_mpi4py(command):
+        return True
+    reader = _Reader(cwd, roots_of(command, cwd, environment))
     with suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         reader.read(command)
-    return reader.imports(MPI)
-
-
-def _roots(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
-    """Where the program's own modules may be: sys.path, as far as it is known without asking Python."""
-    letters = "".join(option[1:] for option in command.options if option.startswith("-") and option[1:].isalpha())
-    first = [] if set("IP") & set(letters) or environment.get("PYTHONSAFEPATH") else [cwd]
-    if command.kind == "script":
-        script = cwd / command.target
-        first = [script] if script.is_dir() else [script.resolve().parent] if first else []
-    inherited = "" if set("IE") & set(letters) else environment.get("PYTHONPATH", "")
-    return first + [cwd / entry for entry in inherited.split(os.pathsep) if entry]
+        if reader.has_read_program or command.target.partition(".")[0] in sys.stdlib_module_names:
+            return reader.imports_mpi()
+    return reader.imports_mpi() or None
 
 
 class _Reader:
@@ -104,6 +97,7 @@ class _Reader:
         self._later: deque[str] = deque()  # names of modules that may be the program's own
         self._seen: set[Path] = set()
         self._bytes = 0
+        self.has_read_program = False  # its own text was found
 
     def read(self, command: PythonCommand) -> tuple[str, ...]:
         """The modules to preload.
@@ -114,23 +108,24 @@ class _Reader:
         if command.kind == "code":
             self._run([iter(self._open(command.target, None, "", is_program=True))])
         else:
-            main = _main_file(command, self._cwd, self._roots)
+            main = main_file(command, self._cwd, self._roots)
             if main is None:
                 return ()
-            before = _files_of(command.target, self._roots) if command.kind == "module" else []
+            before = files_of(command.target, self._roots) if command.kind == "module" else []
             files = [(path, package) for path, package in before if path != main]
             self._run([self._steps(path, package) for path, package in files])
             self._run([self._steps(main, _package_of(command, main), is_program=True)])
+        self.has_read_program = True
         while self._later:
             self._enter(self._later.popleft())
         return _in_order(self._early if self._may_change else self._all)
 
-    def imports(self, root: str) -> bool:
-        """Whether `read` met an import of this package, and it is not a module of the program's own."""
-        return root in self._imported and not _files_of(root, self._roots)
+    def imports_mpi(self) -> bool:
+        """Whether `read` met an import of mpi4py, and it is not a module of the program's own."""
+        return MPI in self._imported and not any(_is_own(path) for path, _ in files_of(MPI, self._roots))
 
     def _enter(self, name: str) -> None:
-        self._run([self._steps(path, package) for path, package in _files_of(name, self._roots)])
+        self._run([self._steps(path, package) for path, package in files_of(name, self._roots)])
 
     def _run(self, running: list[Iterator[Step]]) -> None:
         """Step by step; the first is run first. What a step imports runs before the next step."""
@@ -176,7 +171,7 @@ class _Reader:
         """The files of the program's own that it runs."""
         if self._is_early:
             self._early |= self._names(step) - {DYNAMO}  # which is imported later, by what was imported here
-        files = _files_of(_whole_name(step), self._roots)
+        files = files_of(_whole_name(step), self._roots)
         if files and step.module.partition(".")[0] in sys.stdlib_module_names:
             self._is_early = False  # functions of that name are not what they seem
         return files
@@ -184,7 +179,7 @@ class _Reader:
     def _names(self, found: Import) -> set[str]:
         """What to preload for an import; nothing for a module of the program's own."""
         root = found.module.partition(".")[0]
-        if root not in LIBRARY | {*ROOTS} or _files_of(root, self._roots):
+        if root not in LIBRARY | {*ROOTS} or files_of(root, self._roots):
             return set()
         if root not in ROOTS:
             return {root}
@@ -203,39 +198,15 @@ class _Reader:
             self._may_change = True
 
 
-def _main_file(command: PythonCommand, cwd: Path, roots: list[Path]) -> Path | None:
-    if command.kind == "script":
-        script = cwd / command.target
-        return script / "__main__.py" if script.is_dir() else script
-    files = [path for path, _ in _files_of(command.target, roots)]
-    if files and files[-1].name == "__init__.py":
-        return files[-1].with_name("__main__.py")
-    return files[-1] if files and files[-1].stem == command.target.rpartition(".")[2] else None
+def _is_own(path: Path) -> bool:
+    """Whether a file of mpi4py's name is the program's; the real one may be on PYTHONPATH, as modules of clusters have it."""
+    return path.name != "__init__.py" or not any(path.parent.glob("MPI.*"))
 
 
 def _package_of(command: PythonCommand, main: Path) -> str:
     if command.kind == "script":
         return ""
     return command.target if main.name == "__main__.py" else command.target.rpartition(".")[0]
-
-
-def _files_of(name: str, roots: Iterable[Path]) -> list[tuple[Path, str]]:
-    """The files that `import name` runs, with the package that each belongs to; empty if it is not the program's own.
-
-    A name that is no module itself (`from package import name`) leads to its package.
-    """
-    parts = name.split(".")
-    for root in roots:
-        files: list[tuple[Path, str]] = []
-        for count in range(1, len(parts) + 1):
-            place = root.joinpath(*parts[:count])
-            if (place / "__init__.py").is_file():
-                files.append((place / "__init__.py", ".".join(parts[:count])))
-            elif place.with_name(place.name + ".py").is_file():
-                files.append((place.with_name(place.name + ".py"), ".".join(parts[: count - 1])))
-        if files:
-            return files
-    return []
 
 
 def _modules_in(directory: Path) -> set[str]:

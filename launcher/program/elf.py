@@ -1,0 +1,79 @@
+"""Which shared libraries a compiled program asks for, read from its file. Nothing is executed, as `ldd` would."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+_MAGIC = b"\x7fELF"
+_LOAD, _DYNAMIC = 1, 2  # kinds of segments
+_END, _NEEDED, _STRINGS = 0, 1, 5  # tags in the dynamic one
+_MOST_BYTES = 1 << 20  # of a table; a file that claims more is not believed
+_LONGEST_NAME = 4096
+
+
+def needed_libraries(path: Path) -> tuple[str, ...]:
+    """As the program names them (DT_NEEDED): "libmpi.so.40"; none of a program that needs none, or is no such file.
+
+    What these need in turn is not looked for.
+    """
+    try:
+        with path.open("rb") as file:
+            return tuple(_names(file))
+    except (OSError, struct.error, ValueError, OverflowError):
+        return ()
+
+
+def _names(file: BinaryIO) -> Iterator[str]:
+    ident = file.read(16)
+    if len(ident) < 16 or ident[:4] != _MAGIC or ident[4] not in {1, 2} or ident[5] not in {1, 2}:
+        return
+    wide, order = ident[4] == 2, "<" if ident[5] == 1 else ">"
+    segments = list(_segments(file, order, wide=wide))
+    dynamic = next((segment for segment in segments if segment[0] == _DYNAMIC), None)
+    if dynamic is None:
+        return
+    entry = struct.Struct(order + ("qQ" if wide else "iI"))
+    size = min(dynamic[3], _MOST_BYTES) // entry.size * entry.size
+    tags: list[tuple[int, int]] = []
+    for tag, value in entry.iter_unpack(_at(file, dynamic[1], size)):
+        if tag == _END:
+            break
+        tags.append((tag, value))
+    strings = next((value for tag, value in tags if tag == _STRINGS), None)
+    for tag, value in tags if strings is not None else ():
+        if tag == _NEEDED and strings is not None:
+            name = _at(file, _offset_of(strings, segments) + value, _LONGEST_NAME, whole=False)
+            yield name.partition(b"\0")[0].decode(errors="replace")
+
+
+def _segments(file: BinaryIO, order: str, *, wide: bool) -> Iterator[tuple[int, int, int, int]]:
+    """(kind, offset, address, size in the file) of each."""
+    header = struct.Struct(order + ("HHIQQQIHHH" if wide else "HHIIIIIHHH"))
+    *_, start, _, _, _, entry_size, count = header.unpack(_at(file, 16, header.size))
+    layout = struct.Struct(order + ("IIQQQQ" if wide else "IIIIII"))
+    for index in range(count):
+        fields = layout.unpack(_at(file, start + index * entry_size, layout.size))
+        yield (fields[0], fields[2], fields[3], fields[5]) if wide else (fields[0], fields[1], fields[2], fields[4])
+
+
+def _offset_of(address: int, segments: list[tuple[int, int, int, int]]) -> int:
+    """Where in the file stands what would be loaded at `address`.
+
+    Raises:
+        ValueError: nowhere.
+    """
+    for kind, offset, start, size in segments:
+        if kind == _LOAD and start <= address < start + size:
+            return address - start + offset
+    raise ValueError("an address outside of the file")
+
+
+def _at(file: BinaryIO, offset: int, size: int, *, whole: bool = True) -> bytes:
+    file.seek(offset)
+    data = file.read(size)
+    if whole and len(data) < size:
+        raise ValueError("the file ends early")
+    return data

@@ -1,0 +1,76 @@
+"""Where the files of a Python program are, as far as that is known without asking Python, and what a look at one tells."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.program.command import PythonCommand
+
+MPI = "mpi4py"
+TRAINER = "launcher.trainer"
+
+
+def mentions_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
+    """Whether the program's own file has the word mpi4py in it: a small part of what `uses_mpi` reads, for one rank."""
+    if command.kind == "code":
+        return MPI in command.target
+    main = main_file(command, cwd, roots_of(command, cwd, environment))
+    with suppress(OSError):
+        return is_of_mpi4py(command) or (main is not None and MPI.encode() in main.read_bytes())
+    return False
+
+
+def first_on_path(command: PythonCommand, cwd: Path) -> str:
+    """What Python puts before all else on its path for this program, unless its options forbid it."""
+    if command.kind != "script":
+        return ""
+    script = cwd / command.target
+    return str(script if script.is_dir() else script.resolve().parent)
+
+
+def is_of_mpi4py(command: PythonCommand) -> bool:
+    """`python -m mpi4py program.py`, and what else is in that package."""
+    return command.kind == "module" and command.target.partition(".")[0] == MPI
+
+
+def roots_of(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
+    """Where the program's own modules may be: sys.path, as far as it is known without asking Python."""
+    letters = "".join(option[1:] for option in command.options if option.startswith("-") and option[1:].isalpha())
+    first = [] if set("IP") & set(letters) or environment.get("PYTHONSAFEPATH") else [cwd]
+    if command.kind == "script":
+        script = cwd / command.target
+        first = [script] if script.is_dir() else [script.resolve().parent] if first else []
+    inherited = "" if set("IE") & set(letters) else environment.get("PYTHONPATH", "")
+    return first + [cwd / entry for entry in inherited.split(os.pathsep) if entry]
+
+
+def main_file(command: PythonCommand, cwd: Path, roots: list[Path]) -> Path | None:
+    if command.kind == "script":
+        script = cwd / command.target
+        return script / "__main__.py" if script.is_dir() else script
+    files = [path for path, _ in files_of(command.target, roots)]
+    if files and files[-1].name == "__init__.py":
+        return files[-1].with_name("__main__.py")
+    return files[-1] if files and files[-1].stem == command.target.rpartition(".")[2] else None
+
+
+def files_of(name: str, roots: Iterable[Path]) -> list[tuple[Path, str]]:
+    """The files that `import name` runs, with the package that each belongs to; empty if it is not the program's own.
+
+    A name that is no module itself (`from package import name`) leads to its package.
+    """
+    parts = name.split(".")
+    for root in roots:
+        files: list[tuple[Path, str]] = []
+        for count in range(1, len(parts) + 1):
+            place = root.joinpath(*parts[:count])
+            if (place / "__init__.py").is_file():
+                files.append((place / "__init__.py", ".".join(parts[:count])))
+            elif place.with_name(place.name + ".py").is_file():
+                files.append((place.with_name(place.name + ".py"), ".".join(parts[: count - 1])))
+        if files:
+            return files
+    return []
