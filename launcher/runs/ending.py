@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-import select
 import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import Enum
 
+from launcher.core.descriptors import is_readable
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId
@@ -190,9 +190,7 @@ def _wait_for_end(process: ProcessId, limit_s: float) -> None:
         if descriptor is None or descriptor < 0:
             time.sleep(min(limit_s, LOOK_S / 10))
         elif process.lives:
-            poller = select.poll()
-            poller.register(descriptor, select.POLLIN)
-            poller.poll(limit_s * 1000)
+            is_readable(descriptor, limit_s)
 
 
 @contextmanager

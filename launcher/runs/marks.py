@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
@@ -105,16 +104,9 @@ def _of_verdict(verdict: Verdict, time_ns: int) -> Mark:
 
 def _of_stopping(event: Stopping) -> str:
     why = event.cause.value
-    if event.cause is Cause.STOPPED and event.signal is not None:
-        why = f"asked for by {_signal_name(event.signal)}"
+    if event.cause is Cause.STOPPED and event.asked_by:
+        why = _line(f"asked for by {event.asked_by}")
     return f"every rank is ended{', to be started again' if event.restarts else ''}: {why}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _of_validation(record: Validation) -> str:

@@ -67,6 +67,7 @@ ENDED_AS = {
     Cause.HUNG: State.HUNG,
     Cause.STOPPED: State.STOPPED,
     Cause.HEAD_LOST: State.LOST,
+    Cause.COORDINATOR_LOST: State.LOST,
     Cause.AGENT_LOST: State.LOST,
 }
 

@@ -51,11 +51,25 @@ def _latest(runs_dir: Path) -> RunDir:
     latest = RunDir(runs_dir / LATEST)
     if _is_file(latest.run_json):
         return run_at(latest.root.resolve())
+    if os.path.lexists(latest.root):
+        raise UnreadableError(
+            f"{latest.root}: {os.path.realpath(latest.root)} has no run.json: a job file has started it without tlaunch "
+            "run or exec, or it is gone",
+            hint=_known(runs_dir),
+        )
     raise UnreadableError(f"{runs_dir}: there is no latest run here", hint=_known(runs_dir))
 
 
 def _known(runs_dir: Path, limit: int = 3) -> str:
-    names = run_names(runs_dir)
+    names = sorted(run_names(runs_dir), key=lambda name: _begun_ns(runs_dir / name))
     if not names:
         return f"{runs_dir} holds no runs; --runs-dir names another place"
     return f"the newest of {len(names)} runs in {runs_dir}: {', '.join(reversed(names[-limit:]))}"
+
+
+def _begun_ns(root: Path) -> int:
+    """run.json is written before the start, and never again; a run's own name need not begin with its time."""
+    try:
+        return RunDir(root).run_json.stat().st_mtime_ns
+    except OSError:  # removed meanwhile
+        return 0

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from launcher.core import atomic
+from launcher.core.descriptors import is_readable
 from launcher.core.events import AgentEnded, AgentStarted, Cause, Trouble, Unkillable
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId, identify
@@ -288,6 +289,9 @@ class Agent:
         if self._link is not None:
             self._link.say_farewell(unkillable, self._journal.lost)
         self._journal.close(self._head.death_fd if self._head else None)
+        if self._head is not None and not self._alone and is_readable(self._head.death_fd):  # gone in the meantime
+            self._group.let_out(os.getpid())
+            self._group.remove()
         self._selector.close()
         self._wakeup.close()
         return exit_code

@@ -92,11 +92,11 @@ class Attempts:
         if self._paused:
             self.watch.pause()
 
-    def stop(self, cause: Cause, number: int | None = None) -> None:
-        """Someone wants the end, by signal `number`: no restart follows, not even one that is under way."""
+    def stop(self, cause: Cause, number: int | None = None, server: str | None = None) -> None:
+        """Someone wants the end, by signal `number` at that server: no restart follows, not even one under way."""
         if self.watch.restarts:
             self._refuse("the end was asked for meanwhile")
-        self.watch.stop(cause, number)
+        self.watch.stop(cause, number, server)
 
     def pause(self) -> None:
         """Stop every rank, those that are yet to be started too, until `resume`."""
@@ -209,10 +209,8 @@ class Attempts:
 
 
 def exit_code_of_failure(verdict: Verdict, exits: Sequence[RankExit]) -> int:
-    """The culprit's own, or, where it had not failed itself, that of the first rank that did."""
-    failed = [ended for ended in exits if ended.failed]
-    known = [failure.status for failure in verdict.failures if failure.global_rank == verdict.culprit]
-    culprits = [ended for ended in failed if ended.global_rank == verdict.culprit and ended.status in known]
-    if culprits:
-        return exit_code_of(culprits[0].status)
-    return exit_code_of(failed[0].status) if failed else EXIT_FAILURE
+    """The culprit's own, or, where it had not ended by itself, that of the first rank that had."""
+    known = {(failure.global_rank, failure.status) for failure in verdict.failures}
+    failed = [ended for ended in exits if ended.failed and (ended.global_rank, ended.status) in known]
+    culprits = [ended for ended in failed if ended.global_rank == verdict.culprit]
+    return exit_code_of((culprits or failed)[0].status) if failed else EXIT_FAILURE

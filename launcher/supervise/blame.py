@@ -8,6 +8,7 @@ The rules, in this order, with the confidence that each gives:
 | several did, alike, within `ALIKE_S` seconds                   | the first of them     | certain                    |
 | several did, and their order is known                          | the first             | certain                    |
 | several did, `LATE_S` or less apart, by clocks that differ     | the first             | likely                     |
+| ... or ended unwatched at one moment, of one server            | the first noticed     | likely                     |
 | a lost connection or a timeout of whatever origin came first   | that rank             | likely; unsure if a rank   |
 |                                                                |                       | has ended well or stopped  |
 | only consequences, and one rank is stopped                     | that rank             | certain                    |
@@ -24,8 +25,9 @@ The rules, in this order, with the confidence that each gives:
 | no failure, a hang, and nobody stands out                      | nobody                | unsure                     |
 | no failure, a hang, and only one rank to be seen               | that rank             | likely; unsure if it waits |
 
-Consequences are told by launcher/supervise/symptoms.py, and are never the cause while any rank failed by itself, even
-if they came earlier: ends are noticed late. The time of a failure is its hook's; without one, that of its noticed end.
+Consequences are told by launcher/supervise/symptoms.py, and where Open MPI ended a rank by its exit code (evidence.py).
+They are never the cause while any rank failed by itself, even if they came earlier: ends are noticed late. The time of a
+failure is its hook's; without one, that of its noticed end.
 """
 
 from __future__ import annotations
@@ -119,7 +121,7 @@ def _surely_before(cause: Account, other: Account) -> bool:
     if cause.exact and other.exact:
         return cause.time_ns + _clock_error_ns(cause, other) < other.time_ns
     if not cause.exact and not other.exact:
-        return cause.evidence.order_known
+        return cause.evidence.order_known and (other.evidence.order_known or cause.time_ns < other.time_ns)
     # A noticed end was at that time or earlier. The other one's may thus have been before this failure.
     return not cause.exact or _later_s(other, cause) > LATE_S
 
@@ -146,7 +148,14 @@ def _why_cause(cause: Account, others: Sequence[Account], alike: Sequence[Accoun
         how = "was killed from outside" if _killed_from_outside(cause) else "failed by itself"
         return f"it {how}, and {count(followers, 'failure')} of other ranks followed from it"
     second = next(one for one in others if not one.symptom.consequence)
-    return f"it failed {_span(_later_s(second, cause))} before rank {second.global_rank}, which failed by itself too"
+    return f"{_before(cause, second)} rank {second.global_rank}, which failed by itself too"
+
+
+def _before(cause: Account, second: Account) -> str:
+    later_s = _later_s(second, cause)
+    if later_s >= SHORTEST_S:
+        return f"it failed {_span(later_s)} before"
+    return "it failed just before" if _surely_before(cause, second) else "it was noticed at the same moment as"
 
 
 def _killed_from_outside(one: Account) -> bool:
@@ -230,6 +239,8 @@ def _later_s(one: Account, other: Account) -> float:
 
 def _relative(one: Account, cause: Account) -> str:
     later_s = _later_s(one, cause)
+    if abs(later_s) < SHORTEST_S:
+        return "at the same moment"
     return f"{_span(later_s)} {'later' if later_s >= 0 else 'earlier, as far as clocks tell'}"
 
 

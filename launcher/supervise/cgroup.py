@@ -57,12 +57,8 @@ class RunGroup:
 
     def remove(self) -> None:
         """Once nothing is in it. Groups that ranks had made in it go too."""
-        if self._directory is None:
-            return
-        inside = sorted((path for path in self._directory.rglob("*") if path.is_dir()), reverse=True)
-        for directory in (*inside, self._directory):
-            with suppress(OSError):
-                directory.rmdir()
+        if self._directory is not None:
+            _remove(self._directory)
 
 
 def _made(name: str) -> Path | None:
@@ -81,14 +77,22 @@ def _made(name: str) -> Path | None:
 
 
 def _remove_forgotten(parent: Path) -> None:
-    """Groups of agents that were killed together with their heads. The kernel removes no group that has members."""
+    """Groups of agents that were killed together with their heads, or whose heads were killed when they had just ended."""
     for group in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError, ValueError):
             os.kill(int(group.name.removeprefix(_PREFIX)), 0)
             continue
         with suppress(OSError):
             if time.time() - group.stat().st_mtime > _FORGOTTEN_AFTER_S:
-                group.rmdir()
+                _remove(group)
+
+
+def _remove(directory: Path) -> None:
+    """With those inside it. The kernel keeps every group that has members."""
+    inside = sorted((path for path in directory.rglob("*") if path.is_dir()), reverse=True)
+    for group in (*inside, directory):
+        with suppress(OSError):
+            group.rmdir()
 
 
 def _move(pid: int, directory: Path) -> bool:

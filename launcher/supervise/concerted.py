@@ -34,8 +34,8 @@ class ConcertedAttempts(Attempts):
                 self.watch.decided(Decision(message.verdict, message.restarts), message.cause)
             case Begin(attempt=attempt, master_port=port) if self._waits and attempt == self._number + 1:
                 self._begin_again(port)
-            case Stop(cause=cause, signal=number):
-                self.stop(cause, number)
+            case Stop(cause=cause, signal=number, server=server):
+                self.stop(cause, number, server)
             case Finish():
                 self._finish = message
             case _:
@@ -45,9 +45,9 @@ class ConcertedAttempts(Attempts):
         """Nobody is left who could tell of the other servers."""
         self._link = None
         if self._waits:
-            self._finish = Finish(Cause.HEAD_LOST, EXIT_FAILURE)
+            self._finish = Finish(Cause.COORDINATOR_LOST, EXIT_FAILURE)
         else:
-            self.stop(Cause.HEAD_LOST)
+            self.stop(Cause.COORDINATOR_LOST)
 
     @property
     def _number(self) -> int:
@@ -68,10 +68,10 @@ class ConcertedAttempts(Attempts):
 
     # --- as in Attempts ---
 
-    def stop(self, cause: Cause, number: int | None = None) -> None:
+    def stop(self, cause: Cause, number: int | None = None, server: str | None = None) -> None:
         """As `Attempts.stop`. Where nothing runs, the coordinator says when all is over."""
         if not self._waits:
-            self.watch.stop(cause, number)
+            self.watch.stop(cause, number, server)
 
     def go_on(self, *, childless: bool) -> bool:
         if not self._waits and self.watch.over(childless=childless):
@@ -87,7 +87,9 @@ class ConcertedAttempts(Attempts):
 
     @property
     def cause(self) -> Cause:
-        return self._finish.cause if self._finish else self.watch.cause
+        if self.watch.cause is Cause.HEAD_LOST or self._finish is None:  # what ends here first has its reason here
+            return self.watch.cause
+        return self._finish.cause
 
     def exit_code(self, stopped_by: int | None) -> int:
         return self._finish.exit_code if self._finish else super().exit_code(stopped_by)
@@ -101,4 +103,4 @@ class ConcertedAttempts(Attempts):
         if not left:
             self._take_another_port()
         held = None if self._port.holder is None else self._port.number
-        self._link.send(AttemptOver(self._number, left, held, all_well=self.watch.cause is Cause.FINISHED))
+        self._link.send(AttemptOver(self._number, left, held))

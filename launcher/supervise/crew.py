@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from launcher.core import env
 from launcher.core.attempt_mark import mark_of
+from launcher.core.engine_rank import may_use_open_mpi
 from launcher.core.events import RankEnded, RankStarted, Trouble
 from launcher.core.frozen import frozen
 from launcher.core.proc import stat
@@ -70,9 +71,9 @@ class Crew:
         self.log_offsets = {rank.global_rank: self._begin_log(rank, variables.number) for rank in ranks}
         self.exits: list[RankExit] = []  # in the order in which they ended
         self.oom_killed: set[int] = set()  # global ranks
-        starter.ask(
-            [self._wanted(rank, overlaid(inherited, {**rank.env, **variables.as_environment()})) for rank in ranks]
-        )
+        wanted = [self._wanted(rank, overlaid(inherited, {**rank.env, **variables.as_environment()})) for rank in ranks]
+        self.open_mpi = {one.rank.global_rank for one in wanted if may_use_open_mpi(one.environment)}
+        starter.ask(wanted)
 
     def fileno(self) -> int:
         """Readable when a rank has ended; -1 where pidfds do not exist."""
@@ -130,7 +131,7 @@ class Crew:
         if self._expected:
             self._unclaimed |= {pid: (statuses[pid], time_ns) for pid in statuses if pid not in self._running}
         ordered, known = self._end_order.sort(ranks)
-        return [self._note_end(pid, statuses[pid], time_ns, len(ranks) == 1 or pid in known) for pid in ordered]
+        return [self._note_end(pid, statuses[pid], time_ns, known) for pid in ordered]
 
     def close(self) -> None:
         self._end_order.close()
@@ -155,15 +156,14 @@ class Crew:
         return _end_of(path)
 
     def _note_start(self, global_rank: int, pid: int) -> list[RankExit]:
+        ended = self._unclaimed.pop(pid, None)
+        if ended is None:
+            self._end_order.watch(pid)  # at once: the order of ends is known from here on
+            self._oom.note(pid)
         found = stat(pid)
         event = RankStarted(global_rank, pid, found.started if found else 0, self.log_offsets[global_rank])
         self._running[pid] = _Running(global_rank, self._journal.record(event))
-        if pid in self._unclaimed:
-            status, ended_ns = self._unclaimed.pop(pid)
-            return [self._note_end(pid, status, ended_ns, order_known=False)]
-        self._end_order.watch(pid)
-        self._oom.note(pid)
-        return []
+        return [] if ended is None else [self._note_end(pid, *ended, order_known=False)]
 
     def _note_end(self, pid: int, status: int, time_ns: int, order_known: bool) -> RankExit:
         running = self._running.pop(pid)

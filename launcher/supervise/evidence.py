@@ -13,6 +13,8 @@ from launcher.supervise.symptoms import SHOWN_CHARS, Kind, Symptom, of_exception
 
 # A traceback with more output after it is one that the program survived.
 LAST_WORDS_LINES = 20
+# With which Open MPI ends a rank from inside, where no hook sees it, once a peer is gone. Why, only mpirun is told.
+OPEN_MPI_LOST_A_PEER = 14
 # Signals that come from outside: they tell nothing of the program.
 FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 # Of faulthandler, which Python programs have enabled: "  File "train.py", line 40 in step", innermost first.
@@ -45,6 +47,8 @@ class RankEvidence:
     logged: FoundTraceback | None = None
     log_tail: str = ""
     oom: bool = False  # the kernel's out-of-memory killer struck in its control group
+    open_mpi: bool = False  # it has a place in a world of MPI, whose library may be Open MPI
+    disk_full: bool = False  # it left no record, and could not have: that of its directory has no room
     stack: SeenStack | None = None  # of one that still runs
     step: int | None = None
     exit_reason: str | None = None  # why it could not be started
@@ -161,13 +165,21 @@ def _of_signal(evidence: RankEvidence) -> Account:
 def _of_exit_code(evidence: RankEvidence) -> Account:
     """Words in a log that a program printed before it chose to exit are doubtful."""
     failure, found = evidence.failure, _of_tail(evidence)
+    if not found.evidence and _ended_by_open_mpi(evidence):
+        return Account(evidence, Symptom(Kind.PEER_CLOSED, "ended by Open MPI"), f"exit code {evidence.status}", None)
     symptom = Symptom(found.kind, found.evidence, not found.consequence, found.named)
     status = evidence.status if evidence.status is not None else failure.status if failure else 1
     what = f"exit code {status}" if status >= 0 else f"{name_of_signal(-status)} (signal {-status})"
+    what += "; the disk of its run directory is full" if evidence.disk_full else ""
     shown = f"{what}: {_one_line(failure.message)}" if failure and failure.message else what
     where = failure.where if failure else None
     handled = failure.traceback if failure and failure.type else None  # else the way to the exit: the log tells more
     return Account(evidence, symptom, shown, _signature(what, where), where, handled)
+
+
+def _ended_by_open_mpi(evidence: RankEvidence) -> bool:
+    """A program that exits by itself says so in its record; a traceback has been looked for before."""
+    return evidence.open_mpi and evidence.failure is None and evidence.status == OPEN_MPI_LOST_A_PEER
 
 
 def _own(evidence: RankEvidence, what: str, signature: str | None = "") -> Account:

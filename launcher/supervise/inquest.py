@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 
+from launcher.core.disk import is_full
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.supervise.court import Evidence
@@ -71,16 +72,19 @@ class Inquest:
     def _of_ended(self, ended: RankExit, index: int, steps: Mapping[int, int | None]) -> RankEvidence:
         global_rank = ended.global_rank
         log, offset = self._run_dir.train_log(global_rank), self._crew.log_offsets[global_rank]
+        failure = read_failure(self._run_dir.failure(global_rank), ended.pid)
         return RankEvidence(
             global_rank=global_rank,
             status=ended.status,
             ended_ns=ended.ended_ns,
             ended_index=index,
             order_known=ended.order_known,
-            failure=read_failure(self._run_dir.failure(global_rank), ended.pid),
+            failure=failure,
             logged=last_traceback(log, offset) if ended.failed else None,
             log_tail=log_tail(log, offset, TAIL_BYTES) if ended.failed else "",
             oom=global_rank in self._crew.oom_killed,
+            open_mpi=global_rank in self._crew.open_mpi,
+            disk_full=ended.failed and failure is None and is_full(self._run_dir.device(global_rank)),
             step=steps.get(global_rank),
             exit_reason=ended.reason,
         )

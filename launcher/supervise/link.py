@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from launcher.core.channel import Channel, ChannelClosedError
+from launcher.core.channel import Channel, ChannelClosedError, Silence
 from launcher.core.messages import Done, GivingUp, Message, Ping, Pong, SignalWanted, Told
 
 LAST_WORDS_S = 5.0  # the coordinator gets so long to take them
@@ -22,7 +22,8 @@ class Link:
         self.shares_files = shares_files
         self.by_hand = by_hand
         self._channel = channel
-        self._silence_s = silence_s
+        self._silence = Silence(channel, silence_s)
+        self._mute: str | None = None  # why nothing can be sent any more; last words may have come
         self.lost: str | None = None  # why
 
     def fileno(self) -> int:
@@ -30,21 +31,21 @@ class Link:
 
     @property
     def wants_write(self) -> bool:
-        return self.lost is None and self._channel.wants_write
+        return self.lost is None and self._mute is None and self._channel.wants_write
 
     @property
     def timeout_s(self) -> float:
-        """Until silence becomes a loss; nothing once it is one, so that it is told."""
-        if self._channel.has_message or self.lost is not None:
+        """Until silence may have become a loss; nothing once there is one, so that it is told."""
+        if self._channel.has_message or self._mute is not None or self.lost is not None:
             return 0.0
-        return max(0.0, self._channel.heard_at + self._silence_s - time.monotonic())
+        return self._silence.timeout_s
 
     def send(self, message: Message) -> None:
-        if self.lost is None:
+        if self.lost is None and self._mute is None:
             try:
                 self._channel.send(message)
             except ChannelClosedError as error:
-                self.lost = str(error)
+                self._mute = str(error)
 
     def tell(self, line: str) -> None:
         """Hand on an event."""
@@ -56,17 +57,19 @@ class Link:
         if self.lost is not None:
             return taken
         try:
-            self._channel.flush()
             for message in self._channel.receive():
                 if isinstance(message, Ping):
-                    self._channel.send(Pong(message.sent_ns, time.time_ns()))
+                    self.send(Pong(message.sent_ns, time.time_ns()))
                 else:
                     taken.append(message)
+            if self._mute is None:
+                self._channel.flush()
         except ChannelClosedError as error:
             self.lost = str(error)
-        else:
-            if time.monotonic() - self._channel.heard_at >= self._silence_s:
-                self.lost = f"nothing was heard for {self._silence_s:g} s"
+        if self.lost is None:
+            self.lost = self._mute
+        if self.lost is None and self._silence.is_too_long():
+            self.lost = f"nothing was heard for {self._silence.limit_s:g} s"
         return taken
 
     def want(self, number: int) -> None:
@@ -80,7 +83,7 @@ class Link:
     def say_farewell(self, unkillable: tuple[int, ...], events_lost: int) -> None:
         """The last word. Waits a little until it has been sent."""
         self.send(Done(unkillable, events_lost))
-        if self.lost is None:
+        if self.lost is None and self._mute is None:
             self._channel.drain(time.monotonic() + LAST_WORDS_S)
         self.close()
 

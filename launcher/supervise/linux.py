@@ -1,4 +1,4 @@
-"""Two process attributes that only Linux has. Elsewhere both functions do nothing and say so."""
+"""Process attributes that only Linux has. Elsewhere the functions do nothing, and say so."""
 
 from __future__ import annotations
 
@@ -18,15 +18,20 @@ def become_subreaper() -> bool:
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent(parent_pid: int) -> bool:
-    """Ask for SIGKILL when the parent ends; exit at once if it has ended already. False where impossible.
+def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> bool:
+    """Ask for that signal when the parent ends; exit at once if it has ended already. False where impossible.
 
     "Parent" is the thread that forked, which is why agents fork from their main thread only.
     """
-    armed = _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    armed = signal_of_parents_end(number)
     if os.getppid() != parent_pid:
-        os._exit(128 + signal.SIGKILL)
+        os._exit(128 + number)
     return armed
+
+
+def signal_of_parents_end(number: int) -> bool:
+    """Ask for that signal, and do no more: whether the parent has ended already is to be looked for afterwards."""
+    return _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _prctl(option: int, value: int) -> bool:

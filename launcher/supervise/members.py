@@ -45,7 +45,7 @@ _LARGEST_BYTES = 1 << 23  # the kernel gives no process a larger environment, un
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 # Engines send these to every member. The agent, which is one of them, answers; the others wait for its word.
 _FOR_THE_AGENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
-                  signal.SIGTSTP)  # fmt: skip
+                  signal.SIGTSTP, signal.SIGCONT)  # fmt: skip
 
 
 @frozen
@@ -131,7 +131,10 @@ def _reach(name: bytes, deadline: float) -> socket.socket:
 def _send_identity(connection: socket.socket, environment: Mapping[str, str], global_rank: int) -> None:
     line = _line({"rank": global_rank, "environment": dict(environment)})
     number = environment.get(_DESCRIPTOR, "")
-    sent = socket.send_fds(connection, [line], [int(number)]) if number.isdecimal() else 0
+    sent = 0
+    if number.isdecimal():
+        with suppress(OSError):  # it was closed on the way here: the rank will say what it misses
+            sent = socket.send_fds(connection, [line], [int(number)])
     connection.sendall(line[sent:])
 
 
@@ -148,7 +151,7 @@ def _ended(connection: socket.socket) -> int | None:
 class _Member:
     """One that has said who it is."""
 
-    connection: socket.socket | None  # None: it is the agent itself
+    connection: socket.socket
     environment: Mapping[str, str]
     descriptor: int | None
 
@@ -195,7 +198,6 @@ class Members:
         self._joined: dict[int, _Member] = {}
         self._callers: dict[int, _Caller] = {}  # by the number of their connection
         self._released: set[int] = set()
-        self._own: int | None = None  # a copy of the agent's own descriptor
         self._listener = socket.socket(socket.AF_UNIX)
         try:
             self._listener.bind(name)
@@ -215,12 +217,6 @@ class Members:
     def missing(self) -> frozenset[int]:
         """The global ranks whose members have not said who they are."""
         return frozenset(self._awaited - self._joined.keys())
-
-    def take_in(self, environment: Mapping[str, str], global_rank: int) -> None:
-        """The agent's own identity, where it is a member itself. Call at most once, before a rank is started."""
-        number = environment.get(_DESCRIPTOR, "")
-        self._own = os.dup(int(number)) if number.isdecimal() else None
-        self._joined[global_rank] = _Member(None, environment, self._own)
 
     def environment_of(self, global_rank: int) -> dict[str, str]:
         """All that the engine gave this rank's member, with numbers of descriptors as they are here."""
@@ -252,7 +248,7 @@ class Members:
         Tell when nothing is left that needs time: the engine may kill all members once one has ended.
         """
         member = self._joined.get(global_rank)
-        if member is not None and member.connection is not None and global_rank not in self._released:
+        if member is not None and global_rank not in self._released:
             self._released.add(global_rank)
             with suppress(OSError):  # it has gone; and so few bytes always fit
                 member.connection.send(_line({"ended": status}))
@@ -262,9 +258,6 @@ class Members:
         for caller in self._callers.values():
             caller.close()
         self._callers.clear()
-        if self._own is not None:
-            os.close(self._own)
-            self._own = None
         self._listener.close()
         self._epoll.close()
 

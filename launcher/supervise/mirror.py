@@ -215,8 +215,10 @@ class _Growing(_File):
         super().__init__(kind, global_rank, path)
         self._log = StoredLog(path)
         self._offset = 0  # up to here it is there
-        self._asks = follows_another  # how much is there, before the first bytes come here: they may be another file's
+        self._asks = follows_another  # how much is there
+        self._first_end = self._end()  # before ranks write: less than is there is another disk's file
         self._anew = False
+        self._stays = False
         self._behind = False
 
     @property
@@ -229,29 +231,30 @@ class _Growing(_File):
         data = self._log.read(self._offset, PIECE_BYTES)
         end = self._log.next_offset
         if not data and end != self._offset:  # it has begun anew
-            self._offset, self._anew = end, True
+            self._offset, self._anew, self._stays = end, True, False
             data = self._log.read(end, PIECE_BYTES)
             end = self._log.next_offset
         if not data and not self._anew:
             return None, 0
         self._behind = len(data) >= PIECE_BYTES or bool(self._log.lost_bytes)
         encoded = base64.b64encode(data).decode()
-        return Piece(self.kind, self.global_rank, self._offset, end, encoded, self._anew), len(data)
+        return Piece(self.kind, self.global_rank, self._offset, end, encoded, self._anew, self._stays), len(data)
 
     def answered(self, kept: Kept) -> None:
-        self._asks = self._asks and kept.trouble
+        asked, self._asks = self._asks, self._asks and kept.trouble
         self._behind = self._behind or kept.end != self._log.next_offset
         self._offset = kept.end
-        self._anew = self._anew and kept.trouble
-        with suppress(OSError):  # looked for again when there is something to send
-            if kept.end > self._log.end:  # it is another disk's file that is there
-                self._offset, self._anew, self._behind = self._log.start, True, True
+        self._anew, self._stays = self._anew and kept.trouble, self._stays and kept.trouble
+        if asked and kept.end > self._first_end:
+            self._offset, self._anew, self._stays, self._behind = 0, True, True, True
 
     def left_bytes(self) -> int:
-        try:
-            return max(0, self._log.end - self._offset)
-        except OSError:
-            return 0
+        return max(0, self._end() - self._offset)
+
+    def _end(self) -> int:
+        with suppress(OSError):
+            return self._log.end
+        return 0
 
     def close(self) -> None:
         self._log.close()

@@ -8,6 +8,8 @@ import select
 import sys
 from collections.abc import Iterable
 
+from launcher.core.descriptors import is_readable
+
 
 class EndOrder:
     """Watches children from their start. The kernel keeps the ready members of an epoll set in order of arrival.
@@ -21,6 +23,7 @@ class EndOrder:
         self._highest = sys.maxsize if soft == resource.RLIM_INFINITY else soft // 2
         self._epoll = _epoll()
         self._pids: dict[int, int] = {}  # by pidfd
+        self._late: set[int] = set()  # pids that had ended when their watch began: after others perhaps, or before them
         self._ended: list[int] = []  # not asked for yet
 
     def fileno(self) -> int:
@@ -44,14 +47,19 @@ class EndOrder:
             os.close(descriptor)
             return
         self._pids[descriptor] = pid
+        if is_readable(descriptor):
+            self._late.add(pid)
 
-    def sort(self, pids: Iterable[int]) -> tuple[list[int], set[int]]:
-        """The ended children `pids`, first of all those whose order is known; and which these are."""
+    def sort(self, pids: Iterable[int]) -> tuple[list[int], bool]:
+        """The ended children `pids`, those last whose place nobody knows; and whether the order of all is known.
+
+        Of one alone it is: children that are reaped later have ended later.
+        """
         self.collect()
         given = list(pids)
         known = [pid for pid in self._ended if pid in given]
         self._ended = [pid for pid in self._ended if pid not in known]
-        return known + [pid for pid in given if pid not in known], set(known)
+        return known + [pid for pid in given if pid not in known], len(given) in {1, len(known)}
 
     def close(self) -> None:
         for descriptor in self._pids:
@@ -69,8 +77,11 @@ class EndOrder:
         for descriptor, _ in self._epoll.poll(0, len(self._pids)):
             self._epoll.unregister(descriptor)
             os.close(descriptor)
-            found.append(self._pids.pop(descriptor))
-        self._ended += found
+            pid = self._pids.pop(descriptor)
+            found.append(pid)
+            if pid not in self._late or not self._ended:
+                self._ended.append(pid)
+            self._late.discard(pid)
         return found
 
 

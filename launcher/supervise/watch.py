@@ -95,12 +95,12 @@ class Watch:
         self._starter.note_ends(statuses)
         self._judge_ends(self._crew.note_ends(statuses, time.time_ns()))
 
-    def stop(self, cause: Cause, number: int | None = None) -> None:
+    def stop(self, cause: Cause, number: int | None = None, server: str | None = None) -> None:
         """Someone wants the end: no restart follows. Where the end is under way already, its cause stands."""
         if self._inquest:
             self._conclude_alone()
         elif not self._ending:
-            self._end(cause, number)
+            self._end(cause, number, server)
         self.restarts = False
         self._others = False
         self._starter.end_preloading()
@@ -281,10 +281,11 @@ class Watch:
             self._journal.record(Trouble(f"the evidence cannot be read: {error!r}"))
             return Evidence(())
 
-    def _end(self, cause: Cause, number: int | None = None) -> None:
+    def _end(self, cause: Cause, number: int | None = None, server: str | None = None) -> None:
         self.cause = cause
         self._crew.cancel()
-        self._journal.record(Stopping(cause, self._supervision.grace_from(time.time()), number, self.restarts))
+        grace_s = self._supervision.grace_from(time.time())
+        self._journal.record(Stopping(cause, grace_s, number, self.restarts, server))
         self._end_everything()
 
     def _end_everything(self) -> None:
