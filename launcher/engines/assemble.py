@@ -151,7 +151,7 @@ def _used(request: Request) -> Cluster:
 def _master_addr(used: Cluster) -> str:
     if len(used.servers) == 1:
         return THIS_MACHINE
-    return next(server.server_id for server in used.servers for device in server.devices if device.global_rank == 0)
+    return used.servers[used.first_server].server_id
 
 
 def _table_variable(request: Request, used: Cluster, run_dir: Path) -> Variable:

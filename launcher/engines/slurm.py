@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import re
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
-from launcher.core.errors import RefusedTableError, UnreadableError, UsageError
+from launcher.core.addresses import address_of, addresses_of, names_of
+from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Server
+from launcher.doctor.facts import Resolved
+from launcher.doctor.names import patience_s, resolve
 from launcher.engines.command import START_DIRECTORY, EngineCommand
 from launcher.engines.render.limits import check_host_name
-from launcher.engines.whereabouts import Host, Register, address_of, names_of, read_host, resolve
+from launcher.engines.whereabouts import Host, Register, read_host
 from launcher.logs.terminal import escaped
 from launcher.rank_table.generate import devices_per_server
-from launcher.rank_table.hostfiles import Place, counted_cluster
+from launcher.rank_table.hostfiles import Place, counted_cluster, is_host_name
 from launcher.rank_table.nodelist import expand
 
 ASK_TIMEOUT_S = 30.0  # for scontrol and squeue: a controller under load takes its time
@@ -80,23 +83,6 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
     )
 
 
-def time_left_s(allocation: Allocation, environment: Mapping[str, str]) -> float | None:
-    """Until the job's time limit; None where it has none. Asks the controller: the limit can be changed meanwhile.
-
-    Raises:
-        UnreadableError: Slurm does not answer, and has told no end in the environment either.
-    """
-    try:
-        # The first job of an array has the array's number too: Slurm would tell of all of them.
-        said = ask(("squeue", "--noheader", f"--jobs={allocation.job_id}", "--format=%A %L"), environment)
-        left = dict(line.split(maxsplit=1) for line in said.splitlines() if " " in line.strip())
-        return _seconds(left.get(allocation.job_id, "").strip())
-    except UnreadableError:
-        if allocation.ends_at_s is None:
-            raise
-        return max(0.0, allocation.ends_at_s - time.time())
-
-
 def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> Cluster:
     """The nodes as servers, each with as many devices as its GPUs, or as asked for.
 
@@ -122,17 +108,19 @@ def slurm_command(
     options: Sequence[str] = (),
     directory: Path,
     cwd: Path = START_DIRECTORY,
+    host: Host | None = None,
 ) -> EngineCommand:
     """`agent` once on each of `servers`, or counts[i] times on servers[i], numbered in this order.
 
     Agents get the whole environment of srun. With `counts` they are also processes of an MPI that the cluster's own
-    default chooses, or an option --mpi. `options` are the user's, a word each: of two the later counts. Asks the
-    resolver where the table calls servers otherwise than Slurm.
+    default chooses, or an option --mpi. `options` are the user's, a word each: of two the later counts. `host`:
+    this machine, with what it calls the servers; asked for if need be. Asks the resolver where the table calls servers
+    otherwise than Slurm.
 
     Raises:
-        RefusedTableError: a server is no node of the allocation, or could be several.
+        RefusedLayoutError: a server is no node of the allocation, or could be several.
     """
-    nodes = nodes_of(allocation, servers)
+    nodes = nodes_of(allocation, servers, host)
     tasks = [node for node, count in zip(nodes, counts or [1] * len(nodes), strict=True) for _ in range(count)]
     hostfile = directory / "hosts"
     gpus = allocation.gpus_per_node
@@ -162,27 +150,33 @@ def slurm_command(
     )
 
 
-def nodes_of(allocation: Allocation, servers: Sequence[Server]) -> tuple[str, ...]:
+def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | None = None) -> tuple[str, ...]:
     """Which node of the allocation each server is, by its names and addresses. Asks the resolver if names differ.
 
+    A server may come several times, where ranks are dealt out to servers in turn.
+
     Raises:
-        RefusedTableError: a server is no node of the allocation, or could be several.
+        RefusedLayoutError: a server is no node of the allocation, or could be several.
     """
-    claims = _claims(allocation.nodes, Register(servers), [_by_names(node) for node in allocation.nodes])
+    distinct = tuple(dict.fromkeys(servers))
+    claims = _claims(allocation.nodes, Register(distinct), [_by_names(node) for node in allocation.nodes])
+    unanswered: list[str] = []
     if any(len(nodes) != 1 for nodes in claims):
-        meant = _meant(servers)
-        register = Register(servers, meant.resolved)
-        claims = _claims(allocation.nodes, register, [_resolved(node, allocation, meant) for node in allocation.nodes])
-    missing = [server.server_id for server, nodes in zip(servers, claims, strict=True) if len(nodes) != 1]
+        meant = host or read_host(name for server in distinct for name in names_of(server))
+        meanings = _meanings(allocation.nodes)
+        unanswered = [name for name, meaning in meanings.items() if not meaning.answered]
+        claims = _claims(allocation.nodes, Register(distinct, meant.resolved), _resolved(allocation, meant, meanings))
+    missing = [server.server_id for server, nodes in zip(distinct, claims, strict=True) if len(nodes) != 1]
     if missing:
         names = [node.name for node in allocation.nodes]
         are = "is no node" if len(missing) == 1 else "are no nodes"
-        raise RefusedTableError(
-            f"{_listed(missing)} of the rank table {are} of job {allocation.job_id}, which has {_listed(names)}",
-            hint=f"ask Slurm for the table's servers: --nodelist={','.join(server.server_id for server in servers)}, "
-            "or run without --rank-table on the nodes that it gives",
+        silence = f"; nobody has told what {_listed(unanswered)} mean: is the name server up?" if unanswered else ""
+        raise RefusedLayoutError(
+            f"{_listed(missing)} of the rank table {are} of job {allocation.job_id}, which has {_listed(names)}{silence}",
+            hint=_hint_nodes([server.server_id for server in distinct]),
         )
-    return tuple(name for nodes in claims for name in nodes)
+    names_of_servers = {server: name for server, nodes in zip(distinct, claims, strict=True) for name in nodes}
+    return tuple(names_of_servers[server] for server in servers)
 
 
 def _claims(nodes: Sequence[Node], register: Register, hosts: Sequence[Sequence[Host]]) -> list[set[str]]:
@@ -202,15 +196,22 @@ def _by_names(node: Node) -> tuple[Host, ...]:
     return tuple(Host(name, known) for name in _names(node))
 
 
-def _resolved(node: Node, allocation: Allocation, meant: Host) -> tuple[Host, ...]:
-    found = frozenset(address for name in (*_names(node), node.address) for address in resolve(name))
-    if node.name == allocation.here:
-        found |= meant.addresses  # a machine may have its own name at 127.0.1.1 only
-    return tuple(Host(name, found, meant.resolved) for name in _names(node))
+@lru_cache(maxsize=1)
+def _meanings(nodes: Sequence[Node]) -> Mapping[str, Resolved]:
+    """Of all that they are called. A silent name server is waited for once."""
+    names = dict.fromkeys(name for node in nodes for name in (*_names(node), node.address))
+    return resolve(names, patience_s(len(names)))
 
 
-def _meant(servers: Sequence[Server]) -> Host:
-    return read_host(name for server in servers for name in names_of(server))
+def _resolved(allocation: Allocation, meant: Host, meanings: Mapping[str, Resolved]) -> list[tuple[Host, ...]]:
+    """By node."""
+    resolved = []
+    for node in allocation.nodes:
+        found = addresses_of(text for name in (*_names(node), node.address) for text in meanings[name].addresses)
+        if node.name == allocation.here:
+            found |= meant.addresses  # a machine may have its own name at 127.0.1.1 only
+        resolved.append(tuple(Host(name, found, meant.resolved) for name in _names(node)))
+    return resolved
 
 
 def _names(node: Node) -> Sequence[str]:
@@ -253,41 +254,47 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() else None
 
 
-def _seconds(text: str) -> float | None:
-    """As squeue writes it: 1-02:03:04, 9:48, UNLIMITED."""
-    if text in {"UNLIMITED", "NOT_SET"}:
-        return None
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
-    if match is None:
-        raise UnreadableError(f"squeue tells {escaped(text)!r} as the time that is left to this job")
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
-
-
 def ask(argv: tuple[str, ...], environment: Mapping[str, str]) -> str:
     """What a command of Slurm says on stdout.
 
     Raises:
         UnreadableError: it does not answer, or says that it failed.
     """
-    try:
-        done = subprocess.run(
-            argv, env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            timeout=ASK_TIMEOUT_S, check=False,
-        )  # fmt: skip
-    except OSError as error:
-        raise UnreadableError(
-            f"{argv[0]} cannot be started: {error.strerror}", hint="is Slurm installed here?"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise UnreadableError(
-            f"{argv[0]} does not answer within {ASK_TIMEOUT_S:.0f} s", hint="is slurmctld up?"
-        ) from None
+    done = answer_of(argv, environment)
     if done.returncode:
         said = escaped(done.stderr.strip().partition("\n")[0][:200])
         raise UnreadableError(f"{' '.join(argv)} failed: {said}", hint="is slurmctld up, and the job still there?")
     return done.stdout
 
 
+def answer_of(
+    argv: tuple[str, ...], environment: Mapping[str, str], text: str = "", *, timeout_s: float = ASK_TIMEOUT_S
+) -> subprocess.CompletedProcess[str]:
+    """What a command of Slurm makes of `text` on stdin, whatever its exit code.
+
+    Raises:
+        UnreadableError: it is not there, or does not answer.
+    """
+    try:
+        return subprocess.run(
+            argv, env=dict(environment), input=text, capture_output=True, text=True, errors="surrogateescape",
+            timeout=timeout_s, check=False,
+        )  # fmt: skip
+    except OSError as error:
+        raise UnreadableError(
+            f"{argv[0]} cannot be started: {error.strerror}", hint="is Slurm installed here?"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise UnreadableError(f"{argv[0]} does not answer within {timeout_s:.0f} s", hint="is slurmctld up?") from None
+
+
+def _hint_nodes(server_ids: Sequence[str]) -> str:
+    """Of names that no node can have nothing is made that might be copied to a shell."""
+    without = "run without --rank-table on the nodes that it gives"
+    if not all(map(is_host_name, server_ids)):
+        return without
+    return f"ask Slurm for the table's servers: --nodelist={','.join(server_ids)}, or {without}"
+
+
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    return ", ".join(map(escaped, names[:SHOWN])) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -1,4 +1,4 @@
-"""How much time Slurm leaves to a job that ends: its limit, and what passes between SIGTERM and SIGKILL.
+"""Times as Slurm writes them, and how much of it a job that ends has: its limit, and from SIGTERM to SIGKILL.
 
 At the limit, and when a job is cancelled or has to make room for another one, Slurm sends SIGTERM, and kills what is
 left KillWait seconds later, agents and their last words too.
@@ -14,7 +14,60 @@ from dataclasses import replace
 
 from launcher.core.errors import UnreadableError
 from launcher.core.records import Supervision
-from launcher.engines.slurm import Allocation, ask, time_left_s
+from launcher.engines.slurm import Allocation, ask
+from launcher.logs.terminal import escaped
+
+# Minutes, M:S, H:M:S; or after days H, H:M, H:M:S.
+_TIME = re.compile(r"(\d+)(?::(\d+))?(?::(\d+))?|(\d+)-(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
+_NO_LIMIT = ("UNLIMITED", "INFINITE")
+
+
+def seconds_of(text: str) -> int | None:
+    """A time as sbatch takes and squeue tells it; None for no limit.
+
+    >>> seconds_of("90"), seconds_of("2:30"), seconds_of("36:00:00"), seconds_of("1-12"), seconds_of("UNLIMITED")
+    (5400, 150, 129600, 129600, None)
+
+    Raises:
+        ValueError: it is no such time.
+    """
+    if text.upper() in _NO_LIMIT:
+        return None
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no time of Slurm's")
+    first, second, third, *after_days = (int(part or 0) for part in match.groups())
+    if match[4] is not None:
+        days, hours, minutes, seconds = after_days
+    else:
+        days, (hours, minutes, seconds) = 0, (first, second, third) if match[3] else (0, first, second)
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def time_left_s(allocation: Allocation, environment: Mapping[str, str]) -> float | None:
+    """Until the job's time limit; None where it has none. Asks the controller: the limit can be changed meanwhile.
+
+    Raises:
+        UnreadableError: Slurm does not answer, and has told no end in the environment either.
+    """
+    try:
+        # The first job of an array has the array's number too: Slurm would tell of all of them.
+        said = ask(("squeue", "--noheader", f"--jobs={allocation.job_id}", "--format=%A %L"), environment)
+        left = dict(line.split(maxsplit=1) for line in said.splitlines() if " " in line.strip())
+        return _told_s(left.get(allocation.job_id, "").strip())
+    except UnreadableError:
+        if allocation.ends_at_s is None:
+            raise
+        return max(0.0, allocation.ends_at_s - time.time())
+
+
+def _told_s(left: str) -> float | None:
+    if left == "NOT_SET":
+        return None
+    try:
+        return seconds_of(left)
+    except ValueError:
+        raise UnreadableError(f"squeue tells {escaped(left)!r} as the time that is left to this job") from None
 
 
 def kill_wait_s(environment: Mapping[str, str]) -> float | None:

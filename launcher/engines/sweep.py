@@ -17,6 +17,7 @@ from launcher.core.events import AgentEnded, Cause, Event, Killing, Stamped, Sto
 from launcher.core.records import RunSpec
 from launcher.core.report import Attempt, Report
 from launcher.core.run_dir import RunDir
+from launcher.engines.cluster.common_disk import remove_marks
 from launcher.runs.progress import Progress
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.journal import Journal
@@ -40,6 +41,7 @@ class Sweep:
     ) -> None:
         """`server_index`: of the server whose agent it was, where there are several."""
         self._server_index = server_index or 0
+        self._coordinates = server_index is None
         self._spec = spec
         self._exit_code = agent_exit_code or EXIT_FAILURE
         self._tell = tell
@@ -87,6 +89,8 @@ class Sweep:
         )
         with suppress(OSError):
             atomic.write_text(self._run_dir.report, report.to_json())
+        if self._coordinates:
+            remove_marks(self._run_dir)
         ended = AgentEnded(Cause.AGENT_LOST, self._exit_code)
         self._record(ended)
         self._journal.close()

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from itertools import chain
 
+from launcher.core.addresses import Address, address_of, addresses_of, names_of
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.ranges import ranges
 from launcher.core.records import Cluster, RankSpec, Server
+from launcher.doctor.names import patience_s, resolve
 
 SHOWN = 4  # servers in a hint; the others are left out
-Address = IPv4Address | IPv6Address
 
 
 @frozen
@@ -26,28 +25,21 @@ class Host:
     name: str
     addresses: frozenset[Address]  # of its interfaces
     resolved: tuple[tuple[str, frozenset[Address]], ...] = ()  # what names of servers mean here, as far as asked for
+    other_names: tuple[str, ...] = ()  # what others call it: Slurm's name of a node need not be the machine's own
 
 
-def read_host(names: Iterable[str] = ()) -> Host:
-    """This machine, and what those of `names` mean here that it does not know as its own. Asks the resolver for them."""
+def read_host(names: Iterable[str] = (), *, other_names: tuple[str, ...] = ()) -> Host:
+    """This machine, and what those of `names` mean here that it does not know as its own. Blocks while it asks."""
     import psutil  # noqa: PLC0415 - only commands that need it load it
 
     own = os.uname().nodename
+    called = (own, *other_names)
     found = (entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
     addresses = addresses_of(found)
-    unknown = dict.fromkeys(name for name in names if address_of(name) is None and not _same_name(name, own))
-    return Host(own, addresses, tuple((name, resolve(name)) for name in unknown))
-
-
-def addresses_of(texts: Iterable[str]) -> frozenset[Address]:
-    return frozenset(address for text in texts if (address := address_of(text)))
-
-
-def names_of(server: Server) -> tuple[str, ...]:
-    """All that a table calls the server itself, its id first."""
-    container_ip = dict(server.options).get("container_ip")
-    others = (server.host_ip, server.host_nic_ip, container_ip)
-    return (server.server_id, *(name for name in others if name and address_of(name)))
+    unknown = dict.fromkeys(name for name in names if address_of(name) is None and not _among(called, name))
+    meanings = resolve(unknown, patience_s(len(unknown)))
+    resolved = tuple((name, addresses_of(found.addresses)) for name, found in meanings.items())
+    return Host(own, addresses, resolved, other_names)
 
 
 class Register:
@@ -68,13 +60,14 @@ class Register:
         """Of servers, by their ids."""
         return {server.server_id: index for index, server in enumerate(self.servers)}
 
-    def find(self, host: str, addresses: frozenset[Address]) -> tuple[int, ...]:
+    def find(self, host: str, addresses: frozenset[Address], other_names: tuple[str, ...] = ()) -> tuple[int, ...]:
         """Which servers that machine is. An address or a name that fits several of them proves nothing."""
         alone = len(self.servers) == 1
-        candidates = (0,) if alone else sorted(self._candidates(host, addresses))
+        candidates = (0,) if alone else sorted(self._candidates((host, *other_names), addresses))
         names = (name for index in candidates for name in names_of(self.servers[index]))
         meant = tuple((name, self._resolved[name]) for name in dict.fromkeys(names) if name in self._resolved)
-        fitting = [_fitting(self.servers[index], Host(host, addresses, meant), alone=alone) for index in candidates]
+        known = Host(host, addresses, meant, other_names)
+        fitting = [_fitting(self.servers[index], known, alone=alone) for index in candidates]
         claims = Counter(fact for facts in fitting for fact in facts)
         return tuple(
             index for index, facts in zip(candidates, fitting, strict=True) if any(claims[fact] == 1 for fact in facts)
@@ -87,15 +80,17 @@ class Register:
         for meant in self._resolved.get(name, ()) if address is None else (address,):
             self._by_address.setdefault(meant, set()).add(index)
 
-    def _candidates(self, host: str, addresses: frozenset[Address]) -> set[int]:
+    def _candidates(self, names: Iterable[str], addresses: frozenset[Address]) -> set[int]:
         """All that could fit, and perhaps more."""
+        named = (self._by_name.get(_short(name), ()) for name in names)
         known = (self._by_address.get(address, ()) for address in addresses)
-        return set(self._by_name.get(_short(host), ())).union(*known)
+        return {*chain.from_iterable(named), *chain.from_iterable(known)}
 
 
 def servers_here(servers: Sequence[Server], host: Host) -> tuple[Server, ...]:
     """Which servers of one table this machine is. For many machines a `Register` tells it sooner."""
-    return tuple(servers[index] for index in Register(servers, host.resolved).find(host.name, host.addresses))
+    found = Register(servers, host.resolved).find(host.name, host.addresses, host.other_names)
+    return tuple(servers[index] for index in found)
 
 
 def is_everywhere(server: Server) -> bool:
@@ -134,7 +129,7 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
         return (
             None
             if here
-            else f"server {server.server_id} of the rank table is not known to be this machine, {host.name}"
+            else f"server {server.server_id} of the rank table is not known to be this machine, {_called(host)}"
         )
     if not here:
         raise RefusedLayoutError(
@@ -173,8 +168,13 @@ def _described(used: Cluster, host: Host) -> str:
         return f"server {known}" if known == host.name else f"server {known} ({host.name})"
     alike = [server.server_id for server in used.servers if _fitting(server, host, alone=False)]
     if alike:
-        return f"{host.name}, which could be any of servers {_listed(alike)}"
-    return f"{host.name}, which is none of the table's servers"
+        return f"{_called(host)}, which could be any of servers {_listed(alike)}"
+    return f"{_called(host)}, which is none of the table's servers"
+
+
+def _called(host: Host) -> str:
+    other = next((name for name in host.other_names if not _same_name(name, host.name)), None)
+    return host.name if other is None else f"{other} ({host.name})"
 
 
 def _wanted(server: Server) -> str:
@@ -202,10 +202,16 @@ def _fitting(server: Server, host: Host, *, alone: bool) -> set[Address | str]:
 
 def _known_as(name: str, host: Host) -> Iterable[Address | str]:
     address = address_of(name)
-    if address is None and _same_name(name, host.name):
-        return (host.name,)
+    own = _among((host.name, *host.other_names), name) if address is None else ()
+    if own:
+        return own
     meant = {address} if address is not None else dict(host.resolved).get(name, frozenset())
     return (one for one in meant if one in host.addresses and not one.is_loopback)
+
+
+def _among(own: Iterable[str], name: str) -> tuple[str, ...]:
+    """Which of a machine's own names `name` is."""
+    return tuple(one for one in own if _same_name(name, one))
 
 
 def _same_name(one: str, other: str) -> bool:
@@ -217,19 +223,3 @@ def _same_name(one: str, other: str) -> bool:
 
 def _short(name: str) -> str:
     return name.casefold().partition(".")[0]
-
-
-def address_of(text: str) -> Address | None:
-    """None where `text` is none; a zone after % is left out."""
-    try:
-        return ip_address(text.partition("%")[0])
-    except ValueError:
-        return None
-
-
-def resolve(name: str) -> frozenset[Address]:
-    """What `name` means on this machine; nothing where nobody knows it. Asks the resolver, and blocks meanwhile."""
-    with suppress(OSError, UnicodeError):
-        found = socket.getaddrinfo(name, None)
-        return frozenset(address for *_, where in found if (address := address_of(str(where[0]))))
-    return frozenset()

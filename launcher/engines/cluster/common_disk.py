@@ -9,17 +9,25 @@ from contextlib import suppress
 
 from launcher.core.run_dir import RunDir
 
+_MARK = ".here."
 LOOKS = 3
 AGAIN_S = 0.1  # a network file system may hold on to what it knew a moment ago
 
 
 def leave_mark(run_dir: RunDir) -> str | None:
     """Make a file whose name is drawn by lot; its name. None: nothing can be written there, so nothing can be copied."""
-    mark = f".here.{secrets.token_hex(16)}"
+    mark = f"{_MARK}{secrets.token_hex(16)}"
     with suppress(OSError):
         (run_dir.root / mark).touch(exist_ok=False)
         return mark
     return None
+
+
+def remove_marks(run_dir: RunDir) -> None:
+    """Of a coordinator that could not do it itself."""
+    for path in run_dir.root.glob(f"{_MARK}*"):
+        with suppress(OSError):
+            path.unlink()
 
 
 def remove_mark(run_dir: RunDir, mark: str | None) -> None:

@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from launcher.core import env
-from launcher.core.errors import TlaunchError
+from launcher.core.descriptors import limit_to, make_room_for_servers, own_limit
+from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.events import Cause
 from launcher.core.messages import Answer, Ask, Finish, Hello, Refused
 from launcher.core.records import Server
-from launcher.doctor.absence import Absence, absence_of, late, lost, silent
+from launcher.doctor.absence import Absence, absence_of, hanging, late, lost, silent
 from launcher.engines.cluster.engine_end import GRACE_S, PATIENCE_S
 from launcher.engines.cluster.engine_process import EngineProcess
 from launcher.engines.cluster.peers import Peer
@@ -30,7 +32,7 @@ from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.roll_call import RollCall
 from launcher.engines.command import EngineCommand
 from launcher.supervise.linux import become_subreaper
-from launcher.supervise.tree import Ending, something_left
+from launcher.supervise.tree import Ending, something_left, spare_bystanders
 
 Alone = Callable[[int], EngineCommand]  # given the index of a server: what starts its agent and no other
 NAME = "examination"
@@ -61,6 +63,8 @@ class Consultation:
         self._engines: dict[int | None, EngineProcess] = {}  # None: the one that starts all
         self._ended_at: dict[int | None, float] = {}
         self._left: dict[int, str] = {}
+        self._has_gathered = False
+        self._usual_files = own_limit()
         self._answers: dict[int, Any] = {}  # to the present question
         self._number = 0
         self._last_came = time.monotonic()
@@ -77,13 +81,29 @@ class Consultation:
         Raises:
             UnreadableError: the engine cannot be started at all.
         """
+        spare_bystanders()
         become_subreaper()  # what an engine leaves behind is ours to end
+        try:
+            make_room_for_servers(len(self._servers))
+        except UnreadableError as error:  # a run would fail of it, too; some servers will come nevertheless
+            self.objections.append((None, error))
         self._start(None, self._plan.engine)
         self._together(tell)
         if self._alone is not None and self.missing:
             self._one_by_one(self._alone)
         for index in self.missing:
             self.absences[index] = lost(self._left[index]) if index in self._left else late(self._plan.join_timeout_s)
+        self._has_gathered = True
+
+    @contextmanager
+    def usual_limits(self) -> Iterator[None]:
+        """What is started meanwhile keeps the limit of files that the person has set; this process needs many."""
+        own = own_limit()
+        limit_to(self._usual_files)
+        try:
+            yield
+        finally:
+            limit_to(own)
 
     def ask(self, messages: Mapping[int, Mapping[str, Any]]) -> Mapping[int, Mapping[str, Any]]:
         """Hand out all messages at once; the answers of the servers that answered in time. Blocks until then."""
@@ -94,9 +114,7 @@ class Consultation:
             self.step(deadline)
         for index in asked:
             if self._is_awaited(index):
-                self.absences[index] = silent(patience_s)
-            elif index not in self._answers:
-                self.absences[index] = lost(self._left.get(index, "no word"))
+                self.absences.setdefault(index, silent(patience_s))
         return {index: self._answers[index] for index in asked if isinstance(self._answers.get(index), dict)}
 
     def begin_to_ask(self, messages: Mapping[int, Mapping[str, Any]]) -> list[int]:
@@ -168,21 +186,21 @@ class Consultation:
                 told = True
 
     def _one_by_one(self, alone: Alone) -> None:
-        waiting, going_on = self.missing, set[int]()
-        deadline = time.monotonic() + ALONE_S * (1 + len(waiting) // AT_ONCE)
-        while (waiting or going_on) and time.monotonic() < deadline:
+        """Each has its own time: engines that hang must not keep others from being started."""
+        waiting, going_on = self.missing, dict[int, float]()  # until when
+        while waiting or going_on:
             while waiting and len(going_on) < AT_ONCE:
                 index = waiting.pop(0)
                 if index in self.missing and self._start_alone(index, alone):
-                    going_on.add(index)
-            self.step(deadline)
-            for index in list(going_on):
+                    going_on[index] = time.monotonic() + ALONE_S
+            self.step(min(going_on.values(), default=0.0))
+            for index, until in list(going_on.items()):
                 if index in self.missing and self._has_ended(index):
                     self._explain(index, self._engines[index])
+                elif index in self.missing and time.monotonic() >= until:
+                    self._give_up(index, self._engines[index])
                 if index not in self.missing:
-                    going_on.discard(index)
-        for index in going_on & set(self.missing):
-            self._explain(index, self._engines[index])
+                    del going_on[index]
 
     def _start_alone(self, index: int, alone: Alone) -> bool:
         self._left.pop(index, None)
@@ -195,7 +213,8 @@ class Consultation:
 
     def _start(self, index: int | None, command: EngineCommand) -> None:
         log = self._directory / f"engine{'' if index is None else index}.log"
-        self._engines[index] = EngineProcess(command, dict(os.environ), self._directory, log)
+        with self.usual_limits():
+            self._engines[index] = EngineProcess(command, os.environ, self._directory, log)
 
     def _has_ended(self, index: int | None) -> bool:
         """Long enough for its last words and agents to have come."""
@@ -220,6 +239,10 @@ class Consultation:
         code = engine.exit_code
         ended = f"{engine.name} ended with exit code {code}" if code is not None else f"{engine.name} goes on"
         self.absences[index] = absence_of(engine.last_lines(TOLD_LINES), ended)
+
+    def _give_up(self, index: int, engine: EngineProcess) -> None:
+        self.absences[index] = hanging(engine.name, ALONE_S, engine.last_lines(TOLD_LINES))
+        engine.signal(signal.SIGTERM)
 
     # --- what is said ---
 
@@ -257,6 +280,8 @@ class Consultation:
                 self.absences[index] = Absence("refused", message.message, message.hint)
         if peer.lost is not None:
             self._left[index] = peer.lost
+            if self._has_gathered:  # before that it may come again
+                self.absences.setdefault(index, lost(peer.lost))
             peer.close()
             del self._roll_call.peers[index]
 

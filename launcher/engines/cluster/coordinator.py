@@ -21,8 +21,8 @@ import signal
 import time
 from enum import Enum
 
-from launcher.core.descriptors import limit_to, make_room, own_limit
-from launcher.core.errors import EXIT_FAILURE, EXIT_HUNG, EXIT_OK, TlaunchError, UnreadableError
+from launcher.core.descriptors import limit_to, make_room_for_servers, own_limit
+from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.events import (
     AgentStarted,
     AttemptStarted,
@@ -30,26 +30,19 @@ from launcher.core.events import (
     Cause,
     Continued,
     Forwarded,
-    Judged,
-    NotBegun,
-    NotRestarting,
     Paused,
-    Stopping,
     Trouble,
 )
 from launcher.core.messages import (
     AttemptOver,
     Begin,
-    Decided,
     Done,
-    Finish,
     GivingUp,
     Inquire,
     Message,
     Pass,
     Piece,
     SignalWanted,
-    Stop,
     Testimony,
     Told,
     Waiting,
@@ -58,28 +51,25 @@ from launcher.core.messages import (
 from launcher.core.proc import ProcessId, identify
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
-from launcher.core.verdict import Verdict
 from launcher.engines.assemble import used_cluster
 from launcher.engines.cluster.chronicle import Chronicle
 from launcher.engines.cluster.common_disk import leave_mark, remove_mark
 from launcher.engines.cluster.engine_end import EngineEnd
 from launcher.engines.cluster.engine_process import EngineProcess
-from launcher.engines.cluster.engine_words import cancelled, gave_up
+from launcher.engines.cluster.engine_words import turned_back
 from launcher.engines.cluster.gathering import Gathering
-from launcher.engines.cluster.hearing import Hearing
 from launcher.engines.cluster.mirrored import Mirrored
+from launcher.engines.cluster.outcome import Outcome
 from launcher.engines.cluster.peers import Peer
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.roll_call import ComesTwiceError, RollCall, take_first_words
 from launcher.engines.cluster.switchboard import BEATS, Switchboard
 from launcher.supervise.agent import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, HeadLink
-from launcher.supervise.attempts import exit_code_of_failure
 from launcher.supervise.log_keeper import LogKeeper
-from launcher.supervise.restart import Restarts
 from launcher.supervise.wakeup import Wakeup
 
 INQUEST_S = 5.0  # for all servers to tell what they know; each looks for less than two seconds
-FAREWELL_S = 10.0  # for the last words of agents whose ranks have all ended
+FAREWELL_S = 30.0  # for the last words of agents that are there: they may have large logs to store yet
 UNHEARD_S = 5.0  # for a server that has lost us to find out, beyond what it may take
 
 
@@ -108,7 +98,7 @@ class Coordinator:
         self._roll_call = RollCall(plan, self._servers, spec.name, self._mark)
         self._log_keeper = LogKeeper({}, None, self._chronicle.journal)  # of what is mirrored
         self._mirrored = Mirrored(self._run_dir, spec.ranks, lambda trouble: self._record(Trouble(trouble)))
-        self._restarts = Restarts(spec.supervision.max_restarts)
+        self._outcome = Outcome(spec, plan, self._servers, self._chronicle)
         self._forwarded = frozenset(spec.supervision.forward_signals)
         self._asks_to_stop = ASKS_TO_STOP - self._forwarded
         numbers = {signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *self._asks_to_stop}
@@ -123,12 +113,8 @@ class Coordinator:
         self._deadline: float | None = None  # of the phase, monotonic
         self._attempt = 0
         self._master_port = spec.master_port
-        self._hearing = Hearing(self._servers, self._chronicle.journal)  # of the present attempt
         self._engine_end: EngineEnd | None = None
-        self._finish: Finish | None = None  # decided once the end is certain
-        self._again = False  # the ranks are to be started again
         self._paused = False
-        self._stopped_by_server = False  # perhaps by an engine that gives up
         self._alone_until = 0.0  # monotonic; before it, ranks of a lost server may live
         self._names: dict[int, tuple[str, ...]] = {}  # what servers are called, by server_index
         self._usual_files = own_limit()
@@ -143,6 +129,7 @@ class Coordinator:
         self._gather()
         while self._phase is not Phase.OVER:
             self._listen()
+            self._switchboard.look()  # who has gone with a last word
             self._step()
         return self._close()
 
@@ -186,16 +173,16 @@ class Coordinator:
                 index = peer.server_index
                 self._chronicle.take(line, peer.clock.ahead_ns, self._servers[index], index)
             case Testimony(attempt=attempt) if attempt == self._attempt:
-                self._hearing.take(peer.server_index, message.evidence, peer.clock)
+                self._outcome.hearing.take(peer.server_index, message.evidence, peer.clock)
                 self._inquire()
             case AttemptOver(attempt=attempt) if attempt == self._attempt:
                 peer.over = True
                 if message.left:
-                    self._refuse_restart(f"what is left on server {self._id_of(peer)} cannot be killed")
+                    self._outcome.refuse_restart(f"what is left on server {self._id_of(peer)} cannot be killed")
                 if message.master_port is not None:
                     self._master_port = message.master_port
             case SignalWanted(signal=number):
-                self._on_signal(number, by_server=True)
+                self._on_signal(number, by_server=peer.server_index)
             case GivingUp(reason=reason):  # it ends its ranks, and says when that is done
                 self._note_loss(peer.server_index, reason)
             case Done():
@@ -227,8 +214,8 @@ class Coordinator:
         for number in self._wakeup.take():
             self._on_signal(number)
 
-    def _on_signal(self, number: int, *, by_server: bool = False) -> None:
-        """`by_server`: it came to the agent of one server, which wants it to reach all."""
+    def _on_signal(self, number: int, *, by_server: int | None = None) -> None:
+        """`by_server`: the index of the one to whose agent it came, which wants it to reach all."""
         if number == KILLS_AT_ONCE or number in self._asks_to_stop:
             self._stop(Cause.STOPPED, number, by_server=by_server)
         if number == KILLS_AT_ONCE or number in self._forwarded:
@@ -249,7 +236,7 @@ class Coordinator:
 
     def _on_loss(self, server_index: int, peer: Peer) -> None:
         if self._phase is Phase.GATHERING:
-            self._gathering.hurry()
+            self._on_turning_back(server_index, peer)
         if peer.done or self._phase in {Phase.GATHERING, Phase.LEAVING}:
             return
         if peer.channel.heard_at + self._plan.silence_s < time.monotonic():  # it may live on, where nobody hears it
@@ -257,9 +244,18 @@ class Coordinator:
             self._alone_until = time.monotonic() + end_s
         self._note_loss(server_index, peer.lost or "")
 
+    def _on_turning_back(self, server_index: int, peer: Peer) -> None:
+        """One that had come has gone before anything began. An engine brings nobody twice; a person may."""
+        if self._plan.brings_all:
+            names = {index: self._names.get(index, (server.server_id,)) for index, server in enumerate(self._servers)}
+            absent = [index for index in names if index != server_index and index not in self._roll_call.peers]
+            self._refuse(turned_back(self._engine, server_index, peer.lost or "", names, absent))
+        else:
+            self._gathering.hurry()
+
     def _note_loss(self, server_index: int, reason: str) -> None:
-        if server_index not in self._hearing.lost:
-            self._hearing.lost[server_index] = reason
+        if server_index not in self._outcome.hearing.lost:
+            self._outcome.hearing.lost[server_index] = reason
             self._record(Trouble(f"server {self._servers[server_index].server_id} is lost: {reason}"))
             self._inquire()
 
@@ -269,6 +265,7 @@ class Coordinator:
     # --- from phase to phase ---
 
     def _enter(self, phase: Phase, limit_s: float | None = None) -> None:
+        self._gathering.close()
         self._phase = phase
         self._deadline = None if limit_s is None else time.monotonic() + limit_s
 
@@ -298,21 +295,9 @@ class Coordinator:
         limit_to(self._usual_files)  # what the engine starts keeps the limit that the person has set
         try:
             self._engine = EngineProcess(self._plan.engine, environment, self._spec.cwd, self._run_dir.engine_log)
-            self._make_room()
+            make_room_for_servers(len(self._servers))
         except UnreadableError as error:
             self._refuse(error)
-
-    def _make_room(self) -> None:
-        """For a connection to every server.
-
-        Raises:
-            UnreadableError: the system does not allow so many.
-        """
-        if not make_room(len(self._servers)):
-            raise UnreadableError(
-                f"{len(self._servers)} servers need as many connections, and this machine allows {own_limit()} files",
-                hint="ulimit -Hn shows the limit, which root can raise",
-            )
 
     def _step_gathering(self) -> None:
         if self._roll_call.complete:
@@ -321,15 +306,14 @@ class Coordinator:
         if (error := self._gathering.in_vain(self._engine)) is not None:
             self._refuse(error)
         elif missing := self._gathering.missing_to_tell():
-            self._record(Awaiting(missing, self._gathering.seconds))
-            self._switchboard.send_all(Waiting(missing))
+            limit_s = self._plan.join_timeout_s
+            self._record(Awaiting(missing, self._gathering.seconds, limit_s))
+            self._switchboard.send_all(Waiting(missing, limit_s))
 
     def _refuse(self, error: TlaunchError) -> None:
         """Nothing starts, also where an attempt was to be repeated."""
-        self._again = False
-        self._record(NotBegun(error.message, error.hint))
-        self._record(Stopping(Cause.FAILED, self._spec.supervision.grace_from(time.time())))
-        self._finish = Finish(Cause.FAILED, error.exit_code, str(error))
+        self._outcome.refuse(error)
+        self._roll_call.refusal = error
         self._leave()
 
     def _begin(self) -> None:
@@ -353,12 +337,11 @@ class Coordinator:
     def _start_attempt(self) -> None:
         for index, peer in self._roll_call.peers.items():
             self._names[index] = (self._servers[index].server_id, *([peer.hello.host] if peer.hello else []))
-        self._hearing = Hearing(self._servers, self._chronicle.journal)
-        self._again = False
-        self._finish = None  # that of the attempt before was undone by starting again
-        self._stopped_by_server = False
+        self._outcome.begin_attempt()
         for peer in self._roll_call.peers.values():
             peer.over = False
+        if self._engine is not None:
+            self._engine.forget_words()
         self._record(AttemptStarted(self._attempt, self._master_port))
         self._switchboard.send_all(Begin(self._attempt, self._master_port))
         if self._paused:
@@ -369,16 +352,13 @@ class Coordinator:
         """Something failed: ask all servers what they know."""
         if self._phase is Phase.RUNNING:
             self._enter(Phase.JUDGING, INQUEST_S)
-            for server_index in self._awaited_testimonies():
+            for server_index in self._outcome.hearing.awaited(self._roll_call.peers):
                 self._roll_call.peers[server_index].send(Inquire(self._attempt))
-
-    def _awaited_testimonies(self) -> list[int]:
-        """Of servers that can still say something."""
-        return [index for index in self._hearing.silent(self._roll_call.peers) if index not in self._hearing.lost]
 
     def _step_judging(self) -> None:
         """Judge once all have been heard. Who is silent may be lost, and then that is the cause: wait to see."""
-        silent = [self._roll_call.peers[index] for index in self._awaited_testimonies()]
+        peers = self._roll_call.peers
+        silent = [peers[index] for index in self._outcome.hearing.awaited(peers)]
         if not silent:
             self._judge()
         elif self._overdue:
@@ -389,79 +369,35 @@ class Coordinator:
                 self._judge()
 
     def _judge(self) -> None:
-        verdict, cause, step = self._hearing.verdict()
-        self._record(Judged(verdict))
-        self._again = self._restarts.decide(verdict, step)
-        if self._restarts.refusal:
-            self._refuse_restart(self._restarts.refusal)
-        self._refuse_restart_by_hand()
-        self._record(Stopping(cause, self._spec.supervision.grace_from(time.time()), None, self._again))
-        self._switchboard.send_all(Decided(self._attempt, verdict, cause, self._again_here))
-        self._finish = Finish(cause, EXIT_HUNG if cause is Cause.HUNG else EXIT_FAILURE)
+        self._switchboard.send_all(self._outcome.judge(self._attempt, self._engine))
         self._enter(Phase.ENDING)
 
-    @property
-    def _again_here(self) -> bool:
-        """Whether the same agents start ranks again; else agents are started anew."""
-        return self._again and not self._hearing.lost and not self._plan.engine_anew
-
-    def _refuse_restart_by_hand(self) -> None:
-        if self._again and self._hearing.lost and not self._plan.brings_all:
-            self._refuse_restart("a lost server that was started by hand has to be started by hand again")
-
-    def _refuse_restart(self, reason: str) -> None:
-        self._again = False
-        self._record(NotRestarting(reason))
-
-    def _stop(self, cause: Cause, number: int | None = None, *, by_server: bool = False) -> None:
-        """Somebody wants the end; `by_server`: an agent was asked, perhaps by an engine that gives up."""
+    def _stop(self, cause: Cause, number: int | None = None, *, by_server: int | None = None) -> None:
+        """Somebody wants the end; `by_server`: as above."""
         if self._phase is Phase.JUDGING:
             self._judge()  # of what is known by now; then ranks are being ended
         if self._phase in {Phase.ENDING, Phase.LEAVING, Phase.OVER}:
-            if self._again and not (by_server and self._plan.brings_all):  # an engine may end agents by then
-                self._refuse_restart("the end was asked for meanwhile")
+            self._outcome.stop_restart(by_server=by_server)
             return
-        self._stopped_by_server = by_server and self._plan.brings_all
-        self._record(Stopping(cause, self._spec.supervision.grace_from(time.time()), number))
-        self._finish = Finish(cause, 128 + number if number else EXIT_FAILURE)
+        stop = self._outcome.stop(cause, number, by_server=by_server)
         if self._phase is Phase.GATHERING:
             self._leave()
             return
-        self._switchboard.send_all(Stop(cause, number))
+        self._switchboard.send_all(stop)
         self._enter(Phase.ENDING)
 
     def _go_on(self) -> None:
         """Nothing of the attempt is left on any server that is there."""
-        if self._stopped_by_server and self._hearing.lost:
-            self._judge_loss()
-        self._refuse_restart_by_hand()  # a server may have been lost while ranks were being ended
-        if self._again_here:
+        self._outcome.settle()
+        if self._outcome.again_here:
             self._attempt += 1
             self._start_attempt()
-            return
-        progress = self._chronicle.progress
-        if self._finish is None:
-            self._finish = Finish(Cause.FINISHED, EXIT_OK)
-        elif self._finish.cause is Cause.FAILED and progress.verdict and progress.verdict.culprit is not None:
-            exit_code = exit_code_of_failure(progress.verdict, progress.attempts[-1].exits)
-            self._finish = Finish(Cause.FAILED, exit_code)
-        self._leave()
-
-    def _judge_loss(self) -> None:
-        """The engine was the first to notice, and asked the other agents to end."""
-        verdict, _, step = self._hearing.verdict()
-        self._blame(verdict, again=self._restarts.decide(verdict, step))
-
-    def _blame(self, verdict: Verdict, *, again: bool) -> None:
-        """What was taken for somebody's wish was a failure."""
-        self._stopped_by_server = False
-        self._again = again
-        self._record(Judged(verdict))
-        self._finish = Finish(Cause.FAILED, EXIT_FAILURE)
+        else:
+            self._leave()
 
     def _leave(self) -> None:
-        assert self._finish is not None, "it is decided"
-        self._switchboard.send_all(self._finish)
+        assert self._outcome.finish is not None, "it is decided"
+        self._switchboard.send_all(self._outcome.finish)
         self._enter(Phase.LEAVING, FAREWELL_S)
         self._engine_end = None
 
@@ -470,10 +406,11 @@ class Coordinator:
         if any(not peer.done for peer in self._roll_call.peers.values()) and not self._overdue:
             return
         if self._engine_end is None:
-            self._log_keeper.close(finish=not self._hearing.lost)  # before its children are taken for the engine's
-            self._engine_end = EngineEnd(self._engine, patient=not self._hearing.lost)
+            nobody_lost = not self._outcome.hearing.lost
+            self._log_keeper.close(finish=nobody_lost)  # before its children are taken for the engine's
+            self._engine_end = EngineEnd(self._engine, patient=nobody_lost)
         self._engine_end.step()
-        if self._engine_end.over and self._again and time.monotonic() < self._alone_until:
+        if self._engine_end.over and self._outcome.again and time.monotonic() < self._alone_until:
             self._deadline = self._alone_until  # ranks of a server that nobody hears may still be ending
         elif self._engine_end.over:
             self._be_over(self._engine_end)
@@ -481,31 +418,23 @@ class Coordinator:
             self._deadline = self._engine_end.due
 
     def _be_over(self, end: EngineEnd) -> None:
-        if self._stopped_by_server and end.by_itself and self._engine:
-            self._blame_engine(self._engine)
+        if end.by_itself and self._engine:
+            self._outcome.note_engine_end(self._engine, self._names)
         self._switchboard.forget_all()
-        if self._again:
+        if self._outcome.again:
             self._attempt += 1
-            self._finish, self._again = None, False  # if agents cannot be had any more, that is the end
+            self._outcome.forget_end()
             self._gather()
         else:
             self._enter(Phase.OVER)
 
-    def _blame_engine(self, engine: EngineProcess) -> None:
-        """Agents were asked to end, and nobody asked us: the engine has lost a server, or somebody has ended it."""
-        if words := cancelled(engine):  # no failure
-            self._record(Trouble(words))
-        elif verdict := gave_up(engine, self._servers, self._names):
-            named = verdict.server is not None
-            self._blame(verdict, again=named and self._restarts.decide(verdict, None))
-
     def _close(self) -> int:
-        assert self._finish is not None, "it is over"
+        assert self._outcome.finish is not None, "it is over"
         remove_mark(self._run_dir, self._mark)
-        self._chronicle.close(self._finish)
+        self._chronicle.close(self._outcome.finish)
         self._selector.close()
         self._wakeup.close()
-        return self._finish.exit_code
+        return self._outcome.finish.exit_code
 
 
 def _identity(pid: int) -> ProcessId:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from launcher.logs.terminal import one_line
 
 LIMIT_S = 8.0  # for all of them together
+KILLED_S = 1.0  # for one that was killed to end
 MOST = 8  # servers that are asked
 
 
@@ -46,10 +50,19 @@ def _answer(process: subprocess.Popen[str], ends: float) -> str:
     try:
         _, said = process.communicate(timeout=max(0.1, ends - time.monotonic()))
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
+        _kill(process)
         return "no answer"
     if process.returncode == 0:
         return ""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return one_line(lines[-1]) if lines else f"exit code {process.returncode}"
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """With all that it has started; nobody waits for what is left of that and may hold its output open."""
+    with suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(KILLED_S)
+    if process.stderr is not None:
+        process.stderr.close()

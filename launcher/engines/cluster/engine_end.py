@@ -39,12 +39,14 @@ class EngineEnd:
             self._be_over()
             return
         if self._ending is None and (ended or time.monotonic() >= self._patience_ends):
-            leaders = () if ended or self._engine is None else (self._engine.pid,)
-            self._ending = Ending(GRACE_S, lambda: leaders)
+            self._ending = Ending(GRACE_S, self._leaders)
         if self._ending is not None:
             self._ending.step()
             if self._ending.in_vain:
                 self._be_over()
+
+    def _leaders(self) -> tuple[int, ...]:
+        return () if self._engine is None or self._engine.ended else (self._engine.pid,)
 
     def _be_over(self) -> None:
         self.over = True

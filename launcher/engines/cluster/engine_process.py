@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -63,6 +64,11 @@ class EngineProcess:
         status = self._process.poll()
         return None if status is None else exit_code_of(status)
 
+    @property
+    def was_killed(self) -> bool:
+        """By SIGKILL itself: some engines end with 137 when a process of theirs was."""
+        return self._process.poll() == -signal.SIGKILL
+
     def signal(self, number: int) -> None:
         """To it and all that is still in its process group."""
         with suppress(OSError):
@@ -84,11 +90,16 @@ class EngineProcess:
         """Of these servers those that cannot be reached in the engine's way, with the reason. Blocks for some seconds."""
         return unreachable(self._command.shell, server_ids, self._environment) if self._command.shell else {}
 
+    def forget_words(self) -> None:
+        """What it has said until now explains nothing that happens later."""
+        with suppress(OSError):
+            self._begins_at = self.log.stat().st_size
+
     def last_lines(self, count: int = LAST_LINES) -> list[str]:
         """The end of what it has said."""
         with suppress(OSError), self.log.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(self._begins_at, end - TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
+            lines = file.read().replace(b"\0", b"").decode(errors="replace").splitlines()
             return [line for line in lines if line.strip(" -=*")][-count:]
         return []

@@ -14,17 +14,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from launcher.core.channel import Channel, ChannelClosedError
+from launcher.core.channel import Channel, ChannelClosedError, Silence
 from launcher.core.errors import TlaunchError
 from launcher.core.messages import Answer, Ask, Finish, Message, Ping, Pong
 from launcher.doctor.examinee import Examinee
 from launcher.engines.cluster.membership import Membership
 
-Answering = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
-WAKES_S = 1.0
+# Given a question, and what tells whether the next one waits already: the answer, or None for the Examinee to find it.
+Answering = Callable[[Mapping[str, Any], Callable[[], bool]], Mapping[str, Any] | None]
 
 
-def be_examined(membership: Membership, also: Answering = lambda _message: None) -> Finish:
+def be_examined(membership: Membership, also: Answering = lambda _message, _is_over: None) -> Finish:
     """Answer until the coordinator is done; its last word. Blocks. `also` is asked before the Examinee is.
 
     Raises:
@@ -42,7 +42,7 @@ def be_examined(membership: Membership, also: Answering = lambda _message: None)
 class _Examined:
     def __init__(self, membership: Membership, also: Answering) -> None:
         self._channel: Channel = membership.channel()
-        self._silence_s = membership.welcome.silence_s
+        self._silence = Silence(self._channel, membership.welcome.silence_s)
         self._also = also
         self._examinee = Examinee()
         self._waiting: list[Ask] = []
@@ -59,8 +59,8 @@ class _Examined:
                     return message
                 self._take(message)
             self._answer()
-            if time.monotonic() - self._channel.heard_at > self._silence_s:
-                raise ChannelClosedError(f"nothing was heard for {self._silence_s:g} s")
+            if self._silence.is_too_long():
+                raise ChannelClosedError(f"nothing was heard for {self._silence.limit_s:g} s")
 
     def close(self) -> None:
         """The pipe stays open where a thread that hangs may still write to it."""
@@ -84,7 +84,7 @@ class _Examined:
         listener = -1 if self._is_answering else self._examinee.fileno()
         if listener >= 0:
             poll.register(listener, select.POLLIN)
-        ready = () if self._channel.has_message else poll.poll(WAKES_S * 1000)
+        ready = () if self._channel.has_message else poll.poll(self._silence.timeout_s * 1000)
         if any(descriptor == listener for descriptor, _ in ready):
             self._examinee.serve()
 
@@ -100,7 +100,7 @@ class _Examined:
 
     def _find_out(self, ask: Ask) -> None:
         try:
-            found = self._also(ask.content)
+            found = self._also(ask.content, lambda: bool(self._waiting))
             content = self._examinee.answer(ask.content) if found is None else found
         except Exception as error:  # noqa: BLE001 - a thread that ends without an answer leaves this server mute
             content = {"trouble": f"{type(error).__name__}: {error}"}

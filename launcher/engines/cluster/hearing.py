@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from launcher.core.events import Cause
@@ -29,26 +30,37 @@ class Hearing:
     def take(self, server_index: int, evidence: Any, clock: Clock) -> None:
         """A server's testimony, and what is known of its clock. What is none counts as silence."""
         with suppress(ValueError):
-            self._testimonies[server_index] = from_fields(evidence)
+            self._testimonies[server_index] = self._own(server_index, from_fields(evidence))
             self._ahead_ns[server_index], self._error_ns[server_index] = clock.ahead_ns, clock.error_ns
 
-    def silent(self, server_indices: Collection[int]) -> list[int]:
-        """Those of these servers that have not testified."""
-        return [index for index in server_indices if index not in self._testimonies]
+    def _own(self, server_index: int, evidence: Evidence) -> Evidence:
+        """A server speaks of its own ranks only."""
+        own = {device.global_rank for device in self._servers[server_index].devices}
+        ranks = tuple(rank for rank in evidence.ranks if rank.global_rank in own)
+        return replace(evidence, ranks=ranks, hung=tuple(rank for rank in evidence.hung if rank in own))
+
+    def awaited(self, server_indices: Collection[int]) -> list[int]:
+        """Those of these servers that have not testified and still can."""
+        return [index for index in server_indices if index not in self._testimonies and index not in self.lost]
 
     def verdict(self) -> tuple[Verdict, Cause, int | None]:
         """Who is to blame, why the attempt ends, and the highest step that any rank has told."""
         evidence = together(self._testimonies, self._ahead_ns, self._error_ns)
         verdict = judged(evidence, self._journal)
-        if self.lost and verdict.confidence is not Confidence.CERTAIN:
-            verdict = self._of_loss(verdict)
+        if self.lost:
+            verdict = self._with_losses(verdict)
         hung = bool(evidence.hung) and not self.lost
         return verdict, Cause.HUNG if hung else Cause.FAILED, evidence.highest_step
 
-    def _of_loss(self, verdict: Verdict) -> Verdict:
-        """What ranks of other servers failed of followed from it."""
-        index, why = next(iter(self.lost.items()))
-        server = self._servers[index]
-        lost_ranks = ranges(device.global_rank for device in server.devices)
-        reason = f"server {server.server_id} with rank{'s' * (len(server.devices) > 1)} {lost_ranks} was lost: {why}"
-        return Verdict(None, Confidence.CERTAIN, reason, verdict.failures, verdict.stacks, server=server.server_id)
+    def _with_losses(self, verdict: Verdict) -> Verdict:
+        """What ranks of other servers failed of followed from a loss, unless it is certain that they were first."""
+        losses = [f"{self._described(index)} was lost: {why}" for index, why in self.lost.items()]
+        if verdict.confidence is Confidence.CERTAIN:
+            return replace(verdict, reason="; ".join((verdict.reason, *losses)))
+        server = self._servers[next(iter(self.lost))].server_id
+        return Verdict(None, Confidence.CERTAIN, "; ".join(losses), verdict.failures, verdict.stacks, server=server)
+
+    def _described(self, server_index: int) -> str:
+        server = self._servers[server_index]
+        which = ranges(device.global_rank for device in server.devices)
+        return f"server {server.server_id} with rank{'s' * (len(server.devices) > 1)} {which}"

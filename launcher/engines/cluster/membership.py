@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from launcher import __version__
 from launcher.core import atomic
-from launcher.core.channel import Channel, ChannelClosedError
-from launcher.core.errors import EXIT_FAILURE, RefusedLayoutError, TlaunchError, UnreadableError, exit_code_of
+from launcher.core.channel import Channel, ChannelClosedError, Silence
+from launcher.core.errors import RefusedLayoutError, TlaunchError, UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.messages import (
     PROTOCOL,
@@ -26,12 +26,12 @@ from launcher.core.messages import (
     Pong,
     Ready,
     Refused,
-    Stop,
     Waiting,
     Welcome,
     is_proof,
     proof_of,
 )
+from launcher.core.own_code import fingerprint
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.cluster.common_disk import sees_mark
@@ -90,17 +90,16 @@ class Membership:
         """
         try:
             self._channel.send(Ready(master_port, self._shares_files))
-            while True:
-                silence_ends = self._channel.heard_at + self.welcome.silence_s
-                for message in self._channel.wait_for(silence_ends):
-                    if (begin := self._on_word(message, tell)) is not None:
-                        return begin
-                    break  # silence is counted from each word anew
+            silence = Silence(self._channel, self.welcome.silence_s)  # while it got ready, nobody listened
+            while not silence.is_too_long():
+                with suppress(TimeoutError):
+                    for message in self._channel.wait_for(time.monotonic() + silence.timeout_s):
+                        if (begin := self._on_word(message, tell)) is not None:
+                            return begin
+                        break  # silence is counted from each word anew
         except ChannelClosedError as error:
             raise TlaunchError(f"the run's coordinator is lost: {error}") from error
-        except TimeoutError:
-            silence = f"nothing was heard for {self.welcome.silence_s:g} s"
-            raise TlaunchError(f"the run's coordinator is lost: {silence}") from None
+        raise TlaunchError(f"the run's coordinator is lost: nothing was heard for {self.welcome.silence_s:g} s")
 
     def link(self) -> Link:
         """For an agent. Only one of the two may be used from now on."""
@@ -124,19 +123,22 @@ class Membership:
                 tell(message)
             case Refused():
                 raise _error_of(message)
-            case Stop() | Finish():
-                code = exit_code_of(-message.signal) if isinstance(message, Stop) and message.signal else EXIT_FAILURE
+            case Finish():
                 reason = message.reason or "the first server's launcher says why"
                 ended = TlaunchError(f"the run has ended before it began: {reason}")
-                ended.exit_code = message.exit_code if isinstance(message, Finish) else code
+                ended.exit_code = message.exit_code
                 raise ended
             case _:
                 pass
         return None
 
 
-def join(door: Door, member: Member, until: float, tell: Callable[[str], None]) -> Membership:
+def join(
+    door: Door, member: Member, until: float, tell: Callable[[str], None], whom: str = "the run's coordinator"
+) -> Membership:
     """Be welcomed by the coordinator. Blocks, until `until` (monotonic) at most; `tell` hears once why it takes long.
+
+    `whom`: what the person who waits calls it.
 
     Raises:
         TlaunchError: nobody answers there in time, or this machine is refused.
@@ -151,7 +153,7 @@ def join(door: Door, member: Member, until: float, tell: Callable[[str], None]) 
             reasons.append(f"{address[0]} port {address[1]}: {entered}")
         if time.monotonic() + AGAIN_S >= until:
             raise TlaunchError(
-                f"the run's coordinator cannot be reached: {'; '.join(reasons)}",
+                f"{whom} cannot be reached: {'; '.join(reasons)}",
                 hint="is the same command started there, and its port open to this machine? TLAUNCH_COORDINATOR_TOKEN, "
                 "where it is set, has to be alike on all servers",
             )
@@ -206,8 +208,8 @@ def _enter(address: tuple[str, int], token: str, member: Member, until: float) -
     """Why not, if this address is not the coordinator's, or nobody is there yet."""
     try:
         channel = _connect(address, until)
-    except OSError as error:
-        return error.strerror or str(error) or "no answer"
+    except (OSError, UnicodeError) as error:  # a name may be none
+        return getattr(error, "strerror", None) or str(error) or "no answer"
     try:
         return _introduce(channel, token, member)
     except (ChannelClosedError, TimeoutError) as error:
@@ -235,6 +237,7 @@ def _introduce(channel: Channel, token: str, member: Member) -> Membership:
             proof=proof_of(token, challenge.nonce, nonce),
             nonce=nonce,
             version=__version__,
+            code=fingerprint(),
             python=platform.python_version(),
             host=member.host,
             addresses=member.addresses,

@@ -60,11 +60,12 @@ class Mirrored:
         if not data and not piece.anew:  # somebody asks
             return Kept(*key, end)
         written = 0
+        empty_first = piece.anew and not (piece.stays or piece.kind in OF_ALL_RANKS)
         try:
-            for count in _appended(path, data, empty_first=piece.anew and piece.kind not in OF_ALL_RANKS):
+            for count in _appended(path, data, empty_first=empty_first):
                 written += count
         except OSError as error:
-            if piece.anew:  # it comes once more, and empties the file once more
+            if empty_first:  # it comes once more, and empties the file once more
                 written = 0
             self._ends[key] = piece.offset + min(written, piece.end - piece.offset)
             return Kept(*key, self._ends[key], self._is_trouble(path, error))
@@ -77,12 +78,12 @@ class Mirrored:
                 path.unlink(missing_ok=True)
             else:
                 _replace(path, data, written_ns, SECRET_MODE if whole.kind in SECRET else MODE)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             return Kept(whole.kind, whole.global_rank, 0, self._is_trouble(path, error))
         return Kept(whole.kind, whole.global_rank, 0)
 
-    def _is_trouble(self, path: Path, error: OSError) -> bool:
-        reason = error.strerror or str(error)
+    def _is_trouble(self, path: Path, error: OSError | OverflowError) -> bool:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         if reason not in self._told:  # of a thousand logs on a full disk one is enough
             self._told.add(reason)
             self._tell(f"what ranks of other servers write is late: {path}: {reason}")

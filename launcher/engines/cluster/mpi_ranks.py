@@ -31,7 +31,7 @@ GATHER_S = 60.0  # for all of a server's processes to come; an engine starts the
 # An engine sends SIGTERM and then, a second later, SIGKILL, when a rank calls MPI_Abort: that rank's own end is to be
 # seen as the cause. Whoever wants the run to end otherwise gives it more time.
 ABORT_S = 2.0
-_AT_ONCE = (signal.SIGUSR1, signal.SIGUSR2)  # nothing that ends a run
+_AT_ONCE = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCONT)  # nothing that ends a run
 
 
 @frozen

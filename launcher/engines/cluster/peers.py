@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 
+from launcher.core.addresses import addresses_of
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.messages import (
@@ -21,11 +22,12 @@ from launcher.core.messages import (
     Ready,
     to_line,
 )
-from launcher.engines.whereabouts import Register, addresses_of
+from launcher.engines.whereabouts import Register
 
 STRANGER_S = 10.0  # who connects must say who he is within so long
 BACKLOG = 4096
 ANSWERS_KEPT = 32
+RANK_TABLE = "rank table"  # in what servers must have alike
 FIRST_ASKED = 8  # times right after the welcome: a clock is wanted before anything fails
 
 
@@ -50,11 +52,10 @@ class Clock:
         """By so much the estimate may be wrong: half of the round trip of that answer."""
         return min(self._answers)[0] // 2 if self._answers else 0
 
-    def take(self, pong: Pong, now_ns: int) -> None:
-        """Ahead = here - (sent + now) / 2: asked at 100 and answered at 104 by our clock, 162 by theirs, it is 60 ahead."""
-        round_trip_ns = now_ns - pong.sent_ns
+    def take(self, here_ns: int, round_trip_ns: int, now_ns: int) -> None:
+        """Ahead = here - (now - round trip / 2): the answer of 162 that comes at 104, after 4, is of a clock 60 ahead."""
         if round_trip_ns >= 0:
-            self._answers.append((round_trip_ns, pong.here_ns - (pong.sent_ns + now_ns) // 2))
+            self._answers.append((round_trip_ns, here_ns - (now_ns - round_trip_ns // 2)))
 
 
 class Peer:
@@ -74,6 +75,7 @@ class Peer:
         self.done = False  # it has said its last word
         self.clock = Clock()
         self._to_ask = FIRST_ASKED
+        self._mute: str | None = None  # why nothing can be sent any more; last words may have come
         self.lost: str | None = None  # why nothing more is heard of it
         self.send(Challenge(PROTOCOL, self.nonce))
 
@@ -89,13 +91,18 @@ class Peer:
 
     def send_line(self, line: bytes) -> None:
         """A message as it travels: what many are told alike is written once."""
-        if self.lost is None:
+        if self.lost is None and self._mute is None:
             try:
                 self.channel.send_line(line)
             except ChannelClosedError as error:
-                self.lose(str(error))
-            if self.channel.wants_write:
+                self._mute = str(error)
+            if self.is_mute or self.channel.wants_write:
                 self._noticed.add(self)
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether nothing can be sent to it any more: `take` gives its last words, and then it is lost."""
+        return self._mute is not None
 
     def lose(self, why: str) -> None:
         """Nothing more will be heard of it; the first reason counts."""
@@ -103,32 +110,36 @@ class Peer:
         self._noticed.add(self)
 
     def ask(self) -> None:
-        self.send(Ping(time.time_ns()))
+        """By a clock that nobody sets: the answer brings it back."""
+        self.send(Ping(time.monotonic_ns()))
 
     def take(self) -> list[Message]:
         """What has come; answers to `ask` are kept here."""
         taken: list[Message] = []
         try:
-            self.channel.flush()
             for message in self.channel.receive():
                 if isinstance(message, Pong):
                     self._take_pong(message)
                 else:
                     taken.append(message)
+            if self._mute is None:
+                self.channel.flush()
         except ChannelClosedError as error:
             self.lose(str(error))
+        if self._mute is not None:
+            self.lose(self._mute)
         return taken
 
     def _take_pong(self, pong: Pong) -> None:
         """The first ones one after the other: of questions asked at once the later answers would have to wait."""
-        self.clock.take(pong, time.time_ns())
+        self.clock.take(pong.here_ns, time.monotonic_ns() - pong.sent_ns, time.time_ns())
         if self._to_ask:
             self._to_ask -= 1
             self.ask()
 
     def close(self, patience_s: float = 0.0) -> None:
         """Wait at most `patience_s` seconds until the last message has been sent."""
-        if self.lost is None:
+        if self.lost is None and self._mute is None:
             self.channel.drain(time.monotonic() + patience_s)
         self.channel.close()
 
@@ -186,15 +197,19 @@ def described(hello: Hello) -> str:
 
 def differences(hello: Hello, agreement: Mapping[str, str], server_id: str) -> TlaunchError | None:
     """Why a server that was started by hand does not fit the first one; None where it does."""
-    found = hello.agreement or {}
+    if hello.agreement is None:  # the engine has brought it, and it is told what to do
+        return None
     for what, ours in agreement.items():
-        theirs = found.get(what, ours)
+        theirs = hello.agreement.get(what, "nothing")
         if theirs != ours:
             return RefusedLayoutError(
                 f"server {server_id} was started with another {what}: {_shown(theirs, ours)}",
-                hint="start the same command with the same rank table on every server",
+                hint=_HINTS.get(what, "start the same command with the same options on every server"),
             )
     return None
+
+
+_HINTS = {RANK_TABLE: "have the same table on every server; `tlaunch table diff` tells where two of them differ"}
 
 
 def _shown(theirs: str, ours: str) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from launcher.core.frozen import frozen
 from launcher.engines.command import EngineCommand
 
+COMMAND = "command"  # in what servers must have alike
+
 
 @frozen
 class Plan:

@@ -8,12 +8,25 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from launcher import __version__
+from launcher.core.addresses import addresses_of
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError, UsageError
-from launcher.core.messages import LONGEST_LINE_BYTES, Hello, Message, Ready, Refused, Welcome, is_proof, proof_of
+from launcher.core.messages import (
+    LONGEST_LINE_BYTES,
+    Hello,
+    Message,
+    Ready,
+    Refused,
+    Rival,
+    Welcome,
+    is_proof,
+    proof_of,
+)
+from launcher.core.own_code import fingerprint
 from launcher.core.records import Server
 from launcher.engines.cluster.peers import STRANGER_S, Peer, described, differences, server_of
 from launcher.engines.cluster.plan import Plan
-from launcher.engines.whereabouts import Register, addresses_of
+from launcher.engines.cluster.rivals import Rivalry
+from launcher.engines.whereabouts import Register
 
 MOST_STRANGERS = 128  # who have not said who they are, beyond one for each server
 
@@ -32,8 +45,11 @@ class RollCall:
         self._mark = mark
         self._servers = servers
         self._run_name = run_name
+        self._code = fingerprint()
+        self.rivalry = Rivalry(plan, servers)
         resolved = ((name, addresses_of(found)) for name, found in plan.resolved)
         self._register = Register(servers, resolved)
+        self.refusal: TlaunchError | None = None  # why nothing begins: for whoever comes after that
         self.noticed: set[Peer] = set()  # who is lost, or has something that waits to be sent
         self.strangers: list[Peer] = []
         self.peers: dict[int, Peer] = {}  # by server_index; those that are lost are taken out by who finds it out
@@ -50,6 +66,10 @@ class RollCall:
     def missing(self) -> tuple[str, ...]:
         """The servers that have not come yet, or not got ready."""
         return tuple(server.server_id for index, server in enumerate(self._servers) if not self.is_ready(index))
+
+    def absent(self, own: int) -> list[Server]:
+        """Those that have not even come, but for the one with the index `own`."""
+        return [server for index, server in enumerate(self._servers) if index != own and index not in self.peers]
 
     def accept(self) -> Iterator[Peer]:
         """Take in all who wait at the door."""
@@ -71,6 +91,10 @@ class RollCall:
         for message in stranger.take():
             if stranger.lost is not None and isinstance(message, Hello):
                 continue  # it has knocked again meanwhile, or will
+            if isinstance(message, Rival) and (joining or self.refusal is not None):
+                if (error := self._hear_rival(message, stranger)) is not None:
+                    return error
+                continue
             if not isinstance(message, Hello) or not self._is_one_of_us(message, stranger):
                 stranger.lose("a stranger")
                 continue
@@ -99,7 +123,17 @@ class RollCall:
         staying = set(self.strangers)
         yield from (stranger for stranger in unknown if stranger not in staying)
 
+    def _hear_rival(self, rival: Rival, stranger: Peer) -> TlaunchError | None:
+        """Another coordinator, or this one itself, while both have not begun: why neither can."""
+        known = stranger.lost is None and self.rivalry.is_possible and self.rivalry.knows_token(rival, stranger.nonce)
+        if known:
+            stranger.send(self.rivalry.introduction(rival.nonce, stranger.nonce))
+        stranger.lose("a rival")
+        return self.rivalry.judge(rival) if known else None
+
     def _is_one_of_us(self, hello: Hello, stranger: Peer) -> bool:
+        if hello.agreement is not None and self._plan.brings_all:
+            return False  # nobody is started by hand, and no secret keeps strangers out of that way in
         return is_proof(hello.proof, self._token_of(hello), stranger.nonce, hello.nonce)
 
     def _token_of(self, hello: Hello) -> str:
@@ -107,7 +141,9 @@ class RollCall:
         return self._plan.token if hello.agreement is None else self._plan.shared_token
 
     def _take_in(self, hello: Hello, stranger: Peer, *, joining: bool) -> None:
-        _check_version(hello)
+        if self.refusal is not None:
+            raise self.refusal
+        _check_version(hello, self._code)
         index = self.place_of(hello)
         server_id = self._servers[index].server_id
         if (error := differences(hello, self._plan.agreement, server_id)) is not None:
@@ -151,11 +187,17 @@ def take_first_words(
     return None
 
 
-def _check_version(hello: Hello) -> None:
+def _check_version(hello: Hello, code: str) -> None:
+    """`code`: this machine's."""
     if hello.version != __version__:
         raise RefusedLayoutError(
             f"{described(hello)} has tlaunch {hello.version}, this machine {__version__}",
             hint="install the same version on every server",
+        )
+    if hello.code != code:
+        raise RefusedLayoutError(
+            f"{described(hello)} has other code of tlaunch {__version__} than this machine",
+            hint="install the same one on every server, or bring checkouts to the same commit",
         )
     ours = ".".join(platform.python_version_tuple()[:2])
     theirs = ".".join(hello.python.split(".")[:2])
@@ -170,5 +212,6 @@ def _twice(server_id: str, former: Peer, hello: Hello) -> ComesTwiceError:
     first = described(former.hello) if former.hello else former.address
     return ComesTwiceError(
         f"{first} and {described(hello)} both say that they are server {server_id} of the rank table",
-        hint="--server names another one on one of them, or one machine has been started twice",
+        hint="--server names another one on one of them, or one machine has been started twice; "
+        "one that was here before is taken for lost after --lost-after",
     )

@@ -9,8 +9,10 @@ from dataclasses import replace
 
 from launcher.core import atomic, env
 from launcher.core.errors import RefusedTableError, TlaunchError, UnreadableError, UsageError
+from launcher.core.events import AgentEnded, Cause, NotBegun
 from launcher.core.frozen import frozen
-from launcher.core.messages import Begin
+from launcher.core.json_text import digest_of_meaning
+from launcher.core.messages import Begin, Waiting
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.engines.assemble import Request, assemble
@@ -18,6 +20,7 @@ from launcher.engines.cluster.job import EXAMINATION, Job, from_text
 from launcher.engines.cluster.membership import Door, Membership, check_place, take_place
 from launcher.engines.local import LocalAgent, start_agent
 from launcher.engines.placement import read_machine
+from launcher.supervise.journal import Journal
 from launcher.supervise.members import Members
 from launcher.supervise.port import HeldPort, check_port, hold_port
 
@@ -72,7 +75,7 @@ def told_job(membership: Membership) -> Job:
 
 
 def check_table(job: Job) -> None:
-    """A rank table that stands at the same path here has to be the same one.
+    """A rank table that stands at the same path here has to say the same.
 
     Raises:
         RefusedTableError: it is not.
@@ -81,10 +84,10 @@ def check_table(job: Job) -> None:
     if source is None or job.table_text is None:
         return
     try:
-        found = source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):  # none here: ranks get a copy in the run directory
+        found = source.read_bytes()
+    except OSError:  # none here: ranks get a copy in the run directory
         return
-    if found != job.table_text:
+    if digest_of_meaning(found) != digest_of_meaning(job.table_text.encode()):
         raise RefusedTableError(
             f"{source} is another rank table here than where the run was started", hint="copy it to every server"
         )
@@ -115,8 +118,18 @@ def get_ready(
         port = _held(chosen_port) if spec.ranks[0].server_index == server_index else None
     except TlaunchError as error:
         membership.refuse(error)
+        _note_not_begun(RunDir(request.runs_dir / membership.welcome.run_name, server_index), server_index, error)
         raise
     return Part(spec, server_index, port)
+
+
+def awaited_begin(part: Part, membership: Membership, tell: Callable[[Waiting], None]) -> Begin:
+    """As `Membership.wait_for_start`. Why there is none is noted in the run directory, for who asks there later."""
+    try:
+        return membership.wait_for_start(part.master_port, tell)
+    except TlaunchError as error:
+        _note_not_begun(RunDir(part.spec.run_dir, part.server_index), part.server_index, error)
+        raise
 
 
 def start(part: Part, membership: Membership, begin: Begin, members: Members | None = None) -> LocalAgent:
@@ -135,6 +148,14 @@ def start(part: Part, membership: Membership, begin: Begin, members: Members | N
         first_attempt=begin.attempt,
         members=members,
     )
+
+
+def _note_not_begun(run_dir: RunDir, server_index: int, error: TlaunchError) -> None:
+    if run_dir.report.parent.is_dir():
+        journal = Journal(run_dir.events, server_index)
+        journal.record(NotBegun(error.message, error.hint))
+        journal.record(AgentEnded(Cause.FAILED, error.exit_code))
+        journal.close(None)
 
 
 def _point_to_latest(spec: RunSpec) -> None:

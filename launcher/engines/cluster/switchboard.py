@@ -12,7 +12,7 @@ from launcher.engines.cluster.peers import Peer
 from launcher.engines.cluster.roll_call import RollCall
 
 BEATS = 5  # questions whether a server is there, within the time after which it is lost
-REFUSAL_S = 1.0  # for a stranger to take his refusal
+GETTING_READY_S = 60.0  # beyond that time, for an agent that has come and has yet to get ready: disks may be slow
 
 
 class Switchboard:
@@ -51,15 +51,18 @@ class Switchboard:
         self.next_beat = now + pause_s
         for peer in self._roll_call.peers.values():
             peer.ask()
-            if now - peer.channel.heard_at > self._silence_s:
-                peer.lose(f"nothing was heard of it for {self._silence_s:g} s")
+            allowed_s = self._silence_s + (0.0 if peer.ready else GETTING_READY_S)
+            if now - peer.channel.heard_at > allowed_s:
+                peer.lose(f"nothing was heard of it for {allowed_s:g} s")
         return True
 
     def look(self) -> None:
         """See to those who are lost, and to whom something has to be sent yet. A turn costs nothing for all others."""
         for stranger in self._roll_call.dismiss():
-            self.forget(stranger, REFUSAL_S)
+            self.forget(stranger)
         for peer in list(self._roll_call.noticed):
+            if peer.is_mute and peer.lost is None:
+                self._on_words(peer)  # the last
             if peer.lost is None:
                 self._hear(peer)
             if peer.lost is not None or not peer.channel.wants_write:
@@ -73,12 +76,12 @@ class Switchboard:
         for peer in self._roll_call.peers.values():
             peer.send_line(line)
 
-    def forget(self, peer: Peer, patience_s: float = 0.0) -> None:
-        """Close a connection, after at most `patience_s` seconds for what has not been sent yet."""
+    def forget(self, peer: Peer) -> None:
+        """Close a connection, after another try to send what has not been sent yet."""
         with suppress(KeyError, ValueError):
             self._selector.unregister(peer)
         self._roll_call.noticed.discard(peer)
-        peer.close(patience_s)
+        peer.close()
 
     def forget_all(self) -> None:
         for peer in list(self._roll_call.peers.values()):

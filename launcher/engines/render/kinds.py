@@ -34,7 +34,7 @@ KINDS: Mapping[str, Kind] = {
              is_script=True, limits=(limits.plain_host_names, limits.no_address_of_ipv6, limits.no_lone_colon)),
         Kind("slurm", "a script for sbatch: `tlaunch run` with an agent per node, or a task per device",
              {"run": "slurm.run.sh.j2", "exec": "slurm.sh.j2"}, is_script=True,
-             limits=(limits.plain_host_names,)),
+             limits=(limits.plain_host_names, limits.no_lone_colon_for_srun)),
         Kind("kubernetes", "an Indexed Job, a pod per server, or an MPIJob",
              {"job": "kubernetes.job.yaml.j2", "mpi": "kubernetes.mpi.yaml.j2"}, in_image=True,
              limits=(limits.name_of_a_pod, limits.image_is_given, limits.no_equals_sign_in_program,

@@ -52,9 +52,19 @@ def hosts_hold_runs_of_ranks(job: Job) -> None:
 
 
 def no_lone_colon(job: Job) -> None:
+    _refuse_lone_colon(job, "mpirun")
+
+
+def no_lone_colon_for_srun(job: Job) -> None:
+    """Where COMMAND stands behind srun; an agent gets it otherwise."""
+    if job.flavor == "exec":
+        _refuse_lone_colon(job, "srun")
+
+
+def _refuse_lone_colon(job: Job, who: str) -> None:
     if ":" in job.command:
         raise UsageError(
-            "COMMAND has the word ':', where mpirun would start another program",
+            f"COMMAND has the word ':', where {who} would start another program",
             hint="put COMMAND into a script, and give that",
         )
 

