@@ -51,6 +51,21 @@ _KNOWN: tuple[tuple[str, Absence], ...] = (
         Absence("tlaunch-missing", "tlaunch is not installed there", "install tlaunch for the same Python on every server"),
     ),
     (
+        r"no module named",
+        Absence(
+            "package-missing", "a package that tlaunch needs is not installed there",
+            "install tlaunch there anew, with all that it needs, or have the same environment on every server",
+        ),
+    ),
+    (
+        r"not enough slots|more processors requested than permitted|requested nodes? .*(unavailable|busy)",
+        Absence(
+            "too-few-slots", "there is no slot left for an agent",
+            "a hostfile or an allocation must have one for each server; `--engine-option --oversubscribe` is Open MPI's "
+            "way round, `--engine-option --overlap` is srun's",
+        ),
+    ),
+    (
         r"the run's coordinator cannot be reached",
         Absence(
             "no-way-back", "the agent started, but does not reach this machine",
@@ -69,6 +84,13 @@ _KNOWN: tuple[tuple[str, Absence], ...] = (
         Absence(
             "python-missing", "the Python that runs tlaunch here is not there",
             "have the same environment at the same path on every server",
+        ),
+    ),
+    (
+        r"\b(srun|slurm)[^\n]*exit code:? 127\b",
+        Absence(
+            "program-missing", "a program that starts tlaunch's agent is not there",
+            "have the same environment, with the same Python, at the same path on every server",
         ),
     ),
     (
@@ -98,7 +120,9 @@ def absence_of(lines: Sequence[str], ended: str) -> Absence:
     said = f": {_telling(lines)}" if lines else ", and said nothing"
     return Absence(
         "did-not-come", f"no agent came; {ended}{said}",
-        f"try to start something there by hand: `ssh {SERVER} true`, or `srun -w {SERVER} true`",
+        f"few open files, a full disk or little memory may end a program without a word: `ssh {SERVER} 'ulimit -n; df /tmp'`"
+        if not lines and "ended with exit code" in ended
+        else f"try to start something there by hand: `ssh {SERVER} true`, or `srun -w {SERVER} true`",
     )  # fmt: skip
 
 
@@ -107,6 +131,11 @@ def late(seconds: float) -> Absence:
         "did-not-come", f"no agent came within {seconds:g} s (--join-timeout)",
         "is the command started there, and can it reach this machine?",
     )  # fmt: skip
+
+
+def hanging(engine: str, seconds: float, lines: Sequence[str]) -> Absence:
+    """Of an engine that starts the agent of one server, and does not end."""
+    return absence_of(lines, f"{engine} has not ended within {seconds:g} s")
 
 
 def silent(seconds: float) -> Absence:

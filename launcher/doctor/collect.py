@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core import device_files
+from launcher.core.json_text import digest_of_meaning
 from launcher.doctor import machine, network
 from launcher.doctor.facts import Facts, Folder, Request
-from launcher.doctor.names import resolve
+from launcher.doctor.names import RESOLVE_S, resolve
 
-RESOLVE_S = 15.0
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, never written to by name
 
 
@@ -24,18 +24,21 @@ def collect(request: Request, *, resolve_s: float = RESOLVE_S) -> Facts:
     hostname = socket.gethostname()
     ephemeral = network.ephemeral_ports()
     total_bytes, available_bytes = machine.memory()
+    environment = {**os.environ, **dict(request.variables)}
+    mpi = machine.mpi_library(environment)
     return Facts(
         hostname=hostname,
         machine=machine.identity(),
         user=os.getuid(),
-        versions=machine.versions(),
+        versions=(*machine.versions(), *((("MPI", mpi.name),) if mpi else ())),
         executable=sys.executable,
+        mpi_trouble=machine.mpi_trouble(mpi, environment),
         **_table(request),
         folders=_folders(request),
         limits=machine.limits(),
         interfaces=network.interfaces(),
         default_interface=network.default_interface(),
-        interface_variables=network.interface_variables({**os.environ, **dict(request.variables)}),
+        interface_variables=network.interface_variables(environment),
         resolved=tuple(resolve((*request.names, hostname), resolve_s).values()),
         ports=tuple(map(network.try_port, request.ports)),
         first_ephemeral_port=ephemeral[0] if ephemeral else None,
@@ -56,7 +59,7 @@ def _table(request: Request) -> Mapping[str, Any]:
     if request.table is None:
         return {}
     try:
-        return {"table_digest": machine.table_digest(Path(request.table))}
+        return {"table_digest": digest_of_meaning(Path(request.table).read_bytes())}  # HCCL, too, reads what it says
     except OSError as error:
         return {"table_trouble": error.strerror or str(error)}
 

@@ -8,17 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from launcher.core.addresses import names_of
 from launcher.core.frozen import frozen
-from launcher.core.records import Cluster, Server
+from launcher.core.records import Cluster
 from launcher.doctor.facts import Facts, facts_from_json
-from launcher.doctor.names import is_address
+from launcher.doctor.links import Links
+from launcher.doctor.network import INTERFACE_VARIABLES
 from launcher.doctor.reach import Attempt, attempt_from_json
 
 T = TypeVar("T")
 REACH_TIMEOUT_S = 5.0
+GET_LARGE = 4  # targets of each server get large packets: all pairs of 9 servers, and of more not their square
 
 Messages = Mapping[int, Mapping[str, Any]]  # by the index of the server
-Reach = Mapping[int, tuple[Attempt, ...]]  # what each server found when it tried the others
+Reach = Mapping[int, tuple[Attempt, ...]]  # what each server found when it tried the others, and last itself
 
 
 class Transport(Protocol):
@@ -51,6 +54,7 @@ class Examination:
     facts: Mapping[int, Facts]
     reach: Reach
     troubles: Mapping[int, str]
+    links: Links | None = None  # where they were measured
 
     @property
     def offsets_s(self) -> Mapping[int, float]:
@@ -67,39 +71,30 @@ def examine(cluster: Cluster, wish: Wish, transport: Transport) -> Examination:
     return Examination(cluster, _with_offsets(facts, transport.offsets_s()), reach, troubles)
 
 
-def names_of(server: Server) -> tuple[str, ...]:
-    """All that a table calls the server itself, its id first."""
-    container_ip = dict(server.options).get("container_ip")
-    others = (server.host_ip, server.host_nic_ip, container_ip)
-    return tuple(dict.fromkeys((server.server_id, *(name for name in others if name and is_address(name)))))
-
-
 def _collect_messages(cluster: Cluster, wish: Wish) -> Messages:
     names = tuple(dict.fromkeys(name for server in cluster.servers for name in names_of(server)))
+    first = cluster.first_server
     return {
         index: {
             "do": "collect",
             "request": {
                 "names": list(names),
-                "ports": list(wish.ports) if _has_rank_0(server) else [],
+                "ports": list(wish.ports) if index == first else [],
                 "table": None if wish.table is None else str(wish.table),
                 "cwd": str(wish.cwd),
                 "runs_dir": str(wish.runs_dir),
-                "variables": [list(pair) for pair in wish.variables],
+                # No others are looked at, and some are secrets: whoever joins is told what stands here.
+                "variables": [list(pair) for pair in wish.variables if pair[0] in INTERFACE_VARIABLES],
             },
         }
-        for index, server in enumerate(cluster.servers)
+        for index in range(len(cluster.servers))
     }
-
-
-def _has_rank_0(server: Server) -> bool:
-    return server.devices[0].global_rank == 0
 
 
 def _reach(
     cluster: Cluster, answering: tuple[int, ...], wish: Wish, transport: Transport, troubles: dict[int, str]
 ) -> Reach:
-    """Every ordered pair of those that answer."""
+    """Every ordered pair of those that answer, and each of them by itself."""
     if len(answering) < 2:
         return {}
     secret = secrets.token_hex(16)
@@ -116,8 +111,9 @@ def _reach(
 
 
 def _from(own: int, targets: Mapping[int, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """All but its own, each server beginning with the next one, so that not all call the first at the same time."""
-    return [targets[index] for index in sorted(targets, key=lambda index: (index < own, index)) if index != own]
+    """Each server begins with the next one, so that not all call the first at the same time, and ends with itself."""
+    others = [targets[index] for index in sorted(targets, key=lambda index: (index < own, index)) if index != own]
+    return [*({**one, "gets_large": True} for one in others[:GET_LARGE]), *others[GET_LARGE:], targets[own]]
 
 
 def _attempts(written: Any) -> tuple[Attempt, ...]:

@@ -8,6 +8,8 @@ Messages and answers are JSON objects:
 {"do": "links", "run_dir": "..."}                                -> {"links": {...}}
 {"do": "forget", "runs_dir": "...", "parent": true}              -> {"forgotten": true}
 
+Where servers are started by hand, the command itself takes one more: {"do": "measure", ...}, a part of the run above.
+
 What cannot be done is answered by {"trouble": "why"}. Unknown fields are of a later version, and are overlooked.
 """
 
@@ -22,9 +24,9 @@ from typing import Any
 
 from launcher.core.run_dir import RunDir
 from launcher.doctor.collect import collect
-from launcher.doctor.facts import Request, flat_from_json, to_json
+from launcher.doctor.facts import Facts, Request, Resolved, flat_from_json, to_json
 from launcher.doctor.listener import Listener
-from launcher.doctor.names import resolve
+from launcher.doctor.names import RESOLVE_S, resolve
 from launcher.doctor.reach import Target, try_reach
 
 Message = Mapping[str, Any]
@@ -61,6 +63,7 @@ class Examinee:
 
     def __init__(self) -> None:
         self._listener: Listener | None = None
+        self._meanings: dict[str, Resolved] = {}  # of the names that were asked for
 
     def fileno(self) -> int:
         return -1 if self._listener is None else self._listener.fileno()
@@ -80,7 +83,7 @@ class Examinee:
         try:
             match message.get("do"):
                 case "collect":
-                    return {"facts": to_json(collect(flat_from_json(Request, message["request"])))}
+                    return {"facts": to_json(self._collect(message))}
                 case "listen":
                     return {"port": self._listen(message)}
                 case "reach":
@@ -90,6 +93,11 @@ class Examinee:
         except (OSError, TypeError, ValueError, KeyError) as error:
             return {"trouble": f"{type(error).__name__}: {error}"}
 
+    def _collect(self, message: Message) -> Facts:
+        facts = collect(flat_from_json(Request, message["request"]))
+        self._meanings = {one.name: one for one in facts.resolved}
+        return facts
+
     def _listen(self, message: Message) -> int:
         self.close()
         self._listener = Listener(int(message["server"]), str(message["secret"]))
@@ -98,10 +106,14 @@ class Examinee:
     def _reach(self, message: Message) -> list[Any]:
         timeout_s = float(message["timeout_s"])
         wanted = message["targets"]
-        meanings = resolve([str(one["host"]) for one in wanted], timeout_s)
+        unknown = [str(one["host"]) for one in wanted if str(one["host"]) not in self._meanings]
+        meanings = {**self._meanings, **resolve(unknown, RESOLVE_S)}
         targets = [
-            Target(int(one["server"]), str(one["host"]), meanings[str(one["host"])].addresses, int(one["port"]))
+            Target(
+                int(one["server"]), str(one["host"]), meanings[str(one["host"])].addresses, int(one["port"]),
+                gets_large=bool(one.get("gets_large")),
+            )
             for one in wanted
-        ]
+        ]  # fmt: skip
         attempts = try_reach(targets, str(message["secret"]), timeout_s, self._listener)
         return [to_json(attempt) for attempt in attempts]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, fields
+from functools import cached_property
 from typing import Any, TypeVar
 
 from launcher.core.frozen import frozen, known
@@ -42,6 +43,7 @@ class Folder:
     path: str
     exists: bool = True
     writable: bool = True  # as a file that was made there showed; in the nearest parent where it does not exist
+    trouble: str | None = None  # why it is not, in the system's words
     total_bytes: int | None = None
     free_bytes: int | None = None  # for this user
     total_inodes: int | None = None  # 0 where the file system does not count them
@@ -55,6 +57,7 @@ class Resolved:
     name: str
     addresses: tuple[str, ...] = ()  # empty: unknown, or no answer in time
     seconds: float = 0.0
+    answered: bool = True  # in time
 
 
 @frozen
@@ -81,6 +84,7 @@ class Facts:
     user: int = 0
     versions: tuple[tuple[str, str], ...] = ()  # of what is installed: tlaunch, python, torch, ...
     executable: str = ""  # of Python
+    mpi_trouble: str | None = None  # which MPI mpi4py loads that cannot join the job of the mpirun around; None: it can
     table_digest: str | None = None  # None: no table was asked for, or it is not there
     table_trouble: str | None = None  # why it cannot be read
     folders: tuple[tuple[str, Folder], ...] = ()  # by purpose: cwd, runs_dir, temporary, shared_memory
@@ -114,7 +118,12 @@ class Facts:
 
     def meaning(self, name: str) -> Resolved | None:
         """What was found for `name`; None where nobody asked."""
-        return next((one for one in self.resolved if one.name == name), None)
+        return self._meanings.get(name)
+
+    @cached_property
+    def _meanings(self) -> Mapping[str, Resolved]:
+        """Every rule asks for every name: of 500 servers that is much to search."""
+        return {one.name: one for one in reversed(self.resolved)}
 
 
 def to_json(record: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
 
@@ -77,8 +77,17 @@ class Evidence:
     def named(self, servers: Iterable[int]) -> str:
         """In words: "server 10.0.0.1", "servers h1, h2, h3, h4 and 12 more"."""
         names = [self.name(server) for server in sorted(servers)]
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        return f"server{'s' * (len(names) > 1)} {', '.join(names[:SHOWN])}{more}"
+        return f"server{'s' * (len(names) > 1)} {listed(names)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"
+
+
+def all_but_most(said: Mapping[str | None, tuple[int, ...]]) -> tuple[int, ...]:
+    """Of `groups`: the servers that do not say what most say."""
+    return tuple(sorted(server for servers in list(said.values())[1:] for server in servers))
 
 
 def groups(values: Mapping[int, str | None]) -> dict[str | None, tuple[int, ...]]:

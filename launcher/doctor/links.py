@@ -20,6 +20,8 @@ from launcher.doctor.facts import flat_from_json
 from launcher.doctor.finding import Finding, Severity, Topic
 
 SLOW_SHARE = 0.4  # of what is usual; links of one kind differ by less
+UNEVEN_SHARE = 0.2  # of the other way, where there is no other pair
+UNEVEN_BYTES_PER_S = 25e6  # 200 Mbit/s; more than that, one way or the other, busy processors may well differ by
 LATE_TIMES = 10.0  # what is usual
 LATE_S = 3e-3  # less is what busy processors make of any network
 PAIRS_SHOWN = 4
@@ -86,7 +88,7 @@ def links_from_json(written: Mapping[str, Any]) -> Links:
 
 
 def judge_links(links: Links, cluster: Cluster) -> tuple[Finding, ...]:
-    """Slow pairs, and the server that they have in common if there is one. One pair has nothing to be compared with."""
+    """Slow pairs, and the server that they have in common if there is one. One pair has only its two ways to compare."""
     names = [server.server_id for server in cluster.servers]
     if len(links.pairs) == 1:
         return (_only_pair(links.pairs[0], names),)
@@ -136,6 +138,13 @@ def _better(one: Link, other: Link) -> Link:
 
 
 def _only_pair(link: Link, names: list[str]) -> Finding:
+    """Nobody can tell which end it is: a sender that is slow, or a receiver that loses packets."""
+    if link.bytes_per_s < min(UNEVEN_BYTES_PER_S, UNEVEN_SHARE * max(link.forth_bytes_per_s, link.back_bytes_per_s)):
+        return Finding(
+            "slow-link", Topic.LINKS, Severity.RISKY, link.servers,
+            f"{_between(link, names)} are far slower one way than the other: {_slower_way(link, names)}",
+            "look at the network cards, cables and switch ports of both: `ethtool`, `ip -s link`, `tc qdisc`",
+        )  # fmt: skip
     return Finding(
         "links-measured", Topic.LINKS, Severity.NOTE, link.servers,
         f"{_between(link, names)}: {_rate(link.forth_bytes_per_s)} there, {_rate(link.back_bytes_per_s)} back, "

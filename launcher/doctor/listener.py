@@ -3,6 +3,9 @@
 The caller sends a word that it made up, the listener answers with the number of its server and a code of both under
 the examination's secret (HMAC-SHA256). So neither another program, nor a proxy, nor the listener of another server
 that a wrong address led to, is ever taken for the server that was meant.
+
+A caller that goes on gets an acknowledgement of the first bytes, as a small packet, and then as large ones as its own
+were: of a way that loses large packets, both ends of a connection see only silence.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ CHALLENGE_BYTES = 24
 CALL_BYTES = len(GREETING) + CHALLENGE_BYTES
 _INDEX_BYTES = 4
 ANSWER_BYTES = _INDEX_BYTES + 32
+LARGE = bytes(64 << 10)  # fills several packets of any network
+ACKNOWLEDGED = b"+"
 MOST_CALLERS = 256  # at once; the others wait in the kernel's queue
 SILENCE_S = 2.0  # after which a caller gives way to one that waits
 _BACKLOG = 1024
@@ -90,24 +95,39 @@ class Listener:
         return len(self._callers) < MOST_CALLERS
 
     def _hear(self, caller: _Caller) -> None:
-        """Each caller gets one answer, and closes the connection once it has read it."""
+        """Each caller gets one answer, and closes the connection once it has read all that it wants to."""
+        before = len(caller.said)
         try:
-            piece = caller.connection.recv(CALL_BYTES + 1)
+            piece = caller.connection.recv(CALL_BYTES + 1 if before < CALL_BYTES else len(LARGE))
         except BlockingIOError:
             return
         except OSError:
             piece = b""
         caller.said.extend(piece)
-        if not piece or len(caller.said) > CALL_BYTES or not caller.said.startswith(GREETING[: len(caller.said)]):
+        if not piece or not _is_call(caller.said, before):
             self._drop(caller)
         elif len(caller.said) == CALL_BYTES:
-            with suppress(OSError):
-                caller.connection.send(answer_to(bytes(caller.said[len(GREETING) :]), self._server_index, self._secret))
+            self._say(caller, answer_to(bytes(caller.said[len(GREETING) :]), self._server_index, self._secret))
+        elif before == CALL_BYTES:
+            self._say(caller, ACKNOWLEDGED, LARGE)
+
+    def _say(self, caller: _Caller, *pieces: bytes) -> None:
+        """Each in packets of its own. What the kernel has no room for is not missed: of `LARGE` it takes the most."""
+        with suppress(OSError):
+            for piece in pieces:
+                caller.connection.send(piece)
 
     def _drop(self, caller: _Caller) -> None:
         del self._callers[caller.connection.fileno()]
         self._selector.unregister(caller.connection)
         caller.connection.close()
+
+
+def _is_call(said: bytearray, before: int) -> bool:
+    """Whether that may go on; `before`: how much of it had come before the last piece. Nobody goes on unanswered."""
+    if before < CALL_BYTES < len(said) or len(said) > CALL_BYTES + len(LARGE):
+        return False
+    return said.startswith(GREETING[: len(said)])
 
 
 def _listening() -> socket.socket:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import errno
 import os
 import resource
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from launcher import __version__
 from launcher.core.control_group import own_directory
+from launcher.core.engine_rank import SLURM, read_engine_rank
+from launcher.core.mpi_library import MpiLibrary, library_of_python, why_apart
 from launcher.doctor.facts import Folder, Limit
 
 PACKAGES = ("torch", "torch_npu", "mpi4py", "numpy")
-LIMITS = ("nofile", "nproc", "memlock", "core", "stack", "as")
+LIMITS = ("nofile", "nproc", "memlock", "core", "stack", "as", "fsize")
 _SYSTEM = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")
 _MEMORY = Path("/proc/meminfo")
@@ -41,26 +43,34 @@ def versions() -> tuple[tuple[str, str], ...]:
     return tuple(found.items())
 
 
-def table_digest(path: Path) -> str:
-    """Alike for files that HCCL takes for the same table: white space and the order of keys do not matter to it.
+def mpi_library(environment: Mapping[str, str]) -> MpiLibrary | None:
+    """What mpi4py of this Python loads. Another process loads it, and none where mpi4py is not installed."""
+    with suppress(PackageNotFoundError, ValueError):
+        version("mpi4py")
+        return library_of_python((sys.executable,), environment, Path("/"))
+    return None
 
-    Raises:
-        OSError: it cannot be read.
-    """
-    content = path.read_bytes()
-    with suppress(ValueError, RecursionError):
-        content = json.dumps(json.loads(content), sort_keys=True).encode()
-    return hashlib.sha256(content).hexdigest()
+
+def mpi_trouble(library: MpiLibrary | None, environment: Mapping[str, str]) -> str | None:
+    """Where an mpirun has started this process: why a program that imports mpi4py would not learn its ranks."""
+    engine = read_engine_rank(environment, os.getpid())
+    if library is None or engine is None or engine.engine == SLURM:
+        return None
+    why = why_apart(library, environment)
+    words = f"mpi4py loads {library.name} ({library.path}), which does not go with {engine.engine}'s mpirun"
+    return None if why is None else f"{words}: {why}"
 
 
 def folder(path: Path) -> Folder:
     """A file without a name is made there to see whether that can be."""
-    there = next((parent for parent in (path, *path.absolute().parents) if parent.is_dir()), Path("/"))
+    there, missing = _nearest(path)
+    trouble = _why_no_file(there) or (_why_no_directory(missing) if missing else None)
     space = _space(there)
     return Folder(
         str(path),
-        exists=path.is_dir(),
-        writable=_takes_files(there) and (there == path or not os.path.lexists(path)),
+        exists=missing is None,
+        writable=trouble is None,
+        trouble=trouble,
         total_bytes=None if space is None else space.f_blocks * space.f_frsize,
         free_bytes=None if space is None else space.f_bavail * space.f_frsize,
         total_inodes=None if space is None else space.f_files,
@@ -115,12 +125,34 @@ def _space(path: Path) -> os.statvfs_result | None:
         return None
 
 
-def _takes_files(path: Path) -> bool:
+def _nearest(path: Path) -> tuple[Path, Path | None]:
+    """The directory itself or the nearest parent that is one, and what would have to be made in it first."""
+    missing = None
+    for each in (path.absolute(), *path.absolute().parents):
+        if os.path.isdir(each):  # noqa: PTH112 - Path.is_dir raises where it may not look
+            return each, missing
+        missing = each
+    return Path("/"), missing
+
+
+def _why_no_file(directory: Path) -> str | None:
+    """Why no file can be made there, in the system's words; None: it can."""
     try:
-        with tempfile.TemporaryFile(dir=path):
-            return True
-    except OSError:
-        return False
+        with tempfile.TemporaryFile(dir=directory):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _why_no_directory(path: Path) -> str | None:
+    """As before; a file may be in the way, or a link that leads nowhere."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return error.strerror or str(error)
+    return os.strerror(errno.ENOTDIR)
 
 
 def _limit(number: int) -> tuple[int | None, int | None]:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import socket
 import threading
 import time
 from collections.abc import Iterable
-from ipaddress import ip_address
 
+from launcher.core.addresses import address_of
 from launcher.doctor.facts import Resolved
 
 ASKED_AT_ONCE = 32
+RESOLVE_S = 15.0  # a name server that is dead costs 5 s, and then the next one is asked
+MOST_S = 60.0  # for thousands of names; where no server answers, none would be known after any time
+
+
+def patience_s(count: int) -> float:
+    """How long to wait for so many names: where the first name server is dead, each waits for that."""
+    return min(MOST_S, RESOLVE_S * max(1, math.ceil(count / ASKED_AT_ONCE)))
 
 
 def resolve(names: Iterable[str], patience_s: float) -> dict[str, Resolved]:
@@ -35,19 +43,16 @@ def resolve(names: Iterable[str], patience_s: float) -> dict[str, Resolved]:
         except queue.Empty:
             break
         found[answer.name] = answer
-    return {name: found.get(name, Resolved(name, (), patience_s)) for name in wanted}
+    return {name: found.get(name, Resolved(name, (), patience_s, answered=False)) for name in wanted}
 
 
 def is_address(text: str) -> bool:
-    try:
-        ip_address(text.partition("%")[0])
-    except ValueError:
-        return False
-    return True
+    return address_of(text) is not None
 
 
-def is_loopback(address: str) -> bool:
-    return is_address(address) and ip_address(address.partition("%")[0]).is_loopback
+def is_loopback(text: str) -> bool:
+    address = address_of(text)
+    return address is not None and address.is_loopback
 
 
 def _work(asked: queue.SimpleQueue[str], answers: queue.SimpleQueue[Resolved]) -> None:

@@ -1,4 +1,8 @@
-"""Whom this server reaches: a connection to every other one, all at the same time, each with a proof of who answers."""
+"""Whom this server reaches: a connection to every other one, all at the same time, each with a proof of who answers.
+
+Small packets of a connection may arrive where large ones are lost: a switch or tunnel on the way takes smaller ones
+than both ends do, and nothing comes back that says so. Targets that are asked to are sent large ones, too.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from typing import Any
 
 from launcher.core.frozen import frozen
 from launcher.doctor.facts import flat_from_json
-from launcher.doctor.listener import ANSWER_BYTES, CHALLENGE_BYTES, GREETING, Listener, answer_to
+from launcher.doctor.listener import ACKNOWLEDGED, ANSWER_BYTES, CHALLENGE_BYTES, GREETING, LARGE, Listener, answer_to
 
 AT_ONCE = 128  # connections that are being made, far below the usual limit of descriptors
 
@@ -24,6 +28,8 @@ class Outcome(str, Enum):
     """What came of trying to reach a server."""
 
     REACHED = "reached"
+    LOSES_THERE = "large packets do not arrive there"  # all that is small does
+    LOSES_BACK = "large packets do not come back"
     WRONG_ANSWER = "wrong answer"  # something listens there, and it is not the server that was meant
     REFUSED = "refused"
     TIMED_OUT = "timed out"
@@ -37,6 +43,7 @@ class Target:
     host: str  # as the table calls it
     addresses: tuple[str, ...]  # what that means here; empty: nothing
     port: int  # of its listener
+    gets_large: bool = False  # packets, once it has answered
 
 
 @frozen
@@ -49,10 +56,15 @@ class Attempt:
     address: str | None = None
     round_trip_s: float | None = None  # until the connection stood
     trouble: str | None = None  # in the system's words
+    got_large: bool = False  # packets, as far as those got
 
     @property
     def reached(self) -> bool:
         return self.outcome is Outcome.REACHED
+
+    @property
+    def loses(self) -> bool:
+        return self.outcome in {Outcome.LOSES_THERE, Outcome.LOSES_BACK}
 
 
 def attempt_from_json(written: Mapping[str, Any]) -> Attempt:
@@ -69,7 +81,8 @@ def try_reach(
 ) -> tuple[Attempt, ...]:
     """Try every target, in their order. `listener` is this server's own, and is served meanwhile.
 
-    Blocks for `timeout_s` for each `AT_ONCE` addresses that say nothing, and not at all for those that answer.
+    Blocks for `timeout_s` for each `AT_ONCE` addresses that say nothing, and not at all for those that answer; that
+    long once more, and again, where large packets are lost.
     """
     calls = [_Call(target, address, secret) for target in targets for address in target.addresses]
     _make(calls, timeout_s, listener)
@@ -85,6 +98,7 @@ class _Call:
         self.outcome: Outcome | None = None
         self.round_trip_s: float | None = None
         self.trouble: str | None = None
+        self.sent_large = False
         self.deadline = 0.0  # by the monotonic clock
         self.connection: socket.socket | None = None
         challenge = os.urandom(CHALLENGE_BYTES)
@@ -92,10 +106,11 @@ class _Call:
         self._expected = answer_to(challenge, target.server, secret)
         self._heard = b""
         self._begun_s = 0.0
+        self._timeout_s = 0.0
 
     def begin(self, timeout_s: float) -> None:
         """Ask for the connection. What fails at once is told at once."""
-        self._begun_s = time.monotonic()
+        self._begun_s, self._timeout_s = time.monotonic(), timeout_s
         self.deadline = self._begun_s + timeout_s
         try:
             self.connection = socket.socket(socket.AF_INET6 if ":" in self.address else socket.AF_INET)
@@ -111,11 +126,17 @@ class _Call:
         assert self.connection is not None, "a call that could not begin is not waited for"
         if self.round_trip_s is None:
             self._connected(self.connection)
+        elif self._is_answered:
+            self._hear_large(self.connection)
         else:
             self._listen(self.connection)
 
     def give_up(self) -> None:
         """At the deadline. A connection that stood, over which nothing came, leads to something else."""
+        if self._is_answered:
+            is_there = len(self._heard) > ANSWER_BYTES
+            self._end(Outcome.LOSES_BACK if is_there else Outcome.LOSES_THERE)
+            return
         stood = self.round_trip_s is not None
         self._end(Outcome.WRONG_ANSWER if stood else Outcome.TIMED_OUT, "it says nothing" if stood else None)
 
@@ -138,11 +159,40 @@ class _Call:
             piece = b""
         self._heard += piece
         if self._heard == self._expected:
-            self._end(Outcome.REACHED)
+            self._answered(connection)
         elif not piece:
             self._end(Outcome.WRONG_ANSWER, "it closed the connection")
         elif not self._expected.startswith(self._heard):
             self._end(Outcome.WRONG_ANSWER, "it answers for another server, or is another program")
+
+    @property
+    def _is_answered(self) -> bool:
+        return len(self._heard) >= ANSWER_BYTES
+
+    def _answered(self, connection: socket.socket) -> None:
+        """By the right one. Where the connection ends from now on, nothing is known of large packets."""
+        if not self.target.gets_large:
+            self._end(Outcome.REACHED)
+            return
+        self.sent_large = True
+        self.deadline = time.monotonic() + self._timeout_s
+        try:
+            connection.send(LARGE)
+        except OSError:
+            self._end(Outcome.REACHED)
+
+    def _hear_large(self, connection: socket.socket) -> None:
+        """First the acknowledgement, which is small; of what comes after it, the first bytes were in a large packet."""
+        try:
+            piece = connection.recv(len(LARGE))
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        self._heard += piece
+        self.deadline = time.monotonic() + self._timeout_s
+        if not piece or len(self._heard) > ANSWER_BYTES + len(ACKNOWLEDGED):
+            self._end(Outcome.REACHED)
 
     def _fail(self, code: int) -> None:
         outcome = {errno.ECONNREFUSED: Outcome.REFUSED, errno.ETIMEDOUT: Outcome.TIMED_OUT}.get(code, Outcome.NO_ROUTE)
@@ -209,4 +259,4 @@ def _best(target: Target, calls: Sequence[_Call]) -> Attempt:
         return Attempt(target.server, target.host, Outcome.UNKNOWN_NAME)
     ended = [(call, call.outcome or Outcome.TIMED_OUT) for call in calls]
     call, outcome = min(ended, key=lambda one: (order.index(one[1]), one[0].round_trip_s or 0.0))
-    return Attempt(target.server, target.host, outcome, call.address, call.round_trip_s, call.trouble)
+    return Attempt(target.server, target.host, outcome, call.address, call.round_trip_s, call.trouble, call.sent_large)

@@ -13,6 +13,7 @@ TOO_LITTLE_BYTES = 100 * MIB  # logs alone may take that
 LITTLE_BYTES = 10 * GIB  # and less than LITTLE_SHARE of all: a checkpoint may not fit
 LITTLE_SHARE = 0.05
 FEW_INODES = 1000  # a run makes a handful of files per rank
+TOO_FEW_INODES = 100  # a run directory of a server has some ten files, and three of each rank
 SHARED_MEMORY_PER_RANK_BYTES = 64 * MIB  # what containers get for everything in them, if nobody asks for more
 _PURPOSES = {"runs_dir": "the runs directory", "temporary": "the directory for temporary files"}
 
@@ -23,17 +24,17 @@ def cwd_missing(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "cwd-missing", Topic.FILES, Severity.BREAKS, servers,
             f"ranks would start in {path}, which is no directory on {evidence.named(servers)}",
-            "start from a directory that all servers have, or give --cwd",
+            "start from a directory that all servers have",
         )  # fmt: skip
 
 
 def not_writable(evidence: Evidence) -> Iterator[Finding]:
     for purpose, words in _PURPOSES.items():
-        wrong = {index: folder.path for index, folder in _folders(evidence, purpose) if not folder.writable}
-        for path, servers in groups(dict(wrong)).items():
+        wrong = {index: folder for index, folder in _folders(evidence, purpose) if not folder.writable}
+        for said, servers in groups({index: _not_made(folder) for index, folder in wrong.items()}).items():
             yield Finding(
                 "not-writable", Topic.FILES, Severity.BREAKS, servers,
-                f"no file can be made in {words} ({path}) on {evidence.named(servers)}",
+                f"no file can be made in {words} {said}, on {evidence.named(servers)}",
                 "look at the permissions, and whether the disk is full or mounted read-only; "
                 + ("--runs-dir chooses another" if purpose == "runs_dir" else "TMPDIR chooses another"),
             )  # fmt: skip
@@ -60,12 +61,27 @@ def few_inodes(evidence: Evidence) -> Iterator[Finding]:
     for purpose, words in _PURPOSES.items():
         for index, folder in _folders(evidence, purpose):
             if folder.total_inodes and folder.free_inodes is not None and folder.free_inodes < FEW_INODES:
+                is_too_few = folder.free_inodes < TOO_FEW_INODES and purpose == "runs_dir"
                 yield Finding(
-                    "few-inodes", Topic.FILES, Severity.RISKY, (index,),
+                    "few-inodes", Topic.FILES, Severity.BREAKS if is_too_few else Severity.RISKY, (index,),
                     f"{evidence.named([index])} can make only {folder.free_inodes:,} more files in {words} "
                     f"({folder.path})",
                     "`df -i` shows it; many small files elsewhere on that disk use them up",
                 )  # fmt: skip
+
+
+def full_shared_memory(evidence: Evidence) -> Iterator[Finding]:
+    """Of one that is large enough; what died ranks have left there stays."""
+    for index, folder in _folders(evidence, "shared_memory"):
+        needed = SHARED_MEMORY_PER_RANK_BYTES * evidence.rank_count(index)
+        total, free = folder.total_bytes, folder.free_bytes
+        if evidence.rank_count(index) > 1 and total is not None and free is not None and free < needed <= total:
+            yield Finding(
+                "shared-memory-full", Topic.FILES, Severity.RISKY, (index,),
+                f"{_mib(free)} MiB of {_mib(total)} MiB are left in shared memory of {evidence.named([index])} "
+                f"({folder.path}), for {evidence.rank_count(index)} ranks; {_mib(needed)} MiB or more are usual",
+                "`du -a` there shows by what; files of processes that have ended may be removed",
+            )  # fmt: skip
 
 
 def small_shared_memory(evidence: Evidence) -> Iterator[Finding]:
@@ -74,7 +90,7 @@ def small_shared_memory(evidence: Evidence) -> Iterator[Finding]:
         rank_count = evidence.rank_count(index)
         needed = SHARED_MEMORY_PER_RANK_BYTES * rank_count
         size = folder.total_bytes
-        if rank_count > 1 and size is not None and folder.exists and size < needed:
+        if rank_count > 1 and size is not None and folder.exists and folder.writable and size < needed:
             yield Finding(
                 "small-shared-memory", Topic.FILES, Severity.RISKY, (index,),
                 f"shared memory of {evidence.named([index])} ({folder.path}) holds {_mib(size)} MiB, for {rank_count} ranks; "
@@ -82,6 +98,25 @@ def small_shared_memory(evidence: Evidence) -> Iterator[Finding]:
                 "64 MiB is what a container gets by default: start it with --shm-size or --ipc=host, a pod with an "
                 "emptyDir of medium Memory",
             )  # fmt: skip
+
+
+def shared_memory_closed(evidence: Evidence) -> Iterator[Finding]:
+    """A rank that computes alone does without; NCCL, locks between processes and workers that load data do not."""
+    wrong = {index: folder for index, folder in _folders(evidence, "shared_memory") if folder.exists}
+    wrong = {index: folder for index, folder in wrong.items() if not folder.writable}
+    for said, servers in groups({index: _not_made(folder) for index, folder in wrong.items()}).items():
+        yield Finding(
+            "shared-memory-closed", Topic.FILES, Severity.RISKY, servers,
+            f"no file can be made in shared memory {said}, on {evidence.named(servers)}: ranks that share tensors, and "
+            "the workers that load their data, may fail",
+            "it is a tmpfs that everybody may write to: `mount -o remount,rw,mode=1777 /dev/shm`; `df /dev/shm` tells "
+            "whether it is full",
+        )  # fmt: skip
+
+
+def _not_made(folder: Folder) -> str:
+    """What and why; an older version says nothing of the latter."""
+    return f"({folder.path})" if folder.trouble is None else f"({folder.path}: {folder.trouble})"
 
 
 def _folders(evidence: Evidence, purpose: str) -> Iterator[tuple[int, Folder]]:

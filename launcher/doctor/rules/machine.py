@@ -12,18 +12,24 @@ from launcher.doctor.finding import Evidence, Finding, Severity, Topic
 MIB = 1 << 20
 OWN_FILES = 256  # that a rank with torch has open, with its data; measured: about 60
 THREADS_PER_RANK = 64  # of torch, its communication and a few workers that load data
+LOCKED_BYTES = 1 << 30  # buffers of RDMA are some hundreds of MiB in a process; the usual limits are 64 KiB and 8 MiB
+LARGE_FILE_BYTES = 10 << 30  # checkpoints of a rank are rarely larger
 MEMORY_PER_RANK_BYTES = 512 * MIB  # torch alone takes about 300
 
 
 def few_files(evidence: Evidence) -> Iterator[Finding]:
-    """Every rank has one connection to every other, as gloo makes them, for each of its groups: three with dp, mp, pp."""
+    """Every rank has one connection to every other, as gloo makes them, for each of its groups: three with dp, mp, pp.
+
+    With accelerators gloo is not what ranks use, unless somebody asks for it.
+    """
     needed, wanted = evidence.world_size + 64, 3 * evidence.world_size + OWN_FILES
     for index, facts in sorted(evidence.facts.items()):
         limit = facts.limit("nofile")
         if limit is None or limit.soft is None or limit.soft >= wanted:
             continue
+        is_too_low = limit.soft < needed and not _visible(facts)
         yield Finding(
-            "few-open-files", Topic.LIMITS, Severity.BREAKS if limit.soft < needed else Severity.RISKY, (index,),
+            "few-open-files", Topic.LIMITS, Severity.BREAKS if is_too_low else Severity.RISKY, (index,),
             f"a process may open {limit.soft:,} files on {evidence.named([index])}; a rank among {evidence.world_size:,} "
             f"may need {wanted:,}",
             _hint_limit("ulimit -n", wanted, limit.hard),
@@ -44,11 +50,25 @@ def few_processes(evidence: Evidence) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def small_files(evidence: Evidence) -> Iterator[Finding]:
+    """A rank whose log or checkpoint reaches the limit gets SIGXFSZ, or an error that it did not expect."""
+    for index, facts in sorted(evidence.facts.items()):
+        limit = facts.limit("fsize")
+        if limit is not None and limit.soft is not None and limit.soft < LARGE_FILE_BYTES:
+            yield Finding(
+                "small-files", Topic.LIMITS, Severity.RISKY, (index,),
+                f"no file may be larger than {limit.soft:,} bytes on {evidence.named([index])}: logs and checkpoints are",
+                _hint_limit("ulimit -f", "unlimited", limit.hard),
+            )  # fmt: skip
+
+
 def locked_memory(evidence: Evidence) -> Iterator[Finding]:
     """Memory that network cards read by themselves must stay where it is. Without such cards the limit is nobody's."""
     for index, facts in sorted(evidence.facts.items()):
         limit = facts.limit("memlock")
-        if facts.rdma_devices and evidence.has_several_servers and limit is not None and limit.soft is not None:
+        if not facts.rdma_devices or not evidence.has_several_servers or limit is None or limit.soft is None:
+            continue
+        if limit.soft < LOCKED_BYTES:
             yield Finding(
                 "locked-memory", Topic.LIMITS, Severity.RISKY, (index,),
                 f"a process may lock {limit.soft // 1024:,} KiB of memory on {evidence.named([index])}, with "
@@ -121,7 +141,8 @@ def _cpus(facts: Facts) -> float:
     return facts.usable_cpus if facts.cpu_limit is None else min(float(facts.usable_cpus), facts.cpu_limit)
 
 
-def _hint_limit(command: str, wanted: int, hard: int | None) -> str:
-    if hard is None or hard >= wanted:
+def _hint_limit(command: str, wanted: int | str, hard: int | None) -> str:
+    """`wanted`: "unlimited" where no number would do."""
+    if hard is None or (isinstance(wanted, int) and hard >= wanted):
         return f"`{command} {wanted}` before tlaunch starts there, or a line in /etc/security/limits.conf"
     return f"the hard limit is {hard:,}: only root can raise it, in /etc/security/limits.conf or the service's settings"

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from launcher.doctor.examine import names_of
+from launcher.core.addresses import addresses_of, names_of
 from launcher.doctor.facts import Facts, Resolved
-from launcher.doctor.finding import Evidence, Finding, Severity, Topic
+from launcher.doctor.finding import Evidence, Finding, Severity, Topic, listed
 from launcher.doctor.names import is_address, is_loopback
 
 SLOW_S = 1.0  # for one name
+NOWHERE, NOT_THERE, ONLY_OWN, ELSEWHERE = "nowhere", "not there", "only own", "elsewhere"
 LOCAL_NAMES = ("localhost", "localhost.localdomain")
 _HINT_HOSTS = "give every server the same lines in /etc/hosts, or let all ask the same name server"
 
 
 def unknown_names(evidence: Evidence) -> Iterator[Finding]:
+    """Names that the same servers do not know have one cause."""
+    if not evidence.has_several_servers:
+        return
+    alike: dict[tuple[bool, str, frozenset[int]], dict[str, set[tuple[int, int]]]] = defaultdict(dict)
     for owner, name in _table_names(evidence):
-        without = tuple(
-            index for index, facts in evidence.facts.items() if (found := facts.meaning(name)) and not found.addresses
+        found = {index: meaning for index, facts in evidence.facts.items() if (meaning := facts.meaning(name))}
+        for answered in (True, False):
+            without = {index for index, one in found.items() if not one.addresses and one.answered is answered}
+            if without:
+                known = any(one.addresses for one in found.values())
+                where = _where(evidence, owner, without, known=known)
+                those = frozenset() if where == ONLY_OWN else frozenset(without)
+                alike[answered, where, those].setdefault(name, set()).update((owner, index) for index in without)
+    for (answered, where, _), names in alike.items():
+        pairs = set[tuple[int, int]]().union(*names.values())
+        servers = tuple(sorted({index for pair in pairs for index in pair}))
+        those = frozenset(index for _, index in pairs)
+        told = (
+            _unknown(evidence, tuple(names), where, those) if answered else _unanswered(evidence, tuple(names), those)
         )
-        if without and evidence.has_several_servers:
-            yield Finding(
-                "unknown-name", Topic.NAMES, Severity.BREAKS, tuple(sorted({owner, *without})),
-                _unknown(evidence, name, without), _HINT_HOSTS,
-            )  # fmt: skip
+        yield Finding("unknown-name", Topic.NAMES, Severity.BREAKS, servers, told, _HINT_HOSTS)
 
 
 def loopback(evidence: Evidence) -> Iterator[Finding]:
@@ -48,6 +62,7 @@ def own_names(evidence: Evidence) -> Iterator[Finding]:
     if not evidence.has_several_servers:
         return
     local: dict[int, Resolved] = {}
+    nameless: list[int] = []
     for index, facts in sorted(evidence.facts.items()):
         table_names = [name for name in names_of(evidence.cluster.servers[index]) if not is_address(name)]
         own_names = [*table_names, *([] if _chooses_gloo(facts) else [facts.hostname])]
@@ -55,11 +70,9 @@ def own_names(evidence: Evidence) -> Iterator[Finding]:
             if meaning.addresses and _is_local(meaning.addresses):
                 local.setdefault(index, meaning)
             elif not meaning.addresses and meaning.name not in table_names:
-                yield Finding(
-                    "own-name-unknown", Topic.NAMES, Severity.RISKY, (index,),
-                    f"{evidence.named([index])} calls itself {facts.hostname}, and does not know what that means",
-                    "add the name with the server's address to its /etc/hosts, or set GLOO_SOCKET_IFNAME",
-                )  # fmt: skip
+                nameless.append(index)
+    if nameless:
+        yield _own_unknown(evidence, nameless)
     if local:
         yield _own_loopback(evidence, local)
 
@@ -98,10 +111,10 @@ def foreign_address(evidence: Evidence) -> Iterator[Finding]:
     for index, facts in sorted(evidence.facts.items()):
         name = evidence.name(index)
         meaning = facts.meaning(name)
-        own = {address for interface in facts.interfaces for address in interface.addresses}
+        own = addresses_of(address for interface in facts.interfaces for address in interface.addresses)
         if not evidence.has_several_servers or meaning is None or not meaning.addresses or _is_local(meaning.addresses):
             continue
-        if own and not own.intersection(meaning.addresses):
+        if own and not own & addresses_of(meaning.addresses):
             means = "" if is_address(name) else f" ({meaning.addresses[0]})"
             yield Finding(
                 "address-not-own", Topic.NAMES, Severity.RISKY, (index,),
@@ -116,13 +129,37 @@ def _table_names(evidence: Evidence) -> Iterator[tuple[int, str]]:
         yield from ((owner, name) for name in names_of(server) if not is_address(name))
 
 
-def _unknown(evidence: Evidence, name: str, without: tuple[int, ...]) -> str:
-    """Of servers that have not answered nobody can say what they know."""
+def _where(evidence: Evidence, owner: int, without: set[int], *, known: bool) -> str:
+    """Of servers that have not answered, or that nobody has answered, nobody can say what they know.
+
+    `known`: somebody has said what the name means.
+    """
     if len(without) == len(evidence.cluster.servers):
-        return f"{name} means something on no server"
-    if len(without) == len(evidence.facts):
-        return f"{name} means nothing on {evidence.named(without)}"
-    return f"{name} is known, but not on {evidence.named(without)}"
+        return NOWHERE
+    if not known:
+        return NOT_THERE
+    others = set(evidence.facts) - {owner}
+    return ONLY_OWN if without == others and len(others) > 1 else ELSEWHERE
+
+
+def _unknown(evidence: Evidence, names: tuple[str, ...], where: str, without: Iterable[int]) -> str:
+    words, several = listed(names), len(names) > 1
+    if where == NOWHERE:
+        return f"{words} mean{'' if several else 's'} something on no server"
+    if where == NOT_THERE:
+        return f"{words} mean{'' if several else 's'} nothing on {evidence.named(without)}"
+    known = f"{words} {'are' if several else 'is'} known"
+    return (
+        f"{known} on {'their' if several else 'its'} own server only"
+        if where == ONLY_OWN
+        else (f"{known}, but not on {evidence.named(without)}")
+    )
+
+
+def _unanswered(evidence: Evidence, names: tuple[str, ...], servers: Iterable[int]) -> str:
+    """Somebody may know them; nobody has said so."""
+    waited_s = max(meaning.seconds for index in servers if (meaning := evidence.facts[index].meaning(names[0])))
+    return f"what {listed(names)} mean{'' if len(names) > 1 else 's'}: no answer within {waited_s:g} s on {evidence.named(servers)}"
 
 
 def _is_local(addresses: tuple[str, ...]) -> bool:
@@ -131,6 +168,19 @@ def _is_local(addresses: tuple[str, ...]) -> bool:
 
 def _chooses_gloo(facts: Facts) -> bool:
     return bool(dict(facts.interface_variables).get("GLOO_SOCKET_IFNAME"))
+
+
+def _own_unknown(evidence: Evidence, servers: Sequence[int]) -> Finding:
+    """One for all: a network without names of its own has the same cause on each."""
+    hostnames = listed([evidence.facts[index].hostname for index in servers])
+    several = len(servers) > 1
+    calls = f"call themselves {hostnames}, and do" if several else f"calls itself {hostnames}, and does"
+    return Finding(
+        "own-name-unknown", Topic.NAMES, Severity.RISKY, tuple(servers),
+        f"{evidence.named(servers)} {calls} not know what that means",
+        f"add {'each name with its' if several else 'the name with the'} server's address to its /etc/hosts, or set "
+        "GLOO_SOCKET_IFNAME",
+    )  # fmt: skip
 
 
 def _own_loopback(evidence: Evidence, meanings: Mapping[int, Resolved]) -> Finding:

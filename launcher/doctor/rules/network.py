@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher.core.addresses import addresses_of
 from launcher.core.records import HOST_RANK
 from launcher.doctor.facts import Facts, Interface
-from launcher.doctor.finding import Evidence, Finding, Severity, Topic, groups
+from launcher.doctor.finding import Evidence, Finding, Severity, Topic, all_but_most, groups
 from launcher.doctor.names import is_loopback
 
 _PREFIXES = (
@@ -19,12 +20,38 @@ def missing_interfaces(evidence: Evidence) -> Iterator[Finding]:
     for index, facts in sorted(evidence.facts.items()):
         names = [interface.name for interface in facts.interfaces if interface.up]
         for variable, value in facts.interface_variables:
-            if not _fits(variable, value, facts, names):
+            if not _chosen(variable, value, facts):
                 wanted = "an address" if variable == "HCCL_IF_IP" else "an interface that is up"
                 yield Finding(
                     "no-such-interface", Topic.NETWORK, Severity.BREAKS, (index,),
                     f"{variable}={value} is not {wanted} of {evidence.named([index])}, where there are {', '.join(names)}",
                     "`ip addr` shows them; servers whose interfaces have different names need a value each",
+                )  # fmt: skip
+
+
+def unfit_interfaces(evidence: Evidence) -> Iterator[Finding]:
+    """Those that are there, but lead to no other server, or to others than were tried."""
+    if not evidence.has_several_servers:
+        return
+    for index, facts in sorted(evidence.facts.items()):
+        used = _by_table(evidence, index, facts)
+        for variable, value in facts.interface_variables:
+            chosen = _chosen(variable, value, facts)
+            outer = [interface for interface in chosen if not _is_loopback(interface)]
+            if chosen and not outer:
+                yield Finding(
+                    "loopback-interface", Topic.NETWORK, Severity.BREAKS, (index,),
+                    f"{variable}={value} chooses loopback on {evidence.named([index])}: what listens there is reached by "
+                    "no other server",
+                    "`ip addr` shows which interface has the address that the table gives",
+                )  # fmt: skip
+            elif chosen and used is not None and used.name not in {interface.name for interface in outer}:
+                yield Finding(
+                    "other-interface", Topic.NETWORK, Severity.RISKY, (index,),
+                    f"{variable}={value} chooses {', '.join(interface.name for interface in outer)} on "
+                    f"{evidence.named([index])}; its address in the table is {used.name}'s, and only there was it tried "
+                    "whether other servers reach it",
+                    "fine where that is a network between all servers; a bridge of containers (docker0) is none",
                 )  # fmt: skip
 
 
@@ -34,9 +61,8 @@ def mtu_differs(evidence: Evidence) -> Iterator[Finding]:
     sizes = groups({index: str(one.mtu) for index, one in used.items() if one is not None and one.mtu is not None})
     if len(sizes) > 1:
         said = "; ".join(f"{size} on {evidence.named(servers)}" for size, servers in sizes.items())
-        fewer = sorted(server for servers in list(sizes.values())[1:] for server in servers)
         yield Finding(
-            "mtu-differs", Topic.NETWORK, Severity.RISKY, tuple(fewer), f"the MTU is {said}",
+            "mtu-differs", Topic.NETWORK, Severity.RISKY, all_but_most(sizes), f"the MTU is {said}",
             "connections that stand and then hang are typical; `ip link set mtu` makes them equal",
         )  # fmt: skip
 
@@ -91,24 +117,40 @@ def _devices(facts: Facts) -> tuple[int, ...]:
     return facts.ascend_devices or facts.nvidia_devices
 
 
-def _fits(variable: str, value: str, facts: Facts, names: list[str]) -> bool:
-    """Whether some interface would be chosen. Syntax: NCCL's and HCCL's documentation of the variables."""
+def _chosen(variable: str, value: str, facts: Facts) -> list[Interface]:
+    """Those that the library would take. Syntax: NCCL's and HCCL's documentation of the variables."""
     if variable == "HCCL_IF_IP":
-        return any(value in interface.addresses for interface in facts.interfaces)
+        wanted_addresses = addresses_of([value])
+        return [one for one in facts.interfaces if wanted_addresses & addresses_of(one.addresses)]
+    up = {interface.name: interface for interface in facts.interfaces if interface.up}
+    return [up[name] for name in _chosen_names(variable, value, list(up))]
+
+
+def _chosen_names(variable: str, value: str, names: list[str]) -> list[str]:
     if variable not in _PREFIXES:
-        return all(name in names for name in value.split(","))
+        wanted = value.split(",")
+        return wanted if all(name in names for name in wanted) else []
     text = value.removeprefix("!").removeprefix("^")
     exact = text.startswith("=")
     wanted = [name.partition(":")[0] for name in text.removeprefix("=").split(",") if name]
     matched = {name for name in names for one in wanted if (name == one if exact else name.startswith(one))}
     excludes = value.startswith(("^", "!"))
-    return bool(set(names) - matched) if excludes else bool(matched)
+    return [name for name in names if (name in matched) is not excludes]
 
 
 def _used_interface(evidence: Evidence, index: int, facts: Facts) -> Interface | None:
     """That of the address by which the table calls the server; else that of the default route."""
-    meaning = facts.meaning(evidence.name(index))
-    wanted = {address for address in meaning.addresses if not is_loopback(address)} if meaning else set()
-    by_address = (one for one in facts.interfaces if wanted.intersection(one.addresses))
     by_route = (one for one in facts.interfaces if one.name == facts.default_interface)
-    return next(by_address, None) or next(by_route, None)
+    return _by_table(evidence, index, facts) or next(by_route, None)
+
+
+def _by_table(evidence: Evidence, index: int, facts: Facts) -> Interface | None:
+    meaning = facts.meaning(evidence.name(index))
+    wanted = (
+        addresses_of(address for address in meaning.addresses if not is_loopback(address)) if meaning else frozenset()
+    )
+    return next((one for one in facts.interfaces if wanted & addresses_of(one.addresses)), None)
+
+
+def _is_loopback(interface: Interface) -> bool:
+    return interface.name == "lo" or (bool(interface.addresses) and all(map(is_loopback, interface.addresses)))

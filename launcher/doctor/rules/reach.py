@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from launcher.doctor.absence import SERVER, Absence
@@ -65,25 +65,42 @@ def unreachable(evidence: Evidence) -> Iterator[Finding]:
     """A server that nobody reaches, or that reaches nobody, is one cause and not as many as there are pairs."""
     tried, failed = _attempts(evidence)
     if len(evidence.cluster.servers) > 2:
-        for index in range(len(evidence.cluster.servers)):
-            towards = [pair for pair in failed if pair[1] == index]
-            if len(towards) > 1 and len(towards) == sum(pair[1] == index for pair in tried):
-                yield _finding(evidence, index, f"no other server reaches {evidence.name(index)}", failed[towards[0]])
-                failed = {pair: attempt for pair, attempt in failed.items() if pair not in towards}
-            away = [pair for pair in failed if pair[0] == index]
-            if len(away) > 1 and len(away) == sum(pair[0] == index for pair in tried):
-                yield _finding(evidence, index, f"{evidence.name(index)} reaches no other server", failed[away[0]])
-                failed = {pair: attempt for pair, attempt in failed.items() if pair not in away}
+        yield from _isolated(evidence, tried, failed)
     yield from _pairs(evidence, failed)
 
 
+def _isolated(evidence: Evidence, tried: set[Pair], failed: dict[Pair, Attempt]) -> Iterator[Finding]:
+    """What is told leaves `failed`. Each end is counted once: of 500 servers there are 250,000 pairs."""
+    tried_from, tried_to = (Counter(pair[end] for pair in tried) for end in (0, 1))
+    failed_from, failed_to = (defaultdict[int, list[Pair]](list) for _ in range(2))
+    for pair in failed:
+        failed_from[pair[0]].append(pair)
+        failed_to[pair[1]].append(pair)
+    for index in range(len(evidence.cluster.servers)):
+        name = evidence.name(index)
+        for pairs, of_all, words in (
+            (failed_to[index], tried_to[index], f"no other server reaches {name}"),
+            (failed_from[index], tried_from[index], f"{name} reaches no other server"),
+        ):
+            left = [pair for pair in pairs if pair in failed]
+            if len(left) > 1 and len(left) == of_all:
+                yield _finding(evidence, index, words, failed[left[0]])
+                for pair in left:
+                    del failed[pair]
+
+
 def _attempts(evidence: Evidence) -> tuple[set[Pair], dict[Pair, Attempt]]:
-    """Which pairs were tried, and those that failed. A name that has no meaning there is told of by another rule."""
+    """Which pairs were tried, and those that failed.
+
+    Other rules tell of lost packets, of a server that does not reach itself, and of a name that has no meaning there.
+    """
     tried, failed = set(), {}
     for server, attempts in evidence.reach.items():
         for attempt in attempts:
+            if attempt.server == server:
+                continue
             tried.add((server, attempt.server))
-            if not attempt.reached and not _is_told_as_a_name(evidence, server, attempt):
+            if not (attempt.reached or attempt.loses) and not _is_told_as_a_name(evidence, server, attempt):
                 failed[server, attempt.server] = attempt
     return tried, failed
 

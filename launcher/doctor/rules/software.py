@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from launcher.doctor.finding import Evidence, Finding, Severity, Topic, groups
+from launcher.doctor.finding import Evidence, Finding, Severity, Topic, all_but_most, groups
 
 SKEW_S = 1.0
 _MISSING = "missing"
 # How many parts of a version must be alike, and how bad it is where they are not. Where only later parts differ, it is
-# a note; tlaunch's own agents and head must be of one version altogether.
+# a note. Servers with another tlaunch are refused before they are asked.
 _MUST_AGREE = {
-    "tlaunch": (9, Severity.BREAKS),
     "python": (2, Severity.RISKY),
     "torch": (2, Severity.BREAKS),
     "torch_npu": (2, Severity.BREAKS),
     "mpi4py": (1, Severity.RISKY),
+    "MPI": (1, Severity.RISKY),  # that mpi4py loads: "Open MPI 5.0.11"
     "numpy": (1, Severity.RISKY),
 }
 _HINT_INSTALL = "install the same on all servers, or start from one shared environment"
@@ -52,11 +52,22 @@ def versions(evidence: Evidence) -> Iterator[Finding]:
             continue
         compared = {index: _beginning(version, parts) for index, version in whole.items()}
         agree = len(set(compared.values())) == 1
-        others = sorted(index for servers in list(said.values())[1:] for index in servers)
+        others = all_but_most(said)
         yield Finding(
-            "version-differs", Topic.SOFTWARE, Severity.NOTE if agree else severity, tuple(others),
+            "version-differs", Topic.SOFTWARE, Severity.NOTE if agree else severity, others,
             f"{name}: " + "; ".join(f"{version} on {evidence.named(servers)}" for version, servers in said.items()),
             _HINT_INSTALL,
+        )  # fmt: skip
+
+
+def other_mpi(evidence: Evidence) -> Iterator[Finding]:
+    """No fault of a run that does not use mpi4py; one that does is refused."""
+    troubles = {index: facts.mpi_trouble for index, facts in evidence.facts.items() if facts.mpi_trouble}
+    for trouble, servers in groups(dict(troubles)).items():
+        yield Finding(
+            "other-mpi", Topic.SOFTWARE, Severity.RISKY, servers,
+            f"on {evidence.named(servers)}, {trouble}",
+            "for programs that import mpi4py: the mpirun of that MPI first on PATH, or the MPI of this mpirun for that Python",
         )  # fmt: skip
 
 
@@ -64,9 +75,9 @@ def interpreters(evidence: Evidence) -> Iterator[Finding]:
     """Different environments explain whatever else differs."""
     said = groups({index: facts.executable for index, facts in evidence.facts.items()})
     if len(said) > 1:
-        others = sorted(index for servers in list(said.values())[1:] for index in servers)
+        others = all_but_most(said)
         yield Finding(
-            "python-elsewhere", Topic.SOFTWARE, Severity.NOTE, tuple(others),
+            "python-elsewhere", Topic.SOFTWARE, Severity.NOTE, others,
             "Python is " + "; ".join(f"{path} on {evidence.named(servers)}" for path, servers in said.items()),
         )  # fmt: skip
 
@@ -74,9 +85,9 @@ def interpreters(evidence: Evidence) -> Iterator[Finding]:
 def users(evidence: Evidence) -> Iterator[Finding]:
     said = groups({index: str(facts.user) for index, facts in evidence.facts.items()})
     if len(said) > 1:
-        others = sorted(index for servers in list(said.values())[1:] for index in servers)
+        others = all_but_most(said)
         yield Finding(
-            "user-differs", Topic.SOFTWARE, Severity.RISKY, tuple(others),
+            "user-differs", Topic.SOFTWARE, Severity.RISKY, others,
             "ranks would belong to user "
             + "; ".join(f"{user} on {evidence.named(servers)}" for user, servers in said.items()),
             "files of a shared run directory may be unwritable for the others",
@@ -98,9 +109,9 @@ def table_differs(evidence: Evidence) -> Iterator[Finding]:
     digests = {index: facts.table_digest for index, facts in evidence.facts.items() if facts.table_digest}
     said = groups(dict(digests))
     if len(said) > 1:
-        others = sorted(index for servers in list(said.values())[1:] for index in servers)
+        others = all_but_most(said)
         yield Finding(
-            "table-differs", Topic.TABLE, Severity.BREAKS, tuple(others),
+            "table-differs", Topic.TABLE, Severity.BREAKS, others,
             f"the rank table on {evidence.named(others)} is another one than on "
             f"{evidence.named(next(iter(said.values())))}: HCCL would stop with EI0005",
             "copy one file to all servers; `tlaunch table diff` shows the differences of two",
