@@ -50,7 +50,14 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None) 
     from launcher.engines.attend import Head
     from launcher.engines.cluster.membership import Member, join
     from launcher.engines.cluster.mpi_ranks import check_server
-    from launcher.engines.cluster.server_part import check_table, get_ready, is_examination, start, told_job
+    from launcher.engines.cluster.server_part import (
+        awaited_begin,
+        check_table,
+        get_ready,
+        is_examination,
+        start,
+        told_job,
+    )
     from launcher.engines.local import signals_held_back
     from launcher.engines.whereabouts import read_host
 
@@ -77,9 +84,11 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None) 
             check_server(place, membership.welcome.server_index, _servers_of(job))
         if trouble is not None:
             raise trouble
+        if place is not None:
+            _check_library(job)
 
     part = get_ready(membership, job.request, job.files, job.master_port, check)
-    begin = membership.wait_for_start(part.master_port, _say_nothing)
+    begin = awaited_begin(part, membership, _say_nothing)
     with signals_held_back():
         started = start(part, membership, begin, members)
         head = Head(part.spec, started, _Silent(), part.server_index)
@@ -97,6 +106,15 @@ def _gathered(place: Place, token: str) -> tuple[Members | None, TlaunchError | 
     except TlaunchError as error:
         return None, error
     return members, None
+
+
+def _check_library(job: Job) -> None:
+    """What a rank of this server would find: its engine's processes have one environment."""
+    from launcher.engines.mpi_match import check_library
+
+    request = job.request
+    if request.layout.world_size > 1:
+        check_library(request.argv, {**os.environ, **request.user_env}, request.cwd)
 
 
 def _servers_of(job: Job) -> tuple[Server, ...]:

@@ -18,6 +18,7 @@ class Attendance:
     ) -> None:
         """`server_index`: of this machine, where only its ranks are attended here."""
         self._spec = spec
+        self._server_index = server_index
         self._console = Console(spec, server_index)
         observer = self._console if detached is None else Announcing(self._console, detached)
         self._head = Head(spec, agent, observer, server_index)
@@ -26,5 +27,5 @@ class Attendance:
         """Blocks until nothing of the run is left; its exit code."""
         exit_code = self._head.attend()
         console = self._console
-        console.finish(lambda: summary.render(console.progress, self._spec, console.shown_dir))
+        console.finish(lambda: summary.render(console.progress, self._spec, console.shown_dir, self._server_index))
         return exit_code

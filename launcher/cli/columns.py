@@ -94,6 +94,13 @@ def counted(count: int, noun: str, nouns: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
+def awaited(who: str, limit_s: float | None) -> str:
+    """A line for those who wait, and how long that may take where it is known."""
+    return (
+        f"waiting for {who}" if limit_s is None else f"waiting for {who}; at most {limit_s:g} s in all (--join-timeout)"
+    )
+
+
 def server_list(server_ids: Sequence[str]) -> str:
     """Not more of them than fit on a line: "servers h2, h3 and 12 more"."""
     shown = ", ".join(map(escaped, server_ids[:SERVERS_TOLD]))

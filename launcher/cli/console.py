@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from launcher.cli import verdict_text
-from launcher.cli.columns import counted, server_list
+from launcher.cli.columns import awaited, counted, server_list
 from launcher.cli.console_feed import feed_of, format_of, ranks_of, shown_ranks
 from launcher.cli.outlet import Outlet, as_people_call_it
 from launcher.cli.pace import Pace
@@ -33,7 +33,7 @@ from launcher.core.events import (
 )
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
-from launcher.logs.terminal import shortened
+from launcher.logs.terminal import one_line, shortened
 from launcher.runs.progress import Progress
 
 AT_ONCE_S = 0.1  # how long one tick may show lines or wait for stdout; events wait meanwhile
@@ -60,6 +60,7 @@ class Console:
         self._pace = Pace(RunDir(spec.run_dir), on_terminal=sys.stderr.isatty()) if spec.console == "status" else None
         self._interrupted = False
         self._at_once = False  # every rank is killed, without grace
+        self._asked_elsewhere = ""  # who wants the end, until that is told
         self._stopping_since_s = math.inf
         self._last_end_s = -math.inf
 
@@ -77,6 +78,8 @@ class Console:
                 self._stopping_since_s = time.monotonic()
                 if stamped.event.restarts:
                     self._say_restarting()
+                if stamped.event.server is not None:
+                    self._asked_elsewhere = one_line(stamped.event.asked_by or "")
                 if stamped.event.signal == signal.SIGQUIT:
                     self._say_killing()
             case Leftovers(count=count):
@@ -99,7 +102,7 @@ class Console:
                 who = verdict_text.rank_list(event.global_ranks)
                 self.say(f"{who}: no progress for {event.seconds:.0f} s; looking where the ranks are")
             case Awaiting() if event.server_ids:
-                self.say(f"waiting for {server_list(event.server_ids)}")
+                self.say(awaited(server_list(event.server_ids), event.limit_s))
             case AttemptStarted() if event.number:
                 total = self._spec.supervision.max_restarts
                 self.say(f"restart {event.number} of {total}")
@@ -120,8 +123,16 @@ class Console:
             self._say_killing()
         elif not self._at_once:
             again = "; Ctrl-C again kills them at once" if number == signal.SIGINT else ""
-            name = signal.Signals(number).name
-            self.say(f"{name}: ending all ranks within {self._spec.supervision.grace_s:g} s{again}")
+            self._say_ending(signal.Signals(number).name, again)
+
+    def _say_asked_elsewhere(self) -> None:
+        """Not where the signal came to this launcher, which has told it; that it did is heard before the next tick."""
+        if self._asked_elsewhere and not self._interrupted and not self._at_once:
+            self._say_ending(self._asked_elsewhere)
+        self._asked_elsewhere = ""
+
+    def _say_ending(self, who: str, again: str = "") -> None:
+        self.say(f"{who}: ending all ranks within {self._spec.supervision.grace_s:g} s{again}")
 
     def _say_killing(self) -> None:
         """Once: the signal, and what the agent makes of it, come by two ways."""
@@ -130,6 +141,7 @@ class Console:
             self.say("killing all ranks")
 
     def tick(self) -> bool:
+        self._say_asked_elsewhere()
         more = self._show(time.monotonic() + AT_ONCE_S)
         if not self._stdout.pending and self._spec.console != "none":  # else a line may be half shown
             self._show_foot()
@@ -198,7 +210,8 @@ class Console:
 
     def _status_of_others(self) -> str:
         """No rank is left, but perhaps what ranks had started."""
-        if self.progress.ended or time.monotonic() < self._stopping_since_s + ENDING_SHOWN_AFTER_S:
+        begun = self.progress.started_ns and self.progress.not_begun is None
+        if self.progress.ended or not begun or time.monotonic() < self._stopping_since_s + ENDING_SHOWN_AFTER_S:
             return ""
         return f"ending processes that ranks left, {self._killed_when()}"
 

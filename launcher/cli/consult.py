@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher.cli.columns import server_list
-from launcher.cli.doctor_report import is_sound, report_lines, report_to_json
+import click
+
+from launcher.cli.columns import awaited, server_list
+from launcher.cli.doctor_report import is_sound, refusal_to_json, report_lines, report_to_json
+from launcher.cli.engine_options import for_engine
 from launcher.cli.links_trial import LinksTrial
 from launcher.cli.options import RunOptions
 from launcher.cli.outlet import write_out
@@ -20,7 +23,6 @@ from launcher.cli.run import run
 from launcher.cli.start_servers import (
     HANDED_ON,
     engine_for,
-    first_server,
     join_first_server,
     open_door,
     own_agent,
@@ -30,9 +32,10 @@ from launcher.cli.start_servers import (
     this_server,
     with_door,
 )
-from launcher.cli.trial_run import TrialRun, trial_options, words_of
+from launcher.cli.trial_guard import OWN_DIRECTORY
+from launcher.cli.trial_run import OwnPart, kept_table, words_of
 from launcher.core import env
-from launcher.core.errors import EXIT_FAILURE, EXIT_OK
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
 from launcher.core.records import Server
@@ -45,7 +48,7 @@ from launcher.engines.cluster.job import EXAMINATION
 from launcher.engines.cluster.membership import Door
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.command import EngineCommand
-from launcher.engines.mpi import SPEAKS
+from launcher.engines.mpi import alone_variables
 from launcher.engines.whereabouts import Host, read_host
 
 AGREEMENT = {"command": "tlaunch doctor"}  # a run and an examination are not to be taken for each other
@@ -55,18 +58,34 @@ def consult(options: Mapping[str, Any], *, measures: bool, as_json: bool) -> int
     """Examine the servers of the run that `options` of `tlaunch run` would start; the exit code.
 
     Raises:
-        TlaunchError: table, options or engine do not fit, or this server is not wanted by the first one.
+        TlaunchError: table, options or engine do not fit, or this server is not wanted by the first one. `as_json`
+            stdout has that, too.
     """
+    try:
+        return _consult(options, measures=measures, as_json=as_json)
+    except TlaunchError as error:
+        if as_json:
+            write_out(json_text(refusal_to_json(error)))
+        raise
+
+
+def _consult(options: Mapping[str, Any], *, measures: bool, as_json: bool) -> int:
     chosen = RunOptions(**run.make_context("run", words_of(options)).params)
+    chosen = for_engine(click.get_current_context(), chosen)  # by what was typed: all options stand in those words
     prepared = prepare(chosen, os.environ)
     servers = prepared.used.servers
     host = read_host(server_names(servers))
-    by_engine = chosen.engine in {"mpi", "slurm"}
-    here = None if by_engine else this_server(servers, host, chosen.server) if len(servers) > 1 else 0
-    if here is not None and here != first_server(servers):
-        return _take_part(options, chosen, servers, host, here)
-    with tempfile.TemporaryDirectory(prefix="tlaunch-doctor-") as directory:
-        return _examine(_Practice(options, chosen, prepared, host, here, Path(directory)), measures, as_json)
+    here = None if chosen.by_engine else this_server(servers, host, chosen.server) if len(servers) > 1 else 0
+    if here is not None and here != prepared.used.first_server:
+        return _take_part(options, chosen, prepared, host, here)
+    with _own_directory() as directory:
+        return _examine(_Practice(options, chosen, prepared, host, here, directory), measures, as_json)
+
+
+@contextmanager
+def _own_directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix=OWN_DIRECTORY) as directory:
+        yield Path(directory)
 
 
 @frozen
@@ -108,7 +127,7 @@ class _Practice:
         return Wish(
             cwd=self.prepared.request.cwd,
             runs_dir=self.prepared.request.runs_dir,
-            table=None if table is None else table.absolute(),
+            table=None if table is None or not table.is_file() else table.absolute(),  # nobody reads a pipe twice
             ports=() if port is None else (port,),
             variables=tuple(sorted(self.prepared.request.user_env.items())),
         )
@@ -123,7 +142,8 @@ class _Practice:
         directory.mkdir(exist_ok=True)
         handed_on = (*HANDED_ON, env.TLAUNCH_SERVER)
         command = with_door(engine_for(self.chosen, (server,), self.host, handed_on)(directory), door)
-        return replace(command, env={**command.env, **SPEAKS, env.TLAUNCH_SERVER: server.server_id})
+        own = alone_variables(command.engine, directory, os.environ)
+        return replace(command, env={**command.env, **own, env.TLAUNCH_SERVER: server.server_id})
 
 
 def _examine(practice: _Practice, measures: bool, as_json: bool) -> int:
@@ -131,12 +151,16 @@ def _examine(practice: _Practice, measures: bool, as_json: bool) -> int:
         say(note)
     consultation = practice.consultation()
     try:
-        consultation.gather(lambda missing: say(f"waiting for {server_list(missing)}"))
+        limit_s = None if practice.here is None else practice.chosen.join_timeout
+        consultation.gather(lambda missing: say(awaited(server_list(missing), limit_s)))
         examination = examine(practice.prepared.used, practice.wish(), consultation)
         findings = _findings(examination, consultation)
         if measures:
-            trial = LinksTrial(practice.options, consultation, examination, practice.directory / "trial.log")
-            findings = in_order((*findings, *trial.findings(findings)))
+            options = kept_table(practice.options, practice.prepared.table_text, practice.directory)
+            trial = LinksTrial(options, consultation, examination, practice.directory)
+            measured = tuple(trial.findings(findings))
+            findings = in_order((*_findings(examination, consultation), *measured))  # a server may be lost meanwhile
+            examination = replace(examination, links=trial.links)
         exit_code = EXIT_OK if is_sound(findings) else EXIT_FAILURE
         consultation.finish(exit_code)
     finally:
@@ -169,21 +193,13 @@ def _report(examination: Examination, findings: tuple[Finding, ...], *, as_json:
 # --- on other servers that are started by hand ---
 
 
-def _take_part(
-    options: Mapping[str, Any], chosen: RunOptions, servers: tuple[Server, ...], host: Host, here: int
-) -> int:
+def _take_part(options: Mapping[str, Any], chosen: RunOptions, prepared: Prepared, host: Host, here: int) -> int:
+    servers = prepared.used.servers
     membership = join_first_server(chosen, servers, host, here, AGREEMENT)
-    finish = be_examined(membership, lambda message: _measure(message, options))
-    first = servers[first_server(servers)].server_id
+    with _own_directory() as directory:
+        own_part = OwnPart(kept_table(options, prepared.table_text, directory), directory)
+        with closing(own_part):
+            finish = be_examined(membership, own_part.answer)
+    first = servers[prepared.used.first_server].server_id
     say(f"server {servers[here].server_id} has been examined; what was found is told on server {first}")
     return finish.exit_code
-
-
-def _measure(message: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """This server's part of the run that measures, started as the examination itself was: by hand."""
-    if message.get("do") != "measure":
-        return None
-    wanted = trial_options(options, Path(message["runs_dir"]), int(message["coordinator_port"]))
-    with tempfile.TemporaryDirectory(prefix="tlaunch-doctor-") as directory:
-        trial = TrialRun(wanted, Path(directory) / "trial.log")
-        return {"exit_code": trial.attend(lambda until: time.sleep(max(0.0, until - time.monotonic())))}

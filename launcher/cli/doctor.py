@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from launcher.cli.chosen_run import json_option, runs_dir_option
-from launcher.cli.options import DEFAULT_COORDINATOR_PORT, ENGINES
-from launcher.cli.profile_options import CHIP_NAMES
-from launcher.cli.seconds import Seconds
-from launcher.cli.whole import Whole
-from launcher.core.env import TLAUNCH_SERVER
+from launcher.cli.run_options import (
+    chip_option,
+    coordinator_port_option,
+    devices_option,
+    engine_option,
+    engine_words_option,
+    env_option,
+    join_timeout_option,
+    master_port_option,
+    rank_table_option,
+    server_option,
+)
 
 EPILOG = """\b
 Examples:
@@ -32,10 +38,7 @@ Exit codes: 0 nothing would break a run; 1 something would; 2 wrong usage, unrea
 3 a refused rank table.
 """
 DEFAULT_JOIN_S = 60.0
-LONGEST_JOIN_S = 24 * 3600
-MOST_DEVICES = 65536
 LAYOUT = ("--dp", "--mp", "--pp", "--micro-batches")
-FILE = click.Path(path_type=Path)
 
 
 class _LayoutFree(click.Command):
@@ -53,32 +56,16 @@ class _LayoutFree(click.Command):
 
 
 @click.command(cls=_LayoutFree, epilog=EPILOG)
-@click.option("--rank-table", type=FILE, metavar="FILE", help="The devices, as an HCCL rank table.")
-@click.option("--devices", type=Whole(1, MOST_DEVICES), metavar="N", help="This many devices, all on this machine.")
-@click.option(
-    "--engine", type=click.Choice(ENGINES), metavar="HOW",
-    help="How agents get onto other servers: mpi (mpirun), slurm (srun, inside an allocation), hand (the same command "
-    "on each server).  [default: hand]",
-)  # fmt: skip
-@click.option("--engine-option", "engine_options", multiple=True, metavar="WORD", help="A word for mpirun or srun.")
-@click.option(
-    "--server", envvar=TLAUNCH_SERVER, metavar="ID",
-    help="Which server of the table this machine is.  [default: found by its addresses and names]",
-)  # fmt: skip
-@click.option(
-    "--join-timeout", type=Seconds(min=1, max=LONGEST_JOIN_S), default=DEFAULT_JOIN_S, metavar="SECONDS",
-    help=f"Servers that have not come by then are told of as missing.  [default: {DEFAULT_JOIN_S:g}]",
-)  # fmt: skip
-@click.option(
-    "--coordinator-port", type=Whole(1, 65535), default=DEFAULT_COORDINATOR_PORT, metavar="N",
-    help=f"On the server of rank 0, where servers are started by hand.  [default: {DEFAULT_COORDINATOR_PORT}]",
-)  # fmt: skip
-@click.option(
-    "--chip", type=click.Choice(CHIP_NAMES), metavar="NAME",
-    help=f"The hardware that the table is checked for: {', '.join(CHIP_NAMES)}.  [default: none without Ascend devices]",
-)  # fmt: skip
-@click.option("--env", multiple=True, metavar="KEY=VALUE", help="A variable that every rank would get.")
-@click.option("--master-port", type=Whole(1, 65535), metavar="N", help="The rendezvous port that the run would use.")
+@rank_table_option
+@devices_option()
+@engine_option
+@engine_words_option
+@server_option
+@join_timeout_option(DEFAULT_JOIN_S, "Servers that have not come by then are told of as missing.")
+@coordinator_port_option
+@chip_option
+@env_option
+@master_port_option("free")
 @click.option("--no-links", is_flag=True, help="Do not measure how fast servers reach each other.")
 @runs_dir_option
 @json_option

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.cli.columns import aligned, counted
+from launcher.core.errors import RefusedTableError, TlaunchError
 from launcher.logs.terminal import one_line, shortened
 
 if TYPE_CHECKING:
@@ -58,7 +59,17 @@ def report_to_json(examination: Examination, findings: Sequence[Finding]) -> dic
         }
         for index, server in enumerate(examination.cluster.servers)
     ]
-    return {"sound": is_sound(findings), "findings": [to_json(finding) for finding in findings], "servers": servers}
+    told = [to_json(finding) for finding in findings]
+    return {"sound": is_sound(findings), "findings": told, "servers": servers, "links": to_json(examination.links)}
+
+
+def refusal_to_json(error: TlaunchError) -> dict[str, Any]:
+    """With the keys of an examination, which there was none of, and why; a refused table's problems as of `validate`."""
+    from launcher.cli.reports import problem_to_json
+
+    problems = error.problems if isinstance(error, RefusedTableError) else ()
+    told = {"error": str(error), "exit_code": error.exit_code, "problems": [problem_to_json(one) for one in problems]}
+    return {"sound": False, "findings": [], "servers": [], "links": None, **told}
 
 
 def _table(
@@ -116,6 +127,8 @@ def _summary(examination: Examination, findings: Sequence[Finding]) -> str:
     from launcher.doctor.finding import Severity
 
     servers = counted(len(examination.cluster.servers), "server")
+    if len(examination.facts) < len(examination.cluster.servers):
+        servers = f"{len(examination.facts)} of {servers}"
     counts = {severity: sum(one.severity is severity for one in findings) for severity in Severity}
     if not counts[Severity.BREAKS] and not counts[Severity.RISKY]:
         return f"{servers} examined: nothing stands in the way of a run"

@@ -24,13 +24,12 @@ def for_engine(context: click.Context, options: RunOptions) -> RunOptions:
     Raises:
         UsageError: it has no use for what was typed.
     """
-    by_engine = options.engine in {"mpi", "slurm"}
-    if by_engine and is_typed(context, "coordinator_port"):
+    if options.by_engine and is_typed(context, "coordinator_port"):
         raise UsageError(
             f"--coordinator-port: with --engine {options.engine} a free port is chosen, and agents are told",
             hint="leave it out; it is for servers that are started by hand",
         )
-    if not by_engine and options.rank_table is not None:
+    if not options.by_engine and options.rank_table is not None:
         return options
     if is_typed(context, "server"):
         raise UsageError(
@@ -50,6 +49,6 @@ def check_server_id(said: str, server_ids: Sequence[str]) -> None:
 
 
 def _why_no_server(options: RunOptions) -> str:
-    if options.engine in {"mpi", "slurm"}:
+    if options.by_engine:
         return f"with --engine {options.engine} each agent finds out which server it is on"
     return "without a --rank-table this machine is the only server"

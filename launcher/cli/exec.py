@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.cli.chosen_run import runs_dir_option
-from launcher.cli.profile_options import CHIP_NAMES
-from launcher.cli.run import FILE, MOST_DEVICES, MOST_WAYS
-from launcher.cli.whole import Whole
-from launcher.core.env import MASTER_PORT, TLAUNCH_SERVER
+from launcher.cli.run_options import (
+    allow_idle_devices_option,
+    chip_option,
+    devices_option,
+    env_option,
+    layout_options,
+    master_port_option,
+    rank_table_option,
+    server_option,
+)
+from launcher.core.env import MASTER_PORT
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import DEFAULT_GRACE_S
@@ -29,9 +36,9 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Examples:
-  mpirun -n 16 --hostfile hosts tlaunch exec --rank-table rank_table_16pcs.json \\
-      --mp 2 --pp 2 -- python train.py
-  srun -N2 --ntasks-per-node=8 tlaunch exec --rank-table table.json -- python train.py
+  mpirun -x PATH -n 16 --hostfile hosts --map-by slot --bind-to none \\
+      tlaunch exec --rank-table rank_table_16pcs.json --mp 2 --pp 2 -- python train.py
+  srun -K -N2 --ntasks-per-node=8 tlaunch exec --rank-table table.json -- python train.py
   TLAUNCH_RUN_ID=$(date +%Y%m%d-%H%M%S) mpiexec -n 8 \\
       tlaunch exec -- python train.py
 
@@ -45,45 +52,27 @@ same: TLAUNCH_RUN_ID counts more than --name. MASTER_PORT is 20000 to 29999, by 
 ranks with another port, layout or table than the first are refused.
 
 Exit codes: those of COMMAND; 2 wrong usage, no engine, unreadable files or a program that is not there; 3 a refused table,
-layout or order of hosts; 126 COMMAND could not be started, 127 its interpreter was not found.
+layout, order of hosts or MPI; 126 COMMAND could not be started, 127 its interpreter was not found.
 """
-# What `tlaunch run` decides for ranks that it starts itself, and an engine decides here.
-NOT_OURS: Mapping[str, Any] = {
-    "config": None, "settings": (), "data": None, "grace": DEFAULT_GRACE_S,
-    "max_restarts": 0, "hang_timeout": None, "preload": None, "no_preload": True, "forward_signals": "", "bind": "none",
-    "log_max_size": None, "console": "none", "detach": False, "dry_run": False, "json": False,
-}  # fmt: skip
+# Of the bundled trainer, which `tlaunch run` starts where no COMMAND is given; and the engine gives its own grace.
+NOT_ASKED: Mapping[str, Any] = {"config": None, "settings": (), "data": None, "grace": DEFAULT_GRACE_S}
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
-@click.option("--rank-table", type=FILE, metavar="FILE", help="The devices, as an HCCL rank table.")
-@click.option(
-    "--devices", type=Whole(1, MOST_DEVICES), metavar="N",
-    help="This many devices, all on one machine.  [default: the engine's ranks]",
-)  # fmt: skip
-@click.option(
-    "--dp", type=Whole(max=MOST_WAYS), metavar="N", help="Data parallel ways.  [default: devices / (mp * pp)]"
-)
-@click.option("--mp", type=Whole(max=MOST_WAYS), default=1, metavar="N", help="Model parallel ways.  [default: 1]")
-@click.option("--pp", type=Whole(max=MOST_WAYS), default=1, metavar="N", help="Pipeline stages.  [default: 1]")
-@click.option("--micro-batches", type=int, metavar="N", help="Parts of each data parallel rank's batch.")
-@click.option(
-    "--chip", type=click.Choice(CHIP_NAMES), metavar="NAME",
-    help=f"The hardware that the table is checked for: {', '.join(CHIP_NAMES)}.  [default: none without Ascend devices]",
-)  # fmt: skip
-@click.option("--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices of the table unused.")
+@rank_table_option
+@devices_option(", all on one machine.  [default: the engine's ranks]")
+@layout_options
+@chip_option
+@allow_idle_devices_option
 @runs_dir_option
 @click.option(
     "--name",
     metavar="NAME",
     help="The run's name, before the job's; TLAUNCH_RUN_ID counts more.  [default: the program's]",
 )
-@click.option("--env", multiple=True, metavar="KEY=VALUE", help="A variable for every rank.")
-@click.option(
-    "--server", envvar=TLAUNCH_SERVER, metavar="ID",
-    help=f"Which server of the table this machine is.  [default: ${TLAUNCH_SERVER} or as its addresses and names say]",
-)  # fmt: skip
-@click.option("--master-port", type=Whole(1, 65535), metavar="N", help="The rendezvous port.  [default: by the job]")
+@env_option
+@server_option
+@master_port_option("by the job")
 @click.option("--no-log", is_flag=True, help="Leave stdout and stderr to the engine; no train.log.")
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARG]...")
 @click.pass_context
@@ -119,9 +108,9 @@ class _Joined:
 
 
 def _run_options(options: dict[str, Any], rank: EngineRank) -> RunOptions:
-    from launcher.cli.options import RunOptions  # see above
+    from launcher.cli.options import UNSUPERVISED, RunOptions  # see above
 
-    chosen = RunOptions(**options, **NOT_OURS)
+    chosen = RunOptions(**options, **NOT_ASKED, **UNSUPERVISED)
     if not chosen.command[0]:
         raise UsageError("COMMAND is empty", hint="name the program that is to be started")
     if chosen.rank_table is not None or chosen.devices is not None:
@@ -140,9 +129,11 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
         TlaunchError: with an exit code of its own.
     """
     from launcher.cli.prepare import prepare
+    from launcher.core.addresses import names_of
     from launcher.engines.assemble import assemble, used_cluster
     from launcher.engines.joined import check_size, master_port, run_name, unused
-    from launcher.engines.whereabouts import check_server, names_of, read_host
+    from launcher.engines.mpi_match import check_library
+    from launcher.engines.whereabouts import check_server, read_host
     from launcher.runs.join import join_run
     from launcher.supervise.environment import overlaid, write_environment
 
@@ -154,12 +145,16 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     spec = assemble(request, name=name, master_port=port)
     rank = spec.ranks[engine.global_rank]
     used = used_cluster(request.cluster, request.layout.world_size)
-    host = read_host(names_of(used.servers[rank.server_index]))
+    host = read_host(
+        names_of(used.servers[rank.server_index]), other_names=() if engine.node is None else (engine.node,)
+    )
     warning = check_server(rank, used, host, server, engine.local_world_size)
     if rank.global_rank == 0:
         _check_port(port)
-    run_dir = join_run(spec, rank, prepared.files)
     environment = overlaid(os.environ, rank.env)
+    if engine.world_size != 1:
+        check_library(rank.argv, environment, spec.cwd, mentioned=True)
+    run_dir = join_run(spec, rank, prepared.files)
     write_environment(run_dir.env_log(rank.global_rank), environment)
     if rank.global_rank == 0:
         forgotten = tuple(unused(name, port, options.name, options.master_port, os.environ))

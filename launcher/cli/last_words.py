@@ -9,6 +9,7 @@ from launcher.cli.verdict_text import culprit_failure
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.logs.tail import last_lines
+from launcher.logs.terminal import one_line
 from launcher.runs.progress import Progress
 
 LAST_LINES = 10
@@ -30,6 +31,11 @@ def last_words(culprit: int, progress: Progress, run_dir: RunDir) -> list[str]:
     if start is None and progress.attempt > 0:
         return []  # it never ran in this attempt: whatever the log holds is older
     return last_lines(run_dir.train_log(culprit), LAST_LINES, 0 if start is None else start.log_offset)
+
+
+def log_elsewhere(global_rank: int, first_server: str) -> str:
+    """Where to look for the log of a rank of another server, with which no disk is shared. Safe to show."""
+    return one_line(f"log of rank {global_rank}: on server {first_server}, which has the logs of all ranks")
 
 
 def end_of(log: Path) -> list[str]:

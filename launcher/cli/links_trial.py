@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+import os
 import secrets
-import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from launcher.cli.doctor_report import is_sound
-from launcher.cli.trial_run import TrialRun, trial_options
+from launcher.cli.options import BRING_ALL
+from launcher.cli.start_servers import say
+from launcher.cli.trial_guard import Remains
+from launcher.cli.trial_run import ENDED, TrialRun, blamed_server, trial_options
 from launcher.core.run_dir import LATEST
 from launcher.doctor.examine import Examination
 from launcher.doctor.examinee import OWN_RUNS, forget
 from launcher.doctor.finding import Finding, Severity, Topic
 from launcher.doctor.links import Links, best_of, described, judge_links, links_from_json
 from launcher.engines.cluster.consultation import Consultation
+from launcher.supervise.port import hold_port
 
 
 class LinksTrial:
     """One run of `launcher.trainer.links` on all servers, in a directory of its own that is removed afterwards."""
 
     def __init__(
-        self, options: Mapping[str, Any], consultation: Consultation, examination: Examination, log: Path
+        self, options: Mapping[str, Any], consultation: Consultation, examination: Examination, directory: Path
     ) -> None:
+        """`directory`: for temporary files of this examination."""
         self._options = options
         self._consultation = consultation
         self._examination = examination
-        self._log = log
         self._runs_dir = Path(options["runs_dir"]).absolute() / f"{OWN_RUNS}{secrets.token_hex(4)}"
-        self._is_by_hand = options["engine"] not in {"mpi", "slurm"}
+        self._remains = Remains(self._runs_dir, not os.path.isdir(self._runs_dir.parent), directory)  # noqa: PTH112 - Path raises
+        self.links: Links | None = None  # what was measured
+        self._is_by_hand = options["engine"] not in BRING_ALL
 
     def findings(self, found: Sequence[Finding]) -> Iterator[Finding]:
         """What the run told of links, or why there was none."""
@@ -39,11 +45,11 @@ class LinksTrial:
         if (why := self._why_not(found)) is not None:
             yield self._not_measured(why)
             return
-        had_parent = self._runs_dir.parent.is_dir()
+        say("measuring links: a short run on all servers, of which nothing is left")
         try:
             yield from self._measured()
         finally:
-            forget(self._runs_dir, parent=not had_parent)
+            forget(self._runs_dir, parent=self._remains.parent)
             self._have_forgotten()
 
     def _why_not(self, found: Sequence[Finding]) -> str | None:
@@ -65,6 +71,7 @@ class LinksTrial:
                 return (again,)
             links = best_of(links, again)
             found = judge_links(links, cluster)
+        self.links = links
         usual = described(links)
         return found or (
             self._note("links-measured", f"between servers {usual} are usual, and no pair is far from it"),
@@ -73,32 +80,35 @@ class LinksTrial:
     def _run(self) -> Links | Finding:
         """What one run has measured, or why it has not."""
         port = _free_port()
-        trial = TrialRun(trial_options(self._options, self._runs_dir, port), self._log)
-        if self._is_by_hand:
-            self._have_others_measure(port)
-        exit_code = trial.attend(self._consultation.step)
+        with self._consultation.usual_limits():
+            trial = TrialRun(trial_options(self._options, self._runs_dir, port), self._remains)
+        self._consultation.begin_to_ask(self._others_part(port) if self._is_by_hand else {})
+        exit_code = trial.attend(self._consultation.step, lambda: next(self._why_in_vain(), None) is not None)
+        if exit_code == ENDED:
+            return self._failed(next(self._why_in_vain(), f"it does not end: {trial.why()}"))
         if exit_code:
-            return self._failed(exit_code, next(self._consultation.troubles(), trial.why()))
+            return self._failed(f"exit code {exit_code}: {trial.why()}")
         written = self._read()
         try:
             return links_from_json(written["links"])
         except (KeyError, TypeError, ValueError, AttributeError):
             return self._not_measured(str(written.get("trouble", "the measurement left nothing behind")))
 
-    def _have_others_measure(self, port: int) -> None:
+    def _others_part(self, port: int) -> Mapping[int, Mapping[str, Any]]:
         message = {"do": "measure", "runs_dir": str(self._runs_dir), "coordinator_port": port}
-        others = set(self._examination.facts) - {self._first}
-        self._consultation.begin_to_ask(dict.fromkeys(others, message))
+        return dict.fromkeys(set(self._examination.facts) - {self._examination.cluster.first_server}, message)
 
-    @property
-    def _first(self) -> int:
-        servers = self._examination.cluster.servers
-        return next(index for index, server in enumerate(servers) if server.devices[0].global_rank == 0)
+    def _why_in_vain(self) -> Iterator[str]:
+        """Servers whose part has failed, or that are lost: the run would wait for them until its patience ends."""
+        yield from self._consultation.troubles()
+        for index, absence in self._consultation.absences.items():
+            yield f"server {self._examination.cluster.servers[index].server_id}: {absence.why}"
 
     def _read(self) -> Mapping[str, Any]:
         """Rank 0's server may be another machine, with a file system of its own."""
         run_dir = (self._runs_dir / LATEST).resolve()
-        return self._consultation.ask({self._first: {"do": "links", "run_dir": str(run_dir)}}).get(self._first, {})
+        first = self._examination.cluster.first_server
+        return self._consultation.ask({first: {"do": "links", "run_dir": str(run_dir)}}).get(first, {})
 
     def _have_forgotten(self) -> None:
         facts = self._examination.facts
@@ -117,16 +127,20 @@ class LinksTrial:
         servers = tuple(range(len(self._examination.cluster.servers)))
         return Finding(code, Topic.LINKS, Severity.NOTE, servers, message)
 
-    def _failed(self, exit_code: int, why: str) -> Finding:
-        servers = tuple(range(len(self._examination.cluster.servers)))
+    def _failed(self, why: str) -> Finding:
+        """Of the server whose rank is to blame, where the run has found it out; else of all."""
+        servers = self._examination.cluster.servers
+        blamed = blamed_server((self._runs_dir / LATEST).resolve(), servers)
+        where = "" if blamed is None else f" on server {servers[blamed].server_id}"
         return Finding(
-            "trial-run-failed", Topic.LINKS, Severity.BREAKS, servers,
-            f"a run that only measures links failed with exit code {exit_code}: {why}",
+            "trial-run-failed", Topic.LINKS, Severity.BREAKS,
+            tuple(range(len(servers))) if blamed is None else (blamed,),
+            f"a run that only measures links failed{where}: {why}",
             "`tlaunch run` with the same options and `-- python -m launcher.trainer.links` shows the whole of it",
         )  # fmt: skip
 
 
 def _free_port() -> int:
-    with suppress(OSError), socket.create_server(("", 0)) as found:
-        return int(found.getsockname()[1])
+    with suppress(OSError), closing(hold_port()) as held:
+        return held.number
     return 0

@@ -66,7 +66,9 @@ Exit codes:
   124      a rank hung (--hang-timeout)
   126/127  a rank's program could not be started, its interpreter not found
   129      hung up (SIGHUP)
-  130/143  interrupted (Ctrl-C) / terminated (SIGTERM)
+  130/131  interrupted (Ctrl-C) / told to quit (SIGQUIT)
+  137      killed (SIGKILL): a rank, or what watches over them
+  143      terminated (SIGTERM)
   else     the code of the rank that failed first,
            or 128 + the signal that ended it
 """

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from launcher.core import env
 from launcher.core.errors import UsageError
@@ -15,11 +15,13 @@ from launcher.engines.placement import Bind
 
 EngineName = Literal["mpi", "slurm", "hand"]
 ENGINES: tuple[EngineName, ...] = ("mpi", "slurm", "hand")
+BRING_ALL = frozenset(("mpi", "slurm"))  # engines that start the agents of all servers; else people do, by hand
 DEFAULT_JOIN_S = 300.0
 DEFAULT_LOST_S = 15.0
 DEFAULT_COORDINATOR_PORT = 29450
 LONGEST_NAME_BYTES = 200  # of the 255 that a file system takes
 FORWARDABLE = ("USR1", "USR2", "HUP", "WINCH", "URG")
+_FLAGS = {"engine_options": "--engine-option", "settings": "--set"}  # those that are called otherwise
 # What tells a rank who it is comes from the table and the layout alone.
 _DECIDED_BY_TLAUNCH = {
     **dict.fromkeys(
@@ -38,6 +40,13 @@ _DECIDED_BY_TLAUNCH = {
     env.TLAUNCH_MP: "use --mp",
     env.TLAUNCH_PP: "use --pp",
     env.TLAUNCH_MICRO_BATCHES: "use --micro-batches",
+}  # fmt: skip
+
+
+# Of the options of `tlaunch run` those that its agents see to, for commands whose ranks others start.
+UNSUPERVISED: Mapping[str, Any] = {
+    "max_restarts": 0, "hang_timeout": None, "preload": None, "no_preload": True, "forward_signals": "none",
+    "bind": "none", "log_max_size": None, "console": "none", "detach": False, "dry_run": False, "json": False,
 }  # fmt: skip
 
 
@@ -82,6 +91,11 @@ class RunOptions:
     lost_after: float = DEFAULT_LOST_S
     coordinator_port: int = DEFAULT_COORDINATOR_PORT
 
+    @property
+    def by_engine(self) -> bool:
+        """Whether mpirun or srun starts the agents of all servers."""
+        return self.engine in BRING_ALL
+
 
 def check_options(options: RunOptions) -> None:
     """Refuse combinations that cannot be meant.
@@ -102,6 +116,21 @@ def check_options(options: RunOptions) -> None:
     _check_engine_options(options)
     if options.name is not None:
         _check_name(options.name)
+
+
+def flag(name: str) -> str:
+    """What is typed for a field of RunOptions that is no truth value."""
+    return _FLAGS.get(name) or f"--{name.replace('_', '-')}"
+
+
+def words_of_option(name: str, value: Any) -> Iterator[str]:
+    """What is typed for a field of RunOptions to have that value: nothing for None, a word for each part of a tuple.
+
+    >>> list(words_of_option("engine_options", ("--mca", "a"))), list(words_of_option("lost_after", None))
+    (['--engine-option=--mca', '--engine-option=a'], [])
+    """
+    parts = value if isinstance(value, tuple) else (value,)
+    return (f"{flag(name)}={part}" for part in parts if part is not None)
 
 
 def user_environment(pairs: tuple[str, ...]) -> Mapping[str, str]:
@@ -173,7 +202,7 @@ def _check_command_options(options: RunOptions) -> None:
 def _check_engine_options(options: RunOptions) -> None:
     if options.engine == "mpi" and options.rank_table is None:
         raise UsageError("--engine mpi: which servers?", hint="give a --rank-table that names them")
-    if options.engine not in {"mpi", "slurm"}:
+    if not options.by_engine:
         if options.engine_options:
             raise UsageError("--engine-option is for mpirun or srun", hint="add --engine mpi, or --engine slurm")
         if options.mpi_ranks is not None:

@@ -18,6 +18,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Layout, Supervision
 from launcher.engines.assemble import OWN_TABLE, Request, used_cluster, wants_own_table
 from launcher.engines.placement import read_machine
+from launcher.logs.terminal import escaped
 from launcher.mesh.layouts import resolve_layout
 
 if TYPE_CHECKING:
@@ -80,23 +81,14 @@ def prepare(
     check_options(options)
     variables = user_environment(options.env)
     cluster, notes, table = _cluster(options)
-    layout = resolve_layout(
-        cluster.device_count,
-        dp=options.dp,
-        mp=options.mp,
-        pp=options.pp,
-        micro_batches=1 if options.micro_batches is None else options.micro_batches,
-        allow_idle_devices=options.allow_idle_devices,
-    )
+    layout = _layout(options, cluster)
     used = used_cluster(cluster, layout.world_size)
     environment = {**inherited, **variables}
     python = _python(options.command, environment)
     program = _command(options.command, python, layout) if options.command else _trainer(options, layout)
-    if (missing := _missing(options, python, environment)) is not None:
-        if elsewhere is None or (elsewhere == "servers" and len(used.servers) == 1):
-            raise missing
-        notes = (*notes, f"warning: {missing.message}; it is looked for where ranks start")
-    mpi_ranks = _takes_mpi_ranks(options, python, environment)
+    may_be_elsewhere = elsewhere is not None and (elsewhere != "servers" or len(used.servers) > 1)
+    missing = _missing_note(options, python, environment, may_be_elsewhere=may_be_elsewhere)
+    mpi_ranks, unread = _mpi_ranks(options, python, environment)
     request = Request(
         cluster=cluster,
         layout=program.layout,
@@ -112,20 +104,83 @@ def prepare(
         engine=engine,
         mpi_ranks=mpi_ranks,
     )
+    if engine is None and elsewhere is None and layout.world_size > 1:
+        unread += _alone_note(options, python, environment)
     idle = _idle_note(cluster, layout.world_size)
     files = _files(cluster, used, table, engine)
-    return Prepared(request, options.name or program.name, (*notes, *idle), files, table.text)
+    return Prepared(request, options.name or program.name, (*notes, *missing, *idle, *unread), files, table.text)
 
 
-def _takes_mpi_ranks(options: RunOptions, python: PythonCommand | None, environment: Mapping[str, str]) -> bool:
-    """Whether mpirun or srun has to start a process for each rank: a program that calls MPI_Init asks it who it is."""
-    if options.engine not in {"mpi", "slurm"} or options.mpi_ranks is not None:
-        return bool(options.mpi_ranks)
-    if python is None or options.preload is not None:
-        return False
-    from launcher.program.imports import uses_mpi  # other runs need none of it
+def _layout(options: RunOptions, cluster: Cluster) -> Layout:
+    return resolve_layout(
+        cluster.device_count,
+        dp=options.dp,
+        mp=options.mp,
+        pp=options.pp,
+        micro_batches=1 if options.micro_batches is None else options.micro_batches,
+        allow_idle_devices=options.allow_idle_devices,
+    )
 
-    return uses_mpi(python, _working_directory(), environment)
+
+def _missing_note(
+    options: RunOptions, python: PythonCommand | None, environment: Mapping[str, str], *, may_be_elsewhere: bool
+) -> tuple[str, ...]:
+    """Of a program that is not here, where that is no error.
+
+    Raises:
+        UnreadableError: it is one.
+    """
+    missing = _missing(options, python, environment)
+    if missing is None:
+        return ()
+    if not may_be_elsewhere:
+        raise missing
+    return (f"warning: {missing.message}; it is looked for where ranks start",)
+
+
+def _mpi_ranks(
+    options: RunOptions, python: PythonCommand | None, environment: Mapping[str, str]
+) -> tuple[bool, tuple[str, ...]]:
+    """Whether mpirun or srun has to start a process for each rank, and what to say where nobody can tell.
+
+    A program that calls MPI_Init asks them who it is. A shell's script, a program of another language and an installed
+    package may do so unseen.
+    """
+    if not options.by_engine or options.mpi_ranks is not None:
+        return bool(options.mpi_ranks), ()
+    if options.preload is not None or not options.command:
+        return False, ()
+    uses: bool | None  # None: nobody can tell
+    if python is None:
+        from launcher.engines.mpi_match import compiled_for  # other runs need none of it
+
+        uses = compiled_for(options.command, environment.get("PATH"), _working_directory()) is not None or None
+    else:
+        from launcher.program.imports import uses_mpi  # the same
+
+        uses = uses_mpi(python, _working_directory(), environment)
+    if uses is not None:
+        return uses, ()
+    name = escaped(Path(options.command[0]).name if python is None else python.target)
+    return False, (f"{name} is started without MPI ranks; --mpi-ranks gives each its place in MPI_COMM_WORLD",)
+
+
+def _alone_note(options: RunOptions, python: PythonCommand | None, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Of a program that wants to be one job of MPI, where nothing makes its ranks one.
+
+    Only a program that has the word in its own file is read: others start no later for it.
+    """
+    if options.by_engine or python is None:
+        return ()
+    from launcher.program.files import is_of_mpi4py, mentions_mpi  # see above
+    from launcher.program.imports import uses_mpi
+
+    cwd = _working_directory()
+    if not (mentions_mpi(python, cwd, environment) and uses_mpi(python, cwd, environment)):
+        return ()
+    name = "the program" if python.kind == "code" or is_of_mpi4py(python) else escaped(python.target)
+    remedy = "--engine mpi" if options.rank_table is not None else "--engine mpi with a --rank-table"
+    return (f"{name} imports mpi4py: every rank is alone in its MPI_COMM_WORLD; {remedy} makes them one job",)
 
 
 def _supervision(
@@ -156,7 +211,9 @@ def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...], _Table]:
     with sample_hinted(options.rank_table):
         report = read_rank_table(found_table(options.rank_table), Profile(options.chip or _chip_here()))
     if report.cluster is None:
-        raise RefusedTableError(report.render())
+        refused = RefusedTableError(report.render())
+        refused.problems = report.problems
+        raise refused
     warnings = tuple(headline(problem, str(options.rank_table)) for problem in report.warnings)
     return report.cluster, warnings, _Table(report.document.text, report.format.value if report.format else "")
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from launcher.cli.options import check_name_length
+from launcher.cli.options import check_name_length, flag
 from launcher.cli.render_run import OF_RUN, words_for_run
 from launcher.cli.render_run import submit as submitted
 from launcher.cli.run import run
+from launcher.cli.run_options import FILE, devices_option, master_port_option
 from launcher.cli.time_limit import check_time_limit
 from launcher.cli.whole import Whole
 from launcher.core.errors import UsageError
@@ -64,18 +65,11 @@ Exit codes: 0; 2 wrong usage, a value that a format cannot express, a template t
 read or written; 3 a refused table or layout; what sbatch ends with where it refuses the script (--submit).
 """
 TAKEN = (
-    "rank_table", "devices", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "config", "settings",
-    "data", "runs_dir", "name", "env", "grace", "master_port", "command", *OF_RUN,
+    "rank_table", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "config", "settings",
+    "data", "runs_dir", "name", "env", "grace", "command", *OF_RUN,
 )  # fmt: skip
-# Kinds that start each rank by itself have no supervision to tell of.
-NOT_TAKEN: Mapping[str, Any] = {
-    "preload": None, "no_preload": True, "bind": "none", "detach": False, "dry_run": False, "json": False,
-    **{name: absent for name, (_, absent) in OF_RUN.items() if absent is not None},
-    "hang_timeout": None, "log_max_size": None,
-}  # fmt: skip
 NAMES = ("bash", "mpirun", "slurm", "kubernetes", "hostfile", "rankfile")
 FLAVORS = ("openmpi", "mpich", "run", "exec", "job", "mpi")
-FILE = click.Path(path_type=Path)
 LONGEST_WARNING_S = 65535  # Slurm's own limit
 MOST_RESTARTS = 1000
 LONGEST_SLURM_NAME_BYTES = 160  # the run's is its time, this, and the job's number, place in its array and restarts
@@ -142,6 +136,8 @@ def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> 
 )
 @click.option("--submit", is_flag=True, help="slurm: hand the script to sbatch, and print the job's id.")
 @click.option("--sbatch", multiple=True, metavar="OPTION", help="slurm: a further option: --sbatch=--partition=gpu.")
+@devices_option(", all on one server.")
+@master_port_option("by KIND, see below")
 def render(
     kind: str, *, output: Path | None, force: bool, templates: Path | None, submit: bool, **options: Any
 ) -> None:
@@ -202,7 +198,7 @@ def _check_given(kind: Kind) -> None:
     context = click.get_current_context()
     for name, kinds in OF_KIND.items():
         if kind.name not in kinds and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise UsageError(f"--{name.replace('_', '-')} is for {', '.join(kinds)}, and this is {kind.name}")
+            raise UsageError(f"{flag(name)} is for {', '.join(kinds)}, and this is {kind.name}")
 
 
 def _flavor(kind: Kind, wanted: str | None) -> str:
@@ -216,11 +212,13 @@ def _flavor(kind: Kind, wanted: str | None) -> str:
 def _directive(text: str) -> str:
     if not re.match(r"-(-[a-z]|[A-Za-z])", text) or not text.isprintable():
         raise UsageError(f"--sbatch {text!r} is no option of sbatch", hint="for instance --sbatch=--partition=gpu")
+    from launcher.engines.render.words import sbatch
+
     try:
-        shlex.split(text)
+        # Written anew, a word each: to sbatch # begins a comment, and a backslash between single quotes is none.
+        return " ".join(map(sbatch, shlex.split(text)))
     except ValueError as error:
         raise UsageError(f"--sbatch {text!r}: {error}", hint="sbatch takes quotes in pairs") from None
-    return text
 
 
 def _tlaunch(kind: Kind) -> str:
@@ -252,9 +250,9 @@ def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
 
 
 def _run_options(kind: Kind, options: Mapping[str, Any]) -> RunOptions:
-    from launcher.cli.options import RunOptions
+    from launcher.cli.options import UNSUPERVISED, RunOptions
 
-    chosen = RunOptions(**{**options, **NOT_TAKEN})
+    chosen = RunOptions(**options, **UNSUPERVISED)
     if kind.starts:
         return chosen
     if chosen.command:
@@ -272,7 +270,8 @@ def _placed(kind: Kind, request: Request, chosen: RunOptions, cwd: str | None) -
     """The directories as those know them who start the job; in an image it is the image's own, unless --cwd names one."""
     if cwd is not None or kind.in_image:
         where = Path(cwd or ".")
-        request = replace(request, cwd=where, runs_dir=where / chosen.runs_dir if cwd else chosen.runs_dir)
+        absolute = where.is_absolute()  # else `cd` comes first, and runs are found from there
+        request = replace(request, cwd=where, runs_dir=where / chosen.runs_dir if absolute else chosen.runs_dir)
     if kind.in_image and not chosen.command:
         request = replace(request, argv=("python3", *request.argv[1:]))
     return request

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from launcher.core.errors import TlaunchError, UnreadableError, UsageError
+from launcher.cli.options import flag, words_of_option
+from launcher.core.errors import TlaunchError, UsageError
 
-# By name in RunOptions: the option, and what it is where it was not given.
-OF_RUN: Mapping[str, tuple[str, Any]] = {
-    "max_restarts": ("--max-restarts", 0),
-    "hang_timeout": ("--hang-timeout", None),
-    "forward_signals": ("--forward-signals", "none"),
-    "log_max_size": ("--log-max-size", None),
-    "console": ("--console", "none"),
-    "join_timeout": ("--join-timeout", None),
-    "lost_after": ("--lost-after", None),
-    "engine_options": ("--engine-option", ()),
-}
+# As RunOptions calls them.
+OF_RUN = (
+    "max_restarts", "hang_timeout", "forward_signals", "log_max_size", "console", "join_timeout", "lost_after",
+    "engine_options",
+)  # fmt: skip
 SBATCH_TIMEOUT_S = 60.0
 # How sbatch says that there is nobody to take a script, whatever is in it.
 NO_CONTROLLER = re.compile(r"(contact|configuration source|resolve).*|controller", re.IGNORECASE)
@@ -34,14 +29,13 @@ def words_for_run(context: click.Context, options: dict[str, Any], *, runs: bool
     Raises:
         UsageError: it holds none.
     """
-    for name, (option, _) in OF_RUN.items():
+    for name in OF_RUN:
         value = options.pop(name)
         if context.get_parameter_source(name) is ParameterSource.DEFAULT:
             continue
         if not runs:
-            raise UsageError(f"{option} is for slurm (--flavor run), and this is {what}")
-        for one in value if isinstance(value, tuple) else (value,):
-            yield f"{option}={one}"
+            raise UsageError(f"{flag(name)} is for slurm (--flavor run), and this is {what}")
+        yield from words_of_option(name, value)
 
 
 def submit(script: str) -> str:
@@ -55,17 +49,9 @@ def submit(script: str) -> str:
 
 
 def _sbatch(script: str, option: str) -> str:
-    try:
-        done = subprocess.run(
-            ["sbatch", option], input=script, capture_output=True, text=True, timeout=SBATCH_TIMEOUT_S, check=False,
-            errors="surrogateescape",
-        )  # fmt: skip
-    except OSError as error:
-        raise UnreadableError(f"sbatch cannot be started: {error.strerror}", hint="is Slurm installed here?") from None
-    except subprocess.TimeoutExpired:
-        raise UnreadableError(
-            f"sbatch does not answer within {SBATCH_TIMEOUT_S:.0f} s", hint="is slurmctld up?"
-        ) from None
+    from launcher.engines.slurm import answer_of  # `--help` needs none of it
+
+    done = answer_of(("sbatch", option), os.environ, script, timeout_s=SBATCH_TIMEOUT_S)
     if done.returncode:
         refused = TlaunchError(f"sbatch takes no such script:\n{done.stderr.strip()}", hint=_hint(done.stderr))
         refused.exit_code = done.returncode

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import click
 
 from launcher.cli.chosen_run import runs_dir_option
-from launcher.cli.options import DEFAULT_COORDINATOR_PORT, DEFAULT_JOIN_S, DEFAULT_LOST_S, ENGINES
-from launcher.cli.profile_options import CHIP_NAMES
+from launcher.cli.options import DEFAULT_JOIN_S, DEFAULT_LOST_S
+from launcher.cli.run_options import (
+    FILE,
+    LONGEST_S,
+    allow_idle_devices_option,
+    chip_option,
+    coordinator_port_option,
+    devices_option,
+    engine_option,
+    engine_words_option,
+    env_option,
+    join_timeout_option,
+    layout_options,
+    master_port_option,
+    rank_table_option,
+    server_option,
+)
 from launcher.cli.seconds import Seconds
 from launcher.cli.size import Size
 from launcher.cli.whole import Whole
-from launcher.core.env import TLAUNCH_SERVER
 from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
 from launcher.engines.placement import BINDS
 
@@ -39,69 +52,42 @@ The first rank that fails ends the run: where every rank was is noted first, the
 Exit codes: 0 when all ranks ended well; the code of the rank that failed first, or 128 + its signal; 1 a server was
 lost, or did not come; 2 wrong usage or unreadable files, a program that is not there too; 3 a refused table or layout;
 124 hung (--hang-timeout); 126 a rank's program could not be started, 127 its interpreter was not found; 129, 130, 131,
-143 stopped by SIGHUP, Ctrl-C, SIGQUIT, SIGTERM.
+143 stopped by SIGHUP, Ctrl-C, SIGQUIT, SIGTERM; 137 also: what watches over the ranks was killed.
 """
 
-LONGEST_GRACE_S = 7 * 24 * 3600
-MOST_DEVICES = 65536  # of --devices: a slip of the finger must not eat the machine
-MOST_WAYS = 10**6  # of one axis
 MOST_RESTARTS = 10**6
 SMALLEST_LOG_BYTES = 64 << 10  # whole blocks of a file system are moved, and half of it stays
-FILE = click.Path(path_type=Path)
 
 
 @click.command(context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
-@click.option("--rank-table", type=FILE, metavar="FILE", help="The devices, as an HCCL rank table.")
-@click.option(
-    "--devices", type=Whole(1, MOST_DEVICES), metavar="N",
-    help="This many devices on this machine; with --engine slurm: on each node.",
-)  # fmt: skip
-@click.option(
-    "--engine", type=click.Choice(ENGINES), metavar="HOW",
-    help="How agents get onto other servers: mpi (mpirun), slurm (srun, inside an allocation), hand (the same command "
-    "on each server).  [default: hand]",
-)  # fmt: skip
-@click.option("--engine-option", "engine_options", multiple=True, metavar="WORD", help="A word for mpirun or srun.")
+@rank_table_option
+@devices_option()
+@engine_option
+@engine_words_option
 @click.option(
     "--mpi-ranks/--no-mpi-ranks",
     default=None,
-    help="Whether ranks are those of mpirun's or srun's own world.  [default: where COMMAND imports mpi4py]",
+    help="Whether ranks are those of mpirun's or srun's own world.  [default: where COMMAND imports mpi4py, "
+    "or was compiled for an MPI]",
 )
+@server_option
+@join_timeout_option(DEFAULT_JOIN_S, "All servers have to come within so long.")
 @click.option(
-    "--server", envvar=TLAUNCH_SERVER, metavar="ID",
-    help="Which server of the table this machine is.  [default: found by its addresses and names]",
-)  # fmt: skip
-@click.option(
-    "--join-timeout", type=Seconds(min=1, max=LONGEST_GRACE_S), default=DEFAULT_JOIN_S, metavar="SECONDS",
-    help=f"All servers have to come within so long.  [default: {DEFAULT_JOIN_S:g}]",
-)  # fmt: skip
-@click.option(
-    "--lost-after", type=Seconds(min=1, max=LONGEST_GRACE_S), default=DEFAULT_LOST_S, metavar="SECONDS",
+    "--lost-after", type=Seconds(min=1, max=LONGEST_S), default=DEFAULT_LOST_S, metavar="SECONDS",
     help=f"A server that is not heard for so long is lost.  [default: {DEFAULT_LOST_S:g}]",
 )  # fmt: skip
-@click.option(
-    "--coordinator-port", type=Whole(1, 65535), default=DEFAULT_COORDINATOR_PORT, metavar="N",
-    help=f"On the server of rank 0, where servers are started by hand.  [default: {DEFAULT_COORDINATOR_PORT}]",
-)  # fmt: skip
-@click.option(
-    "--dp", type=Whole(max=MOST_WAYS), metavar="N", help="Data parallel ways.  [default: devices / (mp * pp)]"
-)
-@click.option("--mp", type=Whole(max=MOST_WAYS), default=1, metavar="N", help="Model parallel ways.  [default: 1]")
-@click.option("--pp", type=Whole(max=MOST_WAYS), default=1, metavar="N", help="Pipeline stages.  [default: 1]")
-@click.option("--micro-batches", type=int, metavar="N", help="Parts of each data parallel rank's batch.")
-@click.option(
-    "--chip", type=click.Choice(CHIP_NAMES), metavar="NAME",
-    help=f"The hardware that the table is checked for: {', '.join(CHIP_NAMES)}.  [default: none without Ascend devices]",
-)  # fmt: skip
-@click.option("--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices unused.")
+@coordinator_port_option
+@layout_options
+@chip_option
+@allow_idle_devices_option
 @click.option("--config", metavar="FILE", help="The bundled trainer's settings, TOML.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting of the bundled trainer.")
 @click.option("--data", type=FILE, metavar="PATH", help="Sentence pairs for the bundled trainer (`tlaunch data`).")
 @runs_dir_option
 @click.option("--name", metavar="NAME", help="The run's name, after its time.")
-@click.option("--env", multiple=True, metavar="KEY=VALUE", help="A variable for every rank.")
+@env_option
 @click.option(
-    "--grace", type=Seconds(min=0, max=LONGEST_GRACE_S), default=DEFAULT_GRACE_S, metavar="SECONDS",
+    "--grace", type=Seconds(min=0, max=LONGEST_S), default=DEFAULT_GRACE_S, metavar="SECONDS",
     help=f"Between SIGTERM and SIGKILL.  [default: {DEFAULT_GRACE_S:g}]",
 )  # fmt: skip
 @click.option(
@@ -109,7 +95,7 @@ FILE = click.Path(path_type=Path)
     help="Start all ranks again after a failure, up to N times.  [default: 0]",
 )  # fmt: skip
 @click.option(
-    "--hang-timeout", type=Seconds(min=0.1, max=LONGEST_GRACE_S), metavar="SECONDS",
+    "--hang-timeout", type=Seconds(min=0.1, max=LONGEST_S), metavar="SECONDS",
     help="A rank without progress for so long hangs: stacks, then a restart or exit code 124.",
 )  # fmt: skip
 @click.option(
@@ -132,7 +118,7 @@ FILE = click.Path(path_type=Path)
     "--log-max-size", type=Size(SMALLEST_LOG_BYTES), metavar="SIZE",
     help="Compress what a rank's log grows beyond, beside it: 64M, 1G.  [default: never]",
 )  # fmt: skip
-@click.option("--master-port", type=Whole(1, 65535), metavar="N", help="The rendezvous port.  [default: free]")
+@master_port_option("free")
 @click.option("--detach", is_flag=True, help="Go on in the background; print the run's name.")
 @click.option("--dry-run", is_flag=True, help="Print each rank's command and environment; start nothing.")
 @click.option("--json", is_flag=True, help="With --dry-run: everything as JSON.")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Any
 
 from launcher.cli.columns import duration
 from launcher.cli.verdict_text import describe_status, headline
 from launcher.core.events import Cause
-from launcher.logs.terminal import printable
+from launcher.logs.terminal import one_line, printable
 from launcher.runs.live import RunState
 from launcher.runs.progress import State
 
@@ -81,18 +80,15 @@ def as_json(state: RunState) -> dict[str, Any]:
 
 def _by_signal(state: RunState) -> str:
     stopping = state.progress.stopping
-    if stopping is None or stopping.signal is None:
-        return ""
-    try:
-        return f" by {signal.Signals(stopping.signal).name}"
-    except ValueError:
-        return f" by signal {stopping.signal}"
+    return "" if stopping is None or not stopping.asked_by else f" by {one_line(stopping.asked_by)}"
 
 
 def _how_lost(state: RunState) -> str:
     cause = state.report.cause if state.report else state.progress.cause
     if cause is Cause.HEAD_LOST and state.exit_code is not None:
         return "its launcher was killed, and its agent ended the ranks"
+    if cause is Cause.COORDINATOR_LOST and state.exit_code is not None:
+        return "nothing was heard any more of the launcher that coordinated the run, and its agent ended the ranks here"
     if cause is Cause.AGENT_LOST and state.exit_code is not None:
         return "its agent was killed, and its launcher ended what that left"
     if state.progress.agent is None:

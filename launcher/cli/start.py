@@ -47,7 +47,7 @@ def show(prepared: Prepared, wanted_name: str, options: RunOptions) -> None:
 
 def _engine_command(prepared: Prepared, options: RunOptions, spec: RunSpec) -> EngineCommand | None:
     """What puts agents on the servers; None where no engine does."""
-    if options.engine not in {"mpi", "slurm"}:
+    if not options.by_engine:
         return None
     from launcher.cli.start_servers import engine_command  # others need none of it
 

@@ -15,33 +15,42 @@ from pathlib import Path
 from shlex import join as shell_words
 
 from launcher.cli.attendance import Attendance
-from launcher.cli.columns import server_list
+from launcher.cli.columns import awaited, server_list
 from launcher.cli.detach import detach
 from launcher.cli.engine_options import check_server_id
 from launcher.cli.options import RunOptions
 from launcher.cli.prepare import Prepared
 from launcher.cli.start import say_notes, wait_for_start
 from launcher.core import env
+from launcher.core.addresses import names_of
 from launcher.core.env import masked_argv
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.json_text import json_text
 from launcher.core.messages import Waiting
-from launcher.core.records import RunSpec, Server
+from launcher.core.records import Cluster, RunSpec, Server
+from launcher.core.resources import PACKAGE
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble
 from launcher.engines.cluster.job import Job, to_text
 from launcher.engines.cluster.membership import Door, Member, Membership, join
 from launcher.engines.cluster.mpi_ranks import members_text, stretches_of
-from launcher.engines.cluster.peers import listen
-from launcher.engines.cluster.plan import Plan
-from launcher.engines.cluster.server_part import ANY_PORT, get_ready, start
+from launcher.engines.cluster.peers import RANK_TABLE, listen
+from launcher.engines.cluster.plan import COMMAND, Plan
+from launcher.engines.cluster.server_part import ANY_PORT, awaited_begin, get_ready, start
 from launcher.engines.command import EngineCommand
 from launcher.engines.local import signals_held_back, start_child
-from launcher.engines.whereabouts import Host, names_of, read_host, servers_here
+from launcher.engines.whereabouts import Host, read_host, servers_here
 from launcher.logs.terminal import escaped
 from launcher.runs.create import create_run
 
 AGENT = (sys.executable, "-m", "launcher", "agent")
+# On this machine tlaunch may be a checkout that is not installed. Nothing that lies where the user is is imported.
+OWN_AGENT = (
+    sys.executable,
+    "-c",
+    f"import sys; sys.path[:] = [{str(PACKAGE.parent)!r}, *filter(None, sys.path)]; from launcher.cli.main import main; main()",
+    "agent",
+)
 HANDED_ON = (env.TLAUNCH_COORDINATOR, env.TLAUNCH_COORDINATOR_TOKEN)
 # Of this shell what programs need to be found at all; engines other than Open MPI hand on everything.
 HANDED_ON_IF_SET = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THREADS")
@@ -58,7 +67,7 @@ def carry_out_on_servers(prepared: Prepared, wanted_name: str, options: RunOptio
     if options.engine in {"mpi", "slurm"}:
         return _coordinate(prepared, wanted_name, options, host, None)
     here = this_server(servers, host, options.server)
-    if here == first_server(servers):
+    if here == prepared.used.first_server:
         return _coordinate(prepared, wanted_name, options, host, here)
     return _take_part(prepared, options, servers, host, here)
 
@@ -132,9 +141,8 @@ def _job(prepared: Prepared, options: RunOptions) -> Job:
 
 def own_agent(server: Server, door: Door) -> EngineCommand:
     """Starts the agent of this server alone."""
-    return EngineCommand(
-        "the agent of this server", AGENT, {**door_variables(door), env.TLAUNCH_SERVER: server.server_id}, {}
-    )
+    variables = {**door_variables(door), env.TLAUNCH_SERVER: server.server_id}
+    return EngineCommand("the agent of this server", OWN_AGENT, variables, {})
 
 
 def engine_for(
@@ -172,7 +180,7 @@ def _srun(
     options: RunOptions,
     servers: tuple[Server, ...],
     counts: Sequence[int] | None,
-    _host: Host,
+    host: Host,
     _handed_on: tuple[str, ...],
 ) -> Callable[[Path], EngineCommand]:
     from launcher.engines.slurm import read_allocation, slurm_command
@@ -181,7 +189,7 @@ def _srun(
 
     def command(directory: Path) -> EngineCommand:
         return slurm_command(
-            allocation, servers, AGENT, counts=counts, options=options.engine_options, directory=directory
+            allocation, servers, AGENT, counts=counts, options=options.engine_options, directory=directory, host=host
         )
 
     return command
@@ -268,13 +276,14 @@ def _take_part(prepared: Prepared, options: RunOptions, servers: tuple[Server, .
     membership = join_first_server(options, servers, host, here, agreement(prepared))
     part = get_ready(membership, prepared.request, prepared.files, options.master_port)
     say_notes(prepared, part.spec)
-    detached = detach(RunDir(part.spec.run_dir, here).console_log) if options.detach else None
-    if detached is not None:
-        if detached.is_parent:
+    with signals_held_back():
+        detached = detach(RunDir(part.spec.run_dir, here).console_log) if options.detach else None
+        if detached is not None and detached.is_parent:
             membership.close()
             return wait_for_start(detached, part.spec)
+    if detached is not None:
         detached.tell_started()  # the other servers may be started from the same shell after this one
-    begin = membership.wait_for_start(part.master_port, _say_missing)
+    begin = awaited_begin(part, membership, _say_missing)
     with signals_held_back():
         agent = start(part, membership, begin)
         attendance = Attendance(part.spec, agent, detached, here)
@@ -289,7 +298,8 @@ def join_first_server(
     Raises:
         TlaunchError: the first server does not answer in time, or does not want this one.
     """
-    first = servers[first_server(servers)].server_id
+    first = servers[Cluster(servers).first_server].server_id
+    whom = f"the launcher on server {first}"
     member = Member(
         host=host.name,
         addresses=tuple(map(str, host.addresses)),
@@ -298,7 +308,7 @@ def join_first_server(
     )
     door = Door(((first, options.coordinator_port),), shared_token())
     until = time.monotonic() + options.join_timeout
-    return join(door, member, until, lambda why: say(f"waiting for the launcher on server {first} ({why})"))
+    return join(door, member, until, lambda why: say(awaited(f"{whom} ({why})", options.join_timeout)), whom)
 
 
 def shared_token() -> str:
@@ -307,7 +317,7 @@ def shared_token() -> str:
 
 
 def _say_missing(waiting: Waiting) -> None:
-    say(f"waiting for {server_list(waiting.missing)}")
+    say(awaited(server_list(waiting.missing), waiting.limit_s))
 
 
 def say(line: str) -> None:
@@ -321,16 +331,20 @@ def say(line: str) -> None:
 def agreement(prepared: Prepared) -> Mapping[str, str]:
     """By what it is called. Values of variables and words of the command that may be secret are not in it."""
     request = prepared.request
-    supervision = request.supervision
+    servers, supervision = request.cluster.servers, request.supervision
     command = _without_place(request.argv)
     return {
-        "rank table": _digest([repr(server) for server in request.cluster.servers]),
+        RANK_TABLE: f"{_extent(servers)} ({_digest([repr(server) for server in servers])})",
         "layout": f"{request.layout} micro_batches={request.layout.micro_batches}",
-        "command": f"{shell_words(masked_argv(command))} ({_digest(command)})",
-        "set of --env variables": f"{' '.join(sorted(request.user_env))} ({_digest(sorted(request.user_env.items()))})",
+        COMMAND: f"{shell_words(masked_argv(command))} ({_digest(command)})",
+        "set of --env variables": f"{' '.join(sorted(request.user_env)) or 'none'} ({_digest(sorted(request.user_env.items()))})",
         "--max-restarts": str(supervision.max_restarts),
         "--hang-timeout": str(supervision.hang_timeout_s),
     }
+
+
+def _extent(servers: Sequence[Server]) -> str:
+    return f"{sum(len(server.devices) for server in servers)} devices on {len(servers)} servers"
 
 
 def _without_place(argv: tuple[str, ...]) -> tuple[str, ...]:
@@ -347,11 +361,6 @@ def _digest(value: object) -> str:
 
 def server_names(servers: tuple[Server, ...]) -> list[str]:
     return [name for server in servers for name in names_of(server)]
-
-
-def first_server(servers: tuple[Server, ...]) -> int:
-    """Where rank 0 is."""
-    return next(index for index, server in enumerate(servers) for device in server.devices if device.global_rank == 0)
 
 
 def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> int:
@@ -372,6 +381,6 @@ def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> in
     raise RefusedLayoutError(
         f"this machine, {host.name}, {what} the rank table's servers {', '.join(map(escaped, ids))}",
         hint="start the command on every server (--server ID says which one this is), or have them started from here: "
-        f"--engine mpi, --engine slurm; --dry-run shows what each would run; --devices {device_count} runs as many "
-        "ranks on this machine",
+        f"--engine mpi, --engine slurm; `tlaunch run --dry-run` shows what each would run; --devices {device_count} "
+        "stands for as many ranks on this machine",
     )

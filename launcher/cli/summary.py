@@ -2,51 +2,61 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from launcher.cli import verdict_text
 from launcher.cli.columns import counted
-from launcher.cli.last_words import last_words, quoted, tells_enough
+from launcher.cli.last_words import last_words, log_elsewhere, quoted, tells_enough
+from launcher.core.disk import is_full
 from launcher.core.events import Cause, NotBegun
 from launcher.core.records import RunSpec
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
-from launcher.logs.terminal import printable
+from launcher.logs.terminal import one_line, printable
 from launcher.runs.progress import Progress
 
-FULL_BELOW_BYTES = 64 << 10  # a page or two may be left of a full disk
 
+def render(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None = None) -> Iterator[str]:
+    """The lines for stderr. `shown_dir` is the run directory as a person would call it.
 
-def render(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
-    """The lines for stderr. `shown_dir` is the run directory as a person would call it."""
+    `server_index`: of the server whose ranks alone `progress` knows of; None: it knows of all.
+    """
     if not progress.ended:  # the console failed, and was let go
         yield f"error: the run was not watched to its end; how it ended is in {RunDir(shown_dir).report}"
     elif progress.not_begun is not None:
         if progress.verdict is not None:  # of the attempt before, which was to be repeated
-            yield from _failure(progress, spec, shown_dir)
+            yield from _failure(progress, spec, shown_dir, server_index)
             yield "it was to start again, and could not:"
         yield from not_begun(progress.not_begun)
     elif progress.cause in {Cause.FAILED, Cause.HUNG}:
-        yield from _failure(progress, spec, shown_dir)
+        yield from _failure(progress, spec, shown_dir, server_index)
     elif progress.cause is Cause.STOPPED:
-        yield f"stopped after {progress.seconds:.2f} s: {_how_ended(progress, without=None)}; logs in {shown_dir}"
+        after = f"stopped{_elsewhere(progress)} after {progress.seconds:.2f} s"
+        yield f"{after}: {_how_ended(progress, without=None)}; logs in {shown_dir}"
     elif progress.cause is Cause.AGENT_LOST:
         pid = progress.agent.pid if progress.agent else "unknown"
         yield (
             f"error: the process that supervised the ranks (pid {pid}) was killed; "
             "everything that it left behind was ended"
         )
-    elif progress.cause is Cause.HEAD_LOST:  # seen by the launchers of other servers
+    elif progress.cause in {Cause.COORDINATOR_LOST, Cause.HEAD_LOST}:  # seen by the launchers of other servers
         ways = _how_ended(progress, without=None)
-        yield f"error: the launcher that coordinated the run is gone; its ranks here: {ways}; logs in {shown_dir}"
+        first = printable(spec.ranks[0].server_id)
+        yield f"error: server {first}, whose launcher coordinated the run, is lost; ranks here: {ways}; logs in {shown_dir}"
     else:
         yield f"{counted(progress.rank_count, 'rank')} ended well after {progress.seconds:.2f} s; logs in {shown_dir}"
     yield from _remains(progress)
+
+
+def _elsewhere(progress: Progress) -> str:
+    """Who asked, where that may have been somebody else than who reads this."""
+    stopping = progress.stopping
+    return "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
 
 
 def not_begun(event: NotBegun) -> Iterator[str]:
@@ -61,28 +71,37 @@ def describe(ended: RankExit) -> str:
     return verdict_text.describe_status(ended.status) if ended.reason is None else ended.reason
 
 
-def _failure(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
+def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None) -> Iterator[str]:
     """The verdict, and what its culprit wrote last where that says more than the verdict."""
     verdict = progress.verdict
     if verdict is None:
         yield "error: a rank failed, and nothing is known about it"
         return
-    lines = iter(verdict_text.render(verdict, lambda global_rank: _place(global_rank, progress, spec), traceback=True))
+    place = partial(_place, progress=progress, spec=spec, server_index=server_index)
+    lines = iter(verdict_text.render(verdict, place, traceback=True))
     yield f"error: {next(lines)}"
     yield from lines
-    if verdict.culprit is not None:
-        yield from _log_of(verdict, verdict.culprit, progress, spec, shown_dir)
-    if progress.rank_count > 1:
-        without = None if verdict.culprit is None else progress.exits.get(verdict.culprit)
-        yield f"the others: {_how_ended(progress, without=without)}"
+    culprit = verdict.culprit
+    is_here = server_index is None or (culprit is not None and _is_on(server_index, culprit, spec))
+    if culprit is not None:
+        yield from _log_of(verdict, culprit, progress, spec, shown_dir, is_here=is_here)
+    if progress.rank_count > 1 or not is_here:
+        who = "the others" if server_index is None else "the others here" if is_here else "ranks here"
+        yield f"{who}: {_how_ended(progress, without=None if culprit is None else progress.exits.get(culprit))}"
     if progress.attempt or progress.not_restarting:
         yield _restarts(progress)
-    if _is_full(spec.run_dir):
+    if is_full(spec.run_dir):
         yield f"the file system of {shown_dir} is full"
 
 
-def _place(global_rank: int, progress: Progress, spec: RunSpec) -> str:
+def _is_on(server_index: int, global_rank: int, spec: RunSpec) -> bool:
+    return spec.ranks[global_rank].server_index == server_index
+
+
+def _place(global_rank: int, progress: Progress, spec: RunSpec, server_index: int | None) -> str:
     rank = spec.ranks[global_rank]
+    if server_index is not None and not _is_on(server_index, global_rank, spec):
+        return f"server {rank.server_id}, device {rank.device_id}"
     start = progress.starts.get(global_rank)
     process = "no process" if start is None else f"process {start.pid}"
     ended = progress.exits.get(global_rank)
@@ -90,10 +109,16 @@ def _place(global_rank: int, progress: Progress, spec: RunSpec) -> str:
     return f"server {rank.server_id}, device {rank.device_id}, {process}{after}"
 
 
-def _log_of(verdict: Verdict, culprit: int, progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
-    """Its last lines, unless a traceback has been shown already."""
+def _log_of(
+    verdict: Verdict, culprit: int, progress: Progress, spec: RunSpec, shown_dir: Path, *, is_here: bool
+) -> Iterator[str]:
+    """Its last lines, unless a traceback has been shown already. `is_here`: it is no rank of another server."""
     path = RunDir(shown_dir).train_log(culprit)
-    if tells_enough(verdict):
+    if not is_here and not RunDir(spec.run_dir).train_log(culprit).exists():
+        yield log_elsewhere(culprit, spec.ranks[0].server_id)
+        return
+    is_known = is_here or not progress.attempt  # which part of it is this attempt's, only its own server is told
+    if tells_enough(verdict) or not is_known:
         yield f"log of rank {culprit}: {path}"
         return
     try:
@@ -105,19 +130,11 @@ def _log_of(verdict: Verdict, culprit: int, progress: Progress, spec: RunSpec, s
     yield from quoted(lines)
 
 
-def _is_full(directory: Path) -> bool:
-    """Whether logs, and why a rank failed, may be missing: neither bytes nor files can be added."""
-    try:
-        there = os.statvfs(directory)
-    except OSError:
-        return False
-    no_inode = there.f_files > 0 and there.f_favail == 0  # some file systems do not count them
-    return no_inode or there.f_bavail * there.f_frsize < FULL_BELOW_BYTES
-
-
 def _restarts(progress: Progress) -> str:
     times = f"restarted {counted(progress.attempt, 'time')}"
-    return times if progress.not_restarting is None else f"{times}, and not again: {progress.not_restarting}"
+    if progress.not_restarting is None:
+        return times
+    return f"{f'{times}, and not again' if progress.attempt else 'not restarted'}: {progress.not_restarting}"
 
 
 def _silent(progress: Progress) -> str:

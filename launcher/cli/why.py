@@ -148,11 +148,16 @@ def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
 
 def _log(verdict: Verdict, culprit: int, attempt: int, state: RunState) -> Iterator[str]:
     """Where the culprit's log is, and its end where that belongs to this attempt and nothing better is known."""
-    from launcher.cli.last_words import last_words, quoted, tells_enough
+    from launcher.cli.last_words import last_words, log_elsewhere, quoted, tells_enough
     from launcher.cli.outlet import as_people_call_it
     from launcher.logs.terminal import printable
+    from launcher.runs.recorded import read_recorded
 
     path = state.run_dir.train_log(culprit)
+    if state.part is not None and culprit not in state.part and not path.exists():
+        with suppress(UnreadableError):
+            yield log_elsewhere(culprit, read_recorded(state.run_dir).places[0].server_id)
+        return
     yield printable(f"log of rank {culprit}: {as_people_call_it(path)}")
     if attempt == state.attempts[-1].number == state.progress.attempt and not tells_enough(verdict):
         with suppress(OSError):
