@@ -17,7 +17,7 @@ demo: $(VENV)/installed-train
 	$(BIN)/tlaunch run --rank-table rank_tables/rank_table_8pcs.json --dp 2 --mp 2 --pp 2 --micro-batches 2
 
 test: $(VENV)/installed-test
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 check: lint test
 

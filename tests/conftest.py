@@ -8,20 +8,34 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 
+from launcher.core.proc import stat
 from launcher.supervise.linux import become_subreaper
 from launcher.supervise.spawn import keep_descriptors_private
 
+from .parallel import (  # noqa: F401 - hooks
+    pytest_collection_modifyitems,
+    pytest_xdist_auto_num_workers,
+    pytest_xdist_make_scheduler,
+)
+
 SETTLE_S = 5
 PATIENCE_S = 60  # how long to wait for what must happen; never how long it may take
+# The machine may be busy: how long an example takes, or the making of one, proves nothing.
+hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("busy")
 keep_descriptors_private()  # as agents do: whoever runs the tests may have left some open for every child
 become_subreaper()  # else what a killed launcher orphans would go to init, unseen
 # Under nohup, or in the background of a script, these are ignored, and every child would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+# readline, which pytest loads, puts the size of its terminal there, and workers of -n inherit it; no test's has that.
+for variable in ("COLUMNS", "LINES"):
+    os.environ.pop(variable, None)
 # Made once per process by libraries, on purpose, and ended with it.
 KEPT_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 KEPT_DESCRIPTORS = ("/dev/", "anon_inode:[", "/proc/", "/memfd:")
@@ -82,6 +96,17 @@ def wait_until(condition, what, patience_s=PATIENCE_S):
 @pytest.fixture(name="wait_until", scope="session")
 def _wait_until():
     return wait_until
+
+
+@pytest.fixture(scope="session")
+def suspend():
+    """Gives a function that stops a process, and returns when it has stopped: a signal alone leaves it time to act."""
+
+    def stop(pid):
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: (found := stat(pid)) and found.stopped, f"that {pid} has stopped")
+
+    return stop
 
 
 @pytest.fixture(scope="session")

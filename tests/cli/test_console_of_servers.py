@@ -1,11 +1,12 @@
 """The console of a run over several servers: of all of them, and of one server's part."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from launcher.cli.console import Console
-from launcher.core.events import COORDINATOR, Awaiting, RankStarted, Stamped
+from launcher.core.events import COORDINATOR, Awaiting, Cause, RankStarted, Stamped, Stopping
 from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server
 
 RANKS = tuple(
@@ -62,5 +63,19 @@ def test_a_server_counts_its_own_ranks(console, capfd):
 
 def test_who_is_awaited_is_said(console, capfd):
     """By the console of the launcher that coordinates; nothing once nobody is missing."""
-    watch(console(None, "none"), (COORDINATOR, Awaiting(("h1",), 2.0)), (COORDINATOR, Awaiting((), 3.0)))
-    assert capfd.readouterr().err == "waiting for server h1\n"
+    watch(console(None, "none"), (COORDINATOR, Awaiting(("h1",), 2.0, 90.0)), (COORDINATOR, Awaiting((), 3.0)))
+    assert capfd.readouterr().err == "waiting for server h1; at most 90 s in all (--join-timeout)\n"
+
+
+@pytest.mark.parametrize("interrupted", [False, True], ids=["elsewhere", "here"])
+def test_who_ends_the_run_from_elsewhere_is_said(console, capfd, interrupted):
+    """Once, with the server; what this launcher itself was told it does not take for another's wish."""
+    here = console(None, "none")
+    here.event(Stamped(0, COORDINATOR, Stopping(Cause.STOPPED, 1.0, signal.SIGTERM, server="h1")))
+    if interrupted:
+        here.interrupted(signal.SIGTERM, at_once=False)
+    here.tick()
+    here.tick()
+    here.finish(tuple)
+    who = "SIGTERM" if interrupted else "SIGTERM at server h1"
+    assert capfd.readouterr().err == f"{who}: ending all ranks within 15 s\n"

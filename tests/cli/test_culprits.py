@@ -1,6 +1,7 @@
 """The rank that is to blame is named, not those that suffered. TLAUNCH_TEST_REPEATS=20 repeats each experiment."""
 
 import os
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -60,3 +61,19 @@ def test_a_rank_that_took_too_much_memory_is_named_with_the_reason(launcher, pro
     assert verdict.culprit == 1
     assert "memory" in verdict.failures[0].what
     assert exit_code == 137
+
+
+def test_a_full_disk_is_named_as_what_ranks_failed_of(launcher):
+    """It takes their tracebacks and records, too."""
+    launcher.runs.mkdir()
+    mount = f'mount -t tmpfs -o size=1m none {launcher.runs} && exec "$@"'
+    source = "while True: print('step' * 20, flush=True)"
+    command = launcher.argv("run", "--devices", 2, "--console", "none", "--", sys.executable, "-c", source)
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mount, "sh", *command],
+        cwd=launcher.directory, env=launcher.environment({}), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if "error: rank" not in done.stderr and ("unshare: " in done.stderr or "mount: " in done.stderr):
+        pytest.skip(f"nothing can be mounted here: {done.stderr}")
+    assert done.returncode == 1, done.stderr
+    assert "exit code 1; the disk of its run directory is full\n  certain: all 2 ranks failed alike" in done.stderr

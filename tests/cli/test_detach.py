@@ -22,8 +22,8 @@ from launcher.cli.detach import detach
 log, wish = Path(sys.argv[1]), sys.argv[2]
 kept = os.open(os.devnull, os.O_RDONLY)
 print("said before", flush=False)
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 if wish.startswith("held-back"):
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     os.kill(os.getpid(), int(wish.split()[1]))
 detached = detach(log)
 if detached.is_parent:
@@ -149,7 +149,7 @@ def test_an_end_that_is_asked_for_before_the_start_ends_the_run(log, wait_until,
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_an_end_that_was_asked_for_while_the_run_was_made_ends_it(log, wait_until, number):
-    """The signal was held back until then, and the child did not inherit it."""
+    """All signals are held back until then, and the child does not inherit this one."""
     process = start(log, f"held-back {int(number)}")
     child = child_of(log, wait_until)
     process.communicate(timeout=PATIENCE_S)

@@ -1,12 +1,20 @@
 """`tlaunch doctor` on this machine; over several hosts: tests/end_to_end/test_doctor.py."""
 
 import json
+import os
+import signal
 import socket
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 
+from launcher.core.messages import Ask
+from launcher.engines.cluster.membership import Door, Member, join
+
 SERVERS = ("127.0.0.1", "127.0.0.2")
+PATIENCE_S = 30
 
 
 @pytest.fixture
@@ -58,6 +66,67 @@ def test_what_cannot_be_meant_is_refused_before_anything_starts(launcher, table)
     assert launcher.run("doctor", "--rank-table", table).returncode == 3
 
 
+def test_a_refusal_is_json_too(launcher, table):
+    """With the keys that an examination has, the table's problems as `validate` has them, and the same exit code."""
+    table.write_text('{"status": "completed", "server_count": "1", "server_list": []}')
+    done = launcher.run("doctor", "--rank-table", table, "--json")
+    told = json.loads(done.stdout)
+    (validated,) = json.loads(launcher.run("validate", "--chip", "none", table, "--json").stdout)
+    assert (done.returncode, told["exit_code"], told["sound"], told["findings"], told["servers"]) == (
+        3,
+        3,
+        False,
+        [],
+        [],
+    )
+    examined = json.loads(launcher.run("doctor", "--devices", "1", "--json").stdout)
+    assert set(told) == {*examined, "error", "exit_code", "problems"}
+    assert told["links"] is None
+    assert told["problems"] == validated["problems"] != []
+    assert told["error"].strip() == done.stderr.strip()
+    done = launcher.run("doctor", "--rank-table", "nowhere.json", "--json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["exit_code"], told["problems"]) == (2, 2, [])
+    assert f"error: {told['error']}" == done.stderr.strip()
+
+
+@pytest.mark.parametrize("runs_dir", ["/dev/null", "/dev/null/runs"])
+def test_a_runs_directory_that_can_be_none_breaks_a_run(launcher, runs_dir):
+    """Nor can it be made below a file."""
+    done = launcher.run("doctor", "--devices", "2", "--runs-dir", runs_dir)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert f"no file can be made in the runs directory ({runs_dir}: Not a directory), on server" in done.stdout
+
+
+def test_shared_memory_that_takes_no_file_is_found(launcher):
+    """A run may fail of it."""
+    mount = 'mount -t tmpfs -o ro none /dev/shm && exec "$@"'
+    argv = ["unshare", "--mount", "sh", "-c", mount, "sh", *launcher.argv("doctor", "--devices", "2")]
+    done = subprocess.run(
+        argv, cwd=launcher.directory, env=launcher.environment({}), capture_output=True, text=True, check=False
+    )
+    if not done.stdout:
+        pytest.skip(f"nothing can be mounted here: {done.stderr}")
+    assert done.returncode == 0
+    assert "no file can be made in shared memory (/dev/shm: Read-only file system), on server" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--devices", "2", "--server", "foo"),
+        ("--engine", "mpi", "--server", "nosuch"),
+        ("--engine", "mpi", "--coordinator-port", "3"),
+    ],
+)
+def test_what_a_run_would_have_no_use_for_is_refused_as_by_it(launcher, table, words):
+    """In the same words."""
+    given = words if "--devices" in words else ("--rank-table", table, *words)
+    done, by_run = (launcher.run(command, *given) for command in ("doctor", "run"))
+    assert (done.returncode, by_run.returncode) == (2, 2)
+    assert done.stderr == by_run.stderr
+
+
 @pytest.mark.parametrize("option", [("--mp", "2"), ("--pp=2",)])
 def test_a_layout_is_refused_with_what_is_examined_instead(launcher, option):
     """It is no misspelt option of another kind."""
@@ -77,6 +146,10 @@ def test_servers_started_by_hand_are_examined_together(launcher, table, port):
     assert f"what was found is told on server {SERVERS[0]}" in other.stderr.read()
     assert [one["facts"] is not None for one in told["servers"]] == [True, True]
     assert "links-measured" in {one["code"] for one in told["findings"]}
+    (pair,) = told["links"]["pairs"]
+    assert pair["servers"] == [0, 1]
+    assert 0 < pair["bytes_per_s"] == min(pair["forth_bytes_per_s"], pair["back_bytes_per_s"])
+    assert all(one["bus_bytes_per_s"] > 0 for one in told["links"]["all_reduce"])
     assert not launcher.runs.exists()
 
 
@@ -113,3 +186,98 @@ def test_a_run_that_is_started_on_the_other_server_is_no_part_of_it(launcher, ta
     assert "was started with another command" in other.stderr.read()
     (found,) = [one for one in json.loads(done.stdout)["findings"] if one["severity"] == "breaks"]
     assert (found["code"], found["servers"]) == ("refused", [1])
+
+
+def test_a_stranger_who_joins_is_told_no_values_of_variables(launcher, table, port):
+    """But for those that servers are asked about: which interface they would choose."""
+    given = [f"--env={each}" for each in ("API_TOKEN=s3cret-0", "GLOO_SOCKET_IFNAME=nowhere0")]
+    options = ("doctor", "--rank-table", table, "--coordinator-port", port, "--server", SERVERS[0], *given)
+    head = launcher.start(*options, "--no-links")
+    stranger = Member(host="x", addresses=(), said=SERVERS[1], agreement={"command": "tlaunch doctor"})
+    membership = join(Door(((SERVERS[0], port),), ""), stranger, time.monotonic() + PATIENCE_S, lambda _why: None)
+    channel = membership.channel()
+    asked = next(one for one in channel.wait_for(time.monotonic() + PATIENCE_S) if isinstance(one, Ask))
+    channel.close()
+    head.terminate()
+    head.wait(PATIENCE_S)
+    assert asked.content["request"]["variables"] == [["GLOO_SOCKET_IFNAME", "nowhere0"]]
+    assert "s3cret-0" not in json.dumps(asked.content)
+
+
+@pytest.mark.parametrize(("ended", "number"), [(1, signal.SIGTERM), (1, signal.SIGKILL), (0, signal.SIGKILL)])
+def test_whoever_is_ended_while_links_are_measured_leaves_nothing_behind(  # noqa: PLR0917 - fixtures
+    launcher, table, port, wait_until, tmp_path_factory, ended, number
+):
+    """No rank, no run, and no directory, as somebody is left who removes them; the other server tells of it."""
+    temporary = tmp_path_factory.mktemp("of-the-killed")  # what a killed doctor has there besides is its own
+    options = ("doctor", "--rank-table", table, "--coordinator-port", port)
+    servers = [
+        launcher.start(
+            *options,
+            "--server",
+            name,
+            "--json",
+            stdout=subprocess.PIPE,
+            text=True,
+            env={"TMPDIR": str(temporary)} if ended == index else {},
+        )
+        for index, name in enumerate(SERVERS)
+    ]
+    wait_until(launcher.processes, "ranks that measure")
+    servers[ended].send_signal(number)
+    told = servers[0].communicate(timeout=PATIENCE_S)[0]
+    codes = [each.wait(PATIENCE_S) for each in servers]
+    assert codes == ([1, 143 if number == signal.SIGTERM else -number] if ended else [-number, 1])
+    if ended:
+        assert ("no-answer", (1,)) in {(one["code"], tuple(one["servers"])) for one in json.loads(told)["findings"]}
+    wait_until(lambda: not at_work(launcher.runs), "the end of all that measures")
+    wait_until(lambda: not launcher.runs.exists(), "no directory of a run")
+    assert list(temporary.glob("*/*")) == []
+
+
+def at_work(runs_dir):
+    """The command of each process that has that directory's name in it, or in its environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            told = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if str(runs_dir).encode() in told:
+            found.append(process.name)
+    return found
+
+
+def test_why_another_server_takes_no_part_in_the_measuring_is_told(launcher, table, port, tmp_path):
+    """Nobody waits for it any more, and it is not told as a server that did not come."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'launcher.cli.trial_guard' in sys.orig_argv:\n"
+        "    print('error: no such luck', flush=True)\n"
+        "    os._exit(9)\n"
+    )
+    options = ("doctor", "--rank-table", table, "--coordinator-port", port)
+    other = launcher.start(*options, "--server", SERVERS[1], env={"PYTHONPATH": str(tmp_path)})
+    done = launcher.run(*options, "--server", SERVERS[0], "--json")
+    (found,) = [one for one in json.loads(done.stdout)["findings"] if one["severity"] == "breaks"]
+    assert (done.returncode, other.wait(PATIENCE_S), found["code"]) == (1, 1, "trial-run-failed")
+    why = f"server {SERVERS[1]}: its part of a run that only measures links ended with exit code 9: error: no such luck"
+    assert found["message"].endswith(why)
+
+
+def test_a_table_that_can_be_read_only_once_is_enough(launcher, table, port):
+    """As a shell's `<(...)` gives it: links are measured, and nothing is wrong with the table."""
+    options = ("--coordinator-port", port)
+    other = launcher.start("doctor", "--rank-table", table, *options, "--server", SERVERS[1])
+    reader, writer = os.pipe()
+    os.write(writer, table.read_bytes())
+    os.close(writer)
+    try:
+        piped = ("doctor", "--rank-table", f"/dev/fd/{reader}")
+        done = launcher.run(*piped, *options, "--server", SERVERS[0], "--json", pass_fds=(reader,))
+    finally:
+        os.close(reader)
+    codes = {one["code"]: one["severity"] for one in json.loads(done.stdout)["findings"]}
+    assert (done.returncode, other.wait(PATIENCE_S)) == (0, 0), codes
+    assert "links-measured" in codes
+    assert not [code for code in codes if code.startswith("table")]

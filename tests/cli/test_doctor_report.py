@@ -57,6 +57,7 @@ def test_what_was_not_asked_is_not_told_to_be_well_and_who_did_not_answer_has_no
         ["10.0.0.1", "h1", "ok"],
         ["10.0.0.2", "-", "BREAKS"],
     ]
+    assert lines[-1].startswith("1 of 2 servers examined:")
     assert lines[3] == "ok where servers answered: names, network, software, table, files, limits, devices"
 
 
@@ -71,6 +72,7 @@ def test_nothing_is_well_where_nobody_answers():
     silent = Finding("no-answer", Topic.ANSWER, Severity.BREAKS, (0, 1), "servers 10.0.0.1, 10.0.0.2: no answer")
     lines = list(report_lines(examination(facts={}, reach={}), (silent,)))
     assert not any("ok" in line for line in lines)
+    assert lines[-1].startswith("0 of 2 servers examined:")
 
 
 def test_what_servers_say_cannot_act_on_a_terminal():
@@ -89,3 +91,4 @@ def test_json_holds_all_that_was_asked_and_found():
     }  # fmt: skip
     assert written["servers"][1]["facts"]["hostname"] == "h2"
     assert written["servers"][1]["reach"][0]["outcome"] == "refused"
+    assert written["links"] is None

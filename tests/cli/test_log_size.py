@@ -135,7 +135,7 @@ def test_what_ranks_write_while_they_are_ended_is_compressed_too(launcher, wait_
     assert head.wait(60) == 130
 
 
-def test_a_keeper_that_dies_between_two_attempts_costs_no_run(launcher, wait_until):
+def test_a_keeper_that_dies_between_two_attempts_costs_no_run(launcher, wait_until, suspend):
     """Whatever descriptor takes the number of its pipe."""
     text = """
 import os, signal, sys, time
@@ -157,7 +157,7 @@ sys.exit(3)
     wait_until(lambda: "Stopping" in (directory / "events.jsonl").read_text(), "the end of the first attempt")
     keeper = keeper_of(head)
     ranks = [child for child in agent.children() if child.pid != keeper.pid]
-    agent.suspend()
+    suspend(agent.pid)
     for process in (keeper, *ranks):
         process.kill()
     wait_until(lambda: not lives(keeper) and not any(map(lives, ranks)), "their ends")

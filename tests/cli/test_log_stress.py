@@ -136,14 +136,13 @@ def test_attempts_of_many_ranks_are_followed(launcher, wait_until):
 
 
 @pytest.mark.parametrize("options", [(), ("--merge",)], ids=["plain", "merged"])
-def test_a_stopped_follower_holds_nobody_up_and_loses_nothing(launcher, wait_until, options):
+def test_a_stopped_follower_holds_nobody_up_and_loses_nothing(launcher, wait_until, suspend, options):
     """Ranks write all that they have, logs are rotated and the run ends, while it is stopped; then it shows the rest."""
     head = start(launcher, 8, "half")
     wait_until(lambda: len(list(launcher.latest.glob("device*/train.log"))) == 8, "all logs", PATIENCE_S)
     follower, path = follow(launcher, "followed", *options)
     wait_until(lambda: path.stat().st_size, "followed lines", PATIENCE_S)
-    follower.send_signal(signal.SIGSTOP)
-    wait_until(lambda: is_stopped(follower), "that it has stopped")
+    suspend(follower.pid)
     (launcher.directory / "go").touch()
     assert head.wait(PATIENCE_S) == 0
     assert is_stopped(follower)

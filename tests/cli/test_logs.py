@@ -214,7 +214,9 @@ def test_a_log_cannot_act_on_the_terminal(ran):
 def test_following_ends_with_the_run(launcher, wait_until):
     """With every line of it, in order, and with its exit code if that is wanted."""
     (launcher.directory / "program.py").write_text(
-        "import time\nfor n in range(20):\n    print(n, flush=True)\n    time.sleep(0.05)\nraise SystemExit(7)"
+        "import os, time\nfor n in range(20):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
+        "open('done' + os.environ['RANK'], 'w').close()\n"
+        "while not (os.path.exists('done0') and os.path.exists('done1')): time.sleep(0.01)\nraise SystemExit(7)"
     )
     launcher.run("run", "--detach", "--devices", 2, "--", "python", "program.py")
     done = launcher.run("logs", "-f", "--exit-code")

@@ -170,6 +170,7 @@ def test_secrets_are_told_and_kept_from_others(launcher):
         (["hostfile", "--devices", 2, "--master-port", 29877], 2, "--master-port is for"),
         (["slurm", "--devices", 2, "--sbatch", "x\n#SBATCH --y", "--", "true"], 2, "--sbatch"),
         (["slurm", "--devices", 2, "--name", "a\nb", "--", "true"], 2, "--name"),
+        (["slurm", "--flavor", "exec", "--devices", 2, "--", "true", ":"], 2, "':', where srun would start another"),
         (["kubernetes", "--devices", 2, "--", "true"], 2, "--image"),
         (["kubernetes", "--devices", 2, "--image", "x", "--name", "A_b", "--", "true"], 2, "--name 'A_b'"),
         (["nonsense"], 2, "nonsense"),

@@ -1,16 +1,20 @@
 """The run.sh of `tlaunch render bash`, run: what ranks get, how they end, and that no value is executed."""
 
+import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import termios
+import time
 
 import pytest
 
 DUMP = "import json, os, sys; json.dump([dict(os.environ), sys.argv[1:]], open(f'dumped{os.environ[\"RANK\"]}', 'w'))"
 # A shell keeps these for itself, whatever it starts.
-OF_A_SHELL = {"_", "SHLVL", "PWD", "OLDPWD"}
+OF_A_SHELL = {"_", "SHLVL", "PWD", "OLDPWD", "PS1"}
 # What differs from run to run.
 OF_A_RUN = {"TLAUNCH_RUN_DIR", "TLAUNCH_RUN_ID", "TLAUNCH_HEARTBEAT_FILE"}
 # As other launchers leave them, and what looks as if they did.
@@ -22,6 +26,9 @@ ODD = [
     "a  b ", "it's \"x\"", "$(touch bad)", "`touch bad`", "; touch bad", "new\nline\n", "--help", "-", "*", "\\", "",
     "${IFS}", "!!", "é", "\t", "~", "&& touch bad #", "<(touch bad)",
 ]  # fmt: skip
+SIGNALS = pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
+)
 
 
 @pytest.fixture(name="script")
@@ -41,10 +48,8 @@ def _script(launcher):
                 ["bash", self.path, *words],
                 cwd=launcher.directory,
                 env=launcher.environment(env or {}),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
                 encoding="utf-8",
-                **options,
+                **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
             )
 
         def run(self, *words, env=None):
@@ -91,6 +96,26 @@ def test_choices_of_the_shell_stand(launcher, script):
     assert (environment["OMP_NUM_THREADS"], environment["PYTHONUNBUFFERED"]) == ("3", "")
 
 
+def test_the_script_replaces_no_variable_of_the_environment(launcher, script):
+    """Whatever it calls its own: every word of it is tried that could be a variable of somebody else's."""
+    script.render("--devices", 1, "--env", "CHOSEN=1", "--env", "MY_TOKEN=x", "--", sys.executable, "-c", DUMP)
+    theirs = dict.fromkeys(re.findall(r"\b_?([a-z][a-z_]*)\b", script.path.read_text()), "theirs")
+    assert {"server", "ranks", "status"} <= theirs.keys()
+    assert script.run(env=theirs).returncode == 0
+    [environment], _ = script.dumped(1)
+    assert {name: environment.get(name) for name in theirs} == theirs
+
+
+def test_the_script_replaces_no_function_of_the_environment(launcher, script):
+    """Those that bash was told to export."""
+    script.render("--devices", 1, "--env", "CHOSEN=1", "--", sys.executable, "-c", DUMP)
+    names = re.findall(r"^_?([a-z_]+)\(\)", script.path.read_text(), re.MULTILINE)
+    assert {"send", "give_up", "start_rank"} <= set(names)
+    assert script.run(env={f"BASH_FUNC_{name}%%": "() { echo theirs; }" for name in names}).returncode == 0
+    [environment], _ = script.dumped(1)
+    assert [name for name in names if "echo theirs" not in environment[f"BASH_FUNC_{name}%%"]] == []
+
+
 def test_values_arrive_as_they_are(launcher, script):
     """In arguments, variables, and the names of directories; nothing of them is executed."""
     variables = [word for number, value in enumerate(ODD) for word in ("--env", f"ODD{number}={value}")]
@@ -116,6 +141,15 @@ def test_names_of_servers_are_not_executed(launcher, script, table_of, name):
     environment, _ = json.loads((launcher.directory / "dumped0").read_text())
     assert environment["MASTER_ADDR"] == name
     assert not (launcher.directory / "bad").exists()
+
+
+def test_a_working_directory_below_the_one_where_a_script_is_started(launcher, script):
+    """Runs are kept in it, once."""
+    (launcher.directory / "sub").mkdir()
+    script.render("--devices", 1, "--cwd", "sub", "--", sys.executable, "-c", DUMP)
+    assert script.run().returncode == 0
+    assert (launcher.directory / "sub" / "dumped0").exists()
+    assert (launcher.directory / "sub" / "runs" / "latest" / "device0" / "train.log").exists()
 
 
 def test_a_working_directory_with_an_odd_name(launcher, script):
@@ -154,11 +188,12 @@ def test_env_log_has_what_the_script_sets(launcher, script):
     assert {*chosen, "RANK", "MASTER_PORT", "WORLD_SIZE", "TLAUNCH_RUN_DIR"} <= shown.keys()
 
 
-def test_last_lines_cannot_act_on_a_terminal(launcher, script):
+@pytest.mark.parametrize("environment", [{}, {"POSIXLY_CORRECT": "1"}], ids=["plain", "POSIX"])
+def test_last_lines_cannot_act_on_a_terminal(launcher, script, environment):
     """Of the rank that failed; its log keeps them as they were."""
     wrote = "\x1b[2Jred\x07 \u009b31m é\ttab\r\n"
     script.render("--devices", 1, "--", sys.executable, "-c", f"print({wrote!r}, flush=True); exit(3)")
-    done = script.run()
+    done = script.run(env=environment)
     assert "[2Jred 31m é\ttab\n" in done.stderr
     assert (launcher.latest / "device0" / "train.log").read_bytes().startswith(wrote.encode())
 
@@ -199,7 +234,81 @@ def test_the_first_that_fails_ends_the_others(launcher, script, deed, code):
     assert launcher.processes() == []
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_shell_that_ends_at_errors_is_told_not_to(launcher, script):
+    """As after `export SHELLOPTS` in a script with `set -e`."""
+    script.render("--devices", 3, "--", "sh", "-c", "if [ $RANK = 2 ]; then exit 7; fi; sleep 1000")
+    done = script.run(env={"SHELLOPTS": "errexit"})
+    assert done.returncode == 7
+    assert "rank 2 failed with exit code 7" in done.stderr
+    assert launcher.processes() == []
+
+
+@SIGNALS
+@pytest.mark.parametrize("program", ["mkdir", "env"])
+def test_a_signal_before_ranks_start(launcher, script, number, code, program):
+    """It reaches all of the terminal's foreground; what a program of the script did not do is not blamed on anybody."""
+    script.render("--devices", 2, "--", "sleep", 1000)
+    environment = stub(launcher, program, f"kill -s {number.name[3:]} 0; exec sleep 1000")
+    process = script.start(env=environment, start_new_session=True)
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, "error" in stderr) == (code, False)
+    assert not list(launcher.runs.glob("*/*/train.log"))
+
+
+@SIGNALS
+@pytest.mark.parametrize("known", [0, 2])
+def test_a_signal_between_the_start_of_a_rank_and_its_entry(launcher, script, number, code, known):
+    """The moment is one of bash's own debugger: before a command that notes the rank."""
+    script.render("--devices", 4, "--", "sleep", 1000)
+    signalled = f'[[ $BASH_COMMAND == _groups+=* && ${{#_groups[@]}} == {known} ]] && kill -s {number.name[3:]} "$$"'
+    done = script.run(env=debugged(launcher, signalled))
+    assert done.returncode == code
+    assert f"ending {known + 1} ranks" in done.stderr
+    assert launcher.processes() == []
+
+
+@pytest.mark.parametrize("delay_s", [0, 0.01, 0.02, 0.04, 0.08, 0.16])
+def test_ctrl_c_while_ranks_start(launcher, script, wait_until, delay_s):
+    """Whatever it meets, from the moment on when the run's directory is made."""
+    script.render("--devices", 8, "--", "sleep", 1000)
+    head, terminal = os.openpty()
+    process = script.start(
+        stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True, preexec_fn=own_terminal
+    )
+    os.close(terminal)
+    try:
+        wait_until(launcher.runs.exists, "the run's directory")
+        time.sleep(delay_s)
+        os.write(head, b"\x03")
+        assert process.wait(timeout=20) == 130
+    finally:
+        process.kill()
+        process.wait()
+        os.close(head)
+    assert launcher.processes() == []
+
+
+def own_terminal():
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def debugged(launcher, command):
+    """An environment in which the script's shell runs a command before each of its own."""
+    hook = launcher.directory / "hook.sh"
+    hook.write_text(f"set -T\ntrap '{command}' DEBUG\n")
+    return {"BASH_ENV": str(hook)}
+
+
+def stub(launcher, program, text):
+    """An environment in which a program of the script is another one."""
+    path = launcher.directory / "stubs" / program
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return {"PATH": f"{path.parent}{os.pathsep}{launcher.environment({})['PATH']}"}
+
+
+@SIGNALS
 def test_a_signal_ends_all(launcher, script, programs, number, code):
     """Ranks, and their children, before the script itself is gone."""
     script.render("--devices", 3, "--", "sh", "-c", "sleep 1000 & echo ready; sleep 1000")
@@ -211,14 +320,14 @@ def test_a_signal_ends_all(launcher, script, programs, number, code):
     assert launcher.processes() == []
 
 
-def test_who_does_not_go_is_killed_after_the_grace(launcher, script, programs):
+def test_who_does_not_go_is_killed_after_the_grace(launcher, script, programs, wait_until):
     script.render("--devices", 2, "--grace", 1, "--", sys.executable, programs / "stubborn.py", "ignore")
     process = script.start()
     launcher.wait_ready(2)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
-    assert launcher.processes() == []
+    wait_until(lambda: not launcher.processes(), "the end of who was killed")
 
 
 def test_a_second_interrupt_kills_at_once(launcher, script, programs):
@@ -281,11 +390,13 @@ def test_a_run_is_never_written_over(launcher, script, table_of):
     assert script.run("1", "other").returncode == 0
 
 
-@pytest.mark.parametrize("words", [(), ("2",), ("x",), ("0", "a/b"), ("0", "..")])
+@pytest.mark.parametrize("words", [(), ("",), ("2",), ("x",), ("0", "a/b"), ("0", "..")])
 def test_a_server_that_is_not_there(launcher, script, table_of, words):
-    """And a name that is none: nothing is made."""
+    """And a name that is none: an error in a line of its own, and nothing is made."""
     script.render("--rank-table", table_of({"h1": [0], "h2": [1]}), "--", "true")
-    assert script.run(*words).returncode != 0
+    done = script.run(*words)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
     assert not launcher.runs.exists()
 
 

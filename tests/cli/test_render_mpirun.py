@@ -114,6 +114,18 @@ def test_a_port_of_the_shell_is_not_taken(launcher, script, chosen):
     assert first[0] in chosen or 20000 <= int(first[0]) < 30000
 
 
+def test_what_the_environment_calls_as_a_script_might_call_its_own_arrives(launcher, script):
+    """And a directory for temporary files whose name is none for a hostfile."""
+    shell = dict.fromkeys(("name", "count", "hosts", "here", "variable", "mpirun", "code"), "mine")
+    shell["TMPDIR"] = str(launcher.directory / "a, b")
+    Path(shell["TMPDIR"]).mkdir()
+    command = ["--", "sh", "-c", f"sleep 0.5; echo {' '.join(f'${name}' for name in shell)}"]
+    code, said = ended(script("--devices", 1, *command, env=shell))
+    assert code == 0, said
+    [log] = launcher.runs.glob("2*/device0/train.log")
+    assert log.read_text() == f"{' '.join(shell.values())}\n"
+
+
 def test_idle_devices(launcher, script, sample_tables):
     """Ranks get the table cut to them."""
     table = launcher.directory / "table.json"

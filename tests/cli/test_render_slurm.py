@@ -59,6 +59,20 @@ def test_what_slurm_is_asked_for(launcher, table_of):
     assert "scontrol requeue" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("--nodelist=n[1-2,4]", '"--nodelist=n[1-2,4]"'), ("--comment a#b", '--comment "a#b"'),
+        ("--comment='a \\ \"b\"'", r'"--comment=a \\ \"b\""'), ("-p train  --qos=high", "-p train --qos=high"),
+        ("--comment=$(touch bad)", '"--comment=$(touch" "bad)"'), ("--comment=''", "--comment="),
+    ],
+)  # fmt: skip
+def test_an_option_for_sbatch_is_words_of_a_shell(launcher, given, written):
+    """Sbatch's own rules differ: a # begins a comment, and between single quotes a backslash is none."""
+    script = launcher.run("render", *RUN, "--devices", 1, f"--sbatch={given}", "--", "true").stdout
+    assert directives(script)[-1] == written
+
+
 def test_addresses_are_looked_for_among_the_nodes(launcher, sample_tables):
     """Slurm knows nodes by names only; and an array goes on instead of a job that is queued again."""
     table = sample_tables / "rank_table_16pcs.json"
@@ -71,13 +85,14 @@ def test_addresses_are_looked_for_among_the_nodes(launcher, sample_tables):
 
 
 @pytest.mark.parametrize(("ranks", "words"), [([0], "# 1 rank on 1 server,"), ([0, 1], "# 2 ranks on 1 server,")])
-def test_a_script_says_what_it_does(launcher, table_of, ranks, words):
+@pytest.mark.parametrize("kind", [EXEC, RUN], ids=["exec", "run"])
+def test_a_script_says_what_it_does(launcher, table_of, kind, ranks, words):
     """In its first lines, with the numbers put in."""
     script = launcher.run(
-        "render", *RUN, "--warn-before", 90, "--rank-table", table_of({"n1": ranks}), "--", "true"
+        "render", *kind, "--warn-before", 90, "--rank-table", table_of({"n1": ranks}), "--", "true"
     ).stdout
     assert script.splitlines()[1].startswith(words)
-    assert "90 s before the time limit" in script
+    assert "90 s before the time limit, or up to a minute sooner," in script.replace("\n# ", " ")
 
 
 def test_a_name_leaves_room_for_the_jobs_own(launcher):

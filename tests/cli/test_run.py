@@ -36,6 +36,26 @@ def test_ranks_get_their_place_and_their_own_directory(launcher, sample_tables):
         assert (launcher.latest / f"device{rank}" / "train.log").read_text() == f"{rank} of 4\n"
 
 
+ALONE = "imports mpi4py: every rank is alone in its MPI_COMM_WORLD; --engine mpi "
+
+
+def test_ranks_that_mpi_does_not_know_as_one_job_are_told_of(launcher, sample_tables):
+    """Each would do the whole work, and the run would end with 0."""
+    (launcher.directory / "alone.py").write_text("if False:\n    from mpi4py import MPI\n")
+    (launcher.directory / "other.py").write_text("print('mpi4py')\n")
+    told = {
+        ("--devices", 2, "--", "python", "alone.py"): f"alone.py {ALONE}with a --rank-table makes them one job\n",
+        ("--rank-table", sample_tables / "rank_table_2pcs.json", "--", "python", "-m", "alone"): f"alone {ALONE}makes",
+        ("--devices", 2, "--", "python", "-c", "if 0: import mpi4py"): f"the program {ALONE}",
+    }
+    for arguments, note in told.items():
+        done = launcher.run("run", *arguments)
+        assert (done.returncode, note in done.stderr) == (0, True), done.stderr
+    for arguments in ((2, "--", "python", "other.py"), (1, "--", "python", "alone.py"), (2, "--", "cat", "alone.py")):
+        done = launcher.run("run", "--devices", *arguments)
+        assert (done.returncode, "MPI_COMM_WORLD" in done.stderr) == (0, False), done.stderr
+
+
 def test_device_id_is_the_tables_physical_id(launcher, sample_tables):
     """DEVICE_ID comes from the table, not from the order of ranks."""
     table = json.loads((sample_tables / "rank_table_2pcs.json").read_text())

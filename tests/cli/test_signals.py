@@ -119,39 +119,42 @@ def test_killed_agent_leaves_bystanders_alone(launcher, programs, wait_until):
     assert (code, launcher.processes(), report_of(launcher).killed) == (137, [], 1)
 
 
-def test_the_first_of_several_failures_is_blamed(launcher, wait_until):
+def pids_of(run_dir):
+    """By rank; of those that the agent watches."""
+    events = [from_line(line).event for line in read(run_dir / "events.jsonl").splitlines()]
+    return {event.global_rank: event.pid for event in events if isinstance(event, RankStarted)}
+
+
+def test_the_first_of_several_failures_is_blamed(launcher, wait_until, suspend):
     """Ranks that failed while the agent was suspended are told in the order in which they did."""
     script = 'echo ready; until [ -e "$TLAUNCH_RUN_DIR/go$RANK" ]; do sleep 0.01; done; exit 4$RANK'
     process = launcher.start("run", "--devices", 3, "--grace", 5, "--", "sh", "-c", script)
     run_dir = launcher.wait_ready(3)
-    events = [from_line(line).event for line in read(run_dir / "events.jsonl").splitlines()]
-    pids = {event.global_rank: event.pid for event in events if isinstance(event, RankStarted)}
-    agent = agent_pid(launcher)
-    os.kill(agent, signal.SIGSTOP)
+    pids = wait_until(lambda: len(found := pids_of(run_dir)) == 3 and found, "that the agent knows all ranks")
+    suspend(agent_pid(launcher))
     for rank in (1, 2, 0):
         (run_dir / f"go{rank}").touch()
         wait_until(lambda pid=pids[rank]: not alive(pid), f"the end of rank {rank}")
-    os.kill(agent, signal.SIGCONT)
+    os.kill(agent_pid(launcher), signal.SIGCONT)
     assert process.wait(30) == 41
     report = report_of(launcher)
-    assert [(ended.global_rank, ended.order_known) for ended in report.exits] == [(1, True), (2, True), (0, True)]
+    ends = [(ended.global_rank, ended.status, ended.order_known) for ended in report.exits]
+    assert ends == [(1, 41, True), (2, 42, True), (0, 40, True)]
 
 
-def test_an_unknown_order_of_failures_is_told(launcher, wait_until):
+def test_an_unknown_order_of_failures_is_told(launcher, wait_until, suspend):
     """Where descriptors are too few to watch ranks, those that ended unseen are marked as in no known order."""
     script = 'echo ready; until [ -e "$TLAUNCH_RUN_DIR/go" ]; do sleep 0.01; done; exit 4'
     few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))  # noqa: E731
     process = launcher.start("run", "--devices", 3, "--grace", 5, "--", "sh", "-c", script, preexec_fn=few)
     run_dir = launcher.wait_ready(3)
     agent = agent_pid(launcher)
-    os.kill(agent, signal.SIGSTOP)
+    suspend(agent)
     (run_dir / "go").touch()
     wait_until(lambda: not launcher.processes(), "the end of the ranks")
     os.kill(agent, signal.SIGCONT)
     assert process.wait(30) == 4
-    known = [ended.order_known for ended in report_of(launcher).exits]
-    assert len(known) == 3
-    assert False in known
+    assert [ended.order_known for ended in report_of(launcher).exits] == [False] * 3
 
 
 def test_an_orphaned_agent_keeps_no_reader_waiting(launcher, programs, wait_until):
@@ -184,12 +187,11 @@ def test_ignored_children_are_waited_for(launcher):
     assert done.returncode == 7, done.stderr
 
 
-def test_a_stopped_agent_is_ended(launcher, programs, wait_until):
+def test_a_stopped_agent_is_ended(launcher, programs, suspend):
     """A signal to the launcher ends the run even while its agent is suspended."""
     process = start_stubborn(launcher, programs)
     agent = agent_pid(launcher)
-    os.kill(agent, signal.SIGSTOP)
-    wait_until(lambda: "\nState:\tT" in read_status(agent), "the stopped agent")
+    suspend(agent)
     process.terminate()
     assert process.wait(30) == 143
     assert launcher.processes() == []
@@ -275,12 +277,12 @@ def test_hung_up_under_nohup_goes_on(launcher, programs):
     assert process.wait(30) == 0
 
 
-def test_a_stopped_head_does_not_stop_supervision(launcher, programs, wait_until):
+def test_a_stopped_head_does_not_stop_supervision(launcher, wait_until, suspend):
     """While the launcher is suspended (Ctrl-Z), a failure still ends all ranks and the report is written."""
     script = 'echo ready; until [ -e "$TLAUNCH_RUN_DIR/go" ]; do sleep 0.01; done; exit $RANK'
     process = launcher.start("run", "--devices", 2, "--grace", 1, "--", "sh", "-c", script)
     run_dir = launcher.wait_ready(2)
-    process.send_signal(signal.SIGSTOP)
+    suspend(process.pid)
     (run_dir / "go").touch()
     wait_until((run_dir / "report.json").is_file, "the report")
     assert launcher.processes() == []
@@ -288,10 +290,13 @@ def test_a_stopped_head_does_not_stop_supervision(launcher, programs, wait_until
     assert process.wait(30) == 1
 
 
-def test_ranks_that_survive_fail_their_test(launcher):
+def test_ranks_that_survive_fail_their_test(launcher, wait_until):
     """What carries the mark of a run when its launcher has ended is killed, and told as a failure."""
     environment = {**os.environ, "TLAUNCH_RUN_DIR": f"{launcher.runs}/run"}
     survivor = subprocess.Popen(["sleep", "1000"], env=environment)
+    wait_until(
+        lambda: survivor.pid in launcher.processes(), "its environment"
+    )  # it is told before the kernel has set it up
     with pytest.raises(AssertionError, match=str(survivor.pid)):
         launcher.close()
     assert survivor.wait(30) == -signal.SIGKILL

@@ -74,10 +74,10 @@ def test_a_run_of_another_machine_is_refused(launcher):
     assert "on node-7" in done.stderr
 
 
-def test_a_paused_run_can_be_ended(launcher):
+def test_a_paused_run_can_be_ended(launcher, suspend):
     """Whose launcher and agent are stopped, so that they could not hear."""
     with acted_run.playing(launcher.runs / "a", "stopped") as process:
-        process.send_signal(signal.SIGSTOP)
+        suspend(process.pid)
         assert launcher.run("stop", "a").returncode == 0
 
 

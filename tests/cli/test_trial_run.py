@@ -1,8 +1,22 @@
 """The command by which the doctor measures links is one that `tlaunch run` takes."""
 
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 
-from launcher.cli.trial_run import trial_options, words_of
+from launcher.cli.options import RunOptions
+from launcher.cli.prepare import prepare
+from launcher.cli.run import run
+from launcher.cli.trial_guard import OWN_DIRECTORY, Remains, guarded
+from launcher.cli.trial_run import blamed_server, trial_options, words_of
+from launcher.core.events import Cause
+from launcher.core.records import Device, Server
+from launcher.core.report import Attempt, Report
+from launcher.core.verdict import Confidence, Verdict
+from launcher.doctor.examinee import OWN_RUNS
 
 
 @pytest.mark.parametrize(("engine", "by_hand"), [("mpi", False), ("slurm", False), ("hand", True), (None, True)])
@@ -11,3 +25,55 @@ def test_what_is_for_servers_started_by_hand(engine, by_hand, tmp_path):
     examination = {"engine": engine, "server": "h1", "coordinator_port": 29450}
     words = words_of(trial_options(examination, tmp_path, 29451))
     assert ("--server=h1" in words, "--coordinator-port=29451" in words) == (by_hand, by_hand)
+
+
+def test_nothing_is_said_of_mpi_that_concerns_a_measurement_of_ours(monkeypatch, tmp_path):
+    """It needs none, and `tlaunch run` is told so, as it cannot see it of an installed package."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(("TLAUNCH_", "SLURM_"))]:
+        monkeypatch.delenv(name)
+    device = {"device_id": "0", "device_ip": "192.168.0.1", "rank_id": "0"}
+    servers = [{"server_id": "127.0.0.1", "device": [device]}]
+    table = tmp_path / "table.json"
+    table.write_text(json.dumps({"version": "1.0", "server_count": "1", "server_list": servers, "status": "completed"}))
+    words = words_of({"engine": "mpi", "rank_table": table})
+    assert prepare(RunOptions(**run.make_context("run", words).params), os.environ).notes == ()
+
+
+def test_a_run_that_starts_after_its_doctor_was_killed_removes_what_that_had_made(tmp_path):
+    """And does nothing else: no signal comes any more."""
+    parent, directory = tmp_path / "runs", tmp_path / f"{OWN_DIRECTORY}x"
+    runs_dir = parent / f"{OWN_RUNS}x"
+    for each in (runs_dir, directory):
+        each.mkdir(parents=True)
+    (directory / "table.json").write_text("{}")
+    remains = Remains(runs_dir, parent=True, directory=directory)
+    command = guarded(["--runs-dir", str(runs_dir), "--", sys.executable, "-c", "pass"], remains)
+    between = [sys.executable, "-c", "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))", *command]
+    done = subprocess.run(
+        between, capture_output=True, text=True, timeout=60, check=False
+    )  # it is no child of this one
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("confidence", "culprit", "server", "expected"),
+    [
+        (Confidence.CERTAIN, 3, None, 1),
+        (Confidence.LIKELY, None, "h1", 0),
+        (Confidence.UNSURE, 3, None, None),
+        (Confidence.LIKELY, None, None, None),
+    ],
+)
+def test_the_server_that_a_trial_run_failed_of(tmp_path, confidence, culprit, server, expected):
+    """By the verdict of its report; whoever is only guessed at is not blamed."""
+    verdict = Verdict(culprit, confidence, "it failed", server=server)
+    attempt = Attempt(0, 29500, 0, 1, Cause.FAILED, (), verdict)
+    report = Report("links", 0, Cause.FAILED, 1, 0, 1, (attempt,))
+    (tmp_path / "report.json").write_text(report.to_json())
+    servers = [
+        Server(name, (Device(0, 2 * index), Device(1, 2 * index + 1))) for index, name in enumerate(("h1", "h2"))
+    ]
+    assert blamed_server(tmp_path, servers) == expected
+    assert blamed_server(tmp_path / "nowhere", servers) is None

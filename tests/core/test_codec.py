@@ -50,6 +50,13 @@ def test_a_record_comes_back_as_it_was():
     assert decode(Outer, through_json(WHOLE)) == WHOLE
 
 
+@pytest.mark.parametrize("number", [1 << 63, -(1 << 63), 10**330])
+def test_a_number_that_no_call_of_the_system_takes_is_none(number):
+    """It would break whoever does with it what one does."""
+    with pytest.raises(ValueError, match="no Inner"):
+        decode(Inner, {"number": number})
+
+
 def test_fields_of_other_versions_are_left_out_or_take_their_defaults():
     """At any depth."""
     fields = through_json(WHOLE)

@@ -70,6 +70,15 @@ def test_what_srun_itself_started_is_a_rank_of_srun(outer):
     assert read_engine_rank({**left, **SRUN}, PID).engine == "Slurm"
 
 
+@pytest.mark.parametrize(
+    ("around", "node"), [(SRUN, "n2"), (BATCH, None), (OPEN_MPI_5, None), ({**BATCH, **MPICH}, None)]
+)
+def test_only_srun_s_own_ranks_are_told_the_name_of_their_node(around, node):
+    """Others inherit that of the shell which called mpirun, on whatever node they are."""
+    told = read_engine_rank({**around, "SLURMD_NODENAME": "n2"}, PID)
+    assert (told.node if told else None) == node
+
+
 def test_engines_that_contradict_each_other_are_refused():
     """MPICH's mpiexec inside a rank of Open MPI: nobody can tell which one is meant."""
     with pytest.raises(UsageError, match="rank 3 of 4 says Open MPI, rank 0 of 2 says MPICH or Intel MPI") as error:

@@ -51,6 +51,7 @@ EVENTS = [
     AgentStarted(ProcessId(7, 100, "host", "boot"), None, 8),
     AgentStarted(ProcessId(7, 100, "host", "boot"), ProcessId(6, 90, "host", "boot"), 8),
     Awaiting(("h1", "h2"), 30.5),
+    Awaiting(("h1",), 30.5, 300.0),
     NotBegun("server h2 did not come", "is it there?"),
     NotBegun("refused"),
     Preloading(8, ("torch", "numpy")),
@@ -63,6 +64,7 @@ EVENTS = [
     Hung((1, 2), 30.0),
     Judged(VERDICT),
     Stopping(Cause.STOPPED, 1.5, 15),
+    Stopping(Cause.STOPPED, 1.5, 15, server="h2"),
     Stopping(Cause.FAILED, 1.5, restarts=True),
     Leftovers(2),
     Killing(3),
@@ -203,3 +205,16 @@ def test_a_judgement_without_a_verdict_is_no_event():
     fields = json.loads(line) | {"verdict": None}
     with pytest.raises(ValueError, match="no event"):
         from_line(json.dumps(fields))
+
+
+def test_who_asked_for_the_end_is_told_with_the_server():
+    """Where a signal did, and one of several servers got it."""
+    assert Stopping(Cause.FAILED, 1.0).asked_by is None
+    assert Stopping(Cause.STOPPED, 1.0, 2).asked_by == "SIGINT"
+    assert Stopping(Cause.STOPPED, 1.0, 63, server="h2").asked_by == "signal 63 at server h2"
+
+
+def test_an_end_of_an_earlier_version_has_no_server():
+    """Its logs are read as ever."""
+    line = '{"schema": 2, "time_ns": 1, "server_index": 0, "event": "Stopping", "cause": "stopped", "grace_s": 1.0, "signal": 15}'
+    assert from_line(line).event == Stopping(Cause.STOPPED, 1.0, 15)

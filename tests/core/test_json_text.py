@@ -6,6 +6,7 @@ import json
 import pytest
 
 import launcher.core.json_text as module
+from launcher.core.json_text import digest_of_meaning
 from launcher.core.json_text import json_text as as_text
 
 
@@ -25,6 +26,21 @@ def test_other_values_stay():
     value = {"a": [1, None, True, "é\udce9", -0.5], "b": {}}
     assert json.loads(as_text(value)) == value
     assert as_text(value).endswith("}\n")
+
+
+def test_white_space_and_the_order_of_keys_change_no_meaning():
+    """A value does, and what is no JSON is compared by its bytes."""
+    texts = (
+        b'{"v": "1", "n": "2"}',
+        b'{"n":"2",\n"v":"1"}\n',
+        b'{"v": "2", "n": "2"}',
+        b"no json",
+        b"no  json",
+        b"\xff",
+    )
+    digests = [digest_of_meaning(text) for text in texts]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 5
 
 
 def test_worked_examples_of_the_docstrings():

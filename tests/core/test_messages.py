@@ -26,6 +26,7 @@ from launcher.core.messages import (
     Pong,
     Ready,
     Refused,
+    Rival,
     SignalWanted,
     Stop,
     Told,
@@ -47,11 +48,11 @@ VERDICT = Verdict(
     (StackGroup((0, 1), "running", ("a.py:2 in g",)),), server="h2", signature="s",
 )  # fmt: skip
 ALL = (
-    Challenge(1, "n"), Hello("p", "n", "0.1", "3.11.2", "h1", ("10.0.0.1",), "h1", 3, {"layout": "dp=2"}),
-    Hello("p", "n", "0.1", "3.11.2", "h1", ()), Welcome("p", 1, "run", 20.0, "job"), Refused("no", "hint", 3), Ready(7),
-    Ready(), Waiting(("h1", "h2")), Begin(2, 29500), Told('{"schema": 2}\n'), Inquire(1), Known(1, {"ranks": []}),
-    Decided(1, VERDICT, Cause.HUNG, restarts=True), AttemptOver(1, left=False, master_port=9, all_well=True),
-    Stop(Cause.STOPPED, 2, "asked"), Pass(20), SignalWanted(15), GivingUp("killed"), Ping(1 << 62), Pong(1, 2), Finish(Cause.FAILED, 3),
+    Challenge(1, "n"), Hello("p", "n", "0.1", "c0de", "3.11.2", "h1", ("10.0.0.1",), "h1", 3, {"layout": "dp=2"}),
+    Hello("p", "n", "0.1", "c0de", "3.11.2", "h1", ()), Welcome("p", 1, "run", 20.0, "job"), Refused("no", "hint", 3), Ready(7),
+    Ready(), Rival("p", "n", "c", "host1", "h1", ("h1", "h2"), None), Waiting(("h1", "h2")), Waiting(("h1",), 300.0), Begin(2, 29500), Told('{"schema": 2}\n'), Inquire(1), Known(1, {"ranks": []}),
+    Decided(1, VERDICT, Cause.HUNG, restarts=True), AttemptOver(1, left=False, master_port=9),
+    Stop(Cause.STOPPED, 2, "h2"), Pass(20), SignalWanted(15), GivingUp("killed"), Ping(1 << 62), Pong(1, 2), Finish(Cause.FAILED, 3),
     Ask(1, {"topic": "facts"}), Answer(1, {"cpus": 2}), Done((1, 2), 4), Piece("log", 3, 0, 5, "eA==", anew=True), Whole("heartbeat", 3, None, 7), Kept("log", 3, 5, trouble=True),
 )  # fmt: skip
 

@@ -24,8 +24,8 @@ class Ward:
         )
         self.facts = {index: self._well(index, count) for index in range(count)}
         self.reach = {
-            index: tuple(Attempt(other, f"h{other + 1}", Outcome.REACHED, f"10.0.0.{other + 1}", 0.0002)
-                         for other in range(count) if other != index)
+            index: tuple(Attempt(other, f"h{other + 1}", Outcome.REACHED, f"10.0.0.{other + 1}", 0.0002, got_large=other != index)
+                         for other in (*range(index), *range(index + 1, count), index))
             for index in range(count)
         }  # fmt: skip
         self.offsets_s = dict.fromkeys(range(count), 0.001)
@@ -39,7 +39,13 @@ class Ward:
         return Facts(
             hostname=f"h{index + 1}",
             machine=f"boot {index}",
-            versions=(("tlaunch", "0.1.0"), ("python", "3.11.7"), ("torch", "2.6.0+cpu"), ("numpy", "2.1.0")),
+            versions=(
+                ("tlaunch", "0.1.0"),
+                ("python", "3.11.7"),
+                ("torch", "2.6.0+cpu"),
+                ("numpy", "2.1.0"),
+                ("MPI", "Open MPI 5.0.11"),
+            ),
             executable="/opt/bin/python",
             table_digest="abc",
             folders=tuple((name, folder) for name in ("cwd", "runs_dir", "temporary", "shared_memory")),
@@ -66,9 +72,9 @@ class Ward:
         folders[purpose] = replace(folders[purpose], **changes)
         self.change(server, folders=tuple(folders.items()))
 
-    def means(self, server, name, *addresses, seconds=0.001):
+    def means(self, server, name, *addresses, seconds=0.001, answered=True):
         kept = tuple(one for one in self.facts[server].resolved if one.name != name)
-        self.change(server, resolved=(*kept, Resolved(name, addresses, seconds)))
+        self.change(server, resolved=(*kept, Resolved(name, addresses, seconds, answered)))
 
     def cut(self, server, other, outcome=Outcome.TIMED_OUT):
         self.reach[server] = tuple(

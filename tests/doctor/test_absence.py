@@ -33,6 +33,9 @@ MPI_5 = [
         ("program-missing", "  Daemon exit status: 127"),
         ("tlaunch-missing", "/opt/env/bin/python: No module named launcher"),
         ("tlaunch-missing", "/opt/env/bin/python: No module named launcher.__main__; 'launcher' is a package"),
+        ("package-missing", "ModuleNotFoundError: No module named 'psutil'"),
+        ("too-few-slots", "There are not enough slots available in the system to satisfy the 2"),
+        ("too-few-slots", "srun: error: Unable to create step for job 7: More processors requested than permitted"),
         ("no-way-back", "error: the run's coordinator cannot be reached: 10.0.0.9 port 4711: timed out"),
         ("python-missing", "slurmstepd: error: execve(): /opt/env/bin/python: No such file or directory"),
         ("python-missing", "Executable: /opt/env/bin/python"),
@@ -72,6 +75,21 @@ def test_an_exit_code_says_that_a_program_is_missing_where_nobody_else_does():
 
 
 @pytest.mark.parametrize(
+    ("line", "ended"),
+    [
+        ("srun: error: n2: task 1: Exited with exit code 127", "it ended"),
+        ("", "Slurm 22.05.8 ended with exit code 127"),
+    ],
+)
+def test_srun_is_not_advised_to_have_an_mpirun(line, ended):
+    """It starts Python itself."""
+    found = absence_of([line], ended)
+    assert found.code == "program-missing"
+    assert "mpirun" not in found.hint
+    assert "Python" in found.hint
+
+
+@pytest.mark.parametrize(
     ("told", "lines"),
     [
         (MPI_5[0], [*MPI_5, "Please check the firewall and", "try again."]),
@@ -90,3 +108,16 @@ def test_of_an_unknown_cause_the_first_telling_words_are_told(told, lines):
 def test_of_an_engine_that_said_nothing_that_is_told():
     """With what became of it."""
     assert absence_of([], "it goes on").why == "no agent came; it goes on, and said nothing"
+
+
+@pytest.mark.parametrize(
+    ("lines", "ended", "hint"),
+    [
+        ([], "Open MPI 5.0.11 ended with exit code 186", "ulimit -n"),  # its daemon had 64 open files
+        (["zounds"], "Open MPI 5.0.11 ended with exit code 186", "try to start something"),
+        ([], "Open MPI 5.0.11 has not ended within 75 s", "try to start something"),
+    ],
+)
+def test_what_ends_without_a_word_may_lack_what_words_need(lines, ended, hint):
+    """A login may work there nevertheless."""
+    assert hint in absence_of(lines, ended).hint

@@ -13,6 +13,7 @@ import pytest
 
 from launcher import __version__
 from launcher.core.control_group import own_directory
+from launcher.core.mpi_library import library_that_says
 from launcher.doctor import machine, network
 from launcher.doctor.collect import collect
 from launcher.doctor.facts import Facts, Request, facts_from_json, to_json
@@ -61,17 +62,6 @@ def test_facts_of_another_version_are_understood():
         facts_from_json({"hostname": 7})
 
 
-def test_white_space_and_the_order_of_keys_make_no_other_table(tmp_path):
-    """As to HCCL; a value does, and what is no JSON is compared by its bytes."""
-    texts = (TABLE, '{"server_count":"1",\n"version":"1.0"}', TABLE.replace('"1"', '"2"'), "no json", "no  json")
-    digests = []
-    for number, text in enumerate(texts):
-        (tmp_path / str(number)).write_text(text)
-        digests.append(machine.table_digest(tmp_path / str(number)))
-    assert digests[0] == digests[1]
-    assert len(set(digests)) == 4
-
-
 def test_a_table_that_is_not_there_is_told_in_the_systems_words(places):
     """No digest, and why."""
     facts = collect(Request(table=places.table + ".old", cwd=places.cwd))
@@ -82,9 +72,13 @@ def test_a_directory_that_takes_no_file_is_not_writable(tmp_path):
     """Whoever asks: root may write anywhere but to a file system that is read-only, as /proc is in this respect."""
     assert not machine.folder(Path("/proc/self")).writable
     (tmp_path / "file").write_text("")
-    found = machine.folder(tmp_path / "file")
-    assert (found.exists, found.writable) == (False, False)
-    assert machine.folder(tmp_path / "made" / "later").writable
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for name in ("file", "file/below/it", "dangling", "dangling/below"):
+        found = machine.folder(tmp_path / name)
+        assert (found.exists, found.writable, found.trouble) == (False, False, "Not a directory")
+    assert machine.folder(tmp_path / ("long" * 100)).trouble == "File name too long"
+    later = machine.folder(tmp_path / "made" / "later")
+    assert (later.exists, later.writable, later.trouble) == (False, True, None)
 
 
 def test_a_port_is_tried_as_a_store_would_take_it():
@@ -168,6 +162,22 @@ def test_collecting_imports_no_torch(places):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=places.cwd, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("engine", "trouble"), [
+    ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}, "with Open MPI's mpirun: "),
+    ({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "9"}, None),
+    ({}, None),
+], ids=["Open MPI", "Hydra", "nobody"])  # fmt: skip
+def test_the_mpi_of_mpi4py_is_judged_by_the_mpirun_around(engine, trouble):
+    """As it goes, or does not go, with the one that has started this process."""
+    library = library_that_says("MPICH Version:      5.0.2", ["/opt/mpich/lib/libmpi.so.12"])
+    said = machine.mpi_trouble(library, engine)
+    assert (
+        said is None
+        if trouble is None
+        else f"MPICH 5.0.2 (/opt/mpich/lib/libmpi.so.12), which does not go {trouble}" in said
+    )
 
 
 def test_facts_have_a_default_for_everything_but_the_name():

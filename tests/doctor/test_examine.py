@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -76,14 +77,15 @@ def wish(tmp_path):
 
 
 def test_servers_of_one_machine_reach_each_other_and_are_found_out(wish):
-    """Each is a process; all facts come back, and every ordered pair is tried."""
+    """Each is a process; all facts come back, and every ordered pair is tried, and each by itself."""
     with examinees(3) as transport:
         examination = examine(cluster_of("127.0.0.1", "127.0.0.2", "127.0.0.3"), wish, transport)
     assert sorted(examination.facts) == [0, 1, 2]
     assert [len(facts.ports) for _, facts in sorted(examination.facts.items())] == [1, 0, 0]
     assert {(index, one.server) for index, tried in examination.reach.items() for one in tried if one.reached} == {
-        (0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1),
+        (0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1), (0, 0), (1, 1), (2, 2),
     }  # fmt: skip
+    assert all(one.got_large == (one.server != index) for index, tried in examination.reach.items() for one in tried)
     assert ("one-machine", (0, 1, 2)) in found(examination)
 
 
@@ -155,3 +157,15 @@ def test_a_message_of_another_version_is_answered_by_what_is_wrong():
     assert "TypeError" in examinee.answer({"do": "collect", "request": {"cwd": 7}})["trouble"]
     assert examinee.fileno() == -1
     examinee.close()
+
+
+def test_what_a_name_means_is_asked_once(monkeypatch, tmp_path):
+    """Who tries to reach a server takes what was found when there was time for a name server that is dead."""
+    examinee = Examinee()
+    examinee.answer({"do": "collect", "request": {"names": ["localhost"], "cwd": str(tmp_path)}})
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: pytest.fail("asked again"))
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        target = {"server": 1, "host": "localhost", "port": bound.getsockname()[1]}
+        answer = examinee.answer({"do": "reach", "targets": [target], "secret": "x", "timeout_s": 5.0})
+    assert [attempt["outcome"] for attempt in answer["attempts"]] == ["refused"]

@@ -1,5 +1,6 @@
 """Each rule alone: a healthy cluster with one thing changed gives one finding, and names the servers it is about."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -150,6 +151,77 @@ def test_many_pairs_are_summed_up(ward):
     assert any(message.startswith("28 more pairs of servers do not reach each other") for message in messages)
 
 
+def large_lost(patients, *ways):
+    """Both ends notice: one that nothing arrives there, the other that nothing comes back."""
+    for sender, receiver in ways:
+        patients.cut(sender, receiver, Outcome.LOSES_THERE)
+        if (receiver, sender) not in ways:
+            patients.cut(receiver, sender, Outcome.LOSES_BACK)
+
+
+@pytest.mark.parametrize(
+    ("count", "ways", "where", "servers"),
+    [
+        (2, [(0, 1)], "from h1 to h2", (0, 1)),
+        (3, [(2, 0)], "from h3 to h1", (0, 2)),
+        (2, [(0, 1), (1, 0)], "between h1 and h2, both ways", (0, 1)),
+        (3, [(0, 1), (0, 2)], "from h1 to all others", (0,)),
+        (4, [(0, 2), (1, 2), (3, 2)], "from all others to h3", (2,)),
+    ],
+)
+def test_lost_large_packets_are_told_by_their_way(ward, count, ways, where, servers):
+    """Once, though both ends tell of it, and of a server that has to do with all."""
+    patients = ward(count)
+    large_lost(patients, *ways)
+    found = patients.only()
+    assert (found.code, found.severity.value, found.servers) == ("large-packets-lost", "breaks", servers)
+    assert found.message == f"{where}, small packets arrive and large ones do not"
+    assert "is the MTU the same on the whole way?" in found.hint
+
+
+def test_pairs_of_which_no_large_packets_are_known_are_no_others(ward):
+    """Of many servers only some pairs are tried so."""
+    patients = ward(4)
+    large_lost(patients, (0, 1), (0, 2))
+    for server, other in ((0, 3), (3, 0)):
+        patients.reach[server] = tuple(
+            replace(one, got_large=one.got_large and one.server != other) for one in patients.reach[server]
+        )
+    assert patients.only().message.startswith("from h1 to all others")
+
+
+def test_many_ways_that_lose_large_packets_are_summed_up(ward):
+    """Two racks, between which the switch takes no large ones, each way; and a pair that can be told is."""
+    patients = ward(12)
+    halves = [(one, other) for one in range(6) for other in range(6, 12)]
+    large_lost(patients, *halves, *(way[::-1] for way in halves))
+    found = [one.message.partition(",")[0] for one in patients.findings() if one.code == "large-packets-lost"]
+    assert len(found) == 9
+    assert {"between h1 and h7", "between 28 more pairs of servers"} <= set(found)
+
+
+@pytest.mark.parametrize(("ranks", "server", "severity"), [(2, 1, "breaks"), (1, 0, "breaks"), (1, 1, "risky")])
+def test_a_server_that_does_not_reach_itself_is_named_alone(ward, ranks, server, severity):
+    """By the interface that is down, where one is; with one rank only rank 0 has to reach its own address."""
+    patients = ward(2, ranks)
+    patients.cut(server, server)
+    found = patients.only()
+    assert (found.code, found.severity.value, found.servers) == ("not-itself", severity, (server,))
+    assert found.message == f"server h{server + 1} does not reach itself at 10.0.0.{server + 1}: timed out"
+    outer, loopback = patients.facts[server].interfaces
+    patients.change(server, interfaces=(outer, replace(loopback, up=False)))
+    assert patients.only().message.endswith(": its interface lo is down")
+    assert patients.only().hint == "`ip link set lo up` there"
+
+
+def test_an_address_that_is_elsewhere_is_not_told_as_one_that_is_not_reached(ward):
+    """A router may not let a server reach itself from outside."""
+    patients = ward(2)
+    patients.cut(1, 1)
+    patients.change(1, interfaces=(Interface("eth0", ("172.17.0.2",), 1500),))
+    assert [code for code, *_ in patients.said()] == ["address-not-own"]
+
+
 # --- names ---
 
 
@@ -168,6 +240,86 @@ def test_a_name_that_was_unknown_only_when_it_was_needed_is_told_too(ward):
     patients = ward(3)
     patients.cut(0, 2, Outcome.UNKNOWN_NAME)
     assert patients.said() == [("unreachable", "breaks", (0, 2))]
+
+
+@pytest.mark.parametrize(
+    ("count", "knows_own", "expected"),
+    [
+        (2, False, "h1, h2 mean something on no server"),
+        (64, False, "h1, h2, h3, h4 and 60 more mean something on no server"),
+        (64, True, "h1, h2, h3, h4 and 60 more are known on their own server only"),
+    ],
+)
+def test_servers_without_any_names_have_one_cause(ward, count, knows_own, expected):
+    """Nobody has written them into /etc/hosts: that is not as many findings as there are servers."""
+    patients = ward(count)
+    for server in range(count):
+        for other in range(count):
+            if not knows_own or server != other:
+                patients.means(server, f"h{other + 1}")
+        patients.change(server, hostname=f"node-{server}")
+        patients.means(server, f"node-{server}")
+    everybody = tuple(range(count))
+    assert patients.said() == [("unknown-name", "breaks", everybody), ("own-name-unknown", "risky", everybody)]
+    unknown, own = patients.findings()[:2]
+    assert unknown.message == expected
+    listed = "node-0, node-1" if count == 2 else "node-0, node-1, node-2, node-3 and 60 more"
+    assert f"call themselves {listed}, and do not know what that means" in own.message
+
+
+def test_names_that_one_server_does_not_know_have_one_cause(ward):
+    """Its name server, or its /etc/hosts."""
+    patients = ward(4)
+    for name in ("h1", "h2", "h3"):
+        patients.means(3, name)
+    found = patients.only()
+    assert (found.servers, found.message) == ((0, 1, 2, 3), "h1, h2, h3 are known, but not on server h4")
+
+
+def test_of_a_name_server_that_does_not_answer_it_is_not_said_that_it_knows_nothing(ward):
+    """It would have taken longer than it was given."""
+    patients = ward(3)
+    patients.means(0, "h3", seconds=15.0, answered=False)
+    patients.cut(0, 2, Outcome.UNKNOWN_NAME)
+    found = patients.only()
+    assert (found.code, found.servers) == ("unknown-name", (0, 2))
+    assert found.message == "what h3 means: no answer within 15 s on server h1"
+
+
+def test_a_name_that_nobody_has_said_to_know_is_not_called_known(ward):
+    """One server knows nothing of it, its own neither; the name server of the other says nothing."""
+    patients = ward(3)
+    for server in (0, 2):
+        patients.means(server, "h3")
+    patients.means(1, "h3", seconds=15.0, answered=False)
+    messages = [one.message for one in patients.findings() if one.code == "unknown-name"]
+    assert messages == ["h3 means nothing on servers h1, h3", "what h3 means: no answer within 15 s on server h2"]
+
+
+def test_only_servers_that_had_no_answer_are_named(ward):
+    """Not the one that knows itself."""
+    patients = ward(3)
+    for server in (0, 2):
+        patients.means(server, "h2", seconds=15.0, answered=False)
+    found = patients.only()
+    assert (found.servers, found.message) == ((0, 1, 2), "what h2 means: no answer within 15 s on servers h1, h3")
+
+
+def test_the_time_to_judge_grows_with_the_pairs_of_servers(ward):
+    """And not with their cube: agents of 500 servers would not wait for it."""
+
+    def seconds(count):
+        patients = ward(count)
+        for server in range(count):
+            patients.cut(server, (server + 1) % count)
+        taken = []
+        for _ in range(3):
+            begun = time.process_time()
+            patients.findings()
+            taken.append(time.process_time() - begun)
+        return min(taken)
+
+    assert seconds(200) < 50 * seconds(40)  # 25 times as many pairs; 125 times are cubes
 
 
 def test_debians_own_name_is_risky_where_it_is_its_own(ward):
@@ -242,6 +394,17 @@ def test_an_address_that_the_server_itself_does_not_have_is_risky(ward):
     assert patients.said() == [("address-not-own", "risky", (1,))]
 
 
+def test_an_address_of_ipv6_can_be_written_in_many_ways(ward):
+    """In the table, by the resolver, and by the interface."""
+    patients = ward(2)
+    for server in (0, 1):
+        here = Interface("eth0", (f"fd00::{server + 1}",), 1500 if server else 9000)
+        patients.change(server, interfaces=(here,), interface_variables=(("HCCL_IF_IP", f"FD00:0::{server + 1}"),))
+        for other in (0, 1):
+            patients.means(server, f"h{other + 1}", f"FD00:0:0::0{other + 1}")
+    assert patients.said() == [("mtu-differs", "risky", (1,))]
+
+
 # --- interfaces and ports ---
 
 
@@ -256,8 +419,10 @@ def test_an_address_that_the_server_itself_does_not_have_is_risky(ward):
         ("NCCL_SOCKET_IFNAME", "=eth0", False),
         ("NCCL_SOCKET_IFNAME", "^lo,docker", False),
         ("NCCL_SOCKET_IFNAME", "^lo,eth", True),
+        ("TP_SOCKET_IFNAME", "eth0", False),
         ("NCCL_SOCKET_IFNAME", "ib", True),
         ("HCCL_SOCKET_IFNAME", "^=eth", False),
+        ("HCCL_SOCKET_IFNAME", "eth0:1", False),
         ("HCCL_IF_IP", "10.0.0.1", False),
         ("HCCL_IF_IP", "10.0.0.9", True),
     ],
@@ -267,6 +432,30 @@ def test_a_variable_that_names_no_interface_breaks_a_run(ward, variable, value, 
     patients = ward(2)
     patients.change(0, interface_variables=((variable, value),))
     assert patients.said() == ([("no-such-interface", "breaks", (0,))] if is_wrong else [])
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("GLOO_SOCKET_IFNAME", "lo", ("loopback-interface", "breaks", (0,))),
+        ("TP_SOCKET_IFNAME", "lo", ("loopback-interface", "breaks", (0,))),
+        ("NCCL_SOCKET_IFNAME", "lo", ("loopback-interface", "breaks", (0,))),
+        ("NCCL_SOCKET_IFNAME", "^eth,docker", ("loopback-interface", "breaks", (0,))),
+        ("HCCL_IF_IP", "127.0.0.1", ("loopback-interface", "breaks", (0,))),
+        ("NCCL_SOCKET_IFNAME", "^eth", ("other-interface", "risky", (0,))),
+        ("GLOO_SOCKET_IFNAME", "docker0", ("other-interface", "risky", (0,))),
+        ("HCCL_IF_IP", "172.17.0.1", ("other-interface", "risky", (0,))),
+        ("NCCL_SOCKET_IFNAME", "docker,eth", None),
+        ("NCCL_SOCKET_IFNAME", "^docker", None),
+    ],
+)
+def test_an_interface_that_leads_to_no_other_server_is_found(ward, variable, value, expected):
+    """Loopback never does; of one that is not the table's nothing is known. Alone, a server may have any."""
+    for count in (1, 2):
+        patients = ward(count)
+        interfaces = (*patients.facts[0].interfaces, Interface("docker0", ("172.17.0.1",), 1500))
+        patients.change(0, interfaces=interfaces, interface_variables=((variable, value),))
+        assert patients.said() == ([expected] if expected and count == 2 else [])
 
 
 def test_an_interface_that_is_down_is_none(ward):
@@ -341,12 +530,13 @@ def test_of_two_clocks_nobody_knows_which_is_wrong(ward):
 @pytest.mark.parametrize(
     ("name", "version", "severity"),
     [
-        ("tlaunch", "0.1.1", "breaks"),
         ("python", "3.11.9", "note"),
         ("python", "3.10.7", "risky"),
         ("torch", "2.6.1+cpu", "note"),
         ("torch", "2.6.0+cu124", "note"),
         ("torch", "2.5.0", "breaks"),
+        ("MPI", "Open MPI 4.1.4", "risky"),
+        ("MPI", "Open MPI 5.0.9", "note"),
         ("numpy", "2.2.0", "note"),
         ("numpy", "1.26.4", "risky"),
     ],
@@ -359,6 +549,16 @@ def test_versions_differ_more_or_less(ward, name, version, severity):
     found = patients.only()
     assert (found.code, found.severity.value, found.servers) == ("version-differs", severity, (1,))
     assert found.message == f"{name}: {patients.facts[0].version(name)} on servers h1, h3; {version} on server h2"
+
+
+def test_an_mpi_that_does_not_go_with_mpirun_is_a_risk(ward):
+    """Alike on several servers, it is told once."""
+    patients = ward(3)
+    for server in (0, 2):
+        patients.change(server, mpi_trouble="mpi4py loads MPICH 5.0.2, which does not go with Open MPI's mpirun")
+    found = patients.only()
+    assert (found.code, found.severity.value, found.servers) == ("other-mpi", "risky", (0, 2))
+    assert found.message == "on servers h1, h3, mpi4py loads MPICH 5.0.2, which does not go with Open MPI's mpirun"
 
 
 def test_what_one_server_lacks_is_missing(ward):
@@ -398,10 +598,17 @@ def test_a_table_that_is_missing_or_another_one_breaks_a_run(ward):
         ("runs_dir", {"free_bytes": 5 * GIB}, ("disk-nearly-full", "risky", (1,))),
         ("runs_dir", {"free_bytes": 5 * GIB, "total_bytes": 20 * GIB}, None),
         ("runs_dir", {"free_bytes": 20 * GIB}, None),
-        ("runs_dir", {"free_inodes": 12}, ("few-inodes", "risky", (1,))),
+        ("runs_dir", {"free_inodes": 120}, ("few-inodes", "risky", (1,))),
+        ("runs_dir", {"free_inodes": 12}, ("few-inodes", "breaks", (1,))),
+        ("temporary", {"free_inodes": 12}, ("few-inodes", "risky", (1,))),
         ("runs_dir", {"free_inodes": 0, "total_inodes": 0}, None),
         ("shared_memory", {"total_bytes": 64 * MIB}, ("small-shared-memory", "risky", (1,))),
-        ("shared_memory", {"total_bytes": 128 * MIB}, None),
+        ("shared_memory", {"total_bytes": 128 * MIB, "free_bytes": 128 * MIB}, None),
+        ("shared_memory", {"free_bytes": 0}, ("shared-memory-full", "risky", (1,))),
+        ("shared_memory", {"total_bytes": 64 * MIB, "free_bytes": 0}, ("small-shared-memory", "risky", (1,))),
+        ("shared_memory", {"writable": False}, ("shared-memory-closed", "risky", (1,))),
+        ("shared_memory", {"writable": False, "total_bytes": 64 * MIB}, ("shared-memory-closed", "risky", (1,))),
+        ("shared_memory", {"writable": False, "exists": False}, None),
     ],
 )
 def test_directories_and_their_space(ward, purpose, changes, expected):
@@ -409,6 +616,18 @@ def test_directories_and_their_space(ward, purpose, changes, expected):
     patients = ward(2)
     patients.change_folder(1, purpose, **changes)
     assert patients.said() == ([expected] if expected else [])
+
+
+def test_a_directory_that_takes_no_file_is_told_with_the_system_s_words(ward):
+    """Servers with different reasons apart; one of an older version gives none."""
+    patients = ward(4)
+    for server, trouble in ((0, "Not a directory"), (1, "Not a directory"), (2, "Read-only file system"), (3, None)):
+        patients.change_folder(server, "runs_dir", writable=False, trouble=trouble)
+    assert [(one.message, one.servers) for one in patients.findings() if one.code == "not-writable"] == [
+        ("no file can be made in the runs directory (/somewhere: Not a directory), on servers h1, h2", (0, 1)),
+        ("no file can be made in the runs directory (/somewhere: Read-only file system), on server h3", (2,)),
+        ("no file can be made in the runs directory (/somewhere), on server h4", (3,)),
+    ]
 
 
 # --- limits and devices ---
@@ -430,6 +649,9 @@ def test_the_usual_limit_of_files_is_too_low_for_many_ranks(ward):
     assert "may open 1,024 files" in limits[0].message
     assert "among 2,048" in limits[0].message
     assert "the hard limit is 4,096" in limits[0].hint
+    patients.give_devices("ascend", *range(1024))
+    limits = [one for one in patients.findings() if one.code == "few-open-files"]
+    assert [one.severity.value for one in limits] == ["risky"]  # gloo is not what they use
 
 
 @pytest.mark.parametrize(
@@ -447,6 +669,15 @@ def test_locked_memory_matters_where_cards_read_memory_themselves(ward):
     patients = ward(2)
     patients.change(0, rdma_devices=("mlx5_0",))
     assert "may lock 64 KiB" in patients.only().message
+    patients.change(0, limits=(Limit("memlock", 1 << 40, 1 << 40),))
+    assert patients.said() == []
+
+
+def test_a_limit_to_the_size_of_files_is_told(ward):
+    """Of a log as of a checkpoint."""
+    patients = ward(2)
+    patients.change(1, limits=(Limit("fsize", 200 << 10, None),))
+    assert "no file may be larger than 204,800 bytes on server h2" in patients.only().message
 
 
 def test_little_memory_says_whose_limit_it_is(ward):

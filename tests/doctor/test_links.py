@@ -1,6 +1,7 @@
 """Which measured connections stand out: pure, on numbers as they could be measured."""
 
 import json
+import re
 from itertools import combinations
 
 import pytest
@@ -42,11 +43,26 @@ def test_what_was_slow_once_only_is_no_slow_link():
     assert described(best_of(once, again)) == "10 Gbit/s and 0.1 ms"
 
 
-def test_one_pair_is_only_told():
-    """There is nothing to compare it with, however slow it is."""
-    (found,) = judged(links(2, slow=[(0, 1)]))
+def one_pair(forth, back):
+    return Links(2, 2, pairs=(Link((0, 1), 1e-4, forth, back, min(forth, back)),))
+
+
+@pytest.mark.parametrize(("forth", "back"), [(SLOW, SLOW), (SLOW, 4 * SLOW), (FAST / 40, FAST), (FAST, FAST)])
+def test_one_pair_that_is_as_fast_both_ways_is_only_told(forth, back):
+    """There is nothing to compare it with, however slow it is; nor are busy processors a fault of the network."""
+    (found,) = judged(one_pair(forth, back))
     assert (found.code, found.severity.value) == ("links-measured", "note")
-    assert "h1 and h2: 8 Mbit/s there, 10 Gbit/s back, 0.1 ms" in found.message
+    assert re.search(r"h1 and h2: \S+ [MG]bit/s there, \S+ [MG]bit/s back, 0.1 ms", found.message)
+
+
+@pytest.mark.parametrize(("forth", "back", "sender"), [(SLOW, FAST, "h1"), (6 * SLOW, SLOW, "h2")])
+def test_one_pair_that_is_far_slower_one_way_is_a_risk(forth, back, sender):
+    """Of either end."""
+    (found,) = judged(one_pair(forth, back))
+    assert (found.code, found.severity.value, found.servers) == ("slow-link", "risky", (0, 1))
+    assert f"h1 and h2 are far slower one way than the other: 8 Mbit/s from {sender}" in found.message
+    (again,) = judged(best_of(one_pair(forth, back), one_pair(back, forth)))
+    assert again.severity.value == "note"
 
 
 @pytest.mark.parametrize("count", [3, 4, 9])

@@ -3,18 +3,27 @@
 import os
 import socket
 import threading
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 import pytest
 
 from launcher.doctor import reach
 from launcher.doctor.facts import to_json
-from launcher.doctor.listener import ANSWER_BYTES, CALL_BYTES, GREETING, Listener, answer_to
+from launcher.doctor.listener import (
+    ACKNOWLEDGED,
+    ANSWER_BYTES,
+    CALL_BYTES,
+    GREETING,
+    LARGE,
+    Listener,
+    answer_to,
+)
 from launcher.doctor.reach import Outcome, Target, attempt_from_json, try_reach
 
 SECRET = "of this examination"
 PATIENCE_S = 30.0  # never waited for where something answers
 SHORT_S = 0.3  # for what never answers
+LATE_S = 2.0  # for what answers at first only, and then never
 
 
 @contextmanager
@@ -51,6 +60,59 @@ def test_a_server_that_answers_is_reached():
     assert (attempt.outcome, attempt.address) == (Outcome.REACHED, "127.0.0.1")
     assert 0 < attempt.round_trip_s < PATIENCE_S
     assert attempt_from_json(to_json(attempt)) == attempt
+
+
+def with_large(port, timeout_s=PATIENCE_S):
+    (attempt,) = try_reach([Target(1, "h2", ("127.0.0.1",), port, gets_large=True)], SECRET, timeout_s)
+    return attempt
+
+
+def test_large_packets_go_both_ways():
+    """The listener hears them all, and goes on to answer others."""
+    with listening(1) as other:
+        found = [with_large(other.port), outcome(other.port), with_large(other.port)]
+    assert [(one.outcome, one.got_large) for one in found] == [(Outcome.REACHED, large) for large in (1, 0, 1)]
+    assert attempt_from_json(to_json(found[0])) == found[0]
+
+
+@pytest.mark.parametrize(
+    ("then", "expected"),
+    [
+        (b"", Outcome.LOSES_THERE),
+        (ACKNOWLEDGED, Outcome.LOSES_BACK),
+        (ACKNOWLEDGED + LARGE, Outcome.REACHED),
+        (None, Outcome.REACHED),  # it hangs up, as one that has no room does: that says nothing of packets
+    ],
+)
+def test_a_way_that_loses_large_packets_is_told_from_the_way_back(then, expected):
+    """Only what is small arrives: the answer, and the acknowledgement where large packets arrived there."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            connection, _ = server.accept()
+            with connection, suppress(OSError):  # the other end leaves when it has heard enough
+                said = connection.recv(CALL_BYTES, socket.MSG_WAITALL)
+                connection.sendall(answer_to(said[len(GREETING) :], 1, SECRET))
+                connection.recv(1)
+                connection.sendall(then or b"")
+                while then is not None and connection.recv(len(LARGE)):
+                    pass
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        found = with_large(server.getsockname()[1], PATIENCE_S if expected is Outcome.REACHED else LATE_S)
+        thread.join()
+    assert found.outcome is expected
+    assert (found.loses, found.reached) == (expected is not Outcome.REACHED, expected is Outcome.REACHED)
+
+
+def test_who_sends_without_end_is_dropped():
+    """Nobody may keep a listener busy."""
+    with listening(1) as other, socket.create_connection(("127.0.0.1", other.port), PATIENCE_S) as caller:
+        caller.sendall(GREETING + bytes(24))
+        assert len(caller.recv(ANSWER_BYTES, socket.MSG_WAITALL)) == ANSWER_BYTES
+        with pytest.raises(OSError, match=r"reset|Broken pipe"):
+            caller.sendall(LARGE * 1000)
 
 
 def test_servers_that_try_each_other_at_once_answer_meanwhile():

@@ -1,4 +1,4 @@
-"""A real `mpirun`, several hosts on one machine where they can be had, and two launchers that are started by hand."""
+"""A real `mpirun`, several hosts or a Slurm on one machine where they can be had, and two launchers started by hand."""
 
 import json
 import os
@@ -21,7 +21,9 @@ PATIENCE_S = 240
 BY_HAND = ("127.0.0.1", "127.0.0.2")
 BY_HAND_PATIENCE_S = 60
 BESIDE = Path(sys.executable).parent
-OF_OTHER_JOBS = ("TLAUNCH_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "RANK", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_")
+OF_OTHER_JOBS = (
+    "TLAUNCH_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "SRUN_", "RANK", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_",
+)  # fmt: skip
 
 
 def environment(changes):
@@ -55,6 +57,15 @@ def run_to_end(argv, *, cwd, env):
 def more_mpiruns():
     """Of other MPIs, which cannot be beside this Python's own: paths in TL_MPIRUNS, as in PATH."""
     return [path for path in os.environ.get("TL_MPIRUNS", "").split(os.pathsep) if path]
+
+
+def stub_of_mpi4py(directory, says):
+    """A directory for PYTHONPATH whose mpi4py loads nothing, and says that it has loaded another MPI."""
+    package = directory / "mpi4py"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("class rc:\n    initialize = True\n")
+    (package / "MPI.py").write_text(f"def Get_library_version():\n    return {says!r}\n")
+    return directory
 
 
 class Mpirun:
@@ -188,6 +199,22 @@ def hosts_of(count, tmp_path_factory):
     return Hosts(tmp_path_factory.mktemp("hosts") / "root", count, shown)
 
 
+@pytest.fixture(name="slurm", scope="module")
+def _slurm(tmp_path_factory):
+    """The environment of a cluster with the nodes n1 to n4; between its SIGTERM and SIGKILL are three seconds."""
+    up, down = VIRTUAL_HOSTS / "slurm-up.sh", VIRTUAL_HOSTS / "slurm-down.sh"
+    if not up.exists() or not shutil.which("slurmctld") or os.geteuid() != 0:
+        pytest.skip("there is no Slurm here, and no way to make one")
+    root = tmp_path_factory.mktemp("slurm") / "root"
+    if subprocess.run([up, "4", "8", root], capture_output=True, timeout=60, check=False).returncode != 0:
+        subprocess.run([down, root], capture_output=True, timeout=60, check=False)
+        pytest.skip("Slurm does not start here")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHER_JOBS)}
+    path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    yield {**inherited, "SLURM_CONF": str(root / "slurm.conf"), "PYTHONPATH": path}
+    subprocess.run([down, root], capture_output=True, timeout=60, check=True)
+
+
 class Servers:
     """Launchers of one run, in one directory as on a shared file system."""
 
@@ -221,6 +248,11 @@ class Servers:
 
     def said(self, process):
         return (self.directory / f"err{process.key}").read_text()
+
+    def told(self, command):
+        """What another command says of the latest run."""
+        argv = [sys.executable, "-m", "launcher", command]
+        return subprocess.run(argv, cwd=self.directory, capture_output=True, text=True, check=True).stdout
 
     def shown(self, process):
         return (self.directory / f"out{process.key}").read_text()

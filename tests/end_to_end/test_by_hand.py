@@ -104,13 +104,18 @@ def test_a_failure_that_comes_back_at_once_ends_the_loop_on_all_servers(servers)
 @pytest.mark.parametrize("number", [0, 1], ids=["first", "second"])
 @pytest.mark.parametrize(("wish", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
 def test_a_signal_to_either_launcher_ends_both(servers, number, wish, code):
-    """With that signal's exit code."""
+    """With that signal's exit code. The other one is told at which server, as are all who ask afterwards."""
     both = servers.both(command=servers.python(READY, FOR_EVER))
     servers.wait_ready()
     both[number].send_signal(wish)
     assert servers.end(*both) == [code, code], servers.said(both[0]) + servers.said(both[1])
     report = servers.report()
     assert (report.cause, report.exit_code, report.attempts[0].killed) == (Cause.STOPPED, code, 0)
+    asked = f"{wish.name} at server 127.0.0.{number + 1}"
+    assert f"{asked}: ending all ranks within" not in servers.said(both[number])
+    for words in (f"{asked}: ending all ranks within", f"stopped by {asked} after"):
+        assert words in servers.said(both[1 - number])
+    assert f" by {asked}\n" in servers.told("why")
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["first", "second"])
@@ -131,7 +136,10 @@ def test_a_killed_first_launcher_ends_the_run_everywhere(servers):
     servers.wait_ready()
     first.kill()
     assert servers.end(second) == [1]
-    assert "error: the launcher that coordinated the run is gone; its ranks here: 2 by SIGTERM" in servers.said(second)
+    assert (
+        "error: server 127.0.0.1, whose launcher coordinated the run, is lost; ranks here: 2 by SIGTERM"
+        in servers.said(second)
+    )
     servers.wait_until(lambda: not servers.ranks(), "the end of all ranks")
     servers.wait_until((servers.latest / "report.json").is_file, "the report")
     assert servers.report().cause is Cause.HEAD_LOST
@@ -164,12 +172,12 @@ def test_a_killed_agent_is_a_lost_server(servers):
     assert "has to be started by hand again" in servers.report().not_restarting
 
 
-def test_a_stopped_server_is_lost_after_a_while(servers):
+def test_a_stopped_server_is_lost_after_a_while(servers, suspend):
     """An agent that is silent for --lost-after seconds is no part of the run any more."""
     first, second = servers.both("--lost-after", 1, command=servers.python(READY, FOR_EVER))
     servers.wait_ready()
     agent = servers.agent(1)
-    os.kill(agent, signal.SIGSTOP)
+    suspend(agent)
     assert servers.end(first) == [1], servers.said(first)
     assert "server 127.0.0.2 with ranks 2-3 was lost: nothing was heard of it for 1 s" in servers.said(first)
     os.kill(agent, signal.SIGCONT)

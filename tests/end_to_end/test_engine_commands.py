@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.core.addresses import address_of
 from launcher.core.records import Device, Server
 from launcher.engines.mpi import find_mpirun, mpi_command
-from launcher.engines.whereabouts import Host, address_of
+from launcher.engines.whereabouts import Host
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

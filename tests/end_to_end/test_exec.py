@@ -10,6 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from .conftest import stub_of_mpi4py
+
 PROGRAMS = Path(__file__).parents[1] / "programs"
 SHOW = (sys.executable, PROGRAMS / "exec_rank.py")
 
@@ -110,6 +112,30 @@ def test_mpi_in_the_program_sees_its_world(mpirun):
     done = mpirun.exec(4, "--mp", "2", "--", sys.executable, PROGRAMS / "mpi_rank.py")
     assert done.returncode == 0, done.stderr
     assert mpirun.logs() == [f"{rank} 4 {rank} 4 6\n" for rank in range(4)]
+
+
+OTHER_MPI = "MPICH Version:      5.0.2\nMPICH configure:    --with-pm=hydra\n"
+
+
+def test_a_program_whose_mpi_is_not_that_of_mpirun_is_refused_before_it_starts(mpirun, tmp_path):
+    """Its ranks would be alone, each in a world of its own, and mpirun would end with 0."""
+    stub = stub_of_mpi4py(tmp_path / "packages", OTHER_MPI)
+    script = tmp_path / "program.py"
+    script.write_text("import os\nfrom mpi4py import MPI\nopen(f'started{os.environ[\"RANK\"]}', 'w')\n")
+    done = mpirun.exec(2, "--", sys.executable, script, env={"PYTHONPATH": str(stub)})
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.count("error: ") == 1
+    said = rf"mpi4py of {re.escape(sys.executable)} loads MPICH 5\.0\.2, which does not go with Open MPI \S+ \(/\S+/mpirun\): "
+    assert re.search(said, done.stderr)
+    assert "hint: put the mpirun of that MPI first on PATH" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["packages", "program.py"]
+
+
+def test_a_program_that_does_not_speak_of_mpi_is_not_asked_for_its_mpi(mpirun, tmp_path):
+    """It costs nothing, and is not refused for what it does not use."""
+    stub = stub_of_mpi4py(tmp_path / "packages", OTHER_MPI)
+    done = mpirun.exec(2, "--", *SHOW, env={"PYTHONPATH": str(stub)})
+    assert done.returncode == 0, done.stderr
 
 
 def test_other_commands_say_what_can_be_known_of_the_run(mpirun, tmp_path):

@@ -70,6 +70,11 @@ def test_a_first_server_that_never_comes_is_named(servers):
     second = servers.start(2, "--join-timeout", 1, command=servers.python(READY))
     assert servers.end(second) == [1]
     assert servers.said(second).count(f"127.0.0.1 port {servers.port}: Connection refused") == 2
+    whom = "the launcher on server 127.0.0.1"
+    assert f"waiting for {whom} (127.0.0.1 port {servers.port}: Connection refused); at most 1 s" in servers.said(
+        second
+    )
+    assert f"error: {whom} cannot be reached: " in servers.said(second)
     assert not servers.runs.exists()
 
 
@@ -79,7 +84,10 @@ def test_a_first_server_that_never_comes_is_named(servers):
         ({"arguments": ("--mp", 2)}, "another layout: dp=2 mp=2 pp=1 micro_batches=1 there, dp=4 mp=1 pp=1"),
         ({"command": ["sleep", "7"]}, "another command: sleep 7"),
         ({"arguments": ("--max-restarts", 3)}, "another --max-restarts: 3 there, 0 on the first server"),
-        ({"arguments": ("--env", "SECRET=hidden")}, "another set of --env variables: SECRET"),
+        (
+            {"arguments": ("--env", "SECRET=hidden")},
+            "another set of --env variables: SECRET there, none on the first server",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -103,7 +111,10 @@ def test_another_rank_table_on_another_server_is_refused(servers):
     second = servers.start(2, command=["sleep", "5"], rank_table=other)
     assert servers.end(first, second) == [3, 3]
     for process in (first, second):
-        assert "server 127.0.0.2 was started with another rank table: " in servers.said(process)
+        assert "server 127.0.0.2 was started with another rank table: 4 devices on 2 servers, of other" in servers.said(
+            process
+        )
+        assert "hint: have the same table on every server; `tlaunch table diff`" in servers.said(process)
 
 
 def test_one_server_that_is_started_twice_is_refused(servers):
@@ -195,3 +206,17 @@ def test_all_servers_may_go_on_in_the_background(servers):
     servers.wait_until(
         lambda: "4 ranks ended well" in servers.read(servers.latest / "console.log"), "the last words of all"
     )
+
+
+def test_who_waits_for_others_is_told_who_ended_the_run(servers):
+    """Before it began; with the exit code of that signal."""
+    three = servers.table_of(servers.directory / "three.json", (*SERVERS, "127.0.0.3"))
+    first = servers.start(1, command=["true"], rank_table=three)
+    second = servers.start(2, command=["true"], rank_table=three)
+    servers.wait_until(lambda: "waiting for server 127.0.0.3" in servers.said(second), "the two of them")
+    assert "waiting for server 127.0.0.3; at most 300 s in all (--join-timeout)" in servers.said(second)
+    first.send_signal(signal.SIGTERM)
+    assert servers.end(first, second) == [143, 143]
+    asked = "stopped by SIGTERM at server 127.0.0.1"
+    assert f"error: the run has ended before it began: {asked}\n" in servers.said(second)
+    assert f"{asked} after" in servers.said(first)

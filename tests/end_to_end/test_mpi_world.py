@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import environment, more_mpiruns, run_to_end
+from launcher.engines.mpi import Dialect, find_mpirun
+
+from .conftest import environment, more_mpiruns, run_to_end, stub_of_mpi4py
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "mpi_world_rank.py"
 MPIRUNS = {
@@ -19,6 +21,15 @@ MPIRUNS = {
 RANKS_OF_ENGINES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "PMI_FD")
 KNOWN = ["0 4 0 6", "1 4 1 6", "2 4 2 6", "3 4 3 6"]
 LOST_BY_OPEN_MPI = 14
+OTHERS = {True: "MPICH Version:      5.0.2\n", False: "Open MPI v5.0.11, package: Open MPI\n"}  # by: is it Open MPI?
+LEAVES = """import os, sys
+from mpi4py import MPI
+for step in range(100):
+    MPI.COMM_WORLD.alltoall(range(4))
+    if step == 50 and MPI.COMM_WORLD.rank == 1:
+        os._exit(0) if sys.argv[1] == "leave" else os.kill(os.getpid(), 9)
+"""
+OVER_TCP = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo"}
 FAILURES = {"raise": (1, 1), "exit": (3, 3), "kill": (-9, 137)}  # status of rank 1, exit code of the run
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -62,6 +73,11 @@ class World:
     @property
     def latest(self):
         return (self.directory / "runs" / "latest").resolve()
+
+    @property
+    def other_mpi(self):
+        """What a library says that does not go with this mpirun."""
+        return OTHERS[find_mpirun(self.env).dialect is not Dialect.HYDRA]
 
     def logs(self):
         """Of each rank, what it printed."""
@@ -132,6 +148,27 @@ def test_the_rank_that_fails_is_named(here, how):
     check_failure(here, here({"127.0.0.1": range(4)}, PROGRAM, how), how)
 
 
+@pytest.mark.parametrize(
+    ("how", "found"),
+    [("leave", ("likely", "ended too early")), ("kill", ("certain", "SIGKILL (signal 9)"))],
+)
+def test_ranks_that_open_mpi_ends_are_not_to_blame(tmp_path, how, found):
+    """It ends who lost a connection, and tells mpirun alone why: what is to blame is the rank that has gone."""
+    mpirun = MPIRUNS["beside Python"]  # ranks of Open MPI 4 may hang instead
+    if not Path(mpirun).exists():
+        pytest.skip(f"no {mpirun} here")
+    world = World(mpirun, tmp_path, env=OVER_TCP)
+    if find_mpirun(world.env).dialect is Dialect.HYDRA:
+        pytest.skip("this is not Open MPI")
+    done = world({"127.0.0.1": range(4)}, "-c", LEAVES, how, options=("--mpi-ranks",))
+    attempt = world.attempt()
+    cause, *others = attempt["verdict"]["failures"]
+    assert (attempt["verdict"]["confidence"], cause["what"], cause["global_rank"]) == (*found, 1), done.stderr
+    assert others or how == "kill"  # its own end may be judged before others have noticed it
+    assert {(one["status"], one["role"]) for one in others} <= {(LOST_BY_OPEN_MPI, "consequence")}
+    assert all(one["reason"].startswith("it lost the connection to another rank") for one in others)
+
+
 def test_a_restart_takes_another_engine(here):
     """Whose world is as large."""
     done = here({"127.0.0.1": range(4)}, PROGRAM, "exit", options=("--max-restarts", "1"))
@@ -157,12 +194,86 @@ def test_ranks_that_never_call_mpi_end_as_others_do(here):
     assert here.logs() == [[f"{{'{rank}'}}"] for rank in range(4)]
 
 
+def test_an_mpi_that_does_not_go_with_mpirun_is_refused_before_any_rank_starts(here, tmp_path):
+    """All ranks would be alone, and the run would end with 0."""
+    stub = stub_of_mpi4py(tmp_path / "packages", here.other_mpi)
+    options = ("--mpi-ranks", "--env", f"PYTHONPATH={stub}")
+    done = here({"127.0.0.1": range(4)}, "-c", "import mpi4py", options=options)
+    assert done.returncode == 3, done.stderr
+    engine = find_mpirun(here.env)
+    assert (
+        f"mpi4py of {here.python} loads {'MPICH 5.0.2' if 'MPICH' in here.other_mpi else 'Open MPI 5.0.11'}, "
+        in done.stderr
+    )
+    assert f"which does not go with {engine.version} ({Path(engine.path).resolve().with_name('mpirun')})" in done.stderr
+    assert "hint: put the mpirun of that MPI first on PATH" in done.stderr
+    assert not list(here.latest.glob("device*/train.log"))
+
+
+@pytest.mark.parametrize("path", more_mpiruns())
+def test_a_python_with_a_real_mpi_of_another_kind_is_refused(path, tmp_path):
+    """Which one, and where its own mpirun is."""
+    world = World(path, tmp_path)
+    if find_mpirun(world.env).dialect is not Dialect.HYDRA:
+        pytest.skip("this Python has an Open MPI, too")
+    world.python = Path(sys.executable)
+    done = world({"127.0.0.1": range(2)}, PROGRAM, "well")
+    assert done.returncode == 3, done.stderr
+    assert f"mpi4py of {world.python} loads Open MPI " in done.stderr
+    assert "/libmpi.so.40" in done.stderr
+    assert "first on PATH: PATH=/" in done.stderr
+
+
+def test_an_open_mpi_that_is_too_old_for_mpirun_is_refused(here):
+    """Of the same family, and never of the same job. The mpirun beside it is named; that one takes both."""
+    [library, *_] = [*Path("/usr/lib").glob("*/libmpi.so.40"), None]
+    system = Path(MPIRUNS["system"])
+    if library is None or not system.exists() or find_mpirun(here.env, str(system)).dialect is not Dialect.OPEN_MPI_4:
+        pytest.skip("no Open MPI 4 of the system here")
+    if (dialect := find_mpirun(here.env).dialect) is Dialect.HYDRA:
+        pytest.skip("no Open MPI")
+    done = here({"127.0.0.1": range(4)}, PROGRAM, "well", options=("--env", f"MPI4PY_LIBMPI={library}"))
+    if dialect is Dialect.OPEN_MPI_4:
+        assert (done.returncode, [log[0] for log in here.logs()]) == (0, KNOWN), done.stderr
+        return
+    assert done.returncode == 3, done.stderr
+    assert "loads Open MPI 4" in done.stderr
+    assert "put the mpirun of that MPI first on PATH: PATH=/usr/bin:$PATH" in done.stderr
+
+
+def test_a_program_of_which_nobody_knows_whether_it_uses_mpi_is_told_of_the_option(here):
+    """A shell's script may start anything, an installed package too. Whoever has chosen, or starts what can be read, is told nothing."""
+    note = "{} is started without MPI ranks; --mpi-ranks gives each its place in MPI_COMM_WORLD\n"
+    python, here.python = here.python, "/bin/sh"
+    assert note.format("sh") in here({"127.0.0.1": range(2)}, "-c", "sleep 0.5").stderr
+    assert "MPI_COMM_WORLD" not in here({"127.0.0.1": range(2)}, "-c", "sleep 0.5", options=("--no-mpi-ranks",)).stderr
+    here.python = python
+    assert "MPI_COMM_WORLD" not in here({"127.0.0.1": range(2)}, "-c", "print()", options=("--dry-run",)).stderr
+    assert note.format("pip") in here({"127.0.0.1": range(2)}, "-m", "pip", options=("--dry-run",)).stderr
+
+
 @pytest.mark.parametrize("placed", [(range(2), range(2, 4)), ((0, 2), (1, 3))], ids=["in order", "in turn"])
 def test_mpi_knows_the_ranks_of_all_servers(there, two_hosts, placed):
     """However the table deals them out."""
     done = there(dict(zip(two_hosts.addresses(), placed, strict=True)), PROGRAM, "well")
     assert done.returncode == 0, done.stderr
     assert [log[0] for log in there.logs()] == KNOWN
+
+
+def test_another_mpi_on_one_server_alone_is_refused(there, two_hosts, tmp_path):
+    """Its Python is asked there, in its own environment."""
+    place = Path("/tmp/packages")  # each host has a /tmp of its own
+    stub_of_mpi4py(tmp_path / "packages", there.other_mpi)
+    assert two_hosts.on("h2", "cp", "-r", tmp_path / "packages", place).returncode == 0
+    try:
+        first, second = two_hosts.addresses()
+        options = ("--mpi-ranks", "--env", f"PYTHONPATH={place}")
+        done = there({first: range(2), second: range(2, 4)}, "-c", "import mpi4py", options=options)
+    finally:
+        two_hosts.on("h2", "rm", "-r", place)
+    assert done.returncode == 3, done.stderr
+    assert f"server {second} (h2): mpi4py of {there.python} loads " in done.stderr
+    assert not list(there.latest.glob("device*/train.log"))
 
 
 @pytest.mark.parametrize("how", FAILURES)

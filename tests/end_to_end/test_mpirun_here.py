@@ -46,7 +46,27 @@ def _run(request, tmp_path):
             pytest.fail(f"hangs: {process.communicate()[0]}")
         return process.returncode, said
 
+    run.directory, run.env = tmp_path, env
     return run
+
+
+def test_what_ssh_says_is_told_of_the_server_that_it_could_not_reach(run):
+    """Before all that mpirun concludes from it, and where no rank was started none has left anything."""
+    words = "ssh: connect to host 127.0.0.2 port 22: Connection refused"
+    ssh = run.directory / "reach"
+    ssh.write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 255\n")
+    ssh.chmod(0o755)
+    names = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent", "HYDRA_LAUNCHER_EXEC")
+    run.env.update(dict.fromkeys(names, str(ssh)))
+    table = json.loads((run.directory / "table.json").read_text())
+    far = {"server_id": "127.0.0.2", "device": [{"device_id": "0", "device_ip": "10.0.0.2", "rank_id": "1"}]}
+    table = {**table, "server_count": "2", "server_list": [*table["server_list"], far]}
+    (run.directory / "two.json").write_text(json.dumps(table))
+    code, said = run("--rank-table", "two.json")
+    assert code == 1, said
+    assert said.partition("error: ")[2].splitlines()[1].endswith(words), said
+    assert said.partition("error: ")[2].startswith("server 127.0.0.2 did not come: "), said
+    assert "that ranks left" not in said
 
 
 def test_a_comma_in_a_run_s_name_is_no_end_of_the_hostfile_s(run):

@@ -18,7 +18,7 @@ LINES = 3000
 IDS = ("127.0.0.1", "127.0.0.2")
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(400)]
 
-# Rank 3 fails in the first attempts, as many as its first word says.
+# Rank 3, or the one that its second word says, fails in the first attempts, as many as the first word says.
 PROGRAM = f"""
 import os, sys, time
 rank, attempt = os.environ["RANK"], int(os.environ["TLAUNCH_ATTEMPT"])
@@ -28,7 +28,7 @@ for number in range({LINES}):
     print(f"rank {{rank}} attempt {{attempt}} line {{number}}")
 sys.stdout.flush()
 if attempt < int(sys.argv[1]):
-    if rank == "3":
+    if rank == (sys.argv[2:] or ["3"])[0]:
         raise ValueError("boom")
     time.sleep(1000)
 print("the end")
@@ -73,13 +73,13 @@ class ByHand:
         (directory / "program.py").write_text(PROGRAM)
         rank_table(directory / "table.json", IDS)
 
-    def run(self, failures, *options):
+    def run(self, failures, *options, failing=3):
         """What the first server's launcher wrote to stdout, and the exit codes."""
         common = ("run", "--rank-table", self.directory / "table.json", "--coordinator-port", free_port(), *options)
         started = [
             subprocess.Popen(
                 tlaunch(*common, "--server", each, "--console", "all", "--runs-dir", runs, "--",
-                        sys.executable, self.directory / "program.py", failures),
+                        sys.executable, self.directory / "program.py", failures, failing),
                 cwd=self.directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             )
             for each, runs in zip(IDS, self.runs, strict=True)
@@ -90,6 +90,7 @@ class ByHand:
             for process in started:
                 process.kill()
                 process.communicate()
+        self.closing = [said for _, said in ended]
         return ended[0], [process.returncode for process in started]
 
     @property
@@ -166,6 +167,17 @@ def test_another_server_tells_of_its_own_part(by_hand):
     assert "rank 3: ValueError: boom" in told("why", "--runs-dir", runs)
     assert lines_of(2) <= set(told("logs", "--runs-dir", runs, "--prefix", "").splitlines())
     assert by_hand.others.root.name in told("ps", "--all", "--runs-dir", runs)
+
+
+def test_another_server_names_no_file_that_is_not_there(by_hand):
+    """Nor a process, nor restarts that nobody made; where the log of a rank of the first server is, all of them say."""
+    by_hand.run(1, failing=0)
+    first, second = by_hand.closing
+    assert "log of rank 0: " in first
+    elsewhere = "log of rank 0: on server 127.0.0.1, which has the logs of all ranks"
+    assert f"{elsewhere}\nranks here: 2 by SIGTERM" in second
+    assert "  server 127.0.0.1, device 0\n" in second or "  server 127.0.0.1, device 0, exit code 1\n" in second
+    assert elsewhere in told("why", "--runs-dir", by_hand.runs[1])
 
 
 # --- hosts that share nothing but the program ---

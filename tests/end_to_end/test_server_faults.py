@@ -229,6 +229,61 @@ def test_a_full_disk_on_one_server_is_named(run):
     run.wait_nothing_left("h1", "h2")
 
 
+@pytest.fixture
+def by_hand(two_hosts, tmp_path):
+    """Starts the same command on both hosts, with a table and options for each; the exit codes and stderrs."""
+    started = []
+
+    def start(host, servers, options):
+        table = tmp_path / f"{host}.json"
+        table.write_text(json.dumps(_table(servers)))
+        argv = [
+            two_hosts.root / "on", host, sys.executable, "-m", "launcher", "run", "--rank-table", table,
+            "--console", "none", *options, "--", sys.executable, PROGRAM, 1,
+        ]  # fmt: skip
+        process = subprocess.Popen(
+            list(map(str, argv)), cwd=tmp_path, env=two_hosts.environment(), start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        started.append(process)
+
+    def start_both(servers, options=((), ())):
+        for host, order, more in zip(("h1", "h2"), servers, options, strict=True):
+            start(host, order, more)
+        errors = [process.communicate(timeout=PATIENCE_S)[1] for process in started]
+        return [process.returncode for process in started], errors
+
+    yield start_both
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def test_tables_in_another_order_are_refused_on_both_servers(by_hand, two_hosts):
+    """Each takes itself for the first server: long before --join-timeout each names the other, and why."""
+    h1, h2 = two_hosts.addresses()
+    codes, (first, second) = by_hand([(h1, h2), (h2, h1)])
+    assert codes == [3, 3], (first, second)
+    told = (
+        "error: server {} ({}) coordinates a run of its own: "
+        "its rank table has rank 0 there, that of {} has it on server {}"
+    )
+    assert told.format(h2, "h2", "h1", h1) in first
+    assert told.format(h1, "h1", "h2", h2) in second
+    assert "hint: have the same table on every server; `tlaunch table diff`" in first
+
+
+def test_two_machines_that_are_started_as_the_first_server_are_refused(by_hand, two_hosts):
+    """One of them by a wrong --server: nobody would be left to come."""
+    h1, h2 = two_hosts.addresses()
+    codes, said = by_hand([(h1, h2)] * 2, options=[(), ("--server", h1)])
+    assert codes == [3, 3], said
+    told = f"were both started as server {h1} of the rank table: each coordinates a run of its own"
+    assert f"error: h1 and h2 {told}" in said[0]
+    assert f"error: h2 and h1 {told}" in said[1]
+
+
 def test_a_server_that_dies_is_named(run):
     """As by a power cut: silence, and no process left there at all. The last test: the host does not come back."""
     run.start().wait_running()

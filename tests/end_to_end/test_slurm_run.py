@@ -12,30 +12,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-VIRTUAL_HOSTS = ROOT.parent / "shared" / "virtual_hosts"
 PROGRAM = Path(__file__).parents[1] / "programs" / "slurm_rank.py"
 PATIENCE_S = 60
 TLAUNCH = (sys.executable, "-m", "launcher")
-OF_OTHER_JOBS = ("TLAUNCH_", "SLURM_", "SRUN_", "RANK", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_")
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(name="slurm", scope="module")
-def _slurm(tmp_path_factory):
-    """The environment of a cluster with the nodes n1 to n4; between its SIGTERM and SIGKILL are three seconds."""
-    up, down = VIRTUAL_HOSTS / "slurm-up.sh", VIRTUAL_HOSTS / "slurm-down.sh"
-    if not up.exists() or not shutil.which("slurmctld") or os.geteuid() != 0:
-        pytest.skip("there is no Slurm here, and no way to make one")
-    root = tmp_path_factory.mktemp("slurm") / "root"
-    if subprocess.run([up, "4", "8", root], capture_output=True, timeout=PATIENCE_S, check=False).returncode != 0:
-        subprocess.run([down, root], capture_output=True, timeout=PATIENCE_S, check=False)
-        pytest.skip("Slurm does not start here")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHER_JOBS)}
-    path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    yield {**inherited, "SLURM_CONF": str(root / "slurm.conf"), "PYTHONPATH": path}
-    subprocess.run([down, root], capture_output=True, timeout=PATIENCE_S, check=True)
 
 
 class Cluster:

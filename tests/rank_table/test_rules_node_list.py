@@ -370,7 +370,7 @@ JSON = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(node_list=JSON, rank_value=JSON, key=st.sampled_from(["rank_id", "device_id", "rank_ip", "port", "sdid"]))
 def test_strange_json_is_refused_without_a_crash(node_list, rank_value, key, report):
     """Whatever stands where nodes, ranks or values are expected, there is a report, and no cluster without sense."""

@@ -538,7 +538,7 @@ HOLDERS = [
 ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(where=st.sampled_from(HOLDERS), value=JSON)
 def test_strange_json_is_refused_without_a_crash(where, value, report):
     """Whatever stands at a known key, there is a report: either a cluster, or errors that say why not."""

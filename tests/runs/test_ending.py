@@ -55,10 +55,10 @@ def test_the_wait_can_be_limited_and_the_grace_too(tmp_path):
         assert stop_run(tmp_path / "a").outcome is Outcome.NOT_RUNNING
 
 
-def test_a_stopped_agent_acts_on_it(tmp_path):
+def test_a_stopped_agent_acts_on_it(tmp_path, suspend):
     """It is continued, since it could not hear otherwise."""
     with acted_run.playing(tmp_path / "a") as process:
-        process.send_signal(signal.SIGSTOP)
+        suspend(process.pid)
         assert stop_run(tmp_path / "a").outcome is Outcome.ENDED
 
 

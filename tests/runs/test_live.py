@@ -189,15 +189,16 @@ def test_runs_that_go_on_are_found_newest_first(tmp_path):
 def test_of_ranks_that_an_engine_started_only_the_engine_knows(tmp_path):
     """Neither that they start, however young the run is, nor that anything was lost; their number is known."""
     places = [{"global_rank": rank, "server_id": "a", "server_index": 0, "device_id": rank} for rank in range(3)]
-    (tmp_path / "run.json").write_text(json.dumps({"schema": 2, "engine": "Open MPI", "ranks": places}))
-    run_dir = acted_run.RunDir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"schema": 2, "engine": "Open MPI", "ranks": places}))
+    run_dir = acted_run.RunDir(tmp_path / "run")
     for age_s in (0, 2 * FIRST_WORD_S):
         os.utime(run_dir.run_json, (time.time() - age_s,) * 2)
         state = look(run_dir)
         assert (state.state, state.engine, state.exit_code) == (State.UNWATCHED, "Open MPI", None)
         assert (state.state.going_on, state.state.over) == (False, False)
         assert [rank.state for rank in state.ranks] == [RankState.UNWATCHED] * 3
-    assert runs_going_on(tmp_path.parent) == ()
+    assert runs_going_on(tmp_path) == ()
 
 
 def test_one_servers_part_is_told_by_its_own_files(tmp_path):

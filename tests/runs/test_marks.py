@@ -30,6 +30,10 @@ NOBODY = Verdict(None, Confidence.UNSURE, "nobody stands out")
             Stopping(Cause.STOPPED, 1.0, signal.SIGINT),
             Mark(50, "stopping", "every rank is ended: asked for by SIGINT"),
         ),
+        (
+            Stopping(Cause.STOPPED, 1.0, signal.SIGTERM, server="h2\n"),
+            Mark(50, "stopping", "every rank is ended: asked for by SIGTERM at server h2"),
+        ),
         (Stopping(Cause.STOPPED, 1.0, 63), Mark(50, "stopping", "every rank is ended: asked for by signal 63")),
         (AttemptStarted(1, 29500), Mark(50, "restart", "attempt 1")),
         (Paused(), Mark(50, "paused", "every rank is stopped")),

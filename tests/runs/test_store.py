@@ -1,5 +1,7 @@
 """Finding a run again."""
 
+import os
+
 import pytest
 
 from launcher.core.errors import UnreadableError
@@ -36,6 +38,26 @@ def test_what_is_no_run_is_refused_with_those_there_are(runs_dir):
         with pytest.raises(UnreadableError) as caught:
             find_run(runs_dir, reference)
         assert "20260102-000000-b, 20260101-000000-a" in caught.value.hint
+
+
+def test_the_newest_are_those_that_began_last(runs_dir):
+    """Whatever they are called."""
+    (runs_dir / "again").mkdir()
+    for time_s, name in enumerate(("20260102-000000-b", "again", "20260101-000000-a")):
+        (runs_dir / name / "run.json").touch()
+        os.utime(runs_dir / name / "run.json", (time_s, time_s))
+    with pytest.raises(UnreadableError) as caught:
+        find_run(runs_dir, "missing")
+    assert caught.value.hint.endswith("runs: 20260101-000000-a, again, 20260102-000000-b")
+
+
+def test_a_latest_that_tlaunch_did_not_start_is_no_run(runs_dir):
+    """A rendered run.sh makes the link, and no run.json."""
+    (runs_dir / "latest").unlink()
+    (runs_dir / "latest").symlink_to("no-run")
+    with pytest.raises(UnreadableError, match=r"latest: .*no-run has no run\.json: a job file") as caught:
+        find_run(runs_dir, None)
+    assert "20260102-000000-b, 20260101-000000-a" in caught.value.hint
 
 
 def test_an_empty_or_missing_directory_has_no_latest(tmp_path):

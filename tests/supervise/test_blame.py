@@ -97,6 +97,16 @@ def roles(verdict):
         (ended(3, 5, -15), "SIGTERM (signal 15)", None, None),
         (ended(3, 5, -9, oom=True), "out of memory: killed by the kernel", None, "oom"),
         (ended(3, 5, -40), "signal 40 (signal 40)", None, "signal 40"),
+        (ended(3, 5, 1, disk_full=True), "exit code 1; the disk of its run directory is full", None,
+         "exit code 1; the disk of its run directory is full"),
+        (ended(3, 5, -11, disk_full=True), "SIGSEGV (signal 11)", None, "SIGSEGV"),
+        (ended(3, 5, 14), "exit code 14", None, "exit code 14"),
+        (ended(3, 5, 13, open_mpi=True), "exit code 13", None, "exit code 13"),
+        (ended(3, 5, 14, open_mpi=True, failure=record(4, None, "", kind="exit", where=None)), "exit code 14", None,
+         "exit code 14"),
+        (replace(printed(3, 5, 14, traceback("ValueError: no")), open_mpi=True), "ValueError: no", "train.py:88 in step",
+         "ValueError at train.py:88"),
+        (ended(3, 5, 14, open_mpi=True, log_tail="CUDA error: out of memory"), "exit code 14", None, "exit code 14"),
         (replace(ended(3, 5, 127), exit_reason="no such file"), "could not be started: no such file", None,
          "could not be started: no such file"),
         (printed(3, 5, 4, traceback("ValueError: no")), "ValueError: no", "train.py:88 in step",
@@ -136,21 +146,24 @@ def test_the_time_of_the_exception_counts_and_not_that_of_the_end():
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "confidence"),
+    ("first", "second", "confidence", "words"),
     [
-        (ended(2, 5, 3), ended(0, 5, 4), CERTAIN),
-        (replace(ended(2, 5, 3), order_known=False), ended(0, 5, 4), LIKELY),
-        (ended(2, 5, 3), raised(0, 6), CERTAIN),
-        (raised(2, 5), ended(0, 6, -11), LIKELY),
-        (raised(2, 5), ended(0, 6 + LATE_S * 1000, -11), CERTAIN),
+        (ended(2, 5, 3), ended(0, 5, 4), CERTAIN, "it failed just before rank 0"),
+        (replace(ended(2, 5, 3), order_known=False), ended(0, 5, 4), LIKELY, "noticed at the same moment as rank 0"),
+        (ended(2, 5, 3), replace(ended(0, 5, 4), order_known=False), LIKELY, "noticed at the same moment as rank 0"),
+        (ended(2, 5, 3), replace(ended(0, 6, 4), order_known=False), CERTAIN, "it failed 1.0 ms before rank 0"),
+        (ended(2, 5, 3), raised(0, 6), CERTAIN, "it failed 1.0 ms before rank 0"),
+        (raised(2, 5), ended(0, 6, -11), LIKELY, "it failed 1.0 ms before rank 0"),
+        (raised(2, 5), ended(0, 6 + LATE_S * 1000, -11), CERTAIN, "before rank 0"),
     ],
 )
-def test_of_several_own_faults_the_first_is_the_cause(first, second, confidence):
+def test_of_several_own_faults_the_first_is_the_cause(first, second, confidence, words):
     """How sure that is depends on whose clocks told the times. At equal times the order of ends decides."""
     first, second = replace(first, ended_index=0), replace(second, ended_index=1)
     for evidence in ((first, second), (second, first)):
         verdict = judged(*evidence)
         assert (verdict.culprit, verdict.confidence) == (2, confidence)
+        assert words in verdict.reason
 
 
 def test_ranks_that_fail_alike_are_one_bug():
@@ -166,6 +179,12 @@ def test_some_ranks_fail_alike_and_others_follow():
     verdict = judged(raised(0, 10), raised(1, 12), lost(2, 20), living(3, WAITING))
     assert "2 ranks failed alike; rank 0 was first by 2.0 ms" in verdict.reason
     assert roles(verdict) == [(0, "cause"), (1, "cause"), (2, "consequence")]
+
+
+def test_failures_of_one_moment_are_told_so():
+    """No digits that say nothing."""
+    first, second = replace(ended(2, 5, 3), ended_index=0), replace(ended(0, 5, 4), ended_index=1)
+    assert judged(first, second).failures[1].reason == "it failed at the same moment, perhaps of a fault of its own"
 
 
 def test_the_same_exception_much_later_is_not_alike():
@@ -195,6 +214,36 @@ def test_a_message_that_names_its_own_rank_confesses():
     verdict = judged(ended(0, 5, 1, log_tail=tail), ended(1, 6, 1, log_tail=tail))
     assert (verdict.culprit, roles(verdict)) == (1, [(1, "cause"), (0, "consequence")])
     assert judged(lost(0, 5), raised(1, 6, "RuntimeError", tail)).culprit == 1
+
+
+def lost_in_mpi(rank, milliseconds):
+    """Open MPI ended it: neither a record nor a word of it in its log."""
+    return ended(rank, milliseconds, 14, open_mpi=True, log_tail="step 7\n", order_known=False)
+
+
+@pytest.mark.parametrize("cause", [ended(3, 6, -9), ended(3, 6, 9), raised(3, 1)], ids=["killed", "exit", "raised"])
+def test_ranks_that_open_mpi_ends_follow_from_one_that_failed(cause):
+    """Whichever end is noticed first."""
+    verdict = judged(lost_in_mpi(0, 5), replace(cause, order_known=False), lost_in_mpi(1, 7), living(2, WAITING))
+    assert (verdict.culprit, verdict.confidence) == (3, CERTAIN)
+    assert roles(verdict) == [(3, "cause"), (0, "consequence"), (1, "consequence")]
+    assert verdict.failures[2].what == "exit code 14"
+    assert "it lost the connection to another rank" in verdict.failures[2].reason
+
+
+def test_where_open_mpi_alone_ends_ranks_the_one_that_left_is_missed():
+    """Without one, whoever lost its connection first stands for a cause that is not to be seen."""
+    gone = judged(lost_in_mpi(1, 50), ended(3, 20, 0), living(0, WAITING), living(2, WAITING))
+    assert short(gone) == (3, LIKELY, None)
+    assert "ended too early: it ended well, but 3 other ranks still expected it" in gone.reason
+    assert short(judged(lost_in_mpi(1, 50), lost_in_mpi(2, 60), living(0, WAITING))) == (1, UNSURE, None)
+
+
+def test_ranks_whose_disk_is_full_fail_alike():
+    """Whatever else each of them was to write."""
+    verdict = judged(ended(0, 5, 1, disk_full=True), ended(1, 9, 1, disk_full=True), living(2, WAITING))
+    assert verdict.reason.startswith("rank 0: exit code 1; the disk of its run directory is full; all 2 ranks failed")
+    assert verdict.confidence == CERTAIN
 
 
 # --- doubtful: lost connections and timeouts of whatever origin ---

@@ -1,12 +1,14 @@
 """What one attempt leaves in the logs of its ranks for the next one."""
 
+import os
 import resource
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
-from launcher.core.records import Cluster, Layout, RankSpec, RunSpec
+from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervision
 from launcher.core.run_dir import RunDir
 from launcher.supervise.crew import AttemptVariables, Crew
 from launcher.supervise.journal import Journal
@@ -87,3 +89,31 @@ def test_an_attempt_begins_where_the_log_ends_though_no_line_can_be_written(begi
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
     assert Path(log).stat().st_size == size
+
+
+def test_a_rank_that_ends_before_anybody_tells_of_it_is_in_no_known_order(tmp_path, wait_until):
+    """A preload process forks ranks: one may be reaped before it is told which one it is."""
+    program = "import os; open('pid', 'w').write(str(os.getpid())); raise SystemExit(3)"
+    rank = RankSpec(0, 0, "127.0.0.1", 0, 0, (sys.executable, "-c", program), {})
+    run_dir = RunDir(tmp_path)
+    run_dir.device(0).mkdir()
+    spec = RunSpec(
+        name="run", run_dir=tmp_path, cluster=Cluster(()), layout=Layout(), ranks=(rank,), cwd=tmp_path,
+        master_addr="127.0.0.1", master_port=1, supervision=Supervision(preload=("json",)),
+    )  # fmt: skip
+    journal = Journal(tmp_path / "events.jsonl", 0)
+    inherited = dict(os.environ)
+    starter = Starter(spec, [rank], inherited, journal)
+    crew = Crew([rank], run_dir, AttemptVariables(0, 1), inherited=inherited, starter=starter, journal=journal)
+    try:
+        wait_until(lambda: crew.start() == ([], []) and starter.preloading.waiting_for_s, "the wish for a rank")
+        told = tmp_path / "pid"
+        pid, status = os.waitpid(int(wait_until(lambda: told.exists() and told.read_text(), "the rank")), 0)
+        assert crew.note_ends({pid: os.waitstatus_to_exitcode(status)}, 5) == []
+        [end] = wait_until(lambda: crew.start()[1], "that it is told")
+        assert (end.status, end.ended_ns, end.order_known) == (3, 5, False)
+        assert crew.all_ended
+    finally:
+        crew.close()
+        starter.close()
+        journal.close()

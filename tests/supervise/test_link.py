@@ -2,6 +2,7 @@
 
 import select
 import socket
+import struct
 import time
 
 import pytest
@@ -83,11 +84,39 @@ def test_a_silent_coordinator_is_lost(pair):
     """Once the time that was agreed has passed; until then that is what is waited for."""
     link, _ = pair(0.2)
     assert 0 < link.timeout_s <= 0.2
-    select.select([link], [], [], link.timeout_s)
-    while link.timeout_s:
-        pass
-    assert link.take() == []
+    began = time.monotonic()
+    while link.lost is None:
+        assert not select.select([link], [], [], link.timeout_s)[0]
+        assert link.take() == []
     assert link.lost == "nothing was heard for 0.2 s"
+    assert time.monotonic() - began >= 0.2
+
+
+def test_who_was_away_has_missed_what_was_said(pair):
+    """A machine that was suspended does not take its own silence for the coordinator's."""
+    link, _ = pair(0.5)
+    assert link.take() == []
+    time.sleep(0.6)
+    assert (link.take(), link.lost) == ([], None)
+    while link.lost is None:
+        select.select([link], [], [], link.timeout_s)
+        link.take()
+
+
+def test_last_words_are_heard_though_nothing_can_be_sent_any_more(pair):
+    """Whoever leaves may say why, and then reset what comes to him."""
+    link, other = pair()
+    other.send(Finish(Cause.STOPPED, 143))
+    other._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    link._channel._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+    assert select.select([link], [], [], PATIENCE_S)[0]
+    link.tell("unread\n" * 10)
+    other.close()
+    while link._mute is None:
+        link.tell("more\n")
+    assert link.lost is None
+    assert link.take() == [Finish(Cause.STOPPED, 143)]
+    assert link.lost == "the connection was closed"
 
 
 def test_a_word_that_has_come_is_due_at_once(pair):

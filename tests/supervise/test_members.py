@@ -119,16 +119,13 @@ def test_the_engine_is_reached_by_the_descriptor_that_was_handed_over(members, s
         assert engine.recv(1) == b""
 
 
-def test_an_agent_that_is_a_member_itself(members):
-    """It takes itself in, with a copy of its own descriptor."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        members.take_in({"PMI_RANK": "0", "PMI_FD": str(ours.fileno())}, 0)
-        (descriptor,) = members.descriptors_of(0)
-        assert members.environment_of(0) == {"PMI_RANK": "0", "PMI_FD": str(descriptor)}
-        assert os.path.sameopenfile(descriptor, ours.fileno())
-        members.tell_end(0, 0)
-        members.close()
+def test_a_descriptor_that_was_closed_on_the_way_is_missing(members, start):
+    """The member comes all the same: its rank will say what it misses."""
+    process = start(0, PMI_FD="987")
+    assert hear(members, 1) == [Joined(0)]
+    assert members.descriptors_of(0) == ()
+    members.tell_end(0, 0)
+    assert said(process) == "0"
 
 
 def test_a_killed_member_is_told(members, start):

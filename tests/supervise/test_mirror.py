@@ -199,19 +199,18 @@ def test_what_is_gone_before_the_next_agent_comes_goes_there_too(both, wait_unti
 
 
 @pytest.mark.parametrize("former", [b"former\n", b"f" * 3 * PIECE_BYTES])
-def test_a_server_that_lost_its_disk_begins_anew(both, wait_until, former):
-    """However much its ranks write then: nothing of it is taken for what follows the former words."""
+def test_a_server_that_lost_its_disk_goes_on_behind_what_is_kept(both, wait_until, former):
+    """However much its ranks write then, all of it comes; the former words are nowhere else, and stay."""
     both.write(both.there.train_log(2), former)
     both.write(both.there.metrics, b"1\n")
     wait_until(lambda: both.log_is(2, former) and both.here.metrics.exists(), "the former words")
     both.there.train_log(2).unlink()
     both.there.metrics.unlink()
     both.follow()
-    wait_until(lambda: both.log_is(2, b""), "the end of the former words")
     new = b"0123456789" * PIECE_BYTES
-    both.write(both.there.train_log(2), new)
+    both.write(both.there.train_log(2), new)  # before the head has said how much it has
     both.write(both.there.metrics, b"2\n")
-    wait_until(lambda: both.log_is(2, new), "the new words")
+    wait_until(lambda: both.log_is(2, former + new), "the new words")
     wait_until(lambda: (both.go_on(), both.here.metrics.read_bytes() == b"1\n2\n")[-1], "both servers' metrics")
 
 
@@ -222,7 +221,7 @@ def test_fewer_words_than_the_head_has_are_another_file_s(both, wait_until):
     both.there.train_log(2).unlink()
     both.write(both.there.train_log(2), b"new\n")
     both.follow()
-    wait_until(lambda: both.log_is(2, b"new\n"), "the new words")
+    wait_until(lambda: both.log_is(2, b"former words\nnew\n"), "the new words")
 
 
 def test_who_asks_how_much_is_there_makes_no_file(both, wait_until):
@@ -260,6 +259,13 @@ def test_what_is_no_file_of_a_rank_of_that_server_is_not_written(both, message):
     """Another server's rank, a path, or a kind that is sent otherwise."""
     assert both.mirrored.take(SERVER, message, 0) is None
     assert [path for path in both.here.root.rglob("*") if path.is_file()] == []
+
+
+def test_a_time_that_no_file_can_have_is_late_and_no_end(both):
+    """Whoever has sent it."""
+    kept = both.mirrored.take(SERVER, Whole("heartbeat", 2, "e30=", 1 << 100), 0)
+    assert kept.trouble
+    assert both.troubles
 
 
 def test_a_link_in_place_of_a_log_is_not_followed(both, tmp_path):

@@ -105,11 +105,11 @@ def test_requests_may_come_before_it_is_ready(start, python, tmp_path, reap):
     assert reap(forked.pid) == 0
 
 
-def test_a_killed_process_is_told_with_what_it_owes(start, python, tmp_path):
+def test_a_killed_process_is_told_with_what_it_owes(start, python, suspend, tmp_path):
     """First that it is lost, then every rank that it did not fork; later requests fail at once."""
     nursery = start(python)
     listen(nursery)
-    os.kill(nursery.pid, signal.SIGSTOP)
+    suspend(nursery.pid)
     nursery.fork(requests(tmp_path, 2))
     assert nursery.take() == []
     assert nursery.waiting_for_s > 0
@@ -122,11 +122,11 @@ def test_a_killed_process_is_told_with_what_it_owes(start, python, tmp_path):
     assert nursery.take() == []
 
 
-def test_a_stopped_process_can_be_given_up(start, python, tmp_path):
+def test_a_stopped_process_can_be_given_up(start, python, suspend, tmp_path):
     """It is killed, so that it cannot fork a rank later."""
     nursery = start(python)
     listen(nursery)
-    os.kill(nursery.pid, signal.SIGSTOP)
+    suspend(nursery.pid)
     nursery.fork(requests(tmp_path, 1))
     assert nursery.give_up("no answer") == [Unusable("no answer", died=True), ForkFailed(0, "no answer")]
     assert nursery.give_up("again") == []

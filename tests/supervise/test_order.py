@@ -3,6 +3,8 @@
 import os
 import signal
 
+import pytest
+
 from launcher.supervise.order import EndOrder
 
 
@@ -28,7 +30,7 @@ def test_children_that_nobody_looked_at_come_in_the_order_in_which_they_ended():
         end(pid)
     watched = [pid for pid in ended if pid != pids[0]]
     try:
-        assert order.sort(pids) == ([*watched, pids[0]], set(watched))
+        assert order.sort(pids) == ([*watched, pids[0]], False)
     finally:
         for pid in pids:
             os.waitpid(pid, 0)
@@ -44,9 +46,50 @@ def test_an_end_seen_early_keeps_its_place():
     for pid in reversed(pids):
         end(pid)
     try:
-        assert order.sort([pids[1]]) == ([pids[1]], {pids[1]})
-        assert order.sort([pids[0], pids[2]]) == ([pids[2], pids[0]], {pids[0], pids[2]})
+        assert order.sort([pids[1]]) == ([pids[1]], True)
+        assert order.sort([pids[0], pids[2]]) == ([pids[2], pids[0]], True)
     finally:
         for pid in pids:
+            os.waitpid(pid, 0)
+        order.close()
+
+
+@pytest.mark.parametrize(
+    ("ends", "late", "told"),
+    [((0,), (1,), [0, 1]), ((1,), (0,), [1, 0]), ((), (1, 0), [1, 0])],
+    ids=["before", "after", "two"],
+)
+def test_a_child_that_had_ended_before_it_was_watched_has_no_known_place(ends, late, told):
+    """It may have ended before those that came first: the agent learns of a rank only after it was forked."""
+    order = EndOrder()
+    pids = sleepers(2)
+    for index in ends:
+        order.watch(pids[index])
+        end(pids[index])
+    for index in late:
+        end(pids[index])
+        order.watch(pids[index])
+    try:
+        assert order.sort(pids) == ([pids[index] for index in told], False)
+    finally:
+        for pid in pids:
+            os.waitpid(pid, 0)
+        order.close()
+
+
+def test_whoever_ends_after_a_late_one_was_watched_has_a_known_place():
+    """And it is told of once, before it is asked for too."""
+    order = EndOrder()
+    late, other = sleepers(2)
+    order.watch(other)
+    end(late)
+    order.watch(late)
+    end(other)
+    try:
+        assert order.collect() == [late, other]
+        assert order.sort([other, late]) == ([late, other], True)
+        assert order.collect() == []
+    finally:
+        for pid in (late, other):
             os.waitpid(pid, 0)
         order.close()

@@ -164,11 +164,10 @@ def test_a_program_that_reused_the_descriptor_keeps_its_file(ranks):
     assert precious.read_bytes() == b""
 
 
-def test_a_stopped_rank_is_said_to_be_stopped(ranks):
+def test_a_stopped_rank_is_said_to_be_stopped(ranks, suspend):
     """It could not answer, and finds no signal when it goes on."""
     process = ranks.start("sleep")
-    process.send_signal(signal.SIGSTOP)
-    in_state(process, "T")
+    suspend(process.pid)
     assert gather(ranks.targets, LONG_S) == {0: RankStack("stopped", "stopped (SIGSTOP)")}
     process.send_signal(signal.SIGCONT)
     assert gather(ranks.targets, LONG_S)[0].state == "running"
@@ -198,7 +197,7 @@ def test_a_rank_that_blocks_the_signal_is_silent(ranks):
     assert stacks[1].state == "running"
 
 
-def test_a_rank_that_has_ended_has_no_stack(ranks):
+def test_a_rank_that_has_ended_has_no_stack(ranks, suspend):
     """Neither as a zombie, nor once it is reaped, nor when it dies before it answers."""
     ranks.start("sleep")
     for global_rank in (1, 2):
@@ -206,8 +205,7 @@ def test_a_rank_that_has_ended_has_no_stack(ranks):
     os.waitid(os.P_PID, ranks.processes[1].pid, os.WEXITED | os.WNOWAIT)
     ranks.processes[2].wait()
     dying = ranks.start("sleep", 3)
-    dying.send_signal(signal.SIGSTOP)
-    in_state(dying, "T")
+    suspend(dying.pid)
     gathering = Gathering(ranks.targets, LONG_S)
     dying.kill()
     os.waitid(os.P_PID, dying.pid, os.WEXITED | os.WNOWAIT)

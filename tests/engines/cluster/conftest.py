@@ -24,15 +24,17 @@ class House:
     """What a coordinator does at its door, until `until` is true."""
 
     def __init__(
-        self, *, token="token", shared_token="shared", agreement=(), resolved=(), joining=True, silence_s=20.0, port=0
-    ):
-        self.listener = listen(port)
+        self, *, token="token", shared_token="shared", agreement=(), resolved=(), joining=True, silence_s=20.0, port=0,
+        brings_all=False, listener=None, servers=SERVERS,
+    ):  # fmt: skip
+        self.listener = listener or listen(port)
+        self.servers = servers
         self.plan = Plan(
             listener=self.listener, token=token, shared_token=shared_token, silence_s=silence_s, join_timeout_s=60.0,
-            engine=EngineCommand("no engine", ("true",), {}, {}), brings_all=True, job="the job",
+            engine=EngineCommand("no engine", ("true",), {}, {}), brings_all=brings_all, job="the job",
             agreement=dict(agreement), resolved=resolved,
         )  # fmt: skip
-        self.roll_call = RollCall(self.plan, SERVERS, "a-run")
+        self.roll_call = RollCall(self.plan, servers, "a-run")
         self.joining = joining
         self.errors = []  # that concern the run
         self.told = []  # by peers, beside their first words
@@ -59,7 +61,9 @@ class House:
             self.dismissed.append(stranger)
         for peer in self.roll_call.peers.values():
             if peer.lost is None:
-                self._note(take_first_words(peer, SERVERS[peer.server_index].server_id, peer.take(), self.told.append))
+                self._note(
+                    take_first_words(peer, self.servers[peer.server_index].server_id, peer.take(), self.told.append)
+                )
 
     def _note(self, error):
         if error is not None:

@@ -2,27 +2,33 @@
 
 import os
 import shlex
+import signal
 
 import pytest
 
 from launcher.engines.cluster.engine_process import EngineProcess
-from launcher.engines.cluster.engine_words import not_come
+from launcher.engines.cluster.engine_words import not_come, turned_back
 from launcher.engines.command import EngineCommand, temporary_directory
 from launcher.engines.whereabouts import is_here
 
 
 @pytest.fixture(name="ended")
 def _ended(tmp_path, wait_until):
-    """Gives a function that lets a shell's script be an engine until it ends. No server can be reached by its shell."""
+    """Gives a function that lets a shell's script be an engine until it ends, or has made a file. Its shell reaches nobody."""
+    engines = []
 
-    def ended(script, files=None):
-        refuses = tuple(shlex.split("sh -c 'echo $0 refuses >&2; exit 1'"))
+    def ended(script, files=None, answer="$0 refuses", until=None):
+        refuses = ("sh", "-c", f"echo {answer} >&2; exit 1")
         command = EngineCommand("sh 1.0", ("sh", "-c", script), {}, files or {}, refuses)
         engine = EngineProcess(command, dict(os.environ), tmp_path, tmp_path / "engine.log")
-        wait_until(lambda: engine.ended, "its end")
+        engines.append(engine)
+        wait_until(lambda: (tmp_path / until).exists() if until else engine.ended, "its end")
         return engine
 
-    return ended
+    yield ended
+    for engine in engines:
+        engine.signal(signal.SIGKILL)
+        wait_until(lambda engine=engine: engine.ended, "its end")
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "::1", "localhost", os.uname().nodename])
@@ -53,6 +59,62 @@ def test_what_the_remote_shell_says_stands_before_the_engine_s_words(ended):
     assert error.message.splitlines() == [
         "server 192.0.2.1 did not come: sh ended", "| 192.0.2.1: 192.0.2.1 refuses", "| lost",
     ]  # fmt: skip
+
+
+SSH_REFUSED = "ssh: connect to host 127.0.0.2 port 22: Connection refused"
+ADVICE = "This may also be caused by a firewall on the remote host."
+
+
+def test_what_ssh_has_told_the_engine_stands_for_all_that_the_engine_says_after_it(ended):
+    """Of a name of this machine too, which nobody is asked of; whoever ssh does not mention may have come by ssh."""
+    ssh = f"printf '%s\\r\\n' '{SSH_REFUSED}' '{SSH_REFUSED}'"
+    advice = f"for line in $(seq 40); do echo '{ADVICE}'; done"
+    error = not_come(ended(f"{ssh}; {advice}; exit 255"), "sh ended", ("127.0.0.1", "127.0.0.2"))
+    assert error.message.splitlines() == ["server 127.0.0.2 did not come: sh ended", f"| {SSH_REFUSED}"]
+
+
+@pytest.mark.parametrize(
+    "said", ["Host key verification failed.", "root@gate: Permission denied (publickey).", "ssh: something new"]
+)
+def test_words_of_ssh_that_name_no_server_may_be_of_any(ended, said):
+    """They are quoted, and all that did not come are named."""
+    error = not_come(ended(f"echo '{said}'; echo '{ADVICE}'; exit 255"), "sh ended", ("127.0.0.1", "localhost"))
+    assert error.message.splitlines() == ["servers 127.0.0.1, localhost did not come: sh ended", f"| {said}"]
+
+
+def test_what_ssh_says_again_when_it_is_asked_is_quoted_once(ended):
+    """With the name of the server that was asked."""
+    said = "ssh: connect to host 192.0.2.1 port 22: Connection refused"
+    engine = ended(f"echo '{said}'; echo '{ADVICE}'; exit 255", answer=said)
+    error = not_come(engine, "sh ended", ("127.0.0.1", "192.0.2.1"))
+    assert error.message.splitlines() == ["server 192.0.2.1 did not come: sh ended", f"| 192.0.2.1: {said}"]
+
+
+NAMES = {0: ("10.0.0.1", "h1"), 1: ("10.0.0.2", "h2"), 2: ("10.0.0.3", "h3")}
+LOST = "server 10.0.0.1 was lost before its ranks were started: the connection was closed"
+GAVE_UP = f"did not come: sh 1.0 gave the start up, and {LOST}"
+ABORTED = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish."
+FAILED_ON_H2 = "srun: error: Task launch for StepId=4.1 failed on node h2: Communication connection failure"
+CANCELLED_ON_H1 = "slurmstepd: error: *** STEP 4.1 ON h1 CANCELLED ***"
+
+
+@pytest.mark.parametrize(
+    ("said", "goes_on", "told"),
+    [
+        ((FAILED_ON_H2, ABORTED, CANCELLED_ON_H1), True, f"server 10.0.0.2 {GAVE_UP}"),
+        ((FAILED_ON_H2, ABORTED, CANCELLED_ON_H1), False, f"server 10.0.0.2 {GAVE_UP}"),
+        ((ABORTED,), False, f"servers 10.0.0.2, 10.0.0.3 {GAVE_UP}"),
+        (("failed on nodes h2 and h3",), False, f"servers 10.0.0.2, 10.0.0.3 {GAVE_UP}"),
+        ((ABORTED,), True, LOST),
+        ((CANCELLED_ON_H1, FAILED_ON_H2), False, LOST),
+    ],
+)
+def test_a_server_whose_agent_an_engine_ended_is_not_blamed_for_one_that_never_came(ended, said, goes_on, told):
+    """An engine that has named one still has to end the others; one that has ended without a name means any that is missing."""
+    lines = "; ".join(f"echo {shlex.quote(line)}" for line in said)
+    engine = ended(f"{lines}; touch said; {'sleep 1000' if goes_on else 'exit 1'}", until="said" if goes_on else None)
+    error = turned_back(engine, 0, "the connection was closed", NAMES, [1, 2])
+    assert error.message.splitlines() == [told, *(f"| {line}" for line in said)]
 
 
 def test_a_program_that_ended_well_was_no_agent(ended):

@@ -51,7 +51,7 @@ def answer_to(channel, ask):
 def test_a_question_that_fails_is_answered_with_why_and_the_next_one_is_heard(examined, error):
     """A full disk makes no server mute."""
 
-    def also(message):
+    def also(message, _is_over):
         if message["do"] == "fail":
             raise error
         return {"well": True}

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.core.errors import RefusedTableError
 from launcher.core.records import Cluster, Device, Layout, Server, Supervision
 from launcher.engines.assemble import Request
 from launcher.engines.cluster.job import Job, from_text, to_text
+from launcher.engines.cluster.server_part import check_table
 from launcher.engines.placement import Machine
 
 HERE, THERE = Machine.uniform(4), Machine.uniform(2)
@@ -86,3 +88,16 @@ def test_what_is_no_job_is_refused(text):
     """As one kind of error."""
     with pytest.raises(ValueError, match=r"^no Job|^no job"):
         from_text(text, {}, THERE)
+
+
+def test_a_table_that_says_the_same_is_the_same(tmp_path):
+    """As HCCL reads it; ranks get a copy, whatever stands there. Where none stands, none is another one."""
+    path = tmp_path / "table.json"
+    job = replace(JOB, request=replace(REQUEST, cluster=Cluster(SERVERS, path)), table_text='{"a": 1, "b": 2}')
+    check_table(job)
+    path.write_text('{"b":2,\n "a":1}\n')
+    check_table(job)
+    for other in (b'{"a": 1, "b": 3}', b"", b"\xff"):
+        path.write_bytes(other)
+        with pytest.raises(RefusedTableError, match="another rank table here"):
+            check_table(job)

@@ -124,6 +124,15 @@ def test_one_that_never_gets_ready_is_named_and_nothing_begins(coordinate):
     assert "finish" in notes["stages"]
 
 
+def test_one_that_leaves_before_it_is_ready_is_named_at_once(coordinate):
+    """No engine brings it again: nobody waits for it until --join-timeout."""
+    code, events, _ = coordinate("--leaving", "3", join_timeout_s=3600.0)
+    assert code == EXIT_FAILURE
+    [refusal] = of(NotBegun, events)
+    assert refusal.message == "server 10.7.0.4 was lost before its ranks were started: the connection was closed"
+    assert not of(AttemptStarted, events)
+
+
 def test_more_of_them_than_files_may_be_open(coordinate):
     """The coordinator raises its own limit; what the engine starts keeps the one that the person has set."""
     with files_limited_to(SPARE + 20):

@@ -4,50 +4,51 @@ import socket
 
 import pytest
 
+from launcher.core.addresses import addresses_of
 from launcher.core.errors import RefusedLayoutError, UsageError
-from launcher.core.messages import Hello, Pong
+from launcher.core.messages import Hello
 from launcher.core.records import Device, Server
 from launcher.engines.cluster.peers import Clock, differences, listen, server_of
-from launcher.engines.whereabouts import Register, addresses_of
+from launcher.engines.whereabouts import Register
 
 SERVERS = tuple(Server(name, (Device(0, rank),)) for rank, name in enumerate(["10.0.0.1", "h2", "10.0.0.3"]))
 
 
 def hello(host="somewhere", addresses=(), **more):
-    return Hello("", "", "0.1", "3.11", host, addresses, **more)
+    return Hello("", "", "0.1", "", "3.11", host, addresses, **more)
 
 
 def test_the_quickest_answer_tells_how_far_a_clock_is_ahead():
     """Asked at 100, answered at 104, 162 there: 60 ahead; slower answers are worth less, and change nothing."""
     clock = Clock()
     assert (clock.ahead_ns, clock.error_ns, clock.known) == (0, 0, False)
-    clock.take(Pong(sent_ns=0, here_ns=500), now_ns=90)
+    clock.take(500, round_trip_ns=90, now_ns=90)
     assert (clock.ahead_ns, clock.error_ns) == (455, 45)
-    clock.take(Pong(sent_ns=100, here_ns=162), now_ns=104)
-    clock.take(Pong(sent_ns=200, here_ns=999), now_ns=300)
+    clock.take(162, round_trip_ns=4, now_ns=104)
+    clock.take(999, round_trip_ns=100, now_ns=300)
     assert (clock.ahead_ns, clock.error_ns) == (60, 2)
 
 
 def test_clocks_drift_so_old_answers_are_forgotten():
     """The quickest of the last 32 counts."""
     clock = Clock()
-    clock.take(Pong(sent_ns=100, here_ns=162), now_ns=104)
+    clock.take(162, round_trip_ns=4, now_ns=104)
     for number in range(32):
-        clock.take(Pong(sent_ns=1000 * number, here_ns=1000 * number + 105), now_ns=1000 * number + 10)
+        clock.take(1000 * number + 105, round_trip_ns=10, now_ns=1000 * number + 10)
     assert (clock.ahead_ns, clock.error_ns) == (100, 5)
 
 
 def test_a_clock_may_be_behind():
     """Then it is less than nothing ahead."""
     clock = Clock()
-    clock.take(Pong(sent_ns=1000, here_ns=2), now_ns=1004)
+    clock.take(2, round_trip_ns=4, now_ns=1004)
     assert clock.ahead_ns == -1000
 
 
 def test_an_answer_before_its_question_tells_nothing():
-    """Somebody has set our own clock meanwhile."""
+    """Nobody has asked that."""
     clock = Clock()
-    clock.take(Pong(sent_ns=1000, here_ns=5), now_ns=900)
+    clock.take(5, round_trip_ns=-100, now_ns=900)
     assert (clock.ahead_ns, clock.known) == (0, False)
 
 
@@ -96,13 +97,26 @@ def test_a_server_that_the_table_does_not_have_cannot_be_said():
 
 
 def test_what_differs_is_named_with_both_sides():
-    """The first that differs; what only one side knows does not."""
-    ours = {"rank table": "a", "layout": "dp=2", "later": "x"}
-    assert differences(hello(agreement={"rank table": "a", "layout": "dp=2"}), ours, "h2") is None
+    """The first that differs, also because one side does not know it. Whom an engine has brought is told what to do."""
+    ours = {"rank table": "a", "layout": "dp=2"}
+    assert differences(hello(agreement=ours), ours, "h2") is None
     assert differences(hello(), ours, "h2") is None
+    error = differences(hello(agreement={"rank table": "a"}), ours, "h2")
+    assert error.message == "server h2 was started with another layout: nothing there, dp=2 on the first server"
     error = differences(hello(agreement={"rank table": "a", "layout": "dp=4"}), ours, "h2")
     assert error.message == "server h2 was started with another layout: dp=4 there, dp=2 on the first server"
     assert error.exit_code == 3
+    assert "same options" in error.hint
+
+
+def test_digests_of_what_differs_are_never_shown():
+    """Nor is a comparison by them alone taken for one of words."""
+    ours = {"rank table": "4 devices on 2 servers (1f)", "set of --env variables": "none (2f)"}
+    error = differences(hello(agreement={**ours, "rank table": "4 devices on 2 servers (3f)"}), ours, "h2")
+    assert error.message.endswith("another rank table: 4 devices on 2 servers, of other values or words")
+    assert "`tlaunch table diff`" in error.hint
+    error = differences(hello(agreement={**ours, "set of --env variables": "A (4f)"}), ours, "h2")
+    assert error.message.endswith("another set of --env variables: A there, none on the first server")
 
 
 def test_a_door_is_open_to_both_families():

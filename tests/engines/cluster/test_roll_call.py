@@ -19,12 +19,12 @@ from launcher.core.messages import (
     Finish,
     Hello,
     Refused,
-    Stop,
     Told,
     Waiting,
     Welcome,
     proof_of,
 )
+from launcher.core.own_code import fingerprint
 from launcher.engines.cluster.membership import Door, Member, join
 from launcher.engines.cluster.peers import STRANGER_S, listen
 
@@ -37,7 +37,7 @@ def soon():
 
 def greeting(drawn, token="token", **changes):
     made = Hello(
-        proof_of(token, drawn, "n"), "n", __version__, platform.python_version(), "h1", ("10.0.0.1",)
+        proof_of(token, drawn, "n"), "n", __version__, fingerprint(), platform.python_version(), "h1", ("10.0.0.1",)
     )  # fmt: skip
     return replace(made, **changes)
 
@@ -106,6 +106,15 @@ def test_the_two_tokens_are_not_each_other_s(house, knocks, token, agreement):
     opened.attend(future.done)
     assert (opened.errors, opened.roll_call.peers) == ([], {})
     assert "the connection was closed" in future.exception().message
+
+
+@pytest.mark.parametrize("token", ["shared", "token"])
+def test_where_an_engine_brings_all_nobody_comes_by_hand(house, knocks, token):
+    """Though no secret may have been chosen for those who are started so."""
+    opened = house(brings_all=True)
+    future = knocks.join(opened, token=token, agreement={}, patience_s=0.3)
+    opened.attend(future.done)
+    assert (opened.errors, opened.roll_call.peers) == ([], {})
 
 
 @pytest.mark.parametrize(
@@ -192,6 +201,14 @@ def test_another_agreement_is_refused(house, knocks):
     assert "another command: python b.py there, python a.py on the first server" in there.message
 
 
+def test_who_comes_after_a_refusal_hears_it_too(house, knocks):
+    """Nothing goes on that he could wait for."""
+    opened = house(joining=False)
+    opened.roll_call.refusal = RefusedLayoutError("server h2 was started with another layout", hint="alike")
+    there, _ = refused(opened, knocks, said="h2")
+    assert (there.message, there.hint, there.exit_code) == ("server h2 was started with another layout", "alike", 3)
+
+
 def test_an_unknown_server_is_refused(house, knocks):
     """With the exit code of a usage error."""
     there, here = refused(house(), knocks, said="h9")
@@ -203,9 +220,10 @@ def test_an_unknown_server_is_refused(house, knocks):
     ("changes", "told"),
     [
         ({"version": "9.9"}, f"h1 (10.0.0.1) has tlaunch 9.9, this machine {__version__}"),
+        ({"code": "0123"}, f"h1 (10.0.0.1) has other code of tlaunch {__version__} than this machine"),
         ({"python": "3.1.4"}, "h1 (10.0.0.1) runs tlaunch with Python 3.1.4, this machine with"),
     ],
-    ids=["tlaunch", "Python"],
+    ids=["tlaunch", "code", "Python"],
 )
 def test_other_versions_are_refused(house, knocks, changes, told):
     """Before anything else is asked."""
@@ -254,8 +272,6 @@ def test_who_waits_hears_who_is_missing(house, knocks):
 @pytest.mark.parametrize(
     ("word", "code"),
     [
-        (Stop(Cause.STOPPED, 2), 130),
-        (Stop(Cause.HEAD_LOST), 1),
         (Finish(Cause.FAILED, 3), 3),
         (Refused("x", None, 2), 2),
     ],

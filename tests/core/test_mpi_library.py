@@ -1,0 +1,163 @@
+"""Which MPI a program would load, and which mpirun it goes with. tests/end_to_end has real ones."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.core.mpi_library import library_called, library_of_python, library_that_says, why_apart
+
+OPEN_MPI_4 = "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: v4.1.4, May 26, 2022"
+OPEN_MPI_3 = "Open MPI v3.1.6, package: Open MPI user@localhost Distribution, ident: 3.1.6"
+OPEN_MPI_OF_NO_NUMBER = "Open MPI vgit, package: Open MPI user@localhost Distribution"
+OPEN_MPI_5 = "Open MPI v5.0.11, package: Open MPI user@localhost Distribution, ident: 5.0.11"
+MPICH = "MPICH Version:      5.0.2\nMPICH Device:       ch4:ucx ofi\nMPICH configure:    --with-pm=hydra:gforker\n"
+MPICH_WITH_PMIX = MPICH.replace("--with-pm=hydra:gforker", "--with-pmix=/usr")
+INTEL = "Intel(R) MPI Library 2021.18.1 for Linux* OS\n\0"
+STRANGE = "CRAY MPICH version 8.1.27.26\n"
+
+BY_OPEN_MPI_5 = {"PMIX_NAMESPACE": "prterun-vm-1@1", "PMIX_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}
+BY_OPEN_MPI_4 = {**BY_OPEN_MPI_5, "PMIX_NAMESPACE": "1641873409"}
+BY_HYDRA = {"PMI_RANK": "0", "PMI_SIZE": "4", "PMI_FD": "9"}
+BY_SRUN = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}
+BY_SRUN_PMIX = {**BY_SRUN, "PMIX_NAMESPACE": "slurm.pmix.7.0", "PMIX_RANK": "0"}
+BY_SRUN_PMI2 = {**BY_SRUN, "PMI_FD": "9", "PMI_RANK": "0", "PMI_SIZE": "2"}
+BY_NOBODY = {}
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        (OPEN_MPI_4, "Open MPI 4.1.4"),
+        (OPEN_MPI_5, "Open MPI 5.0.11"),
+        (MPICH, "MPICH 5.0.2"),
+        (INTEL, "Intel MPI 2021.18.1"),
+        (STRANGE, "CRAY MPICH version 8.1.27.26"),
+        ("", ""),
+    ],
+)
+def test_a_library_is_known_by_its_words(said, name):
+    """As people call it."""
+    assert library_that_says(said).name == name
+
+
+def test_of_the_files_that_are_loaded_the_library_itself_is_told():
+    """Not the one for another language."""
+    loaded = ["/usr/lib/libmpi_cxx.so.40", "/usr/lib/libmpi.so.40.30.4"]
+    assert library_that_says(OPEN_MPI_4, loaded).path == "/usr/lib/libmpi.so.40.30.4"
+
+
+@pytest.mark.parametrize(
+    ("said", "environment"),
+    [
+        (MPICH, BY_OPEN_MPI_4),
+        (INTEL, BY_OPEN_MPI_5),
+        (OPEN_MPI_4, BY_OPEN_MPI_5),
+        (OPEN_MPI_3, BY_OPEN_MPI_5),
+        (OPEN_MPI_4, BY_HYDRA),
+        (OPEN_MPI_5, BY_HYDRA),
+        (OPEN_MPI_5, BY_SRUN),
+        (OPEN_MPI_5, BY_SRUN_PMI2),
+        (MPICH, BY_SRUN_PMIX),
+    ],
+)
+def test_what_does_not_go_with_its_engine(said, environment):
+    """As was measured, it ends with 0 and the wrong numbers, or with an error that says nothing, or never."""
+    assert why_apart(library_that_says(said), environment)
+
+
+@pytest.mark.parametrize(
+    ("said", "environment"),
+    [
+        (OPEN_MPI_4, BY_OPEN_MPI_4),
+        (OPEN_MPI_5, BY_OPEN_MPI_4),
+        (OPEN_MPI_5, BY_OPEN_MPI_5),
+        (OPEN_MPI_4, BY_SRUN_PMIX),
+        (OPEN_MPI_OF_NO_NUMBER, BY_OPEN_MPI_5),
+        (MPICH_WITH_PMIX, BY_OPEN_MPI_5),
+        (MPICH, BY_HYDRA),
+        (INTEL, BY_HYDRA),
+        (INTEL, {**BY_SRUN_PMIX, "I_MPI_PMI_LIBRARY": "/usr/lib/libpmi2.so"}),
+        (OPEN_MPI_5, BY_SRUN_PMIX),
+        (OPEN_MPI_4, BY_SRUN_PMI2),
+        (MPICH, BY_SRUN_PMI2),
+        (MPICH, BY_SRUN),
+        (STRANGE, BY_OPEN_MPI_5),
+        (OPEN_MPI_5, {**BY_HYDRA, **BY_OPEN_MPI_5}),
+        (MPICH, BY_NOBODY),
+        (OPEN_MPI_5, BY_NOBODY),
+    ],
+)
+def test_what_may_go_with_its_engine(said, environment):
+    """What is not known is not refused."""
+    assert why_apart(library_that_says(said), environment) is None
+
+
+@pytest.mark.parametrize(
+    ("soname", "environment", "goes"),
+    [
+        ("libmpi.so.40", BY_OPEN_MPI_4, True),
+        ("libmpi.so.40", BY_HYDRA, False),
+        ("libmpi.so.12", BY_HYDRA, True),
+        ("libmpi.so.12", BY_OPEN_MPI_5, False),
+        ("libmpi_abi.so.0", BY_OPEN_MPI_5, True),
+        ("libmpi_mpifh.so.40", BY_OPEN_MPI_4, True),
+        ("libmpi_mpifh.so.40", BY_HYDRA, False),
+        ("libmpi_cxx.so.40", BY_HYDRA, False),
+        ("libmpi_usempif08.so.40", BY_HYDRA, False),
+        ("libmpifort.so.12", BY_HYDRA, True),
+        ("libmpifort.so.12", BY_OPEN_MPI_5, False),
+        ("libmpicxx.so.12", BY_OPEN_MPI_5, False),
+        ("libmpich.so.12", BY_HYDRA, True),
+        ("libmpich.so.12", BY_OPEN_MPI_5, False),
+        ("libmpichfort.so.12", BY_OPEN_MPI_5, False),
+        ("libmpi_gnu.so.12", BY_OPEN_MPI_5, True),
+    ],
+)
+def test_a_compiled_program_names_the_family_only(soname, environment, goes):
+    """By the number of its interface."""
+    assert (why_apart(library_called(soname), environment) is None) is goes
+
+
+@pytest.mark.parametrize("soname", ["libc.so.6", "libmpich.so.1", "libmpi", "xlibmpi.so.12", "libmpi.so.12x"])
+def test_other_libraries_are_none_of_mpi(soname):
+    """A name that only looks alike."""
+    assert library_called(soname) is None
+
+
+def stub(directory, says):
+    """A package that is called mpi4py and has its few words."""
+    package = directory / "packages" / "mpi4py"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("class rc:\n    initialize = True\n")
+    (package / "MPI.py").write_text(
+        f"import mpi4py\nassert not mpi4py.rc.initialize\ndef Get_library_version():\n    return {says!r}\n"
+    )
+    return {"PYTHONPATH": str(package.parent)}
+
+
+def test_python_is_asked_and_nothing_is_initialised(tmp_path):
+    """In the environment of a rank, whatever else it prints."""
+    environment = stub(tmp_path, MPICH)
+    (tmp_path / "packages" / "sitecustomize.py").write_text("print('hello')")
+    assert library_of_python((sys.executable, "-u"), environment, tmp_path).name == "MPICH 5.0.2"
+
+
+def test_modules_of_the_directory_are_not_taken_for_those_of_the_library(tmp_path):
+    """`python -c` would; a script elsewhere would not."""
+    environment = stub(tmp_path, MPICH)
+    (tmp_path / "json.py").write_text("raise SystemExit('not this one')")
+    elsewhere = tmp_path / "scripts"
+    elsewhere.mkdir()
+    assert library_of_python((sys.executable,), environment, tmp_path) is None
+    assert library_of_python((sys.executable,), environment, tmp_path, str(elsewhere)).name == "MPICH 5.0.2"
+
+
+@pytest.mark.parametrize("says", [None, "raise RuntimeError('cannot load MPI library')", "import os; os._exit(0)"])
+def test_a_python_that_does_not_tell(tmp_path, says):
+    """No mpi4py, none that finds its MPI, and one that ends."""
+    environment = stub(tmp_path, "")
+    code = tmp_path / "packages" / "mpi4py" / ("__init__.py" if says is None else "MPI.py")
+    code.write_text(says or "raise ImportError")
+    assert library_of_python((sys.executable,), environment, tmp_path) is None
+    assert library_of_python((str(Path("/nowhere/python")),), environment, tmp_path) is None

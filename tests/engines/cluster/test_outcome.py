@@ -1,0 +1,132 @@
+"""What becomes of a run when servers, engines and people want different things."""
+
+import os
+import shlex
+from types import SimpleNamespace
+
+import pytest
+
+from launcher.core.events import Cause, Judged, NotRestarting, Stopping
+from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server, Supervision
+from launcher.core.run_dir import RunDir
+from launcher.engines.cluster.chronicle import Chronicle
+from launcher.engines.cluster.engine_process import EngineProcess
+from launcher.engines.cluster.outcome import Outcome
+from launcher.engines.command import EngineCommand
+from launcher.supervise.agent import HeadLink
+
+SERVERS = (Server("10.0.0.1", (Device(0, 0),)), Server("10.0.0.2", (Device(0, 1),)))
+RANKS = tuple(RankSpec(rank, 0, server.server_id, rank, 0, ("true",), {}) for rank, server in enumerate(SERVERS))
+NAMES = {0: ("10.0.0.1", "h1"), 1: ("10.0.0.2", "h2")}
+GAVE_UP = "HNP daemon   : [prterun@0,0] on node 10.0.0.1\nRemote daemon: [prterun@0,1] on node 10.0.0.2"
+
+
+@pytest.fixture(name="outcome")
+def _outcome(tmp_path):
+    """Of a run by an engine that may be restarted once; `events` gives what was recorded of it, kind by kind."""
+    spec = RunSpec(
+        name="run", run_dir=tmp_path, cluster=Cluster(SERVERS), layout=Layout(dp=2), ranks=RANKS, cwd=tmp_path,
+        master_addr="10.0.0.1", master_port=0, supervision=Supervision(max_restarts=1),
+    )  # fmt: skip
+    reader, writer = os.pipe()
+    chronicle = Chronicle(spec, RunDir(tmp_path), HeadLink(death_fd=reader, events_fd=writer, pid=os.getpid()))
+    outcome = Outcome(spec, SimpleNamespace(brings_all=True, engine_anew=False), SERVERS, chronicle)
+    recorded = []
+    outcome.events = lambda kind: [event for event in recorded if isinstance(event, kind)]
+    chronicle.record, record = (lambda event: (recorded.append(event), record(event))), chronicle.record
+    yield outcome
+    chronicle.journal.close(None)
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.fixture(name="engine")
+def _engine(tmp_path, wait_until):
+    """Gives a function: an engine that has said something and ended."""
+
+    def ended(said, end="exit 1"):
+        command = EngineCommand("sh 1.0", ("sh", "-c", f"printf '%s\n' {shlex.quote(said)}; {end}"), {}, {})
+        engine = EngineProcess(command, dict(os.environ), tmp_path, tmp_path / "engine.log")
+        wait_until(lambda: engine.ended, "its end")
+        return engine
+
+    return ended
+
+
+def test_an_engine_that_gives_up_is_a_failure_which_may_be_repeated(outcome, engine):
+    """Open MPI 5 names the machine that mpirun runs on before the one that was lost."""
+    outcome.stop(Cause.STOPPED, 15, by_server=1)
+    outcome.note_engine_end(engine(GAVE_UP), NAMES)
+    assert [judged.verdict.server for judged in outcome.events(Judged)] == ["10.0.0.2"]
+    assert (outcome.again, outcome.finish.cause) == (True, Cause.FAILED)
+
+
+def test_an_engine_that_gives_up_may_end_well(outcome, engine):
+    """Some do, with a word of why: that is believed."""
+    outcome.stop(Cause.STOPPED, 15, by_server=1)
+    outcome.note_engine_end(engine("connection to h2 was lost", "exit 0"), NAMES)
+    [judged] = outcome.events(Judged)
+    assert judged.verdict.reason == "sh 1.0 gave the run up: connection to h2 was lost"
+    assert (judged.verdict.server, outcome.finish.cause) == ("10.0.0.2", Cause.FAILED)
+
+
+def test_an_engine_that_was_killed_is_the_cause_and_no_wish(outcome, engine):
+    """Whatever it had said before; it takes agents with it, which are not to blame. It may be started again."""
+    outcome.hearing.lost[0] = outcome.hearing.lost[1] = "the process that started its agent was killed"
+    outcome.judge(0, engine("Warning: setpgid failed", "kill -9 $$"))
+    [judged] = outcome.events(Judged)
+    assert judged.verdict.reason == "sh 1.0 itself was killed, by SIGKILL (signal 9)"
+    assert (judged.verdict.server, outcome.again) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("end", "cause", "told"),
+    [
+        ("kill -9 $$", Cause.FAILED, "sh 1.0 itself was killed, by SIGKILL (signal 9)"),
+        ("exit 143", Cause.FAILED, "sh 1.0 ended with exit code 143, and ended its agents, without a word of why"),
+        ("exit 137", Cause.FAILED, "sh 1.0 ended with exit code 137, and ended its agents, without a word of why"),
+        ("exit 0", Cause.STOPPED, None),
+    ],
+)
+def test_an_end_of_agents_that_nobody_told_the_engine_of_has_its_reason_there(outcome, engine, end, cause, told):
+    """One that ends well has done what it was asked for."""
+    outcome.stop(Cause.STOPPED, 15, by_server=1)
+    ended = engine("", end)
+    ended.forget_words()
+    outcome.note_engine_end(ended, NAMES)
+    assert [judged.verdict.reason for judged in outcome.events(Judged)] == ([told] if told else [])
+    assert outcome.finish.cause is cause
+
+
+def test_who_of_several_that_are_named_was_lost_is_not_guessed(outcome, engine):
+    """Then nothing is repeated either."""
+    outcome.stop(Cause.STOPPED, 15, by_server=1)
+    outcome.note_engine_end(engine("h1: cannot talk to h2"), NAMES)
+    assert [judged.verdict.server for judged in outcome.events(Judged)] == [None]
+    assert outcome.again is False
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["server lost", "engine gave up"])
+def test_a_person_who_wants_the_end_after_the_engine_gets_it(outcome, engine, lost):
+    """No restart, whatever the engine's own reason was."""
+    outcome.stop(Cause.STOPPED, 15, by_server=1)
+    outcome.stop_restart(by_server=None)
+    if lost:
+        outcome.hearing.lost[1] = "nothing was heard of it"
+    outcome.settle()
+    outcome.note_engine_end(engine(GAVE_UP), NAMES)
+    assert (outcome.again, outcome.events(Judged)) == (False, [])
+    assert (outcome.finish.cause, outcome.finish.exit_code) == (Cause.STOPPED, 143)
+
+
+def test_a_restart_that_is_under_way_is_given_up_for_a_person(outcome):
+    """And not for an engine, which may end agents while they end their ranks."""
+    outcome.hearing.lost[1] = "nothing was heard of it"
+    decided = outcome.judge(0, None)
+    assert (decided.restarts, outcome.again, outcome.again_here) == (False, True, False)
+    outcome.stop_restart(by_server=1)
+    assert outcome.again
+    outcome.stop_restart(by_server=None)
+    assert not outcome.again
+    assert outcome.events(NotRestarting)
+    assert [stopping.restarts for stopping in outcome.events(Stopping)] == [True]

@@ -1,0 +1,81 @@
+"""Which MPI a program is taken to use. tests/end_to_end has real ones."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from launcher.core.errors import RefusedError
+from launcher.engines.mpi_match import check_library, compiled_for
+
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+
+
+def compiled(directory, *libraries):
+    """A program that needs these, in this order."""
+    if COMPILER is None:
+        pytest.skip("no C compiler here")
+    for library in libraries:
+        build("void nothing(void) {}", "-shared", "-fPIC", f"-Wl,-soname,{library}", "-o", directory / library)
+    paths = [directory / library for library in libraries]
+    build("int main(void) { return 0; }", "-o", directory / "program", "-Wl,--no-as-needed", *paths)
+    return [str(directory / "program")]
+
+
+def build(source, *options):
+    command = [COMPILER, "-x", "c", "-", "-x", "none", *map(str, options)]
+    subprocess.run(command, input=source, text=True, check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("needed", "name"),
+    [
+        (("libmpi_mpifh.so.40",), "libmpi_mpifh.so.40"),
+        (("libm.so.6", "libmpi_strange.so.3", "libmpi.so.40"), "libmpi.so.40"),
+        (("libmpi_strange.so.3",), "libmpi_strange.so.3"),
+        (("libmpich.so.12",), "libmpich.so.12"),
+    ],
+)
+def test_of_the_names_in_a_program_one_that_tells_the_family_is_taken(tmp_path, needed, name):
+    """Fortran's own may be the only one."""
+    assert compiled_for(compiled(tmp_path, *needed), None, tmp_path).path == name
+
+
+def test_a_program_without_mpi_was_compiled_for_none(tmp_path):
+    """Whatever else it needs."""
+    assert compiled_for(compiled(tmp_path, "libstrange.so.40"), None, tmp_path) is None
+
+
+@pytest.fixture(name="in_a_step")
+def _in_a_step(tmp_path):
+    """The environment of a rank by srun without PMI; its mpi4py loads nothing, and says it has loaded Open MPI 5."""
+    package = tmp_path / "packages" / "mpi4py"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("class rc:\n    initialize = True\n")
+    (package / "MPI.py").write_text("def Get_library_version():\n    return 'Open MPI v5.0.11, package: Open MPI'\n")
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": str(package.parent), **step}
+
+
+@pytest.mark.parametrize("mentioned", [False, True])
+def test_the_mpi4py_beside_a_program_that_does_not_use_it_is_no_reason_to_refuse(in_a_step, tmp_path, mentioned):
+    """Nobody knows which MPI it uses, if any."""
+    check_library([sys.executable, "-c", "pass"], in_a_step, tmp_path, mentioned=mentioned)
+
+
+def test_an_installed_program_for_which_mpi_ranks_were_asked_is_refused_too(in_a_step, tmp_path):
+    """Nobody can read it from here; of a rank that an engine of others has started it is not taken to use MPI."""
+    check_library([sys.executable, "-m", "installed.train"], in_a_step, tmp_path, mentioned=True)
+    with pytest.raises(RefusedError, match=r"loads Open MPI 5\.0\.11, which does not go with this step of srun: "):
+        check_library([sys.executable, "-m", "installed.train"], in_a_step, tmp_path)
+
+
+def test_what_does_not_go_with_srun_is_told_of_srun(in_a_step, tmp_path):
+    """There is no mpirun to be put first on PATH."""
+    with pytest.raises(RefusedError) as refused:
+        check_library([sys.executable, "-c", "from mpi4py import MPI"], in_a_step, tmp_path)
+    assert "loads Open MPI 5.0.11, which does not go with this step of srun: " in refused.value.message
+    assert "--engine-option --mpi=pmix; or use an MPI that a plugin" in refused.value.hint
+    assert "mpirun" not in refused.value.message + refused.value.hint

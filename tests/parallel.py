@@ -1,0 +1,62 @@
+"""How `pytest -n` deals tests out: what a machine has once goes to one worker, other files where there is room."""
+
+import os
+
+import pytest
+
+# There is one set of virtual hosts, and one Slurm beside them; a Slurm on the hosts has their network.
+ONLY_ONE = {"two_hosts": "hosts", "three_hosts": "hosts", "slurm": "slurm"}
+GROUPS = {
+    **dict.fromkeys((
+        "tests/end_to_end/test_doctor.py",
+        "tests/end_to_end/test_engine_commands.py",
+        "tests/end_to_end/test_engines.py",
+        "tests/end_to_end/test_loss_trace.py",
+        "tests/end_to_end/test_mpi_world.py",
+        "tests/end_to_end/test_no_common_disk.py",
+        "tests/end_to_end/test_server_faults.py",
+        "tests/trainer/test_links.py",
+    ), "hosts"),
+    **dict.fromkeys((
+        "tests/cli/test_render_slurm.py",
+        "tests/end_to_end/test_slurm_run.py",
+        "tests/end_to_end/test_slurm_values.py",
+    ), "slurm"),
+}  # fmt: skip
+FIRST = ("hosts", "slurm", "tests/trainer/test_layouts.py", "tests/torture/test_torture.py")  # they take longest
+WAITING_WORKERS = 2  # hosts and Slurm are waited for more than they compute
+
+
+def scope_of(nodeid):
+    """Tests of one scope run in one worker, one after the other: a file shares what its fixtures have started."""
+    file = nodeid.partition("::")[0]
+    return GROUPS.get(file, file)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """Workers bring tests into the order in which they are dealt out."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=_place)
+
+
+def _place(item):
+    scope = scope_of(item.nodeid)
+    return FIRST.index(scope) if scope in FIRST else len(FIRST)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return scope_of(nodeid)
+
+    config.option.loadscopereorder = False  # the order that workers have brought tests into
+    return Scheduling(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    return len(os.sched_getaffinity(0)) + WAITING_WORKERS
