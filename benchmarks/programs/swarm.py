@@ -6,7 +6,7 @@ ended, and says farewell. What all have seen together is written to `--notes` as
 much CPU of the coordinator the last of them had got so far, and how many bytes went either way.
 
 A fault is one agent's: `--vanishing I` goes without a word as soon as it has begun, `--never-ready I` is welcomed and
-says no more than that it lives. The others then do as agents do: they testify, end their ranks and go.
+says no more than that it lives, `--leaving I` goes when it has been welcomed. The others then do as agents do: they testify, end their ranks and go.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from launcher import __version__
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, Event, RankEnded, RankStarted, Stamped
 from launcher.core.events import to_line as event_line
 from launcher.core.messages import AttemptOver, Done, Hello, Message, Pong, Ready, Testimony, Told, proof_of, to_line
+from launcher.core.own_code import fingerprint
 from launcher.core.proc import ProcessId
 
 CHUNK_BYTES = 1 << 20
@@ -34,6 +35,8 @@ PATIENCE_S = 600.0
 SETTLE = 0.4  # of the time that ranks stay: for the coordinator to read what it was told of their start
 AT_ONCE = 256  # connections that are not answered yet
 PORT = 29500  # that the server of rank 0 would hold
+
+CODE = fingerprint()
 
 
 class Notes:
@@ -111,6 +114,7 @@ class FakeAgent:
                 proof=proof_of(self._swarm.token, fields["nonce"], nonce),
                 nonce=nonce,
                 version=__version__,
+                code=CODE,
                 python=platform.python_version(),
                 host=f"node{self._index}",
                 addresses=("127.0.0.1", self._swarm.servers[self._index]),
@@ -121,6 +125,8 @@ class FakeAgent:
 
     def _on_welcome(self) -> bool:
         self._swarm.notes.arrive("welcomed")
+        if self._index == self._swarm.leaving:
+            return False
         if self._index != self._swarm.never_ready:
             self._say(Ready(PORT if self._index == 0 else None))
         return True
@@ -146,7 +152,7 @@ class FakeAgent:
         if self.begun:
             self.begun = False
             self._tell(*(RankEnded(rank, 1000 + rank, status) for rank in self._ranks))
-            self._say(AttemptOver(self._attempt, left=False, all_well=status == 0))
+            self._say(AttemptOver(self._attempt, left=False))
 
     def _on_inquire(self, _fields: dict[str, Any]) -> bool:
         self._say(Testimony(self._attempt, {"ranks": []}))
@@ -176,6 +182,7 @@ class Swarm:
         self.ranks: int = options.ranks
         self.never_ready: int | None = options.never_ready
         self.vanishing: int | None = options.vanishing
+        self.leaving: int | None = options.leaving
         self.notes = Notes(len(self.servers))
         self.quiet_since: float | None = None  # all have told of their ranks' start
         self._stay_s: float = options.stay
@@ -248,6 +255,7 @@ def main() -> None:
     parser.add_argument("--stay", type=float, default=0.0, metavar="SECONDS", help="until ranks end")
     parser.add_argument("--notes", type=Path, help="where to write what was seen")
     parser.add_argument("--vanishing", type=int, metavar="I")
+    parser.add_argument("--leaving", type=int, metavar="I")
     parser.add_argument("--never-ready", type=int, metavar="I")
     options = parser.parse_args()
     found, most = resource.getrlimit(resource.RLIMIT_NOFILE)
