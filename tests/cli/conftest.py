@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -75,6 +76,12 @@ class Launcher:
     def latest(self):
         return self.runs / "latest"
 
+    @staticmethod
+    def said_by(rank, lines):
+        """What this rank says in these lines, by itself or among others, without prefixes."""
+        found = [re.match(r"\[([\d,-]+)\] (.*)", line) for line in lines]
+        return [each[2] for each in found if each and rank in _numbers(each[1])]
+
     def processes(self):
         """The pids of every rank, and descendant of a rank, of any run in this directory."""
         mark = f"TLAUNCH_RUN_DIR={self.runs}".encode()
@@ -92,6 +99,12 @@ class Launcher:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         assert not survivors, f"ranks survive their launcher: {survivors}"
+
+
+def _numbers(ranges):
+    """Those that `0-2,5` stands for."""
+    bounds = [part.split("-") for part in ranges.split(",")]
+    return {number for bound in bounds for number in range(int(bound[0]), int(bound[-1]) + 1)}
 
 
 def _environ(process):
