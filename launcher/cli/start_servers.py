@@ -18,11 +18,13 @@ from launcher.cli.attendance import Attendance
 from launcher.cli.columns import awaited, server_list
 from launcher.cli.detach import detach
 from launcher.cli.engine_options import check_server_id
+from launcher.cli.once_per_server import told_once
 from launcher.cli.options import RunOptions
 from launcher.cli.prepare import Prepared
 from launcher.cli.start import say_notes, wait_for_start
 from launcher.core import env
 from launcher.core.addresses import names_of
+from launcher.core.engine_rank import read_task
 from launcher.core.env import masked_argv
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.json_text import json_text
@@ -185,6 +187,7 @@ def _srun(
 ) -> Callable[[Path], EngineCommand]:
     from launcher.engines.slurm import read_allocation, slurm_command
 
+    _refuse_several()
     allocation = read_allocation(os.environ)
 
     def command(directory: Path) -> EngineCommand:
@@ -193,6 +196,19 @@ def _srun(
         )
 
     return command
+
+
+def _refuse_several() -> None:
+    """A launcher that srun starts several times would start all ranks as often, on the same devices."""
+    task = read_task(os.environ, os.getpid())
+    if task is None or (task.world_size or 1) == 1:
+        return
+    with told_once(task):
+        raise UsageError(
+            f"srun started this command {task.world_size} times, and each would start all servers of a run of its own",
+            hint="give it to no srun: by itself it starts an agent on each node; or to `srun --ntasks=1 --overlap`; "
+            "`tlaunch exec` is what srun starts for each device",
+        )
 
 
 def _within_job(prepared: Prepared) -> Prepared:

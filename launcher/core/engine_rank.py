@@ -70,14 +70,23 @@ def read_engine_rank(environment: Mapping[str, str], pid: int) -> EngineRank | N
     Raises:
         UsageError: a variable is no whole number or out of range, or two engines contradict each other.
     """
+    if (task := read_task(environment, pid)) is not None:
+        return task  # started by srun itself, whatever is left of others
     slurm = _slurm_rank(environment)
-    if slurm is not None and environment.get("SLURM_TASK_PID") == str(pid):
-        return slurm  # started by srun itself, whatever is left of others
     mpi = _agreed([rank for names in (_OPEN_MPI, _HYDRA, _PMIX) if (rank := _mpi_rank(names, environment))])
     if slurm is None or mpi is None:
         return mpi or slurm
     # An mpirun inside a job starts its daemons by srun, and then Slurm speaks of these.
     return slurm if _agree(mpi, slurm) else mpi
+
+
+def read_task(environment: Mapping[str, str], pid: int) -> EngineRank | None:
+    """The task of a step of Slurm that this very process is, not one that started it; None if it is none.
+
+    Raises:
+        UsageError: as `read_engine_rank`.
+    """
+    return _slurm_rank(environment) if environment.get("SLURM_TASK_PID") == str(pid) else None
 
 
 def may_use_open_mpi(environment: Mapping[str, str]) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.core.engine_rank import EngineRank, read_engine_rank
+from launcher.core.engine_rank import EngineRank, read_engine_rank, read_task
 from launcher.core.errors import UsageError
 
 PID = 4242
@@ -125,3 +125,10 @@ def test_long_names_of_jobs_stay_different():
     one, other = (EngineRank("x", 0, 1, 0, 1, "j" * 300 + end).job_token for end in "ab")
     assert one != other
     assert len(one) < 50
+
+
+@pytest.mark.parametrize(("environment", "pid", "rank"), [(SRUN, PID, 3), (SRUN, PID + 1, None), (BATCH, PID, None)])
+def test_a_task_is_the_process_that_srun_started(environment, pid, rank):
+    """What it starts is none, nor is the shell of a batch job."""
+    task = read_task(environment, pid)
+    assert (task and task.global_rank) == rank

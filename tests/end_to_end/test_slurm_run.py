@@ -127,6 +127,22 @@ def test_nodes_are_the_servers_where_no_table_names_any(cluster):
     assert "4 ranks ended well" in out
 
 
+@pytest.mark.parametrize("command", ["run", "doctor"])
+def test_a_launcher_that_srun_starts_several_times_is_refused(cluster, command):
+    """Each would start all ranks, on the same devices; it is told once on every machine, and these nodes are on one."""
+    own = ["--runs-dir", cluster.runs, "--devices", 2, "--", "true"] if command == "run" else ["--devices", 2]
+    done = cluster.ask("salloc", "--nodes=2", "srun", *TLAUNCH, command, "--engine", "slurm", *own, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.count("srun started this command 2 times") == 1, done.stderr
+    assert not cluster.runs.exists()
+
+
+def test_one_task_of_srun_may_start_all_servers(cluster):
+    words = ("run", "--engine", "slurm", "--runs-dir", cluster.runs, "--devices", 1, "--", sys.executable, PROGRAM)
+    done = cluster.ask("salloc", "--nodes=2", "srun", "--ntasks=1", "--overlap", *TLAUNCH, *words, "live", 0.3)
+    assert "2 ranks ended well" in done.stderr + done.stdout
+
+
 def test_ranks_are_where_the_table_wants_them(cluster):
     """Whatever Slurm's own order of its nodes is."""
     table = table_of(cluster.directory / "table.json", n3=[0, 1], n1=[2])
