@@ -132,7 +132,8 @@ class Peer:
 
     def _take_pong(self, pong: Pong) -> None:
         """The first ones one after the other: of questions asked at once the later answers would have to wait."""
-        self.clock.take(pong.here_ns, time.monotonic_ns() - pong.sent_ns, time.time_ns())
+        now_ns = time.time_ns()  # first: held up between the two clocks, the answer counts as a slow one
+        self.clock.take(pong.here_ns, time.monotonic_ns() - pong.sent_ns, now_ns)
         if self._to_ask:
             self._to_ask -= 1
             self.ask()

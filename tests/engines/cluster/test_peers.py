@@ -1,16 +1,22 @@
 """Clocks of other servers, and which server somebody is."""
 
+import select
 import socket
+import time
+from types import SimpleNamespace
 
 import pytest
 
 from launcher.core.addresses import addresses_of
+from launcher.core.channel import Channel
 from launcher.core.errors import RefusedLayoutError, UsageError
-from launcher.core.messages import Hello
+from launcher.core.messages import Hello, Ping, Pong
 from launcher.core.records import Device, Server
-from launcher.engines.cluster.peers import Clock, differences, listen, server_of
+from launcher.engines.cluster import peers
+from launcher.engines.cluster.peers import Clock, Peer, differences, listen, server_of
 from launcher.engines.whereabouts import Register
 
+PATIENCE_S = 60
 SERVERS = tuple(Server(name, (Device(0, rank),)) for rank, name in enumerate(["10.0.0.1", "h2", "10.0.0.3"]))
 
 
@@ -50,6 +56,28 @@ def test_an_answer_before_its_question_tells_nothing():
     clock = Clock()
     clock.take(5, round_trip_ns=-100, now_ns=900)
     assert (clock.ahead_ns, clock.known) == (0, False)
+
+
+def test_a_coordinator_that_is_held_up_does_not_take_a_clock_for_another(monkeypatch):
+    """After whatever it has just read: the clock is as far ahead as it is, give or take the error that is told."""
+    clock = SimpleNamespace(now_ns=0, held_up_ns=0)
+
+    def read():
+        clock.now_ns += clock.held_up_ns
+        return clock.now_ns - clock.held_up_ns
+
+    monkeypatch.setattr(peers, "time", SimpleNamespace(monotonic=lambda: 0.0, monotonic_ns=read, time_ns=read))
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as theirs:
+        peer, agent = Peer(server.accept()[0]), Channel(theirs)
+        peer.ask()
+        ping = next(message for message in agent.wait_for(time.monotonic() + PATIENCE_S) if isinstance(message, Ping))
+        agent.send(Pong(ping.sent_ns, clock.now_ns))  # by a clock that is alike
+        clock.now_ns, clock.held_up_ns = 1000, 10**9
+        select.select([peer], [], [], PATIENCE_S)
+        peer.take()
+        peer.close()
+    assert peer.clock.known
+    assert abs(peer.clock.ahead_ns) <= peer.clock.error_ns
 
 
 @pytest.mark.parametrize(
