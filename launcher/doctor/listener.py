@@ -62,13 +62,12 @@ class Listener:
         return self._selector.fileno()
 
     def serve(self) -> None:
-        """Answer everything that has come by now."""
-        for key, _ in self._selector.select(0):
-            caller = self._callers.get(key.fd)
-            if caller is None:
-                self._accept()
-            else:
-                self._hear(caller)
+        """Answer everything that has come by now. Whoever has spoken is heard before anybody has to give way."""
+        ready = [key.fd for key, _ in self._selector.select(0)]
+        for caller in [self._callers[number] for number in ready if number in self._callers]:
+            self._hear(caller)
+        if self._socket.fileno() in ready:
+            self._accept()
 
     def close(self) -> None:
         """May be called again."""

@@ -73,7 +73,10 @@ def found(examination):
 @pytest.fixture
 def wish(tmp_path):
     (tmp_path / "table.json").write_text("{}")
-    return Wish(cwd=tmp_path, runs_dir=tmp_path / "runs", table=tmp_path / "table.json", ports=(29611,))
+    return Wish(
+        cwd=tmp_path, runs_dir=tmp_path / "runs", table=tmp_path / "table.json", ports=(29611,),
+        reach_timeout_s=60.0,  # nobody is asked who never answers
+    )  # fmt: skip
 
 
 def test_servers_of_one_machine_reach_each_other_and_are_found_out(wish):

@@ -23,7 +23,6 @@ from launcher.doctor.reach import Outcome, Target, attempt_from_json, try_reach
 SECRET = "of this examination"
 PATIENCE_S = 30.0  # never waited for where something answers
 SHORT_S = 0.3  # for what never answers
-LATE_S = 2.0  # for what answers at first only, and then never
 
 
 @contextmanager
@@ -62,8 +61,8 @@ def test_a_server_that_answers_is_reached():
     assert attempt_from_json(to_json(attempt)) == attempt
 
 
-def with_large(port, timeout_s=PATIENCE_S):
-    (attempt,) = try_reach([Target(1, "h2", ("127.0.0.1",), port, gets_large=True)], SECRET, timeout_s)
+def with_large(port):
+    (attempt,) = try_reach([Target(1, "h2", ("127.0.0.1",), port, gets_large=True)], SECRET, PATIENCE_S)
     return attempt
 
 
@@ -75,17 +74,35 @@ def test_large_packets_go_both_ways():
     assert attempt_from_json(to_json(found[0])) == found[0]
 
 
+@pytest.fixture
+def hurry_from(monkeypatch):
+    """Gives a function: once a call has heard what that method of it takes, it waits for SHORT_S only; not before."""
+
+    def hurry(method):
+        usual = getattr(reach._Call, method)
+
+        def hurried(call, connection):
+            call._timeout_s = SHORT_S
+            usual(call, connection)
+
+        monkeypatch.setattr(reach._Call, method, hurried)
+
+    return hurry
+
+
 @pytest.mark.parametrize(
-    ("then", "expected"),
+    ("then", "last_heard", "expected"),
     [
-        (b"", Outcome.LOSES_THERE),
-        (ACKNOWLEDGED, Outcome.LOSES_BACK),
-        (ACKNOWLEDGED + LARGE, Outcome.REACHED),
-        (None, Outcome.REACHED),  # it hangs up, as one that has no room does: that says nothing of packets
+        (b"", "_answered", Outcome.LOSES_THERE),
+        (ACKNOWLEDGED, "_hear_large", Outcome.LOSES_BACK),
+        (ACKNOWLEDGED + LARGE, None, Outcome.REACHED),
+        (None, None, Outcome.REACHED),  # it hangs up, as one that has no room does: that says nothing of packets
     ],
 )
-def test_a_way_that_loses_large_packets_is_told_from_the_way_back(then, expected):
+def test_a_way_that_loses_large_packets_is_told_from_the_way_back(hurry_from, then, last_heard, expected):
     """Only what is small arrives: the answer, and the acknowledgement where large packets arrived there."""
+    if last_heard:
+        hurry_from(last_heard)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer():
@@ -100,7 +117,7 @@ def test_a_way_that_loses_large_packets_is_told_from_the_way_back(then, expected
 
         thread = threading.Thread(target=answer)
         thread.start()
-        found = with_large(server.getsockname()[1], PATIENCE_S if expected is Outcome.REACHED else LATE_S)
+        found = with_large(server.getsockname()[1])
         thread.join()
     assert found.outcome is expected
     assert (found.loses, found.reached) == (expected is not Outcome.REACHED, expected is Outcome.REACHED)
@@ -258,9 +275,24 @@ def test_callers_that_stay_silent_give_way(monkeypatch):
             one.close()
 
 
+def test_who_has_spoken_is_heard_before_anybody_has_to_give_way(monkeypatch):
+    """However long ago the listener was served: whoever wants to come in may have come before the words did."""
+    monkeypatch.setattr("launcher.doctor.listener.MOST_CALLERS", 1)
+    with closing(Listener(1, SECRET)) as listener:
+        address = ("127.0.0.1", listener.port)
+        with socket.create_connection(address, PATIENCE_S) as caller:
+            listener.serve()
+            monkeypatch.setattr("launcher.doctor.listener.SILENCE_S", 0.0)
+            with socket.create_connection(address, PATIENCE_S):
+                caller.sendall(GREETING + bytes(24))
+                listener.serve()
+            assert caller.recv(ANSWER_BYTES, socket.MSG_WAITALL) == answer_to(bytes(24), 1, SECRET)
+
+
 def test_many_servers_that_call_at_once_are_all_answered(monkeypatch):
     """More than a listener hears at a time: nobody who speaks is dropped."""
     monkeypatch.setattr("launcher.doctor.listener.MOST_CALLERS", 3)
+    monkeypatch.setattr("launcher.doctor.listener.SILENCE_S", PATIENCE_S)  # who is held up here is not silent
     with listening(1) as other:
         targets = [Target(1, str(number), ("127.0.0.1",), other.port) for number in range(100)]
         found = try_reach(targets, SECRET, PATIENCE_S)
