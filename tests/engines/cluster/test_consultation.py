@@ -17,10 +17,10 @@ from launcher.engines.cluster.peers import listen
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.command import EngineCommand
 
-def consultation_of(count, code, alone=None, join_timeout_s=1.0):
+def consultation_of(count, code, alone=None):
     engine = EngineCommand("the engine", (sys.executable, "-c", code), {}, {})
     plan = Plan(
-        listener=listen(), token="t", shared_token="", silence_s=60.0, join_timeout_s=join_timeout_s, engine=engine,
+        listener=listen(), token="t", shared_token="", silence_s=60.0, join_timeout_s=60.0, engine=engine,
         brings_all=True, job=EXAMINATION, agreement={},
     )
     servers = tuple(Server(f"h{index}", (Device(0, index),)) for index in range(count))

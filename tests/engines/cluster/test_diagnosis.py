@@ -11,12 +11,14 @@ def asked(script, *server_ids):
     return unreachable(tuple(shlex.split(f"sh -c {shlex.quote(script)}")), server_ids, dict(os.environ))
 
 
-def test_what_the_remote_shell_says_last_is_the_reason():
+def test_what_the_remote_shell_says_last_is_the_reason(monkeypatch):
     """Nothing is said of those that answer."""
+    monkeypatch.setattr(diagnosis, "LIMIT_S", 60.0)
     assert asked('[ "$0" = h2 ] || { echo "$0 refuses" >&2; exit 1; }', "h1", "h2") == {"h1": "h1 refuses"}
 
 
 def test_a_shell_whose_child_holds_its_output_holds_nobody_up(monkeypatch):
     """Such as a wrapper, or ssh by way of another host. Nothing is left of either."""
     monkeypatch.setattr(diagnosis, "LIMIT_S", 0.5)
+    monkeypatch.setattr(diagnosis, "KILLED_S", 60.0)  # it ends at once, where there is a CPU for it
     assert asked("sleep 600 & wait", "h1") == {"h1": "no answer"}

@@ -16,7 +16,9 @@ from launcher.core.events import AgentEnded, AttemptStarted, Awaiting, Cause, Ju
 from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server, Supervision
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Confidence
+from launcher.engines.cluster import coordinator, engine_end
 from launcher.engines.cluster.coordinator import Coordinator
+from launcher.engines.cluster.gathering import Gathering
 from launcher.engines.cluster.peers import listen
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.command import EngineCommand
@@ -45,8 +47,9 @@ def spec_in(folder, count):
 
 
 @pytest.fixture
-def coordinate(tmp_path):
+def coordinate(tmp_path, monkeypatch):
     """Gives a function that has a swarm coordinated until nothing is left: exit code, events, and its notes if it was let end by itself."""
+    monkeypatch.setattr(engine_end, "PATIENCE_S", 60.0)  # for the swarm to write its notes
 
     def run(*options, count=COUNT, join_timeout_s=60.0):
         spec = spec_in(tmp_path, count)
@@ -113,8 +116,19 @@ def test_one_that_vanishes_is_named_and_the_others_end(coordinate):
     assert ended == set(range(COUNT * RANKS)) - {17 * RANKS, 17 * RANKS + 1}
 
 
-def test_one_that_never_gets_ready_is_named_and_nothing_begins(coordinate):
+class AfterAllOthers(Gathering):
+    """Tells who is missing when it is one only, and gives up no sooner: how long the others take proves nothing."""
+
+    def missing_to_tell(self):
+        return super().missing_to_tell() if self.told or len(self._roll_call.missing) == 1 else ()
+
+    def in_vain(self, engine):
+        return super().in_vain(engine) if self.told else None
+
+
+def test_one_that_never_gets_ready_is_named_and_nothing_begins(coordinate, monkeypatch):
     """The others are told that it is over; that one too."""
+    monkeypatch.setattr(coordinator, "Gathering", AfterAllOthers)
     code, events, notes = coordinate("--never-ready", "3", join_timeout_s=3.0)
     assert code == EXIT_FAILURE
     [refusal] = of(NotBegun, events)

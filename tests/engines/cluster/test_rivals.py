@@ -177,8 +177,9 @@ HONEST = Challenge(PROTOCOL, "n")
     ],
     ids=lambda words: repr(words[-1])[:30],
 )
-def test_what_is_no_coordinator_is_none(side, doors, words):
+def test_what_is_no_coordinator_is_none(side, doors, words, monkeypatch):
     """Whatever else answers at that port, be it with our own words."""
+    monkeypatch.setattr(rivals, "ROUND_S", PATIENCE_S)  # a second knock would find nobody who speaks
     here = side(doors[0], (HERE, THERE))
     thread = threading.Thread(target=answer, args=(doors[1], words))
     thread.start()

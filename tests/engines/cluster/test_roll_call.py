@@ -25,10 +25,17 @@ from launcher.core.messages import (
     proof_of,
 )
 from launcher.core.own_code import fingerprint
+from launcher.engines.cluster import membership
 from launcher.engines.cluster.membership import Door, Member, join
 from launcher.engines.cluster.peers import STRANGER_S, listen
 
 PATIENCE_S = 60
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """With whoever is held up on the other side of the door."""
+    monkeypatch.setattr(membership, "CONNECT_S", PATIENCE_S)
 
 
 def soon():
