@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,7 @@ def board(directory):
 def _no_rest(monkeypatch):
     """As if every step were a long one."""
     monkeypatch.setattr(metrics_module, "REST_S", 0.0)
+    monkeypatch.setattr(metrics_module, "REST_SHARE", 0.0)
 
 
 def test_every_long_step_has_its_line(tmp_path, no_rest):
@@ -86,7 +88,8 @@ def test_short_steps_cost_few_lines(tmp_path):
 
     assert 2 <= len(steps) <= at_most
     assert (steps[0].step, steps[0].loss, steps[-1].step) == (1, 9.0, 1000)
-    assert steps[-1].loss == pytest.approx(3.5, abs=0.1)
+    losses = [later.loss * (later.step - earlier.step) for earlier, later in pairwise(steps)]
+    assert sum(losses) / 999 == pytest.approx(3.5, abs=0.001)
     assert steps[-1].tokens_per_s == pytest.approx(2000)
     assert steps[-1].step_s == pytest.approx(0.001)
 
@@ -352,4 +355,5 @@ def test_a_run_with_a_restart_from_its_start_to_its_end(tmp_path, wait_until):
     assert first.started_ns < first.imports_ended_ns < first.ranks[0].first_step_ns < first.ended_ns
     assert first.ended_ns <= second.started_ns < second.ranks[0].first_step_ns < second.ended_ns <= told.ended_ns
     kinds = [mark.kind for mark in told.marks]
-    assert [kind for kind in kinds if kind != "validation"] == ["failure", "stopping", "restart", "saved"]
+    busy = ("validation", "slow")  # of these there are several, or some where a rank gets little of the CPU
+    assert [kind for kind in kinds if kind not in busy] == ["failure", "stopping", "restart", "saved"]
