@@ -2,7 +2,8 @@
 
     pulse_training.py DIRECTORY
 
-Writes <axis><rank>.json: [busy seconds, seconds] of one training step.
+Writes <axis><rank>.json: [busy seconds, seconds] of one training step. The second rank is slow from when the first one
+waits for it, so that the first one waits as long, however little of the CPU it gets.
 """
 
 import json
@@ -17,7 +18,7 @@ from ranks import fork_ranks
 from launcher.recipes.load import load_transformer
 from launcher.trainer.data import Example
 from launcher.trainer.session import Session
-from launcher.trainer.waiting import Stopwatch
+from launcher.trainer.waiting import Stopwatch, Waiting
 from launcher.trainer.world import open_world, this_place
 
 SLOWER_S = 0.5
@@ -39,12 +40,32 @@ def train(axis: str, directory: Path) -> None:
         session = Session(recipe, world)
         session.train_step(EXAMPLES, 1e-3)  # opens connections
         global_rank = world.place.global_rank
+        waits = directory / f"{axis}.waits"
         if global_rank == 1:
-            session.model.register_forward_pre_hook(lambda *_: time.sleep(SLOWER_S))
+            session.model.register_forward_pre_hook(lambda *_: be_slow(waits))
+        else:
+            tell_of_waiting(waits)
         stopwatch = Stopwatch()
         session.train_step(EXAMPLES, 1e-3)
         seconds, busy_s = stopwatch.read()
         (directory / f"{axis}{global_rank}.json").write_text(json.dumps([busy_s, seconds]))
+
+
+def tell_of_waiting(waits: Path) -> None:
+    """Have a file there as soon as this rank waits for another one."""
+    enter = Waiting.__enter__
+
+    def enter_and_tell(waiting: Waiting) -> None:
+        enter(waiting)
+        waits.touch()
+
+    Waiting.__enter__ = enter_and_tell
+
+
+def be_slow(waits: Path) -> None:
+    while not waits.exists():
+        time.sleep(0.001)
+    time.sleep(SLOWER_S)
 
 
 def main() -> None:

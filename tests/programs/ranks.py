@@ -3,7 +3,6 @@
 import gc
 import os
 import signal
-import socket
 import sys
 import traceback
 from collections.abc import Callable
@@ -11,18 +10,18 @@ from collections.abc import Callable
 import torch._dynamo  # noqa: F401 - else each rank imports it, for 2 s, with the first initialisation on the meta device
 
 from launcher.core import env
+from launcher.supervise.port import hold_port
 
 TIMEOUT_S = 240
 
 
 def fork_ranks(name: str, *, dp: int, mp: int, pp: int, micro_batches: int, work: Callable[[], None]) -> None:
     """Run `work` in every rank and wait for all; the first that fails ends the others and this process."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    held = hold_port()  # until the end: others on this machine are given free ports all the time
     shared = {
         env.WORLD_SIZE: dp * mp * pp,
         env.MASTER_ADDR: "127.0.0.1",
-        env.MASTER_PORT: port,
+        env.MASTER_PORT: held.number,
         env.TLAUNCH_DP: dp,
         env.TLAUNCH_MP: mp,
         env.TLAUNCH_PP: pp,

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from itertools import combinations
@@ -14,12 +13,13 @@ import pytest
 from launcher.core.records import Cluster, Device, Server
 from launcher.core.run_dir import RunDir
 from launcher.doctor.links import judge_links, read_links
+from launcher.supervise.port import hold_port
 from launcher.trainer.links import rounds
 
 ROOT = Path(__file__).parents[2]
 VIRTUAL_HOSTS = ROOT.parent / "shared" / "virtual_hosts"
 PATIENCE_S = 120
-OPTIONS = ("--seconds", "60", "--device", "cpu")  # small messages end long before
+OPTIONS = ("--seconds", "300", "--device", "cpu")  # small messages end long before, also where one is held up
 
 
 @pytest.mark.parametrize("count", range(1, 12))
@@ -33,21 +33,15 @@ def test_every_pair_meets_once_and_nobody_plays_two_at_a_time(count):
     assert len(played) == (count if count % 2 else count - 1)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def measure(server_of, run_dir, *options, port=None, address="127.0.0.1", before=lambda rank: (), **more):
+def measure(server_of, run_dir, *options, address="127.0.0.1", before=lambda rank: (), **more):
     """Exit codes and stderr of all ranks; `server_of` tells each rank's server."""
-    port = port or free_port()
+    held = hold_port()  # ranks take seconds to get to it, and others are given free ports all the time
     processes = []
     for rank, server in enumerate(server_of):
         environment = {
             "RANK": rank, "WORLD_SIZE": len(server_of), "LOCAL_RANK": server_of[:rank].count(server),
             "LOCAL_WORLD_SIZE": server_of.count(server), "GROUP_RANK": server, "MASTER_ADDR": address,
-            "MASTER_PORT": port, "TLAUNCH_RUN_DIR": run_dir, "OMP_NUM_THREADS": 1, "PYTHONPATH": ROOT, **more,
+            "MASTER_PORT": held.number, "TLAUNCH_RUN_DIR": run_dir, "OMP_NUM_THREADS": 1, "PYTHONPATH": ROOT, **more,
         }  # fmt: skip
         processes.append(
             subprocess.Popen(
@@ -62,6 +56,7 @@ def measure(server_of, run_dir, *options, port=None, address="127.0.0.1", before
         for process in processes:
             process.kill()
             process.wait()
+        held.close()
     return [process.returncode for process in processes], ended
 
 
