@@ -81,8 +81,8 @@ def try_reach(
 ) -> tuple[Attempt, ...]:
     """Try every target, in their order. `listener` is this server's own, and is served meanwhile.
 
-    Blocks for `timeout_s` for each `AT_ONCE` addresses that say nothing, and not at all for those that answer; that
-    long once more, and again, where large packets are lost.
+    Blocks for `timeout_s` for each `AT_ONCE` addresses that say nothing, from where the connection stood if it did, and
+    not at all for those that answer; that long once more, and again, where large packets are lost.
     """
     calls = [_Call(target, address, secret) for target in targets for address in target.addresses]
     _make(calls, timeout_s, listener)
@@ -149,6 +149,7 @@ class _Call:
             connection.send(self._greeting)
         except OSError:
             self._end(Outcome.WRONG_ANSWER, "it closed the connection")
+        self.deadline = time.monotonic() + self._timeout_s  # this process may have been held up
 
     def _listen(self, connection: socket.socket) -> None:
         try:

@@ -205,6 +205,19 @@ def test_a_program_that_says_nothing_is_a_wrong_answer():
     assert found.round_trip_s is not None
 
 
+def test_a_server_that_is_held_up_listens_to_the_answer_nevertheless(monkeypatch):
+    """It finds the connection made, and the time over in which that was to happen."""
+    usual = reach._Call._connected
+
+    def late(call, connection):
+        call.deadline = 0.0
+        usual(call, connection)
+
+    monkeypatch.setattr(reach._Call, "_connected", late)
+    with listening(1) as other:
+        assert outcome(other.port).outcome is Outcome.REACHED
+
+
 def test_what_never_answers_times_out():
     """A listener whose queue is full drops connections, as a firewall does."""
     with socket.socket() as server:
