@@ -151,12 +151,20 @@ class Watch:
         self._part = _part(run_dir)
 
     def look(self) -> RunState:
-        """Reads files and asks for a few processes; never blocks, never raises for what it finds."""
+        """Reads files and asks for a few processes; never blocks, never raises for what it finds.
+
+        Files are read once more behind the processes: whoever has gone by then has written all that it ever will.
+        """
         self._read()
-        if not self._alive() and not self._progress.ended:
-            self._read()  # a last word may have come between reading and looking
-        report = read_report(self.run_dir)
-        state = self._state(report)
+        while True:
+            agent, agent_lives = self._progress.agent, self._alive()
+            head_lives = not agent_lives and self._progress.head is not None and self._progress.head.lives
+            if not agent_lives and not self._progress.ended:
+                self._read()  # a last word may have come between reading and looking
+            report = read_report(self.run_dir)
+            if self._progress.agent == agent:
+                break
+        state = self._state(report, agent_lives=agent_lives, head_lives=head_lives)
         return RunState(self.run_dir, state, self._progress, report, time.time_ns(), self._engine, self._part)
 
     def _read(self) -> None:
@@ -167,18 +175,18 @@ class Watch:
         agent = self._progress.agent
         return agent is not None and agent.lives
 
-    def _state(self, report: Report | None) -> State:
+    def _state(self, report: Report | None, *, agent_lives: bool, head_lives: bool) -> State:
         if report is not None:
             return ENDED_AS[report.cause]
         progress = self._progress
-        if progress.ended or self._alive():
+        if progress.ended or agent_lives:
             return progress.state
         if progress.agent is None:
             return self._state_without_a_word()
         if not progress.agent.here:
             return State.ELSEWHERE
         # A head that outlives its agent ends what that left behind, and writes the report.
-        return State.ENDING if progress.head is not None and progress.head.lives else State.LOST
+        return State.ENDING if head_lives else State.LOST
 
     def _state_without_a_word(self) -> State:
         if self._events.strange or self.run_dir.report.is_file():

@@ -13,7 +13,8 @@ import pytest
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted, Stopping
 from launcher.core.proc import identify
 from launcher.core.report import Report
-from launcher.runs.live import FIRST_WORD_S, EventReader, RankState, Watch, look, runs_going_on
+from launcher.runs import live
+from launcher.runs.live import FIRST_WORD_S, EventReader, RankState, Watch, look, read_report, runs_going_on
 from launcher.runs.progress import State
 
 SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
@@ -175,6 +176,24 @@ def test_a_last_word_that_comes_during_the_look_counts(tmp_path):
             seen.add(watch.look().state)
     assert seen <= {State.RUNNING, State.ENDING, State.STOPPED}
     assert State.STOPPED in seen
+
+
+@pytest.mark.parametrize("wishes", [(), ("head",)], ids=["agent", "agent and head"])
+def test_whoever_is_held_up_during_the_look_calls_no_good_end_lost(tmp_path, monkeypatch, wishes):
+    """The run ends just when its report was looked for and was not there yet."""
+    with acted_run.playing(tmp_path / "a", *wishes) as process:
+
+        def held_up(run_dir):
+            report = read_report(run_dir)
+            process.send_signal(signal.SIGTERM)
+            process.wait(PATIENCE_S)
+            return report
+
+        watch = Watch(acted_run.RunDir(tmp_path / "a"))
+        with monkeypatch.context() as patched:
+            patched.setattr(live, "read_report", held_up)
+            assert watch.look().state is State.RUNNING
+        assert watch.look().state is State.STOPPED
 
 
 def test_runs_that_go_on_are_found_newest_first(tmp_path):
