@@ -1,7 +1,8 @@
 """--console: what of the ranks' lines is shown while a run goes on."""
 
 import json
-import re
+import signal
+import subprocess
 import sys
 
 import pytest
@@ -45,15 +46,26 @@ def test_all_ranks_are_shown(shown):
     assert len(lines) == 4 * 4 + 1
 
 
-def test_lines_are_collapsed_over_ranks(shown, launcher):
-    """What ranks say alike is one line, or a few where some say it much later; who says something else is seen."""
-    lines = shown("--console", "collapse").stdout.splitlines()
-    for rank in range(4):
-        said = [re.sub(r"(\d\.5).*", r"\1", line) for line in launcher.said_by(rank, lines)]
-        steps = [f"step {step} loss {9.5 + step}" for step in range(3)]
-        assert said == [*steps, *(["retrying"] if rank == 2 else []), "no newline"]
-    assert "[2] retrying" in lines
-    assert len(lines) < 3 * 4
+def test_lines_are_collapsed_over_ranks(launcher, suspend):
+    """What ranks say alike is one line; who says something else is seen. Nobody looks before all have said it."""
+    held = f"import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n{SAYS}"
+    shown = launcher.directory / "shown"
+    with shown.open("w") as stdout:
+        argv = ["run", "--devices", 4, "--console", "collapse", "--", sys.executable, "-c", held]
+        process = launcher.start(*argv, stdout=stdout)
+    launcher.wait_ready(4, "begun")
+    suspend(process.pid)
+    (launcher.directory / "go").touch()
+    launcher.wait_ready(4, "no newline")
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(60) == 0
+    lines = shown.read_text().splitlines()
+    assert [line for line in lines if "begun" not in line] == [
+        *[f"[0-3] step {step} loss {9.5 + step}..{9.53 + step:.2f}" for step in range(3)],
+        "[2] retrying",
+        "[0-3] no newline",
+    ]
+    assert all(launcher.said_by(rank, lines)[0] == "begun" for rank in range(4))
 
 
 def test_nothing_is_shown_but_the_end(shown):
@@ -63,19 +75,22 @@ def test_nothing_is_shown_but_the_end(shown):
     assert (done.stdout, "4 ranks ended well" in line) == ("", True)
 
 
-def test_a_status_tells_how_far_the_run_has_come(shown):
+def test_a_status_tells_how_far_the_run_has_come(launcher):
     """From the heartbeats of ranks, without their lines."""
     beats = """
-import json, os, pathlib, time
-for step in range(30):
+import itertools, json, os, pathlib, time
+for step in itertools.takewhile(lambda _: not os.path.exists("told"), itertools.count()):
     beat = {"step": step, "loss": 2.5, "tokens_per_s": 12345.0}
     pathlib.Path(os.environ["TLAUNCH_HEARTBEAT_FILE"]).write_text(json.dumps(beat))
     print("not shown")
     time.sleep(0.1)
 """
-    done = shown("--console", "status", program=beats)
-    assert done.stdout == ""
-    assert "loss 2.5000, 12,345 tokens/s" in done.stderr
+    argv = ["run", "--devices", 4, "--console", "status", "--", sys.executable, "-c", beats]
+    process = launcher.start(*argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+    assert any("loss 2.5000, 12,345 tokens/s" in line for line in process.stderr)
+    (launcher.directory / "told").touch()
+    stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout) == (0, ""), stderr
 
 
 def test_a_dry_run_tells_what_would_be_shown(launcher):

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -26,7 +27,21 @@ for step in range(6):
 if rank == 2: print("retrying")
 print("done")
 """
-FAILING = CHATTER + "if rank == 1: raise ValueError('no such word')\ntime.sleep(0.3)\n"
+FAILING = CHATTER + """
+open(f"said{rank}", "w").close()
+while not all(os.path.exists(f"said{each}") for each in range(3)): time.sleep(0.01)
+if rank == 1: raise ValueError("no such word")
+time.sleep(1000)
+"""
+# No failure ends another rank before that has failed, too.
+RAISING = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("begin")
+open("begun" + os.environ["RANK"], "w").close()
+while not all(os.path.exists(f"begun{each}") for each in range(3)): time.sleep(0.01)
+raise [ValueError, KeyError][os.environ["RANK"] == "1"]("why")
+"""
 
 
 @pytest.fixture
@@ -137,9 +152,7 @@ def test_lines_are_searched_with_those_around_them(ran):
 
 def test_what_was_raised_is_shown_once_with_its_ranks(ran):
     """The first traceback of each rank, without what came before it."""
-    told = ran("import os\nprint('begin')\nraise [ValueError, KeyError][os.environ['RANK'] == '1']('why')")(
-        "--errors"
-    ).stdout
+    told = ran(RAISING)("--errors").stdout
     assert [line for line in told.splitlines() if not line.startswith("  ")] == ["ranks 0,2:", "", "rank 1:"]
     assert "  ValueError: why" in told
     assert "begin" not in told
@@ -157,8 +170,8 @@ for second in range(rank, 6, 2):
 
 def test_errors_as_json(ran):
     """One object for each error, with the ranks that raised it."""
-    done = ran("import os; raise [ValueError, KeyError][os.environ['RANK'] == '1']('why')")("--errors", "--json")
-    told = [json.loads(line) for line in done.stdout.splitlines()]
+    told = [json.loads(line) for line in ran(RAISING)("--errors", "--json").stdout.splitlines()]
+    assert sorted(error["global_ranks"] for error in told) == [[0, 2], [1]]
     assert all(set(error) == {"global_ranks", "type", "message", "where", "text"} for error in told)
     assert told[0]["text"].startswith("Traceback")
 
@@ -396,8 +409,14 @@ def test_following_listens_once(launcher, wait_until):
     follower = launcher.start("logs", "-f", "--merge", stdout=subprocess.PIPE)
     for _ in range(2):
         assert follower.stdout.readline()
-    descriptors = [str(each.readlink()) for each in Path(f"/proc/{follower.pid}/fd").iterdir()]
-    assert len([target for target in descriptors if "inotify" in target]) == 1
+    assert len([target for target in descriptors_of(follower) if "inotify" in target]) == 1
     follower.terminate()
     run.terminate()
     assert run.wait() == 143
+
+
+def descriptors_of(process):
+    """What they mean; it may close one at any moment."""
+    for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            yield str(descriptor.readlink())

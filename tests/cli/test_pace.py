@@ -1,5 +1,6 @@
 """How far a run has come, in a few words."""
 
+import subprocess
 import sys
 
 from launcher.cli.pace import Pace
@@ -35,9 +36,12 @@ def test_what_another_attempt_told_is_forgotten(tmp_path):
 
 RESTARTED = """
 import os, pathlib, sys, time
-if os.environ["TLAUNCH_ATTEMPT"] == "0":
+attempt = os.environ["TLAUNCH_ATTEMPT"]
+if attempt == "0":
     pathlib.Path(os.environ["TLAUNCH_HEARTBEAT_FILE"]).write_text('{"step": 7}')
-    time.sleep(2)
+while not os.path.exists("told" + attempt):
+    time.sleep(0.01)
+if attempt == "0":
     sys.exit(1)
 time.sleep(2)
 """
@@ -45,9 +49,13 @@ time.sleep(2)
 
 def test_an_attempt_that_has_told_nothing_is_told_as_started(launcher):
     """And not with the words of the one before."""
-    done = launcher.run("run", "--console", "status", "--max-restarts", 1, "--", sys.executable, "-c", RESTARTED)
-    assert done.returncode == 0, done.stderr
-    before, after = done.stderr.split("restart 1 of 1")
-    assert "1 rank: step 7" in before
-    assert "attempt 1: 1 rank started" in after
+    argv = ["run", "--console", "status", "--max-restarts", 1, "--", sys.executable, "-c", RESTARTED]
+    process = launcher.start(*argv, stderr=subprocess.PIPE, encoding="utf-8")
+    assert any("1 rank: step 7" in line for line in process.stderr)
+    (launcher.directory / "told0").touch()
+    assert any("restart 1 of 1" in line for line in process.stderr)
+    assert process.stderr.readline() == "attempt 1: 1 rank started\n"
+    (launcher.directory / "told1").touch()
+    _, after = process.communicate(timeout=60)
+    assert process.returncode == 0, after
     assert "step 7" not in after
