@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import select
 import struct
 import termios
 import time
@@ -15,7 +16,8 @@ from launcher.logs.lines import Begun
 from launcher.runs.recorded import Place
 
 COLUMNS = 60
-PATIENCE_S = 10
+PATIENCE_S = 60
+MARK = "<mark>"
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def terminal(monkeypatch):
 
 def row(terminal, *states, ranks=None):
     """What is seen in the end of lines that ranks have begun, each for long enough."""
-    stream, shown = terminal
+    stream, _ = terminal
     ranks = range(len(states)) if ranks is None else ranks
     places = [Place(rank, "10.0.0.1", 0, rank) for rank in range(8)]
     unfinished = Unfinished(Format(Look(), stream, places, range(8)), stream)
@@ -40,18 +42,23 @@ def row(terminal, *states, ranks=None):
     assert not unfinished.show(begun)  # it may be ended at the next moment
     time.sleep(SHOWN_AFTER_S)
     visible = unfinished.show(begun)
-    text = read(shown)
+    text = read(terminal)
     assert visible is bool(text)
     unfinished.close()
-    assert read(shown) == ("\r\x1b[K" if visible else "")
+    assert read(terminal) == ("\r\x1b[K" if visible else "")
     return text
 
 
-def read(descriptor):
-    try:
-        return os.read(descriptor, 1 << 16).decode()
-    except BlockingIOError:
-        return ""
+def read(terminal):
+    """All that was written to it so far: it arrives in its own time, and a mark behind it."""
+    stream, shown = terminal
+    stream.write(MARK)
+    stream.flush()
+    text = ""
+    while not text.endswith(MARK):
+        assert select.select([shown], [], [], PATIENCE_S)[0], f"only seen: {text!r}"
+        text += os.read(shown, 1 << 16).decode()
+    return text.removesuffix(MARK)
 
 
 @pytest.mark.parametrize(("state", "seen"), [
@@ -88,34 +95,30 @@ def test_lines_of_several_ranks_are_folded(terminal, states, seen):
     assert row(terminal, *states) == seen
 
 
-def test_a_line_that_was_erased_is_drawn_again_at_once(terminal):
+def test_a_line_that_was_erased_is_drawn_again_at_once(terminal, monkeypatch):
     """Not when the next state may be drawn: other ranks' lines may come all the time."""
-    stream, shown = terminal
+    stream, _ = terminal
     unfinished = Unfinished(Format(Look(), stream, [], [0]), stream)
     unfinished.show({0: Begun(0, b"5%")})
     time.sleep(SHOWN_AFTER_S)
+    monkeypatch.setattr("launcher.cli.unfinished.REDRAWN_EVERY_S", 1000.0)
     for state in (b"6%", b"7%", b"8%"):
         assert unfinished.show({0: Begun(0, state)})
         unfinished.erase()
-    drawn = ""
-    until = time.monotonic() + PATIENCE_S
-    while len(drawn) < len("6%\r\x1b[K6%\r\x1b[K") and time.monotonic() < until:
-        drawn += read(shown)  # a terminal gives what it has
-    assert drawn.startswith("6%\r\x1b[K6%\r\x1b[K")
+    assert read(terminal) == "6%\r\x1b[K" * 3
 
 
 def test_a_terminal_that_takes_nothing_is_left_as_it_is(terminal):
     """Ctrl-S: nobody waits, and what is seen is drawn anew when it goes on."""
-    stream, shown = terminal
+    stream, _ = terminal
     unfinished = Unfinished(Format(Look(), stream, [], [0]), stream)
     unfinished.show({0: Begun(0, b"5%")})
     time.sleep(SHOWN_AFTER_S)
     termios.tcflow(stream.fileno(), termios.TCOOFF)
     assert not unfinished.show({0: Begun(0, b"6%")})
-    assert read(shown) == ""
     termios.tcflow(stream.fileno(), termios.TCOON)
     assert unfinished.show({0: Begun(0, b"7%")})
-    assert read(shown) in {"6%", "7%"}
+    assert read(terminal) in {"6%", "7%"}
 
 
 def test_a_terminal_without_a_cursor_is_not_drawn_on(terminal, monkeypatch):
@@ -125,15 +128,15 @@ def test_a_terminal_without_a_cursor_is_not_drawn_on(terminal, monkeypatch):
 
 def test_a_line_that_was_ended_is_not_drawn_again(terminal):
     """It stands above by then."""
-    stream, shown = terminal
+    stream, _ = terminal
     unfinished = Unfinished(Format(Look(), stream, [], [0, 1]), stream)
     both = {0: Begun(0, b"half"), 1: Begun(0, b"other")}
     unfinished.show(both)
     time.sleep(SHOWN_AFTER_S)
     assert unfinished.show(both)
-    read(shown)
+    assert "half" in read(terminal)
     unfinished.erase()
     assert unfinished.show({1: both[1]})
-    assert "half" not in read(shown)
+    assert "half" not in read(terminal)
     unfinished.erase()
     assert not unfinished.show({1: Begun(9, b"just begun")})
