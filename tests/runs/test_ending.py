@@ -114,8 +114,10 @@ def orphaned(tmp_path):
 
 def test_ranks_without_launcher_and_agent_are_ended(tmp_path, orphaned):
     """By the run's own grace rule; who was ended, and how, is told."""
+    record = tmp_path / "a" / "run.json"
+    record.write_text(record.read_text().replace('"grace_s": 1.0', '"grace_s": 5.0'))  # to end may take a while
     stopped = stop_run(tmp_path / "a")
-    assert (stopped.outcome, stopped.orphans, stopped.killed, stopped.grace_s) == (Outcome.ENDED, (0, 1), (1,), 1.0)
+    assert (stopped.outcome, stopped.orphans, stopped.killed, stopped.grace_s) == (Outcome.ENDED, (0, 1), (1,), 5.0)
     assert [rank.wait(LONG_S) for rank in orphaned] == [-signal.SIGTERM, -signal.SIGKILL]
     assert stop_run(tmp_path / "a").outcome is Outcome.NOT_RUNNING
 

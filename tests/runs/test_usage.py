@@ -76,9 +76,9 @@ def test_hundreds_of_leaders_cost_one_scan():
     def fastest(leaders):
         times = []
         for _ in range(5):
-            start = time.perf_counter()
+            start = time.process_time()  # others may have the cores
             usage_of(leaders)
-            times.append(time.perf_counter() - start)
+            times.append(time.process_time() - start)
         return min(times)
 
     assert fastest(everyone) < 5 * fastest(everyone[:1])
