@@ -134,7 +134,15 @@ def test_a_stdout_that_nobody_reads_does_not_hold_the_end(launcher, blocking):
     reader, writer = full_pipe()
     os.set_blocking(writer, blocking)
     process = launcher.start(
-        "run", "--grace", 5, "--", "sh", "-c", "echo ready; yes", stdout=writer, stderr=subprocess.PIPE
+        "run",
+        "--grace",
+        5,
+        "--",
+        "sh",
+        "-c",
+        "echo ready; seq 1000000; sleep 1000",
+        stdout=writer,
+        stderr=subprocess.PIPE,
     )
     os.close(writer)
     launcher.wait_ready(1)

@@ -36,7 +36,6 @@ TAKE_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 )
 MEASURED_S, BUSY_PERCENT = 1, 30  # of a core; a loop that never sleeps takes all that it can get
-REST_PATIENCE_S = 20
 PEAK = """
 import atexit, re, sys
 from pathlib import Path
@@ -145,12 +144,12 @@ def leave(launcher, options):
 
 def test_slow_readers_that_leave(launcher, going_on, wait_until):
     """While stdout is full: whoever waits for it sleeps, and ends with it."""
-    going_on("while True: print('on' * 1000)")
+    going_on("import time\nfor _ in range(10_000): print('on' * 1000)\ntime.sleep(1000)")
     with reading_in_all_modes(launcher, lines=3) as followers:
         for follower, _ in followers:
             process = psutil.Process(follower.pid)
             wait_until(lambda process=process: process.status() == psutil.STATUS_SLEEPING, "a full pipe")
-        assert rest(followers)
+        wait_until(lambda: rest(followers), "that they wait for their readers")
     assert [ended(follower) for follower, _ in followers] == [(0, "")] * 3
 
 
@@ -279,16 +278,18 @@ def test_a_run_that_is_removed_is_not_waited_for(launcher, going_on, options):
 
 
 @MODES
-def test_a_run_that_is_removed_and_killed_is_not_waited_for(launcher, options):
+def test_a_run_that_is_removed_and_killed_is_not_waited_for(launcher, wait_until, options):
     """One line says the one or the other, whichever is seen first."""
     run = launcher.start("run", "--devices", 2, "--", "sh", "-c", "echo on; sleep 1000")
     run_dir = launcher.wait_ready(2, "on")
+    left = [identify(process.pid) for process in psutil.Process(run.pid).children(recursive=True)]
     with reading(launcher, "logs", "-f", *options) as (follower, shown):
         read_on(shown, 1)
         run_dir.rename(launcher.directory / "elsewhere")
         run.kill()
         read_on(shown)
         code, words = ended(follower)
+    wait_until(lambda: not any(process.lives for process in left), "the end of its agent and ranks")
     assert (code, words.count("\n")) in {(0, 1), (2, 1)}, words
     assert "lost: " in words or "removed" in words
 
@@ -318,8 +319,9 @@ def test_a_part_of_a_run_that_is_removed_is_not_missed(launcher, name):
 def test_a_run_is_followed_before_its_ranks_have_started(launcher, wait_until):
     """There may be no log yet, and no event."""
     run_dir = acted_run.make(launcher.runs / "a")
+    os.utime(run_dir.run_json, (4e9, 4e9))  # it is young, however long they take
     with reading_in_all_modes(launcher, "a", lines=0) as followers:
-        wait_until(lambda: rest(followers), "that they have started and sleep", REST_PATIENCE_S)
+        wait_until(lambda: rest(followers), "that they have started and sleep")
         me = identify(os.getpid())
         acted_run.append(
             run_dir, AgentStarted(me, None, 2), AttemptStarted(0, 29500), RankStarted(0, me.pid, me.started)

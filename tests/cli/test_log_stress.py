@@ -100,7 +100,7 @@ def is_stopped(process):
 def test_every_line_of_64_ranks_is_followed_once_and_in_order(launcher, wait_until):
     """While 64 ranks write and their logs are rotated; afterwards all ways to read them give the same bytes."""
     head = start(launcher, 64, "half")
-    wait_until(lambda: parts_of(launcher, 0), "a part", PATIENCE_S)
+    wait_until(lambda: all(parts_of(launcher, rank) for rank in range(64)), "a part of each", PATIENCE_S)
     followers = [follow(launcher, "merged", "--merge"), follow(launcher, "plain")]
     for _, path in followers:
         wait_until(lambda path=path: path.stat().st_size, "followed lines", PATIENCE_S)

@@ -27,12 +27,15 @@ for step in range(6):
 if rank == 2: print("retrying")
 print("done")
 """
-FAILING = CHATTER + """
+FAILING = (
+    CHATTER
+    + """
 open(f"said{rank}", "w").close()
 while not all(os.path.exists(f"said{each}") for each in range(3)): time.sleep(0.01)
 if rank == 1: raise ValueError("no such word")
 time.sleep(1000)
 """
+)
 # No failure ends another rank before that has failed, too.
 RAISING = """
 import os, signal, time

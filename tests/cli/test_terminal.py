@@ -27,7 +27,9 @@ STATE = (
     "#{alternate_on} #{cursor_flag} #{insert_flag} #{keypad_flag} #{keypad_cursor_flag} #{wrap_flag} #{origin_flag} "
     "#{mouse_any_flag} #{scroll_region_upper} #{pane_title}"
 )
-HOSTILE = f"{TOGETHER}\n" + r"""
+HOSTILE = (
+    f"{TOGETHER}\n"
+    + r"""
 rank = int(os.environ["RANK"])
 def say(line):
     os.write(1, line + b"\n")
@@ -49,6 +51,7 @@ if rank == 0:
     say(bytes(sorted(set(range(256)) - {10, 13})))
 say(b"end")
 """
+)
 MOST = [
     *["100% done", "red plain", "cleared", "modes", "^N^[c^[=\ufffd2J reset", "a^@b \ufffd\ufffd invalid"],
     *["\u6f22\u5b57 \U0001f600 wide" * 12, "never ended"],
@@ -284,7 +287,9 @@ WAIT = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
 
 # --- unfinished lines ---
 
-BAR = f"{TOGETHER}\n" + """
+BAR = (
+    f"{TOGETHER}\n"
+    + """
 rank = int(os.environ["RANK"])
 def say(text):
     os.write(1, text.encode())
@@ -296,6 +301,7 @@ for step in range(10**9):
 say("\\r100%| 100/100\\nmore? ")
 while not os.path.exists("go"): time.sleep(0.01)
 """
+)
 
 
 @pytest.mark.parametrize(
