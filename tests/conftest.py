@@ -22,7 +22,7 @@ from .parallel import (  # noqa: F401 - hooks
     pytest_xdist_make_scheduler,
 )
 
-SETTLE_S = 5
+SETTLE_S = 30  # an agent that was left alone ends its ranks and writes its report first
 PATIENCE_S = 60  # how long to wait for what must happen; never how long it may take
 # The machine may be busy: how long an example takes, or the making of one, proves nothing.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
