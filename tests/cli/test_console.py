@@ -133,17 +133,8 @@ def test_a_stdout_that_nobody_reads_does_not_hold_the_end(launcher, blocking):
     """SIGTERM ends a run whose stdout is a full pipe, though its reader stays and reads nothing."""
     reader, writer = full_pipe()
     os.set_blocking(writer, blocking)
-    process = launcher.start(
-        "run",
-        "--grace",
-        5,
-        "--",
-        "sh",
-        "-c",
-        "echo ready; seq 1000000; sleep 1000",
-        stdout=writer,
-        stderr=subprocess.PIPE,
-    )
+    script = "echo ready; seq 1000000; sleep 1000"
+    process = launcher.start("run", "--grace", 5, "--", "sh", "-c", script, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     launcher.wait_ready(1)
     process.terminate()

@@ -27,15 +27,12 @@ for step in range(6):
 if rank == 2: print("retrying")
 print("done")
 """
-FAILING = (
-    CHATTER
-    + """
+FAILS = """
 open(f"said{rank}", "w").close()
 while not all(os.path.exists(f"said{each}") for each in range(3)): time.sleep(0.01)
 if rank == 1: raise ValueError("no such word")
 time.sleep(1000)
 """
-)
 # No failure ends another rank before that has failed, too.
 RAISING = """
 import os, signal, time
@@ -89,7 +86,7 @@ def test_every_line_of_every_rank_is_shown_with_its_rank(ran):
 
 def test_ranks_are_chosen(ran):
     """By number, range, server, or as the one that failed first; one alone needs no prefix."""
-    logs = ran(FAILING)
+    logs = ran(CHATTER + FAILS)
     assert logs("--rank", "1", "-n", 1).stdout == "ValueError: no such word\n"
     assert logs("--rank", "first-failed", "-n", 1).stdout == "ValueError: no such word\n"
     assert logs("--rank", "0,2", "-n", 1).stdout == "[0] done\n[2] done\n"

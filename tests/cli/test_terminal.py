@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is no
 WIDTHS = pytest.mark.parametrize("columns", [80, 200])
 PATIENCE_S = 60
 HISTORY_LINES = 20_000
-# All begin together; else, on a busy machine, most say the first lines later than the others are waited for.
+# All ranks begin together; else, on a busy machine, most say their first lines later than they are waited for.
 TOGETHER = """
 import os, time
 open("begun" + os.environ["RANK"], "w").close()
@@ -27,9 +27,7 @@ STATE = (
     "#{alternate_on} #{cursor_flag} #{insert_flag} #{keypad_flag} #{keypad_cursor_flag} #{wrap_flag} #{origin_flag} "
     "#{mouse_any_flag} #{scroll_region_upper} #{pane_title}"
 )
-HOSTILE = (
-    f"{TOGETHER}\n"
-    + r"""
+HOSTILE = r"""
 rank = int(os.environ["RANK"])
 def say(line):
     os.write(1, line + b"\n")
@@ -51,7 +49,6 @@ if rank == 0:
     say(bytes(sorted(set(range(256)) - {10, 13})))
 say(b"end")
 """
-)
 MOST = [
     *["100% done", "red plain", "cleared", "modes", "^N^[c^[=\ufffd2J reset", "a^@b \ufffd\ufffd invalid"],
     *["\u6f22\u5b57 \U0001f600 wide" * 12, "never ended"],
@@ -108,18 +105,20 @@ class Screen:
 
     def wait_for(self, pattern):
         """Until a line begins so; that line."""
+        return self.wait_until(lambda: [line for line in self.lines() if re.match(pattern, line)], pattern)[-1]
+
+    def wait_until(self, condition, what):
+        """The first true value of `condition`."""
         deadline = time.monotonic() + PATIENCE_S
-        while not (found := [line for line in self.lines() if re.match(pattern, line)]):
-            assert time.monotonic() < deadline, (pattern, self.rows())
+        while not (found := condition()):
+            assert time.monotonic() < deadline, (what, self.rows())
             time.sleep(0.02)
-        return found[-1]
+        return found
 
     def ended(self):
         """The exit code of the last command, once the next may be typed; and that the terminal is as before."""
         code = self.wait_for(r"code=\d").removeprefix("code=")
-        deadline = time.monotonic() + PATIENCE_S
-        while [row for row in self.rows() if row][-1] != ">" and time.monotonic() < deadline:
-            time.sleep(0.02)
+        self.wait_until(lambda: [row for row in self.rows() if row][-1:] == [">"], "a prompt")
         last = [row for row in self.rows() if row][-2:]
         assert last == [f"code={code}", ">"] or (last[-1] == ">" and f"code={code}" in last[0]), self.rows()
         assert self._settings() == self._before
@@ -154,7 +153,11 @@ def screen(launcher):
 @pytest.fixture
 def program(launcher):
     """Gives a function that writes program.py."""
-    return (launcher.directory / "program.py").write_text
+
+    def write(text):
+        (launcher.directory / "program.py").write_text(f"{TOGETHER}{text}")
+
+    return write
 
 
 def loss_of(line, step):
@@ -287,9 +290,7 @@ WAIT = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
 
 # --- unfinished lines ---
 
-BAR = (
-    f"{TOGETHER}\n"
-    + """
+BAR = """
 rank = int(os.environ["RANK"])
 def say(text):
     os.write(1, text.encode())
@@ -301,7 +302,6 @@ for step in range(10**9):
 say("\\r100%| 100/100\\nmore? ")
 while not os.path.exists("go"): time.sleep(0.01)
 """
-)
 
 
 @pytest.mark.parametrize(
@@ -466,7 +466,7 @@ def test_ctrl_c_ends_a_follower(launcher, screen, program, columns, options):
 
 @WIDTHS
 @pytest.mark.parametrize("end", [("C-c", 130), ("q", 0)], ids=["ctrl-c", "q"])
-def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, screen, program, wait_until, columns, end):
+def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, screen, program, columns, end):
     """A row for each rank; who is stopped is seen."""
     program(f"import os, signal\nif os.environ['RANK'] == '3': os.kill(os.getpid(), signal.SIGSTOP)\n{GOES_ON}")
     run = launcher.start("run", "--devices", 8, "--", "python", "program.py")
@@ -480,7 +480,7 @@ def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, screen, program, w
         rows = [row.split() for row in terminal.rows() if re.match(r" +\d ", row)]
         return [row[:2] for row in rows] == states and len({len(row) for row in rows}) == 1
 
-    wait_until(table, "a row for each rank")
+    terminal.wait_until(table, "a row for each rank")
     key, code = end
     terminal.press(key)
     assert terminal.ended() == code
