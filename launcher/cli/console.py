@@ -224,7 +224,11 @@ class Console:
         in_haste = self._interrupted or self.progress.stopping is not None
         for global_rank, skipped in self._feed.skip_to_last(LAST_BYTES):
             self.say(f"... {skipped} bytes not shown, see {RunDir(self.shown_dir).train_log(global_rank)}")
-        if self._show(time.monotonic() + END_PATIENCE_S if in_haste else math.inf, ended=True):
+        patience_s = END_PATIENCE_S if in_haste else math.inf
+        late = self._show(time.monotonic() + patience_s, ended=True)
+        if late and not self._stdout.pending:  # it took all that came: we have been held up ourselves
+            late = self._show(time.monotonic() + patience_s, ended=True)
+        if late:
             self._forget_stdout(TimeoutError(errno.ETIMEDOUT, f"to show the rest took more than {END_PATIENCE_S:g} s"))
 
     def _show(self, until_s: float, *, ended: bool = False) -> bool:

@@ -1,7 +1,9 @@
 """The console of a run over several servers: of all of them, and of one server's part."""
 
 import signal
+from itertools import chain, repeat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -79,3 +81,13 @@ def test_who_ends_the_run_from_elsewhere_is_said(console, capfd, interrupted):
     here.finish(tuple)
     who = "SIGTERM" if interrupted else "SIGTERM at server h1"
     assert capfd.readouterr().err == f"{who}: ending all ranks within 15 s\n"
+
+
+def test_a_console_that_is_held_up_shows_the_rest_all_the_same(console, capfd, monkeypatch):
+    """Only a stdout that takes nothing is not waited for when a run has failed."""
+    here = console(None, "all")
+    here.event(Stamped(0, 0, Stopping(Cause.FAILED, 1.0)))
+    now_s = chain([0.0], repeat(1000.0))
+    monkeypatch.setattr("launcher.cli.console.time", SimpleNamespace(monotonic=lambda: next(now_s)))
+    here.finish(tuple)
+    assert capfd.readouterr() == ("".join(f"[{rank}] line of {rank}\n" for rank in range(4)), "")
