@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.proc import catches, stat
+from launcher.core.proc import catches, every_process, stat
 from launcher.core.verdict import StackGroup
 from launcher.supervise.stacks import Gathering, RankStack, Target, gather, group, sentence
 
@@ -147,11 +147,10 @@ def test_a_shell_is_seen_through(ranks):
     """What it waits for is named, with what that does."""
     process = ranks.add(["sh", "-c", "sh -c 'sleep 1000; exit 1'; exit 1"], 0, start_new_session=True)
     try:
-        wait_until(lambda: "sleep" in gather(ranks.targets, SHORT_S)[0].doing, "the sleep")
-        doing = gather(ranks.targets, SHORT_S)[0].doing
+        seen = "no Python stack, waiting in wait4 for sleep, which is waiting in "
+        wait_until(lambda: gather(ranks.targets, SHORT_S)[0].doing.startswith(seen), seen)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
-    assert doing.startswith("no Python stack, waiting in wait4 for sleep, which is waiting in ")
 
 
 def test_a_program_that_reused_the_descriptor_keeps_its_file(ranks):
@@ -178,6 +177,7 @@ def test_a_rank_stuck_in_the_kernel_is_told_when_the_time_is_over(ranks):
     """And answers again once it has got out."""
     process = ranks.start("wait-in-kernel")
     try:
+        wait_until(lambda: any(each.parent == process.pid for each in every_process()), "what it starts")
         in_state(process, "D")
         stack = gather(ranks.targets, SHORT_S)[0]
         assert stack.state == "uninterruptible"
@@ -192,7 +192,10 @@ def test_a_rank_that_blocks_the_signal_is_silent(ranks):
     blocking = ranks.start("block-signal")
     ranks.start("sleep")
     in_state(blocking, "S")
-    stacks = gather(ranks.targets, SHORT_S)
+    gathering = Gathering(ranks.targets, LONG_S)
+    wait_until(lambda: (gathering.step(), 1 in gathering.stacks())[-1], "the other's answer")
+    gathering.close()
+    stacks = gathering.stacks()
     assert stacks[0] == RankStack("silent", "silent: it blocks the signal that asks")
     assert stacks[1].state == "running"
 
@@ -228,12 +231,15 @@ def test_a_gathering_never_waits_and_says_when_to_come_again(ranks):
     """Steps are short, the first is due at once, and nothing is due when all is done."""
     ranks.start("block-signal")
     in_state(ranks.processes[0], "S")
-    gathering = Gathering(ranks.targets, SHORT_S)
+    gathering = Gathering(ranks.targets, LONG_S)
     assert gathering.timeout_s == 0
     gathering.step()
     assert not gathering.done
     assert 0 <= gathering.timeout_s <= 0.01
+    gathering.close()
+    gathering = Gathering(ranks.targets, SHORT_S)
     finish(gathering)
+    assert gathering.stacks()[0].state == "silent"
     assert gathering.timeout_s == 0
     gathering.close()
 
@@ -294,13 +300,14 @@ def test_a_dump_that_makes_pauses_is_waited_for(ranks, slow_rank):
         assert [len(thread) for thread in stack.others] == [100] * 20
 
 
-def test_an_asker_that_never_lets_go_does_not_keep_others_from_asking(ranks):
+def test_an_asker_that_never_lets_go_does_not_keep_others_from_asking(ranks, monkeypatch):
     """It may have been stopped: its lock is waited for, but not for the whole time."""
+    monkeypatch.setattr("launcher.supervise.stacks.LOCK_SHARE", 2 / LONG_S)
     ranks.start("sleep")
     settled(ranks, "sleep")
     with ranks.targets[0].stacks_log.open() as log:
         fcntl.flock(log, fcntl.LOCK_EX)
-        assert gather(ranks.targets, 4.0)[0].state == "running"
+        assert gather(ranks.targets, LONG_S)[0].state == "running"
 
 
 def test_no_file_of_a_rank_is_touched_but_its_log(ranks, monkeypatch):
