@@ -149,9 +149,9 @@ def test_stacks_are_written_on_demand(ways, way):
     """The signal writes the stacks of all threads, and nothing else happens."""
     (ways.cwd / "train.py").write_text(
         "import os, threading, time, signal\n"
-        "def inner():\n    release.wait()\n"
-        "release = threading.Event()\n"
-        "thread = threading.Thread(target=inner)\nthread.start()\n"
+        "def inner():\n    entered.set()\n    release.wait()\n"
+        "entered, release = threading.Event(), threading.Event()\n"
+        "thread = threading.Thread(target=inner)\nthread.start()\nentered.wait()\n"
         "def outer():\n    os.kill(os.getpid(), signal.SIGRTMAX - 3)\n    os.kill(os.getpid(), signal.SIGRTMAX - 3)\n"
         "outer()\nrelease.set()\nthread.join()\nprint('done')\n"
     )

@@ -15,7 +15,7 @@ from launcher.supervise.journal import Journal
 from launcher.supervise.nursery import Forked, ForkFailed, ForkRequest, Nursery, Ready, Unusable
 from launcher.supervise.starter import Starter
 
-PATIENCE_S = 60
+PATIENCE_S = 240  # torch may be imported meanwhile
 CLOCK_S = 0.001  # what is lost in sums of floating-point times
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import select
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -26,8 +27,9 @@ def log(tmp_path):
 
 
 @pytest.fixture
-def keeper(tmp_path, log):
-    """Started; with what it has told."""
+def keeper(tmp_path, log, monkeypatch):
+    """Started; with what it has told. However slow it is, it may finish."""
+    monkeypatch.setattr("launcher.supervise.log_keeper.PATIENCE_S", PATIENCE_S)
     journal = Journal(tmp_path / "events.jsonl", 0)
     made = LogKeeper({0: log}, MAX_BYTES, journal)
     made.start()
@@ -54,6 +56,15 @@ def content(log):
         stored.close()
 
 
+def opened_by(pid):
+    """What its descriptors are, by number; it may be at work, and close some."""
+    found = {}
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found[int(path.name)] = os.readlink(path)  # noqa: PTH115
+    return {number: target for number, target in found.items() if number > 2}
+
+
 def test_it_is_a_process_apart(keeper, log, wait_until):
     """In a session of its own, with no descriptor of the agent's but its two pipes; ranks come before it."""
     (pid,) = keeper.processes
@@ -61,7 +72,7 @@ def test_it_is_a_process_apart(keeper, log, wait_until):
     wait_until(lambda: parts(log), "a part")  # it has become what it is
     assert os.getsid(pid) == pid
     assert psutil.Process(pid).nice() == os.nice(0) + 5
-    own = {path.name: os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if int(path.name) > 2}  # noqa: PTH115
+    own = opened_by(pid)
     assert "events.jsonl" not in str(own)
     assert all(target.startswith("pipe:") or str(log.parent) in target for target in own.values()), own
     assert len([target for target in own.values() if target.startswith("pipe")]) == 2

@@ -303,8 +303,9 @@ def test_a_head_without_room_is_told_once_and_gets_all_of_it_later(both, wait_un
 # --- the end ---
 
 
-def test_in_the_end_all_that_is_left_is_sent(both):
+def test_in_the_end_all_that_is_left_is_sent(both, monkeypatch):
     """More than may be under way, and more than is sent in one second while ranks run."""
+    monkeypatch.setattr("launcher.supervise.mirror.FINISH_S", FOR_EVER_S)
     data = {rank: os.urandom(10 * WINDOW_BYTES) for rank in OURS}
     for rank, each in data.items():
         both.write(both.there.train_log(rank), each)

@@ -80,16 +80,18 @@ def requests(tmp_path, count):
     ]
 
 
-def test_many_ranks_are_forked(start, python, tmp_path, reap):
+def test_many_ranks_are_forked(start, python, suspend, tmp_path, reap):
     """More than a socket holds at once, each told of once."""
     nursery = start(python)
     assert isinstance(listen(nursery)[0], Ready)
     asked = requests(tmp_path, 40)
     large = {"LARGE": "x" * 60_000}
+    suspend(nursery.pid)  # else it might read all of it meanwhile
     nursery.fork(
         [ForkRequest(each.global_rank, {**each.environment, **large}, each.log, each.device_dir) for each in asked]
     )
     assert nursery.wants_write
+    os.kill(nursery.pid, signal.SIGCONT)
     told = listen(nursery, 40)
     assert sorted(each.global_rank for each in told) == list(range(40))
     assert [reap(each.pid) for each in told] == [0] * 40
