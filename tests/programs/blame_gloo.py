@@ -19,15 +19,15 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from launcher.supervise.port import hold_port
+
 WORLD_SIZE = 3
 CULPRIT = 1
-TIMEOUT = timedelta(seconds=2)
+PATIENCE = timedelta(seconds=90)  # where no time is to run out
+TIMEOUT = timedelta(seconds=10)  # where it runs out for ranks that have met before: the machine may be busy
+SHORT = timedelta(seconds=2)  # where they never meet
+TIMEOUTS = {"sleeps": TIMEOUT, "misses-barrier": TIMEOUT, "stays-away": SHORT, "store-never-there": SHORT}
 SLEEPS = {"sleeps", "stays-away", "misses-barrier"}
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def misbehave(job):
@@ -49,7 +49,7 @@ def rank_of(job, rank, port):
         time.sleep(1000)
     if job == "stays-away" and rank == CULPRIT:
         misbehave(job)
-    dist.init_process_group("gloo", timeout=TIMEOUT)
+    dist.init_process_group("gloo", timeout=TIMEOUTS.get(job, PATIENCE))
     dist.all_reduce(torch.ones(1))
     if job == "store-dies":
         if rank == 0:
@@ -94,9 +94,9 @@ def status_of(pid):
 def main(directory, jobs):
     torch.set_num_threads(1)
     ranks = {}
-    for job in jobs:
-        port = free_port()
-        ranks[job] = [forked(job, rank, port, directory / f"{job}.{rank}") for rank in range(WORLD_SIZE)]
+    ports = {job: hold_port() for job in jobs}  # or two jobs might get the same one
+    for job, port in ports.items():
+        ranks[job] = [forked(job, rank, port.number, directory / f"{job}.{rank}") for rank in range(WORLD_SIZE)]
     statuses = {}
     for job, pids in ranks.items():
         sleeper = CULPRIT if job in SLEEPS else 0 if job == "store-never-there" else None

@@ -31,7 +31,7 @@ BY_RANK_0 = {"store-dies", "store-never-there"}
 def gloo_logs(tmp_path_factory):
     directory = tmp_path_factory.mktemp("gloo")
     command = [sys.executable, PROGRAM, directory, *JOBS]
-    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=100, check=True)
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=280, check=True)
     statuses = json.loads(ended.stdout)
     assert {job: len(ranks) for job, ranks in statuses.items()} == dict.fromkeys(JOBS, 3)
     return directory
