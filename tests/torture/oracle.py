@@ -1,7 +1,8 @@
 """What must be true after a schedule was played: the documented rules, applied to what ranks and the harness noted.
 
 A rank notes that it is about to end, and the harness that it has struck. Between a note and its effect a busy machine
-may let some time pass: causes closer to the first one than `RACE_S` may each have been the first.
+may let some time pass: causes closer to the first one than `RACE_S` may each have been the first. Time for which a
+core stood still counts for nothing: whoever was to run there could not.
 """
 
 from __future__ import annotations
@@ -42,11 +43,16 @@ class Facts:
     report: dict[str, Any] | None = None
     logs: dict[int, str] = field(default_factory=dict)  # the end of each train.log
     left: list[str] = field(default_factory=list)  # processes, ports and files found when nothing may be left
+    stalled_s: float = 0.0  # how long cores stood still meanwhile, all of them together
 
     @property
     def exit_code(self) -> int:
         """As a shell would report."""
         return 128 - (self.status or 0) if (self.status or 0) < 0 else self.status or 0
+
+    @property
+    def race_ns(self) -> float:
+        return (RACE_S + self.stalled_s) * 1e9
 
     @property
     def final_attempt(self) -> int:
@@ -92,7 +98,7 @@ def possible_codes(facts: Facts) -> set[int]:
     if _all_ended_well(facts) and not any(failure.sure for failure in _failures(facts)):
         # Whoever asks a run to stop that ends in this moment may come too late.
         last_ns = max(record["time_ns"] for record in _acts(facts))
-        if all(stop.time_ns > last_ns - RACE_S * 1e9 for stop in _stops(facts)):
+        if all(stop.time_ns > last_ns - facts.race_ns for stop in _stops(facts)):
             allowed.add(0)
     if facts.hit("head", signal.SIGKILL) or facts.hit("agent", signal.SIGKILL):
         allowed.add(KILLED)
@@ -103,7 +109,7 @@ def first_causes(facts: Facts) -> list[Cause]:
     """Those that may have been the first."""
     causes = _failures(facts) + _stops(facts)
     first_ns = min((cause.time_ns for cause in causes if cause.sure), default=None)
-    return [cause for cause in causes if first_ns is None or cause.time_ns <= first_ns + RACE_S * 1e9]
+    return [cause for cause in causes if first_ns is None or cause.time_ns <= first_ns + facts.race_ns]
 
 
 def _acts(facts: Facts) -> list[dict[str, Any]]:
@@ -154,9 +160,9 @@ def _all_ended_well(facts: Facts) -> bool:
 def _died_of_a_blow(facts: Facts) -> bool:
     """SIGKILL, or a signal that came when the run was over and the launcher about to exit: then it acts as anywhere."""
     number = facts.exit_code - 128
+    over_ns = facts.events[-1]["time_ns"] - LATE_NS - facts.stalled_s * 1e9
     return facts.status == -signal.SIGKILL or any(
-        (one.blow.target, one.blow.signal) == ("head", number) and one.time_ns > facts.events[-1]["time_ns"] - LATE_NS
-        for one in facts.struck
+        (one.blow.target, one.blow.signal) == ("head", number) and one.time_ns > over_ns for one in facts.struck
     )
 
 
@@ -169,8 +175,10 @@ def _too_slow(facts: Facts) -> Iterator[str]:
     """From the first cause (and from the killing of an agent: it leaves the rest to the head) to the end."""
     causes = [cause.time_ns for cause in _failures(facts) + _stops(facts) if cause.sure]
     killed = [one.time_ns for one in facts.struck if one.blow.target == "agent"]
-    if causes and (took_s := (facts.ended_ns - max(min(causes), *killed, 0)) / 1e9) > longest_s(facts.schedule):
-        yield f"the end took {took_s:.1f} s at a grace period of {facts.schedule.grace_s} s"
+    took_s = (facts.ended_ns - max(min(causes), *killed, 0)) / 1e9 if causes else 0.0
+    if took_s > longest_s(facts.schedule) + facts.stalled_s:
+        grace_s, stalled_s = facts.schedule.grace_s, facts.stalled_s
+        yield f"the end took {took_s:.1f} s at a grace period of {grace_s} s, of which cores stood still {stalled_s:.1f} s"
 
 
 def longest_s(schedule: Schedule) -> float:

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,6 +37,48 @@ READY_PATIENCE_S = 5  # ranks may never be ready all together
 TICK_S = 0.01
 SHOWN_CHARACTERS = 4096
 BULK = "xxxxxxxx"  # as torture_rank.py prints it
+STALL_LOOK_S = 0.05
+STALL_S = 0.1  # a look that comes later than that had no core
+MOST_CORES = 8  # of more, processes find another one
+
+
+class Stalls:
+    """How long cores stand still, be it that another machine has them: a thread on each looks at the clock."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        cores = sorted(os.sched_getaffinity(0))[:MOST_CORES]
+        self._seconds, self._looked_at = dict.fromkeys(cores, 0.0), dict.fromkeys(cores, time.monotonic())
+        self._threads = [threading.Thread(target=self._watch, args=(core,), daemon=True) for core in cores]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def seconds(self) -> float:
+        """So far, those of all cores together."""
+        now = time.monotonic()
+        return sum(self._seconds.values()) + sum(self._late_s(core, now) for core in self._looked_at)
+
+    def end(self) -> float:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        return sum(self._seconds.values())
+
+    def _watch(self, core: int) -> None:
+        os.sched_setaffinity(0, {core})  # of this thread alone
+        while not self._over.wait(STALL_LOOK_S):
+            self._look(core)
+        self._look(core)
+
+    def _look(self, core: int) -> None:
+        now = time.monotonic()
+        late_s, self._looked_at[core] = self._late_s(core, now), now
+        self._seconds[core] += late_s
+
+    def _late_s(self, core: int, now: float) -> float:
+        late_s = now - self._looked_at[core] - STALL_LOOK_S
+        return late_s if late_s > STALL_S else 0.0
 
 
 class Play:
@@ -52,6 +95,7 @@ class Play:
 
     def play(self) -> Facts:
         self.facts = Facts(self._schedule, None, time.time_ns())
+        self._stalls = Stalls()
         with self.output.open("wb") as output:
             self._process = subprocess.Popen(
                 self._argv(), cwd=self._folder, env=self._environment(), stdin=subprocess.DEVNULL,
@@ -62,6 +106,7 @@ class Play:
         self.facts.status, self.facts.ended_ns = self._process.returncode, time.time_ns()
         self._look_around()
         self._read()
+        self.facts.stalled_s = self._stalls.end()
         return self.facts
 
     def told(self) -> str:
@@ -215,9 +260,10 @@ class Play:
             time.sleep(TICK_S)
 
     def _await(self, condition: Callable[[], object], patience_s: float = PATIENCE_S) -> bool:
-        deadline = time.monotonic() + patience_s
+        """Time for which cores stand still is no part of the patience."""
+        deadline = time.monotonic() + patience_s - self._stalls.seconds
         while not condition():
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline + self._stalls.seconds:
                 return False
             time.sleep(TICK_S)
         return True
@@ -284,7 +330,7 @@ def play(seed: int, *, keep: bool = False) -> tuple[list[str], str]:
         shown = f"{pprint.pformat(facts.schedule, width=160)}\n"
         shown += "".join(f"struck: {struck}\n" for struck in facts.struck)
         shown += "".join(f"{timed(record, facts.started_ns)}\n" for record in facts.records + facts.events)
-        shown += f"status {facts.status}\n{played.told()}"
+        shown += f"status {facts.status}, cores stood still for {facts.stalled_s:.2f} s\n{played.told()}"
         return list(complaints(facts)), shown
     finally:
         if not keep:
