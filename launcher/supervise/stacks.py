@@ -29,6 +29,8 @@ STACKS_SIGNAL = signal.SIGRTMAX - 3  # launcher/bootstrap has the same
 LIMIT_S = 1.5
 LOOK_EVERY_S = 0.01  # a dump that has not grown between two looks so far apart may be whole
 LOCK_SHARE = 0.5  # of the limit: whoever else asks may be stopped, and hold its lock for ever
+AWAY_S = 0.25  # whoever looks so much too late was held up, and ranks that he had just asked perhaps too
+MOST_AWAY = 4  # times that this is made up for: not where every look takes long
 LARGEST_DUMP_BYTES = 4 << 20
 NETWORK_S = 0.5  # for source lines on file systems that may not answer, where somebody waits for them
 GROUPS_TOLD = 4
@@ -54,6 +56,7 @@ class Gathering:
         self._deadline = now + limit_s
         self._lock_until = now + LOCK_SHARE * limit_s
         self._next = now
+        self._away = 0
         shared = sources or Sources()
         self._open = {global_rank: _Question(target, shared) for global_rank, target in sorted(targets.items())}
         self._answers: dict[int, RankStack] = {}
@@ -70,6 +73,7 @@ class Gathering:
     def step(self) -> None:
         """Look after every rank that has not answered."""
         now = time.monotonic()
+        self._make_up_for(now - self._next)
         self._next = min(now + LOOK_EVERY_S, self._deadline)
         for global_rank, question in list(self._open.items()):
             answer = question.step(now, patient=now < self._lock_until)
@@ -87,6 +91,13 @@ class Gathering:
         for global_rank, question in list(self._open.items()):
             self._end(global_rank, question.give_up())
 
+    def _make_up_for(self, late_s: float) -> None:
+        """Else who was held up for longer than the limit would take for silent whom he has only just asked."""
+        if late_s > AWAY_S and self._away < MOST_AWAY:
+            self._away += 1
+            self._deadline += late_s
+            self._lock_until += late_s
+
     def _end(self, global_rank: int, answer: RankStack | None) -> None:
         self._open.pop(global_rank).close()
         if answer is not None:
@@ -94,7 +105,10 @@ class Gathering:
 
 
 def gather(targets: Mapping[int, Target], limit_s: float = LIMIT_S) -> dict[int, RankStack]:
-    """What every target is doing. Blocks until all have answered, for `limit_s` + `NETWORK_S` seconds at most."""
+    """What every target is doing. Blocks until all have answered, for `limit_s` + `NETWORK_S` seconds at most.
+
+    Time for which it is held up itself comes on top.
+    """
     gathering = Gathering(targets, limit_s, Sources(NETWORK_S))
     try:
         while not gathering.done:

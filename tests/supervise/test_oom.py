@@ -149,11 +149,8 @@ def test_the_kernels_log_tells_victims_and_others_of_a_group_apart(memory_group,
 def kills_so_far():
     """Of the whole machine, which others use too; None where it does not tell."""
     vmstat = Path("/proc/vmstat")
-    return (
-        next((line for line in vmstat.read_text().splitlines() if "oom_kill" in line), None)
-        if vmstat.exists()
-        else None
-    )
+    lines = vmstat.read_text().splitlines() if vmstat.exists() else []
+    return next((line for line in lines if "oom_kill" in line), None)
 
 
 def test_a_kill_by_somebody_else_is_no_lack_of_memory(watches):

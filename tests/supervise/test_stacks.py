@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -242,6 +243,28 @@ def test_a_gathering_never_waits_and_says_when_to_come_again(ranks):
     assert gathering.stacks()[0].state == "silent"
     assert gathering.timeout_s == 0
     gathering.close()
+
+
+@pytest.mark.parametrize("looks_before", [0, 1])
+def test_who_was_held_up_takes_nobody_for_silent(ranks, monkeypatch, looks_before):
+    """Before it asked, or while it did: ranks have their time after that; but not for ever."""
+    away_s = 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + away_s, sleep=time.sleep)
+    monkeypatch.setattr("launcher.supervise.stacks.time", clock)
+    ranks.start("sleep")
+    in_state(ranks.start("block-signal"), "S")
+    gathering = Gathering(ranks.targets, LONG_S)
+    for _ in range(looks_before):
+        gathering.step()
+    away_s += 2 * LONG_S
+    gathering.step()
+    wait_until(lambda: (gathering.step(), 0 in gathering.stacks())[-1], "an answer")
+    assert gathering.stacks()[0].state == "running"
+    assert not gathering.done
+    for _ in range(9):
+        away_s += 2 * LONG_S
+        gathering.step()
+    assert gathering.done
 
 
 def test_a_gathering_may_be_closed_at_any_time(ranks):
