@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
+_PATIENCE_S = 3.0
 _DEVICES = ("/dev/nvidia", "/dev/davinci", "/dev/kfd", "/dev/dri/render", "/dev/hisi_hdc", "/dev/devmm_svm")
 _ACCELERATORS = ("torch.cuda", "torch.xpu", "torch_npu.npu", "torch_mlu.mlu")
 
@@ -29,12 +31,31 @@ def _threads() -> int:
 
 
 def _threads_after_a_fork() -> int:
-    """Some libraries (OpenBLAS) end their threads before every fork and start them again when there is work."""
+    """Some libraries (OpenBLAS) end their threads before every fork and start them again when there is work.
+
+    One that was waited for may still be on its way out of the system: it does not sleep, as those that stay mostly do.
+    """
     pid = os.fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
+    deadline = time.monotonic() + _PATIENCE_S
+    while _threads() > 1 and _others_run() and time.monotonic() < deadline:
+        time.sleep(0.01)
     return _threads()
+
+
+def _others_run() -> bool:
+    """Whether every thread but the main one is on a processor, or waits for one, or is gone."""
+    for name in os.listdir("/proc/self/task"):
+        try:
+            with open("/proc/self/task/" + name + "/stat", "rb") as file:
+                state = file.read().rpartition(b") ")[2][:1]
+        except OSError:  # gone meanwhile
+            continue
+        if int(name) != os.getpid() and state not in b"RXZ":
+            return False
+    return True
 
 
 def _has_children() -> bool:

@@ -5,6 +5,7 @@ import re
 import select
 import signal
 import sys
+import threading
 import time
 
 import pytest
@@ -199,16 +200,41 @@ def test_threads_that_end_before_a_fork_are_no_danger(ways, nursery):
     assert isinstance(ready, Ready)
 
 
-def test_an_open_device_is_refused(ways, nursery):
-    """By the path of its file; a link's name would not do, so this looks at the table of names."""
+@pytest.fixture
+def unsafe():
+    """The module that tells whether this process may be forked, anew."""
     import importlib.util
 
     from launcher import bootstrap
 
     path = os.path.join(os.path.dirname(bootstrap.__file__), "unsafe.py")  # noqa: PTH118, PTH120
     spec = importlib.util.spec_from_file_location("unsafe", path)
-    unsafe = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(unsafe)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_thread_on_its_way_out_is_waited_for(unsafe):
+    """It was joined before the fork, and is in the system's list for a moment more."""
+    threads = iter([2, 2, 2, 1, 1])
+    unsafe._threads, unsafe._others_run, unsafe._has_children = lambda: next(threads), lambda: True, lambda: False
+    assert unsafe.why_unsafe() is None
+
+
+def test_threads_that_sleep_stay(unsafe, wait_until):
+    """Nobody waits for their end."""
+    over = threading.Event()
+    sleeper = threading.Thread(target=over.wait)
+    sleeper.start()
+    try:
+        wait_until(lambda: not unsafe._others_run(), "that it sleeps")
+    finally:
+        over.set()
+        sleeper.join()
+
+
+def test_an_open_device_is_refused(unsafe):
+    """By the path of its file; a link's name would not do, so this looks at the table of names."""
     unsafe._DEVICES = ("/dev/null",)
     descriptor = os.open("/dev/null", os.O_RDONLY)
     assert unsafe._open_device() == "/dev/null"
