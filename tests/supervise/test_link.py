@@ -84,7 +84,8 @@ def test_a_silent_coordinator_is_lost(pair):
     """Once the time that was agreed has passed; until then that is what is waited for."""
     began = time.monotonic()
     link, _ = pair(0.2)
-    assert link.timeout_s <= 0.2 < link.timeout_s + 0.2 + time.monotonic() - began
+    assert link.timeout_s <= 0.2
+    assert link.timeout_s + time.monotonic() - began > 0.01  # not at once, unless this process was held up
     while link.lost is None:
         assert not select.select([link], [], [], link.timeout_s)[0]
         assert link.take() == []
