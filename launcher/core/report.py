@@ -23,6 +23,7 @@ class RankExit:
     ended_ns: int
     reason: str | None = None
     order_known: bool = True  # False: ranks noticed with it may have ended before it, though they are told after it
+    late_s: float = 0.0  # it may have ended so much sooner: nobody looked for so long
 
     @property
     def failed(self) -> bool:

@@ -13,7 +13,6 @@ from launcher.supervise.symptoms import Kind
 
 LEAVES = "in destroy_process_group"
 FEWEST_ALIKE = 2  # ranks at one place make another one odd
-LATE_S = 1.0  # an end may be noticed so much later than it was, on a busy machine
 _NEED_A_DEAD_PEER = (Kind.PEER_CLOSED, Kind.STORE_LOST, Kind.PEER_FAILED)
 
 
@@ -123,11 +122,12 @@ def _ended_before(healthy: Sequence[RankEvidence], accounts: Sequence[Account], 
 
     Where all did but the one that failed, it is that one that differs.
     """
-    latest_ns = accounts[0].time_ns + int(LATE_S * 1e9) if accounts else None
+    first_ns = accounts[0].time_ns if accounts else None
     ended = [
         rank
         for rank in healthy
-        if rank.status == 0 and (latest_ns is None or rank.ended_ns is None or rank.ended_ns <= latest_ns)
+        if rank.status == 0
+        and (first_ns is None or rank.ended_ns is None or rank.ended_ns - int(rank.late_s * 1e9) <= first_ns)
     ]
     everyone_else = len(ended) > 1 and len(ended) + len(accounts) == rank_count and len(accounts) == 1
     return [] if everyone_else else ended

@@ -7,7 +7,7 @@ The rules, in this order, with the confidence that each gives:
 | one rank failed by itself                                      | that rank             | certain                    |
 | several did, alike, within `ALIKE_S` seconds                   | the first of them     | certain                    |
 | several did, and their order is known                          | the first             | certain                    |
-| several did, `LATE_S` or less apart, by clocks that differ     | the first             | likely                     |
+| several did, `late_s` or less apart, by clocks that differ     | the first             | likely                     |
 | ... or ended unwatched at one moment, of one server            | the first noticed     | likely                     |
 | a lost connection or a timeout of whatever origin came first   | that rank             | likely; unsure if a rank   |
 |                                                                |                       | has ended well or stopped  |
@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
-from launcher.supervise.absence import LATE_S, Absence, count, find_absence, hang_at, stopped
+from launcher.supervise.absence import Absence, count, find_absence, hang_at, stopped
 from launcher.supervise.evidence import FROM_OUTSIDE, Account, RankEvidence, account, failed
 
 __all__ = ["RankEvidence", "judge"]
@@ -79,7 +79,7 @@ def _doubtful(one: Account) -> bool:
 
 def _perhaps_before(one: Account, other: Account) -> bool:
     """Without a hook, the true time of `one` is that of its noticed end, or earlier."""
-    return one.order <= other.order or (not one.exact and _later_s(one, other) <= LATE_S)
+    return one.order <= other.order or (not one.exact and _later_s(one, other) <= one.evidence.late_s)
 
 
 def _blame_failure(cause: Account, accounts: Sequence[Account], evidence: Sequence[RankEvidence]) -> Verdict:
@@ -123,7 +123,7 @@ def _surely_before(cause: Account, other: Account) -> bool:
     if not cause.exact and not other.exact:
         return cause.evidence.order_known and (other.evidence.order_known or cause.time_ns < other.time_ns)
     # A noticed end was at that time or earlier. The other one's may thus have been before this failure.
-    return not cause.exact or _later_s(other, cause) > LATE_S
+    return not cause.exact or _later_s(other, cause) > other.evidence.late_s
 
 
 def _clock_error_ns(one: Account, other: Account) -> int:

@@ -10,7 +10,6 @@ from launcher.core.codec import decode, encode
 from launcher.core.events import Trouble
 from launcher.core.frozen import frozen
 from launcher.core.verdict import Confidence, Verdict
-from launcher.supervise.absence import LATE_S
 from launcher.supervise.blame import judge
 from launcher.supervise.dumps import RankStack
 from launcher.supervise.evidence import RankEvidence, SeenStack
@@ -120,17 +119,20 @@ def _on_one_clock(rank: RankEvidence, ahead_ns: int) -> RankEvidence:
     return replace(rank, failure=failure, ended_ns=None if rank.ended_ns is None else rank.ended_ns - ahead_ns)
 
 
+def _close(one: RankEvidence, other: RankEvidence) -> bool:
+    apart_s = abs((one.ended_ns or 0) - (other.ended_ns or 0)) / 1e9
+    return apart_s <= max(one.late_s, other.late_s)
+
+
 def _close_to_another_server(ended: Sequence[tuple[int, RankEvidence]]) -> set[int]:
     """Ranks so close behind one of another server, in this order, that the times of noticed ends say nothing."""
-    last_ns: dict[int, int] = {}  # of the two servers that came last, by server
+    last: dict[int, RankEvidence] = {}  # of the two servers that came last, by server
     close = set()
     for server_index, rank in ended:
-        now_ns = rank.ended_ns or 0
-        others = [abs(now_ns - then_ns) for server, then_ns in last_ns.items() if server != server_index]
-        if others and min(others) <= LATE_S * 1e9:
+        if any(_close(rank, other) for server, other in last.items() if server != server_index):
             close.add(rank.global_rank)
-        last_ns.pop(server_index, None)
-        last_ns[server_index] = now_ns
-        if len(last_ns) > 2:
-            del last_ns[next(iter(last_ns))]
+        last.pop(server_index, None)
+        last[server_index] = rank
+        if len(last) > 2:
+            del last[next(iter(last))]
     return close

@@ -66,7 +66,9 @@ class Crew:
         self._end_order = EndOrder()
         self._oom = OomWatch()
         self._running: dict[int, _Running] = {}  # by pid. Invariant: not reaped yet, so the pid is the rank's own
-        self._unclaimed: dict[int, tuple[int, int]] = {}  # status and time of reaped pids that may yet prove a rank's
+        # Status, time and lateness of reaped pids that may yet prove a rank's.
+        self._unclaimed: dict[int, tuple[int, int, float]] = {}
+        self._looked_s = self._looks_s = time.monotonic()  # when the last look at who has ended began, and this one
         self._expected = {rank.global_rank for rank in ranks}  # neither started nor given up
         self.log_offsets = {rank.global_rank: self._begin_log(rank, variables.number) for rank in ranks}
         self.exits: list[RankExit] = []  # in the order in which they ended
@@ -118,6 +120,7 @@ class Crew:
 
     def look_at_the_dead(self) -> None:
         """Call before children are reaped: what the system tells of them is gone afterwards."""
+        self._looks_s = time.monotonic()
         for pid in self._end_order.collect():
             if pid in self._running:
                 self._note_memory(pid, self._running[pid].global_rank)
@@ -128,10 +131,12 @@ class Crew:
         Others are what ranks had left behind, or ranks whose pid nobody has told yet.
         """
         ranks = [pid for pid in statuses if pid in self._running]
+        late_s, self._looked_s = time.monotonic() - self._looked_s, self._looks_s
         if self._expected:
-            self._unclaimed |= {pid: (statuses[pid], time_ns) for pid in statuses if pid not in self._running}
+            others = [pid for pid in statuses if pid not in self._running]
+            self._unclaimed |= {pid: (statuses[pid], time_ns, late_s) for pid in others}
         ordered, known = self._end_order.sort(ranks)
-        return [self._note_end(pid, statuses[pid], time_ns, known) for pid in ordered]
+        return [self._note_end(pid, statuses[pid], time_ns, late_s, order_known=known) for pid in ordered]
 
     def close(self) -> None:
         self._end_order.close()
@@ -162,17 +167,21 @@ class Crew:
             self._oom.note(pid)
         found = stat(pid)
         event = RankStarted(global_rank, pid, found.started if found else 0, self.log_offsets[global_rank])
-        self._running[pid] = _Running(global_rank, self._journal.record(event))
+        started_ns = self._journal.record(event, ended[1] if ended else None)  # no later than its end
+        self._running[pid] = _Running(global_rank, started_ns)
         return [] if ended is None else [self._note_end(pid, *ended, order_known=False)]
 
-    def _note_end(self, pid: int, status: int, time_ns: int, order_known: bool) -> RankExit:
+    def _note_end(self, pid: int, status: int, time_ns: int, late_s: float, *, order_known: bool) -> RankExit:
         running = self._running.pop(pid)
         if status == -signal.SIGKILL:
             self._note_memory(pid, running.global_rank)  # it may have ended after `look_at_the_dead`
         reason = self._starter.reason_of(pid)
         return self._keep(
-            RankExit(running.global_rank, pid, status, running.started_ns, time_ns, reason, order_known=order_known)
-        )
+            RankExit(
+                running.global_rank, pid, status, running.started_ns, time_ns, reason,
+                order_known=order_known, late_s=round(late_s, 3),
+            )
+        )  # fmt: skip
 
     def _note_memory(self, pid: int, global_rank: int) -> None:
         if self._oom.killed(pid):

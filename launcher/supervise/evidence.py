@@ -9,6 +9,7 @@ from typing import Protocol
 from launcher.core.frozen import frozen
 from launcher.logs.tracebacks import FoundTraceback
 from launcher.supervise.failures import FailureRecord
+from launcher.supervise.order import LATE_S
 from launcher.supervise.symptoms import SHOWN_CHARS, Kind, Symptom, of_exception, of_log
 
 # A traceback with more output after it is one that the program survived.
@@ -43,6 +44,7 @@ class RankEvidence:
     ended_ns: int | None  # when its end was noticed: it may have been earlier
     ended_index: int | None  # its place in the order in which ranks ended
     order_known: bool = True  # False: ranks that were noticed with it may have ended before it
+    late_s: float = LATE_S  # by so much at most it ended sooner than it was noticed
     failure: FailureRecord | None = None  # its own hook's words
     logged: FoundTraceback | None = None
     log_tail: str = ""

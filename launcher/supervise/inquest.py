@@ -12,6 +12,7 @@ from launcher.supervise.court import Evidence
 from launcher.supervise.crew import Crew
 from launcher.supervise.evidence import RankEvidence
 from launcher.supervise.failures import last_traceback, log_tail, read_failure
+from launcher.supervise.order import LATE_S
 from launcher.supervise.stacks import Gathering, Target
 
 # Long enough for peers of a dead rank to fail too, and to leave their own account of it.
@@ -79,6 +80,7 @@ class Inquest:
             ended_ns=ended.ended_ns,
             ended_index=index,
             order_known=ended.order_known,
+            late_s=max(LATE_S, ended.late_s),
             failure=failure,
             logged=last_traceback(log, offset) if ended.failed else None,
             log_tail=log_tail(log, offset, TAIL_BYTES) if ended.failed else "",

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 from launcher.core.descriptors import is_readable
 
+LATE_S = 1.0  # an end may be noticed so much later than it was, on a busy machine, even by who looks all the time
+
 
 class EndOrder:
     """Watches children from their start. The kernel keeps the ready members of an epoll set in order of arrival.

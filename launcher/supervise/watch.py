@@ -25,6 +25,7 @@ from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.crew import Crew
 from launcher.supervise.journal import Journal
 from launcher.supervise.log_keeper import LogKeeper
+from launcher.supervise.order import LATE_S
 from launcher.supervise.pulse import Pulse
 from launcher.supervise.starter import Starter
 from launcher.supervise.tree import Ending, descendants, signal_rank
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 # Helpers that end by themselves once their rank has gone (a resource tracker, `tee`) get this long to do so.
 LEFTOVER_PATIENCE_S = 0.25
+# However quiet it is: an end that is noticed later than that was noticed late, and is told so.
+LOOK_EVERY_S = LATE_S / 2
 
 
 class Watch:
@@ -165,6 +168,7 @@ class Watch:
             self._starter.timeout_s,
             patience_s,
             None if self._inquest or self._ending else self._pulse.timeout_s,
+            LOOK_EVERY_S if self._crew.leaders else None,
         )
         return min((seconds for seconds in due_s if seconds is not None), default=None)
 

@@ -9,9 +9,10 @@ import pytest
 
 from launcher.core.verdict import Confidence, Role, Verdict
 from launcher.logs.tracebacks import find_traceback
-from launcher.supervise.blame import LATE_S, RankEvidence, judge
+from launcher.supervise.blame import RankEvidence, judge
 from launcher.supervise.dumps import RankStack
 from launcher.supervise.failures import FailureRecord, read_failure
+from launcher.supervise.order import LATE_S
 
 START_NS = 1_700_000_000_000_000_000
 CERTAIN, LIKELY, UNSURE = Confidence.CERTAIN, Confidence.LIKELY, Confidence.UNSURE

@@ -7,7 +7,9 @@ import time
 from launcher.engines.cluster.engine_process import EngineProcess
 from launcher.supervise.tree import Ending, something_left
 
-PATIENCE_S = 3.0  # for an engine to end by itself after its agents
+PATIENCE_S = (
+    10.0  # for an engine to end by itself after its agents, on a busy machine too: else who ended them is not known
+)
 GRACE_S = 2.0
 LOOK_S = 0.1
 
