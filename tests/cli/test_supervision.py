@@ -11,6 +11,8 @@ from launcher.core.events import (
     Cause,
     Forwarded,
     Killing,
+    NotRestarting,
+    Paused,
     Preloaded,
     Preloading,
     RankStarted,
@@ -19,6 +21,9 @@ from launcher.core.events import (
 )
 from launcher.core.proc import stat
 from launcher.core.report import Report
+
+
+UNTIL_GO = "while not os.path.exists('go'): time.sleep(0.01)"
 
 
 def report_of(launcher):
@@ -33,6 +38,12 @@ def events_of(launcher, kind):
     return [event for event in events if isinstance(event, kind)]
 
 
+def started_ranks(launcher, count):
+    """The pids of so many ranks, in the order of their starts; nothing before the last of them."""
+    pids = [event.pid for event in events_of(launcher, RankStarted)]
+    return pids if len(pids) == count else []
+
+
 def python(*statements):
     return [sys.executable, "-c", "\n".join(["import os, sys, time, signal", *statements])]
 
@@ -43,7 +54,8 @@ def test_a_failed_attempt_is_tried_again_afresh(launcher):
         "attempt = os.environ['TLAUNCH_ATTEMPT']",
         "assert attempt == os.environ['TORCHELASTIC_RESTART_COUNT']",
         "print(os.environ['MASTER_PORT'], attempt, flush=True)",
-        "time.sleep(0.1)",
+        "open(f'said.{attempt}.{os.environ[\"RANK\"]}', 'w').close()",
+        "while not all(os.path.exists(f'said.{attempt}.{rank}') for rank in range(3)): time.sleep(0.01)",
         "if os.environ['RANK'] == '1' and int(attempt) < 2: sys.exit(40 + int(attempt))",
     )
     done = launcher.run("run", "--devices", 3, "--max-restarts", 5, "--", *program)
@@ -87,7 +99,7 @@ def test_a_rank_that_makes_no_progress_hangs(launcher):
 def test_a_hang_is_restarted_too(launcher):
     """What hangs once may go on at the second attempt."""
     program = python("os.environ['TLAUNCH_ATTEMPT'] == '0' and time.sleep(1000)")
-    done = launcher.run("run", "--devices", 2, "--hang-timeout", 1, "--max-restarts", 1, "--", *program)
+    done = launcher.run("run", "--devices", 2, "--hang-timeout", 5, "--max-restarts", 1, "--", *program)
     assert done.returncode == 0
     assert [attempt.cause for attempt in report_of(launcher).attempts] == [Cause.HUNG, Cause.FINISHED]
 
@@ -95,9 +107,9 @@ def test_a_hang_is_restarted_too(launcher):
 def test_forwarded_signals_reach_every_rank(launcher, wait_until):
     """SIGUSR1 to the launcher is SIGUSR1 to each rank's process; the run goes on."""
     program = python(
-        "signal.signal(signal.SIGUSR1, lambda *_: print('heard', flush=True))",
+        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(print('heard', flush=True)))",
         "print('ready', flush=True)",
-        "signal.pause()",
+        "time.sleep(1000)",
     )
     process = launcher.start("run", "--devices", 2, "--", *program)
     launcher.wait_ready(2)
@@ -120,30 +132,33 @@ def test_a_hangup_that_is_forwarded_stops_nothing(launcher):
 
 def test_a_suspended_run_stops_its_ranks(launcher, wait_until):
     """Ctrl-Z stops launcher and ranks; `fg` continues them, and time in between is no hang."""
-    program = python("print('ready', flush=True)", "time.sleep(2)")
+    program = python("print('ready', flush=True)", UNTIL_GO)
     process = launcher.start("run", "--devices", 2, "--hang-timeout", 30, "--", *program)
     launcher.wait_ready(2)
-    pids = [event.pid for event in events_of(launcher, RankStarted)]
+    started = wait_until(lambda: started_ranks(launcher, 2), "both ranks")
     process.send_signal(signal.SIGTSTP)
-    wait_until(lambda: all(stat(pid).stopped for pid in [process.pid, *pids]), "everything stopped")
+    wait_until(lambda: all(stat(pid).stopped for pid in [process.pid, *started]), "everything stopped")
     process.send_signal(signal.SIGCONT)
+    (launcher.directory / "go").touch()
     assert process.wait(60) == 0
 
 
 def test_ranks_that_start_in_a_suspended_run_are_stopped_too(launcher, tmp_path, wait_until):
     """Ctrl-Z while modules are imported: the ranks that are forked afterwards wait for `fg`."""
-    (tmp_path / "slow_module.py").write_text("import time; time.sleep(1)")
+    source = "import os, time\nwhile not os.path.exists('import'): time.sleep(0.01)"
+    (tmp_path / "slow_module.py").write_text(source)
     process = launcher.start(
-        "run", "--devices", 2, "--preload", "slow_module", "--", *python("time.sleep(0.5)", "print('through')"),
+        "run", "--devices", 2, "--preload", "slow_module", "--", *python(UNTIL_GO, "print('through')"),
         env={"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     wait_until(lambda: events_of(launcher, Preloading), "the preload process")
     process.send_signal(signal.SIGTSTP)
-    started = wait_until(
-        lambda: len(events_of(launcher, RankStarted)) == 2 and events_of(launcher, RankStarted), "ranks"
-    )
-    wait_until(lambda: all(stat(event.pid).stopped for event in started), "stopped ranks")
+    wait_until(lambda: events_of(launcher, Paused), "the pause")
+    (launcher.directory / "import").touch()
+    started = wait_until(lambda: started_ranks(launcher, 2), "ranks")
+    wait_until(lambda: all(stat(pid).stopped for pid in started), "stopped ranks")
     process.send_signal(signal.SIGCONT)
+    (launcher.directory / "go").touch()
     assert process.wait(60) == 0
     assert all("through" in (launcher.latest / f"device{rank}" / "train.log").read_text() for rank in (0, 1))
 
@@ -151,17 +166,16 @@ def test_ranks_that_start_in_a_suspended_run_are_stopped_too(launcher, tmp_path,
 def test_a_restart_of_a_suspended_run_is_suspended(launcher, wait_until):
     """A rank that is killed meanwhile has all start again, and be stopped."""
     process = launcher.start(
-        "run", "--devices", 2, "--max-restarts", 1, "--grace", 5, "--", *python("time.sleep(2)", "print('through')")
+        "run", "--devices", 2, "--max-restarts", 1, "--grace", 5, "--", *python(UNTIL_GO, "print('through')")
     )
-    first = wait_until(lambda: len(events_of(launcher, RankStarted)) == 2 and events_of(launcher, RankStarted), "ranks")
+    first = wait_until(lambda: started_ranks(launcher, 2), "ranks")
     process.send_signal(signal.SIGTSTP)
-    wait_until(lambda: all(stat(event.pid).stopped for event in first), "stopped ranks")
-    os.kill(first[1].pid, signal.SIGKILL)
-    second = wait_until(
-        lambda: events_of(launcher, RankStarted)[2:4][1:] and events_of(launcher, RankStarted)[2:], "again"
-    )
-    wait_until(lambda: all(stat(event.pid).stopped for event in second), "stopped ranks")
+    wait_until(lambda: all(stat(pid).stopped for pid in first), "stopped ranks")
+    os.kill(first[1], signal.SIGKILL)
+    second = wait_until(lambda: started_ranks(launcher, 4), "again")[2:]
+    wait_until(lambda: all(stat(pid).stopped for pid in second), "stopped ranks")
     process.send_signal(signal.SIGCONT)
+    (launcher.directory / "go").touch()
     assert process.wait(60) == 0
 
 
@@ -186,13 +200,11 @@ def test_a_suspended_ending_keeps_its_grace(launcher, wait_until):
 @pytest.mark.parametrize("attempt", range(4))
 def test_ranks_that_are_being_forked_are_ended_with_the_others(launcher, wait_until, attempt):
     """An interrupt in the middle of a start needs no kill, and nobody waits for the grace period."""
-    process = launcher.start("run", "--devices", 48, "--grace", 40, "--", *python("time.sleep(1000)"))
+    process = launcher.start("run", "--devices", 48, "--grace", 1000, "--", *python("time.sleep(1000)"))
     wait_until(lambda: len(events_of(launcher, RankStarted)) > attempt * 4, "some ranks")
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
     assert events_of(launcher, Killing) == []
-    report = report_of(launcher)
-    assert report.ended_ns - report.started_ns < 30e9, "less than the grace period"
     assert launcher.processes() == []
 
 
@@ -202,21 +214,23 @@ def test_a_run_can_be_stopped_in_each_phase(launcher, wait_until, tmp_path, phas
     (tmp_path / "slow_module.py").write_text("import time; time.sleep(5)")
     stubborn = [
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
-        "print('ready', flush=True)",
-        "while os.environ['RANK'] != '0': time.sleep(1)",
-        "time.sleep(0.5)",
+        "os.environ['RANK'] == '0' or open('deaf', 'w').close()",
+        "while not os.path.exists('deaf' if os.environ['RANK'] == '0' else 'go'): time.sleep(0.01)",
         "sys.exit(9)",
     ]
     statements = stubborn if phase in {"failing", "restarting"} else ["print('ready', flush=True)", "time.sleep(1000)"]
     options = {"preloading": ["--preload", "slow_module"], "restarting": ["--max-restarts", 5]}.get(phase, [])
     process = launcher.start(
-        "run", "--devices", 2, "--grace", 1, *options, "--", *python(*statements), env={"PYTHONPATH": str(tmp_path)}
+        "run", "--devices", 2, "--grace", 50, *options, "--", *python(*statements), env={"PYTHONPATH": str(tmp_path)}
     )
     awaited = {"preloading": "Preloading", "running": "RankStarted"}.get(phase, "Stopping")
     wait_until(lambda: awaited in text_of(launcher.latest / "events.jsonl"), awaited)
     if phase == "running":
         launcher.wait_ready(2)
     process.send_signal(signal.SIGTERM)
+    if phase == "restarting":
+        wait_until(lambda: events_of(launcher, NotRestarting), "that the agent has heard it")
+    (launcher.directory / "go").touch()
     assert process.wait(60) == (9 if phase in {"failing", "restarting"} else 143)
     assert len(report_of(launcher).attempts) == 1
     assert launcher.processes() == []
@@ -277,20 +291,20 @@ def test_imports_that_hang_are_done_without(launcher, tmp_path):
     """After the hang timeout: each rank may hang by itself then, and is seen to."""
     (tmp_path / "hanging_module.py").write_text("import time; time.sleep(1000)")
     done = launcher.run(
-        "run", "--devices", 2, "--hang-timeout", 1, "--preload", "hanging_module", "--", *python("print('ready')"),
+        "run", "--devices", 2, "--hang-timeout", 5, "--preload", "hanging_module", "--", *python("print('ready')"),
         env={"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "ranks start one by one: the preload process imports, and has done nothing for 1 s" in done.stderr
+    assert "ranks start one by one: the preload process imports, and has done nothing for 5 s" in done.stderr
 
 
 def test_imports_that_take_long_are_waited_for(launcher, tmp_path):
     """Longer than the hang timeout, as long as they do something."""
     (tmp_path / "busy_module.py").write_text(
-        "import time\nend = time.monotonic() + 3\nwhile time.monotonic() < end: pass"
+        "import time\nend = time.monotonic() + 7\nwhile time.monotonic() < end: pass"
     )
     done = launcher.run(
-        "run", "--devices", 2, "--hang-timeout", 1, "--preload", "busy_module", "--", *python("print('ready')"),
+        "run", "--devices", 2, "--hang-timeout", 5, "--preload", "busy_module", "--", *python("print('ready')"),
         env={"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
