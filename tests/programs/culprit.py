@@ -1,6 +1,6 @@
 """Four ranks, one of which is to blame: `culprit.py raises|sleeps|killed|memory [GROUP]`.
 
-raises   rank 3 raises 20 ms before rank 0, while the others wait for them
+raises   rank 0 raises 20 ms after rank 3 has, while the others wait for them
 sleeps   rank 1 sleeps while the others time out in gloo
 killed   rank 2 is killed while the others wait for it
 memory   rank 1 joins the memory control group GROUP, and takes more than that allows
@@ -16,17 +16,29 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-dist.init_process_group("gloo", timeout=timedelta(seconds=3 if sys.argv[1] == "sleeps" else 60))
+run_dir = Path(os.environ["TLAUNCH_RUN_DIR"])
+
+
+def meet(place):
+    """Wait for all ranks, however long each takes, and use no network."""
+    (run_dir / f"{place}-{os.environ['RANK']}").touch()
+    while len(list(run_dir.glob(f"{place}-*"))) < 4:
+        time.sleep(0.01)
+
+
+meet("start")  # else a rank might time out while another one starts
+dist.init_process_group("gloo", timeout=timedelta(seconds=10 if sys.argv[1] == "sleeps" else 60))
 rank = dist.get_rank()
 values = torch.ones(1)
 dist.all_reduce(values)
-started_s = time.monotonic()
+meet("reduced")  # else a rank that ends might take its part with it
 match sys.argv[1], rank:
     case "raises", 3:
-        time.sleep(0.2)
         raise ValueError("the cause")
     case "raises", 0:
-        time.sleep(0.22)
+        while not (run_dir / "device3" / "failure.json").exists():
+            time.sleep(0.01)
+        time.sleep(0.02)
         raise ValueError("another one")
     case "sleeps", 1:
         time.sleep(1000)
