@@ -78,15 +78,19 @@ def test_ranks_at_one_place_are_shown_together_and_the_outlier_first(launcher, r
     assert all(process.poll() is None for process in run.processes.values())
 
 
-def test_json_tells_everything_of_every_rank(launcher, run):
+def test_json_tells_everything_of_every_rank(launcher, run, wait_until):
     """With its process, its step and its place."""
     run.begin(2)
     for global_rank in range(2):
         run.start(global_rank, "hold-interpreter-lock")
     beat({"TLAUNCH_HEARTBEAT_FILE": str(run.dir.heartbeat(1))}, Beat(step=12))
-    done = launcher.run("stacks", "--json", "first")
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+
+    def answered():
+        done = launcher.run("stacks", "--json", "first")
+        assert done.returncode == 0, done.stderr
+        return all(rank["state"] != "silent" for rank in json.loads(done.stdout)["ranks"]) and json.loads(done.stdout)
+
+    told = wait_until(answered, "an answer of each, in time")
     assert (told["name"], told["directory"]) == ("first", str(run.dir.root))
     assert [rank["global_rank"] for rank in told["ranks"]] == [0, 1]
     assert [rank["pid"] for rank in told["ranks"]] == [run.processes[0].pid, run.processes[1].pid]
@@ -102,10 +106,16 @@ def test_full_shows_every_frame_and_the_other_threads(launcher, run, wait_until)
     run.start(0, "deep")
     run.start(1, "threads")
     wait_until(lambda: "92 more, shown by --full" in launcher.run("stacks", "--rank", 0).stdout, "a deep stack")
-    full = launcher.run("stacks", "--full").stdout
+    of_rank_1 = ("stacks", "--full", "--rank", 1)
+    wait_until(lambda: launcher.run(*of_rank_1).stdout.count("another thread of rank 1:") == 20, "all threads")
+
+    def of_both():
+        full = launcher.run("stacks", "--full").stdout
+        return "silent" not in full and full
+
+    full = wait_until(of_both, "an answer of each, in time")
     assert full.count(" in descend\n") == 99
     assert full.count("another thread of rank 1:") in {0, 20}  # it may share a place with rank 0
-    assert launcher.run("stacks", "--full", "--rank", 1).stdout.count("another thread of rank 1:") == 20
 
 
 def test_only_the_ranks_that_were_asked_for_are_asked(launcher, run):
