@@ -44,13 +44,15 @@ def test_a_run_without_its_launcher_is_ended_too(launcher, programs):
     assert "2 processes had to be killed" in done.stderr
 
 
-def test_patience_can_be_limited(launcher, programs):
+def test_patience_can_be_limited(launcher, programs, wait_until):
     """--timeout gives up with 1, and says what may help: --kill lets no grace pass."""
     process = start(launcher, "python", programs / "stubborn.py", "ignore", grace=1000)
     done = launcher.run("stop", "--timeout", "0.5")
     assert done.returncode == 1
     assert "2 of 2 ranks still run" in done.stderr
     assert "--kill" in done.stderr
+    events = launcher.latest / "events.jsonl"
+    wait_until(lambda: "Stopping" in events.read_text(), "that the agent has heard it")  # of two signals, SIGQUIT is first
     killed = launcher.run("stop", "--kill")
     assert (killed.returncode, launcher.processes()) == (0, []), killed.stderr
     process.communicate(timeout=60)
