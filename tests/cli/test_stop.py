@@ -51,8 +51,8 @@ def test_patience_can_be_limited(launcher, programs, wait_until):
     assert done.returncode == 1
     assert "2 of 2 ranks still run" in done.stderr
     assert "--kill" in done.stderr
-    events = launcher.latest / "events.jsonl"
-    wait_until(lambda: "Stopping" in events.read_text(), "that the agent has heard it")  # of two signals, SIGQUIT is first
+    events = launcher.latest / "events.jsonl"  # of two signals that wait, the agent would hear SIGQUIT first
+    wait_until(lambda: "Stopping" in events.read_text(), "that it has heard the first")
     killed = launcher.run("stop", "--kill")
     assert (killed.returncode, launcher.processes()) == (0, []), killed.stderr
     process.communicate(timeout=60)

@@ -22,7 +22,6 @@ from launcher.core.events import (
 from launcher.core.proc import stat
 from launcher.core.report import Report
 
-
 UNTIL_GO = "while not os.path.exists('go'): time.sleep(0.01)"
 
 
