@@ -165,13 +165,13 @@ def test_leftovers_of_a_good_run_are_ended(launcher, programs):
 def test_stopped_ranks_can_be_ended_gracefully(launcher, programs, wait_until):
     """A rank that was stopped (SIGSTOP) is continued to act on SIGTERM, long before the grace period is over."""
     process = launcher.start(
-        "run", "--grace", 50, "--", sys.executable, programs / "stubborn.py", "stopped", stderr=subprocess.PIPE
+        "run", "--grace", 1000, "--", sys.executable, programs / "stubborn.py", "stopped", stderr=subprocess.PIPE
     )
     launcher.wait_ready(1)
     (rank,) = launcher.processes()
     wait_until(lambda: "T (stopped)" in Path(f"/proc/{rank}/status").read_text(), "the rank stops")
     process.terminate()
-    assert process.wait(30) == 143
+    assert process.wait(60) == 143
     assert report_of(launcher.latest).killed == 0
 
 

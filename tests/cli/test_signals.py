@@ -51,7 +51,7 @@ def agent_pid(launcher):
 )
 def test_a_signal_ends_willing_ranks_at_once(launcher, programs, wait_until, number, code):
     """Ranks that heed SIGTERM end long before the grace period, and the exit code says which signal it was."""
-    process = start_stubborn(launcher, programs, grace=50)
+    process = start_stubborn(launcher, programs, grace=1000)
     process.send_signal(number)
     assert process.wait(60) == code
     report = report_of(launcher)
