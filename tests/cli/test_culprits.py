@@ -1,15 +1,18 @@
 """The rank that is to blame is named, not those that suffered. TLAUNCH_TEST_REPEATS=20 repeats each experiment."""
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from launcher.core.report import Report
-from launcher.core.verdict import Role
+from launcher.core.verdict import Confidence, Role
 
 pytestmark = pytest.mark.distributed
 REPEATS = int(os.environ.get("TLAUNCH_TEST_REPEATS", "1"))
@@ -61,6 +64,38 @@ def test_a_rank_that_took_too_much_memory_is_named_with_the_reason(launcher, pro
     assert verdict.culprit == 1
     assert "memory" in verdict.failures[0].what
     assert exit_code == 137
+
+
+LATE = """
+import os, time
+rank = os.environ["RANK"]
+open("begun" + rank, "w").close()
+while not os.path.exists("go"): time.sleep(0.01)
+if rank == "0": os.abort()
+time.sleep(0.5)
+raise ValueError("no cause")
+"""
+
+
+def test_a_held_up_agent_does_not_take_the_second_failure_for_the_first(launcher, suspend, wait_until):
+    """It only notices that rank 0 has crashed; rank 1 has noted when it raised, which was earlier than that."""
+    (launcher.directory / "program.py").write_text(LATE)
+    process = launcher.start("run", "--devices", 2, "--", sys.executable, "program.py")
+    wait_until(lambda: all((launcher.directory / f"begun{rank}").exists() for rank in range(2)), "two ranks")
+    agent = find_agent(launcher)
+    suspend(agent)
+    (launcher.directory / "go").touch()
+    wait_until((launcher.latest / "device1" / "failure.json").exists, "the second failure")
+    time.sleep(1.5)  # more than is always allowed for
+    os.kill(agent, signal.SIGCONT)
+    assert process.wait(60) != 0
+    verdict = Report.from_json((launcher.latest / "report.json").read_text()).verdict
+    assert verdict.confidence is not Confidence.CERTAIN, verdict.reason
+
+
+def find_agent(launcher):
+    events = [json.loads(line) for line in (launcher.latest / "events.jsonl").read_text().splitlines()]
+    return next(event["agent"]["pid"] for event in events if event["event"] == "AgentStarted")
 
 
 def test_a_full_disk_is_named_as_what_ranks_failed_of(launcher):

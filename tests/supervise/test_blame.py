@@ -156,6 +156,7 @@ def test_the_time_of_the_exception_counts_and_not_that_of_the_end():
         (ended(2, 5, 3), raised(0, 6), CERTAIN, "it failed 1.0 ms before rank 0"),
         (raised(2, 5), ended(0, 6, -11), LIKELY, "it failed 1.0 ms before rank 0"),
         (raised(2, 5), ended(0, 6 + LATE_S * 1000, -11), CERTAIN, "before rank 0"),
+        (raised(2, 5), replace(ended(0, 2005, -11), late_s=2.5), LIKELY, "it failed 2.0 s before rank 0"),
     ],
 )
 def test_of_several_own_faults_the_first_is_the_cause(first, second, confidence, words):
