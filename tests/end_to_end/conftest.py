@@ -18,6 +18,8 @@ from launcher.core.report import Report
 ROOT = Path(__file__).parents[2]
 VIRTUAL_HOSTS = ROOT.parent / "shared" / "virtual_hosts"
 PATIENCE_S = 240
+STARTS = 3  # of virtual hosts
+SLURM_STARTS_S = 120
 BY_HAND = ("127.0.0.1", "127.0.0.2")
 BY_HAND_PATIENCE_S = 60
 BESIDE = Path(sys.executable).parent
@@ -113,16 +115,21 @@ class Hosts:
         shared = {str(path) for path in (self.shown, ROOT, Path(sys.prefix), Path(sys.base_prefix), *prefixes)}
         below_tmp = " ".join(path for path in shared if path.startswith("/tmp/"))
         command = [VIRTUAL_HOSTS / "up.sh", str(self.count), self.root]
-        subprocess.run(command, env={**os.environ, "TL_SHARE": below_tmp}, check=True, timeout=60, capture_output=True)
-        return self
+        environ = {**os.environ, "TL_SHARE": below_tmp}
+        for _ in range(STARTS):  # a host that takes longer than the script waits for it is no fault of what is tested
+            done = subprocess.run(command, env=environ, check=False, timeout=120, capture_output=True, text=True)
+            if done.returncode == 0:
+                return self
+            self.__exit__()
+        raise AssertionError(f"no virtual hosts: {done.stdout}{done.stderr}")
 
     def __exit__(self, *_):
-        subprocess.run([VIRTUAL_HOSTS / "down.sh", self.root], check=True, timeout=60, capture_output=True)
+        subprocess.run([VIRTUAL_HOSTS / "down.sh", self.root], check=True, timeout=120, capture_output=True)
 
     def on(self, host, *command):
         """Run a command there, without ssh."""
         argv = [self.root / "on", host, *map(str, command)]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
 
     @contextmanager
     def unplugged(self, host):
@@ -140,16 +147,16 @@ class Hosts:
             pytest.skip("no nft here")
         family, hook, place = ("bridge", "forward", "tlhub") if host == "hub" else ("inet", "input", f"tl{host}")
         nft = ["nsenter", f"--net=/run/netns/{place}", "nft"]
-        subprocess.run([*nft, "add", "table", family, "tl"], check=True, timeout=10)
+        subprocess.run([*nft, "add", "table", family, "tl"], check=True, timeout=60)
         try:
             subprocess.run(
-                [*nft, f"add chain {family} tl c0 {{ type filter hook {hook} priority 0; }}"], check=True, timeout=10
+                [*nft, f"add chain {family} tl c0 {{ type filter hook {hook} priority 0; }}"], check=True, timeout=60
             )
             for rule in rules:
-                subprocess.run([*nft, f"add rule {family} tl c0 {rule}"], check=True, timeout=10)
+                subprocess.run([*nft, f"add rule {family} tl c0 {rule}"], check=True, timeout=60)
             yield
         finally:
-            subprocess.run([*nft, "delete", "table", family, "tl"], check=True, timeout=10)
+            subprocess.run([*nft, "delete", "table", family, "tl"], check=True, timeout=60)
 
     def crash(self, host):
         """As by a power cut. It does not come back."""
@@ -199,16 +206,35 @@ def hosts_of(count, tmp_path_factory):
     return Hosts(tmp_path_factory.mktemp("hosts") / "root", count, shown)
 
 
+def start_slurm(nodes, root, environment, wait_until, before=()):
+    """A cluster with eight processors on each node. Its script waits for 15 s, and leaves it to start on."""
+    argv = [VIRTUAL_HOSTS / "slurm-up.sh", str(nodes), "8", root]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    configured = {**environment, "SLURM_CONF": str(root / "slurm.conf")}
+
+    def is_up():
+        told = subprocess.run(
+            [*before, "sinfo", "-h", "-N", "-o", "%n %t"],
+            env=configured, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        return told.stdout.split().count("idle") == nodes
+
+    if done.returncode != 0:
+        wait_until(is_up, f"nodes of Slurm: {done.stdout}{done.stderr}", SLURM_STARTS_S)
+
+
 @pytest.fixture(name="slurm", scope="module")
-def _slurm(tmp_path_factory):
+def _slurm(tmp_path_factory, wait_until):
     """The environment of a cluster with the nodes n1 to n4; between its SIGTERM and SIGKILL are three seconds."""
     up, down = VIRTUAL_HOSTS / "slurm-up.sh", VIRTUAL_HOSTS / "slurm-down.sh"
     if not up.exists() or not shutil.which("slurmctld") or os.geteuid() != 0:
         pytest.skip("there is no Slurm here, and no way to make one")
     root = tmp_path_factory.mktemp("slurm") / "root"
-    if subprocess.run([up, "4", "8", root], capture_output=True, timeout=60, check=False).returncode != 0:
+    try:
+        start_slurm(4, root, os.environ, wait_until)
+    except AssertionError as error:
         subprocess.run([down, root], capture_output=True, timeout=60, check=False)
-        pytest.skip("Slurm does not start here")
+        pytest.skip(f"Slurm does not start here: {error}")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHER_JOBS)}
     path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     yield {**inherited, "SLURM_CONF": str(root / "slurm.conf"), "PYTHONPATH": path}

@@ -14,11 +14,14 @@ from launcher.core.records import Device, Server
 from launcher.engines.mpi import find_mpirun, mpi_command
 from launcher.engines.whereabouts import Host
 
+from .conftest import start_slurm
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 AGENT = HERE.parent / "programs" / "engine_agent.py"
 START_BY_SLURM = HERE.parent / "programs" / "start_by_slurm.py"
 VIRTUAL_HOSTS = ROOT.parent / "shared" / "virtual_hosts"
+PATIENCE_S = 120
 ODD = ["a  b", 'it\'s "x"', "$(touch bad)", "-n", "--help", "-x", "--", "*", "\\", "", "::", "é", "new\nline"]
 ODD_VALUE = "a  b;,'\"$(x)\\é=|"
 MPIRUNS = {
@@ -42,7 +45,7 @@ def run(argv, *, env, stdin=subprocess.DEVNULL):
         start_new_session=True,
     )  # fmt: skip
     try:
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
         out, err = process.communicate()
@@ -180,8 +183,8 @@ class Slurm:
             "PYTHONPATH": str(ROOT),
         }
 
-    def script(self, name, *words):
-        argv = [VIRTUAL_HOSTS / name, *words, self.root]
+    def end(self):
+        argv = [VIRTUAL_HOSTS / "slurm-down.sh", self.root]
         subprocess.run(argv, env=self.environment, check=True, timeout=60, capture_output=True)
 
     def __call__(self, options, directory, servers, *words, env=None, **more):
@@ -193,13 +196,13 @@ class Slurm:
 
 
 @pytest.fixture(scope="module")
-def slurm(two_hosts, tmp_path_factory):
+def slurm(two_hosts, tmp_path_factory, wait_until):
     if shutil.which("slurmctld") is None or shutil.which("slurmd") is None:
         pytest.skip("no Slurm here: apt install slurm-wlm")
     cluster = Slurm(two_hosts, tmp_path_factory.mktemp("slurm"))
-    cluster.script("slurm-up.sh", "2", "8")
+    start_slurm(2, cluster.root, cluster.environment, wait_until, (two_hosts.root / "hub",))
     yield cluster
-    cluster.script("slurm-down.sh")
+    cluster.end()
 
 
 def by_number(directory):

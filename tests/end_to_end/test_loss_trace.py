@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from .conftest import start_slurm
+
 VIRTUAL_HOSTS = Path(__file__).parents[3] / "shared" / "virtual_hosts"
 PATIENCE_S = 240
 STEPS = 3
@@ -141,19 +143,17 @@ def test_by_hand_on_two_hosts(two_hosts, training, table, expected):
 
 
 @pytest.fixture(name="slurm")
-def _slurm(two_hosts, tmp_path):
+def _slurm(two_hosts, tmp_path, wait_until):
     """A cluster of Slurm on the hosts: the environment of its commands."""
     if shutil.which("slurmctld") is None or shutil.which("slurmd") is None:
         pytest.skip("no Slurm here: apt install slurm-wlm")
     root = tmp_path / "slurm"
     environment = {"TL_SLURM_HOSTS": str(two_hosts.root), "SLURM_CONF": str(root / "slurm.conf")}
 
-    def script(*argv):
-        subprocess.run(argv, env={**os.environ, **environment}, check=True, timeout=60, capture_output=True)
-
-    script(VIRTUAL_HOSTS / "slurm-up.sh", "2", "8", root)
+    whole = {**os.environ, **environment}
+    start_slurm(2, root, whole, wait_until, (two_hosts.root / "hub",))
     yield environment
-    script(VIRTUAL_HOSTS / "slurm-down.sh", root)
+    subprocess.run([VIRTUAL_HOSTS / "slurm-down.sh", root], env=whole, check=True, timeout=60, capture_output=True)
 
 
 def test_by_slurm_on_two_hosts(two_hosts, training, table, expected, slurm):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60
+PATIENCE_S = 150
 OF_OTHER_JOBS = ("TLAUNCH_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "RANK", "WORLD_SIZE", "MASTER_")
 MPIRUNS = sorted({str(Path(found).parent) for path in (str(Path(sys.executable).parent), "/usr/bin")
                   if (found := shutil.which("mpirun", path=path))})  # fmt: skip
@@ -34,7 +34,7 @@ def _run(request, tmp_path):
 
     def run(*options):
         argv = (sys.executable, "-m", "launcher", "run", "--engine", "mpi", "--rank-table", "table.json",
-                "--join-timeout", "30", *options, "--", "/bin/sh", "-c", "sleep 0.3")  # fmt: skip
+                "--join-timeout", "60", *options, "--", "/bin/sh", "-c", "sleep 0.3")  # fmt: skip
         process = subprocess.Popen(
             argv, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, start_new_session=True,

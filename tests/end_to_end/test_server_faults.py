@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
 PROGRAM = Path(__file__).parents[1] / "programs" / "until_told.py"
-LOST_AFTER_S = 4.0
-PATIENCE_S = 60.0
+LOST_AFTER_S = 8.0  # no process of a busy machine is silent for so long
+PATIENCE_S = 120.0
 OURS = r"until_told|launcher agent"
 OURS_AND_THE_ENGINES = rf"{OURS}|orted|prted"
 
@@ -34,7 +34,7 @@ class Run:
     def start(self, *options, seconds=60, mpirun=MPIRUN):
         argv = [
             self.hosts.root / "hub", sys.executable, "-m", "launcher", "run", "--engine", "mpi",
-            "--rank-table", self.table, "--lost-after", LOST_AFTER_S, "--join-timeout", 15, "--grace", 5, *options,
+            "--rank-table", self.table, "--lost-after", LOST_AFTER_S, "--join-timeout", 60, "--grace", 5, *options,
             "--", sys.executable, PROGRAM, seconds,
         ]  # fmt: skip
         self.process = subprocess.Popen(
@@ -110,12 +110,12 @@ def test_a_server_whose_network_is_cut_is_named(run):
     """Both sides end their ranks by themselves: the one that is there at once, the other when it hears nothing more."""
     run.start().wait_running()
     with run.hosts.unplugged("h2"):
-        code, err = run.finish(within_s=LOST_AFTER_S + 15)
+        code, err = run.finish(within_s=LOST_AFTER_S + 40)
         run.wait_nothing_left("h1")
         run.wait_nothing_left("h2", of=OURS)
     run.wait_nothing_left("h2")  # the engine's own process there cannot know before
     assert code == 1
-    assert "server 10.77.0.2 with ranks 2-3 was lost: nothing was heard of it for 4 s" in err
+    assert "server 10.77.0.2 with ranks 2-3 was lost: nothing was heard of it for 8 s" in err
     assert "2 lost with their server" in err
 
 
@@ -125,7 +125,7 @@ def test_a_killed_agent_is_named_at_once(run, which):
     run.start().wait_running()
     pids = run.hosts.on("h2", "pgrep", "-f", "launcher agent").stdout.split()
     run.hosts.on("h2", "kill", "-9", *{"guard": pids[:1], "agent": pids[-1:], "all": pids}[which])
-    code, err = run.finish(within_s=20)
+    code, err = run.finish(within_s=40)
     assert code == 1
     assert "error: server 10.77.0.2 was lost" in err
     assert "with ranks 2-3 was lost" in err
@@ -134,7 +134,7 @@ def test_a_killed_agent_is_named_at_once(run, which):
 
 def test_after_a_lost_agent_a_restart_goes_on(run):
     """Agents are started anew on every server, and the next attempt ends well."""
-    run.start("--max-restarts", "2", seconds=3).wait_running()
+    run.start("--max-restarts", "2", seconds="60,3").wait_running()
     pids = run.hosts.on("h2", "pgrep", "-f", "launcher agent").stdout.split()
     run.hosts.on("h2", "kill", "-9", pids[-1])
     run.wait_running(attempt=1)
@@ -148,7 +148,7 @@ def test_a_lost_daemon_of_the_engine_is_named(run):
     """An mpirun ends all agents when its own process on one server is gone: that server is named, not the signal."""
     run.start().wait_running()
     run.hosts.on("h2", "pkill", "-9", "orted|prted")
-    code, err = run.finish(within_s=30)
+    code, err = run.finish(within_s=40)
     assert code == 1, err
     assert "server 10.77.0.2 was lost" in err
     run.wait_nothing_left("h1", "h2")
@@ -288,7 +288,7 @@ def test_a_server_that_dies_is_named(run):
     """As by a power cut: silence, and no process left there at all. The last test: the host does not come back."""
     run.start().wait_running()
     run.hosts.crash("h2")
-    code, err = run.finish(within_s=LOST_AFTER_S + 15)
+    code, err = run.finish(within_s=LOST_AFTER_S + 40)
     assert code == 1
-    assert "server 10.77.0.2 with ranks 2-3 was lost: nothing was heard of it for 4 s" in err
+    assert "server 10.77.0.2 with ranks 2-3 was lost: nothing was heard of it for 8 s" in err
     run.wait_nothing_left("h1")

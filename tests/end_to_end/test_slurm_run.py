@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "slurm_rank.py"
-PATIENCE_S = 60
+PATIENCE_S = 120
 TLAUNCH = (sys.executable, "-m", "launcher")
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 class Cluster:
@@ -28,7 +28,7 @@ class Cluster:
 
     def start(self, *options, nodes=2, words=("live", "0.3")):
         """`tlaunch run` in a job of so many nodes, for which nobody waits here."""
-        run = (*TLAUNCH, "run", "--engine", "slurm", "--runs-dir", self.runs, "--name", "t", "--join-timeout", "30")
+        run = (*TLAUNCH, "run", "--engine", "slurm", "--runs-dir", self.runs, "--name", "t", "--join-timeout", "60")
         argv = ["salloc", f"--nodes={nodes}", *run, *options, "--", sys.executable, PROGRAM, *words]
         return subprocess.Popen(
             list(map(str, argv)), cwd=self.directory, env=self.slurm, stdin=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ import pytest
 
 TOLD = Path(__file__).parents[1] / "programs" / "told.py"
 TLAUNCH = (sys.executable, "-m", "launcher")
-PATIENCE_S = 60
+PATIENCE_S = 120
 NOT_UTF_8 = "\udcff\udcfe"
 ODD = " a b'\"\\$(touch bad)`touch bad`;&|*\n\té%j,x=y--"
 ODD_NAME = " n'\"\\$(touch bad)`touch bad`;&|*é%j,x=y--"  # as ODD, but for control characters, which names may not have
@@ -34,7 +34,7 @@ INHERITED |= {
 }
 NO_NODES = ["-x", "a b", "$(touch bad)", "n1;touch bad", "n1,n2", "n[1-2]", "n1\n", "*", "n1:2", "../n1", "\x1b[2J"]
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 class Place:
@@ -113,7 +113,7 @@ def test_all_arrives_by_agents(place, asked):
         "--engine-option",
         f"--export=ALL,OF_SRUN={ODD_NAME[:-9]}",
     )
-    options = (*table, *asked[1:], "--runs-dir", place.runs, "--name", ODD_NAME, "--join-timeout", 30, *of_srun)
+    options = (*table, *asked[1:], "--runs-dir", place.runs, "--name", ODD_NAME, "--join-timeout", 60, *of_srun)
     words = [*WORDS, ":", NOT_UTF_8]
     run = (*TLAUNCH, "run", "--engine", "slurm", *options, *given(GIVEN), "--", sys.executable, TOLD, *words)
     place("salloc", "--nodes=3" if asked else "--nodes=2", *run)

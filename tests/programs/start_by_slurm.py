@@ -28,4 +28,4 @@ for path, text in start.files.items():
     path.write_text(text)
 environment = {**os.environ, **start.env}
 environment = {name: value for name, value in environment.items() if value is not None}
-sys.exit(subprocess.run(start.argv, env=environment, stdin=subprocess.DEVNULL, timeout=20, check=False).returncode)
+sys.exit(subprocess.run(start.argv, env=environment, stdin=subprocess.DEVNULL, timeout=90, check=False).returncode)
