@@ -83,6 +83,7 @@ class Practice:
         told = json.loads(out)
         print(json.dumps(told["findings"], indent=1), err)
         found = {(one["code"], tuple(one["servers"])) for one in told["findings"] if one["severity"] != "note"}
+        found = {one for one in found if one[0] != "slow-name"}  # a resolver without a processor takes seconds
         return code, found, [one["server"] for one in told["servers"] if one["facts"]]
 
     def on(self, host, *command, check=True):

@@ -18,7 +18,8 @@ LINES = 3000
 IDS = ("127.0.0.1", "127.0.0.2")
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(400)]
 
-# Rank 3, or the one that its second word says, fails in the first attempts, as many as the first word says.
+# Rank 3, or the one that its second word says, fails in the first attempts, as many as the first word says: once all ranks
+# have written what they have to say.
 PROGRAM = f"""
 import os, sys, time
 rank, attempt = os.environ["RANK"], int(os.environ["TLAUNCH_ATTEMPT"])
@@ -27,8 +28,12 @@ with open(os.environ["TLAUNCH_HEARTBEAT_FILE"], "w") as file:
 for number in range({LINES}):
     print(f"rank {{rank}} attempt {{attempt}} line {{number}}")
 sys.stdout.flush()
+written = os.path.join(os.path.dirname(__file__), f"written{{attempt}}-")
+open(written + rank, "w").close()
 if attempt < int(sys.argv[1]):
     if rank == (sys.argv[2:] or ["3"])[0]:
+        while not all(os.path.exists(written + other) for other in "0123"):
+            time.sleep(0.01)
         raise ValueError("boom")
     time.sleep(1000)
 print("the end")
