@@ -47,10 +47,21 @@ class Hearing:
         """Who is to blame, why the attempt ends, and the highest step that any rank has told."""
         evidence = together(self._testimonies, self._ahead_ns, self._error_ns)
         verdict = judged(evidence, self._journal)
+        if verdict.confidence is Confidence.CERTAIN:
+            verdict = self._without_unheard(verdict)
         if self.lost:
             verdict = self._with_losses(verdict)
         hung = bool(evidence.hung) and not self.lost
         return verdict, Cause.HUNG if hung else Cause.FAILED, evidence.highest_step
+
+    def _without_unheard(self, verdict: Verdict) -> Verdict:
+        """A rank of a server that was too busy to testify in time may have failed before all others."""
+        unheard = self.awaited(range(len(self._servers)))
+        if not unheard:
+            return verdict
+        more = f" and {len(unheard) - 1} more were" if len(unheard) > 1 else " was"
+        reason = f"{verdict.reason}; {self._described(unheard[0])}{more} not heard in time"
+        return replace(verdict, confidence=Confidence.LIKELY, reason=reason)
 
     def _with_losses(self, verdict: Verdict) -> Verdict:
         """What ranks of other servers failed of followed from a loss, unless it is certain that they were first."""

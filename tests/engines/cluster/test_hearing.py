@@ -62,3 +62,15 @@ def test_a_loss_beside_a_certain_failure_is_told(hearing):
     verdict, _, _ = hearing.verdict()
     assert (verdict.culprit, verdict.confidence) == (0, Confidence.CERTAIN)
     assert verdict.reason.endswith("; server 10.0.0.2 with rank 1 was lost: nothing was heard of it")
+
+
+def test_nothing_is_certain_while_a_server_has_not_been_heard(hearing):
+    """One of its ranks may have failed before."""
+    hearing.take(0, to_fields(Evidence((raised(0),))), Clock())
+    verdict, _, _ = hearing.verdict()
+    assert (verdict.culprit, verdict.confidence) == (0, Confidence.LIKELY)
+    assert verdict.reason.endswith("; server 10.0.0.2 with rank 1 was not heard in time")
+    hearing.take(1, to_fields(Evidence((RankEvidence(1, None, None, None),))), Clock())
+    verdict, _, _ = hearing.verdict()
+    assert (verdict.culprit, verdict.confidence) == (0, Confidence.CERTAIN)
+    assert "heard" not in verdict.reason
