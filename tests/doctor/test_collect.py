@@ -127,6 +127,38 @@ def test_names_are_asked_all_at_once_with_a_deadline():
     assert resolve(["localhost"], 0.0)["localhost"].seconds >= 0.0
 
 
+STARVED = """
+import os, time
+from launcher.doctor import names
+
+def slow(name):
+    while time.thread_time() - begun_s < 0.02: pass
+    return ("127.0.0.1",)
+
+begun_s = time.thread_time()
+names._addresses = slow
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+begins, begun = os.pipe()
+busy = os.fork()
+while busy == 0:
+    if begun: begun = os.write(begun, b"1") - 1
+os.read(begins, 1)
+os.nice(19)
+started_s = time.monotonic()
+told_s = names.resolve(["h1"], 60.0)["h1"].seconds
+print(time.monotonic() - started_s, told_s)
+os.kill(busy, 9)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="the kernel does not tell who waited")
+def test_a_name_server_is_not_blamed_for_a_busy_processor():
+    """Of a second in which whoever asks hardly gets one, next to nothing was the name's."""
+    done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True, timeout=60, check=True)
+    took_s, told_s = map(float, done.stdout.split())
+    assert told_s < took_s / 2
+
+
 def test_two_processes_of_one_machine_have_one_identity():
     """In another network namespace it is another server."""
     code = "from launcher.doctor.machine import identity; print(identity())"

@@ -83,7 +83,6 @@ class Practice:
         told = json.loads(out)
         print(json.dumps(told["findings"], indent=1), err)
         found = {(one["code"], tuple(one["servers"])) for one in told["findings"] if one["severity"] != "note"}
-        found = {one for one in found if one[0] != "slow-name"}  # a resolver without a processor takes seconds
         return code, found, [one["server"] for one in told["servers"] if one["facts"]]
 
     def on(self, host, *command, check=True):
@@ -135,9 +134,8 @@ def practice_with(which, hosts, directory, names):
 
 
 def test_healthy_hosts_raise_no_alarm_and_keep_nothing(practice):
-    """Links are measured by a run of which nothing is left, and all that is said is a note; busy processors slow links."""
-    code, found, told = practice.examined()
-    assert (code, {one for one, _ in found} - {"slow-link", "late-link"}, told) == (0, set(), [0, 1, 2])
+    """Links are measured by a run of which nothing is left, and all that is said is a note."""
+    assert practice.examined() == (0, set(), [0, 1, 2])
     assert list(practice.runs.iterdir()) == []
 
 
