@@ -127,7 +127,7 @@ def _ended_before(healthy: Sequence[RankEvidence], accounts: Sequence[Account], 
         rank
         for rank in healthy
         if rank.status == 0
-        and (first_ns is None or rank.ended_ns is None or rank.ended_ns - int(rank.late_s * 1e9) <= first_ns)
+        and (first_ns is None or rank.ended_ns is None or rank.ended_ns - rank.late_s * 1e9 <= first_ns)
     ]
     everyone_else = len(ended) > 1 and len(ended) + len(accounts) == rank_count and len(accounts) == 1
     return [] if everyone_else else ended

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -93,7 +93,7 @@ def together(
     )
     places = {rank.global_rank: place for place, (_, rank) in enumerate(ended)}
     failed = [(server_index, rank) for server_index, rank in ended if rank.status]
-    doubtful = _close_to_another_server(failed) | _close_to_another_server(failed[::-1])
+    doubtful = _doubtful(failed)
     ranks = (
         replace(
             rank,
@@ -119,20 +119,25 @@ def _on_one_clock(rank: RankEvidence, ahead_ns: int) -> RankEvidence:
     return replace(rank, failure=failure, ended_ns=None if rank.ended_ns is None else rank.ended_ns - ahead_ns)
 
 
-def _close(one: RankEvidence, other: RankEvidence) -> bool:
-    apart_s = abs((one.ended_ns or 0) - (other.ended_ns or 0)) / 1e9
-    return apart_s <= max(one.late_s, other.late_s)
+def _doubtful(ended: Sequence[tuple[int, RankEvidence]]) -> set[int]:
+    """Ranks that may have ended before or after one of another server, as far as noticed ends tell. In their order."""
+    spans = [(server, _earliest_ns(rank), rank.ended_ns or 0, rank.global_rank) for server, rank in ended]
+    backwards = [(server, -until, -since, global_rank) for server, since, until, global_rank in reversed(spans)]
+    return _begun_before_others_end(spans) | _begun_before_others_end(backwards)
 
 
-def _close_to_another_server(ended: Sequence[tuple[int, RankEvidence]]) -> set[int]:
-    """Ranks so close behind one of another server, in this order, that the times of noticed ends say nothing."""
-    last: dict[int, RankEvidence] = {}  # of the two servers that came last, by server
-    close = set()
-    for server_index, rank in ended:
-        if any(_close(rank, other) for server, other in last.items() if server != server_index):
-            close.add(rank.global_rank)
-        last.pop(server_index, None)
-        last[server_index] = rank
-        if len(last) > 2:
-            del last[next(iter(last))]
-    return close
+def _earliest_ns(rank: RankEvidence) -> float:
+    return (rank.ended_ns or 0) - rank.late_s * 1e9
+
+
+def _begun_before_others_end(spans: Iterable[tuple[int, float, float, int]]) -> set[int]:
+    """Whose time begins before one that came earlier, of another server, is over."""
+    latest: dict[int, float] = {}  # ends, of the two servers that have the latest
+    found = set()
+    for server_index, since, until, global_rank in spans:
+        if any(since <= other for server, other in latest.items() if server != server_index):
+            found.add(global_rank)
+        latest[server_index] = max(until, latest.get(server_index, until))
+        if len(latest) > 2:
+            del latest[min(latest, key=latest.__getitem__)]
+    return found

@@ -95,6 +95,22 @@ def test_an_order_over_servers_is_known_only_where_much_time_lies_between():
     assert known(*near) == {0: True, 1: False, 2: False, 3: False}
 
 
+@pytest.mark.parametrize(
+    ("held_up", "expected"),
+    [
+        (ended(3, 15, late_s=10), {0: False, 1: False, 2: False, 3: False}),  # perhaps it was before all of them
+        (ended(3, 15, late_s=2.5), {0: True, 1: True, 2: False, 3: False}),
+        (ended(3, 15), {0: True, 1: True, 2: True, 3: True}),
+        (ended(3, 8, late_s=7), {0: True, 1: True, 2: True, 3: True}),  # late or not: before all of them
+    ],
+)
+def test_whoever_looked_late_knows_no_order_within_that(held_up, expected):
+    """However many other servers noticed something in between; and none of theirs comes into doubt but by that."""
+    testimonies = {0: ended(0, 10), 1: ended(1, 11.5), 2: ended(2, 13), 3: held_up}
+    whole = together({server: Evidence((rank,)) for server, rank in testimonies.items()}, {})
+    assert {rank.global_rank: rank.order_known for rank in whole.ranks} == expected
+
+
 def test_hung_ranks_and_steps_of_all_servers_count():
     """Whoever told of them."""
     whole = together({1: Evidence((living(1),), (1,), 7), 0: Evidence((living(0),), (0,)), 2: Evidence((), (), 3)}, {})
