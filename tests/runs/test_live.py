@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import time
 from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
@@ -194,6 +195,22 @@ def test_whoever_is_held_up_during_the_look_calls_no_good_end_lost(tmp_path, mon
             patched.setattr(live, "read_report", held_up)
             assert watch.look().state is State.RUNNING
         assert watch.look().state is State.STOPPED
+
+
+def test_a_head_that_writes_the_report_during_the_look_leaves_no_run_lost(tmp_path, monkeypatch):
+    """It has outlived its agent, and goes just when its report was looked for and was not there yet."""
+    with subprocess.Popen(["sleep", "1000"]) as head:
+        run_dir = acted_run.make(tmp_path / "a", [AgentStarted(someone_gone(), identify(head.pid), 1)])
+
+        def held_up(run_dir):
+            report = read_report(run_dir)
+            head.kill()
+            head.wait()
+            return report
+
+        monkeypatch.setattr(live, "read_report", held_up)
+        assert look(run_dir).state is State.ENDING
+        assert look(run_dir).state is State.LOST
 
 
 def test_runs_that_go_on_are_found_newest_first(tmp_path):
