@@ -1,11 +1,16 @@
 """What is refused before any process starts: the exit code, one helpful message, and nothing left behind."""
 
 import json
+import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+
+from launcher.cli import start_servers
+from launcher.core.errors import UsageError
 
 
 def assert_refused(done, launcher, code, *words):
@@ -286,3 +291,18 @@ def test_a_table_called_as_a_sample_is_hinted(launcher):
         done = launcher.run("run", "--rank-table", name)
         assert done.returncode == 2
         assert done.stderr.endswith("hint: did you mean rank_tables/rank_table_8pcs.json, a sample?\n")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "started_by_srun", "refused"), [(2, True, True), (1, True, False), (2, False, False)],
+    ids=["one of two tasks", "the only task", "what a task starts"],
+)  # fmt: skip
+def test_one_of_several_tasks_of_srun_starts_no_servers(monkeypatch, tasks, started_by_srun, refused):
+    """Each would start all of them. What a task starts may be the only one of its kind."""
+    pid = os.getpid() if started_by_srun else os.getppid()
+    told = {"JOB_ID": 7, "STEP_ID": 0, "PROCID": 0, "STEP_NUM_TASKS": tasks, "NTASKS": 2, "TASK_PID": pid}
+    for name, value in told.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    monkeypatch.setattr(start_servers, "told_once", nullcontext)
+    with pytest.raises(UsageError, match="srun started this command 2 times") if refused else nullcontext():
+        start_servers._refuse_several()
