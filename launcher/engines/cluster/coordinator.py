@@ -408,7 +408,7 @@ class Coordinator:
         if self._engine_end is None:
             nobody_lost = not self._outcome.hearing.lost
             self._log_keeper.close(finish=nobody_lost)  # before its children are taken for the engine's
-            self._engine_end = EngineEnd(self._engine, patient=nobody_lost)
+            self._engine_end = EngineEnd(self._engine, patient=nobody_lost, tells=self._outcome.stopped_by_server)
         self._engine_end.step()
         if self._engine_end.over and self._outcome.again and time.monotonic() < self._alone_until:
             self._deadline = self._alone_until  # ranks of a server that nobody hears may still be ending

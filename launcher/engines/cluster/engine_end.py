@@ -7,9 +7,8 @@ import time
 from launcher.engines.cluster.engine_process import EngineProcess
 from launcher.supervise.tree import Ending, something_left
 
-PATIENCE_S = (
-    10.0  # for an engine to end by itself after its agents, on a busy machine too: else who ended them is not known
-)
+PATIENCE_S = 3.0  # for an engine to end by itself after its agents
+WORDS_PATIENCE_S = 10.0  # where only its end tells who ended them, on a busy machine too
 GRACE_S = 2.0
 LOOK_S = 0.1
 
@@ -17,10 +16,14 @@ LOOK_S = 0.1
 class EngineEnd:
     """`step` until `over`. Nothing here waits."""
 
-    def __init__(self, engine: EngineProcess | None, *, patient: bool) -> None:
-        """`patient`: the engine may still end by itself; one that has lost a server may never do so."""
+    def __init__(self, engine: EngineProcess | None, *, patient: bool, tells: bool) -> None:
+        """`patient`: the engine may still end by itself; one that has lost a server may never do so.
+
+        `tells`: it may have ended the agents, and says so when it ends.
+        """
         self._engine = engine
-        self._patience_ends = time.monotonic() + (PATIENCE_S if patient else 0.0)
+        patience_s = WORDS_PATIENCE_S if tells else PATIENCE_S
+        self._patience_ends = time.monotonic() + (patience_s if patient else 0.0)
         self._ending: Ending | None = None
         self.by_itself = False  # whether the engine had ended before it was told to
         self.over = False

@@ -29,7 +29,7 @@ class Outcome:
         self._first_id = spec.ranks[0].server_id
         self._chronicle = chronicle
         self._restarts = Restarts(spec.supervision.max_restarts)
-        self._stopped_by_server = False  # perhaps by an engine that gives up
+        self.stopped_by_server = False  # perhaps by an engine that gives up
         self.hearing = Hearing(servers, chronicle.journal)  # of the present attempt
         self.finish: Finish | None = None  # once the end is certain
         self.again = False  # the ranks are to be started again
@@ -43,7 +43,7 @@ class Outcome:
         """What was decided of the attempt before was undone by starting again."""
         self.hearing = Hearing(self._servers, self._chronicle.journal)
         self.forget_end()
-        self._stopped_by_server = False
+        self.stopped_by_server = False
 
     def forget_end(self) -> None:
         """If agents cannot be had for the next attempt, that is the end."""
@@ -76,7 +76,7 @@ class Outcome:
 
     def stop(self, cause: Cause, number: int | None, *, by_server: int | None) -> Stop:
         """Somebody wants the end; `by_server`: the server whose agent was asked, perhaps by an engine that gives up."""
-        self._stopped_by_server = by_server is not None and self._plan.brings_all
+        self.stopped_by_server = by_server is not None and self._plan.brings_all
         stopping = self._record_stopping(cause, number, self._asked_at(by_server) if number else None)
         reason = f"stopped by {stopping.asked_by}" if number else None
         self.finish = Finish(cause, 128 + number if number else EXIT_FAILURE, reason)
@@ -85,13 +85,13 @@ class Outcome:
     def stop_restart(self, *, by_server: int | None) -> None:
         """Somebody wants the end of what ends already. What a person wants is no engine's failure."""
         if by_server is None:
-            self._stopped_by_server = False
+            self.stopped_by_server = False
         if self.again and (by_server is None or not self._plan.brings_all):  # an engine may end agents by then
             self.refuse_restart("the end was asked for meanwhile")
 
     def settle(self) -> None:
         """Nothing of the attempt is left on any server that is there."""
-        if self._stopped_by_server and self.hearing.lost:
+        if self.stopped_by_server and self.hearing.lost:
             self._judge_loss()
         self._refuse_restart_by_hand()  # a server may have been lost while ranks were being ended
         progress = self._chronicle.progress
@@ -106,7 +106,7 @@ class Outcome:
 
         `names`: what servers are called, by server_index.
         """
-        if not self._stopped_by_server:
+        if not self.stopped_by_server:
             return
         if words := cancelled(engine):  # no failure
             self._chronicle.record(Trouble(words))
@@ -123,7 +123,7 @@ class Outcome:
 
     def _blame(self, verdict: Verdict, *, again: bool) -> None:
         """What was taken for somebody's wish was a failure."""
-        self._stopped_by_server = False
+        self.stopped_by_server = False
         self.again = again
         self._chronicle.record(Judged(verdict))
         self.finish = Finish(Cause.FAILED, EXIT_FAILURE)
