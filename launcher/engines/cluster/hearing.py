@@ -47,10 +47,10 @@ class Hearing:
         """Who is to blame, why the attempt ends, and the highest step that any rank has told."""
         evidence = together(self._testimonies, self._ahead_ns, self._error_ns)
         verdict = judged(evidence, self._journal)
-        if verdict.confidence is Confidence.CERTAIN:
-            verdict = self._without_unheard(verdict)
         if self.lost:
             verdict = self._with_losses(verdict)
+        if verdict.confidence is Confidence.CERTAIN and verdict.server is None:  # a loss was seen
+            verdict = self._without_unheard(verdict)
         hung = bool(evidence.hung) and not self.lost
         return verdict, Cause.HUNG if hung else Cause.FAILED, evidence.highest_step
 

@@ -74,3 +74,17 @@ def test_nothing_is_certain_while_a_server_has_not_been_heard(hearing):
     verdict, _, _ = hearing.verdict()
     assert (verdict.culprit, verdict.confidence) == (0, Confidence.CERTAIN)
     assert "heard" not in verdict.reason
+
+
+def test_a_loss_is_blamed_for_no_failure_that_only_an_unheard_server_puts_in_doubt(tmp_path):
+    """That may have been before it; the loss was not, as far as all know that were heard."""
+    journal = Journal(tmp_path / "events.jsonl", 0)
+    hearing = Hearing((*SERVERS, Server("10.0.0.3", (Device(0, 2),))), journal)
+    hearing.lost[1] = "nothing was heard of it"
+    hearing.take(0, to_fields(Evidence((raised(0),))), Clock())
+    verdict, _, _ = hearing.verdict()
+    journal.close(None)
+    assert (verdict.culprit, verdict.server, verdict.confidence) == (0, None, Confidence.LIKELY)
+    assert verdict.reason.endswith(
+        "; server 10.0.0.2 with rank 1 was lost: nothing was heard of it; server 10.0.0.3 with rank 2 was not heard in time"
+    )
