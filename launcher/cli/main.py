@@ -118,13 +118,22 @@ def _run(command: click.Command, arguments: Sequence[str] | None) -> int:
         error.show(file=shown)
         _say(shown.getvalue().rstrip("\n"))
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return EXIT_INTERRUPTED
-    except _Ended as ended:
-        return ended.exit_code
+    except (click.Abort, KeyboardInterrupt, _Ended, RuntimeError) as error:
+        if (exit_code := _code_of_wish(error)) is None:
+            raise
+        return exit_code
     except OSError as error:
         return _fail(error)
     return code if isinstance(code, int) else EXIT_OK
+
+
+def _code_of_wish(error: BaseException) -> int | None:
+    """Where somebody wished the end, also as the cause of another error: up to 3.11 Python wraps what ends a `__set_name__`."""
+    if isinstance(error, click.Abort | KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    if isinstance(error, _Ended):
+        return error.exit_code
+    return None if error.__cause__ is None else _code_of_wish(error.__cause__)
 
 
 def _fail(error: OSError) -> int:

@@ -172,6 +172,26 @@ def test_who_is_asked_to_end_cleans_up(launcher, wait_until, sample_tables, argu
     assert (directory / "t.json").read_text() == text
 
 
+ENDED_WHILE_A_CLASS_IS_MADE = """
+import functools, os, signal
+
+def made(self, owner, name):
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        os.kill(os.getpid(), signal.{})
+    usual(self, owner, name)
+
+usual, functools.cached_property.__set_name__ = functools.cached_property.__set_name__, made
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_who_is_asked_to_end_while_modules_are_imported_ends_without_a_word(launcher, name, code):
+    """Though Python makes another error of it there."""
+    (launcher.directory / "sitecustomize.py").write_text(ENDED_WHILE_A_CLASS_IS_MADE.format(name))
+    done = launcher.run("table", "fix", "t.json", env={"PYTHONPATH": str(launcher.directory)})
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
 def test_who_ignores_a_hangup_goes_on_ignoring_it(launcher, wait_until):
     """Under nohup a command lives on; a request to end still ends it."""
     ignoring = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *launcher.argv("table", "fix", "-", "--write")]
