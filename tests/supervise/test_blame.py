@@ -176,6 +176,23 @@ def test_ranks_that_fail_alike_are_one_bug():
     assert {failure.role for failure in verdict.failures} == {Role.CAUSE}
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "confidence", "words"),
+    [
+        (ended(0, 5, -6), ended(2, 9, -6), CERTAIN, "rank 0 was first by 4.0 ms"),
+        (ended(0, 5, -6, order_known=False), ended(2, 1305, -6, order_known=False), LIKELY, "rank 0 was noticed first by 1.3 s"),
+        (ended(0, 5, 3, order_known=False), ended(2, 5, 3, order_known=False), LIKELY, "noticed first, at the same moment"),
+        (raised(0, 5, end_ms=8), raised(2, 5, end_ms=9), CERTAIN, "rank 0 was noticed first, at the same moment"),
+    ],
+    ids=["order known", "not known", "one moment", "raised"],
+)  # fmt: skip
+def test_of_ranks_that_end_alike_the_first_is_certain_only_where_their_order_is(first, second, confidence, words):
+    """One of another server may have ended while nobody looked, before the first that was noticed."""
+    verdict = judged(first, second)
+    assert (verdict.culprit, verdict.confidence) == (0, confidence)
+    assert words in verdict.reason
+
+
 def test_some_ranks_fail_alike_and_others_follow():
     """Only those with the same exception at the same place are alike."""
     verdict = judged(raised(0, 10), raised(1, 12), lost(2, 20), living(3, WAITING))
