@@ -125,12 +125,13 @@ def _another_perhaps_first(cause: Account, alike: Sequence[Account]) -> bool:
 
 
 def _surely_before(cause: Account, other: Account) -> bool:
-    if cause.exact and other.exact:
-        return cause.time_ns + _clock_error_ns(cause, other) < other.time_ns
     if not cause.exact and not other.exact:
         return cause.evidence.order_known and (other.evidence.order_known or cause.time_ns < other.time_ns)
+    between_ns = other.time_ns - cause.time_ns - _clock_error_ns(cause, other)
+    if cause.exact and other.exact:
+        return between_ns > 0
     # A noticed end was at that time or earlier. The other one's may thus have been before this failure.
-    return not cause.exact or _later_s(other, cause) > other.evidence.late_s
+    return between_ns > other.evidence.late_s * 1e9 if cause.exact else between_ns >= 0
 
 
 def _clock_error_ns(one: Account, other: Account) -> int:

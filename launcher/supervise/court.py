@@ -93,7 +93,7 @@ def together(
     )
     places = {rank.global_rank: place for place, (_, rank) in enumerate(ended)}
     failed = [(server_index, rank) for server_index, rank in ended if rank.status]
-    doubtful = _doubtful(failed)
+    doubtful = _doubtful(failed, error_ns or {})
     ranks = (
         replace(
             rank,
@@ -119,15 +119,17 @@ def _on_one_clock(rank: RankEvidence, ahead_ns: int) -> RankEvidence:
     return replace(rank, failure=failure, ended_ns=None if rank.ended_ns is None else rank.ended_ns - ahead_ns)
 
 
-def _doubtful(ended: Sequence[tuple[int, RankEvidence]]) -> set[int]:
+def _doubtful(ended: Sequence[tuple[int, RankEvidence]], error_ns: Mapping[int, int]) -> set[int]:
     """Ranks that may have ended before or after one of another server, as far as noticed ends tell. In their order."""
-    spans = [(server, _earliest_ns(rank), rank.ended_ns or 0, rank.global_rank) for server, rank in ended]
+    spans = [(server, *_span_ns(rank, error_ns.get(server, 0)), rank.global_rank) for server, rank in ended]
     backwards = [(server, -until, -since, global_rank) for server, since, until, global_rank in reversed(spans)]
     return _begun_before_others_end(spans) | _begun_before_others_end(backwards)
 
 
-def _earliest_ns(rank: RankEvidence) -> float:
-    return (rank.ended_ns or 0) - rank.late_s * 1e9
+def _span_ns(rank: RankEvidence, error_ns: int) -> tuple[float, float]:
+    """Since when, and until when, it may have ended."""
+    noticed_ns = rank.ended_ns or 0
+    return noticed_ns - rank.late_s * 1e9 - error_ns, noticed_ns + error_ns
 
 
 def _begun_before_others_end(spans: Iterable[tuple[int, float, float, int]]) -> set[int]:

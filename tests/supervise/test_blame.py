@@ -168,6 +168,19 @@ def test_of_several_own_faults_the_first_is_the_cause(first, second, confidence,
         assert words in verdict.reason
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "far_ms"),
+    [(ended(2, 5, 3), raised(0, 6), 0.9), (raised(2, 5), ended(0, 5 + LATE_S * 1000 + 9, -11), 8.9)],
+    ids=["noticed, raised", "raised, noticed"],
+)
+def test_the_error_of_two_clocks_counts_between_an_end_and_an_exception(first, second, far_ms):
+    """As between two exceptions. Of one server there is one clock only."""
+    elsewhere = replace(second, server_index=1, clock_error_ns=int(far_ms * 1e6))
+    assert judged(first, elsewhere).confidence is CERTAIN
+    assert judged(replace(first, clock_error_ns=200_000), elsewhere).confidence is LIKELY
+    assert judged(replace(first, clock_error_ns=200_000), replace(elsewhere, server_index=0)).confidence is CERTAIN
+
+
 def test_ranks_that_fail_alike_are_one_bug():
     """All are causes, the first by its own time is named."""
     verdict = judged(*(raised(rank, 10 + 3 * abs(rank - 2)) for rank in range(8)))

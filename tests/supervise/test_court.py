@@ -111,6 +111,13 @@ def test_whoever_looked_late_knows_no_order_within_that(held_up, expected):
     assert {rank.global_rank: rank.order_known for rank in whole.ranks} == expected
 
 
+def test_clocks_that_may_be_wrong_leave_an_order_in_doubt():
+    """By as much as those of both servers may be."""
+    testimonies = {0: Evidence((ended(0, 5),)), 1: Evidence((ended(1, 6.5),))}
+    for error_ns, known in (({}, True), ({0: S // 5, 1: S // 5}, True), ({0: S // 5, 1: 2 * S // 5}, False)):
+        assert [rank.order_known for rank in together(testimonies, {}, error_ns).ranks] == [known, known]
+
+
 def test_hung_ranks_and_steps_of_all_servers_count():
     """Whoever told of them."""
     whole = together({1: Evidence((living(1),), (1,), 7), 0: Evidence((living(0),), (0,)), 2: Evidence((), (), 3)}, {})
