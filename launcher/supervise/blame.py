@@ -10,6 +10,8 @@ The rules, in this order, with the confidence that each gives:
 | several did, and their order is known                          | the first             | certain                    |
 | several did, `late_s` or less apart, by clocks that differ     | the first             | likely                     |
 | ... or ended unwatched at one moment, of one server            | the first noticed     | likely                     |
+| an end that was noticed more than `LATE_S` seconds after what  | that rank             | likely                     |
+|     is doubtful, while nobody looked                           |                       |                            |
 | a lost connection or a timeout of whatever origin came first   | that rank             | likely; unsure if a rank   |
 |                                                                |                       | has ended well or stopped  |
 | only consequences, and one rank is stopped                     | that rank             | certain                    |
@@ -38,6 +40,7 @@ from collections.abc import Collection, Sequence
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
 from launcher.supervise.absence import Absence, count, find_absence, hang_at, stopped
 from launcher.supervise.evidence import FROM_OUTSIDE, Account, RankEvidence, account, failed
+from launcher.supervise.order import LATE_S
 
 __all__ = ["RankEvidence", "judge"]
 
@@ -67,11 +70,15 @@ def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Ve
 
 def _first_by_itself(accounts: Sequence[Account]) -> Account | None:
     """The cause, if it is among the failures. `accounts` in the order of their times."""
-    own = next((one for one in accounts if not one.symptom.consequence), None)
+    own = [one for one in accounts if not one.symptom.consequence]
     doubtful = next((one for one in accounts if _doubtful(one)), None)
-    if doubtful is None or (own is not None and _perhaps_before(own, doubtful)):
-        return own
-    return doubtful if _perhaps_before(doubtful, accounts[0]) else own
+    if doubtful is not None:
+        before = next((one for one in own if _perhaps_before(one, doubtful)), None)
+        if before is not None:
+            return before
+        if _perhaps_before(doubtful, accounts[0]):
+            return doubtful
+    return own[0] if own else None
 
 
 def _doubtful(one: Account) -> bool:
@@ -116,7 +123,12 @@ def _confidence(
         return Confidence.UNSURE if elsewhere else Confidence.LIKELY
     rivals = [one for one in others if one not in alike and not one.symptom.consequence]
     first = all(_surely_before(cause, one) for one in rivals) and not _another_perhaps_first(cause, alike)
-    return Confidence.CERTAIN if first else Confidence.LIKELY
+    return Confidence.CERTAIN if first and not _noticed_long_after_doubtful(cause, others) else Confidence.LIKELY
+
+
+def _noticed_long_after_doubtful(cause: Account, others: Sequence[Account]) -> bool:
+    """As where nobody looked for seconds: what was doubtful may have come first after all."""
+    return not cause.exact and any(_doubtful(one) and _later_s(cause, one) > LATE_S for one in others)
 
 
 def _another_perhaps_first(cause: Account, alike: Sequence[Account]) -> bool:
@@ -166,6 +178,8 @@ def _before(cause: Account, second: Account) -> str:
     later_s = _later_s(second, cause)
     if later_s >= SHORTEST_S:
         return f"it failed {_span(later_s)} before"
+    if later_s <= -SHORTEST_S:
+        return f"it was noticed {_span(later_s)} after, but may have failed before"
     return "it failed just before" if _surely_before(cause, second) else "it was noticed at the same moment as"
 
 

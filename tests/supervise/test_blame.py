@@ -295,6 +295,9 @@ HTTP = ("ConnectionResetError", "[Errno 104] Connection reset by peer")
         ([raised(0, 5, *HTTP), raised(1, 2)], 1, CERTAIN),
         ([raised(0, 5, *HTTP), ended(1, 9, -11)], 1, CERTAIN),
         ([raised(0, 5, *HTTP), ended(1, 3000, -11)], 0, LIKELY),
+        ([raised(0, 5, *HTTP), ended(1, 3000, -11, late_s=3.5)], 1, LIKELY),
+        ([raised(0, 5, *HTTP), raised(2, 8), ended(1, 9, -11)], 1, LIKELY),
+        ([raised(0, 5, *HTTP), raised(2, 8), ended(1, 3000, -11)], 0, LIKELY),
         ([lost(0, 5), raised(1, 9, *HTTP), living(2, SLEEPING)], 2, CERTAIN),
         ([lost(0, 5), printed(1, 9, 1, traceback(": ".join(HTTP))), living(2, WAITING)], 1, LIKELY),
     ],
@@ -303,6 +306,14 @@ def test_a_doubtful_failure_is_the_cause_only_where_nothing_surer_came_before(ev
     """An own fault that may have come first wins."""
     verdict = judged(*evidence)
     assert (verdict.culprit, verdict.confidence) == (culprit, confidence)
+
+
+def test_an_end_noticed_after_another_own_fault_is_told_so():
+    """It is blamed since it may have come before what is doubtful, which came before that fault."""
+    verdict = judged(raised(0, 5, *HTTP), raised(2, 8), ended(1, 708, -11))
+    assert (
+        "it was noticed 700 ms after, but may have failed before rank 2, which failed by itself too" in verdict.reason
+    )
 
 
 # --- only consequences ---
