@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import Any
 
 from launcher.core.errors import EXIT_FAILURE
-from launcher.core.events import Cause
+from launcher.core.events import Cause, Judged, Stopping
 from launcher.core.messages import AttemptOver, Begin, Decided, Finish, Inquire, Message, Stop, Testimony
 from launcher.supervise.attempts import Attempts
 from launcher.supervise.court import Decision, Evidence, to_fields
@@ -32,6 +34,8 @@ class ConcertedAttempts(Attempts):
                 self._testify()
             case Decided(attempt=attempt) if attempt == self._number and not self._waits:
                 self.watch.decided(Decision(message.verdict, message.restarts), message.cause)
+            case Decided(attempt=attempt) if attempt == self._number:
+                self._note_failure_elsewhere(message)
             case Begin(attempt=attempt, master_port=port) if self._waits and attempt == self._number + 1:
                 self._begin_again(port)
             case Stop(cause=cause, signal=number, server=server):
@@ -59,6 +63,14 @@ class ConcertedAttempts(Attempts):
             self.decide(self.watch.testify())
         else:
             self.watch.inquire()
+
+    def _note_failure_elsewhere(self, decided: Decided) -> None:
+        """All ranks here had ended well before one of another server failed: who asks here is to hear of it."""
+        if self._over[-1].cause is Cause.FINISHED:
+            self._over[-1] = replace(self._over[-1], cause=decided.cause, verdict=decided.verdict)
+            self._journal.record(Judged(decided.verdict))
+            grace_s = self._spec.supervision.grace_from(time.time())
+            self._journal.record(Stopping(decided.cause, grace_s, restarts=decided.restarts))
 
     def _begin_again(self, port: int) -> None:
         self._waits = False

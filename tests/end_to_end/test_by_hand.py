@@ -67,7 +67,7 @@ def test_a_failure_starts_all_ranks_again(servers):
 
 
 def test_a_server_whose_ranks_ended_well_waits_for_the_others(servers):
-    """And hears of the failure that comes later."""
+    """And hears of the failure that comes later, so that its launcher can tell of it."""
     wait = "while not os.path.exists('go'): time.sleep(0.02)"
     program = servers.python("if rank >= 2: sys.exit(0)", READY, wait, "if rank == 0: sys.exit(5)", FOR_EVER)
     first, second = servers.both(command=program)
@@ -78,6 +78,24 @@ def test_a_server_whose_ranks_ended_well_waits_for_the_others(servers):
     assert servers.report().attempts[0].verdict.culprit == 0
     statuses = {ended.global_rank: ended.status for ended in servers.report().attempts[0].exits}
     assert statuses == {0: 5, 1: -signal.SIGTERM, 2: 0, 3: 0}
+    for process in (first, second):
+        assert "error: rank 0: exit code 5" in servers.said(process)
+    assert servers.report(1).attempts[0].verdict.culprit == 0
+
+
+def test_a_server_whose_ranks_ended_well_is_told_why_they_start_again(servers):
+    """Its launcher names the rank of the other server, before the restart and at the end."""
+    ended = "while rank == 0 and not os.path.exists(f'go{os.environ[\"TLAUNCH_ATTEMPT\"]}'): time.sleep(0.02)"
+    program = servers.python(ended, "if rank == 0: sys.exit(5)")
+    first, second = servers.both("--max-restarts", 1, command=program)
+    for attempt in range(2):
+        servers.wait_until(lambda number=attempt: len(servers.events(RankEnded)) == 3 + 4 * number, "the others' ends")
+        (servers.directory / f"go{attempt}").touch()
+    assert servers.end(first, second) == [5, 5]
+    verdict, *rest = servers.said(second).partition("restart 1 of 1")
+    assert "rank 0: exit code 5" in verdict
+    assert "error: rank 0: exit code 5" in rest[1]
+    assert [attempt.verdict.culprit for attempt in servers.report(1).attempts] == [0, 0]
 
 
 def test_the_first_of_failures_on_two_servers_is_blamed(servers):
