@@ -24,6 +24,7 @@ class ConcertedAttempts(Attempts):
         super().__init__(*given, **named)
         self._link: Link | None = link  # None once the coordinator is lost
         self._waits = False  # nothing of the last attempt is left here
+        self._decided_early: Decided | None = None  # while what ranks left here was being ended
         self._finish: Finish | None = None  # the coordinator's last word
 
     # --- what the coordinator orders ---
@@ -32,10 +33,8 @@ class ConcertedAttempts(Attempts):
         match message:
             case Inquire(attempt=attempt) if attempt == self._number:
                 self._testify()
-            case Decided(attempt=attempt) if attempt == self._number and not self._waits:
-                self.watch.decided(Decision(message.verdict, message.restarts), message.cause)
             case Decided(attempt=attempt) if attempt == self._number:
-                self._note_failure_elsewhere(message)
+                self._hear_decision(message)
             case Begin(attempt=attempt, master_port=port) if self._waits and attempt == self._number + 1:
                 self._begin_again(port)
             case Stop(cause=cause, signal=number, server=server):
@@ -59,10 +58,18 @@ class ConcertedAttempts(Attempts):
         return self._first + len(self._over) - self._waits
 
     def _testify(self) -> None:
-        if self._waits:
+        if self._waits or self.watch.ends_leftovers:
             self.decide(self.watch.testify())
         else:
             self.watch.inquire()
+
+    def _hear_decision(self, decided: Decided) -> None:
+        if self._waits:
+            self._note_failure_elsewhere(decided)
+        elif self.watch.ends_leftovers:
+            self._decided_early = decided
+        else:
+            self.watch.decided(Decision(decided.verdict, decided.restarts), decided.cause)
 
     def _note_failure_elsewhere(self, decided: Decided) -> None:
         """All ranks here had ended well before one of another server failed: who asks here is to hear of it."""
@@ -88,6 +95,9 @@ class ConcertedAttempts(Attempts):
     def go_on(self, *, childless: bool) -> bool:
         if not self._waits and self.watch.over(childless=childless):
             self._end()
+            if self._decided_early is not None:
+                self._note_failure_elsewhere(self._decided_early)
+                self._decided_early = None
             self._wait_for_others()
         return not self._waits or self._finish is None
 

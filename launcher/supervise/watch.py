@@ -205,6 +205,11 @@ class Watch:
         return not (self._inquest or self._ending or self._crew.all_ended)
 
     @property
+    def ends_leftovers(self) -> bool:
+        """Whether every rank has ended well, and what they left is being ended."""
+        return self._ending is not None and self.cause is Cause.FINISHED
+
+    @property
     def killed(self) -> int:
         return self._ending.killed if self._ending else 0
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from launcher.core.events import AttemptStarted, Cause, Judged, RankEnded
+from launcher.core.events import AttemptStarted, Cause, Judged, Leftovers, RankEnded
 from launcher.core.proc import stat
 
 READY = "print('ready', flush=True)"
@@ -96,6 +96,24 @@ def test_a_server_whose_ranks_ended_well_is_told_why_they_start_again(servers):
     assert "rank 0: exit code 5" in verdict
     assert "error: rank 0: exit code 5" in rest[1]
     assert [attempt.verdict.culprit for attempt in servers.report(1).attempts] == [0, 0]
+
+
+def test_a_server_that_ends_what_its_ranks_left_testifies_at_once(servers):
+    """The verdict waits for no grace period there, and both launchers are as sure of it."""
+    leaves = "os.fork() == 0 and (signal.signal(signal.SIGTERM, signal.SIG_IGN), open('left', 'w'), time.sleep(1000))"
+    program = servers.python(
+        f"if rank == 2: {leaves}", "while rank == 2 and not os.path.exists('left'): time.sleep(0.02)",
+        "if rank >= 2: sys.exit(0)", "while not os.path.exists('go'): time.sleep(0.02)", "if rank == 0: sys.exit(5)",
+        FOR_EVER,
+    )  # fmt: skip
+    both = servers.both("--grace", 8, command=program)
+    servers.wait_until(lambda: servers.events(Leftovers), "the end of what is left")
+    (servers.directory / "go").touch()
+    servers.wait_until(lambda: servers.events(Judged), "the verdict")
+    assert servers.end(*both) == [5, 5]
+    for process in both:
+        assert "error: rank 0: exit code 5" in servers.said(process)
+        assert "certain: no other rank has failed" in servers.said(process)
 
 
 def test_the_first_of_failures_on_two_servers_is_blamed(servers):
