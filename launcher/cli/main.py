@@ -116,7 +116,7 @@ def _run(command: click.Command, arguments: Sequence[str] | None) -> int:
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(file=shown)
-        _say(shown.getvalue().rstrip("\n"))
+        _say(shown.getvalue().rstrip("\n").replace("\n\t", " "))  # click lists what may be chosen below each other
         return error.exit_code
     except (click.Abort, KeyboardInterrupt, _Ended, RuntimeError) as error:
         if (exit_code := _code_of_wish(error)) is None:

@@ -691,7 +691,7 @@ def test_fewer_processors_than_ranks_are_a_note(ward):
     """By affinity, or by the control group."""
     patients = ward(2)
     patients.change(1, cpu_limit=1.5)
-    assert patients.only().message == "fewer processors than ranks on server h2: 1.5 for 2 on h2"
+    assert patients.only().message == "fewer processors than ranks on server h2: 1.5 for 2"
 
 
 def test_devices_that_are_not_there_break_a_run(ward):

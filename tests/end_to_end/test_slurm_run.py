@@ -129,11 +129,11 @@ def test_nodes_are_the_servers_where_no_table_names_any(cluster):
 
 @pytest.mark.parametrize("command", ["run", "doctor"])
 def test_a_launcher_that_srun_starts_several_times_is_refused(cluster, command):
-    """Each would start all ranks, on the same devices; it is told once on every machine, and these nodes are on one."""
+    """Each would start all ranks, on the same devices; it is told once on every machine, by who comes first or long after."""
     own = ["--runs-dir", cluster.runs, "--devices", 2, "--", "true"] if command == "run" else ["--devices", 2]
     done = cluster.ask("salloc", "--nodes=2", "srun", *TLAUNCH, command, "--engine", "slurm", *own, check=False)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.count("srun started this command 2 times") == 1, done.stderr
+    assert done.stderr.count("srun started this command 2 times") in {1, 2}, done.stderr
     assert not cluster.runs.exists()
 
 

@@ -102,10 +102,11 @@ def few_cpus(evidence: Evidence) -> Iterator[Finding]:
     )
     if servers:
         first = servers[0]
+        where = f" on {evidence.name(first)}" if len(servers) > 1 else ""
         yield Finding(
             "few-cpus", Topic.LIMITS, Severity.NOTE, servers,
             f"fewer processors than ranks on {evidence.named(servers)}: {_cpus(evidence.facts[first]):g} for "
-            f"{evidence.rank_count(first)} on {evidence.name(first)}",
+            f"{evidence.rank_count(first)}{where}",
         )  # fmt: skip
 
 

@@ -60,8 +60,12 @@ class Hearing:
         if not unheard:
             return verdict
         more = f" and {len(unheard) - 1} more were" if len(unheard) > 1 else " was"
-        reason = f"{verdict.reason}; {self._described(unheard[0])}{more} not heard in time"
-        return replace(verdict, confidence=Confidence.LIKELY, reason=reason)
+        told = f"; {self._described(unheard[0])}{more} not heard in time"
+        failures = (
+            replace(one, reason=one.reason + told) if one.global_rank == verdict.culprit else one
+            for one in verdict.failures
+        )
+        return replace(verdict, confidence=Confidence.LIKELY, reason=verdict.reason + told, failures=tuple(failures))
 
     def _with_losses(self, verdict: Verdict) -> Verdict:
         """What ranks of other servers failed of followed from a loss, unless it is certain that they were first."""

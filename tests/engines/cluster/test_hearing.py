@@ -70,6 +70,7 @@ def test_nothing_is_certain_while_a_server_has_not_been_heard(hearing):
     verdict, _, _ = hearing.verdict()
     assert (verdict.culprit, verdict.confidence) == (0, Confidence.LIKELY)
     assert verdict.reason.endswith("; server 10.0.0.2 with rank 1 was not heard in time")
+    assert verdict.failures[0].reason.endswith(" was not heard in time")  # as people are shown it
     hearing.take(1, to_fields(Evidence((RankEvidence(1, None, None, None),))), Clock())
     verdict, _, _ = hearing.verdict()
     assert (verdict.culprit, verdict.confidence) == (0, Confidence.CERTAIN)
