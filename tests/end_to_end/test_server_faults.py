@@ -144,9 +144,26 @@ def test_after_a_lost_agent_a_restart_goes_on(run):
     run.wait_nothing_left("h1", "h2")
 
 
-def test_a_lost_daemon_of_the_engine_is_named(run):
-    """An mpirun ends all agents when its own process on one server is gone: that server is named, not the signal."""
-    run.start().wait_running()
+@pytest.fixture
+def slow_mpirun(run):
+    """One that takes five seconds more to end than it takes to end everything else."""
+    directory = run.directory / "slow"
+    directory.mkdir()
+    slow = directory / "mpirun"
+    slow.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && exec {MPIRUN} "$@"\n{MPIRUN} "$@"\ncode=$?\nsleep 5\nexit $code\n'
+    )
+    slow.chmod(0o755)
+    return slow
+
+
+@pytest.mark.parametrize("how", ["at once", "late"])
+def test_a_lost_daemon_of_the_engine_is_named(run, slow_mpirun, how):
+    """An mpirun ends all agents when its own process on one server is gone: that server is named, not the signal.
+
+    It is waited for, since only its end tells the one from the other.
+    """
+    run.start(mpirun=MPIRUN if how == "at once" else slow_mpirun).wait_running()
     run.hosts.on("h2", "pkill", "-9", "orted|prted")
     code, err = run.finish(within_s=40)
     assert code == 1, err
