@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from launcher.cli.chosen_run import LIVE_RUN_HELP, chosen_live, json_option, run_argument
-from launcher.core.errors import TlaunchError, UsageError
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from launcher.core.verdict import StackGroup
     from launcher.runs.live import RunState
     from launcher.supervise.stacks import RankStack
+    from launcher.supervise.survey import Part
 
 EPILOG = """\b
 Examples:
@@ -31,7 +32,11 @@ main thread. Python ranks that tlaunch started write their stacks themselves, ev
 interpreter lock; of others is told what they wait for, or what py-spy sees where that is installed. No rank is stopped
 or delayed by more than the milliseconds that it takes to write.
 
-Exit codes: 0; 1 no rank lives, or none of those asked for, or they are on another machine; 2 wrong usage, or no such run.
+Of a run over several servers all are asked, from the launcher's machine as from each server that has the run directory,
+or one of its own. Servers that do not answer within seconds are named; where the run's coordinator cannot be asked, the
+ranks of this server are shown, and why there are no others.
+
+Exit codes: 0; 1 no rank lives, or none of those asked for, or a server has not answered; 2 wrong usage, or no such run.
 """
 FRAMES_SHOWN = 8
 
@@ -45,6 +50,7 @@ class Seen:
     pids: Mapping[int, int]
     steps: Mapping[int, int | None]
     stacks: Mapping[int, RankStack]
+    unasked: Mapping[str, str] = field(default_factory=dict)  # why, by the id of each server that has told nothing
 
 
 @click.command(epilog=EPILOG, help=f"Show where every rank of a run is at this moment.\n\n{LIVE_RUN_HELP}")
@@ -52,17 +58,23 @@ class Seen:
 @click.option("--full", is_flag=True, help="Every frame, and the other threads of each group's first rank.")
 @json_option
 @run_argument
-def stacks(*, run: str | None, ranks: str | None, full: bool, as_json: bool, runs_dir: Path) -> None:
+@click.pass_context
+def stacks(
+    context: click.Context, /, *, run: str | None, ranks: str | None, full: bool, as_json: bool, runs_dir: Path
+) -> None:
     from launcher.cli.outlet import write_out
     from launcher.runs.live import look
     from launcher.supervise.stacks import group
 
     wanted = None if ranks is None else parse_ranks(ranks)
     state = look(chosen_live(runs_dir, run))
-    seen = _gathered(state, _living(state, wanted))
+    seen = _seen(state, wanted)
     _say_ended(seen.pids.keys() - seen.stacks.keys())
     groups = group(seen.stacks, seen.steps)
     write_out(_as_json(state, seen, groups) if as_json else _as_text(state, seen, groups, full=full))
+    for server, why in seen.unasked.items():
+        _say(f"{server}: not shown: {why}")
+    context.exit(EXIT_FAILURE if seen.unasked else EXIT_OK)
 
 
 def parse_ranks(text: str) -> tuple[RankRange, ...]:
@@ -82,6 +94,52 @@ def parse_ranks(text: str) -> tuple[RankRange, ...]:
             raise UsageError(f"--rank {text!r}: {part.strip()!r} is no rank and no range", hint="for instance 0,3-5")
         ranges.append((int(first), int(last)))
     return tuple(ranges)
+
+
+def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
+    """Of all servers, where there are several; of this machine alone where only its own ranks can be asked.
+
+    Raises:
+        TlaunchError: nothing was seen.
+    """
+    from launcher.engines.cluster.askers import CoordinatorSilentError, ask_stacks, read_door
+
+    door = None if state.state.over else read_door(state.run_dir)
+    if door is None:
+        return _gathered(state, _living(state, wanted))
+    try:
+        return _told(state, wanted, *ask_stacks(door, wanted))
+    except CoordinatorSilentError as error:
+        try:
+            here = _gathered(state, _living(state, wanted))
+        except TlaunchError as nothing:
+            raise TlaunchError(f"{nothing.message}; of other servers nothing is known: {error.message}") from error
+        return replace(here, unasked={"other servers": error.message})
+
+
+def _told(
+    state: RunState, wanted: tuple[RankRange, ...] | None, parts: Iterable[Part], silent: Mapping[str, str]
+) -> Seen:
+    """What the agents of all servers have found.
+
+    Raises:
+        TlaunchError: that no rank lives, or that nobody knows.
+    """
+    from launcher.cli.run_words import describe, shown_name
+
+    parts = tuple(parts)
+    ranks = sorted((rank for part in parts for rank in part.ranks), key=lambda rank: rank.global_rank)
+    unasked = {f"server {server}": why for server, why in silent.items()}
+    unasked |= {f"a server ({number})": part.trouble for number, part in enumerate(parts) if part.trouble}
+    stacks = {rank.global_rank: rank.stack for rank in ranks if rank.stack is not None}
+    if stacks:
+        steps = {rank.global_rank: rank.step for rank in ranks}
+        return Seen({rank.global_rank: rank.pid for rank in ranks}, steps, stacks, unasked)
+    if ranks:
+        raise TlaunchError(_ended(rank.global_rank for rank in ranks))
+    which = "living rank" if wanted is None else "living rank among those asked for"
+    missing = "".join(f"; {server} is not known: {why}" for server, why in unasked.items())
+    raise TlaunchError(f"{shown_name(state)} has no {which}: it is {describe(state)}{missing}")
 
 
 def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, int]:
@@ -127,7 +185,13 @@ def _gathered(state: RunState, pids: Mapping[int, int]) -> Seen:
 
 def _say_ended(global_ranks: Collection[int]) -> None:
     if global_ranks:
-        print(_ended(global_ranks), file=sys.stderr)
+        _say(_ended(global_ranks))
+
+
+def _say(line: str) -> None:
+    from launcher.logs.terminal import printable
+
+    print(printable(line), file=sys.stderr)
 
 
 def _ended(global_ranks: Iterable[int]) -> str:
@@ -177,5 +241,6 @@ def _as_json(state: RunState, seen: Seen, groups: tuple[StackGroup, ...]) -> str
         "sentence": sentence(groups),
         "groups": [asdict(group) for group in groups],
         "ranks": ranks,
+        "not_shown": dict(seen.unasked),
     }
     return json_text(shown)

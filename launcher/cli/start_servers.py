@@ -33,6 +33,7 @@ from launcher.core.records import Cluster, RunSpec, Server
 from launcher.core.resources import PACKAGE
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble
+from launcher.engines.cluster.askers import AskersDoor, leave_door
 from launcher.engines.cluster.job import Job, to_text
 from launcher.engines.cluster.membership import Door, Member, Membership, join
 from launcher.engines.cluster.mpi_ranks import members_text, stretches_of
@@ -101,7 +102,10 @@ def _coordinate(prepared: Prepared, wanted_name: str, options: RunOptions, host:
             agreement=agreement(prepared),
             engine_anew=prepared.request.mpi_ranks,
             resolved=tuple((name, frozenset(map(str, found))) for name, found in host.resolved),
+            key=secrets.token_hex(16),
         )
+        port = listener.getsockname()[1]
+        leave_door(RunDir(spec.run_dir), AskersDoor(tuple((address, port) for address in reachable(host)), plan.key))
         detached = detach(RunDir(spec.run_dir).console_log) if options.detach else None
         if detached is not None and detached.is_parent:
             listener.close()

@@ -44,6 +44,14 @@ class Channel:
             return ""
 
     @property
+    def peer_address(self) -> tuple[str, int]:
+        """As `peer`, with the port."""
+        try:
+            return self.peer, int(self._connection.getpeername()[1])
+        except OSError:
+            return self.peer, 0
+
+    @property
     def wants_write(self) -> bool:
         return bool(self._to_send)
 

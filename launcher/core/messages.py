@@ -22,6 +22,11 @@ agent whose launcher got a signal for all tells `SignalWanted`; one that has los
 
 Coordinators that each take the other for one of their servers tell each other `Rival`: see launcher/engines/cluster/rivals.py.
 
+Somebody with the key of a run that goes on (launcher/engines/cluster/askers.py) may ask where its ranks are:
+    asker                                coordinator                               agents
+    AskStacks        ──────────────────>              TakeStacks  ──────────────>
+                     <──────────────────  AllStacks                <──────────────  Stacks
+
 An agent that is welcomed to an examination says nothing of all that: it gets `Ask`, again and again, and tells `Answer`,
 until `Finish`.
 """
@@ -74,6 +79,7 @@ class Welcome:
     silence_s: float  # who is not heard for so long is lost
     job: str | None = None  # see launcher.engines.job; None for an agent that knows by itself what to do
     mark: str | None = None  # a file's name: who finds it in the run directory shares that with the coordinator
+    key: str = ""  # of those who ask where ranks are; empty where nobody may
 
 
 @frozen
@@ -247,6 +253,32 @@ class Answer:
 
 
 @frozen
+class AskStacks:
+    proof: str  # that its sender knows the run's key
+    nonce: str
+    ranks: tuple[tuple[int, int], ...] | None = None  # first and last of each range; None: all
+
+
+@frozen
+class TakeStacks:
+    number: int
+    ranks: tuple[tuple[int, int], ...] | None = None  # as above
+
+
+@frozen
+class Stacks:
+    number: int
+    content: Any  # see launcher.supervise.survey
+
+
+@frozen
+class AllStacks:
+    proof: str  # that its sender knows the key too
+    content: tuple[Any, ...]  # what servers have told
+    silent: Mapping[str, str]  # why, by the id of each server that has not
+
+
+@frozen
 class Done:
     unkillable: tuple[int, ...] = ()
     events_lost: int = 0
@@ -255,12 +287,14 @@ class Done:
 Message = (
     Challenge | Hello | Rival | Welcome | Refused | Ready | Waiting | Begin | Told | Inquire | Testimony | Decided | AttemptOver
     | Stop | Pass | SignalWanted | GivingUp | Ping | Pong | Ask | Answer | Finish | Done | Piece | Whole | Kept
+    | AskStacks | TakeStacks | Stacks | AllStacks
 )  # fmt: skip
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         Challenge, Hello, Rival, Welcome, Refused, Ready, Waiting, Begin, Told, Inquire, Testimony, Decided, AttemptOver, Stop,
         Pass, SignalWanted, GivingUp, Ping, Pong, Ask, Answer, Finish, Done, Piece, Whole, Kept,
+        AskStacks, TakeStacks, Stacks, AllStacks,
     )
 }  # fmt: skip
 

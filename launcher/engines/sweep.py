@@ -17,6 +17,7 @@ from launcher.core.events import AgentEnded, Cause, Event, Killing, Stamped, Sto
 from launcher.core.records import RunSpec
 from launcher.core.report import Attempt, Report
 from launcher.core.run_dir import RunDir
+from launcher.engines.cluster.askers import remove_door
 from launcher.engines.cluster.common_disk import remove_marks
 from launcher.runs.progress import Progress
 from launcher.supervise.cgroup import RunGroup
@@ -91,6 +92,7 @@ class Sweep:
             atomic.write_text(self._run_dir.report, report.to_json())
         if self._coordinates:
             remove_marks(self._run_dir)
+            remove_door(self._run_dir)
         ended = AgentEnded(Cause.AGENT_LOST, self._exit_code)
         self._record(ended)
         self._journal.close()

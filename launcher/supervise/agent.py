@@ -30,11 +30,13 @@ from launcher.supervise.tree import NothingLeft, descendants, reap
 from launcher.supervise.wakeup import Wakeup
 
 if TYPE_CHECKING:
+    from launcher.core.messages import TakeStacks
     from launcher.supervise.attempts import Attempts
     from launcher.supervise.link import Link
     from launcher.supervise.members import Members
     from launcher.supervise.mirror import Mirror
     from launcher.supervise.stand_in import StandIn
+    from launcher.supervise.survey import Survey
     from launcher.supervise.watch import Watch
 
 ASKS_TO_STOP = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2))
@@ -76,6 +78,7 @@ class Agent:
         self._started_ns = time.time_ns()
         self._link = link
         self._mirror: Mirror | None = None  # where the coordinator does not see what ranks write
+        self._survey: Survey | None = None  # once somebody has asked where ranks are
         self._run_dir = RunDir(spec.run_dir, None if link is None else server_index)
         self._ranks = tuple(rank for rank in spec.ranks if rank.server_index == server_index)
         self._stand_in = _stand_in(members, self._ranks, inherited)
@@ -155,12 +158,14 @@ class Agent:
     def _listen(self) -> None:
         """Sleep until something happens or is due."""
         self._choose_what_to_hear()
-        timed = (self._watch, self._link, self._mirror, self._stand_in)
+        timed = (self._watch, self._link, self._mirror, self._stand_in, self._survey)
         due_s = [each.timeout_s for each in timed if each is not None]
         for key, _ in self._selector.select(min((seconds for seconds in due_s if seconds is not None), default=None)):
             key.data()
         if self._mirror is not None:
             self._mirror.step()
+        if self._survey is not None:
+            self._survey.step()
         if self._link is not None:
             self._hear_coordinator(self._link)
         if self._stand_in is not None:
@@ -216,7 +221,7 @@ class Agent:
             self._watch.kill_now()
 
     def _hear_coordinator(self, link: Link) -> None:
-        from launcher.core.messages import Kept, Pass  # noqa: PLC0415 - loaded with the link
+        from launcher.core.messages import Kept, Pass, TakeStacks  # noqa: PLC0415 - loaded with the link
 
         attempts: Any = self._attempts
         for message in link.take():
@@ -224,6 +229,8 @@ class Agent:
                 self._act_on(message.signal)
             elif isinstance(message, Kept) and self._mirror is not None:
                 self._mirror.take(message)
+            elif isinstance(message, TakeStacks):
+                self._begin_survey(link, message)
             else:
                 attempts.hear(message)
         if link.lost is not None:
@@ -231,6 +238,12 @@ class Agent:
             self._forget_mirror()
             self._journal.record(Trouble(f"the run's coordinator is lost: {link.lost}"))
             attempts.lose_coordinator()
+
+    def _begin_survey(self, link: Link, asked: TakeStacks) -> None:
+        from launcher.supervise.survey import Survey  # noqa: PLC0415 - most runs need none of it
+
+        self._survey = self._survey or Survey(self._run_dir, link.send)
+        self._survey.begin(asked, self._attempts.crew.running)
 
     def _hear_members(self, stand_in: StandIn) -> None:
         stand_in.step(self._journal)
@@ -283,6 +296,8 @@ class Agent:
         self._write_report(exit_code, unkillable)
         self._finish_mirror()
         self._journal.record(AgentEnded(self._attempts.cause, exit_code))
+        if self._survey is not None:
+            self._survey.close()
         if self._stand_in is not None:
             self._hear("members", None, 0)
             self._stand_in.release()
@@ -308,6 +323,8 @@ class Agent:
         if self._mirror is not None:
             self._mirror.close()
             self._mirror = None
+            with suppress(OSError):  # whoever looks here finds nobody to ask any more
+                self._run_dir.door.unlink()
 
     def _hears_kill(self) -> bool:
         return KILLS_AT_ONCE in self._wakeup.take()

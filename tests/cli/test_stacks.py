@@ -199,3 +199,31 @@ def test_a_run_that_is_not_there_is_wrong_usage(launcher, run):
     done = launcher.run("stacks", "second")
     assert done.returncode == 2
     assert "first" in done.stderr
+
+
+def test_where_the_coordinator_cannot_be_asked_this_server_s_ranks_are_shown(launcher, run, wait_until):
+    """With the reason why there are no others, and an exit code that tells of it."""
+    run.begin(2)
+    run.start(0, "lock")
+    run.dir.door.write_text('{"addresses": [["127.0.0.1", 1]], "key": "k"}')
+
+    def shown():
+        done = launcher.run("stacks", "--json")
+        assert done.returncode == 1
+        return "held.acquire" in done.stdout and done
+
+    done = wait_until(shown, "the rank at its place")
+    told = json.loads(done.stdout)
+    assert [rank["global_rank"] for rank in told["ranks"]] == [0]
+    assert "127.0.0.1 port 1: Connection refused" in told["not_shown"]["other servers"]
+    assert done.stderr.startswith("other servers: not shown: the run's coordinator cannot be asked: ")
+
+
+def test_where_nobody_can_be_asked_at_all_the_reason_is_told(launcher, run):
+    """As on a machine without ranks, from which the coordinator cannot be reached."""
+    run.begin(2)
+    run.dir.door.write_text('{"addresses": [["127.0.0.1", 1]], "key": "k"}')
+    done = launcher.run("stacks")
+    assert done.returncode == 1
+    assert "has no living rank here" in done.stderr
+    assert "of other servers nothing is known: the run's coordinator cannot be asked" in done.stderr

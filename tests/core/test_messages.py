@@ -7,8 +7,10 @@ import pytest
 
 from launcher.core.events import Cause
 from launcher.core.messages import (
+    AllStacks,
     Answer,
     Ask,
+    AskStacks,
     AttemptOver,
     Begin,
     Challenge,
@@ -28,7 +30,9 @@ from launcher.core.messages import (
     Refused,
     Rival,
     SignalWanted,
+    Stacks,
     Stop,
+    TakeStacks,
     Told,
     Waiting,
     Welcome,
@@ -54,6 +58,8 @@ ALL = (
     Decided(1, VERDICT, Cause.HUNG, restarts=True), AttemptOver(1, left=False, master_port=9),
     Stop(Cause.STOPPED, 2, "h2"), Pass(20), SignalWanted(15), GivingUp("killed"), Ping(1 << 62), Pong(1, 2), Finish(Cause.FAILED, 3),
     Ask(1, {"topic": "facts"}), Answer(1, {"cpus": 2}), Done((1, 2), 4), Piece("log", 3, 0, 5, "eA==", anew=True), Whole("heartbeat", 3, None, 7), Kept("log", 3, 5, trouble=True),
+    AskStacks("p", "n", ((0, 3), (7, 7))), AskStacks("p", "n"), TakeStacks(1, ((0, 3),)), Stacks(1, {"ranks": []}),
+    AllStacks("p", ({"ranks": []},), {"h2": "lost"}),
 )  # fmt: skip
 
 

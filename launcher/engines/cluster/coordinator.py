@@ -43,6 +43,7 @@ from launcher.core.messages import (
     Pass,
     Piece,
     SignalWanted,
+    Stacks,
     Testimony,
     Told,
     Waiting,
@@ -52,6 +53,7 @@ from launcher.core.proc import ProcessId, identify
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import used_cluster
+from launcher.engines.cluster.askers import remove_door
 from launcher.engines.cluster.chronicle import Chronicle
 from launcher.engines.cluster.common_disk import leave_mark, remove_mark
 from launcher.engines.cluster.engine_end import EngineEnd
@@ -185,6 +187,8 @@ class Coordinator:
                 self._on_signal(number, by_server=peer.server_index)
             case GivingUp(reason=reason):  # it ends its ranks, and says when that is done
                 self._note_loss(peer.server_index, reason)
+            case Stacks():
+                self._roll_call.surveys.take(peer.server_index, message)
             case Done():
                 peer.done = True
                 self._chronicle.note_end(message)
@@ -431,6 +435,7 @@ class Coordinator:
     def _close(self) -> int:
         assert self._outcome.finish is not None, "it is over"
         remove_mark(self._run_dir, self._mark)
+        remove_door(self._run_dir)
         self._chronicle.close(self._outcome.finish)
         self._selector.close()
         self._wakeup.close()

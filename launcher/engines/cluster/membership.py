@@ -34,6 +34,7 @@ from launcher.core.messages import (
 from launcher.core.own_code import fingerprint
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
+from launcher.engines.cluster.askers import AskersDoor, leave_door
 from launcher.engines.cluster.common_disk import sees_mark
 from launcher.runs.record import spec_to_json
 from launcher.supervise.link import Link
@@ -78,8 +79,13 @@ class Membership:
             self._channel.drain(time.monotonic() + CONNECT_S)
 
     def compare_files(self, run_dir: RunDir) -> bool:
-        """Whether the run directory here is the coordinator's own. Call it before `wait_for_start`, which tells it."""
+        """Whether the run directory here is the coordinator's own. Call it before `wait_for_start`, which tells it.
+
+        Where it is not, it gets what tells how to ask the coordinator.
+        """
         self._shares_files = self.welcome.mark is None or sees_mark(run_dir, self.welcome.mark)
+        if not self._shares_files and self.welcome.key:
+            leave_door(run_dir, AskersDoor((self._channel.peer_address,), self.welcome.key))
         return self._shares_files
 
     def wait_for_start(self, master_port: int | None, tell: Callable[[Waiting], None]) -> Begin:

@@ -24,3 +24,4 @@ class Plan:
     agreement: Mapping[str, str]  # what agents that have one of their own must have alike
     engine_anew: bool = False  # whether an attempt needs the engine's processes anew, and not just its ranks
     resolved: tuple[tuple[str, frozenset[str]], ...] = ()  # what names of servers mean here
+    key: str = ""  # of those who ask where ranks are (launcher/engines/cluster/askers.py)

@@ -12,6 +12,7 @@ from launcher.core.addresses import addresses_of
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.messages import (
     LONGEST_LINE_BYTES,
+    AskStacks,
     Hello,
     Message,
     Ready,
@@ -26,6 +27,7 @@ from launcher.core.records import Server
 from launcher.engines.cluster.peers import STRANGER_S, Peer, described, differences, server_of
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.rivals import Rivalry
+from launcher.engines.cluster.surveys import Surveys
 from launcher.engines.whereabouts import Register
 
 MOST_STRANGERS = 128  # who have not said who they are, beyond one for each server
@@ -53,6 +55,7 @@ class RollCall:
         self.noticed: set[Peer] = set()  # who is lost, or has something that waits to be sent
         self.strangers: list[Peer] = []
         self.peers: dict[int, Peer] = {}  # by server_index; those that are lost are taken out by who finds it out
+        self.surveys = Surveys(plan.key, servers, self.peers)
 
     @property
     def complete(self) -> bool:
@@ -94,6 +97,8 @@ class RollCall:
             if isinstance(message, Rival) and (joining or self.refusal is not None):
                 if (error := self._hear_rival(message, stranger)) is not None:
                     return error
+                continue
+            if isinstance(message, AskStacks) and self.surveys.begin(message, stranger, running=not joining):
                 continue
             if not isinstance(message, Hello) or not self._is_one_of_us(message, stranger):
                 stranger.lose("a stranger")
@@ -161,7 +166,7 @@ class RollCall:
         self.peers[index] = stranger
         proof = proof_of(self._token_of(hello), hello.nonce, stranger.nonce)
         job = None if hello.agreement is not None else self._plan.job
-        stranger.send(Welcome(proof, index, self._run_name, self._plan.silence_s, job, self._mark))
+        stranger.send(Welcome(proof, index, self._run_name, self._plan.silence_s, job, self._mark, self._plan.key))
         stranger.ask()
 
 

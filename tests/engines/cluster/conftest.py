@@ -25,14 +25,14 @@ class House:
 
     def __init__(
         self, *, token="token", shared_token="shared", agreement=(), resolved=(), joining=True, silence_s=20.0, port=0,
-        brings_all=False, listener=None, servers=SERVERS,
+        brings_all=False, listener=None, servers=SERVERS, key="",
     ):  # fmt: skip
         self.listener = listener or listen(port)
         self.servers = servers
         self.plan = Plan(
             listener=self.listener, token=token, shared_token=shared_token, silence_s=silence_s, join_timeout_s=60.0,
             engine=EngineCommand("no engine", ("true",), {}, {}), brings_all=brings_all, job="the job",
-            agreement=dict(agreement), resolved=resolved,
+            agreement=dict(agreement), resolved=resolved, key=key,
         )  # fmt: skip
         self.roll_call = RollCall(self.plan, servers, "a-run")
         self.joining = joining
@@ -54,6 +54,7 @@ class House:
 
     def _step(self):
         list(self.roll_call.accept())
+        self.roll_call.surveys.step()
         for stranger in self.roll_call.strangers:
             self._note(self.roll_call.hear(stranger, joining=self.joining))
         for stranger in self.roll_call.dismiss():

@@ -1,0 +1,102 @@
+"""What an agent finds out of its ranks for somebody who asks: real processes."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.core.heartbeat import Beat, beat
+from launcher.core.messages import TakeStacks
+from launcher.core.run_dir import RunDir
+from launcher.supervise.survey import Survey, part_from
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "stacks_rank.py"
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    return RunDir(tmp_path)
+
+
+@pytest.fixture
+def start(run_dir):
+    """Gives a function that starts a rank which does something."""
+    started = []
+
+    def start_rank(global_rank, what):
+        run_dir.device(global_rank).mkdir()
+        argv = [sys.executable, PROGRAM, run_dir.stacks_log(global_rank), what]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE)
+        assert process.stdout.readline() == b"ready\n"
+        started.append(process)
+        return process
+
+    yield start_rank
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def answers(survey, sent, count):
+    ends = time.monotonic() + PATIENCE_S
+    while len(sent) < count:
+        assert time.monotonic() < ends
+        survey.step()
+        time.sleep(survey.timeout_s or 0)
+    return {told.number: part_from(told.content) for told in sent}
+
+
+def test_two_who_ask_at_once_are_both_answered(run_dir, start):
+    """With process, step and place of every rank that each wants to hear of; then nothing is due any more."""
+    running = {global_rank: start(global_rank, "lock").pid for global_rank in (0, 3)}
+    beat({"TLAUNCH_HEARTBEAT_FILE": str(run_dir.heartbeat(3))}, Beat(step=12))
+    sent = []
+    survey = Survey(run_dir, sent.append)
+    assert survey.timeout_s is None
+    survey.begin(TakeStacks(1), running)
+    survey.begin(TakeStacks(2, ((1, 3),)), running)
+    told = answers(survey, sent, 2)
+    assert {(rank.global_rank, rank.pid, rank.step) for rank in told[1].ranks} == {
+        (0, running[0], None), (3, running[3], 12),
+    }  # fmt: skip
+    assert [rank.global_rank for rank in told[2].ranks] == [3]
+    assert all(rank.stack is not None for rank in told[1].ranks)
+    assert survey.timeout_s is None
+    survey.close()
+
+
+def test_a_rank_that_ended_meanwhile_has_no_place(run_dir, start):
+    """It is told of nevertheless."""
+    process = start(1, "lock")
+    process.kill()
+    process.wait()
+    sent = []
+    survey = Survey(run_dir, sent.append)
+    survey.begin(TakeStacks(5), {1: process.pid})
+    (rank,) = answers(survey, sent, 1)[5].ranks
+    assert (rank.global_rank, rank.stack) == (1, None)
+
+
+def test_where_no_rank_runs_the_answer_comes_at_once(run_dir):
+    """As between two attempts."""
+    sent = []
+    survey = Survey(run_dir, sent.append)
+    survey.begin(TakeStacks(1), {})
+    survey.step()
+    assert [part_from(told.content).ranks for told in sent] == [()]
+
+
+def test_whatever_goes_wrong_is_an_answer_too(run_dir, monkeypatch):
+    """Ranks need their agent."""
+
+    def fail(*_given):
+        raise RuntimeError("strange")
+
+    monkeypatch.setattr("launcher.supervise.survey.Gathering", fail)
+    sent = []
+    Survey(run_dir, sent.append).begin(TakeStacks(1), {})
+    assert "strange" in part_from(sent[0].content).trouble
