@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -35,18 +36,27 @@ def agent(context: click.Context, /) -> None:
     door = door_of(os.environ)
     engine_rank = read_engine_rank(os.environ, os.getpid())
     place = place_of(os.environ, engine_rank)
-    for name in (env.TLAUNCH_COORDINATOR, env.TLAUNCH_COORDINATOR_TOKEN, env.TLAUNCH_MEMBERS):
+    until = time.monotonic() + _patience_s(os.environ)
+    for name in (env.TLAUNCH_COORDINATOR, env.TLAUNCH_COORDINATOR_TOKEN, env.TLAUNCH_MEMBERS, env.TLAUNCH_JOIN_S):
         os.environ.pop(name, None)  # nothing for ranks
     guard = fork_guard() if place is not None and place.is_lowest else None
     if place is not None and guard != 0:
         stand_for(place, door.token, os.environ, guard)
     else:
-        _take_part(door, engine_rank, place)
+        _take_part(door, engine_rank, place, until)
     context.exit(0)  # how the run ended is told by its coordinator; an engine would end other agents for it
 
 
-def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None) -> None:
-    """As the agent's guard. `place`: where the engine has started a process for each rank."""
+def _patience_s(environment: Mapping[str, str]) -> float:
+    """For how long to look for the coordinator: an examination has less time than a run."""
+    try:
+        return float(environment.get(env.TLAUNCH_JOIN_S, JOIN_S))
+    except ValueError:
+        return JOIN_S
+
+
+def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, until: float) -> None:
+    """As the agent's guard. `place`: where the engine has started a process for each rank. `until`: monotonic."""
     from launcher.engines.attend import Head
     from launcher.engines.cluster.membership import Member, join
     from launcher.engines.cluster.mpi_ranks import check_server
@@ -70,7 +80,7 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None) 
         said=os.environ.get(env.TLAUNCH_SERVER),
         index=number if place is None else place.server_index,
     )
-    membership = join(door, member, time.monotonic() + JOIN_S, lambda _why: None)
+    membership = join(door, member, until, lambda _why: None)
     if is_examination(membership):
         from launcher.engines.cluster.examined import be_examined  # runs need none of it
 

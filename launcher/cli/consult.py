@@ -119,7 +119,7 @@ class _Practice:
             agreement=AGREEMENT,
             resolved=tuple((name, frozenset(map(str, found))) for name, found in self.host.resolved),
         )
-        alone = (lambda index: self._alone(index, door)) if self.here is None else None
+        alone = (lambda index, join_s: self._alone(index, door, join_s)) if self.here is None else None
         return Consultation(plan, self.servers, alone, self.directory)
 
     def wish(self) -> Wish:
@@ -135,15 +135,19 @@ class _Practice:
     def _all(self, door: Door) -> EngineCommand:
         return with_door(engine_for(self.chosen, self.servers, self.host)(self.directory), door)
 
-    def _alone(self, index: int, door: Door) -> EngineCommand:
-        """Its number among the engine's processes would say that it is the first server: it is told which one it is."""
+    def _alone(self, index: int, door: Door, join_s: float) -> EngineCommand:
+        """Its number among the engine's processes would say that it is the first server: it is told which one it is.
+
+        `join_s`: for so long it looks for this machine.
+        """
         server = self.servers[index]
         directory = self.directory / f"server{index}"
         directory.mkdir(exist_ok=True)
-        handed_on = (*HANDED_ON, env.TLAUNCH_SERVER)
+        told = {env.TLAUNCH_SERVER: server.server_id, env.TLAUNCH_JOIN_S: f"{join_s:.1f}"}
+        handed_on = (*HANDED_ON, *told)
         command = with_door(engine_for(self.chosen, (server,), self.host, handed_on)(directory), door)
         own = alone_variables(command.engine, directory, os.environ)
-        return replace(command, env={**command.env, **own, env.TLAUNCH_SERVER: server.server_id})
+        return replace(command, env={**command.env, **own, **told})
 
 
 def _examine(practice: _Practice, measures: bool, as_json: bool) -> int:

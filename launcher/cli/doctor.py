@@ -29,7 +29,7 @@ Examples:
 
 One agent per server is started as `tlaunch run` would start it. Each tells what it is like (names, addresses,
 interfaces, clock, versions, rank table, disks, limits, devices), then tries to reach all others. If nothing stands in
-the way, a short run measures how fast they reach each other, and leaves nothing behind.
+the way, a short run measures how fast they reach each other, and leaves nothing behind unless it fails.
 
 What was found is `breaks` where a run would fail of it, `risky` where it may, and `note` where nothing is wrong.
 A server on which nothing can be started is a finding, too; the others are examined nevertheless.

@@ -13,7 +13,7 @@ from launcher.cli.doctor_report import is_sound
 from launcher.cli.options import BRING_ALL
 from launcher.cli.start_servers import say
 from launcher.cli.trial_guard import Remains
-from launcher.cli.trial_run import ENDED, TrialRun, blamed_server, trial_options
+from launcher.cli.trial_run import ENDED, TrialRun, blamed_server, kept_run, told_of, trial_options
 from launcher.core.run_dir import LATEST
 from launcher.doctor.examine import Examination
 from launcher.doctor.examinee import OWN_RUNS, forget
@@ -45,7 +45,7 @@ class LinksTrial:
         if (why := self._why_not(found)) is not None:
             yield self._not_measured(why)
             return
-        say("measuring links: a short run on all servers, of which nothing is left")
+        say("measuring links: a short run on all servers, of which nothing is left unless it fails")
         try:
             yield from self._measured()
         finally:
@@ -85,7 +85,7 @@ class LinksTrial:
         self._consultation.begin_to_ask(self._others_part(port) if self._is_by_hand else {})
         exit_code = trial.attend(self._consultation.step, lambda: next(self._why_in_vain(), None) is not None)
         if exit_code == ENDED:
-            return self._failed(next(self._why_in_vain(), f"it does not end: {trial.why()}"))
+            return self._failed(next(self._why_in_vain(), f"it does not end: {trial.why()}"))  # by itself, or at all
         if exit_code:
             return self._failed(f"exit code {exit_code}: {trial.why()}")
         written = self._read()
@@ -128,14 +128,17 @@ class LinksTrial:
         return Finding(code, Topic.LINKS, Severity.NOTE, servers, message)
 
     def _failed(self, why: str) -> Finding:
-        """Of the server whose rank is to blame, where the run has found it out; else of all."""
+        """Of the server whose rank is to blame, where the run has found it out; else of all. Its logs are kept."""
         servers = self._examination.cluster.servers
-        blamed = blamed_server((self._runs_dir / LATEST).resolve(), servers)
+        run_dir = (self._runs_dir / LATEST).resolve()
+        blamed = blamed_server(run_dir, servers)
+        kept = kept_run(run_dir)
         where = "" if blamed is None else f" on server {servers[blamed].server_id}"
         return Finding(
             "trial-run-failed", Topic.LINKS, Severity.BREAKS,
             tuple(range(len(servers))) if blamed is None else (blamed,),
-            f"a run that only measures links failed{where}: {why}",
+            f"a run that only measures links failed{where}: {told_of(why, run_dir, kept)}",
+            f"its logs are kept: `tlaunch why {kept}` reads them" if kept is not None else
             "`tlaunch run` with the same options and `-- python -m launcher.trainer.links` shows the whole of it",
         )  # fmt: skip
 

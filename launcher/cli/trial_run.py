@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from launcher.cli.options import BRING_ALL, words_of_option
 from launcher.cli.trial_guard import Remains, guarded
 from launcher.core.errors import exit_code_of
 from launcher.core.records import Server
-from launcher.core.run_dir import RunDir
+from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.verdict import Confidence
 from launcher.runs.live import read_report
 
@@ -28,8 +29,10 @@ SAFELY = ("--env", f"{SAFE_PATH}=1")
 JOIN_S = 60.0
 GRACE_S = 2.0
 STARTS_S = 120.0  # for torch to be imported on a slow file system
+HANGS_S = 6.0 * SECONDS  # ranks that neither compute nor write anything for so long wait for each other in vain
 LAST_S = 5 * GRACE_S  # for a run that comes to nothing to say why itself
 ENDED = 124
+KEPT = "tlaunch-links-"  # how the name of a directory for temporary files begins in which a run is kept that failed
 LAST_BYTES = 64 << 10
 
 
@@ -42,7 +45,10 @@ def words_of(options: Mapping[str, Any]) -> list[str]:
 
 def trial_options(options: Mapping[str, Any], runs_dir: Path, coordinator_port: int) -> dict[str, Any]:
     """Those of the examination, but for what two runs at the same time cannot share."""
-    own = {"runs_dir": runs_dir, "coordinator_port": coordinator_port, "join_timeout": JOIN_S, "grace": GRACE_S}
+    own = {
+        "runs_dir": runs_dir, "coordinator_port": coordinator_port, "join_timeout": JOIN_S, "grace": GRACE_S,
+        "hang_timeout": HANGS_S,
+    }  # fmt: skip
     by_engine = options["engine"] in BRING_ALL  # whose runs take nothing that is for servers started by hand
     return {**options, **own, "console": "none", **({"coordinator_port": None, "server": None} if by_engine else {})}
 
@@ -108,6 +114,29 @@ def blamed_server(run_dir: Path, servers: Sequence[Server]) -> int | None:
         if server.server_id == verdict.server or verdict.culprit in {one.global_rank for one in server.devices}
     )
     return next(blamed, None)
+
+
+def kept_run(run_dir: Path) -> Path | None:
+    """A copy of what the run wrote on this machine, where it outlives the doctor; None if there is nothing to keep."""
+    if not (run_dir / "run.json").is_file():
+        return None
+    try:
+        kept = Path(tempfile.mkdtemp(prefix=KEPT)) / run_dir.name
+        of_the_run = shutil.ignore_patterns(RunDir(run_dir).door.name)  # the way to a coordinator that has gone
+        shutil.copytree(run_dir, kept, symlinks=True, ignore=of_the_run)
+    except (OSError, shutil.Error):  # a full disk; a file may have been removed meanwhile
+        return None
+    return kept
+
+
+def told_of(why: str, run_dir: Path, kept: Path | None) -> str:
+    """What a run complained of, with the place where its logs are kept instead of the one that is removed."""
+    if kept is None:
+        return why
+    names = (str(run_dir), os.path.relpath(run_dir), str(run_dir.parent / LATEST))
+    for name in names:
+        why = why.replace(name, str(kept))
+    return why
 
 
 class OwnPart:

@@ -44,6 +44,7 @@ TLAUNCH_RUNS_DIR = "TLAUNCH_RUNS_DIR"  # default of --runs-dir
 TLAUNCH_SERVER = "TLAUNCH_SERVER"  # default of --server: which server of the rank table this machine is
 TLAUNCH_COORDINATOR = "TLAUNCH_COORDINATOR"  # of an agent: where its run is coordinated, HOST:PORT,HOST:PORT,...
 TLAUNCH_COORDINATOR_TOKEN = "TLAUNCH_COORDINATOR_TOKEN"  # what proves that both belong to one run  # noqa: S105
+TLAUNCH_JOIN_S = "TLAUNCH_JOIN_S"  # of an agent: seconds for which it looks for its coordinator
 TLAUNCH_MEMBERS = "TLAUNCH_MEMBERS"  # where an engine starts a process for each rank: see engines/cluster/mpi_ranks.py
 TLAUNCH_CACHE_DIR = "TLAUNCH_CACHE_DIR"  # default: $XDG_CACHE_HOME/tlaunch or ~/.cache/tlaunch
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from launcher.core.frozen import frozen
 
@@ -135,7 +136,14 @@ def late(seconds: float) -> Absence:
 
 def hanging(engine: str, seconds: float, lines: Sequence[str]) -> Absence:
     """Of an engine that starts the agent of one server, and does not end."""
-    return absence_of(lines, f"{engine} has not ended within {seconds:g} s")
+    absence = absence_of(lines, f"{engine} has not ended within {seconds:g} s")
+    if lines:
+        return absence
+    return replace(
+        absence,
+        hint=f"if `ssh {SERVER} true` ends at once, a firewall may keep that server from this machine: what {engine} starts "
+        "there connects to any port here",
+    )
 
 
 def silent(seconds: float) -> Absence:

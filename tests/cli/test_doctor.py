@@ -3,9 +3,11 @@
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -268,6 +270,9 @@ def test_why_another_server_takes_no_part_in_the_measuring_is_told(launcher, tab
     assert (done.returncode, other.wait(PATIENCE_S), found["code"]) == (1, 1, "trial-run-failed")
     why = f"server {SERVERS[1]}: its part of a run that only measures links ended with exit code 9: error: no such luck"
     assert found["message"].endswith(why)
+    for kept in Path(tempfile.gettempdir()).glob("tlaunch-links-*"):  # how far it came by then is chance
+        assert str(kept) in found["hint"]
+        shutil.rmtree(kept)
 
 
 def test_a_table_that_can_be_read_only_once_is_enough(launcher, table, port):

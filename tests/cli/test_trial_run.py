@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -11,7 +12,7 @@ from launcher.cli.options import RunOptions
 from launcher.cli.prepare import prepare
 from launcher.cli.run import run
 from launcher.cli.trial_guard import OWN_DIRECTORY, Remains, guarded
-from launcher.cli.trial_run import blamed_server, trial_options, words_of
+from launcher.cli.trial_run import blamed_server, kept_run, told_of, trial_options, words_of
 from launcher.core.events import Cause
 from launcher.core.records import Device, Server
 from launcher.core.report import Attempt, Report
@@ -77,3 +78,31 @@ def test_the_server_that_a_trial_run_failed_of(tmp_path, confidence, culprit, se
     ]
     assert blamed_server(tmp_path, servers) == expected
     assert blamed_server(tmp_path / "nowhere", servers) is None
+
+
+def test_what_a_failed_run_wrote_is_kept_where_the_doctor_removes_nothing(tmp_path, monkeypatch):
+    """And named in what it complained of, however that named it; links that lead nowhere do no harm."""
+    run_dir = tmp_path / "runs" / f"{OWN_RUNS}x" / "20260101-links"
+    (run_dir / "device0").mkdir(parents=True)
+    (run_dir / "run.json").write_text("{}")
+    (run_dir / "device0" / "train.log").write_text("why")
+    (run_dir / "nowhere").symlink_to("gone")
+    (run_dir.parent / "latest").symlink_to(run_dir.name)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.chdir(tmp_path)
+    kept = kept_run(run_dir)
+    assert kept.is_relative_to(temporary)
+    assert (kept / "device0" / "train.log").read_text() == "why"
+    said = f"logs in runs/{OWN_RUNS}x/20260101-links, and {run_dir}/device0/train.log"
+    assert told_of(said, run_dir, kept) == f"logs in {kept}, and {kept}/device0/train.log"
+    assert told_of(said, run_dir, None) == said
+    assert kept_run(tmp_path / "nothing") is None
+
+
+def test_a_run_that_measures_links_ends_itself_when_its_ranks_hang(tmp_path):
+    """Long before the doctor would end it, and with a verdict."""
+    words = words_of(trial_options({"engine": "mpi"}, tmp_path, 29451))
+    (hang_s,) = [float(word.partition("=")[2]) for word in words if word.startswith("--hang-timeout=")]
+    assert 30 <= hang_s <= 60

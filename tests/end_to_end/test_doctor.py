@@ -7,10 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+
+from launcher.core.run_dir import RunDir
 
 ROOT = Path(__file__).parents[2]
 VIRTUAL_HOSTS = ROOT.parent / "shared" / "virtual_hosts"
@@ -219,8 +223,11 @@ def test_a_server_that_does_not_reach_the_hub_is_told_of(ward):
     with ward.hosts.network(
         "h2", "ip saddr 10.77.0.254 tcp sport != 22 tcp flags & (syn | ack) == (syn | ack) tcp dport != 22 drop"
     ):
+        began = time.monotonic()
         code, found, told = ward.examined("--no-links", "--join-timeout", "10")
+        took_s = time.monotonic() - began
     assert (code, {which for _, which in found}, told) == (1, {(1,)}, [0, 2])
+    assert took_s < 10 + 40, "ten seconds, ten more for who is started once more, and what a busy machine adds"
     ward.hosts.on("h2", "pkill", "-9", "prted|orted")  # mpirun's own process there heard nothing of its end
 
 
@@ -369,6 +376,34 @@ def test_what_ranks_of_one_server_fail_of_is_told_of_that_server(ward):
     with ward.over("h2", libraries):
         code, found, told = ward.examined()
     assert (code, found, told) == (1, {("trial-run-failed", (1,))}, [0, 1, 2])
+    kept = kept_run()
+    assert "Error" in (kept / "device2" / "train.log").read_text()
+    assert list(ward.runs.iterdir()) == []
+    shutil.rmtree(kept.parent)
+
+
+def kept_run():
+    """The only run that a doctor has kept since it failed."""
+    (kept,) = Path(tempfile.gettempdir()).glob("tlaunch-links-*/*")
+    return kept
+
+
+def test_a_run_that_hangs_ends_within_its_limit_and_what_it_wrote_is_kept(ward):
+    """Of two servers small amounts of data reach each other, and no more: all ranks wait."""
+    began = time.monotonic()
+    with ward.hosts.network("h2", "ip saddr 10.77.0.1 tcp sport != 22 quota over 1 mbytes drop"):
+        code, out, err = ward("--json")
+    took_s = time.monotonic() - began
+    (finding,) = [one for one in json.loads(out)["findings"] if one["severity"] == "breaks"]
+    print(finding, err)
+    assert (code, finding["code"]) == (1, "trial-run-failed")
+    assert took_s < 150, "the run's own patience with ranks that hang is one minute"
+    kept = kept_run()
+    assert str(kept) in finding["hint"]
+    assert str(ward.runs) not in finding["message"]
+    assert RunDir(kept).report.is_file()
+    assert list(ward.runs.iterdir()) == []
+    shutil.rmtree(kept.parent)
 
 
 def test_one_machine_under_two_names_is_refused_and_found_out(ward):

@@ -34,13 +34,14 @@ from launcher.engines.command import EngineCommand
 from launcher.supervise.linux import become_subreaper
 from launcher.supervise.tree import Ending, something_left, spare_bystanders
 
-Alone = Callable[[int], EngineCommand]  # given the index of a server: what starts its agent and no other
+# Given the index of a server, and for how long its agent may look for us: what starts its agent and no other.
+Alone = Callable[[int, float], EngineCommand]
 NAME = "examination"
 SILENCE_S = 60.0
 STEP_S = 0.2
 BEAT_S = 5.0
-STRAGGLE_S = 20.0  # who comes so long after all others is started once more
-ALONE_S = 75.0  # for those: longer than an agent looks for its coordinator, before it says why it has not found it
+STRAGGLE_S = 20.0  # who comes so long after all others, or after half of the time, is started once more
+ALONE_S = 10.0  # for those, at least, however little time is left: --join-timeout may last so much longer
 AT_ONCE = 16  # engines
 ENGINE_LAST_S = 1.0  # an engine that has ended may have started agents that are about to come
 TOLD_LINES = 60
@@ -63,11 +64,12 @@ class Consultation:
         self._engines: dict[int | None, EngineProcess] = {}  # None: the one that starts all
         self._ended_at: dict[int | None, float] = {}
         self._left: dict[int, str] = {}
+        self._patience_s: dict[int, float] = {}  # with the engine that starts a server alone
         self._has_gathered = False
         self._usual_files = own_limit()
         self._answers: dict[int, Any] = {}  # to the present question
         self._number = 0
-        self._last_came = time.monotonic()
+        self._last_came = self._began = time.monotonic()
         self._next_beat = 0.0
 
     @property
@@ -76,7 +78,10 @@ class Consultation:
         return [index for index in range(len(self._servers)) if index not in known]
 
     def gather(self, tell: Callable[[Sequence[str]], None]) -> None:
-        """Have an agent on every server, or know why not. Blocks. `tell` hears once who is missing.
+        """Have an agent on every server, or know why not. `tell` hears once who is missing.
+
+        Blocks: as long as all servers may take to come (--join-timeout), and `ALONE_S` more for each `AT_ONCE` servers
+        that have to be started once more.
 
         Raises:
             UnreadableError: the engine cannot be started at all.
@@ -87,6 +92,7 @@ class Consultation:
             make_room_for_servers(len(self._servers))
         except UnreadableError as error:  # a run would fail of it, too; some servers will come nevertheless
             self.objections.append((None, error))
+        self._began = time.monotonic()
         self._start(None, self._plan.engine)
         self._together(tell)
         if self._alone is not None and self.missing:
@@ -170,15 +176,18 @@ class Consultation:
 
     # --- who comes ---
 
+    @property
+    def _deadline(self) -> float:
+        """By which all servers should have come."""
+        return self._began + self._plan.join_timeout_s
+
     def _together(self, tell: Callable[[Sequence[str]], None]) -> None:
-        began = time.monotonic()
-        deadline = began + self._plan.join_timeout_s
+        began, deadline = self._began, self._deadline
+        straggle_s = min(STRAGGLE_S, self._plan.join_timeout_s / 2)
         told = False
         while self.missing and (now := time.monotonic()) < deadline:
             self.step(deadline)
-            if self._plan.brings_all and (
-                self._has_ended(None) or now - max(began, self._last_came) > min(STRAGGLE_S, deadline - began)
-            ):
+            if self._plan.brings_all and (self._has_ended(None) or now - max(began, self._last_came) > straggle_s):
                 return
             self._explain_end_of_own(None)
             if not told and now - began > STRAGGLE_S / 10:
@@ -191,8 +200,10 @@ class Consultation:
         while waiting or going_on:
             while waiting and len(going_on) < AT_ONCE:
                 index = waiting.pop(0)
-                if index in self.missing and self._start_alone(index, alone):
-                    going_on[index] = time.monotonic() + ALONE_S
+                patience_s = max(ALONE_S, self._deadline - time.monotonic())
+                if index in self.missing and self._start_alone(index, alone, patience_s):
+                    going_on[index] = time.monotonic() + patience_s
+                    self._patience_s[index] = patience_s
             self.step(min(going_on.values(), default=0.0))
             for index, until in list(going_on.items()):
                 if index in self.missing and self._has_ended(index):
@@ -202,10 +213,11 @@ class Consultation:
                 if index not in self.missing:
                     del going_on[index]
 
-    def _start_alone(self, index: int, alone: Alone) -> bool:
+    def _start_alone(self, index: int, alone: Alone, patience_s: float) -> bool:
+        """Its agent gets half of the time to look for us, so that it has time to say why it has not found us."""
         self._left.pop(index, None)
         try:
-            self._start(index, alone(index))
+            self._start(index, alone(index, patience_s / 2))
         except TlaunchError as error:
             self.absences[index] = Absence("did-not-come", error.message, error.hint)
             return False
@@ -241,7 +253,7 @@ class Consultation:
         self.absences[index] = absence_of(engine.last_lines(TOLD_LINES), ended)
 
     def _give_up(self, index: int, engine: EngineProcess) -> None:
-        self.absences[index] = hanging(engine.name, ALONE_S, engine.last_lines(TOLD_LINES))
+        self.absences[index] = hanging(engine.name, round(self._patience_s[index], 1), engine.last_lines(TOLD_LINES))
         engine.signal(signal.SIGTERM)
 
     # --- what is said ---

@@ -17,10 +17,10 @@ from launcher.engines.cluster.peers import listen
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.command import EngineCommand
 
-def consultation_of(count, code, alone=None):
+def consultation_of(count, code, alone=None, join_timeout_s=60.0):
     engine = EngineCommand("the engine", (sys.executable, "-c", code), {}, {})
     plan = Plan(
-        listener=listen(), token="t", shared_token="", silence_s=60.0, join_timeout_s=60.0, engine=engine,
+        listener=listen(), token="t", shared_token="", silence_s=60.0, join_timeout_s=join_timeout_s, engine=engine,
         brings_all=True, job=EXAMINATION, agreement={},
     )
     servers = tuple(Server(f"h{index}", (Device(0, index),)) for index in range(count))
@@ -56,13 +56,35 @@ def test_engines_that_hang_keep_no_other_from_being_started(tmp_path):
 import launcher.engines.cluster.consultation as module
 module.ALONE_S, module.AT_ONCE = 0.5, 2
 started = []
-def alone(index):
+def alone(index, join_s):
     started.append(index)
     return EngineCommand(f"engine {index}", ("sleep", "1000"), {}, {})
-consultation = consultation_of(5, "", alone)
+consultation = consultation_of(5, "", alone, join_timeout_s=0.1)
 consultation.gather(lambda missing: None)
 consultation.close()
 print(json.dumps([started, [consultation.absences[index].why for index in range(5)]]))
 """
     said = "no agent came; engine {} has not ended within 0.5 s, and said nothing"
     assert told_by(code, tmp_path) == [[0, 1, 2, 3, 4], [said.format(index) for index in range(5)]]
+
+
+def test_a_server_that_is_started_once_more_adds_no_more_than_the_least_that_it_needs(tmp_path):
+    """An engine that never ends, of a server that never comes: half of the time together, then the rest of it, alone."""
+    code = """
+import time
+import launcher.engines.cluster.consultation as module
+module.ALONE_S = 0.5
+given = []
+def alone(index, join_s):
+    given.append(join_s)
+    return EngineCommand("engine alone", ("sleep", "1000"), {}, {})
+consultation = consultation_of(1, "import time; time.sleep(1000)", alone, join_timeout_s=4.0)
+began = time.monotonic()
+consultation.gather(lambda missing: None)
+took_s = time.monotonic() - began
+consultation.close()
+print(json.dumps([took_s, given]))
+"""
+    took_s, (join_s,) = told_by(code, tmp_path)
+    assert 4.0 <= took_s < 4.0 + 20.0  # and no such time as an agent of a run has to find its coordinator
+    assert 0.25 <= join_s <= 1.0  # half of what was left of 4 s
