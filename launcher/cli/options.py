@@ -89,6 +89,7 @@ class RunOptions:
     server: str | None = None  # the id of the server that this machine is; None: found by its addresses and names
     join_timeout: float = DEFAULT_JOIN_S
     lost_after: float = DEFAULT_LOST_S
+    allow_different_program: bool = False
     coordinator_port: int = DEFAULT_COORDINATOR_PORT
 
     @property

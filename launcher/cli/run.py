@@ -77,6 +77,7 @@ SMALLEST_LOG_BYTES = 64 << 10  # whole blocks of a file system are moved, and ha
     help=f"A server that is not heard for so long is lost.  [default: {DEFAULT_LOST_S:g}]",
 )  # fmt: skip
 @coordinator_port_option
+@click.option("--allow-different-program", is_flag=True, help="Servers need not have the same files of COMMAND.")
 @layout_options
 @chip_option
 @allow_idle_devices_option

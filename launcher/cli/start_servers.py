@@ -102,6 +102,7 @@ def _coordinate(prepared: Prepared, wanted_name: str, options: RunOptions, host:
             agreement=agreement(prepared),
             engine_anew=prepared.request.mpi_ranks,
             resolved=tuple((name, frozenset(map(str, found))) for name, found in host.resolved),
+            same_program=not options.allow_different_program,
             key=secrets.token_hex(16),
         )
         port = listener.getsockname()[1]

@@ -37,6 +37,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any
 
 from launcher.core.codec import decode, encode
@@ -108,6 +109,7 @@ class Rival:
 class Ready:
     master_port: int | None = None  # held for rank 0, on its server
     shares_files: bool = True  # what is in the run directory here is in the coordinator's
+    program: Mapping[str, str] = field(default_factory=dict)  # digests of its files: see launcher.program.digests
 
 
 @frozen

@@ -80,6 +80,14 @@ def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) 
     return reader.imports_mpi() or None
 
 
+def own_files(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """The program's own file, and those of its own modules that it imports; of a program that cannot be read, what can."""
+    reader = _Reader(cwd, roots_of(command, cwd, environment))
+    with suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        reader.read(command)
+    return reader.files
+
+
 class _Reader:
     """Reads a program as Python would run it: from its start, into each of its own modules where it is imported.
 
@@ -119,6 +127,11 @@ class _Reader:
         while self._later:
             self._enter(self._later.popleft())
         return _in_order(self._early if self._may_change else self._all)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What has been read, and what could not be."""
+        return tuple(sorted(self._seen))
 
     def imports_mpi(self) -> bool:
         """Whether `read` met an import of mpi4py, and it is not a module of the program's own."""

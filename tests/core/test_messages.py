@@ -54,7 +54,7 @@ VERDICT = Verdict(
 ALL = (
     Challenge(1, "n"), Hello("p", "n", "0.1", "c0de", "3.11.2", "h1", ("10.0.0.1",), "h1", 3, {"layout": "dp=2"}),
     Hello("p", "n", "0.1", "c0de", "3.11.2", "h1", ()), Welcome("p", 1, "run", 20.0, "job"), Refused("no", "hint", 3), Ready(7),
-    Ready(), Rival("p", "n", "c", "host1", "h1", ("h1", "h2"), None), Waiting(("h1", "h2")), Waiting(("h1",), 300.0), Begin(2, 29500), Told('{"schema": 2}\n'), Inquire(1), Known(1, {"ranks": []}),
+    Ready(), Ready(1, False, {"train.py": "a"}), Rival("p", "n", "c", "host1", "h1", ("h1", "h2"), None), Waiting(("h1", "h2")), Waiting(("h1",), 300.0), Begin(2, 29500), Told('{"schema": 2}\n'), Inquire(1), Known(1, {"ranks": []}),
     Decided(1, VERDICT, Cause.HUNG, restarts=True), AttemptOver(1, left=False, master_port=9),
     Stop(Cause.STOPPED, 2, "h2"), Pass(20), SignalWanted(15), GivingUp("killed"), Ping(1 << 62), Pong(1, 2), Finish(Cause.FAILED, 3),
     Ask(1, {"topic": "facts"}), Answer(1, {"cpus": 2}), Done((1, 2), 4), Piece("log", 3, 0, 5, "eA==", anew=True), Whole("heartbeat", 3, None, 7), Kept("log", 3, 5, trouble=True),

@@ -3,8 +3,10 @@
 import os
 import signal
 import socket
+import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ READY = "print('ready', flush=True)"
 WAIT = "while not os.path.exists('go'): time.sleep(0.02)"
 SERVERS = ("127.0.0.1", "127.0.0.2")
 PATIENCE_S = 60
+ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.slow]
 
@@ -226,3 +229,30 @@ def test_who_waits_for_others_is_told_who_ended_the_run(servers):
     asked = "stopped by SIGTERM at server 127.0.0.1"
     assert f"error: the run has ended before it began: {asked}\n" in servers.said(second)
     assert f"{asked} after" in servers.said(first)
+
+
+def test_another_program_on_another_server_is_refused_before_any_rank_starts(servers):
+    """A stale copy of one of its modules is enough; who wants that can say so."""
+    for number, text in ((1, "LR = 1"), (2, "LR = 2")):
+        (servers.directory / f"code{number}").mkdir()
+        (servers.directory / f"code{number}" / "settings.py").write_text(text)
+        (servers.directory / f"code{number}" / "train.py").write_text("import settings")
+
+    def start(*options):
+        return [
+            servers.start(
+                number, *options, command=[sys.executable, "-m", "train"],
+                variables={"PYTHONPATH": f"{servers.directory / f'code{number}'}{os.pathsep}{ROOT}"},
+            )
+            for number in (1, 2)
+        ]  # fmt: skip
+
+    launchers = start()
+    assert servers.end(*launchers) == [3, 3]
+    for process in launchers:
+        said = servers.said(process)
+        assert "the program is not the same on server 127.0.0.2 as on server 127.0.0.1: settings.py differs" in said
+    assert "--allow-different-program" in servers.said(launchers[0])
+    assert servers.pids() == {}
+    launchers = start("--allow-different-program")
+    assert servers.end(*launchers) == [0, 0], servers.said(launchers[0])

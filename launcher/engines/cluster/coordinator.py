@@ -304,11 +304,10 @@ class Coordinator:
             self._refuse(error)
 
     def _step_gathering(self) -> None:
-        if self._roll_call.complete:
-            self._begin()
-            return
         if (error := self._gathering.in_vain(self._engine)) is not None:
             self._refuse(error)
+        elif self._roll_call.complete:
+            self._begin()
         elif missing := self._gathering.missing_to_tell():
             limit_s = self._plan.join_timeout_s
             self._record(Awaiting(missing, self._gathering.seconds, limit_s))

@@ -59,7 +59,12 @@ class Gathering:
         return self._roll_call.missing
 
     def in_vain(self, engine: EngineProcess | None) -> TlaunchError | None:
-        """Why it makes no sense to wait any longer; None while it does. May take some seconds to find that out."""
+        """Why it makes no sense to wait any longer; None while it does. May take some seconds to find that out.
+
+        Of servers that are all ready: why nothing can be started on them.
+        """
+        if self._roll_call.complete:
+            return self._roll_call.unlike()
         brought_by = engine if self._plan.brings_all else None
         if engine is not None and self._has_ended(engine):
             if brought_by is None:

@@ -88,14 +88,18 @@ class Membership:
             leave_door(run_dir, AskersDoor((self._channel.peer_address,), self.welcome.key))
         return self._shares_files
 
-    def wait_for_start(self, master_port: int | None, tell: Callable[[Waiting], None]) -> Begin:
+    def wait_for_start(
+        self, master_port: int | None, tell: Callable[[Waiting], None], program: Mapping[str, str] | None = None
+    ) -> Begin:
         """Everything is in place here: wait until it is so everywhere. Blocks. `tell` hears who is missing.
+
+        `program`: digests of its files, which have to be the same everywhere.
 
         Raises:
             TlaunchError: it will never be, or the coordinator is lost.
         """
         try:
-            self._channel.send(Ready(master_port, self._shares_files))
+            self._channel.send(Ready(master_port, self._shares_files, program or {}))
             silence = Silence(self._channel, self.welcome.silence_s)  # while it got ready, nobody listened
             while not silence.is_too_long():
                 with suppress(TimeoutError):

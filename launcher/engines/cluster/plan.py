@@ -24,4 +24,5 @@ class Plan:
     agreement: Mapping[str, str]  # what agents that have one of their own must have alike
     engine_anew: bool = False  # whether an attempt needs the engine's processes anew, and not just its ranks
     resolved: tuple[tuple[str, frozenset[str]], ...] = ()  # what names of servers mean here
+    same_program: bool = True  # whether all servers must have it
     key: str = ""  # of those who ask where ranks are (launcher/engines/cluster/askers.py)

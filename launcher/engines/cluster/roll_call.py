@@ -26,6 +26,7 @@ from launcher.core.own_code import fingerprint
 from launcher.core.records import Server
 from launcher.engines.cluster.peers import STRANGER_S, Peer, described, differences, server_of
 from launcher.engines.cluster.plan import Plan
+from launcher.engines.cluster.programs import refusal
 from launcher.engines.cluster.rivals import Rivalry
 from launcher.engines.cluster.surveys import Surveys
 from launcher.engines.whereabouts import Register
@@ -61,6 +62,13 @@ class RollCall:
     def complete(self) -> bool:
         """Whether all servers are ready. Quick as long as one has not come."""
         return len(self.peers) == len(self._servers) and all(peer.ready for peer in self.peers.values())
+
+    def unlike(self) -> TlaunchError | None:
+        """Why servers that are all ready do not fit each other: they have different programs."""
+        ready = {index: peer.ready for index, peer in self.peers.items() if peer.ready is not None}
+        if not self._plan.same_program:
+            return None
+        return refusal({index: one.program for index, one in ready.items()}, self._servers)
 
     def is_ready(self, server_index: int) -> bool:
         return server_index in self.peers and self.peers[server_index].ready is not None

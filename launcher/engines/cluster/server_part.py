@@ -20,6 +20,7 @@ from launcher.engines.cluster.job import EXAMINATION, Job, from_text
 from launcher.engines.cluster.membership import Door, Membership, check_place, take_place
 from launcher.engines.local import LocalAgent, start_agent
 from launcher.engines.placement import read_machine
+from launcher.program.digests import digests_of
 from launcher.supervise.journal import Journal
 from launcher.supervise.members import Members
 from launcher.supervise.port import HeldPort, check_port, hold_port
@@ -29,11 +30,12 @@ ANY_PORT = 0  # in a spec, until the server of rank 0 has told
 
 @frozen
 class Part:
-    """What one server has to do, and the port that it holds for rank 0, if that is here."""
+    """What one server has to do, the port that it holds for rank 0, if that is here, and which program it has."""
 
     spec: RunSpec
     server_index: int
     port: HeldPort | None
+    program: Mapping[str, str]  # digests of its files
 
     @property
     def master_port(self) -> int | None:
@@ -120,13 +122,13 @@ def get_ready(
         membership.refuse(error)
         _note_not_begun(RunDir(request.runs_dir / membership.welcome.run_name, server_index), server_index, error)
         raise
-    return Part(spec, server_index, port)
+    return Part(spec, server_index, port, _program_of(request))
 
 
 def awaited_begin(part: Part, membership: Membership, tell: Callable[[Waiting], None]) -> Begin:
     """As `Membership.wait_for_start`. Why there is none is noted in the run directory, for who asks there later."""
     try:
-        return membership.wait_for_start(part.master_port, tell)
+        return membership.wait_for_start(part.master_port, tell, part.program)
     except TlaunchError as error:
         _note_not_begun(RunDir(part.spec.run_dir, part.server_index), part.server_index, error)
         raise
@@ -148,6 +150,10 @@ def start(part: Part, membership: Membership, begin: Begin, members: Members | N
         first_attempt=begin.attempt,
         members=members,
     )
+
+
+def _program_of(request: Request) -> Mapping[str, str]:
+    return digests_of(request.argv, {**os.environ, **request.user_env}, request.cwd)
 
 
 def _note_not_begun(run_dir: RunDir, server_index: int, error: TlaunchError) -> None:

@@ -25,7 +25,7 @@ class House:
 
     def __init__(
         self, *, token="token", shared_token="shared", agreement=(), resolved=(), joining=True, silence_s=20.0, port=0,
-        brings_all=False, listener=None, servers=SERVERS, key="",
+        brings_all=False, listener=None, servers=SERVERS, key="", same_program=True,
     ):  # fmt: skip
         self.listener = listener or listen(port)
         self.servers = servers
@@ -33,6 +33,7 @@ class House:
             listener=self.listener, token=token, shared_token=shared_token, silence_s=silence_s, join_timeout_s=60.0,
             engine=EngineCommand("no engine", ("true",), {}, {}), brings_all=brings_all, job="the job",
             agreement=dict(agreement), resolved=resolved, key=key,
+            same_program=same_program,
         )  # fmt: skip
         self.roll_call = RollCall(self.plan, servers, "a-run")
         self.joining = joining
@@ -106,9 +107,9 @@ class Knocks:
         self._members.append(self._pool.submit(join, door, who, time.monotonic() + patience_s, lambda _why: None))
         return self._members[-1]
 
-    def wait(self, membership, master_port=None, tell=lambda _waiting: None):
+    def wait(self, membership, master_port=None, tell=lambda _waiting: None, program=None):
         """A future of the start."""
-        return self._pool.submit(membership.wait_for_start, master_port, tell)
+        return self._pool.submit(membership.wait_for_start, master_port, tell, program)
 
     def connect(self, house):
         self._connections.append(socket.create_connection(("127.0.0.1", house.port)))

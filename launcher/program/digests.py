@@ -1,0 +1,98 @@
+"""What a command's own files hold, as digests by name: whether two servers have the same program.
+
+Of a Python program these are its own file and the modules of its own that it imports, as far as its text tells; of a
+shell's script that script; of anything else the file that is run. What is installed with the system or by pip is not
+among them, nor are data, and what a program reads, loads or starts itself. A name is that of the file below the
+directory in which Python or a person looks for it, so that two servers may have the program at different places.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+from launcher.program.command import PythonCommand, parse_python, program_file
+from launcher.program.files import MPI, is_of_mpi4py, roots_of
+from launcher.program.imports import own_files
+
+MOST_BYTES = 32 << 20  # of one file; of a longer one its size and its beginning count
+DIGEST_CHARS = 12
+UNREADABLE = "unreadable"
+_OWN_PACKAGE = "launcher"  # whose code servers compare when they meet
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/")
+_SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh"})
+
+
+def digests_of(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> dict[str, str]:
+    """By file name; empty for a program of which no file is its own. Reads at most some hundred files, and never raises."""
+    try:
+        return {name: _digest(path) for name, path in _files(argv, environment, cwd)}
+    except (OSError, ValueError):  # a path with a null byte, a directory that may not be looked at
+        return {}
+
+
+def essential_words(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> tuple[str, ...]:
+    """Those that tell which program it is, for others to look at: without arguments, which may be secret."""
+    python = parse_python(argv, environment.get("PATH"), cwd)
+    if python is None or is_of_mpi4py(python):
+        return tuple(argv[:2])
+    return tuple(argv[: len(argv) - len(python.arguments)])
+
+
+def _files(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> Iterator[tuple[str, Path]]:
+    python = parse_python(argv, environment.get("PATH"), cwd)
+    if python is None:
+        yield from _of_no_python(argv, environment, cwd)
+        return
+    python = _below_mpi4py(python)
+    if python.kind == "module" and python.target.partition(".")[0] == _OWN_PACKAGE:
+        return
+    roots = roots_of(python, cwd, environment)
+    beside_python = Path(python.interpreter).parent
+    for path in own_files(python, cwd, environment):
+        if not _INSTALLED & set(path.parts) and path.parent != beside_python:
+            yield _name(path, (*roots, cwd)), path
+
+
+def _of_no_python(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> Iterator[tuple[str, Path]]:
+    program = program_file(argv, environment.get("PATH"), cwd)
+    if program is None:
+        return
+    if program.name in _SHELLS:
+        words = [word for word in argv[1:] if not word.startswith(("-", "+"))]
+        script = None if "-c" in argv or not words else cwd / words[0]
+        if script is not None and script.is_file():
+            yield words[0], script
+    elif not str(program).startswith(_SYSTEM):
+        yield _name(program, (cwd, program.parent)), program
+
+
+def _below_mpi4py(python: PythonCommand) -> PythonCommand:
+    """`python -m mpi4py train.py` runs train.py."""
+    if not is_of_mpi4py(python) or python.target not in {MPI, f"{MPI}.run"} or not python.arguments:
+        return python
+    target, *arguments = python.arguments
+    return (
+        python if target.startswith("-") else replace(python, kind="script", target=target, arguments=tuple(arguments))
+    )
+
+
+def _name(path: Path, roots: Iterable[Path]) -> str:
+    """As it is called below the innermost of `roots` in which it is."""
+    below = (path.relative_to(root) for root in roots if path.is_relative_to(root))
+    return str(min(below, key=lambda name: len(name.parts), default=path))
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            digest = sha256(file.read(MOST_BYTES))
+    except OSError:
+        return UNREADABLE
+    digest.update(str(size).encode())
+    return digest.hexdigest()[:DIGEST_CHARS]

@@ -1,0 +1,122 @@
+"""Which files a command's program has of its own, and when two servers have the same."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.program.digests import UNREADABLE, digests_of, essential_words
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Gives a function that writes files below a directory of that name."""
+
+    def write(name, files):
+        root = tmp_path / name
+        for path, text in files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text)
+            if path.endswith(".sh") or ("/" not in path and "." not in path):
+                (root / path).chmod(0o755)
+        return root
+
+    return write
+
+
+PROGRAM = {
+    "train.py": "import torch, util\nfrom package import part\n",
+    "util.py": "import json\n",
+    "package/__init__.py": "",
+    "package/part.py": "from . import other\n",
+    "package/other.py": "",
+    "unused.py": "",
+    "data.csv": "1,2",
+}
+
+
+def digests(argv, cwd, **environment):
+    return digests_of(argv, {"PATH": os.defpath, **environment}, cwd)
+
+
+@pytest.mark.parametrize(
+    "argv", [(sys.executable, "train.py", "--lr", "3"), (sys.executable, "-u", "-m", "train")], ids=["script", "module"]
+)
+def test_a_program_is_its_own_file_and_the_modules_that_it_imports(place, argv):
+    """No other that lies there, no data, and nothing that is installed."""
+    found = digests(argv, place("here", PROGRAM))
+    assert set(found) == {"train.py", "util.py", "package/__init__.py", "package/part.py", "package/other.py"}
+
+
+def test_where_the_program_lies_makes_no_difference(place):
+    """Nor by which link it is found; what is in a file does."""
+    here, there = place("here", PROGRAM), place("there/deeper", PROGRAM)
+    link = here.parent / "link"
+    link.symlink_to(there)
+    command = (sys.executable, "train.py")
+    assert digests(command, here) == digests(command, there) == digests(command, link)
+    (there / "package" / "part.py").write_text("from . import other  # later\n")
+    other = digests(command, there)
+    assert {name for name, digest in digests(command, here).items() if other[name] != digest} == {"package/part.py"}
+
+
+def test_modules_on_pythonpath_count_and_code_has_only_those(place):
+    """They are the program's own."""
+    cwd, library = place("cwd", {"train.py": "import tools"}), place("cwd/library", {"tools.py": ""})
+    assert set(digests((sys.executable, "train.py"), cwd, PYTHONPATH=str(library))) == {"train.py", "tools.py"}
+    assert set(digests((sys.executable, "-c", "import tools"), cwd, PYTHONPATH=str(library))) == {"tools.py"}
+    assert digests((sys.executable, "-c", "print(1)"), cwd) == {}
+
+
+def test_a_program_that_cannot_be_parsed_is_its_own_file(place):
+    """Its ranks will say what is wrong with it."""
+    cwd = place("here", {"train.py": "import util\n)", "util.py": ""})
+    assert set(digests((sys.executable, "train.py"), cwd)) == {"train.py"}
+
+
+def test_a_file_that_cannot_be_read_is_told_as_such(place):
+    """A directory in the place of a module, say; a program that is not there has a name, too."""
+    cwd = place("here", {"train.py": "import util"})
+    assert digests((sys.executable, "gone.py"), cwd) == {"gone.py": UNREADABLE}
+
+
+def test_what_mpi4py_runs_is_the_program(place):
+    """Not mpi4py."""
+    cwd = place("here", PROGRAM)
+    assert "util.py" in digests((sys.executable, "-m", "mpi4py", "train.py", "x"), cwd)
+
+
+def test_a_shell_s_script_is_the_program_and_not_the_shell(place):
+    """Shells of two servers may differ; what the script starts is not followed."""
+    cwd = place("here", {"train.sh": "#!/bin/bash\npython train.py\n", "train.py": ""})
+    assert set(digests(("bash", "-e", "train.sh", "train.py"), cwd)) == {"train.sh"}
+    assert set(digests(("./train.sh",), cwd)) == {"train.sh"}
+    assert digests(("bash", "-c", "train.sh"), cwd) == {}
+
+
+def test_another_program_is_its_file_unless_it_belongs_to_the_system(place):
+    """What was compiled for a run is beside it."""
+    cwd = place("here", {"solver": "\x7fELF"})
+    assert set(digests(("./solver", "9"), cwd)) == {"solver"}
+    assert digests(("sleep", "9"), cwd) == {}
+    assert digests(("no-such-program",), cwd) == {}
+    assert digests((), cwd) == {}
+
+
+def test_the_bundled_trainer_and_what_pip_installed_are_no_files_of_the_program(place):
+    """Servers compare tlaunch's own code when they meet, and versions of packages are the doctor's."""
+    installed = place("venv/lib/python3/site-packages", {"tool.py": ""})
+    cwd = place("here", {"train.py": "import tool"})
+    assert digests((sys.executable, "-m", "launcher.trainer"), cwd, PYTHONPATH=str(Path(__file__).parents[2])) == {}
+    assert set(digests((sys.executable, "train.py"), cwd, PYTHONPATH=str(installed))) == {"train.py"}
+
+
+def test_words_that_say_which_program_it_is_have_no_arguments(place):
+    """Those may be secret."""
+    cwd = place("here", PROGRAM)
+    environment = {"PATH": os.defpath}
+    python = (sys.executable, "-u", "train.py", "--token", "abc")
+    assert essential_words(python, environment, cwd) == python[:3]
+    assert essential_words(("bash", "train.sh", "secret"), environment, cwd) == ("bash", "train.sh")
+    assert essential_words((), environment, cwd) == ()
