@@ -47,29 +47,33 @@ from launcher.engines.cluster.examined import be_examined
 from launcher.engines.cluster.job import EXAMINATION
 from launcher.engines.cluster.membership import Door
 from launcher.engines.cluster.plan import Plan
+from launcher.engines.cluster.programs import odd_programs, programs_of, question
 from launcher.engines.command import EngineCommand
 from launcher.engines.mpi import alone_variables
 from launcher.engines.whereabouts import Host, read_host
+from launcher.program.digests import essential_words
 
 AGREEMENT = {"command": "tlaunch doctor"}  # a run and an examination are not to be taken for each other
 
 
-def consult(options: Mapping[str, Any], *, measures: bool, as_json: bool) -> int:
+def consult(options: Mapping[str, Any], command: tuple[str, ...], *, measures: bool, as_json: bool) -> int:
     """Examine the servers of the run that `options` of `tlaunch run` would start; the exit code.
+
+    `command`: empty where nobody says what the run would start.
 
     Raises:
         TlaunchError: table, options or engine do not fit, or this server is not wanted by the first one. `as_json`
             stdout has that, too.
     """
     try:
-        return _consult(options, measures=measures, as_json=as_json)
+        return _consult(options, command, measures=measures, as_json=as_json)
     except TlaunchError as error:
         if as_json:
             write_out(json_text(refusal_to_json(error)))
         raise
 
 
-def _consult(options: Mapping[str, Any], *, measures: bool, as_json: bool) -> int:
+def _consult(options: Mapping[str, Any], command: tuple[str, ...], *, measures: bool, as_json: bool) -> int:
     chosen = RunOptions(**run.make_context("run", words_of(options)).params)
     chosen = for_engine(click.get_current_context(), chosen)  # by what was typed: all options stand in those words
     prepared = prepare(chosen, os.environ)
@@ -79,7 +83,7 @@ def _consult(options: Mapping[str, Any], *, measures: bool, as_json: bool) -> in
     if here is not None and here != prepared.used.first_server:
         return _take_part(options, chosen, prepared, host, here)
     with _own_directory() as directory:
-        return _examine(_Practice(options, chosen, prepared, host, here, directory), measures, as_json)
+        return _examine(_Practice(options, command, chosen, prepared, host, here, directory), measures, as_json)
 
 
 @contextmanager
@@ -93,6 +97,7 @@ class _Practice:
     """What is known before anything is started."""
 
     options: Mapping[str, Any]  # of `tlaunch run`, as they were given
+    command: tuple[str, ...]  # empty where nobody says what the run would start
     chosen: RunOptions
     prepared: Prepared
     host: Host
@@ -158,12 +163,15 @@ def _examine(practice: _Practice, measures: bool, as_json: bool) -> int:
         limit_s = None if practice.here is None else practice.chosen.join_timeout
         consultation.gather(lambda missing: say(awaited(server_list(missing), limit_s)))
         examination = examine(practice.prepared.used, practice.wish(), consultation)
-        findings = _findings(examination, consultation)
+        programs = _program_findings(practice, consultation)
+        findings = in_order((*_findings(examination, consultation), *programs))
         if measures:
             options = kept_table(practice.options, practice.prepared.table_text, practice.directory)
             trial = LinksTrial(options, consultation, examination, practice.directory)
             measured = tuple(trial.findings(findings))
-            findings = in_order((*_findings(examination, consultation), *measured))  # a server may be lost meanwhile
+            findings = in_order(
+                (*_findings(examination, consultation), *programs, *measured)
+            )  # a server may be lost meanwhile
             examination = replace(examination, links=trial.links)
         exit_code = EXIT_OK if is_sound(findings) else EXIT_FAILURE
         consultation.finish(exit_code)
@@ -185,6 +193,19 @@ def _findings(examination: Examination, consultation: Consultation) -> tuple[Fin
         for index, error in consultation.objections
     ]
     return in_order((*found, *refused))
+
+
+def _program_findings(practice: _Practice, consultation: Consultation) -> tuple[Finding, ...]:
+    """A stale copy of the program, where there is one, and somebody says which program the run would start."""
+    if not practice.command or len(practice.servers) == 1:
+        return ()
+    request = practice.prepared.request
+    words = essential_words(practice.command, {**os.environ, **request.user_env}, request.cwd)
+    answers = consultation.ask(dict.fromkeys(range(len(practice.servers)), question(words, request)))
+    odd = odd_programs(programs_of(answers), practice.servers)
+    if odd is None:
+        return ()
+    return (Finding("program-differs", Topic.FILES, Severity.BREAKS, odd.servers, odd.message, odd.hint),)
 
 
 def _report(examination: Examination, findings: tuple[Finding, ...], *, as_json: bool) -> None:

@@ -26,10 +26,13 @@ Examples:
   tlaunch doctor --rank-table rank_table.json --engine mpi
   tlaunch doctor --rank-table rank_table.json      # on each server by hand
   tlaunch doctor --rank-table rank_table.json --engine mpi --json | jq .sound
+  tlaunch doctor --rank-table rank_table.json --engine mpi -- python train.py
 
 One agent per server is started as `tlaunch run` would start it. Each tells what it is like (names, addresses,
 interfaces, clock, versions, rank table, disks, limits, devices), then tries to reach all others. If nothing stands in
 the way, a short run measures how fast they reach each other, and leaves nothing behind unless it fails.
+
+With a COMMAND, the files of that program are compared, too: a stale copy on one server would train something else.
 
 What was found is `breaks` where a run would fail of it, `risky` where it may, and `note` where nothing is wrong.
 A server on which nothing can be started is a finding, too; the others are examined nevertheless.
@@ -45,14 +48,20 @@ class _LayoutFree(click.Command):
     """Who repeats the words of a run is told that its layout is not wanted, rather than that no such option exists."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ends_options = "--" in args
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             if error.option_name in LAYOUT:
                 raise click.UsageError(
                     f"doctor takes no layout: leave {error.option_name} out, all devices of the table are examined", ctx
                 ) from error
             raise
+        if ctx.params["command"] and not ends_options:  # more likely a slip than a program
+            raise click.UsageError(
+                f"Got unexpected extra argument ({ctx.params['command'][0]}): COMMAND stands after --", ctx
+            )
+        return rest
 
 
 @click.command(cls=_LayoutFree, epilog=EPILOG)
@@ -69,9 +78,12 @@ class _LayoutFree(click.Command):
 @click.option("--no-links", is_flag=True, help="Do not measure how fast servers reach each other.")
 @runs_dir_option
 @json_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")
 @click.pass_context
-def doctor(context: click.Context, /, *, no_links: bool, as_json: bool, **options: Any) -> None:
+def doctor(
+    context: click.Context, /, *, no_links: bool, as_json: bool, command: tuple[str, ...], **options: Any
+) -> None:
     """Examine all servers, and tell what would break a run."""
     from launcher.cli.consult import consult  # `--help` needs none of it
 
-    context.exit(consult(options, measures=not no_links, as_json=as_json))
+    context.exit(consult(options, command, measures=not no_links, as_json=as_json))

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -140,6 +141,14 @@ def test_a_layout_is_refused_with_what_is_examined_instead(launcher, option):
     done = launcher.run("doctor", "--devices", "4", *option)
     assert done.returncode == 2
     assert "doctor takes no layout" in done.stderr
+
+
+def test_a_word_that_is_no_option_is_taken_for_a_program_only_after_two_dashes(launcher):
+    """Before them it is more likely a slip."""
+    done = launcher.run("doctor", "--devices", "4", "table.json")
+    assert done.returncode == 2
+    assert "Got unexpected extra argument (table.json)" in done.stderr
+    assert launcher.run("doctor", "--devices", "4", "--no-links", "--", sys.executable, "train.py").returncode == 0
     assert "Did you mean" in launcher.run("doctor", "--devises", "4").stderr
 
 

@@ -382,6 +382,25 @@ def test_what_ranks_of_one_server_fail_of_is_told_of_that_server(ward):
     shutil.rmtree(kept.parent)
 
 
+def test_a_stale_copy_of_the_program_is_found(ward):
+    """And `tlaunch run` refuses it before any rank starts, with the same words."""
+    program = ward.cwd / "train.py"
+    program.write_text("print('new')")
+    stale = ward.directory / "stale.py"
+    stale.write_text("print('stale')")
+    command = ("--", sys.executable, program.name)
+    with ward.over("h2", program, stale):
+        assert ward.examined("--no-links", *command) == (1, {("program-differs", (1,))}, [0, 1, 2])
+        run = [word if word != "doctor" else "run" for word in ward.command(*command)]
+        done = subprocess.run(
+            list(map(str, run)), cwd=ward.cwd, env=ward.environment(), capture_output=True, text=True, timeout=120, check=False
+        )  # fmt: skip
+    assert done.returncode == 3
+    assert "error: the program is not the same on server h2 as on server h1: train.py differs" in done.stderr
+    assert not list(ward.runs.glob("*/device*/train.log"))
+    assert ward.examined("--no-links", *command) == (0, set(), [0, 1, 2])
+
+
 def kept_run():
     """The only run that a doctor has kept since it failed."""
     (kept,) = Path(tempfile.gettempdir()).glob("tlaunch-links-*/*")

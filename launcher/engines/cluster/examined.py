@@ -18,6 +18,7 @@ from launcher.core.channel import Channel, ChannelClosedError, Silence
 from launcher.core.errors import TlaunchError
 from launcher.core.messages import Answer, Ask, Finish, Message, Ping, Pong
 from launcher.doctor.examinee import Examinee
+from launcher.engines.cluster import programs
 from launcher.engines.cluster.membership import Membership
 
 # Given a question, and what tells whether the next one waits already: the answer, or None for the Examinee to find it.
@@ -101,6 +102,8 @@ class _Examined:
     def _find_out(self, ask: Ask) -> None:
         try:
             found = self._also(ask.content, lambda: bool(self._waiting))
+            if found is None and ask.content.get("do") == programs.QUESTION:
+                found = programs.answer_to(ask.content)
             content = self._examinee.answer(ask.content) if found is None else found
         except Exception as error:  # noqa: BLE001 - a thread that ends without an answer leaves this server mute
             content = {"trouble": f"{type(error).__name__}: {error}"}

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.frozen import frozen
 from launcher.core.records import Server
+from launcher.engines.assemble import Request
 from launcher.engines.cluster.engine_words import listed
 from launcher.logs.terminal import escaped
+from launcher.program.digests import digests_of
 
+QUESTION = "program"  # of an examination
+_FOR_PYTHON = ("PATH", "PYTHONPATH", "PYTHONSAFEPATH")
 SHOWN = 3  # files in a message; the others are counted
 Digests = Mapping[str, str]  # by file name
 
@@ -51,6 +58,31 @@ def refusal(programs: Mapping[int, Digests], servers: Sequence[Server]) -> Refus
     """Why a run of such programs does not start."""
     odd = odd_programs(programs, servers)
     return None if odd is None else RefusedLayoutError(odd.message, hint=odd.hint)
+
+
+def question(words: Sequence[str], request: Request) -> dict[str, Any]:
+    """Of an examination: which program those words start. Of the run's variables none is sent but where modules are."""
+    variables = {name: value for name, value in request.user_env.items() if name in _FOR_PYTHON}
+    return {"do": QUESTION, "words": list(words), "cwd": str(request.cwd), "variables": variables}
+
+
+def answer_to(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What this server has."""
+    try:
+        environment = {**os.environ, **{str(name): str(value) for name, value in asked["variables"].items()}}
+        return {"program": digests_of([str(word) for word in asked["words"]], environment, Path(asked["cwd"]))}
+    except (KeyError, TypeError, AttributeError) as error:
+        return {"trouble": f"{type(error).__name__}: {error}"}
+
+
+def programs_of(answers: Mapping[int, Mapping[str, Any]]) -> dict[int, Digests]:
+    """Of the servers that have answered."""
+    told = {index: answer.get("program") for index, answer in answers.items()}
+    return {
+        index: {str(name): str(digest) for name, digest in one.items()}
+        for index, one in told.items()
+        if isinstance(one, Mapping)
+    }
 
 
 def _differing(one: Digests, other: Digests) -> set[str]:

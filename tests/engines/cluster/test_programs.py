@@ -1,11 +1,15 @@
 """Whether all servers have the same program: pure, by digests."""
 
+import json
+import sys
+from types import SimpleNamespace
+
 import pytest
 
 from launcher.core.messages import Begin
 from launcher.core.records import Device, Server
 from launcher.engines.cluster.gathering import Gathering
-from launcher.engines.cluster.programs import odd_programs, refusal
+from launcher.engines.cluster.programs import answer_to, odd_programs, programs_of, question, refusal
 
 SERVERS = tuple(Server(f"h{index + 1}", (Device(0, index),)) for index in range(4))
 SAME = {"train.py": "a", "util.py": "b"}
@@ -81,3 +85,17 @@ def test_servers_may_have_different_programs_where_somebody_says_so(house, knock
     for peer in opened.roll_call.peers.values():
         peer.send(Begin(0, 4711))
     assert all(start.result(60) for start in starts)
+
+
+def test_what_an_examination_asks_is_answered_by_digests_and_tells_no_secret(tmp_path):
+    """Of the run's variables only those that say where modules are."""
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "util.py").write_text("")
+    (tmp_path / "train.py").write_text("import util")
+    request = SimpleNamespace(cwd=tmp_path, user_env={"PYTHONPATH": str(tmp_path / "library"), "TOKEN": "secret"})
+    asked = question((sys.executable, "train.py"), request)
+    assert "secret" not in json.dumps(asked)
+    answer = answer_to(asked)
+    assert set(answer["program"]) == {"train.py", "util.py"}
+    assert programs_of({0: answer, 1: {"trouble": "x"}, 2: {"program": None}}) == {0: answer["program"]}
+    assert "trouble" in answer_to({"do": "program"})
