@@ -14,7 +14,7 @@ from launcher.core import env
 if TYPE_CHECKING:
     from launcher.core.engine_rank import EngineRank
     from launcher.core.errors import TlaunchError
-    from launcher.core.events import Stamped
+    from launcher.core.events import Cause, Stamped
     from launcher.core.messages import Waiting
     from launcher.core.records import Server
     from launcher.engines.cluster.job import Job
@@ -57,6 +57,7 @@ def _patience_s(environment: Mapping[str, str]) -> float:
 
 def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, until: float) -> None:
     """As the agent's guard. `place`: where the engine has started a process for each rank. `until`: monotonic."""
+    from launcher.core.events import Cause
     from launcher.engines.attend import Head
     from launcher.engines.cluster.membership import Member, join
     from launcher.engines.cluster.mpi_ranks import check_server
@@ -68,6 +69,7 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, 
         start,
         told_job,
     )
+    from launcher.engines.cluster.unheard import longest_s, tell_freed_apart
     from launcher.engines.local import signals_held_back
     from launcher.engines.whereabouts import read_host
 
@@ -101,8 +103,12 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, 
     begin = awaited_begin(part, membership, _say_nothing)
     with signals_held_back():
         started = start(part, membership, begin, members)
-        head = Head(part.spec, started, _Silent(), part.server_index)
+        observer = _Silent()
+        head = Head(part.spec, started, observer, part.server_index)
     head.attend()
+    if observer.ended_as is Cause.COORDINATOR_LOST and part.spec.supervision.max_restarts:
+        limit_s = longest_s(membership.welcome.silence_s, part.spec.supervision.grace_s)
+        tell_freed_apart(membership.address, door.token, membership.nonce, limit_s)
 
 
 def _gathered(place: Place, token: str) -> tuple[Members | None, TlaunchError | None]:
@@ -134,9 +140,15 @@ def _servers_of(job: Job) -> tuple[Server, ...]:
 
 
 class _Silent:
-    """Observes nothing: what happens is told to the coordinator by the agent itself."""
+    """Shows nothing: what happens is told to the coordinator by the agent itself."""
 
-    def event(self, stamped: Stamped) -> None: ...
+    ended_as: Cause | None = None
+
+    def event(self, stamped: Stamped) -> None:
+        from launcher.core.events import AgentEnded  # loaded by then
+
+        if isinstance(stamped.event, AgentEnded):
+            self.ended_as = stamped.event.cause
 
     def interrupted(self, number: int, *, at_once: bool) -> None: ...
 

@@ -17,6 +17,8 @@ An agent that does not see the coordinator's run directory sends what ranks writ
     Piece, Whole     ──────────────────>              of a file that grows, of one that is rewritten
                      <──────────────────  Kept        so much of it is there now
 
+An agent that has lost the coordinator knocks once more when its ranks have ended, with `Freed` as its only word.
+
 At any time the coordinator asks `Ping`, and what answers with `Pong` is there; it may order `Stop` and `Pass`, and an
 agent whose launcher got a signal for all tells `SignalWanted`; one that has lost its launcher is `GivingUp`.
 
@@ -223,6 +225,14 @@ class GivingUp:
 
 
 @frozen
+class Freed:
+    """Of an agent that had lost its coordinator: nothing of its ranks is left (launcher/engines/cluster/unheard.py)."""
+
+    proof: str  # that it knows the run's token
+    agent: str  # the nonce of its Hello
+
+
+@frozen
 class Ping:
     sent_ns: int  # the coordinator's wall clock
 
@@ -289,14 +299,14 @@ class Done:
 Message = (
     Challenge | Hello | Rival | Welcome | Refused | Ready | Waiting | Begin | Told | Inquire | Testimony | Decided | AttemptOver
     | Stop | Pass | SignalWanted | GivingUp | Ping | Pong | Ask | Answer | Finish | Done | Piece | Whole | Kept
-    | AskStacks | TakeStacks | Stacks | AllStacks
+    | AskStacks | TakeStacks | Stacks | AllStacks | Freed
 )  # fmt: skip
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         Challenge, Hello, Rival, Welcome, Refused, Ready, Waiting, Begin, Told, Inquire, Testimony, Decided, AttemptOver, Stop,
         Pass, SignalWanted, GivingUp, Ping, Pong, Ask, Answer, Finish, Done, Piece, Whole, Kept,
-        AskStacks, TakeStacks, Stacks, AllStacks,
+        AskStacks, TakeStacks, Stacks, AllStacks, Freed,
     )
 }  # fmt: skip
 

@@ -17,6 +17,7 @@ from launcher.core.messages import (
     Decided,
     Done,
     Finish,
+    Freed,
     GivingUp,
     Hello,
     Inquire,
@@ -59,7 +60,7 @@ ALL = (
     Stop(Cause.STOPPED, 2, "h2"), Pass(20), SignalWanted(15), GivingUp("killed"), Ping(1 << 62), Pong(1, 2), Finish(Cause.FAILED, 3),
     Ask(1, {"topic": "facts"}), Answer(1, {"cpus": 2}), Done((1, 2), 4), Piece("log", 3, 0, 5, "eA==", anew=True), Whole("heartbeat", 3, None, 7), Kept("log", 3, 5, trouble=True),
     AskStacks("p", "n", ((0, 3), (7, 7))), AskStacks("p", "n"), TakeStacks(1, ((0, 3),)), Stacks(1, {"ranks": []}),
-    AllStacks("p", ({"ranks": []},), {"h2": "lost"}),
+    Freed("p", "n"), AllStacks("p", ({"ranks": []},), {"h2": "lost"}),
 )  # fmt: skip
 
 

@@ -144,6 +144,24 @@ def test_after_a_lost_agent_a_restart_goes_on(run):
     run.wait_nothing_left("h1", "h2")
 
 
+def test_a_server_that_comes_back_is_restarted_on_as_soon_as_its_ranks_have_ended(run):
+    """Its agent says so: nobody waits for the whole grace that ranks might have taken where nobody hears them."""
+    grace_s = 200.0
+    run.start("--max-restarts", "1", "--grace", grace_s, seconds="300,3").wait_running()
+    with run.hosts.unplugged("h2"):
+        ends = time.monotonic() + PATIENCE_S
+        told = {"events.jsonl": "is lost", "server1/events.jsonl": "AgentEnded"}
+        while not all(word in (run.latest / name).read_text() for name, word in told.items()):
+            assert time.monotonic() < ends, "its loss is noticed, and its ranks end by themselves"
+            time.sleep(0.1)
+    began = time.monotonic()
+    run.wait_running(attempt=1)
+    assert time.monotonic() - began < grace_s / 2
+    code, err = run.finish()
+    assert code == 0, err
+    run.wait_nothing_left("h1", "h2")
+
+
 @pytest.fixture
 def slow_mpirun(run):
     """One that takes five seconds more to end than it takes to end everything else."""

@@ -66,13 +66,13 @@ from launcher.engines.cluster.peers import Peer
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.roll_call import ComesTwiceError, RollCall, take_first_words
 from launcher.engines.cluster.switchboard import BEATS, Switchboard
+from launcher.engines.cluster.unheard import longest_s
 from launcher.supervise.agent import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, HeadLink
 from launcher.supervise.log_keeper import LogKeeper
 from launcher.supervise.wakeup import Wakeup
 
 INQUEST_S = 5.0  # for all servers to tell what they know; each looks for less than two seconds
 FAREWELL_S = 30.0  # for the last words of agents that are there: they may have large logs to store yet
-UNHEARD_S = 5.0  # for a server that has lost us to find out, beyond what it may take
 
 
 class Phase(Enum):
@@ -117,7 +117,6 @@ class Coordinator:
         self._master_port = spec.master_port
         self._engine_end: EngineEnd | None = None
         self._paused = False
-        self._alone_until = 0.0  # monotonic; before it, ranks of a lost server may live
         self._names: dict[int, tuple[str, ...]] = {}  # what servers are called, by server_index
         self._usual_files = own_limit()
 
@@ -244,8 +243,8 @@ class Coordinator:
         if peer.done or self._phase in {Phase.GATHERING, Phase.LEAVING}:
             return
         if peer.channel.heard_at + self._plan.silence_s < time.monotonic():  # it may live on, where nobody hears it
-            end_s = self._plan.silence_s + self._spec.supervision.grace_s + UNHEARD_S
-            self._alone_until = time.monotonic() + end_s
+            end_s = longest_s(self._plan.silence_s, self._spec.supervision.grace_s)
+            self._roll_call.unheard.note(peer.hello.nonce if peer.hello else "", end_s)
         self._note_loss(server_index, peer.lost or "")
 
     def _on_turning_back(self, server_index: int, peer: Peer) -> None:
@@ -413,8 +412,8 @@ class Coordinator:
             self._log_keeper.close(finish=nobody_lost)  # before its children are taken for the engine's
             self._engine_end = EngineEnd(self._engine, patient=nobody_lost, tells=self._outcome.stopped_by_server)
         self._engine_end.step()
-        if self._engine_end.over and self._outcome.again and time.monotonic() < self._alone_until:
-            self._deadline = self._alone_until  # ranks of a server that nobody hears may still be ending
+        if self._engine_end.over and self._outcome.again and time.monotonic() < self._roll_call.unheard.until:
+            self._deadline = self._roll_call.unheard.until  # ranks of a server that nobody hears may still be ending
         elif self._engine_end.over:
             self._be_over(self._engine_end)
         else:
@@ -426,6 +425,7 @@ class Coordinator:
         self._switchboard.forget_all()
         if self._outcome.again:
             self._attempt += 1
+            self._roll_call.unheard.forget()
             self._outcome.forget_end()
             self._gather()
         else:

@@ -67,8 +67,11 @@ class Member:
 class Membership:
     """A connection on which this machine has been welcomed. `close`, or hand it on by `link`."""
 
-    def __init__(self, channel: Channel, welcome: Welcome) -> None:
+    def __init__(self, channel: Channel, welcome: Welcome, nonce: str = "") -> None:
+        """`nonce`: which the coordinator knows this agent by."""
         self.welcome = welcome
+        self.nonce = nonce
+        self.address = channel.peer_address  # at which the coordinator was found
         self._channel = channel
         self._shares_files = True
 
@@ -85,7 +88,7 @@ class Membership:
         """
         self._shares_files = self.welcome.mark is None or sees_mark(run_dir, self.welcome.mark)
         if not self._shares_files and self.welcome.key:
-            leave_door(run_dir, AskersDoor((self._channel.peer_address,), self.welcome.key))
+            leave_door(run_dir, AskersDoor((self.address,), self.welcome.key))
         return self._shares_files
 
     def wait_for_start(
@@ -259,7 +262,7 @@ def _introduce(channel: Channel, token: str, member: Member) -> Membership:
     welcome = _first_word(channel, Welcome, WELCOME_S)
     if not is_proof(welcome.proof, token, nonce, challenge.nonce):
         raise ChannelClosedError("what answers there does not know this run")
-    return Membership(channel, welcome)
+    return Membership(channel, welcome, nonce)
 
 
 def _first_word(channel: Channel, kind: type[Word], patience_s: float = CONNECT_S) -> Word:

@@ -13,6 +13,7 @@ from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError,
 from launcher.core.messages import (
     LONGEST_LINE_BYTES,
     AskStacks,
+    Freed,
     Hello,
     Message,
     Ready,
@@ -29,6 +30,7 @@ from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.programs import refusal
 from launcher.engines.cluster.rivals import Rivalry
 from launcher.engines.cluster.surveys import Surveys
+from launcher.engines.cluster.unheard import Unheard
 from launcher.engines.whereabouts import Register
 
 MOST_STRANGERS = 128  # who have not said who they are, beyond one for each server
@@ -56,6 +58,7 @@ class RollCall:
         self.noticed: set[Peer] = set()  # who is lost, or has something that waits to be sent
         self.strangers: list[Peer] = []
         self.peers: dict[int, Peer] = {}  # by server_index; those that are lost are taken out by who finds it out
+        self.unheard = Unheard()
         self.surveys = Surveys(plan.key, servers, self.peers)
 
     @property
@@ -107,6 +110,8 @@ class RollCall:
                     return error
                 continue
             if isinstance(message, AskStacks) and self.surveys.begin(message, stranger, running=not joining):
+                continue
+            if isinstance(message, Freed) and self.unheard.hear(message, self._plan.token, stranger.nonce):
                 continue
             if not isinstance(message, Hello) or not self._is_one_of_us(message, stranger):
                 stranger.lose("a stranger")

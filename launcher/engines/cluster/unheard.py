@@ -1,0 +1,106 @@
+"""Agents that are lost because nobody hears them: their ranks may live on for a while, where no other may start.
+
+An agent that loses its coordinator ends its ranks by itself: it notices within the time after which anybody is lost
+(--lost-after), and then its ranks have their grace. So after both, and some more, none of them lives, whatever the network
+does. If the network comes back before, the agent knocks once more when nothing of its ranks is left, and says so; then
+nobody need wait any longer. That is proved by the run's token, and names the one agent that is meant.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import closing
+
+from launcher.core.channel import Channel, ChannelClosedError
+from launcher.core.messages import PROTOCOL, Challenge, Freed, is_proof, proof_of
+
+MARGIN_S = 5.0  # for an agent to find out that it has lost us, beyond what it may take
+CONNECT_S = 1.0
+AGAIN_S = 0.5
+MOST_INHERITED = 1024  # descriptors
+_PURPOSE = "freed"  # a proof of this is good for nothing else
+
+
+def longest_s(silence_s: float, grace_s: float) -> float:
+    """After a loss: until nothing of the ranks of that server can be left."""
+    return silence_s + grace_s + MARGIN_S
+
+
+class Unheard:
+    """The coordinator's account of them."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}  # monotonic, by what the agent goes by: the nonce of its Hello
+        self._freed: set[str] = set()  # who has said so, perhaps before its loss was noticed here
+
+    @property
+    def until(self) -> float:
+        """Before that, monotonic, ranks of one of them may live; 0 where there is none."""
+        return max(self._until.values(), default=0.0)
+
+    def note(self, agent: str, seconds: float) -> None:
+        """It is lost, and its ranks have ended in so many seconds at the latest."""
+        if agent not in self._freed:
+            self._until[agent] = time.monotonic() + seconds
+
+    def hear(self, freed: Freed, token: str, drawn: str) -> bool:
+        """Whether it is one of them that says so; `drawn`: our own nonce."""
+        known = is_proof(freed.proof, token, _PURPOSE, drawn, freed.agent)
+        if known:
+            self._freed.add(freed.agent)
+            self._until.pop(freed.agent, None)
+        return known
+
+    def forget(self) -> None:
+        """Agents are started anew."""
+        self._until.clear()
+
+
+def tell_freed(address: tuple[str, int], token: str, agent: str, seconds: float) -> bool:
+    """Tell the coordinator that nothing of this server's ranks is left; whether it has been told.
+
+    Blocks until it can be reached, `seconds` at most.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            with closing(Channel(socket.create_connection(address, timeout=CONNECT_S))) as channel:
+                return _tell(channel, token, agent)
+        except ConnectionRefusedError:  # the machine is there, and nobody coordinates the run any more
+            return False
+        except (OSError, ChannelClosedError):
+            pass
+        if time.monotonic() + AGAIN_S >= deadline:
+            return False
+        time.sleep(AGAIN_S)
+
+
+def tell_freed_apart(address: tuple[str, int], token: str, agent: str, seconds: float) -> None:
+    """As `tell_freed`, in a process of its own; returns at once.
+
+    What is left of an engine whose run has lost this server ends the agents here as soon as the network is back. So it
+    must not know of that process, nor wait for what holds its outputs. Call it as the last act, where no thread exists.
+    """
+    if os.fork():
+        return
+    try:
+        os.setsid()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(nowhere, standard)
+        os.closerange(3, MOST_INHERITED)
+        tell_freed(address, token, agent, seconds)
+    finally:
+        os._exit(0)
+
+
+def _tell(channel: Channel, token: str, agent: str) -> bool:
+    for message in channel.wait_for(time.monotonic() + CONNECT_S):
+        if isinstance(message, Challenge) and message.protocol == PROTOCOL:
+            channel.send(Freed(proof_of(token, _PURPOSE, message.nonce, agent), agent))
+            channel.drain(time.monotonic() + CONNECT_S)
+            return True
+        return False  # somebody else has the port by now
+    return False
