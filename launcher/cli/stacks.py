@@ -206,7 +206,7 @@ def _as_text(state: RunState, seen: Seen, groups: tuple[StackGroup, ...], *, ful
     from launcher.logs.terminal import printable
     from launcher.supervise.stacks import sentence
 
-    lines = [f"{shown_name(state)}: {sentence(groups)}"]
+    lines = [f"{shown_name(state)}: {sentence(groups, whole=not seen.unasked)}"]
     for group in groups:
         lines += ["", f"{rank_list(group.global_ranks)}: {group.doing}"]
         lines += _frame_lines(group.frames, full=full)
@@ -238,7 +238,7 @@ def _as_json(state: RunState, seen: Seen, groups: tuple[StackGroup, ...]) -> str
     shown = {
         "name": state.name,
         "directory": str(state.run_dir.root),
-        "sentence": sentence(groups),
+        "sentence": sentence(groups, whole=not seen.unasked),
         "groups": [asdict(group) for group in groups],
         "ranks": ranks,
         "not_shown": dict(seen.unasked),

@@ -131,10 +131,13 @@ def group(stacks: Mapping[int, RankStack], steps: Mapping[int, int | None]) -> t
     return tuple(StackGroup(tuple(ranks), doing, stacks[ranks[0]].frames) for (doing, _), ranks in ordered)
 
 
-def sentence(groups: Iterable[StackGroup]) -> str:
-    """In one line, the largest group first: "7 ranks wait in all_reduce at step 12; rank 3 is at data.py:88 in load"."""
+def sentence(groups: Iterable[StackGroup], *, whole: bool = True) -> str:
+    """In one line, the largest group first: "7 ranks wait in all_reduce at step 12; rank 3 is at data.py:88 in load".
+
+    `whole`: these are all ranks that were to be asked.
+    """
     told = sorted(groups, key=lambda each: -len(each.global_ranks))
-    count = sum(len(each.global_ranks) for each in told)
+    count = sum(len(each.global_ranks) for each in told) if whole else None
     parts = [_clause(each, count) for each in told[:GROUPS_TOLD]]
     left = sum(len(each.global_ranks) for each in told[GROUPS_TOLD:])
     return "; ".join([*parts, f"{left} elsewhere"] if left else parts)
@@ -148,7 +151,8 @@ def _doing(stack: RankStack, step: int | None) -> str:
     return f"{what} at step {step}{comma}{caller}"
 
 
-def _clause(group: StackGroup, count: int) -> str:
+def _clause(group: StackGroup, count: int | None) -> str:
+    """`count`: of all ranks; None where there are others."""
     number = len(group.global_ranks)
     one = number == 1
     who = f"rank {group.global_ranks[0]}" if one else f"{'all ' if number == count else ''}{number} ranks"

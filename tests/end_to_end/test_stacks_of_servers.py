@@ -73,6 +73,7 @@ def test_a_server_that_is_stopped_is_named(servers, running):
     finally:
         os.kill(agent, signal.SIGCONT)
     assert [rank["global_rank"] for rank in told["ranks"]] == [0, 1]
+    assert not told["sentence"].startswith("all ")
     assert told["not_shown"] == {"server 127.0.0.2": "it gave no answer within 4 s"}
     running[0].send_signal(signal.SIGTERM)
     servers.end(*running)
