@@ -137,12 +137,12 @@ def late(seconds: float) -> Absence:
 def hanging(engine: str, seconds: float, lines: Sequence[str]) -> Absence:
     """Of an engine that starts the agent of one server, and does not end."""
     absence = absence_of(lines, f"{engine} has not ended within {seconds:g} s")
-    if lines:
+    if absence.code != "did-not-come":
         return absence
     return replace(
         absence,
-        hint=f"if `ssh {SERVER} true` ends at once, a firewall may keep that server from this machine: what {engine} starts "
-        "there connects to any port here",
+        hint=f"try to start something there by hand: `ssh {SERVER} true`, or `srun -w {SERVER} true`; if that ends at once, "
+        "a firewall may keep that server from this machine, any port of which must be open to what starts agents there",
     )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.doctor.absence import absence_of
+from launcher.doctor.absence import absence_of, hanging
 
 MPI_5 = [
     "PRTE has lost communication with a remote daemon.",
@@ -121,3 +121,13 @@ def test_of_an_engine_that_said_nothing_that_is_told():
 def test_what_ends_without_a_word_may_lack_what_words_need(lines, ended, hint):
     """A login may work there nevertheless."""
     assert hint in absence_of(lines, ended).hint
+
+
+def test_an_engine_that_waits_in_vain_makes_one_think_of_a_firewall():
+    """Unless it says what is wrong; warnings of its own are no reason."""
+    silent_one = hanging(
+        "Open MPI 5.0.11", 10.0, ["[hub:1] plm:ssh: Warning: setpgid(2,2) failed in parent with errno=1"]
+    )
+    assert (silent_one.code, "firewall" in silent_one.hint) == ("did-not-come", True)
+    told = hanging("Open MPI 5.0.11", 10.0, ["ssh: connect to host h2 port 22: Connection refused"])
+    assert (told.code, "firewall" in told.hint) == ("ssh-refused", False)
