@@ -262,3 +262,14 @@ def test_what_sbatch_refuses_is_told_in_its_words(cluster):
     assert "sbatch takes no such script:" in done.stderr
     assert "Node count specification invalid" in done.stderr or "configuration is not available" in done.stderr
     assert not done.stdout
+
+
+def test_stacks_shows_the_ranks_of_all_nodes(cluster):
+    """From outside of the job, too."""
+    process = cluster.start("--devices", 2, words=("live", "100"))
+    cluster.wait_begun(4)
+    told = json.loads(cluster.ask(*TLAUNCH, "stacks", "--runs-dir", cluster.runs, "--json").stdout)
+    assert [rank["global_rank"] for rank in told["ranks"]] == [0, 1, 2, 3]
+    assert told["not_shown"] == {}
+    cluster.ask("scancel", "--user=root")
+    cluster.end(process)
