@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from launcher.core.errors import TlaunchError
     from launcher.core.events import Cause, Stamped
     from launcher.core.messages import Waiting
-    from launcher.core.records import Server
+    from launcher.core.records import Server, Supervision
     from launcher.engines.cluster.job import Job
-    from launcher.engines.cluster.membership import Door
+    from launcher.engines.cluster.membership import Door, Membership
     from launcher.engines.cluster.mpi_ranks import Place
     from launcher.supervise.members import Members
 
@@ -69,7 +69,6 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, 
         start,
         told_job,
     )
-    from launcher.engines.cluster.unheard import longest_s, tell_freed_apart
     from launcher.engines.local import signals_held_back
     from launcher.engines.whereabouts import read_host
 
@@ -106,8 +105,16 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, 
         observer = _Silent()
         head = Head(part.spec, started, observer, part.server_index)
     head.attend()
-    if observer.ended_as is Cause.COORDINATOR_LOST and part.spec.supervision.max_restarts:
-        limit_s = longest_s(membership.welcome.silence_s, part.spec.supervision.grace_s)
+    if observer.ended_as is Cause.COORDINATOR_LOST:
+        _knock_again(membership, door, part.spec.supervision)
+
+
+def _knock_again(membership: Membership, door: Door, supervision: Supervision) -> None:
+    """Ranks may be started again elsewhere, and wait for nothing but the end of those that were here."""
+    from launcher.engines.cluster.unheard import longest_s, tell_freed_apart
+
+    if supervision.max_restarts:
+        limit_s = longest_s(membership.welcome.silence_s, supervision.grace_s)
         tell_freed_apart(membership.address, door.token, membership.nonce, limit_s)
 
 
