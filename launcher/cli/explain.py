@@ -137,7 +137,7 @@ def _others(request: Request, chosen: Draft) -> Iterator[Variable]:
 
 
 def _lines(explained: Explained) -> Iterator[str]:
-    from launcher.rank_table.faults import printable
+    from launcher.core.printable import printable
 
     yield from (printable(line) for line in _head(explained))
     yield ""
@@ -175,7 +175,7 @@ def _cpus(explained: Explained) -> str:
 
 def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
     """Lines are for `grep` too: none is wrapped, and no value cut."""
-    from launcher.rank_table.faults import printable
+    from launcher.core.printable import printable
 
     shown = [tuple(map(printable, row)) for row in rows]
     name_width = max(len(name) for name, _, _ in shown)

@@ -28,6 +28,7 @@ from launcher.core.errors import (
     TlaunchError,
     exit_code_of,
 )
+from launcher.core.printable import printable
 
 # name: (module:attribute, the command's own short help). `tlaunch --help` reads this and imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -116,7 +117,9 @@ def _run(command: click.Command, arguments: Sequence[str] | None) -> int:
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(file=shown)
-        _say(shown.getvalue().rstrip("\n").replace("\n\t", " "))  # click lists what may be chosen below each other
+        usage, word, told = shown.getvalue().rstrip("\n").partition("Error: ")
+        told = told.replace("\n\t", " ")  # click lists what may be chosen below each other
+        _say(f"{usage}{word}{printable(told)}")
         return error.exit_code
     except (click.Abort, KeyboardInterrupt, _Ended, RuntimeError) as error:
         if (exit_code := _code_of_wish(error)) is None:
@@ -143,7 +146,7 @@ def _fail(error: OSError) -> int:
     if _is_about_stdout(error):
         _say(f"error: stdout cannot be written: {error.strerror}")
         return EXIT_USAGE
-    _say(f"error: {_readable(error)}")
+    _say(f"error: {printable(_readable(error))}")
     return EXIT_FAILURE
 
 
@@ -204,10 +207,8 @@ def _complain(error: TlaunchError) -> None:
 def _say(text: str) -> None:
     """On stderr, if it takes anything: a full disk behind it must not replace the exit code.
 
-    The name of a file in it may hold anything; nothing moves a terminal's cursor.
+    Nothing in it moves a terminal's cursor.
     """
-    from launcher.rank_table.faults import printable  # where all goes well nobody needs it
-
     with suppress(OSError):
         print("\n".join(printable(line) for line in text.split("\n")), file=sys.stderr, flush=True)
 

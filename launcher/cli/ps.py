@@ -12,6 +12,7 @@ import click
 
 from launcher.cli.chosen_run import json_option, runs_dir_option
 from launcher.core.json_text import json_text
+from launcher.core.printable import printable
 
 if TYPE_CHECKING:
     from launcher.runs.live import RunState
@@ -50,11 +51,11 @@ def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
     elif states:
         write_out("".join(f"{line}\n" for line in to_lines(states, _width())))
     elif everything:
-        click.echo(f"no run in {runs_dir}", err=True)
+        click.echo(f"no run in {printable(str(runs_dir))}", err=True)
     unwatched = 0 if everything else sum(state.state.value == "unwatched" for state in looked)
     if not everything and not states:
         verb = "is known to go on" if unwatched else "goes on"
-        click.echo(f"no run {verb} in {runs_dir}; --all shows those that are over", err=True)
+        click.echo(f"no run {verb} in {printable(str(runs_dir))}; --all shows those that are over", err=True)
     if unwatched:
         click.echo(_may_go_on(unwatched), err=True)
 

@@ -224,7 +224,7 @@ def _say_others(count: int, settings: Settings) -> None:
 
 def _say(text: str) -> None:
     """Lines on stderr. A full disk behind it must not keep the other files from being checked."""
-    from launcher.rank_table.faults import printable
+    from launcher.core.printable import printable
 
     with suppress(OSError):
         print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
@@ -232,8 +232,8 @@ def _say(text: str) -> None:
 
 def _closing(report: TableReport, settings: Settings) -> str:
     from launcher.cli.columns import counted
+    from launcher.core.printable import printable
     from launcher.rank_table.diagnostics import count_problems
-    from launcher.rank_table.faults import printable
 
     name, count = printable(str(report.path)), count_problems(report.problems)
     if not report.valid:

@@ -107,7 +107,7 @@ def _no_table(document: Any, found: Format | None) -> Found:
         return "RT203", Finding((), "there is no version, and no other key of a rank table", hint)
     if isinstance(document, dict):
         message = f'version "{str(document["version"])[:20]}" is not known'
-        return "RT203", Finding(("version",), message, f"write one of {', '.join(VERSIONS)}")
+        return "RT203", Finding(("version",), message, 'write one of "' + '", "'.join(VERSIONS) + '"')
     hint = "a rank table starts with { and has the keys version, status, server_count, server_list"
     return "RT201", Finding((), f"a rank table is a JSON object, this is {_named(document)}", hint)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from bisect import bisect_right
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
 from launcher.rank_table.faults import Fault, mended
+from launcher.rank_table.lines import Lines
 from launcher.rank_table.locator import locate
 from launcher.rank_table.places import Place, Pointer, RepeatedKey
 from launcher.rank_table.scanner import Scanner
@@ -21,7 +21,21 @@ _WIDE_MARKS = (
     (codecs.BOM_UTF16_LE, "UTF-16"),
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
+_MARKED = frozenset(name for _, name in _WIDE_MARKS)
+_LOOKED_AT = 64  # bytes of a file without a byte order mark, a multiple of four
+_HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # so does a whole one start
 _LONGEST_INTEGER = 19  # digits; beyond it HCCL's parser keeps a float, and so do we
+
+
+_MANY_VALUES = 1_000_000  # of a v2.0 table with 65,536 ranks in two layers
+_SHORTEST_VALUE = 10  # characters with all that belongs to it; a rank table has more than 13 for each comma
+
+
+class LongInteger(float):
+    """An integer of more digits than HCCL's parser keeps: the float that it makes of it."""
+
+    def __init__(self, digits: str) -> None:
+        self.digits = len(digits.removeprefix("-"))
 
 
 class Position(NamedTuple):
@@ -53,21 +67,18 @@ class Document:
         return locate(self._scanned, set(pointers), repeated_keys=bool(self.repeats))
 
     def position(self, offset: int) -> Position:
-        line = bisect_right(self._line_starts, offset)
-        return Position(line, offset - self._line_starts[line - 1] + 1)
+        line, start = self._lines.position(offset)
+        return Position(line, offset - start + 1)
 
     def line_text(self, line: int) -> str:
         """Line `line` (from 1) without its end."""
-        starts = self._line_starts
-        end = starts[line] - 1 if line < len(starts) else len(self.text)
-        return self.text[starts[line - 1] : end].rstrip("\r")
+        start = self._lines.start(line)
+        end = self.text.find("\n", start)
+        return self.text[start : len(self.text) if end < 0 else end].rstrip("\r")
 
     @cached_property
-    def _line_starts(self) -> list[int]:
-        starts = [0]
-        for line in self.text.split("\n")[:-1]:
-            starts.append(starts[-1] + len(line) + 1)
-        return starts
+    def _lines(self) -> Lines:
+        return Lines(self.text)
 
 
 def parse_document(data: bytes) -> Document:
@@ -88,7 +99,7 @@ def _decode(data: bytes) -> tuple[str, list[Fault]]:
         if data.startswith(mark):
             return _wide(name)
     if b"\0" in data[:4]:
-        return _wide("UTF-16 or UTF-32")
+        return _wide(json.detect_encoding(data)) if _reads_as_wide(data[:_LOOKED_AT]) else _no_text()
     try:
         return data.decode("utf-8-sig"), []
     except UnicodeDecodeError as error:
@@ -100,22 +111,47 @@ def _decode(data: bytes) -> tuple[str, list[Fault]]:
         return body.decode("utf-8", errors="replace"), [Fault("RT101", offset, 1, message, hint)]
 
 
-def _wide(name: str) -> tuple[str, list[Fault]]:
-    source = name.split(maxsplit=1)[0]
-    hint = f"convert it: iconv -f {source} -t UTF-8 table.json"
-    return "", [Fault("RT101", 0, 1, f"the file is encoded as {name}, HCCL reads UTF-8", hint)]
+def _reads_as_wide(head: bytes) -> bool:
+    """Whether what stands between the zeros is text."""
+    text = head.decode(json.detect_encoding(head), errors="replace")
+    return not text.isspace() and text.replace("\r", "").replace("\n", "").replace("\t", "").isprintable()
+
+
+def _wide(codec: str) -> tuple[str, list[Fault]]:
+    """Told by its mark, or where there is none by its zeros, which also say the order of the bytes."""
+    name = codec.upper()
+    marked = "" if name in _MARKED else " without a byte order mark"
+    source = name if name in _MARKED else name.replace("-LE", "LE").replace("-BE", "BE")  # as iconv calls them
+    hint = f"`tlaunch table fix --write FILE` converts it, and so does `iconv -f {source} -t UTF-8 FILE > NEW`"
+    return "", [Fault("RT101", 0, 1, f"the file is encoded as {source}{marked}, HCCL reads UTF-8", hint)]
+
+
+def _no_text() -> tuple[str, list[Fault]]:
+    return "", [Fault("RT101", 0, 1, "the file begins with NUL bytes, so it is no text", "copy or generate it again")]
 
 
 def _parse(text: str) -> Document:
+    if dense := _too_dense(text):
+        return Document(text, None, (dense,), (), checkable=False)
     loaded = _Loader()
     try:
         value = loaded.load(text)
     except (ValueError, RecursionError) as error:
         return _diagnose(text, error)
-    if "\\" not in text and not loaded.may_repeat_keys(text):
+    may_hold_half_pairs = _HALF_A_PAIR.search(text) is not None
+    if not may_hold_half_pairs and not loaded.may_repeat_keys(text):
         return Document(text, value, (), (), checkable=True)
-    scanner = Scanner(text, max_depth=None).run()
+    scanner = Scanner(text, max_depth=None, only_repeats=not may_hold_half_pairs).run()
     return Document(text, value, scanner.faults, scanner.repeats, checkable=not scanner.faults)
+
+
+def _too_dense(text: str) -> Fault | None:
+    """A text of millions of short values is a list of data. As objects in memory it would be many times as large."""
+    commas = text.count(",")
+    if commas < _MANY_VALUES or len(text) > _SHORTEST_VALUE * commas:
+        return None
+    message = f"the file holds {commas:,} commas, one for every {max(1, round(len(text) / commas))} characters"
+    return Fault("RT115", text.index(","), 1, message, "this is data of another kind: name the rank table")
 
 
 def _diagnose(text: str, error: Exception) -> Document:
@@ -165,7 +201,7 @@ _SPACED_COLON = re.compile(r'"[ \t\n\r]+:')
 
 
 def _integer(digits: str) -> int | float:
-    return int(digits) if len(digits) <= _LONGEST_INTEGER else float(digits)
+    return int(digits) if len(digits) <= _LONGEST_INTEGER else LongInteger(digits)
 
 
 def _refuse_constant(name: str) -> NoReturn:

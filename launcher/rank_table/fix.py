@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.core.frozen import frozen
+from launcher.core.printable import printable
 from launcher.rank_table.catalogue import Addition, Finding, Found
 from launcher.rank_table.check import check_document
 from launcher.rank_table.document import Document, parse_document
 from launcher.rank_table.edits import Edit, Origins, apply_edits
-from launcher.rank_table.faults import printable, shown
+from launcher.rank_table.faults import shown
 from launcher.rank_table.line_diff import unified_diff
 from launcher.rank_table.ordering import Move, moves_by_rank
 from launcher.rank_table.places import Place, Pointer

@@ -11,12 +11,12 @@ from typing import NamedTuple, NoReturn
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
+from launcher.core.printable import printable
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table.chips import CHIPS
 from launcher.rank_table.device_ids import MOST_DEVICES, FoundDevice
-from launcher.rank_table.faults import printable
 from launcher.rank_table.hostfiles import LARGEST_COUNT, Place, is_host_name
-from launcher.rank_table.ip import address_family
+from launcher.rank_table.ip import address_family, why_no_address
 from launcher.rank_table.nodelist import expand
 from launcher.rank_table.rules.servers import SERVER_ID_LIMIT
 
@@ -125,7 +125,8 @@ def check_address(address: str, origin: str) -> None:
     """
     if address_family(address) is None:
         raise UsageError(
-            f'{origin}: "{printable(address[:45])}" is no IP address', hint="give the address of the network card"
+            f'{origin}: "{printable(address[:45])}" is no IP address{why_no_address(address)}',
+            hint="give the address of the network card",
         )
 
 

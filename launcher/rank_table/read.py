@@ -93,7 +93,7 @@ def parse_rank_table(data: bytes, path: Path, profile: Profile = AS_HCCL) -> Tab
 
     with _without_garbage_collection():
         document = parse_document(data)
-        if document.faults and (problem := _list_of_hosts(data, path)):
+        if document.faults and (problem := _another_kind(data, path)):
             return TableReport(path, None, (problem,), document, None)
         checked = check_document(document, path, profile)
         problems = located_problems(document, checked.findings, checked.chip)
@@ -122,18 +122,22 @@ def _cluster(table: Table, path: Path) -> Cluster:
     return replace(READERS[table.format].cluster(table), source=source)
 
 
-def _list_of_hosts(data: bytes, path: Path) -> Problem | None:
-    """One problem instead of many, for a text that was never meant as JSON and can be made a table."""
-    from launcher.rank_table.faults import printable  # noqa: PLC0415  # broken texts only
-    from launcher.rank_table.sources import certainly_plain  # noqa: PLC0415
+def _another_kind(data: bytes, path: Path) -> Problem | None:
+    """One problem instead of many, for a text that was never meant as JSON: a list of hosts, or a program."""
+    from launcher.core.printable import printable  # noqa: PLC0415  # broken texts only
+    from launcher.rank_table.sources import certainly_plain, program_kind  # noqa: PLC0415
 
-    kind = certainly_plain(data)
-    if kind is None:
-        return None
-    name, devices = printable(str(path)), " --devices N" if kind == "nodelist" else ""
-    hint = f"tlaunch table convert {name} --from {kind}{devices} --to v1.0"
-    message = f"this is no rank table: it looks like a {kind}, which names hosts for another launcher"
-    return Problem("RT202", Severity.ERROR, message, hint, "", 1, 1)
+    name = printable(str(path))
+    if kind := certainly_plain(data):
+        devices = " --devices N" if kind == "nodelist" else ""
+        hint = f"tlaunch table convert {name} --from {kind}{devices} --to v1.0"
+        message = f"this is no rank table: it looks like a {kind}, which names hosts for another launcher"
+        return Problem("RT202", Severity.ERROR, message, hint, "", 1, 1)
+    if program := program_kind(data, path.suffix):
+        message = f"this is no rank table: it looks like {printable(program)}"
+        hint = "name the table, a JSON file; a program stands behind --, as in `tlaunch run -- python train.py`"
+        return Problem("RT116", Severity.ERROR, message, hint, "", 1, 1)
+    return None
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from itertools import dropwhile
 
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.records import Cluster
@@ -28,6 +29,13 @@ _CERTAIN = {  # what each line looks like, more narrowly than it is read
 }
 _LIST = re.compile(r"(?!-)[\w.%:-]*[\[,]")  # a fault after the first name or bracket is told later
 _NAMES_HOSTS = re.compile(r"[A-Za-z.:].*[0-9]|localhost|[0-9]+\.[0-9]+\.|\[", re.ASCII)  # single words may be anything
+
+_LONGEST_HEAD = 64 * 1024  # bytes that are looked at for the beginning of a program
+# A statement that a program starts with, and no other kind of file.
+_STATEMENT = re.compile(
+    r"import[ ]+[\w.]+(?:[ ]*,|[ ]+as\b|[ \t]*(?:[;#\r\n]|\Z))|from[ ]+[\w.]+[ ]+import\b|def[ ]+\w+\(|class[ ]+\w+[(:]|@\w"
+)
+_DOCSTRING = re.compile(r"[rR]?(\"{3}|'{3})")
 
 
 def recognise_plain(data: bytes) -> str | None:
@@ -72,6 +80,27 @@ def certainly_plain(data: bytes) -> str | None:
     if _NAMES_HOSTS.match(lines[0]) is None:
         return None
     return kind if all(_CERTAIN[kind].fullmatch(line) for line in lines) else None
+
+
+def program_kind(data: bytes, suffix: str) -> str | None:
+    """In words, for a text that can only be a program, or is called one by its suffix and begins as no JSON does."""
+    head = data[:_LONGEST_HEAD].removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip()
+    if head.startswith("#!"):
+        return f'a script, which starts with "{head.splitlines()[0][:40]}"'
+    is_called_one = suffix == ".py" and not head.startswith(_STARTS_JSON[:2])
+    return "a Python script" if is_called_one or _STATEMENT.match(_without_docstring(head)) else None
+
+
+def _without_docstring(text: str) -> str:
+    """From the first statement on."""
+    text = _without_comments(text)
+    opened = _DOCSTRING.match(text)
+    return _without_comments(text[opened.end() :].partition(opened[1])[2]) if opened else text
+
+
+def _without_comments(text: str) -> str:
+    lines = dropwhile(lambda line: not line.strip() or line.startswith("#"), text.split("\n"))
+    return "\n".join(lines).lstrip()
 
 
 def read_plain(data: bytes, kind: str, name: str, devices: int | None = None) -> tuple[Cluster, tuple[str, ...]]:

@@ -98,6 +98,17 @@ _explain(
     "else than a table, and the rest of it is not looked at.",
 )
 _explain(
+    "RT115",
+    "data of another kind",
+    "A rank table spends dozens of characters on each of its values. A text with millions of values of a few characters "
+    "each is a list of numbers or words, and is not read: as objects in memory it would be many times as large.",
+)
+_explain(
+    "RT116",
+    "a program instead of a table",
+    "The file is a script that somebody runs, and no JSON at all. It was named in the place of the rank table.",
+)
+_explain(
     "RT201",
     "the document is not an object",
     "A rank table is one JSON object whose keys say which format it is written in. A list or a bare value is none.",

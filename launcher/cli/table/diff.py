@@ -81,7 +81,7 @@ def _say_problems(reports: Sequence[TableReport]) -> None:
 
 
 def _broken_text(broken: Sequence[TableReport]) -> str:
-    from launcher.rank_table.faults import printable
+    from launcher.core.printable import printable
 
     names = " and ".join(printable(str(report.path)) for report in broken)
     return f"nothing to compare: HCCL cannot read {names}, which {'is' if len(broken) == 1 else 'are'} not JSON\n"
@@ -92,7 +92,7 @@ def _broken_text(broken: Sequence[TableReport]) -> str:
 
 def _text(comparison: Comparison, pair: Pair, limit: int) -> str:
     """Nothing from a table, nor a file's name, may move a terminal's cursor."""
-    from launcher.rank_table.faults import printable
+    from launcher.core.printable import printable
 
     lines = [_verdict(comparison, pair)]
     lines += _section(

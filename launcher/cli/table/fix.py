@@ -105,7 +105,7 @@ def _pass_on(data: bytes) -> None:
 
 def _diff(fixed: Fixed, file: str) -> str:
     """On a terminal nothing of the table's text may move the cursor."""
-    from launcher.rank_table.faults import printable
+    from launcher.core.printable import printable
 
     diff = fixed.diff(printable(file))
     if not sys.stdout.isatty():
@@ -115,7 +115,7 @@ def _diff(fixed: Fixed, file: str) -> str:
 
 def _said(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
     """Each repair, what is left, and one line that sums up."""
-    from launcher.rank_table.faults import printable
+    from launcher.core.printable import printable
 
     name = printable(file)
     yield from _listed(fixed.repairs, name)
@@ -126,8 +126,8 @@ def _said(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
 
 def _about_checksum(fixed: Fixed, file: str, profile: Profile) -> Iterator[str]:
     """A table that was in use: one repaired copy among others that are not would stop HCCL."""
+    from launcher.core.printable import printable
     from launcher.rank_table import parse_rank_table
-    from launcher.rank_table.faults import printable
 
     if not fixed.changed:
         return

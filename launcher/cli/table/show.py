@@ -163,7 +163,7 @@ def _label(text: str) -> Text:
     """Nothing from a table, nor a file's name, may move a terminal's cursor."""
     from rich.text import Text
 
-    from launcher.rank_table.faults import printable
+    from launcher.core.printable import printable
 
     return Text(printable(text))
 

@@ -13,6 +13,7 @@ from launcher.core.events import AgentEnded, Cause, NotBegun
 from launcher.core.frozen import frozen
 from launcher.core.json_text import digest_of_meaning
 from launcher.core.messages import Begin, Waiting
+from launcher.core.printable import printable
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.engines.assemble import Request, assemble
@@ -89,7 +90,8 @@ def check_table(job: Job) -> None:
         return
     if digest_of_meaning(found) != digest_of_meaning(job.table_text.encode()):
         raise RefusedTableError(
-            f"{source} is another rank table here than where the run was started", hint="copy it to every server"
+            f"{printable(str(source))} is another rank table here than where the run was started",
+            hint="copy it to every server",
         )
 
 

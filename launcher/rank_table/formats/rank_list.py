@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from launcher.core.records import Cluster, Device, Options, Server
-from launcher.rank_table.formats import Format
+from launcher.rank_table.formats import Format, list_of_another
 from launcher.rank_table.keys import RANK_LAYERS, RANK_NUMBERS
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.profile import Profile
@@ -81,7 +81,7 @@ class TableShape(Shape):
 def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
     """The rows of a v2.0 table. One that holds the servers of another format is left to the rule about versions."""
     by_name: dict[str | None, list[DeviceRow]] = {}
-    if "rank_list" in document or "server_list" not in document:
+    if list_of_another(document, Format.V2_0) is None:
         shapes.check(TableShape, (), document)
         for pointer, fields in shapes.entries((), document, "rank_list"):
             shapes.check(RankShape, pointer, fields)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from launcher.rank_table.catalogue import Finding, rule
 from launcher.rank_table.formats import SERVER_LISTS, STRINGS, Format
-from launcher.rank_table.ip import FAMILY_NAMES, address_family
+from launcher.rank_table.ip import FAMILY_NAMES, address_family, why_no_address
 from launcher.rank_table.rows import DeviceRow, ServerRow, Table
 
 UNSET_ADDRESS = "-.-.-.-"  # what hccn_tool prints for a device that has none
@@ -21,14 +21,15 @@ def address_invalid(table: Table) -> Iterator[Finding]:
     for server in table.servers:
         if server.host_ip is not None and address_family(server.host_ip) is None:
             hint = "write the address of the server's network card, or leave host_ip out"
-            yield Finding(server.at("host_ip"), f'"{server.host_ip[:45]}" is not an IP address', hint)
+            message = f'"{server.host_ip[:45]}" is not an IP address{why_no_address(server.host_ip)}'
+            yield Finding(server.at("host_ip"), message, hint)
     families = table.address_families
     if None not in families.values():
         return
     for device in table.devices:
         for address in device.addresses:
             if families[address] is None:
-                message = f'"{address[:45]}" is not an IP address'
+                message = f'"{address[:45]}" is not an IP address{why_no_address(address)}'
                 yield Finding(device.at("device_ip"), message, _where_to_look(table, device, address))
 
 

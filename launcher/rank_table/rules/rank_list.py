@@ -34,7 +34,7 @@ def rank_count_differs(table: Table) -> Iterator[Finding]:
     count = len(ranks)
     if count > RANK_LIMIT:
         message = f"rank_list has {count} entries, HCCL allows {RANK_LIMIT}"
-        yield Finding(("rank_list",), message, "leave ranks out")
+        yield Finding(("rank_list",), message, f"leave {count - RANK_LIMIT} of them out")
     elif written != count:
         message = f"rank_count is {_clipped(written)}, rank_list has {count} {'entry' if count == 1 else 'entries'}"
         yield Finding(("rank_count",), message, f"write {count}", rewrite=str(count))
