@@ -205,11 +205,13 @@ def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...], _Table]:
     if options.rank_table is None:
         return Cluster.local(options.devices or 1), (), NO_TABLE
     from launcher.cli.reports import found_table, sample_hinted  # --devices needs none of it
+    from launcher.cli.table_size import max_table_bytes
     from launcher.rank_table import Profile, read_rank_table
     from launcher.rank_table.diagnostics import headline
 
     with sample_hinted(options.rank_table):
-        report = read_rank_table(found_table(options.rank_table), Profile(options.chip or _chip_here()))
+        profile = Profile(options.chip or _chip_here())
+        report = read_rank_table(found_table(options.rank_table), profile, max_bytes=max_table_bytes())
     if report.cluster is None:
         refused = RefusedTableError(report.render())
         refused.problems = report.problems

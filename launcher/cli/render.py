@@ -65,7 +65,7 @@ Exit codes: 0; 2 wrong usage, a value that a format cannot express, a template t
 read or written; 3 a refused table or layout; what sbatch ends with where it refuses the script (--submit).
 """
 TAKEN = (
-    "rank_table", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "config", "settings",
+    "rank_table", "max_table_size", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "config", "settings",
     "data", "runs_dir", "name", "env", "grace", "command", *OF_RUN,
 )  # fmt: skip
 NAMES = ("bash", "mpirun", "slurm", "kubernetes", "hostfile", "rankfile")
@@ -287,6 +287,7 @@ def _name(kind: Kind, prepared: Prepared, chosen: RunOptions) -> str:
 
 def _table_text(cluster: Cluster, name: str, wishes: Wishes) -> str | None:
     """As it is; workers of an MPIJob are servers of their own names."""
+    from launcher.cli.table_size import max_table_bytes
     from launcher.engines.render.job import with_workers
     from launcher.rank_table import render_table
     from launcher.rank_table.files import read_bytes
@@ -295,7 +296,7 @@ def _table_text(cluster: Cluster, name: str, wishes: Wishes) -> str | None:
         return None
     if wishes.flavor == "mpi":
         return render_table(with_workers(cluster, name))
-    return read_bytes(cluster.source).decode(errors="surrogateescape")
+    return read_bytes(cluster.source, max_table_bytes()).decode(errors="surrogateescape")
 
 
 def _hand_over(text: str, kind: Kind, job: Job, output: Path | None, *, force: bool) -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 SAMPLES = Path("rank_tables")  # what a person calls their directory, wherever it is installed
-PIECE_BYTES = 1 << 20
 
 
 def read_table(name: str, profile: Profile) -> TableReport:
@@ -39,12 +38,13 @@ def read_named(name: str) -> bytes:
     Raises:
         UnreadableError: it is missing, a directory, too large, or may not be read.
     """
+    from launcher.cli.table_size import max_table_bytes
     from launcher.rank_table.files import read_bytes
 
     if name == STDIN:
-        return _read_stdin()
+        return _read_stdin(max_table_bytes())
     with sample_hinted(Path(name)):
-        return read_bytes(Path(name))
+        return read_bytes(Path(name), max_table_bytes())
 
 
 @contextmanager
@@ -74,20 +74,15 @@ def _is_there(path: Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises where a name is too long
 
 
-def _read_stdin() -> bytes:
-    from launcher.rank_table.files import LARGEST_TABLE_BYTES
+def _read_stdin(max_bytes: int) -> bytes:
+    from launcher.rank_table.files import read_stream
 
     if sys.stdin is None:  # closed by whoever started us
         raise UnreadableError("stdin is closed", hint="name a file, or redirect one")
-    data = bytearray()
     try:
-        while piece := sys.stdin.buffer.read(PIECE_BYTES):
-            data += piece
-            if len(data) > LARGEST_TABLE_BYTES:
-                raise UnreadableError(f"stdin gives more than {LARGEST_TABLE_BYTES // 1024**2} MiB")
+        return read_stream(sys.stdin.buffer, "stdin", max_bytes)
     except OSError as error:
         raise UnreadableError(f"stdin cannot be read: {error.strerror}") from None
-    return bytes(data)
 
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:

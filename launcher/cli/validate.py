@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.cli.profile_options import chip_option, consumer_option
+from launcher.cli.table_size import max_table_size_option
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
@@ -30,6 +31,7 @@ Examples:
 Exit codes: 0 every table is valid (warnings are allowed, but not with --strict); 1 a table is invalid; 2 wrong usage,
 or a file that cannot be read, whatever the others are. `tlaunch table explain CODE` says more about a code.
 """
+HEAD_BYTES = 1 << 16  # of a large file that nobody named: by then a rank table has said what it is
 
 
 @frozen
@@ -60,6 +62,7 @@ class Checked:
 @click.option("--strict", is_flag=True, help="Count warnings as errors.")
 @chip_option
 @consumer_option
+@max_table_size_option
 @click.option("-q", "--quiet", is_flag=True, help="Errors and warnings only, no line for a clean file.")
 @click.option("--color/--no-color", "colour", default=None, help="[default: on a terminal, unless NO_COLOR is set]")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
@@ -168,16 +171,25 @@ def _check_directory(directory: str, profile: Profile, others: list[Path]) -> It
 
 def _check_found(path: Path, profile: Profile) -> Checked | None:
     """None for what is no rank table. A file that somebody named is always checked."""
-    from launcher.rank_table.files import read_bytes
-    from launcher.rank_table.likeness import looks_like_table
+    from launcher.cli.table_size import max_table_bytes
+    from launcher.rank_table.files import read_bytes, read_head
+    from launcher.rank_table.likeness import looks_like_table, mentions_ids
     from launcher.rank_table.read import parse_rank_table
 
     try:
-        data = read_bytes(path)
+        data = read_bytes(path, max_table_bytes())
     except UnreadableError as error:
-        return Checked(str(path), None, error)
+        is_other = _size(path) > max_table_bytes() and not mentions_ids(read_head(path, HEAD_BYTES))
+        return None if is_other else Checked(str(path), None, error)
     report = parse_rank_table(data, path, profile)
     return Checked(str(path), report) if looks_like_table(data, report.document) else None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _nothing_in(directory: str, others: int) -> UnreadableError:

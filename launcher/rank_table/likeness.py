@@ -17,11 +17,16 @@ def looks_like_table(data: bytes, document: Document) -> bool:
     Of a text that is no JSON it is asked whether it mentions the ids that tables consist of, in any encoding.
     """
     if document.faults:
-        letters = data.replace(b"\0", b"")  # UTF-16 and UTF-32 too
-        return any(word in letters for word in _WORDS)
+        return mentions_ids(data)
     if not isinstance(document.value, dict):
         return False
     found, keys = recognise(document.value), document.value.keys()
     if found is not None and not found.is_rank_table:
         return True
     return bool(keys & _KEYS) or ("server_list" in keys and bool(keys & _BESIDE_SERVER_LIST))
+
+
+def mentions_ids(data: bytes) -> bool:
+    """Whether the bytes hold one of the ids that tables consist of, in any encoding."""
+    letters = data.replace(b"\0", b"")  # UTF-16 and UTF-32 too
+    return any(word in letters for word in _WORDS)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from launcher.cli.table_size import max_table_size_option
 from launcher.cli.whole import Whole
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
 
@@ -26,6 +27,7 @@ the table.
 
 
 @click.command(epilog=EXAMPLES)
+@max_table_size_option
 @click.argument("file", metavar="FILE")
 @click.option(
     "--to",

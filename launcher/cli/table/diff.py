@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from launcher.cli.table_size import max_table_size_option
 from launcher.cli.whole import Whole
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
 from launcher.core.json_text import json_text
@@ -35,6 +36,7 @@ LONGEST_VALUE = 60  # characters
     help="Show so many differences of each kind.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
+@max_table_size_option
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @click.pass_context

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.cli.profile_options import chip_option, consumer_option
+from launcher.cli.table_size import max_table_size_option
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
 from launcher.core.json_text import json_text
 
@@ -37,6 +38,7 @@ LISTED_AT_MOST = 50  # repairs
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
 @chip_option
 @consumer_option
+@max_table_size_option
 @click.argument("file", metavar="FILE")
 def fix(file: str, *, write: bool, sort: bool, as_json: bool, chip: str, consumer: str) -> int:
     """Repair what can be repaired without a doubt.
