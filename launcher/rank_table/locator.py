@@ -16,7 +16,8 @@ from launcher.rank_table.places import Place, Pointer
 _FOUND = -1  # the key under which a node of the trie holds its own pointer: no list index and no object key
 _BLANK = re.compile(r"[ \t\n\r]*")
 _SCALAR = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[^\s,\]}]+')
-_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{])|([\]}])')
+# Strings and all else are stepped over up to the next bracket, or as far as one step may go.
+_BRACKET = re.compile(r'(?:[^"\[\]{}]+|"[^"\\]*(?:\\.[^"\\]*)*"){0,1000}(?:([\[{])|([\]}])|)')
 
 Trie = dict[str | int, Any]
 

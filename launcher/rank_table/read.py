@@ -142,11 +142,17 @@ def _another_kind(data: bytes, path: Path) -> Problem | None:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Hundreds of thousands of new objects, none of them garbage: looking for cycles among them only costs time."""
+    """Hundreds of thousands of new objects, none of them garbage: looking for cycles among them only costs time.
+
+    Nor are they looked through at the end, as they would be at once: they join the oldest objects, which seldom are.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

@@ -81,11 +81,11 @@ class DeviceRow(NamedTuple):
         if key is None:
             return self.pointer
         holder = self.rank_pointer if key == "rank_id" and self.rank_pointer is not None else self.pointer
-        return (*holder, self.word(key))
+        return holder + (self.words.get(key, key),)  # noqa: RUF005 - half the time of (*holder, ...), once for each device
 
     def written(self, key: str) -> Any:
         """The value of one of the object's own keys, None where it is missing."""
-        return self.fields.get(self.word(key))
+        return self.fields.get(self.words.get(key, key))
 
 
 class ServerRow(NamedTuple):
