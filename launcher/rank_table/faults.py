@@ -178,17 +178,17 @@ def key_in_list(at: int, opened_on_line: int) -> Fault:
 
 
 def unmatched(
-    token: Token, opened: tuple[str, int], way: Remedy | None, *, after_comma: bool, with_comma: bool
+    token: Token, opened: tuple[str, int], way: Remedy | None, *, after_comma: bool, needless_comma: str
 ) -> Fault:
     """A closing bracket that does not match what was `opened`, a bracket and its line.
 
-    `with_comma`: the comma after it has nothing before it once it is gone.
+    `needless_comma`: which of the commas "before" and "after" it separates nothing once it is gone.
     """
     bracket, line = opened
     message = f"{token.kind} closes nothing here: {bracket} of line {line} is still open"
     no_comma = ", and no comma before that" if after_comma else ""
     if way is Remedy.REMOVE:
-        hint = "remove it and the comma after it" if with_comma else "remove it"
+        hint = f"remove it and the comma {needless_comma} it" if needless_comma else "remove it"
     elif way is Remedy.REPLACE:
         hint = f"write {CLOSING[bracket]} in its place{no_comma}"
     else:

@@ -328,10 +328,12 @@ class Scanner:
         """A closing bracket of the other kind than what is open. Nobody can be sure what was meant after it."""
         way = remedy(self.text, token.start, "".join(inner.bracket for inner in self._frames[1:]))
         starts_entry = frame.comma is not None or frame.count == 0
-        with_comma = starts_entry and next_token(self.text, token.end).kind == ","
-        after_comma = frame.comma is not None
+        after_comma, follows = frame.comma is not None, next_token(self.text, token.end).kind
+        needless = "after" if starts_entry and follows == "," else ""
+        if after_comma and follows == CLOSING[frame.bracket]:
+            needless = "before"
         opened = frame.bracket, self._line_of(frame)
-        self._stop(faults.unmatched(token, opened, way, after_comma=after_comma, with_comma=with_comma))
+        self._stop(faults.unmatched(token, opened, way, after_comma=after_comma, needless_comma=needless))
 
     def _line_of(self, frame: _Frame) -> int:
         return self.text.count("\n", 0, frame.start) + 1

@@ -79,7 +79,7 @@ def test_a_file_as_large_as_allowed_is_read(tmp_path):
 
 def test_a_stream_without_end_is_left_at_the_limit():
     """A device that gives bytes for ever is read as far as a table may be long, and no further."""
-    with pytest.raises(UnreadableError, match="more than 1 MiB"), open("/dev/zero", "rb") as zeros:
+    with pytest.raises(UnreadableError, match="more than 1 MiB"), Path("/dev/zero").open("rb") as zeros:
         read_stream(zeros, "/dev/zero", MIB)
     with pytest.raises(UnreadableError, match="/dev/zero"):
         read_rank_table(Path("/dev/zero"), max_bytes=MIB)
