@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.cli.run import run
+from launcher.cli.takes_command import TakesCommand
 from launcher.cli.whole import Whole
 from launcher.core.env import MASTER_PORT, masked, masked_argv
 from launcher.core.errors import UsageError
@@ -58,7 +59,7 @@ class Explained:
     conflicts: tuple[Conflict, ...]
 
 
-@click.command(epilog=EPILOG, context_settings=run.context_settings)
+@click.command(cls=TakesCommand, epilog=EPILOG, context_settings=run.context_settings)
 @click.option("--rank", "global_rank", type=Whole(min=0), default=0, metavar="N", help="Whose.  [default: 0]")
 @click.option("--all", "everything", is_flag=True, help="Also what tlaunch has no say in.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")

@@ -19,6 +19,7 @@ from launcher.cli.render_run import OF_RUN, words_for_run
 from launcher.cli.render_run import submit as submitted
 from launcher.cli.run import run
 from launcher.cli.run_options import FILE, devices_option, master_port_option
+from launcher.cli.takes_command import TakesCommand
 from launcher.cli.time_limit import check_time_limit
 from launcher.cli.whole import Whole
 from launcher.core.errors import UsageError
@@ -97,7 +98,7 @@ def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> 
     context.exit()
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=TakesCommand, epilog=EPILOG)
 @click.argument("kind", type=click.Choice(NAMES), metavar="KIND")
 @click.option(
     "--flavor",

@@ -28,6 +28,7 @@ from launcher.cli.run_options import (
 )
 from launcher.cli.seconds import Seconds
 from launcher.cli.size import Size
+from launcher.cli.takes_command import TakesCommand
 from launcher.cli.whole import Whole
 from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
 from launcher.engines.placement import BINDS
@@ -59,7 +60,7 @@ MOST_RESTARTS = 10**6
 SMALLEST_LOG_BYTES = 64 << 10  # whole blocks of a file system are moved, and half of it stays
 
 
-@click.command(context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
+@click.command(cls=TakesCommand, context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
 @rank_table_option
 @devices_option()
 @engine_option
