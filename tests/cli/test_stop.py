@@ -106,7 +106,7 @@ def test_ranks_that_nobody_watches_any_more_are_ended(launcher):
 def test_patience_is_a_number(launcher):
     """NaN is below no bound and above none: it would mean for ever."""
     done = launcher.run("stop", "--timeout", "nan")
-    assert (done.returncode, "no number of seconds" in done.stderr) == (2, True)
+    assert (done.returncode, "is not a number of seconds" in done.stderr) == (2, True)
 
 
 def test_one_of_several_runs_has_to_be_named(launcher):

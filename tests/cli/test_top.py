@@ -188,7 +188,7 @@ def screen_of(run_dir, width, height=None, measured=()):
 def test_an_interval_is_a_number(launcher):
     """One that is none would be no pause at all."""
     done = launcher.run("top", "--interval", "nan")
-    assert (done.returncode, "no number of seconds" in done.stderr) == (2, True)
+    assert (done.returncode, "is not a number of seconds" in done.stderr) == (2, True)
 
 
 def measure(run_dir, losses, age_s=0.0):
