@@ -366,4 +366,4 @@ def _idle_note(cluster: Cluster, world_size: int) -> tuple[str, ...]:
         return ()
     last = cluster.device_count - 1
     which = f"rank {last}" if idle == 1 else f"ranks {world_size} to {last}"
-    return (f"{idle} of {cluster.device_count} devices stay idle: {which}",)
+    return (f"{idle} of {cluster.device_count} devices {'stays' if idle == 1 else 'stay'} idle: {which}",)

@@ -81,7 +81,8 @@ def _remaining(stopped: Stopped) -> str:
     from launcher.cli.verdict_text import rank_list
 
     if not stopped.orphans:
-        return f"{stopped.state.progress.running} of {stopped.state.progress.rank_count} ranks still run"
+        running = stopped.state.progress.running
+        return f"{running} of {stopped.state.progress.rank_count} ranks still run{'s' if running == 1 else ''}"
     left = [look.global_rank for look in stopped.state.ranks if look.process and look.process.lives]
     return f"{rank_list(left)} still run{'s' if len(left) == 1 else ''}"
 
