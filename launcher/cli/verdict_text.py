@@ -26,6 +26,11 @@ TRACEBACK_LINES = 12  # the last ones; train.log has them all
 FRAMES = 8  # the innermost ones of a group of ranks
 SIGNALLED = 128  # and the signal's number: the code of a shell
 WAYS = 8  # of failing that are told apart
+# What is raised: what to do, for what a program expects and this run could have given it.
+HINTS = {
+    "KeyError: 'RANK_TABLE_FILE'": "RANK_TABLE_FILE is set only where there is a rank table: `tlaunch table generate "
+    "--devices N -o rank_table.json` makes one for this machine, --rank-table rank_table.json gives it to ranks",
+}
 NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
@@ -48,6 +53,8 @@ def _lines(verdict: Verdict, place: Callable[[int], str] | None, frames: int, *,
         yield from _about(failure, place, traceback=traceback)
     others = [cause for cause in causes(verdict) if cause is not failure]
     yield from _listed("failed of their own, too:" if failure else "failed:", others)
+    hints = dict.fromkeys(HINTS[cause.what] for cause in causes(verdict) if cause.what in HINTS)
+    yield from (f"hint: {hint}" for hint in hints)
     yield from _listed("consequences:", [one for one in verdict.failures if one.role is Role.CONSEQUENCE])
     yield from _stacks(verdict.stacks, frames)
 

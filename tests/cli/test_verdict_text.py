@@ -50,6 +50,23 @@ def test_a_traceback_can_be_left_out():
     assert not any(line.startswith("  |") for line in lines)
 
 
+def test_who_misses_the_rank_table_is_told_how_to_get_one():
+    """Once for all ranks that raise it, under the last of them; another key is the program's own matter."""
+
+    def lines(key):
+        raised = [
+            Failure(rank, Role.CAUSE, f"KeyError: '{key}'", "alike", 1, "ms.py:2 in <module>", 1) for rank in (0, 1)
+        ]
+        return list(render(Verdict(1, Confidence.CERTAIN, "", (*raised, followed(2, 99)))))
+
+    told = lines("RANK_TABLE_FILE")
+    (hint,) = [line for line in told if line.startswith("hint: ")]
+    assert "tlaunch table generate --devices N" in hint
+    assert "--rank-table" in hint
+    assert told.index(hint) == told.index("consequences:") - 1
+    assert not any(line.startswith("hint: ") for line in lines("OTHER"))
+
+
 def test_several_causes_are_told_apart_from_consequences():
     """The culprit is the first of them; the others are listed."""
     other = Failure(1, Role.CAUSE, "ValueError: no such word", "4 ms later", 2, "train.py:88 in step", 1)
