@@ -35,10 +35,10 @@ def show(prepared: Prepared, wanted_name: str, options: RunOptions) -> None:
     port = options.master_port or _likely_port(prepared)
     spec = assemble(request, name=free_name(request.runs_dir, wanted_name), master_port=port)
     command = _engine_command(prepared, options, spec)
+    say_notes(prepared, spec)
     if options.json:
         write_out(dry_run.to_json(spec, command))
         return
-    say_notes(prepared, spec)
     if options.master_port is None:
         print(f"# MASTER_PORT {port} is an example: a free port is chosen when the run starts", file=sys.stderr)
     lines = [*_how_agents_start(prepared, command), *dry_run.render(spec)]

@@ -75,9 +75,12 @@ def _readable(file: str, *, write: bool) -> Path:
     """`file` or the sample of that name, which belongs to tlaunch and is never written."""
     from launcher.cli.reports import found_table
 
-    found = found_table(Path(file))
+    notes: list[str] = []
+    found = found_table(Path(file), notes.append)
     if write and found != Path(file):
         raise UsageError(f"{file} is a sample, and --write would change it for everybody", hint="copy it first")
+    for line in notes:
+        print(line, file=sys.stderr)
     return found
 
 
