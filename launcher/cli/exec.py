@@ -129,6 +129,7 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
         TlaunchError: with an exit code of its own.
     """
     from launcher.cli.prepare import prepare
+    from launcher.cli.reports import is_sample
     from launcher.core.addresses import names_of
     from launcher.engines.assemble import assemble, used_cluster
     from launcher.engines.joined import check_size, master_port, run_name, unused
@@ -149,6 +150,9 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
         names_of(used.servers[rank.server_index]), other_names=() if engine.node is None else (engine.node,)
     )
     warning = check_server(rank, used, host, server, engine.local_world_size)
+    source = request.cluster.source
+    if warning is not None and source is not None and is_sample(source):
+        warning = None
     if rank.global_rank == 0:
         _check_port(port)
     environment = overlaid(os.environ, rank.env)

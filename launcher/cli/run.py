@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,6 +33,10 @@ from launcher.cli.takes_command import TakesCommand
 from launcher.cli.whole import Whole
 from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
 from launcher.engines.placement import BINDS
+
+if TYPE_CHECKING:
+    from launcher.cli.options import RunOptions
+    from launcher.cli.prepare import Prepared
 
 EPILOG = """\b
 Examples:
@@ -140,6 +145,8 @@ def run(context: click.Context, /, **options: Any) -> None:
     prepared = prepare(chosen, os.environ)
     if is_typed(context, "server"):
         check_server_id(chosen.server or "", [server.server_id for server in prepared.used.servers])
+    if prepared.request.cluster.source is not None:
+        prepared = _with_doubt(prepared, chosen)
     wanted_name = f"{time.strftime('%Y%m%d-%H%M%S')}-{prepared.name}"
     if chosen.dry_run:
         show(prepared, wanted_name, chosen)
@@ -149,3 +156,10 @@ def run(context: click.Context, /, **options: Any) -> None:
         context.exit(carry_out_on_servers(prepared, wanted_name, chosen))
     else:
         context.exit(carry_out(prepared, wanted_name, chosen))
+
+
+def _with_doubt(prepared: Prepared, chosen: RunOptions) -> Prepared:
+    from launcher.cli.table_here import doubt_of_table  # runs without a table need none of it
+
+    doubt = doubt_of_table(prepared, chosen)
+    return replace(prepared, notes=(*prepared.notes, f"warning: {doubt}")) if doubt else prepared

@@ -299,13 +299,20 @@ def test_devices_that_stay_idle_are_cut_from_the_table(mpirun, tmp_path):
 
 
 def test_a_table_of_one_other_server_is_only_worth_a_warning(mpirun, tmp_path):
-    """A sample table on a laptop."""
+    """Its ranks are here all the same."""
     file = table(tmp_path / "table.json", "192.0.2.77")
     done = mpirun.exec(2, "--rank-table", file, "--", *SHOW)
     assert (done.returncode, done.stderr.count("192.0.2.77 of the rank table is not known to be this machine")) == (
         0,
         1,
     )
+
+
+def test_a_sample_table_is_worth_no_warning(mpirun, tmp_path):
+    """But the first rank says where it is from, if it is not here."""
+    done = mpirun.exec(2, "--rank-table", "rank_tables/rank_table_2pcs.json", "--", *SHOW)
+    assert (done.returncode, done.stderr.count("is not here; the packaged sample ")) == (0, 1)
+    assert "not known to be this machine" not in done.stderr
 
 
 @pytest.mark.parametrize(("content", "code"), [("#!/no/such/interpreter\n", 127), ("junk", 126)])
