@@ -49,8 +49,8 @@ Examples:
       -- python train.py
 
 What a rank gets: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT as torch's
-env:// reads them; RANK_ID, RANK_SIZE, DEVICE_ID, RANK_TABLE_FILE as MindSpore does; TLAUNCH_RUN_DIR, TLAUNCH_DP, _MP,
-_PP, _MICRO_BATCHES. Its output goes to <runs-dir>/<time>-<name>/device<rank>/train.log.
+env:// reads them; RANK_ID, RANK_SIZE, DEVICE_ID and, with --rank-table, RANK_TABLE_FILE as MindSpore does;
+TLAUNCH_RUN_DIR, TLAUNCH_DP, _MP, _PP, _MICRO_BATCHES. Its output goes to <runs-dir>/<time>-<name>/device<rank>/train.log.
 
 The first rank that fails ends the run: where every rank was is noted first, then all get SIGTERM, and SIGKILL after
 --grace seconds. Ctrl-C ends the run in the same way, a second Ctrl-C kills at once; Ctrl-Z stops the ranks until `fg`.
