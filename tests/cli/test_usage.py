@@ -39,6 +39,7 @@ SAID = {
     "run --engine slrum": "--engine: 'slrum' is none of mpi, slurm, hand\nhint: did you mean slurm?",
     "render": "KIND is missing\nhint: choose from bash, mpirun, slurm, kubernetes, hostfile, rankfile",
     "render csh": "KIND: 'csh' is none of bash, mpirun, slurm, kubernetes, hostfile, rankfile",
+    "exec --": "COMMAND is missing\nhint: usage: tlaunch exec [OPTIONS] -- COMMAND [ARG]...",
     "exec": "COMMAND is missing\nhint: usage: tlaunch exec [OPTIONS] -- COMMAND [ARG]...",
     "validate": "FILE is missing\nhint: usage: tlaunch validate [OPTIONS] FILE...",
     "data preprocess": "--fr is missing\nhint: usage: tlaunch data preprocess [OPTIONS]",
