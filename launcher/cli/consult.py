@@ -161,9 +161,8 @@ def _examine(practice: _Practice, measures: bool, as_json: bool) -> int:
             options = kept_table(practice.options, practice.prepared.table_text, practice.directory)
             trial = LinksTrial(options, consultation, examination, practice.directory)
             measured = tuple(trial.findings(findings))
-            findings = in_order(
-                (*_findings(examination, consultation, doubts), *measured)
-            )  # a server may be lost meanwhile
+            # A server may be lost meanwhile.
+            findings = in_order((*_findings(examination, consultation, doubts), *measured))
             examination = replace(examination, links=trial.links)
         exit_code = EXIT_OK if is_sound(findings) else EXIT_FAILURE
         consultation.finish(exit_code)

@@ -69,7 +69,7 @@ def _no_such_command(name: str, context: click.Context) -> UsageError:
     group, path = context.command, context.command_path
     known = group.list_commands(context) if isinstance(group, click.Group) else ()
     hint = did_you_mean(near(name, known))
-    if hint is None and name.endswith(".py"):
+    if hint is None and context.parent is None and name.endswith(".py"):
         hint = f"`{path} run --devices N -- python {name}` starts it"
     return UsageError(f"{path} has no command {name}", hint=hint or f"`{path} --help` lists them")
 

@@ -23,6 +23,7 @@ SAID = {
     "data sampel": "tlaunch data has no command sampel\nhint: did you mean sample?",
     "zounds": "tlaunch has no command zounds\nhint: `tlaunch --help` lists them",
     "train.py": "tlaunch has no command train.py\nhint: `tlaunch run --devices N -- python train.py` starts it",
+    "table train.py": "tlaunch table has no command train.py\nhint: `tlaunch table --help` lists them",
     "run --devices": "--devices needs a value",
     "run --detach=3": "--detach takes no value",
     "run --devices four": "--devices: 'four' is not a whole number",
