@@ -98,6 +98,12 @@ _explain(
     "else than a table, and the rest of it is not looked at.",
 )
 _explain(
+    "RT115",
+    "a number that is too large",
+    "HCCL reads every number of the file as it comes, also under keys that it does not know, and stops at one that is "
+    "larger than a double can be, such as 1e999.",
+)
+_explain(
     "RT201",
     "the document is not an object",
     "A rank table is one JSON object whose keys say which format it is written in. A list or a bare value is none.",
