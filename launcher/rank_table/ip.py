@@ -26,6 +26,11 @@ def family_of(packed: bytes | None) -> int | None:
     return None if packed is None else _FAMILY_OF_LENGTH[len(packed)]
 
 
+def is_unspecified(packed: bytes | None) -> bool:
+    """Whether these bytes are 0.0.0.0 or ::, the address of nobody. HCCL takes 0.0.0.0 for an address that is not set."""
+    return packed is not None and not any(packed)
+
+
 def packed_address(address: str) -> bytes | None:
     """The 4 or 16 bytes of an address, its zone left out; None where HCCL would not read one."""
     if "%" in address:

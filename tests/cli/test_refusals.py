@@ -223,6 +223,19 @@ def test_rules_of_hccl_are_warnings_without_ascend_devices(launcher, placeholder
     assert not (launcher.directory / "started").exists()
 
 
+def test_an_address_of_two_devices_is_refused_on_every_machine(launcher, sample_tables):
+    """Whatever the hardware, a device_ip in two places is a slip of the hand, and no rank starts."""
+    table = json.loads((sample_tables / "rank_table_2pcs.json").read_text())
+    first, second = table["server_list"][0]["device"]
+    second["device_ip"] = first["device_ip"]
+    path = launcher.directory / "table.json"
+    path.write_text(json.dumps(table, indent=1))
+    for chip in ([], ["--chip", "none"], ["--chip", "a2"]):
+        done = launcher.run("run", *chip, "--rank-table", path, "--", "touch", "started")
+        assert_refused(done, launcher, 3, "error[RT332]")
+        assert not (launcher.directory / "started").exists()
+
+
 TABLES = {
     "v1.1": {
         "version": "1.1", "status": "completed", "collective_id": "c",

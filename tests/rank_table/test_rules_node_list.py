@@ -159,6 +159,12 @@ CASES = {
         lambda t: None,
         "/node_list/0/node_addr",
     ),
+    "node_addr of no node": (
+        ("RT355", 2, 1, None, "auto"),
+        lambda t: put(node(t), node_addr="0.0.0.0"),
+        lambda t: t["node_list"].pop() and put(node(t), node_addr="0.0.0.0"),
+        "/node_list/0/node_addr",
+    ),
     "port beyond 16 bits": (
         ("RT356", 1, 1, None, "auto"),
         lambda t: put(rank(t), port="65536"),
