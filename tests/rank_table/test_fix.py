@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import copy
 import json
 import re
 from dataclasses import replace
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table import Profile, parse_rank_table, render_table
+from launcher.rank_table.convert import convert_cluster
 from launcher.rank_table.document import parse_document
 from launcher.rank_table.fix import fix_table
 
@@ -203,11 +205,86 @@ def test_ranks_ids_and_addresses_are_never_changed(key, written, table):
     assert not fixed.report.valid
 
 
-@pytest.mark.parametrize("written", ["7", "02", 2, "x", "2x"])
-def test_server_count_is_counted(written, table):
-    """Whatever server_count says, the list knows better."""
+@pytest.mark.parametrize("written", ["02", 2, "2x", " +2"])
+def test_server_count_that_agrees_is_written_plainly(written, table):
+    """What says the number of servers in an odd way says it plainly afterwards."""
     fixed = fix({**table(2, 2), "server_count": written})
     assert json.loads(fixed.after) == table(2, 2)
+    assert fixed.offers == ()
+
+
+@pytest.mark.parametrize(
+    ("written", "lost", "stale"),
+    [("7", "the table lost 5 servers", True), ("1", "1 server too many", True), ("x", "may have lost a server", False)],
+)
+def test_server_count_that_differs_is_only_offered(written, lost, stale, table):
+    """Either the count is stale or the list lost a server: both is said, and nothing done but with `unsafe`."""
+    broken = {**table(2, 2), "server_count": written}
+    fixed = fix(broken)
+    assert not fixed.changed
+    assert fixed.repairs == ()
+    ((code, line, message),) = fixed.offers
+    assert (code, line) == ("RT312", 3)
+    assert lost.replace("1 server", "a server") in message
+    assert ("is stale" in message) is stale
+    done = fix(broken, unsafe=True)
+    assert json.loads(done.after) == table(2, 2)
+    assert [repair.code for repair in done.repairs] == ["RT312"]
+    assert done.offers == ()
+    assert done.report.valid
+
+
+def test_lost_server_is_not_hidden_by_other_repairs():
+    """A trailing comma and numbers without quotes are repaired, and the count that misses a server stays as it is."""
+    text = (
+        '{"version": "1.0", "server_count": 2, "server_list": [\n'
+        '  {"server_id": "a", "device": [{"device_id": 0, "rank_id": "0"}]},\n'
+        '], "status": "completed"}'
+    )
+    fixed = fix(text)
+    assert json.loads(fixed.after)["server_count"] == "2"
+    assert [repair.code for repair in fixed.repairs] == ["RT205", "RT103", "RT205"]
+    assert [(offer.code, offer.line) for offer in fixed.offers] == [("RT312", 1)]
+    assert not fixed.report.valid
+
+
+COUNTED = {
+    "rank_count": ("RT371", "v2.0", ("rank_count",), 3),
+    "group_count": ("RT601", "legacy-lab", ("group_count",), "2"),
+    "instance_count of a lab": ("RT602", "legacy-lab", ("group_list", 0, "instance_count"), "3"),
+    "device_num": ("RT603", "legacy-lab", ("group_list", 0, "device_num"), "3"),
+    "server_num": ("RT604", "legacy-lab", ("group_list", 0, "server_num"), "2"),
+    "para_plane_nic_num": ("RT412", "legacy-lab", ("para_plane_nic_num",), "3"),
+    "instance_count of a cloud": ("RT602", "legacy-cloud", ("group_list", 0, "instance_count"), "3"),
+    "device_count": ("RT603", "legacy-cloud", ("group_list", 0, "device_count"), "3"),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_every_count_that_differs_is_only_offered(name):
+    """What repeats the length of a list is the only witness of an entry that was lost, in whatever format."""
+    code, form, pointer, wrong = COUNTED[name]
+    levels = '[{"net_instance_id":"a","net_layer":0,"rank_addr_list":[]}]'
+    options = (("level_list", levels), ("local_id", "0")), (("level_list", levels), ("local_id", "1"))
+    devices = (
+        Device(
+            number,
+            number,
+            None if form == "v2.0" else f"10.0.0.{number}",
+            options=options[number] if form == "v2.0" else (),
+        )
+        for number in range(2)
+    )
+    sound = json.loads(convert_cluster(Cluster((Server("a", tuple(devices)),)), form).text)
+    broken = copy.deepcopy(sound)
+    holder = broken
+    for part in pointer[:-1]:
+        holder = holder[part]
+    holder[pointer[-1]] = wrong
+    fixed = fix(broken)
+    assert not fixed.changed
+    assert [offer.code for offer in fixed.offers] == [code]
+    assert json.loads(fix(broken, unsafe=True).after) == sound
 
 
 LAYOUTS = {
@@ -304,7 +381,7 @@ def test_repairs_are_listed_at_the_lines_of_the_file_as_it_was():
         '// a table\n// of mine\n{"version": "1.0",\n "server_count": "5",\n\n /* servers */\n "server_list": [{\n'
         '  "server_id": "a", "device": [\n    {"device_id": 0,\n     "rank_id": "00"},\n  ]}],\n "status": "completed"}\n'
     )
-    fixed = fix(text)
+    fixed = fix(text, unsafe=True)
     found = [(repair.code, repair.line) for repair in fixed.repairs]
     assert found == [
         ("RT104", 1), ("RT104", 2), ("RT312", 4), ("RT104", 6), ("RT205", 9), ("RT103", 10), ("RT404", 10)
@@ -333,7 +410,7 @@ def test_many_thousand_repairs_are_made(table):
         }
         for number in range(64)
     ]
-    fixed = fix({**broken, "server_list": servers})
+    fixed = fix({**broken, "server_list": servers, "server_count": 64})
     assert fixed.report.valid
     assert len(fixed.repairs) == 64 * 32 * 2 + 1
 
@@ -411,10 +488,10 @@ def damaged_values(table, random):
     windows=st.booleans(),
 )
 def test_damaged_table_is_valid_again_and_says_the_same(cluster, random, encoding, windows):
-    """However many safe faults a table has, it becomes valid, describes the same cluster, and needs no second run."""
+    """However many faults a table has of which none hides another, it becomes valid and describes the same cluster."""
     table = damaged_values(json.loads(render_table(cluster)), random)
     text = damaged(json.dumps(table, indent=2, ensure_ascii=False) + "\n", random)
-    fixed = fix((text.replace("\n", "\r\n") if windows else text).encode(encoding))
+    fixed = fix((text.replace("\n", "\r\n") if windows else text).encode(encoding), unsafe=True)
     assert fixed.report.valid, fixed.report.render()
     assert in_order(fixed.report.cluster) == in_order(cluster)
     assert not fix(fixed.data).changed

@@ -12,6 +12,7 @@ from launcher.rank_table.formats.group_list import CHIP_INFOS
 from launcher.rank_table.groups import GroupRow, InstanceRow, entry_count, groups_of
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.rows import Table, read_decimal, text_at
+from launcher.rank_table.rules.counts import counted_doubt, counted_hint
 
 NAME_LIMIT = 127  # bytes of a group_name or pod_name
 PARTS_OF_A_SERVER = frozenset({1, 2, 4, 8, 16})  # what HCCL takes for device_num / server_num
@@ -190,13 +191,13 @@ def nic_num_differs(table: Table) -> Iterator[Finding]:
 def _count_differs(at: Pointer, fields: dict[str, object], key: str, found: int | None, what: str) -> Iterator[Finding]:
     """The finding where `key` in the object at `at` is not `found`, silent where nothing can be counted."""
     written = text_at(fields, key)
-    if written is None or not found or read_decimal(written) == found:
+    number = read_decimal(written)
+    if written is None or not found or number == found:
         return
     there = f"there is 1 {what}" if found == 1 else f"there are {found} {what}s"
     message = f'{key} is "{written[:20]}", and {there}'
-    # Where no ranks are written, a count is the only witness of an entry that was lost.
-    is_witness = key in {"device_count", "instance_count"} and "device_num" not in fields
-    yield Finding((*at, key), message, f'write "{found}"', rewrite=None if is_witness else f'"{found}"')
+    hint, doubt = counted_hint(f'"{found}"', number, found, what), counted_doubt(key, number, found, what)
+    yield Finding((*at, key), message, hint, rewrite=f'"{found}"', doubt=doubt)
 
 
 def _device_count(table: Table, group: GroupRow) -> int | None:

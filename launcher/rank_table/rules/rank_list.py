@@ -10,6 +10,7 @@ from launcher.rank_table.diagnostics import Severity
 from launcher.rank_table.formats import Format
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.rows import DeviceRow, Table, integer_at, text_at
+from launcher.rank_table.rules.counts import counted_doubt, counted_hint
 
 V2_0 = frozenset({Format.V2_0})
 RANK_LIMIT = 65536
@@ -37,7 +38,9 @@ def rank_count_differs(table: Table) -> Iterator[Finding]:
         yield Finding(("rank_list",), message, "leave ranks out")
     elif written != count:
         message = f"rank_count is {_clipped(written)}, rank_list has {count} {'entry' if count == 1 else 'entries'}"
-        yield Finding(("rank_count",), message, f"write {count}", rewrite=str(count))
+        hint = counted_hint(str(count), written, count, "rank")
+        doubt = counted_doubt("rank_count", written, count, "rank")
+        yield Finding(("rank_count",), message, hint, rewrite=str(count), doubt=doubt)
 
 
 @rule("RT372", "a number of a rank out of bounds", formats=V2_0)
