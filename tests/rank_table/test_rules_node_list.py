@@ -282,6 +282,13 @@ def test_hint_makes_the_table_valid(name, report):
     assert found.valid, found.render()
 
 
+def test_nodes_may_have_different_numbers_of_ranks(report):
+    """HCCL does not compare them in this format, not even on a 910, for a rank may compute on the host."""
+    table = make_table(2, 2)
+    node(table, 1)["ranks"].pop()
+    assert report(table, chip="910").errors == ()
+
+
 def test_every_rule_has_a_case():
     """No rule for this format alone is without a table that breaks it."""
     own = {code for code, entry in CATALOGUE.items() if entry.formats == node_list.V1_1}
