@@ -179,6 +179,8 @@ SEEDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "v1.0 1x4": (v1_0(1, 4), EARLIER),
     "v1.0 1x8": (v1_0(1, 8), EARLIER),
     "v1.0 2x2": (v1_0(2, 2), EARLIER),
+    "v1.0 1x16": (v1_0(1, 16), ("auto", "a2", "a3", "300i")),
+    "v1.0 2x8": (v1_0(2, 8), EARLIER),
     "v1.0 3x1": (v1_0(3, 1), EARLIER),
     "v1.0 ports": (v1_0(2, 1, device_port="16666", device_vnic_port="16667", host_port="60001"), EARLIER),
     "v1.0 host_ip": (host_addresses(), ("auto", "910", "a3", "300i")),

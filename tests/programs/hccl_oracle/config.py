@@ -7,7 +7,7 @@ from typing import Any
 
 from hccl_oracle.concise import concise
 from hccl_oracle.heterog import heterog
-from hccl_oracle.reading import Cluster, need, text_of
+from hccl_oracle.reading import Cluster, Rank, need, text_of
 from hccl_oracle.standard import standard
 
 RINGS = ("0145", "0246", "0347", "1256", "1357", "2367", "0123", "4567")  # topoinfo_parse.cc
@@ -61,6 +61,7 @@ def init_rank_info(found: Cluster, chip: str) -> None:
             ring = "".join(map(str, sorted(devices)))
             need(len(devices) != 4 or ring in RINGS, "topoinfo_parse.cc CheckServerInnerRankInfo: no ring")
             need(len(devices) in (1, 2, 4, 8), "CheckDevCount: 1, 2, 4 or 8")
+    check_nics(found)
     if chip == "a2" and len(by_server) == 1:
         check_single_server(found)
     need(found.nic_is_known, "CheckNicDeploy: neither host nor device")
@@ -70,3 +71,20 @@ def check_single_server(found: Cluster) -> None:
     """hccl_communicator_host.cc CheckSingleServerComm: an A2 server with two modules of eight uses both alike."""
     modules = [{rank.device % 8 for rank in found.ranks if rank.device // 8 == module} for module in range(2)]
     need(not all(modules) or modules[0] == modules[1], "CheckSingleServerComm: not on the same plane")
+
+
+def check_nics(found: Cluster) -> None:
+    """topoinfo_parse.cc CheckAndAssignNicInfo: servers of eight devices have cards at the same ones of them."""
+    by_server: dict[str, list[Rank]] = {}
+    for rank in found.ranks:
+        by_server.setdefault(rank.server, []).append(rank)
+    pods = {rank.pod for rank in found.ranks}
+    in_one_pod = len(pods) == 1 and pods != {""}
+    if len(by_server) == 1 or in_one_pod or {len(ranks) for ranks in by_server.values()} != {8}:
+        return
+    for ranks in by_server.values():
+        cards = sorted(rank.device for rank in ranks if not (rank.host.unset and rank.ips[0].unset))
+        need(cards and len(found.ranks) % len(cards) == 0, "topoinfo_parse.cc CheckAndAssignNicInfo: cards")
+        for other in by_server.values() if len(cards) < 8 else ():
+            theirs = sorted(rank.device for rank in other if not rank.ips[0].unset)
+            need(theirs in ([], cards), "topoinfo_parse.cc CheckAndAssignNicInfo: not the same cards")
