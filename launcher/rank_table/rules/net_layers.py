@@ -287,6 +287,8 @@ def _faulty_ports(pointer: Pointer, ports: list[object]) -> Iterator[Finding]:
         yield Finding(pointer, message, 'name the ports as in ["0/1"], die and port')
         return
     for index, port in enumerate(ports):
-        if not isinstance(port, str) or not 1 <= len(port.encode()) <= PORT_NAME_LIMIT:
-            message = f"a port is a string of 1 to {PORT_NAME_LIMIT} bytes, not {shown(port)}"
+        length = len(port.encode()) if isinstance(port, str) else 0
+        if not 1 <= length <= PORT_NAME_LIMIT:
+            written = f"of {length}" if length else shown(port)
+            message = f"a port is a string of 1 to {PORT_NAME_LIMIT} bytes, not {written}"
             yield Finding((*pointer, index), message, 'write die and port, as in "0/1"')
