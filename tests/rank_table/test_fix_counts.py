@@ -29,7 +29,7 @@ def test_server_count_that_agrees_is_written_plainly(written, table):
 
 @pytest.mark.parametrize(
     ("written", "lost", "stale"),
-    [("7", "the table lost 5 servers", True), ("1", "1 server too many", True), ("x", "may have lost a server", False)],
+    [("7", "the table lost 5 servers", True), ("1", "a server too many", True), ("x", "may have lost a server", False)],
 )
 def test_server_count_that_differs_is_only_offered(written, lost, stale, table):
     """Either the count is stale or the list lost a server: both is said, and nothing done but with `unsafe`."""
@@ -39,7 +39,7 @@ def test_server_count_that_differs_is_only_offered(written, lost, stale, table):
     assert fixed.repairs == ()
     ((code, line, message),) = fixed.offers
     assert (code, line) == ("RT312", 3)
-    assert lost.replace("1 server", "a server") in message
+    assert lost in message
     assert ("is stale" in message) is stale
     done = fix(broken, unsafe=True)
     assert json.loads(done.after) == table(2, 2)
