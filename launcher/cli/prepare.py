@@ -72,19 +72,21 @@ def prepare(
     *,
     engine: str | None = None,
     elsewhere: Elsewhere | None = None,
+    unnamed: Cluster | None = None,
 ) -> Prepared:
     """Check options, table, layout, recipe and command, in this order. Starts and creates nothing.
 
     `engine` has started the ranks already, on every server; None where tlaunch shall start them. `elsewhere`: nothing
     will be started from here. Several servers are fine then, and a program that is missing here is a note where it is
-    other servers, or an image, that need it.
+    other servers, or an image, that need it. `unnamed`: servers that are known by their number only, in place of what
+    `options` say of devices.
 
     Raises:
         UsageError, UnreadableError, RefusedTableError, RefusedLayoutError: with a hint, and an exit code of its own.
     """
     check_options(options)
     variables = user_environment(options.env)
-    cluster, notes, table = _cluster(options)
+    cluster, notes, table = _cluster(options) if unnamed is None else (unnamed, (), NO_TABLE)
     layout = _layout(options, cluster)
     used = used_cluster(cluster, layout.world_size)
     environment = {**inherited, **variables}
@@ -109,7 +111,7 @@ def prepare(
         mpi_ranks=mpi_ranks,
     )
     if engine is None and elsewhere is None and layout.world_size > 1:
-        unread += _alone_note(options, python, environment)
+        unread += (*_alone_note(options, python, environment), *_cpus_note(options, inherited, used))
     notes = (*notes, *program.notes, *missing, *_idle_note(cluster, layout.world_size), *unread)
     files = _files(cluster, used, table, engine)
     return Prepared(request, options.name or program.name, notes, files, table.text)
@@ -185,6 +187,15 @@ def _alone_note(options: RunOptions, python: PythonCommand | None, environment: 
     name = "the program" if python.kind == "code" or is_of_mpi4py(python) else escaped(python.target)
     remedy = "--engine mpi" if options.rank_table is not None else "--engine mpi with a --rank-table"
     return (f"{name} imports mpi4py: every rank is alone in its MPI_COMM_WORLD; {remedy} makes them one job",)
+
+
+def _cpus_note(options: RunOptions, inherited: Mapping[str, str], used: Cluster) -> tuple[str, ...]:
+    """Of a job of Slurm that has fewer CPUs here than ranks."""
+    if options.engine is not None or len(used.servers) > 1 or "SLURM_JOB_ID" not in inherited:
+        return ()
+    from launcher.engines.slurm_cpus import short_here  # others need none of it
+
+    return short_here(inherited, used.device_count)
 
 
 def _supervision(

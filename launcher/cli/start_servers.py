@@ -83,7 +83,7 @@ def _coordinate(prepared: Prepared, wanted_name: str, options: RunOptions, host:
 
     servers = prepared.used.servers
     if options.engine == "slurm":
-        prepared = _within_job(prepared)
+        prepared = _within_job(prepared, host)
     command = engine_for(options, servers, host, mpi_ranks=prepared.request.mpi_ranks) if here is None else None
     with signals_held_back():
         listener, door = open_door(host, None if here is None else options.coordinator_port)
@@ -211,16 +211,18 @@ def _refuse_several() -> None:
         )
 
 
-def _within_job(prepared: Prepared) -> Prepared:
-    """No grace is promised that Slurm will not give."""
-    from launcher.engines.slurm import read_allocation
+def _within_job(prepared: Prepared, host: Host) -> Prepared:
+    """No grace is promised that Slurm will not give, and who asked for too few CPUs is told."""
+    from launcher.engines.slurm import cpus_notes, read_allocation
     from launcher.engines.slurm_time import within_job
 
     request = prepared.request
-    supervision = within_job(request.supervision, read_allocation(os.environ), os.environ)
+    allocation = read_allocation(os.environ)
+    supervision = within_job(request.supervision, allocation, os.environ)
+    notes = (*prepared.notes, *cpus_notes(allocation, prepared.used.servers, host))
     # What Slurm says of this process it does not say of ranks, and that is worth no note: their agents are its tasks.
     inherited = {name: value for name, value in request.inherited_env.items() if not name.startswith("SLURM_")}
-    return replace(prepared, request=replace(request, supervision=supervision, inherited_env=inherited))
+    return replace(prepared, request=replace(request, supervision=supervision, inherited_env=inherited), notes=notes)
 
 
 def _mpirun(

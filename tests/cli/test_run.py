@@ -108,6 +108,17 @@ def test_a_persons_thread_count_stands(launcher):
     assert environment_of(launcher.latest, 1)["OMP_NUM_THREADS"] == "9"
 
 
+@pytest.mark.parametrize(("devices", "cpus", "told"), [(2, 1, 1), (2, 2, 0), (1, 1, 0)])
+def test_a_job_of_slurm_with_fewer_cpus_than_ranks_is_told(launcher, devices, cpus, told):
+    """In one line; the variables of a job are not those of every machine."""
+    job = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n1", "SLURM_CPUS_ON_NODE": str(cpus)}
+    done = launcher.run("run", "--devices", devices, "--", "true", env=job)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("warning: this job of Slurm has 1 CPU on n1 for 2 ranks") == told
+    done = launcher.run("run", "--devices", devices, "--", "true", env={**job, "SLURM_JOB_ID": ""})
+    assert "CPU" not in done.stderr
+
+
 def test_options_after_the_command_are_the_commands(launcher):
     """Nothing after COMMAND is read by tlaunch, with or without `--`."""
     done = launcher.run("run", "echo", "--devices", "3", "--dry-run")
