@@ -30,7 +30,9 @@ from launcher.rank_table.nodelist import expand
 
 ASK_TIMEOUT_S = 30.0  # for scontrol and squeue: a controller under load takes its time
 SHOWN = 4  # names in a message; the others are counted
-HINT_ALLOCATE = "start it in a job: salloc --nodes=2 ..., or sbatch; `tlaunch render slurm` writes a script for it"
+HINT_ALLOCATE = (
+    "start it in a job: salloc --nodes=2 --exclusive ..., or sbatch; `tlaunch render slurm` writes a script for it"
+)
 # What sbatch and salloc were told about tasks, which srun would take for wishes of the agents: an agent is one task, and
 # needs all that the job has on its node.
 _OF_TASKS = (

@@ -243,6 +243,7 @@ def test_what_kubernetes_could_not_take_is_refused(launcher, option, value):
     done = launcher.run("render", "kubernetes", "--image", "x", "--env", "MODE=x", f"{option}={value}", "--", "true")
     assert (done.returncode, done.stdout) == (2, "")
     assert option in done.stderr
+    assert "No such option" not in done.stderr
 
 
 def test_what_may_be_a_secret_is_not_shown(launcher):

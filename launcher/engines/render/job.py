@@ -46,7 +46,8 @@ VARIABLES: Mapping[str, str] = {
     "flavor": "--flavor, or the kind's first",
     "name": "of the run, without its time",
     "layout": "layout.dp, .mp, .pp, .micro_batches, .world_size",
-    "servers": "in the table's order: .index, .name, .is_address, .ranks: .global_rank, .local_rank, .device_id",
+    "servers": "in the table's order: .index, .name (no machine's with --nodes), .is_address, "
+    ".ranks: .global_rank, .local_rank, .device_id",
     "blocks": "ranks in order, as runs on one server: .name, .count",
     "table": "the rank table's path; none with --devices",
     "table_text": "its content; of an MPIJob with the names of the workers",
