@@ -83,6 +83,15 @@ def test_ranks_that_any_nodes_would_not_get_so_keep_the_job_there(servers):
     assert asked(cluster(*servers)).names == ("h1", "h2")
 
 
+@pytest.mark.parametrize("more", [{}, {"host_ip": "\x1b]0;x"}], ids=["any", "kept"])
+def test_a_terminal_is_told_of_odd_names_as_they_are_written(more):
+    """Names that no node can have are refused after it, see test_render."""
+    table = replace(cluster(server("h\x1b[2J", 0, **more)), source=Path("t\x1b[1m.json"))
+    note = asked(table).note
+    assert "h\\x1b[2J" in note
+    assert "\x1b" not in note
+
+
 def test_addresses_cannot_be_asked_for():
     """Slurm knows nodes by names; whoever knows them can say them."""
     table = cluster(server("10.0.0.1", 0), server("10.0.0.2", 2))

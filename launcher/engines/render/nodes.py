@@ -10,6 +10,7 @@ from __future__ import annotations
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Device, Server
+from launcher.logs.terminal import escaped
 from launcher.rank_table.hostfiles import LARGEST_COUNT, counted_cluster
 from launcher.rank_table.ip import address_family
 
@@ -55,27 +56,28 @@ def nodes_for(cluster: Cluster, used: Cluster, *, pinned: bool, chosen_by_hand: 
             )
         return Nodes(devices_per_node=len(cluster.servers[0].devices))
     kept = _why_kept(cluster)
-    table, count = cluster.source.name, len(used.servers)
+    table, count = escaped(cluster.source.name), len(used.servers)
     # Slurm calls n1.example.org n1.
     names = tuple(server.server_id.partition(".")[0] for server in used.servers)
+    listed = escaped(",".join(names))
     if kept is None and not pinned:
         note = (
             f"any {_nodes(count)} will do: of {table} only the numbers of servers and devices count; --pin-nodes asks "
-            f"for {','.join(names)}"
+            f"for {listed}"
         )
         return Nodes((), len(cluster.servers[0].devices), "" if chosen_by_hand else note)
     if any(address_family(server.server_id) for server in used.servers):
         return _by_address(used, table, pinned=pinned, chosen_by_hand=chosen_by_hand)
     if pinned or chosen_by_hand:
         return Nodes(names)
-    note = f"the job waits for {','.join(names)} even if one of them is down: {kept}"
+    note = f"the job waits for {listed} even if one of them is down: {kept}"
     return Nodes(names, None, f"{note}; without a table --nodes {count} --devices N takes any")
 
 
 def _by_address(used: Cluster, table: str, *, pinned: bool, chosen_by_hand: bool) -> Nodes:
     if chosen_by_hand:
         return Nodes()
-    first, count = used.servers[0].server_id, len(used.servers)
+    first, count = escaped(used.servers[0].server_id), len(used.servers)
     hint = "--sbatch=--nodelist=NAMES says which nodes they are"
     if pinned:
         raise UsageError(
@@ -92,7 +94,7 @@ def _why_kept(cluster: Cluster) -> str | None:
         return f"its servers have {min(counts)} to {max(counts)} devices"
     for server in cluster.servers:
         if has := _of_this_server(server):
-            return f"server {server.server_id} has {has}"
+            return escaped(f"server {server.server_id} has {has}")
     return None
 
 
