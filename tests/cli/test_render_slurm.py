@@ -223,7 +223,7 @@ def _submit(launcher, slurm, wait_until):
     def wait_for(job):
         wait_until(lambda: not ask(slurm, "squeue", "-h", "-j", job, cwd=launcher.directory), "the end of the job")
 
-    submit.slurm, submit.all_over, submit.wait_for = slurm, all_over, wait_for
+    submit.all_over, submit.wait_for = all_over, wait_for
     submit.ask = lambda *words: ask(slurm, *words, cwd=launcher.directory)
 
     return submit
@@ -239,20 +239,13 @@ def test_a_job_on_any_nodes_ends_well(launcher, submit, kind, options):
     """It has a CPU for each rank, waits for no node by name, and takes whichever are free: not those of the table."""
     launcher.run("table", "generate", "--servers", "n1,n9", "--devices", 2, "-o", "table.json")
     devices = () if "--rank-table" in options else ("--devices", 2)
-    busy = ask(
-        submit.slurm,
-        "sbatch",
-        "--parsable",
-        "--nodelist=n1",
-        "--exclusive",
-        "--wrap",
-        "sleep 600",
-        cwd=launcher.directory,
-    )
-    job = submit(*options, *devices, "--name", "t", "--", sys.executable, "-c", TRIES, kind=kind, wait=False)
-    submit.wait_for(job)
+    busy = submit.ask("sbatch", "--parsable", "--nodelist=n1", "--exclusive", "--wrap", "sleep 600").strip()
+    try:
+        job = submit(*options, *devices, "--name", "t", "--", sys.executable, "-c", TRIES, kind=kind, wait=False)
+        submit.wait_for(job)
+    finally:
+        submit.ask("scancel", busy)
     shown = submit.ask("scontrol", "show", "job", job)
-    submit.ask("scancel", busy.strip())
     said = (launcher.directory / f"slurm-{job}.out").read_text()
     assert "JobState=COMPLETED" in shown, said
     assert "ExitCode=0:0" in shown
