@@ -126,10 +126,10 @@ def _about(failure: Failure, place: Callable[[int], str] | None, *, traceback: b
 
 
 def _listed(title: str, failures: Iterable[Failure]) -> Iterator[str]:
-    """Ranks that failed alike stand on one line: numbers in a text (ports, times) make no difference."""
-    alike: dict[str, list[Failure]] = {}
+    """Ranks that failed alike stand on one line: numbers in a text (ports, times) make no difference, the place does."""
+    alike: dict[tuple[str, str | None], list[Failure]] = {}
     for failure in failures:
-        alike.setdefault(NUMBER.sub("#", _what(failure)), []).append(failure)
+        alike.setdefault((NUMBER.sub("#", _what(failure)), failure.where), []).append(failure)
     if alike:
         yield title
     for group in list(alike.values())[:WAYS]:

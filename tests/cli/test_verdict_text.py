@@ -135,3 +135,15 @@ def test_no_line_is_without_a_limit():
     verdict = Verdict(0, Confidence.CERTAIN, "r", (failure,), (StackGroup((0,), "s" * 5000, ("f" * 5000,)),))
     for line in (headline(verdict), *render(verdict)):
         assert len(line) < 1020, line
+
+
+def test_ranks_that_failed_at_different_places_stand_apart():
+    """Numbers in what was said make no difference; the line where it happened does."""
+
+    def timed_out(global_rank, line):
+        what = f"RuntimeError: timed out after {global_rank} ms"
+        return Failure(global_rank, Role.CONSEQUENCE, what, "late", 2, f"train.py:{line} in step", 1)
+
+    followed = (timed_out(0, 7), timed_out(1, 9), timed_out(2, 7))
+    lines = list(render(Verdict(3, Confidence.CERTAIN, "why", (CAUSE, *followed))))
+    assert [line.split(":")[0].strip() for line in lines[lines.index("consequences:") + 1 :]] == ["ranks 0,2", "rank 1"]
