@@ -94,6 +94,20 @@ def test_secrets_are_masked_in_what_is_kept(launcher):
     assert kept[1].stat().st_mode & 0o777 == 0o600
 
 
+def test_what_others_may_read_of_a_run_holds_no_secret(launcher):
+    """Whether it came by --env, by the environment or in the command; the whole environment stays private."""
+    secret = ["--env", "HF_TOKEN=s3cr3t", "--env", "PROXY=http://me:s3cr3t@host:80"]
+    command = ["sh", "-c", "exit 3", "--password=s3cr3t", "--api-key", "s3cr3t", "Authorization: Bearer s3cr3t"]
+    mine = {"AWS_SECRET_ACCESS_KEY": "s3cr3t", "TLAUNCH_COORDINATOR_TOKEN": "s3cr3t"}
+    done = launcher.run("run", *secret, "--", *command, env=mine, umask=0o022)
+    assert done.returncode == 3
+    files = [path for path in launcher.latest.resolve().rglob("*") if path.is_file()]
+    modes = {path.name: path.stat().st_mode & 0o777 for path in files}
+    assert modes == dict.fromkeys(modes, 0o644) | {"env.log": 0o600}
+    assert {"run.json", "events.jsonl", "report.json", "train.log"} <= modes.keys()
+    assert [path for path in files if b"s3cr3t" in path.read_bytes()] == []
+
+
 def test_newlines_in_a_value_stay_on_one_line(launcher):
     """One variable is one line of env.log, whatever it holds."""
     launcher.run("run", "--env", "TWO=first\nsecond\\", "--", "true")
