@@ -257,3 +257,32 @@ def test_a_screen_of_any_width_is_filled_and_not_exceeded(launcher, terminal, co
     [line] = [line.rstrip() for line in shown.splitlines() if "tokens/s" in line]
     assert columns // 2 < len(line) <= columns
     assert re.search(r"▁+.*█+ 3,000 +over \d+ s$", line)
+
+
+def test_a_screen_is_of_one_moment(launcher):
+    """What the run measured is as old as the table below it, however often it is drawn."""
+    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(identify(1), None, 1)])
+    measure(run_dir, [8.0, 4.0])
+    sampler = Sampler(run_dir)
+    sampler.look()
+    first = sampler.measured(80)
+    measure(run_dir, [2.0, 1.0])
+    assert sampler.measured(80) == first
+    sampler.look()
+    assert sampler.measured(80) != first
+
+
+def test_what_stays_on_the_screen_after_q_is_of_now(launcher, terminal):
+    """Not of the last look, however long ago that was."""
+    leader, follower = terminal
+    with acted_run.playing(launcher.runs / "a"):
+        run_dir = acted_run.RunDir(launcher.runs / "a")
+        top = start_top(launcher, follower, "--interval", 3600)
+        read_until(leader, b"%")  # the second look, after which it waits for an hour
+        beat({TLAUNCH_HEARTBEAT_FILE: str(run_dir.heartbeat(0))}, Beat(step=4711))
+        measure(run_dir, [9.0, 0.125])
+        os.write(leader, b"q")
+        assert top.wait(PATIENCE_S) == 0
+        shown = read_on(terminal)
+    assert b"4711" in shown
+    assert b"0.1250" in shown
