@@ -28,6 +28,12 @@ here can tell); unwatched (`tlaunch exec`: only mpirun or srun knows); unknown (
 Exit codes: 0, also when there is no run; 2 wrong usage.
 """
 HEADER = ("NAME", "STATE", "RANKS", "ATTEMPT", "AGE", "EXIT", "FIRST FAILURE")
+RIGHT = frozenset({"RANKS", "ATTEMPT", "AGE", "EXIT"})
+# On a narrow terminal, in this order: cut to so many columns, or left out (0). STATE and EXIT stay as they are.
+GIVING_WAY = (
+    ("FIRST FAILURE", 24), ("ATTEMPT", 0), ("RANKS", 0), ("FIRST FAILURE", len("FIRST FAILURE")), ("AGE", 0),
+    ("FIRST FAILURE", 0), ("NAME", 1),
+)  # fmt: skip
 
 
 @click.command(epilog=EPILOG)
@@ -60,11 +66,13 @@ def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
 
 
 def to_lines(states: list[RunState], width: int | None) -> list[str]:
-    """The table; lines cut at `width` characters, if there is one."""
-    from launcher.cli.columns import aligned
+    """The table, fitting `width` columns, if there is a width: what matters least gives way."""
+    from launcher.cli.columns import aligned, fitted
 
-    lines = aligned(HEADER, [_row(state) for state in states], right=frozenset({"RANKS", "ATTEMPT", "AGE", "EXIT"}))
-    return lines if width is None else [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
+    rows = [_row(state) for state in states]
+    if width is None:
+        return aligned(HEADER, rows, right=RIGHT)
+    return fitted(HEADER, rows, width, giving_way=GIVING_WAY, right=RIGHT)
 
 
 def _states(runs_dir: Path, *, everything: bool) -> list[RunState]:

@@ -129,17 +129,15 @@ def _one(facts: Facts, width: int, *, plain: bool) -> Iterator[str]:
 
 def _side_by_side(runs: Sequence[Facts], width: int, *, plain: bool) -> Iterator[str]:
     """A column for each run, and below a figure its line."""
-    from launcher.cli.columns import padded
+    from launcher.cli.columns import cut_off, padded
     from launcher.cli.report.words import FIGURES, NOTHING, called
-    from launcher.cli.widths import columns_of, cut_to
     from launcher.logs.terminal import without_colours
 
     names, column = max(len(name) for name, _ in FIGURES), _column(len(runs), width)
 
     def row(name: str, cells: list[str]) -> str:
         whole = map(without_colours, cells)
-        cut = (cell if columns_of(cell) <= column else f"{cut_to(cell, column - 1)}…" for cell in whole)
-        return "  ".join([name.ljust(names), *(padded(cell, column) for cell in cut)]).rstrip()
+        return "  ".join([name.ljust(names), *(padded(cut_off(cell, column), column) for cell in whole)]).rstrip()
 
     yield row("", [facts.name for facts in runs])
     for name, tell in FIGURES:
