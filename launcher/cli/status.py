@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.cli.chosen_run import LIVE_RUN_HELP, chosen_live, json_option, run_argument
+from launcher.cli.chosen_run import LIVE_RUN_HELP, as_argument, chosen_live, json_option, run_argument
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
 
@@ -87,7 +87,7 @@ def _lines(state: RunState, ranks: list[RankStatus], max_restarts: int) -> Itera
     yield from _about(state, max_restarts)
     if failure := culprit(state):
         yield f"  first failure: {failure}"
-        yield f"  more: tlaunch why {shown_name(state)}"
+        yield f"  more: tlaunch why {as_argument(state.run_dir)}"
     if ranks:
         yield ""
         yield from aligned(HEADER, [_row(rank, state) for rank in ranks], right=RIGHT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +47,8 @@ def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float 
         stopped = ending.stop(Watch(run_dir), kill=kill, timeout_s=timeout)
     except PermissionError:
         raise TlaunchError(
-            f"{run_dir.root.name} belongs to another user, who alone can end it", hint="sudo tlaunch stop ..."
+            f"{run_dir.root.name} belongs to another user, who alone can end it",
+            hint=f"sudo tlaunch stop {shlex.quote(str(run_dir.root))}",
         ) from None
     print(_told(stopped, kill=kill), file=sys.stderr)
     if stopped.outcome in {ending.Outcome.STILL_ENDING, ending.Outcome.OUT_OF_REACH}:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.cli.chosen_run import RUN_HELP, chosen, json_option, run_argument
+from launcher.cli.chosen_run import RUN_HELP, as_argument, chosen, json_option, run_argument
 from launcher.core.errors import UnreadableError
 from launcher.core.json_text import json_text
 
@@ -174,7 +174,7 @@ def _last_known(state: RunState) -> Iterator[str]:
         age = duration((state.looked_ns - progress.last_ns) / 1e9)
         yield f"  the last event is {age} old; {progress.running} of {progress.rank_count} ranks ran then"
     if living := [look.global_rank for look in state.ranks if look.state.value in {"running", "stopped"}]:
-        yield f"  processes of {rank_list(living)} still live: `tlaunch stop` ends them"
+        yield f"  processes of {rank_list(living)} still live: `tlaunch stop {as_argument(state.run_dir)}` ends them"
     for log in (state.run_dir.agent_log, state.run_dir.console_log):
         if log.exists():
             yield from _end_of(log)
