@@ -72,7 +72,7 @@ def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
     Raises:
         UnreadableError: there is no such run.
     """
-    going_on = _going_on(runs_dir) if run is None else ()
+    going_on = _going_on(runs_dir, unwatched=True) if run is None else ()
     if not going_on:
         return chosen(runs_dir, run)
     if others := going_on[1:]:
@@ -93,7 +93,7 @@ def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
     from launcher.core.errors import UsageError
 
     meant = _several(runs_dir, run)
-    going_on = () if meant == () else _going_on(runs_dir)
+    going_on = () if meant == () else _going_on(runs_dir, unwatched=False)  # their engine ends others
     if meant is not None:
         going_on = tuple(run_dir for run_dir in going_on if run_dir in meant)
     if len(going_on) > 1:
@@ -116,10 +116,10 @@ def _say(words: str) -> None:
         print(words, file=sys.stderr)
 
 
-def _going_on(runs_dir: Path) -> tuple[RunDir, ...]:
+def _going_on(runs_dir: Path, *, unwatched: bool) -> tuple[RunDir, ...]:
     from launcher.runs.live import runs_going_on
 
-    return runs_going_on(runs_dir)
+    return tuple(state.run_dir for state in runs_going_on(runs_dir) if unwatched or state.engine is None)
 
 
 def _names(run_dirs: tuple[RunDir, ...]) -> str:

@@ -160,10 +160,21 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
         check_library(rank.argv, environment, spec.cwd, mentioned=True)
     run_dir = join_run(spec, rank, prepared.files)
     write_environment(run_dir.env_log(rank.global_rank), environment)
+    _note_process(run_dir, rank.global_rank)
     if rank.global_rank == 0:
         forgotten = tuple(unused(name, port, options.name, options.master_port, os.environ))
         _say(prepared, spec, (*forgotten, *((f"warning: {warning}",) if warning else ())))
     return _Joined(spec, rank, run_dir, environment)
+
+
+def _note_process(run_dir: RunDir, global_rank: int) -> None:
+    """For `tlaunch status` and others, which else cannot tell whether this rank has ended."""
+    from launcher.core.proc import identify
+    from launcher.runs.engine_ranks import note_process
+
+    if process := identify(os.getpid()):
+        with suppress(OSError):  # a full disk: the rank is none the worse for it
+            note_process(run_dir, global_rank, process)
 
 
 def _check_port(port: int) -> None:

@@ -23,7 +23,8 @@ Examples:
 
 States: starting, preloading, running, paused, ending, restarting; finished, failed, hung, stopped; lost (its
 launcher or agent was killed); elsewhere (on another machine, or before this one's last start, so that nobody
-here can tell); unwatched (`tlaunch exec`: only mpirun or srun knows); unknown (written by another version).
+here can tell); unwatched (`tlaunch exec`: only mpirun or srun knows how its ranks end); ended (all its ranks are seen
+to have done so, and only mpirun or srun knows how); unknown (written by another version).
 
 Exit codes: 0, also when there is no run; 2 wrong usage.
 """
@@ -57,7 +58,7 @@ def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
         write_out("".join(f"{line}\n" for line in to_lines(states, _width())))
     elif everything:
         click.echo(f"no run in {runs_dir}", err=True)
-    unwatched = 0 if everything else sum(state.state.value == "unwatched" for state in looked)
+    unwatched = 0 if everything else sum(state.state.value == "unwatched" and not state.lives for state in looked)
     if not everything and not states:
         verb = "is known to go on" if unwatched else "goes on"
         click.echo(f"no run {verb} in {runs_dir}; --all shows those that are over", err=True)
@@ -94,15 +95,20 @@ def _may_go_on(unwatched: int) -> str:
 
 def _goes_on(state: RunState) -> bool:
     """One of this machine before its last start certainly does not."""
-    return state.state.going_on or (state.state.value == "elsewhere" and state.host != socket.gethostname())
+    return (
+        state.state.going_on
+        or (state.state.value == "unwatched" and state.lives)
+        or (state.state.value == "elsewhere" and state.host != socket.gethostname())
+    )
 
 
 def _row(state: RunState) -> tuple[str, ...]:
     from launcher.cli.columns import duration
-    from launcher.cli.run_words import culprit, shown_name
+    from launcher.cli.run_words import culprit, running_ranks, shown_name
 
     progress = state.progress
-    ranks = f"{progress.running}/{progress.rank_count}" if state.state.going_on else str(progress.rank_count)
+    running = running_ranks(state)
+    ranks = f"{running}/{progress.rank_count}" if running or state.state.going_on else str(progress.rank_count)
     age_s = None if state.started_ns is None else max(0.0, (state.looked_ns - state.started_ns) / 1e9)
     return (
         shown_name(state),

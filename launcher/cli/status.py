@@ -25,8 +25,8 @@ Examples:
   tlaunch status
   tlaunch status 20261121-053712-transformer --json
 
-Ranks: waiting (for its start), not started (and never will be), running, stopped (by SIGSTOP or Ctrl-Z), ended, gone (nobody saw it end), unwatched (of
-`tlaunch exec`: only mpirun or srun knows). STEP and LOSS are what the rank itself last wrote to its heartbeat file; LOG and WRITTEN are how much
+Ranks: waiting (for its start), not started (and never will be), running, stopped (by SIGSTOP or Ctrl-Z), ended, gone (nobody saw how it ended), unwatched
+(of `tlaunch exec`, and not on this machine: only mpirun or srun knows). STEP and LOSS are what the rank itself last wrote to its heartbeat file; LOG and WRITTEN are how much
 was ever written to train.log, and when last.
 
 Exit codes: 0 whatever the run's state is; 2 wrong usage, or no such run.
@@ -96,6 +96,7 @@ def _lines(state: RunState, ranks: list[RankStatus], max_restarts: int) -> Itera
 def _about(state: RunState, max_restarts: int) -> Iterator[str]:
     from launcher.cli.columns import duration
     from launcher.cli.verdict_text import rank_list
+    from launcher.logs.terminal import one_line
 
     progress = state.progress
     if state.part is not None:
@@ -107,6 +108,10 @@ def _about(state: RunState, max_restarts: int) -> Iterator[str]:
         processes = {"launcher": progress.head, "agent": progress.agent}
         living = [f"{name} {process.pid}" for name, process in processes.items() if process and process.lives]
         yield f"  processes: {', '.join(living) or 'none yet'}"
+    if untold := [look for look in state.ranks if state.engine and look.state.value == "unwatched"]:
+        hosts = sorted({one_line(look.process.host) for look in untold if look.process})
+        where = f", which are on {', '.join(hosts)}" if hosts else ""
+        yield f"  whether {rank_list([look.global_rank for look in untold])}{where} still run, nobody can tell here"
     if max_restarts:
         yield f"  restarts: {progress.attempt} of at most {max_restarts}"
     if progress.slow and state.state.going_on:

@@ -130,7 +130,7 @@ def to_screen(state: RunState, rows: list[Row], measured: list[str], width: int,
 
     from launcher.cli.run_words import describe, shown_name
 
-    running = "" if state.state.value == "unwatched" else f"; {state.progress.running} of {len(rows)} ranks running"
+    running = "" if state.engine else f"; {state.progress.running} of {len(rows)} ranks running"
     title = f"{shown_name(state)}: {describe(state)}{running}"
     most_rows = None if height is None else height - LINES_AROUND - len(measured)
     if most_rows is not None and most_rows < 1:  # ranks are more important

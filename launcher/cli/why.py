@@ -65,7 +65,7 @@ def to_lines(state: RunState) -> Iterator[str]:
             yield ""
             yield "it was to start again, and could not:"
         yield from not_begun(state.progress.not_begun)
-    if state.state.value == "unwatched":
+    if state.engine is not None:
         yield from _noted(state)
     if state.state.value == "lost":
         yield from _last_known(state)
@@ -215,4 +215,4 @@ def _to_json(state: RunState) -> dict[str, Any]:
 
 
 def _is_over(attempt: Attempt, state: RunState) -> bool:
-    return attempt.number != state.attempts[-1].number or state.state.over
+    return attempt.number != state.attempts[-1].number or (state.state.over and state.engine is None)
