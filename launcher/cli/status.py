@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from launcher.core.heartbeat import Heartbeat
     from launcher.core.run_dir import RunDir
     from launcher.runs.live import RankLook, RunState
-    from launcher.runs.recorded import Place
+    from launcher.runs.recorded import Place, Recorded
 
 EPILOG = """\b
 Examples:
@@ -63,7 +63,7 @@ def status(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
         whole = run_as_json(state) | {"max_restarts": recorded.max_restarts, "each": [_to_json(rank) for rank in ranks]}
         write_out(json_text(whole))
     else:
-        write_out("".join(f"{line}\n" for line in _lines(state, ranks, recorded.max_restarts)))
+        write_out("".join(f"{line}\n" for line in _lines(state, ranks, recorded)))
 
 
 def _rank_status(look: RankLook, places: tuple[Place, ...], run_dir: RunDir) -> RankStatus:
@@ -79,12 +79,12 @@ def _rank_status(look: RankLook, places: tuple[Place, ...], run_dir: RunDir) -> 
     return RankStatus(look, place, heartbeat, log_bytes, logged_ns)
 
 
-def _lines(state: RunState, ranks: list[RankStatus], max_restarts: int) -> Iterator[str]:
+def _lines(state: RunState, ranks: list[RankStatus], recorded: Recorded) -> Iterator[str]:
     from launcher.cli.columns import aligned
     from launcher.cli.run_words import culprit, describe, shown_name
 
-    yield f"{shown_name(state)}: {describe(state, restarts=not max_restarts)}"
-    yield from _about(state, max_restarts)
+    yield f"{shown_name(state)}: {describe(state, restarts=not recorded.max_restarts)}"
+    yield from _about(state, recorded)
     if failure := culprit(state):
         yield f"  first failure: {failure}"
         yield f"  more: tlaunch why {as_argument(state.run_dir)}"
@@ -93,14 +93,15 @@ def _lines(state: RunState, ranks: list[RankStatus], max_restarts: int) -> Itera
         yield from aligned(HEADER, [_row(rank, state) for rank in ranks], right=RIGHT)
 
 
-def _about(state: RunState, max_restarts: int) -> Iterator[str]:
+def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
     from launcher.cli.columns import duration
     from launcher.cli.verdict_text import rank_list
     from launcher.logs.terminal import one_line
 
     progress = state.progress
     if state.part is not None:
-        yield f"  only this server's part, {rank_list(state.part)}: the launcher that began the run has the rest"
+        rest = "its script on each other server" if recorded.engine else "the launcher that began the run"
+        yield f"  only this server's part, {rank_list(state.part)}: {rest} has the rest"
     if state.ended_ns is not None:
         what = "last event" if state.exit_code is None else "ended"
         yield f"  {what} {duration((state.looked_ns - state.ended_ns) / 1e9)} ago"
@@ -112,8 +113,8 @@ def _about(state: RunState, max_restarts: int) -> Iterator[str]:
         hosts = sorted({one_line(look.process.host) for look in untold if look.process})
         where = f", which are on {', '.join(hosts)}" if hosts else ""
         yield f"  whether {rank_list([look.global_rank for look in untold])}{where} still run, nobody can tell here"
-    if max_restarts:
-        yield f"  restarts: {progress.attempt} of at most {max_restarts}"
+    if recorded.max_restarts:
+        yield f"  restarts: {progress.attempt} of at most {recorded.max_restarts}"
     if progress.slow and state.state.going_on:
         yield f"  slower than the others: {rank_list(progress.slow)}"
 

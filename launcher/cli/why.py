@@ -106,7 +106,7 @@ def _attempt(attempt: Attempt, state: RunState) -> Iterator[str]:
         took = duration((attempt.ended_ns - attempt.started_ns) / 1e9)
         yield f"attempt {attempt.number} {attempt.cause.value} after {took}:"
     if attempt.verdict is None:
-        yield from _without_verdict(attempt)
+        yield from _without_verdict(attempt, state)
     else:
         yield from _judged(attempt.verdict, attempt, state)
 
@@ -116,10 +116,13 @@ def _judged(verdict: Verdict, attempt: Attempt, state: RunState) -> Iterator[str
 
     yield from render(verdict, _place(attempt, state))
     if verdict.culprit is not None:
-        yield from _log(verdict, verdict.culprit, attempt.number, state)
+        from launcher.cli.last_words import tells_enough
+
+        yield from _log(verdict.culprit, attempt.number, state, with_end=not tells_enough(verdict))
 
 
-def _without_verdict(attempt: Attempt) -> Iterator[str]:
+def _without_verdict(attempt: Attempt, state: RunState) -> Iterator[str]:
+    """As of a run.sh, which watches and does not judge: the first to fail is as likely the cause as any."""
     from launcher.cli.verdict_text import describe_status
     from launcher.logs.terminal import printable
 
@@ -127,6 +130,8 @@ def _without_verdict(attempt: Attempt) -> Iterator[str]:
     yield "no judgement was recorded; ranks ended in this order:" if failed else "no judgement was recorded"
     for ended in failed:
         yield printable(f"  rank {ended.global_rank}: {ended.reason or describe_status(ended.status)}")
+    if failed:
+        yield from _log(failed[0].global_rank, attempt.number, state, with_end=True)
 
 
 def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
@@ -146,9 +151,9 @@ def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
     return place
 
 
-def _log(verdict: Verdict, culprit: int, attempt: int, state: RunState) -> Iterator[str]:
+def _log(culprit: int, attempt: int, state: RunState, *, with_end: bool) -> Iterator[str]:
     """Where the culprit's log is, and its end where that belongs to this attempt and nothing better is known."""
-    from launcher.cli.last_words import last_words, log_elsewhere, quoted, tells_enough
+    from launcher.cli.last_words import last_words, log_elsewhere, quoted
     from launcher.cli.outlet import as_people_call_it
     from launcher.logs.terminal import printable
     from launcher.runs.recorded import read_recorded
@@ -159,7 +164,7 @@ def _log(verdict: Verdict, culprit: int, attempt: int, state: RunState) -> Itera
             yield log_elsewhere(culprit, read_recorded(state.run_dir).places[0].server_id)
         return
     yield printable(f"log of rank {culprit}: {as_people_call_it(path)}")
-    if attempt == state.attempts[-1].number == state.progress.attempt and not tells_enough(verdict):
+    if attempt == state.attempts[-1].number == state.progress.attempt and with_end:
         with suppress(OSError):
             yield from quoted(last_words(culprit, state.progress, state.run_dir))
 

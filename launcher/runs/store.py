@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.events import AgentStarted, from_line
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.logs.terminal import escaped
 
@@ -69,14 +70,24 @@ def means_latest(reference: str) -> bool:
 
 
 def run_at(root: Path) -> RunDir:
-    """The run in this directory. Where only files of another server than the head's are, they tell of that server's part.
+    """The run in this directory. Where there are only parts of it, each of one server, it is this machine's, or the first.
 
-    Of several such servers, which share a disk but not with the head, it is the first one's.
+    So it is where servers do not share the head's disk, or each was started by a run.sh.
     """
     if os.path.lexists(RunDir(root).events):
         return RunDir(root)
-    parts = [int(path.parent.name[len("server") :]) for path in root.glob("server[0-9]*/events.jsonl")]
-    return RunDir(root, min(parts, default=None))
+    found = sorted(int(path.parent.name[len("server") :]) for path in root.glob("server[0-9]*/events.jsonl"))
+    parts = [RunDir(root, server_index) for server_index in found]
+    here = (part for part in parts if len(parts) > 1 and _began_here(part))
+    return next(here, parts[0] if parts else RunDir(root))
+
+
+def _began_here(part: RunDir) -> bool:
+    """Whether the agent of this server's part is, or was, on this machine."""
+    with suppress(OSError, ValueError, RecursionError), part.events.open("rb") as events:
+        first = from_line(events.readline())
+        return first is not None and isinstance(first.event, AgentStarted) and first.event.agent.here
+    return False
 
 
 def run_names(runs_dir: Path) -> tuple[str, ...]:
