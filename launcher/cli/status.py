@@ -106,7 +106,7 @@ def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
         what = "last event" if state.exit_code is None else "ended"
         yield f"  {what} {duration((state.looked_ns - state.ended_ns) / 1e9)} ago"
     if state.state.going_on:
-        processes = {"launcher": progress.head, "agent": progress.agent}
+        processes = {"launcher": progress.head, recorded.engine or "agent": progress.agent}
         living = [f"{name} {process.pid}" for name, process in processes.items() if process and process.lives]
         yield f"  processes: {', '.join(living) or 'none yet'}"
     if untold := [look for look in state.ranks if state.engine and look.state.value == "unwatched"]:

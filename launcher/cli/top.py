@@ -188,7 +188,7 @@ def _show_once(sampler: Sampler) -> None:
     from launcher.cli.outlet import write_out
 
     state, rows = sampler.look()
-    if state.state.going_on:
+    if state.lives:
         time.sleep(SAMPLE_S)
         state, rows = sampler.look()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
@@ -212,11 +212,11 @@ def _show_live(sampler: Sampler, interval_s: float) -> None:
         with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
             live.update(screen(console.height), refresh=True)
             wait_s = SAMPLE_S  # CPU shares need a second look
-            while state.state.going_on and not _asked_to_quit(keys, wait_s):
+            while state.lives and not _asked_to_quit(keys, wait_s):
                 state, rows = sampler.look()
                 live.update(screen(console.height), refresh=True)
                 wait_s = interval_s
-            if state.state.going_on:  # by q: what stays on the screen is of now
+            if not state.state.over:  # what stays on the screen is of now: by q, or where the last rank has just gone
                 state, rows = sampler.look()
     finally:
         console.print(screen())  # the last one in full, below what was there

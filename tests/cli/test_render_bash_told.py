@@ -128,7 +128,7 @@ def test_ranks_that_had_to_be_killed_are_told_too(launcher, script, programs):
     assert [rank.status for rank in script.state().ranks] == [-signal.SIGKILL] * 2
 
 
-def test_a_script_that_was_killed_is_lost_and_its_ranks_can_be_ended(launcher, script):
+def test_a_script_that_was_killed_is_lost_and_its_ranks_can_be_ended(launcher, script, wait_until):
     """They run on, and are known by their processes."""
     script.render("--devices", 2, "--grace", 1, "--", "sh", "-c", WAITS)
     process = script.start()
@@ -140,6 +140,7 @@ def test_a_script_that_was_killed_is_lost_and_its_ranks_can_be_ended(launcher, s
     done = launcher.run("stop")
     assert done.returncode == 0
     assert "ranks 0-1 still ran and were ended" in done.stderr
+    wait_until(lambda: not launcher.processes(), "that what they had just started has ended, too")
 
 
 def test_the_record_holds_no_secret_and_says_who_is_where(launcher, script, sample_tables):

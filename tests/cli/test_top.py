@@ -8,6 +8,7 @@ import re
 import select
 import signal
 import struct
+import subprocess
 import termios
 import time
 from importlib.util import module_from_spec, spec_from_file_location
@@ -21,6 +22,7 @@ from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import AgentStarted, RankStarted, Slow
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.proc import identify
+from launcher.runs.engine_ranks import note_process
 
 SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
 acted_run = module_from_spec(SPEC)
@@ -286,3 +288,18 @@ def test_what_stays_on_the_screen_after_q_is_of_now(launcher, terminal):
         shown = read_on(terminal)
     assert b"4711" in shown
     assert b"0.1250" in shown
+
+
+def test_ranks_of_an_engine_are_watched_until_they_are_gone(launcher, terminal):
+    """Nobody tells of their end, and it is seen."""
+    leader, follower = terminal
+    run_dir = acted_run.make(launcher.runs / "a", ranks=1)
+    run_dir.run_json.write_text(json.dumps({**json.loads(run_dir.run_json.read_text()), "engine": "Open MPI"}))
+    with subprocess.Popen(["sleep", "1000"]) as rank:
+        note_process(run_dir, 0, identify(rank.pid))
+        top = start_top(launcher, follower)
+        read_until(leader, b"a: not watched over: Open MPI")
+        rank.kill()
+        rank.wait()
+        read_until(leader, b"a: ended: Open MPI")
+        assert top.wait(PATIENCE_S) == 0
