@@ -69,11 +69,12 @@ def explain(*, global_rank: int, everything: bool, as_json: bool, **options: Any
     The options after those three, and COMMAND, are those of `tlaunch run`. Nothing is started. By default the variables
     are shown that tlaunch decides, and those of other launchers that do not fit; secrets are masked.
     """
+    from launcher.cli.between_servers import with_network
     from launcher.cli.outlet import write_out
     from launcher.cli.prepare import prepare
 
     chosen = _run_options(options)
-    prepared = prepare(chosen, os.environ)
+    prepared = with_network(prepare(chosen, os.environ), chosen)
     for note in prepared.notes:
         print(note, file=sys.stderr)
     draft = _chosen_draft(prepared, global_rank, chosen.master_port)

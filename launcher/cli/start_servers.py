@@ -15,6 +15,7 @@ from pathlib import Path
 from shlex import join as shell_words
 
 from launcher.cli.attendance import Attendance
+from launcher.cli.between_servers import with_network
 from launcher.cli.columns import awaited, server_list
 from launcher.cli.detach import detach
 from launcher.cli.engine_options import check_server_id
@@ -27,6 +28,7 @@ from launcher.core.addresses import names_of
 from launcher.core.engine_rank import read_task
 from launcher.core.env import masked_argv
 from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.interfaces import INTERFACE_VARIABLES
 from launcher.core.json_text import json_text
 from launcher.core.messages import Waiting
 from launcher.core.records import Cluster, RunSpec, Server
@@ -55,7 +57,10 @@ OWN_AGENT = (
 )
 HANDED_ON = (env.TLAUNCH_COORDINATOR, env.TLAUNCH_COORDINATOR_TOKEN)
 # Of this shell what programs need to be found at all; engines other than Open MPI hand on everything.
-HANDED_ON_IF_SET = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THREADS")
+HANDED_ON_IF_SET = (
+    "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THREADS",
+    *INTERFACE_VARIABLES,  # else the user's choice would hold for ranks on this machine alone
+)  # fmt: skip
 
 
 def carry_out_on_servers(prepared: Prepared, wanted_name: str, options: RunOptions) -> int:
@@ -66,6 +71,7 @@ def carry_out_on_servers(prepared: Prepared, wanted_name: str, options: RunOptio
     """
     servers = prepared.used.servers
     host = read_host(server_names(servers))
+    prepared = with_network(prepared, options, host)
     if options.engine in {"mpi", "slurm"}:
         return _coordinate(prepared, wanted_name, options, host, None)
     here = this_server(servers, host, options.server)

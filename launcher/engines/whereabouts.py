@@ -12,6 +12,7 @@ from itertools import chain
 from launcher.core.addresses import Address, address_of, addresses_of, names_of
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.interfaces import are_on_loopback, held_addresses, interface_of
 from launcher.core.ranges import ranges
 from launcher.core.records import Cluster, RankSpec, Server
 from launcher.doctor.names import patience_s, resolve
@@ -33,16 +34,27 @@ class Host:
 
 def read_host(names: Iterable[str] = (), *, other_names: tuple[str, ...] = ()) -> Host:
     """This machine, and what those of `names` mean here that it does not know as its own. Blocks while it asks."""
-    import psutil  # noqa: PLC0415 - only commands that need it load it
-
     own = os.uname().nodename
     called = (own, *other_names)
-    found = (entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
-    addresses = addresses_of(found)
+    addresses = frozenset(held.address for held in held_addresses())
     unknown = dict.fromkeys(name for name in names if address_of(name) is None and not _among(called, name))
     meanings = resolve(unknown, patience_s(len(unknown)))
     resolved = tuple((name, addresses_of(found.addresses)) for name, found in meanings.items())
     return Host(own, addresses, resolved, other_names)
+
+
+def own_interface(servers: Sequence[Server], index: int) -> str | None:
+    """Returns the interface by which ranks of servers[index], this machine, are to reach the others; None: libraries choose.
+
+    One server alone needs none: its ranks meet on loopback, and gloo finds that by itself where there is no network. Blocks
+    while it asks what the server's name means, where the table has no address of it.
+    """
+    if len(servers) == 1:
+        return None
+    called = names_of(servers[index])
+    unknown = () if any(map(address_of, called)) else called
+    meanings = {name: addresses_of(found.addresses) for name, found in resolve(unknown, patience_s(1)).items()}
+    return interface_of(called, held_addresses(), meanings, on_loopback=are_on_loopback(servers))
 
 
 class Register:

@@ -10,7 +10,7 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Cluster, Device, RankSpec, Server
 from launcher.doctor import names
-from launcher.engines.whereabouts import Host, check_server, doubt, read_host, servers_here
+from launcher.engines.whereabouts import Host, check_server, doubt, own_interface, read_host, servers_here
 
 
 def server(name, first=0, count=2, **more):
@@ -244,3 +244,22 @@ def test_many_servers_are_not_all_listed():
     with pytest.raises(RefusedLayoutError) as error:
         check_server(rank_of(many, 2), many, host(), None, 2)
     assert "10.0.0.4 slots=2 and 5 more" in error.value.hint
+
+
+def server_called(name):
+    return Server(name, (Device(0, 0),))
+
+
+def test_one_server_alone_needs_no_interface():
+    """Its ranks meet on loopback."""
+    assert own_interface([server_called("127.0.0.1")], 0) is None
+
+
+def test_servers_on_loopback_use_its_interface():
+    """As they are tried by hand; the kernel of this machine is asked which one that is."""
+    assert own_interface([server_called("127.0.0.1"), server_called("127.0.0.2")], 1) == "lo"
+
+
+def test_a_name_is_resolved_where_the_table_has_no_address():
+    """Localhost is loopback, by which no other server is reached."""
+    assert own_interface([server_called("localhost"), server_called("192.0.2.1")], 0) is None
