@@ -71,6 +71,25 @@ def other_mpi(evidence: Evidence) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def mpi_by_name(evidence: Evidence) -> Iterator[Finding]:
+    """No fault of a run that does not use mpi4py; one that does is given what keeps it from hanging."""
+    if not evidence.has_several_servers:
+        return
+    said = {
+        index: " ".join(f"{name}={value}" for name, value in facts.mpi_variables)
+        for index, facts in evidence.facts.items()
+        if facts.mpi_variables
+    }
+    for needed, servers in groups(dict(said)).items():
+        yield Finding(
+            "mpi-by-name", Topic.SOFTWARE, Severity.NOTE, servers,
+            f"on {evidence.named(servers)}, mpi4py loads {evidence.facts[servers[0]].version('MPI')} under the mpirun of Open "
+            f"MPI 4: ranks get {needed}, without which MPI_Barrier hangs where mpirun knows servers by name",
+            "COMM_TYPE_SHARED is wrong there all the same: the mpirun of that MPI first on PATH, or addresses in the rank "
+            "table, make all of it right",
+        )  # fmt: skip
+
+
 def interpreters(evidence: Evidence) -> Iterator[Finding]:
     """Different environments explain whatever else differs."""
     said = groups({index: facts.executable for index, facts in evidence.facts.items()})
