@@ -13,6 +13,7 @@ GROUPS = {
         "tests/end_to_end/test_engines.py",
         "tests/end_to_end/test_loss_trace.py",
         "tests/end_to_end/test_mpi_world.py",
+        "tests/end_to_end/test_networks.py",
         "tests/end_to_end/test_no_common_disk.py",
         "tests/end_to_end/test_rendered_mpi_job.py",
         "tests/end_to_end/test_server_faults.py",
