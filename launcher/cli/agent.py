@@ -111,13 +111,14 @@ def _gathered(place: Place, token: str) -> tuple[Members | None, TlaunchError | 
 
 def _check_library(job: Job) -> Mapping[str, str]:
     """What a rank of this server would find: its engine's processes have one environment. What its MPI needs besides."""
+    from launcher.core.addresses import go_by_names
     from launcher.engines.mpi_match import check_library
 
     request = job.request
     if request.layout.world_size == 1:
         return {}
     environment = {**os.environ, **request.user_env}
-    return check_library(request.argv, environment, request.cwd, several_servers=len(_servers_of(job)) > 1)
+    return check_library(request.argv, environment, request.cwd, by_names=go_by_names(_servers_of(job)))
 
 
 def _servers_of(job: Job) -> tuple[Server, ...]:

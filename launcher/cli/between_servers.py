@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from launcher.core.addresses import names_of
+from launcher.core.addresses import go_by_names, names_of
 from launcher.core.errors import TlaunchError
 from launcher.core.interfaces import INTERFACE_VARIABLES, are_on_loopback
 from launcher.engines.whereabouts import Host, own_interface, read_host, servers_here
@@ -35,7 +35,7 @@ def with_network(prepared: Prepared, options: RunOptions, host: Host | None = No
     request = replace(
         prepared.request,
         interfaces={here: interface} if here is not None and interface else {},
-        mpi_variables=_mpi_variables(prepared.request, options),
+        mpi_variables=_mpi_variables(prepared.request, options) if go_by_names(servers) else {},
     )
     chosen = {**request.inherited_env, **request.user_env}
     interface_note = () if here is not None and interface is None else note_of_interface(servers, interface, chosen)

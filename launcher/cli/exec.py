@@ -160,8 +160,9 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
         _check_port(port)
     environment, needed = overlaid(os.environ, rank.env), dict[str, str]()
     if engine.world_size != 1:
-        several = len(used.servers) > 1
-        needed.update(check_library(rank.argv, environment, spec.cwd, several_servers=several, mentioned=True))
+        # Whatever the table calls them, the engine may have been told of names.
+        by_names = len(used.servers) > 1
+        needed.update(check_library(rank.argv, environment, spec.cwd, by_names=by_names, mentioned=True))
     if needed:
         spec = assemble(replace(request, mpi_variables=needed), name=name, master_port=port)
         rank = spec.ranks[engine.global_rank]

@@ -122,7 +122,7 @@ def is_of_open_mpi_4(environment: Mapping[str, str]) -> bool:
 
 
 def variables_for(library: MpiLibrary, *, by_open_mpi_4: bool) -> Mapping[str, str]:
-    """Returns what ranks on several servers need in their environment not to hang in this library; mostly nothing."""
+    """Returns what ranks of servers that go by names need in their environment not to hang; mostly nothing."""
     is_new = library.family == OPEN_MPI and library.major is not None and library.major >= _FIRST_OF_PRRTE
     return _WITHOUT_HAN if is_new and by_open_mpi_4 else {}
 

@@ -44,12 +44,13 @@ def check_library(
     environment: Mapping[str, str],
     cwd: Path,
     *,
-    several_servers: bool = False,
+    by_names: bool = False,
     mentioned: bool = False,
 ) -> Mapping[str, str]:
     """Of a rank's program, in the rank's environment. Blocks for some 0.1 s where it is a Python program with mpi4py.
 
-    Returns variables that its ranks need in addition, unless the user has set them: else they would hang.
+    Returns variables that its ranks need in addition, unless the user has set them: else they would hang. `by_names`:
+    there are several servers, and mpirun may have heard of them by name.
 
     One that cannot be read is taken to use mpi4py where that is installed: its user has asked for MPI ranks. Of programs
     of another language nobody knows. `mentioned`: look for mpi4py in the program's own file only, as each of many ranks can.
@@ -63,7 +64,7 @@ def check_library(
     whose, library = found
     why = why_apart(library, environment)
     if why is None:
-        by_open_mpi_4 = several_servers and is_of_open_mpi_4(environment)
+        by_open_mpi_4 = by_names and is_of_open_mpi_4(environment)
         return variables_for(library, by_open_mpi_4=by_open_mpi_4)
     engine = _engine_here(environment)
     named = "this step of srun" if engine is None else f"{_named(engine.version, engine.path)}"
@@ -76,7 +77,7 @@ def check_library(
 def variables_under(
     mpirun: Mpirun, argv: Sequence[str], environment: Mapping[str, str], cwd: Path
 ) -> Mapping[str, str]:
-    """As `check_library` returns them on several servers, before anything is started: by the program and its MPI here."""
+    """As `check_library` returns them for servers that go by names, before anything is started: by the program and its MPI here."""
     from launcher.engines.mpi import Dialect  # noqa: PLC0415 - see below
 
     if mpirun.dialect is not Dialect.OPEN_MPI_4:

@@ -81,8 +81,11 @@ def test_one_server_is_told_no_interface(launcher):
 
 
 @pytest.mark.parametrize("command", ["run", "explain"])
-@pytest.mark.parametrize(("version", "is_set"), [("4.1.4", True), ("5.0.11", False)])
-def test_an_mpirun_under_which_the_programs_mpi_would_hang_is_told_of(launcher, command, version, is_set):
+@pytest.mark.parametrize(
+    ("version", "other", "is_set"),
+    [("4.1.4", "localhost", True), ("4.1.4", "127.0.0.2", False), ("5.0.11", "localhost", False)],
+)
+def test_an_mpirun_under_which_the_programs_mpi_would_hang_is_told_of(launcher, command, version, other, is_set):
     """Before anything is started, by the mpirun that is first on PATH and the mpi4py of the program's Python."""
     mpirun = launcher.directory / "bin" / "mpirun"
     mpirun.parent.mkdir()
@@ -94,7 +97,7 @@ def test_an_mpirun_under_which_the_programs_mpi_would_hang_is_told_of(launcher, 
     (package / "MPI.py").write_text("def Get_library_version():\n    return 'Open MPI v5.0.11, package: Open MPI'\n")
     options = ("--dry-run", "--json") if command == "run" else ("--json",)
     program = ("--", sys.executable, "-c", "from mpi4py import MPI")
-    table = table_of(launcher.directory, "127.0.0.1", "127.0.0.2")
+    table = table_of(launcher.directory, "127.0.0.1", other)
     done = launcher.run(
         command, "--engine", "mpi", "--rank-table", table, *options, *program,
         env={"PATH": f"{mpirun.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(package.parent)},

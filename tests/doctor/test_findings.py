@@ -791,14 +791,23 @@ def test_a_hostname_that_is_loopback_is_none_of_gloos_where_tlaunch_tells_it_an_
     assert len(patients.said()) == expected
 
 
+def with_addresses(patients):
+    servers = [replace(one, server_id=f"10.0.0.{index + 1}") for index, one in enumerate(patients.cluster.servers)]
+    patients.cluster = replace(patients.cluster, servers=tuple(servers))
+    return patients
+
+
 def test_a_library_that_would_hang_by_names_is_told_with_what_ranks_get(ward):
-    """No fault: they get it by themselves. On one server nothing hangs."""
+    """No fault: they get it by themselves. On one server nothing hangs, nor where a table has addresses."""
     patients = ward(3)
     for server in (0, 2):
         patients.change(server, mpi_variables=(("OMPI_MCA_coll", "^han"),))
     found = patients.only()
     assert (found.code, found.severity.value, found.servers) == ("mpi-by-name", "note", (0, 2))
     assert "OMPI_MCA_coll=^han" in found.message
+    addressed = with_addresses(ward(2))
+    addressed.change(0, mpi_variables=(("OMPI_MCA_coll", "^han"),))
+    assert addressed.said() == []
     alone = ward(1)
     alone.change(0, mpi_variables=(("OMPI_MCA_coll", "^han"),))
     assert alone.said() == []

@@ -82,13 +82,13 @@ def test_what_does_not_go_with_srun_is_told_of_srun(in_a_step, tmp_path):
     assert "mpirun" not in refused.value.message + refused.value.hint
 
 
-@pytest.mark.parametrize(("several_servers", "expected"), [(True, {"OMPI_MCA_coll": "^han"}), (False, {})])
-def test_a_library_that_would_hang_between_servers_needs_a_variable(in_a_step, tmp_path, several_servers, expected):
-    """Open MPI 5's, started by the mpirun of Open MPI 4; on one server it does not hang."""
+@pytest.mark.parametrize(("by_names", "expected"), [(True, {"OMPI_MCA_coll": "^han"}), (False, {})])
+def test_a_library_that_would_hang_between_servers_needs_a_variable(in_a_step, tmp_path, by_names, expected):
+    """Open MPI 5's, started by the mpirun of Open MPI 4; on one server, and by addresses, it does not hang."""
     started = {name: value for name, value in in_a_step.items() if not name.startswith("SLURM_")}
     started |= {"PMIX_NAMESPACE": "1641873409", "PMIX_RANK": "0"}
     program = [sys.executable, "-c", "from mpi4py import MPI"]
-    assert check_library(program, started, tmp_path, several_servers=several_servers) == expected
+    assert check_library(program, started, tmp_path, by_names=by_names) == expected
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from launcher.core.addresses import go_by_names
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic, all_but_most, groups
 
 SKEW_S = 1.0
@@ -73,7 +74,7 @@ def other_mpi(evidence: Evidence) -> Iterator[Finding]:
 
 def mpi_by_name(evidence: Evidence) -> Iterator[Finding]:
     """No fault of a run that does not use mpi4py; one that does is given what keeps it from hanging."""
-    if not evidence.has_several_servers:
+    if not go_by_names(evidence.cluster.servers):
         return
     said = {
         index: " ".join(f"{name}={value}" for name, value in facts.mpi_variables)
