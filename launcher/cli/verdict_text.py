@@ -64,9 +64,20 @@ def headline(verdict: Verdict) -> str:
     failure = culprit_failure(verdict)
     if failure is not None:
         return shortened(f"rank {failure.global_rank}: {_what(failure)}")
+    if verdict.culprit is None and verdict.apart:
+        return shortened(f"no rank can be named: {_apart(verdict)}")
     if verdict.culprit is None and verdict.server is not None:
         return shortened(f"server {verdict.server} was lost")
     return "no rank can be named" if verdict.culprit is None else f"rank {verdict.culprit}"
+
+
+def _apart(verdict: Verdict) -> str:
+    """Which servers do not reach each other: "servers h1 and h2 do not reach each other"."""
+    if verdict.server is not None:
+        return f"server {verdict.server} is cut off from the others"
+    (one, other), *more = verdict.apart
+    others = f", nor do {len(more)} more pairs" if more else ""
+    return f"servers {one} and {other} do not reach each other{others}"
 
 
 def culprit_failure(verdict: Verdict) -> Failure | None:

@@ -24,6 +24,7 @@ from launcher.supervise.watch import Watch
 
 if TYPE_CHECKING:
     from launcher.supervise.court import Decision, Evidence
+    from launcher.supervise.soundings import Soundings
 
 
 class Attempts:
@@ -32,6 +33,7 @@ class Attempts:
     crew: Crew
     watch: Watch
     _others = False  # whether ranks of other servers belong to an attempt
+    soundings: Soundings | None = None  # while others may want to know whether they reach this server
 
     def __init__(
         self,

@@ -75,12 +75,15 @@ def from_fields(fields: Any) -> Evidence:
 
 
 def together(
-    testimonies: Mapping[int, Evidence], ahead_ns: Mapping[int, int], error_ns: Mapping[int, int] | None = None
+    testimonies: Mapping[int, Evidence],
+    ahead_ns: Mapping[int, int],
+    error_ns: Mapping[int, int] | None = None,
+    unheard: Iterable[int] = (),
 ) -> Evidence:
     """What several servers know, as if one had seen it all.
 
     `ahead_ns`: by how much the clock of a server is ahead of the coordinator's, in nanoseconds, and
-    `error_ns` how wrong that may be. Times become the coordinator's. Which of two ranks ended first is known of one server only, unless much time lies between.
+    `error_ns` how wrong that may be. `unheard`: global ranks of which nobody has told anything. Times become the coordinator's. Which of two ranks ended first is known of one server only, unless much time lies between.
     """
     by_server = [
         (server_index, _on_one_clock(rank, ahead_ns.get(server_index, 0)))
@@ -104,9 +107,10 @@ def together(
         )
         for server_index, rank in by_server
     )
+    silent = (RankEvidence(global_rank, None, None, None, heard=False) for global_rank in unheard)
     steps = [one.highest_step for one in testimonies.values() if one.highest_step is not None]
     return Evidence(
-        ranks=tuple(sorted(ranks, key=lambda rank: rank.global_rank)),
+        ranks=tuple(sorted((*ranks, *silent), key=lambda rank: rank.global_rank)),
         hung=tuple(sorted({rank for one in testimonies.values() for rank in one.hung})),
         highest_step=max(steps, default=None),
     )

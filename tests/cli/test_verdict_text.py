@@ -1,5 +1,8 @@
 """A verdict in words."""
 
+import json
+from dataclasses import asdict
+
 import pytest
 
 from launcher.cli.verdict_text import describe_status, headline, rank_list, render
@@ -147,3 +150,22 @@ def test_ranks_that_failed_at_different_places_stand_apart():
     followed = (timed_out(0, 7), timed_out(1, 9), timed_out(2, 7))
     lines = list(render(Verdict(3, Confidence.CERTAIN, "why", (CAUSE, *followed))))
     assert [line.split(":")[0].strip() for line in lines[lines.index("consequences:") + 1 :]] == ["ranks 0,2", "rank 1"]
+
+
+@pytest.mark.parametrize(
+    ("server", "apart", "told"),
+    [
+        (None, [("h1", "h2")], "servers h1 and h2 do not reach each other"),
+        (
+            None,
+            [("h1", "h3"), ("h1", "h4"), ("h2", "h3")],
+            "servers h1 and h3 do not reach each other, nor do 2 more pairs",
+        ),
+        ("h1", [("h1", "h2"), ("h1", "h3")], "server h1 is cut off from the others"),
+    ],
+)
+def test_servers_that_do_not_reach_each_other_stand_in_the_headline(server, apart, told):
+    """No rank is to blame, and no server was lost."""
+    verdict = Verdict(None, Confidence.LIKELY, "why", server=server, apart=tuple(apart))
+    assert list(render(verdict)) == [f"no rank can be named: {told}", "  likely: why"]
+    assert Verdict.from_fields(json.loads(json.dumps(asdict(verdict)))) == verdict
