@@ -222,6 +222,17 @@ def test_a_server_without_ssh_is_named(run):
     run.wait_nothing_left("h1", "h2")
 
 
+def test_a_server_that_does_not_reach_the_launcher_is_named_alone(run):
+    """The other one waits for it, as Open MPI starts no agent before all have answered."""
+    with run.hosts.network("h2", "ip saddr 10.77.0.254 tcp dport != 22 drop"):
+        code, err = run.start("--join-timeout", 10).finish()
+    assert code == 1
+    assert "error: server 10.77.0.2 did not come: after 10 s" in err
+    assert "server 10.77.0.1 waited" in err
+    assert "10.77.0.2: it does not reach this machine: " in err
+    run.wait_nothing_left("h1", "h2")
+
+
 def test_an_unknown_host_key_is_named(run):
     """Nobody is asked whether the key is to be trusted."""
     known = run.hosts.root / "known_hosts"

@@ -11,7 +11,7 @@ from launcher.engines.cluster.reach_check import ALL_PAIRS, ReachCheck, cut_off,
 from launcher.supervise.soundings import Soundings
 
 PATIENCE_S = 60.0
-HERE, NOWHERE = "127.0.0.1", "192.0.2.1"  # which nobody has
+HERE, NOWHERE = "127.0.0.1", "255.255.255.255"  # to which nobody can connect
 
 
 class Agent:
