@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from launcher.core.addresses import names_of
-from launcher.core.events import Cause
+from launcher.core.events import Cause, Trouble
 from launcher.core.ranges import ranges
 from launcher.core.records import Server
 from launcher.core.verdict import Confidence, Role, Verdict
@@ -87,10 +87,14 @@ class Hearing:
         """Who is to blame, why the attempt ends, and the highest step that any rank has told."""
         evidence = self._evidence()
         verdict = judged(evidence, self._journal)
-        if self.apart and not self.lost and not has_own_fault(evidence):
-            verdict = self._with_partition(verdict, evidence)
-        if self.lost:
-            verdict = self._with_losses(verdict, evidence)
+        try:
+            if self.apart and not self.lost and not has_own_fault(accounts_of(evidence.ranks)):
+                verdict = self._with_partition(verdict, evidence)
+            if self.lost:
+                verdict = self._with_losses(verdict, evidence)
+        except Exception as error:  # noqa: BLE001 - as in `judged`: ranks are ended, whatever is shown to us
+            self._journal.record(Trouble(f"what was lost cannot be judged: {error!r}"))
+            verdict = _told(verdict, self._losses_told()) if self.lost else verdict
         if verdict.confidence is Confidence.CERTAIN:
             verdict = self._without_unheard(verdict)
         hung = bool(evidence.hung) and (verdict.server is None or bool(verdict.apart))
@@ -100,8 +104,13 @@ class Hearing:
     def asks_for_reach(self) -> bool:
         """Whether no rank failed by itself: a network that parts servers would look the same."""
         evidence = self._evidence()
-        nothing = not evidence.hung and not accounts_of(evidence.ranks)
-        return len(self._testimonies) > 1 and not (self.lost or nothing or has_own_fault(evidence))
+        if self.lost or len(self._testimonies) < 2:
+            return False
+        try:
+            accounts = accounts_of(evidence.ranks)
+            return bool(evidence.hung or accounts) and not has_own_fault(accounts)
+        except Exception:  # noqa: BLE001 - it will be told when it is judged
+            return False
 
     def _evidence(self) -> Evidence:
         unheard = self._ranks_of(index for index in range(len(self._servers)) if index not in self._testimonies)
@@ -172,8 +181,7 @@ class Hearing:
 
     def _with_losses(self, verdict: Verdict, evidence: Evidence) -> Verdict:
         """What ranks of other servers failed of followed from a loss, unless one failed by itself before it."""
-        told = "; ".join(f"{self._described(index)} was lost: {why}" for index, why in self.lost.items())
-        now_ns = self._now_ns()
+        told, now_ns = self._losses_told(), self._now_ns()
         losses = [self._losses.get(index, Loss(index, self._began_ns, now_ns, now_ns)) for index in self.lost]
         found = weigh(verdict, evidence, losses, self._stalled_ns)
         if found.why:
@@ -184,6 +192,9 @@ class Hearing:
         failures = tuple(one for one in verdict.failures if one.global_rank in failed)
         server = self._servers[found.loss.server_index].server_id
         return Verdict(None, found.confidence, told, failures, verdict.stacks, server=server)
+
+    def _losses_told(self) -> str:
+        return "; ".join(f"{self._described(index)} was lost: {why}" for index, why in self.lost.items())
 
     def _described(self, server_index: int) -> str:
         which = self._ranks_of([server_index])

@@ -57,9 +57,9 @@ class Finding:
     why: str = ""  # it is no more than that
 
 
-def has_own_fault(evidence: Evidence) -> bool:
+def has_own_fault(accounts: Sequence[Account]) -> bool:
     """Whether a rank is seen to have failed by itself."""
-    cause = first_by_itself(accounts_of(evidence.ranks))
+    cause = first_by_itself(accounts)
     return cause is not None and not is_doubtful(cause)
 
 

@@ -82,10 +82,10 @@ class ReachCheck:
         """Whether it is over; then `apart` tells what was found."""
         if any(index in self._peers for index in self._awaited) and time.monotonic() < self._deadline:
             return False
-        if self._number == 1 and self._failed and not self._awaited:
+        if self._number == 1 and self._failed:
             self._look_again()
             return False
-        if self._number > 1 and not self._awaited:
+        if self._number > 1:
             self.apart = tuple(
                 Apart((one, other), (self._doors[one], self._doors[other]), why)
                 for (one, other), why in self._suspects.items()

@@ -96,6 +96,12 @@ def test_who_does_not_answer_parts_nobody(check):
     assert check(NOWHERE, NOWHERE, deaf={1})[0] == ()
 
 
+def test_one_that_does_not_answer_hides_nothing_of_the_others(check):
+    """It is only waited for until its time is over."""
+    apart, _ = check(NOWHERE, NOWHERE, HERE, deaf={2})
+    assert [one.pair for one in apart] == [(0, 1)]
+
+
 def test_of_many_servers_few_pairs_are_tried():
     """The next one, the first one, and whom failures name; each is known to be there."""
     many = range(2000)
