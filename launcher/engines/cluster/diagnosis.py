@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shlex
 import signal
@@ -50,9 +51,14 @@ def unreachable(
     engine starts. `doors`: "HOST:PORT", of this machine. Nothing is asked of more than `MOST` servers.
     """
     ends = time.monotonic() + LIMIT_S
-    command = shlex.join([sys.executable, "-c", _WAY_BACK, *doors]) if doors else "true"
+    command = shlex.join([sys.executable, "-c", _in_one_line(_WAY_BACK), *doors]) if doors else "true"
     asked = {server_id: _ask(shell, server_id, command, environment) for server_id in server_ids[:MOST]}
     return {server_id: why for server_id, process in asked.items() if process and (why := _answer(process, ends))}
+
+
+def _in_one_line(program: str) -> str:
+    """The same, for a csh too, which takes no line end inside of quotes."""
+    return f'import base64; exec(base64.b64decode("{base64.b64encode(program.encode()).decode()}"))'
 
 
 def _ask(

@@ -188,8 +188,12 @@ class Hearing:
             told = f"{told}; {found.why}"
         if found.loss is None:
             return _told(replace(verdict, confidence=found.confidence), told)
-        failed = {one.global_rank for one in accounts_of(evidence.ranks)}
-        failures = tuple(one for one in verdict.failures if one.global_rank in failed)
+        followed = {one.global_rank: one.symptom.consequence for one in accounts_of(evidence.ranks)}
+        failures = tuple(  # a rank that is missed has not failed
+            replace(one, role=Role.CONSEQUENCE) if followed[one.global_rank] else one
+            for one in verdict.failures
+            if one.global_rank in followed
+        )
         server = self._servers[found.loss.server_index].server_id
         return Verdict(None, found.confidence, told, failures, verdict.stacks, server=server)
 
