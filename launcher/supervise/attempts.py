@@ -129,10 +129,16 @@ class Attempts:
 
     def decide(self, evidence: Evidence) -> Decision | None:
         """As `launcher.supervise.court.Court`."""
-        from launcher.supervise.court import Decision, judged  # noqa: PLC0415 - loaded with the inquest
+        from launcher.supervise.court import Decision  # noqa: PLC0415 - loaded with the inquest
 
-        verdict = judged(evidence, self._journal)
+        verdict = self.judge_alone(evidence)
         return Decision(verdict, self._restart(verdict, evidence.highest_step))
+
+    def judge_alone(self, evidence: Evidence) -> Verdict:
+        """As `launcher.supervise.court.Court`."""
+        from launcher.supervise.court import judged  # noqa: PLC0415 - as above
+
+        return judged(evidence, self._journal)
 
     # --- the end ---
 

@@ -10,8 +10,9 @@ from typing import Any
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import Cause, Judged, Stopping
 from launcher.core.messages import AttemptOver, Begin, Decided, Finish, Inquire, Message, Sound, Stop, Testimony
+from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.attempts import Attempts
-from launcher.supervise.court import Decision, Evidence, to_fields
+from launcher.supervise.court import Decision, Evidence, to_fields, told_beside, with_unheard
 from launcher.supervise.link import Link
 from launcher.supervise.port import HeldPort
 from launcher.supervise.soundings import Soundings, listening_ports
@@ -112,11 +113,20 @@ class ConcertedAttempts(Attempts):
         if self._link is None:
             return super().decide(evidence)
         self._end_soundings()
-        with suppress(OSError):  # no descriptor is left: others are not to try this server
+        with suppress(OSError, AttributeError):  # no descriptor is left, or no epoll: others do not try this server
             self.soundings = Soundings()
         port = None if self.soundings is None else self.soundings.port
         self._link.send(Testimony(self._number, to_fields(evidence), port))
         return None
+
+    def judge_alone(self, evidence: Evidence) -> Verdict:
+        """As `Attempts.judge_alone`. What ranks of other servers did is not known: nothing is certain."""
+        here = {rank.global_rank for rank in self._ranks}
+        elsewhere = [rank.global_rank for rank in self._spec.ranks if rank.global_rank not in here]
+        verdict = super().judge_alone(with_unheard(evidence, elsewhere))
+        if verdict.confidence is not Confidence.CERTAIN:
+            return verdict
+        return told_beside(replace(verdict, confidence=Confidence.LIKELY), "no other server was heard")
 
     def _step_soundings(self) -> None:
         if self.soundings is not None and (answer := self.soundings.step()) is not None and self._link is not None:

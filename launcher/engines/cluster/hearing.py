@@ -18,7 +18,7 @@ from launcher.engines.cluster.losses import Loss, has_own_fault, weigh
 from launcher.engines.cluster.peers import Clock, Peer
 from launcher.engines.cluster.reach_check import Apart, Pair, ReachCheck, cut_off
 from launcher.supervise.blame import accounts_of
-from launcher.supervise.court import Evidence, from_fields, judged, together
+from launcher.supervise.court import Evidence, from_fields, judged, together, told_beside
 from launcher.supervise.journal import Journal
 from launcher.supervise.stacks import sentence
 
@@ -94,7 +94,7 @@ class Hearing:
                 verdict = self._with_losses(verdict, evidence)
         except Exception as error:  # noqa: BLE001 - as in `judged`: ranks are ended, whatever is shown to us
             self._journal.record(Trouble(f"what was lost cannot be judged: {error!r}"))
-            verdict = _told(verdict, self._losses_told()) if self.lost else verdict
+            verdict = told_beside(verdict, self._losses_told()) if self.lost else verdict
         if verdict.confidence is Confidence.CERTAIN:
             verdict = self._without_unheard(verdict)
         hung = bool(evidence.hung) and (verdict.server is None or bool(verdict.apart))
@@ -177,7 +177,7 @@ class Hearing:
             return verdict
         more = f" and {len(unheard) - 1} more were" if len(unheard) > 1 else " was"
         doubted = replace(verdict, confidence=Confidence.LIKELY)
-        return _told(doubted, f"{self._described(unheard[0])}{more} not heard in time")
+        return told_beside(doubted, f"{self._described(unheard[0])}{more} not heard in time")
 
     def _with_losses(self, verdict: Verdict, evidence: Evidence) -> Verdict:
         """What ranks of other servers failed of followed from a loss, unless one failed by itself before it."""
@@ -187,7 +187,7 @@ class Hearing:
         if found.why:
             told = f"{told}; {found.why}"
         if found.loss is None:
-            return _told(replace(verdict, confidence=found.confidence), told)
+            return told_beside(replace(verdict, confidence=found.confidence), told)
         followed = {one.global_rank: one.symptom.consequence for one in accounts_of(evidence.ranks)}
         failures = tuple(  # a rank that is missed has not failed
             replace(one, role=Role.CONSEQUENCE) if followed[one.global_rank] else one
@@ -206,12 +206,3 @@ class Hearing:
 
     def _ranks_of(self, server_indices: Iterable[int]) -> list[int]:
         return [device.global_rank for index in server_indices for device in self._servers[index].devices]
-
-
-def _told(verdict: Verdict, more: str) -> Verdict:
-    """With some more words, also where people are shown the culprit's."""
-    failures = (
-        replace(one, reason=f"{one.reason}; {more}") if one.global_rank == verdict.culprit else one
-        for one in verdict.failures
-    )
-    return replace(verdict, reason=f"{verdict.reason}; {more}", failures=tuple(failures))
