@@ -2,18 +2,17 @@
 
 What the ranks of a lost server did is not known, unless it had testified before. The rules, in this order:
 
-| what is found, beside a server that was lost before it testified  | the cause        | confidence                        |
-|-------------------------------------------------------------------|------------------|-----------------------------------|
-| a rank failed by itself, surely before                            | that rank        | as it is, if that server was      |
-|                                                                   |                  | there for `ENDED_S` after it; else |
-|                                                                   |                  | likely                            |
-| ... surely after                                                  | the server       | certain                           |
-| ... before or after, and its own time is before the loss          | that rank        | likely                            |
-| ... and its own time is after the loss                            | the server       | likely                            |
-| a rank is stopped, and others had missed it surely before         | that rank        | likely                            |
-| only consequences, or ranks that others miss                      | the server       | certain; likely if some were      |
-|                                                                   |                  | perhaps before                    |
-| several such servers, lost at about the same time                 | probably the first | likely                          |
+| what is found, beside a server that was lost before it testified | the cause          | confidence                          |
+|------------------------------------------------------------------|--------------------|-------------------------------------|
+| a rank failed by itself, surely before                           | that rank          | as it is, if that server was there  |
+|                                                                  |                    | for `ENDED_S` after it; else likely |
+| ... surely after                                                 | the server         | certain                             |
+| ... before or after, and its own time is before the loss         | that rank          | likely                              |
+| ... and its own time is after the loss                           | the server         | likely                              |
+| a rank is stopped, and others had missed it surely before        | that rank          | likely                              |
+| only consequences, or ranks that others miss                     | the server         | certain; likely if that may have    |
+|                                                                  |                    | been before                         |
+| several such servers, lost at about the same time                | probably the first | likely                              |
 
 A server that had testified was there after whatever was told: its loss is the cause only where nothing better is known.
 """
