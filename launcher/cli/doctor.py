@@ -19,6 +19,7 @@ from launcher.cli.run_options import (
     rank_table_option,
     server_option,
 )
+from launcher.core.errors import UsageError
 
 EPILOG = """\b
 Examples:
@@ -49,8 +50,9 @@ class _LayoutFree(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             if error.option_name in LAYOUT:
-                raise click.UsageError(
-                    f"doctor takes no layout: leave {error.option_name} out, all devices of the table are examined", ctx
+                raise UsageError(
+                    f"{error.option_name}: doctor takes no layout, all devices of the table are examined",
+                    hint="leave it out",
                 ) from error
             raise
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from launcher.cli import early
 
 # isort: split
-import io
 import os
 import signal
 import sys
@@ -115,11 +114,7 @@ def _run(command: click.Command, arguments: Sequence[str] | None) -> int:
         _complain(error)
         return error.exit_code
     except click.ClickException as error:
-        shown = io.StringIO()
-        error.show(file=shown)
-        usage, word, told = shown.getvalue().rstrip("\n").partition("Error: ")
-        told = told.replace("\n\t", " ")  # click lists what may be chosen below each other
-        _say(f"{usage}{word}{printable(told)}")
+        _explain(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt, _Ended, RuntimeError) as error:
         if (exit_code := _code_of_wish(error)) is None:
@@ -202,6 +197,16 @@ def _have_standard_descriptors() -> None:
 def _complain(error: TlaunchError) -> None:
     """A refused table's lines say themselves, as a compiler's do, where and what the errors are."""
     _say(str(error) if isinstance(error, RefusedTableError) else f"error: {error}")
+
+
+def _explain(error: click.ClickException) -> None:
+    """A group without a command shows its help, which newer versions of click make an error of."""
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        _say(error.format_message())
+        return
+    from launcher.cli.usage import as_usage_error  # where all goes well nobody needs it
+
+    _complain(as_usage_error(error))
 
 
 def _say(text: str) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.core.errors import UnreadableError
-from launcher.core.resources import data_dir
+from launcher.core.resources import data_dir, stand_in_note
 
 if TYPE_CHECKING:
     from launcher.rank_table import Problem, TableReport
@@ -58,11 +58,31 @@ def sample_hinted(path: Path) -> Iterator[None]:
         raise UnreadableError(error.message, hint=f"did you mean {SAMPLES / path.name}, a sample?") from None
 
 
-def found_table(path: Path) -> Path:
-    """`path` itself, or the sample table of that name where no such file is here: an installed copy has them too."""
+def say_note(note: str) -> None:
+    with suppress(OSError):  # nobody reads stderr
+        print(note, file=sys.stderr)
+
+
+def found_table(path: Path, say: Callable[[str], None] = say_note) -> Path:
+    """`path` itself, or the sample table of that name where no such file is here: an installed copy has them too.
+
+    `say` is told of that: the name is also that of many a tutorial's own table, asked for from another directory.
+    """
     if path.parent != SAMPLES or _is_there(path):
         return path
-    return _sample(path.name) or path
+    sample = _sample(path.name)
+    if sample is None:
+        return path
+    say(stand_in_note(str(path), "sample", sample))
+    return sample
+
+
+def is_sample(table: Path) -> bool:
+    """Whether that file is one of the samples, or a copy under the same name."""
+    sample = _sample(table.name)
+    if sample is None or not table.is_file():
+        return False
+    return table.samefile(sample) or table.read_bytes() == sample.read_bytes()
 
 
 def _sample(name: str) -> Path | None:

@@ -81,7 +81,7 @@ def layout_options(command: Command) -> Command:
         ),
         click.option("--mp", type=Whole(max=MOST_WAYS), default=1, metavar="N", help="Model parallel ways.  [default: 1]"),
         click.option("--pp", type=Whole(max=MOST_WAYS), default=1, metavar="N", help="Pipeline stages.  [default: 1]"),
-        click.option("--micro-batches", type=int, metavar="N", help="Parts of each data parallel rank's batch."),
+        click.option("--micro-batches", type=Whole(), metavar="N", help="Parts of each data parallel rank's batch."),
     )):  # fmt: skip
         command = option(command)
     return command

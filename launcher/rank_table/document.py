@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import re
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
 from launcher.rank_table.faults import Fault, mended
+from launcher.rank_table.lexer import END, SCALAR, next_token
 from launcher.rank_table.lines import Lines
 from launcher.rank_table.locator import locate
 from launcher.rank_table.places import Place, Pointer, RepeatedKey
@@ -24,6 +26,7 @@ _WIDE_MARKS = (
 _MARKED = frozenset(name for _, name in _WIDE_MARKS)
 _LOOKED_AT = 64  # bytes of a file without a byte order mark, a multiple of four
 _HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # so does a whole one start
+OTHER_DATA = "RT117"  # the code of a text that is too dense for a rank table
 _LONGEST_INTEGER = 19  # digits; beyond it HCCL's parser keeps a float, and so do we
 
 
@@ -138,11 +141,13 @@ def _parse(text: str) -> Document:
         value = loaded.load(text)
     except (ValueError, RecursionError) as error:
         return _diagnose(text, error)
+    too_large = _numbers_too_large(text) if loaded.has_infinity else []
     may_hold_half_pairs = _HALF_A_PAIR.search(text) is not None
     if not may_hold_half_pairs and not loaded.may_repeat_keys(text):
-        return Document(text, value, (), (), checkable=True)
+        return Document(text, value, too_large, (), checkable=True)
     scanner = Scanner(text, max_depth=None, only_repeats=not may_hold_half_pairs).run()
-    return Document(text, value, scanner.faults, scanner.repeats, checkable=not scanner.faults)
+    faults = _in_order((*scanner.faults, *too_large))
+    return Document(text, value, faults, scanner.repeats, checkable=not scanner.faults)
 
 
 def _too_dense(text: str) -> Fault | None:
@@ -151,7 +156,7 @@ def _too_dense(text: str) -> Fault | None:
     if commas < _MANY_VALUES or len(text) > _SHORTEST_VALUE * commas:
         return None
     message = f"the file holds {commas:,} commas, one for every {max(1, round(len(text) / commas))} characters"
-    return Fault("RT115", text.index(","), 1, message, "this is data of another kind: name the rank table")
+    return Fault(OTHER_DATA, text.index(","), 1, message, "this is data of another kind: name the rank table")
 
 
 def _diagnose(text: str, error: Exception) -> Document:
@@ -160,10 +165,13 @@ def _diagnose(text: str, error: Exception) -> Document:
     if not (scanner.faults and scanner.mendable):
         return Document(text, None, _in_order(faults), scanner.repeats, checkable=False)
     repaired = mended(text, scanner.patches)
+    loaded = _Loader()
     try:
-        value = _Loader().load(repaired)
+        value = loaded.load(repaired)
     except (ValueError, RecursionError):
         return Document(text, None, _in_order(faults), scanner.repeats, checkable=False)
+    if loaded.has_infinity:
+        faults += _numbers_too_large(repaired)
     document = Document(text, value, _in_order(faults), scanner.repeats, checkable=True)
     document._scanned = repaired  # noqa: SLF001  # same module, same class
     return document
@@ -178,9 +186,16 @@ class _Loader:
 
     def __init__(self) -> None:
         self.keys = 0
+        self.has_infinity = False  # some number is larger than a double can be
 
     def load(self, text: str) -> Any:
-        return json.loads(text, object_hook=self._count, parse_int=_integer, parse_constant=_refuse_constant)
+        return json.loads(
+            text,
+            object_hook=self._count,
+            parse_float=self._float,
+            parse_int=self._integer,
+            parse_constant=_refuse_constant,
+        )
 
     def may_repeat_keys(self, text: str) -> bool:
         """Whether some object may hold a key twice; False only where that is certain.
@@ -196,12 +211,30 @@ class _Loader:
         self.keys += len(members)
         return members
 
+    def _integer(self, digits: str) -> int | float:
+        return int(digits) if len(digits) <= _LONGEST_INTEGER else self._float(digits, LongInteger)
+
+    def _float(self, number: str, kind: type[float] = float) -> float:
+        value = kind(number)
+        self.has_infinity = self.has_infinity or math.isinf(value)
+        return value
+
 
 _SPACED_COLON = re.compile(r'"[ \t\n\r]+:')
 
 
-def _integer(digits: str) -> int | float:
-    return int(digits) if len(digits) <= _LONGEST_INTEGER else LongInteger(digits)
+def _numbers_too_large(text: str) -> list[Fault]:
+    """A fault for each number of a JSON text that a double cannot hold, which ends HCCL's reading; not after its end."""
+    hint = "write the number that was meant; HCCL reads none beyond 1.8e308"
+    found, at, depth = [], 0, 0
+    while (token := next_token(text, at)).kind != END:
+        at = token.end
+        depth += (token.kind in "{[") - (token.kind in "}]")
+        if token.kind == SCALAR and text[token.start] in "-0123456789" and math.isinf(float(text[token.start : at])):
+            found.append(Fault("RT115", token.start, at - token.start, "this number is too large", hint))
+        if depth == 0:
+            break
+    return found
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -13,7 +13,8 @@ from launcher.rank_table.ip import FAMILY_NAMES, address_family
 from launcher.rank_table.rules.addresses import UNSET_ADDRESS
 
 LARGEST_CONF_BYTES = 1024 * 1024
-UNSET = ("", UNSET_ADDRESS)  # what the driver's tools and files say where no address is set
+# What the driver's tools and files say where no address is set.
+UNSET = ("", UNSET_ADDRESS, "0.0.0.0", "::")  # noqa: S104 - looked for, not listened on
 FAULTS_SHOWN = 20
 _KEY = re.compile(r"(?P<ipv6>IPv6)?(?P<name>address|netmask)_(?P<device>[0-9]+)")
 _ALMOST_ADDRESS = re.compile(r"(ipv6|ip)?[ _-]?add?res?s?[ _-]*[0-9]*", re.IGNORECASE)

@@ -76,6 +76,18 @@ def _ipv6_fault(address: str) -> str:
     return "" if "." in bare or "::" in bare else f"it has {len(groups)} groups, not 8"
 
 
+def is_unspecified(packed: bytes | None) -> bool:
+    """Whether these bytes are 0.0.0.0 or ::, the address of nobody. HCCL takes 0.0.0.0 for an address that is not set."""
+    return packed is not None and not any(packed)
+
+
+def what_it_is_instead(address: str, owner: str) -> str:
+    """Completes `"address" is ...` for one that is no address of an `owner`, a device for instance."""
+    if packed_address(address) is None:
+        return f"not an IP address{why_no_address(address)}"
+    return f"the address of no {owner}"
+
+
 def packed_address(address: str) -> bytes | None:
     """The 4 or 16 bytes of an address, its zone left out; None where HCCL would not read one."""
     if "%" in address:

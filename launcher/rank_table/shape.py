@@ -139,7 +139,7 @@ def _finding(shape: type[Shape], pointer: Pointer, fields: Fields, kind: str, na
     if kind == "missing":
         example = shape.model_fields[name].description or '"..."'
         return "RT204", Finding(pointer, f"{name} is missing here", f'add "{name}": {example}')
-    wanted = {"string_type": "a string", "int_type": "an integer", "list_type": "a list"}.get(kind, "an object")
+    wanted = _WANTED.get(kind, "an object")
     message = f"{name} must be {wanted}, not {shown(fields[name])}"
     if name == "version":
         return "RT205", Finding((*pointer, name), message, f"write {shape.model_fields[name].description}, in quotes")
@@ -151,6 +151,12 @@ def _finding(shape: type[Shape], pointer: Pointer, fields: Fields, kind: str, na
     return "RT205", Finding((*pointer, name), message, hint or f"write {wanted}", rewrite=rewrite)
 
 
+_WANTED = {
+    "string_type": "a string",
+    "int_type": "an integer",
+    "list_type": "a list",
+    "bool_type": "true or false",
+}
 _WHY = {
     "string_type": "HCCL reads numbers from strings only in this format",
     "int_type": "HCCL reads numbers without quotes in this format",

@@ -99,14 +99,20 @@ _explain(
 )
 _explain(
     "RT115",
-    "data of another kind",
-    "A rank table spends dozens of characters on each of its values. A text with millions of values of a few characters "
-    "each is a list of numbers or words, and is not read: as objects in memory it would be many times as large.",
+    "a number that is too large",
+    "HCCL reads every number of the file as it comes, also under keys that it does not know, and stops at one that is "
+    "larger than a double can be, such as 1e999.",
 )
 _explain(
     "RT116",
     "a program instead of a table",
     "The file is a script that somebody runs, and no JSON at all. It was named in the place of the rank table.",
+)
+_explain(
+    "RT117",
+    "data of another kind",
+    "A rank table spends dozens of characters on each of its values. A text with millions of values of a few characters "
+    "each is a list of numbers or words, and is not read: as objects in memory it would be many times as large.",
 )
 _explain(
     "RT201",

@@ -138,7 +138,7 @@ def test_a_layout_is_refused_with_what_is_examined_instead(launcher, option):
     done = launcher.run("doctor", "--devices", "4", *option)
     assert done.returncode == 2
     assert "doctor takes no layout" in done.stderr
-    assert "Did you mean" in launcher.run("doctor", "--devises", "4").stderr
+    assert "did you mean --devices?" in launcher.run("doctor", "--devises", "4").stderr
 
 
 def test_servers_started_by_hand_are_examined_together(launcher, table, port):

@@ -57,6 +57,6 @@ def test_large_files_of_others_in_a_directory_are_passed_over(launcher, sample_t
     (tables / "good.json").write_text((sample_tables / "rank_table_2pcs.json").read_text())
     (tables / "data.json").write_text("[1, 2, 3]" + " " * 5000)
     done = launcher.run("validate", "--max-table-size", "2K", "tables")
-    assert (done.returncode, done.stderr) == (0, "1 other *.json file is no rank table\n")
+    assert (done.returncode, done.stderr) == (0, "1 other *.json file is no rank table: tables/data.json\n")
     (tables / "large.json").write_text((sample_tables / "rank_table_2pcs.json").read_text() + " " * 5000)
     assert launcher.run("validate", "--max-table-size", "2K", "tables").returncode == 2

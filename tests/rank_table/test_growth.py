@@ -95,7 +95,7 @@ def repeated(entry, around='{{"version": "1.0", "status": "completed", "server_l
 
 
 MONSTERS = {
-    "a million numbers": (repeated("1", times=1_000_000), "RT115"),
+    "a million numbers": (repeated("1", times=1_000_000), "RT117"),
     "half a million numbers": (repeated("1", times=500_000), "RT205"),
     "empty servers": (repeated("{}"), "RT204"),
     "empty devices": (repeated("{}", '{{"version": "1.0", "server_list": [{{"device": [{}]}}]}}'), "RT204"),

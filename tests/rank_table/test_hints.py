@@ -125,8 +125,7 @@ def test_no_key_is_suggested_that_is_there_already(table, report):
 def test_a_huge_number_is_not_called_infinity(number, table, report):
     """JSON has no infinity, and nobody wrote one."""
     found = report(json.dumps(table()).replace('"rank_id": "0"', f'"rank_id": {number}'))
-    (problem,) = found.errors
-    assert problem.code == "RT205"
+    (problem,) = (one for one in found.errors if one.code == "RT205")
     assert "nfinity" not in found.render()
     assert ("digits" in problem.message) == number.isdecimal()
 

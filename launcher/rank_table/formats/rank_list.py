@@ -39,7 +39,7 @@ class AddressShape(Shape):
     addr: str = Field(description='"...", the address of these ports')
     ports: list[Any] = Field(description='["0/1"], die and port')
     plane_id: str = ""
-    backup_addr: Any = None
+    backup_addr: Any = None  # a rule looks at it
 
 
 class ControlPlaneShape(Shape):
@@ -54,7 +54,7 @@ class LevelShape(Shape):
     rank_addr_list: list[Any] = Field(description=f"[{_ADDRESS}]")
     net_type: str = ""  # CLOS where it is missing
     net_attr: str = ""
-    pcie_fallback: Any = None
+    pcie_fallback: bool = False
 
 
 class RankShape(Shape):

@@ -39,12 +39,16 @@ def device_count_odd(table: Table) -> Iterator[Finding]:
 
 @rule("RT342", "servers with different numbers of devices", ascend_only=True)
 def device_counts_differ(table: Table) -> Iterator[Finding]:
-    """A job uses the same number of devices on each server, where those are 910 or 300I. Other chips do not mind."""
-    servers = _counted(table) if table.chip.equal_servers and table.format is not Format.V2_0 else ()
+    """A job uses the same number of devices on each server, where those are 910 or 300I. Other chips do not mind.
+
+    Nor does HCCL in a v1.1 table, whose ranks may compute on hosts.
+    """
+    servers = _counted(table) if table.chip.equal_servers and table.format not in UNCOUNTED else ()
     for server in servers[1:]:
         if len(server.devices) != len(servers[0].devices):
-            message = f"the first server has {len(servers[0].devices)} devices, this one {len(server.devices)}"
-            yield Finding(server.at("device"), message, _equalised(len(server.devices), len(servers[0].devices)))
+            expected = len(servers[0].devices)
+            message = f"the first server has {expected} device{'s' * (expected > 1)}, this one {len(server.devices)}"
+            yield Finding(server.at("device"), message, _equalised(len(server.devices), expected))
 
 
 @rule("RT343", "four devices that a 910 server cannot join", ascend_only=True)

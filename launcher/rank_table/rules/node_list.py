@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from launcher.core.records import HOST_RANK
 from launcher.rank_table.catalogue import Finding, rule
 from launcher.rank_table.formats import VERSIONS, Format, list_of_another
-from launcher.rank_table.ip import FAMILY_NAMES, address_family, why_no_address
+from launcher.rank_table.ip import FAMILY_NAMES, address_family, is_unspecified, packed_address, what_it_is_instead
 from launcher.rank_table.keys import SUB_VERSION
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.rows import DeviceRow, Table, read_signed, text_at
@@ -73,12 +73,15 @@ def mode_unknown(table: Table) -> Iterator[Finding]:
 def node_address_invalid(table: Table) -> Iterator[Finding]:
     """Ranks on a host, and devices without a rank_ip, talk over node_addr, so it is an IPv4 or IPv6 address.
 
-    The other formats take any name for a server; this one does not.
+    The other formats take any name for a server; this one does not. HCCL takes 0.0.0.0 for an address that is not set,
+    and refuses a table where one node has none and another one has.
     """
     for server in table.servers:
-        if server.server_id is not None and address_family(server.server_id) is None:
-            message = f'node_addr "{server.server_id[:45]}" is not an IP address{why_no_address(server.server_id)}'
-            yield Finding(server.at("server_id"), message, "write the address of the node's network card")
+        packed = packed_address(server.server_id or "")
+        if server.server_id is None or (packed is not None and not (is_unspecified(packed) and len(table.servers) > 1)):
+            continue
+        message = f'node_addr "{server.server_id[:45]}" is {what_it_is_instead(server.server_id, "node")}'
+        yield Finding(server.at("server_id"), message, "write the address of the node's network card")
 
 
 @rule("RT356", "a port of a rank that cannot be used", formats=V1_1)
