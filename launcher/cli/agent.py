@@ -12,6 +12,8 @@ import click
 from launcher.core import env
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from launcher.core.engine_rank import EngineRank
     from launcher.core.errors import TlaunchError
     from launcher.core.events import Cause, Stamped
@@ -89,14 +91,13 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, 
         return
     job = told_job(membership)
 
-    def check() -> None:
+    def check() -> Mapping[str, str]:
         check_table(job)
         if place is not None:
             check_server(place, membership.welcome.server_index, _servers_of(job))
         if trouble is not None:
             raise trouble
-        if place is not None:
-            _check_library(job)
+        return {} if place is None else _check_library(job)
 
     part = get_ready(membership, job.request, job.files, job.master_port, check)
     begin = awaited_begin(part, membership, _say_nothing)
@@ -131,13 +132,16 @@ def _gathered(place: Place, token: str) -> tuple[Members | None, TlaunchError | 
     return members, None
 
 
-def _check_library(job: Job) -> None:
-    """What a rank of this server would find: its engine's processes have one environment."""
+def _check_library(job: Job) -> Mapping[str, str]:
+    """What a rank of this server would find: its engine's processes have one environment. What its MPI needs besides."""
+    from launcher.core.addresses import go_by_names
     from launcher.engines.mpi_match import check_library
 
     request = job.request
-    if request.layout.world_size > 1:
-        check_library(request.argv, {**os.environ, **request.user_env}, request.cwd)
+    if request.layout.world_size == 1:
+        return {}
+    environment = {**os.environ, **request.user_env}
+    return check_library(request.argv, environment, request.cwd, by_names=go_by_names(_servers_of(job)))
 
 
 def _servers_of(job: Job) -> tuple[Server, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,9 +20,13 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT_RUNS_DIR = Path("runs")
-RUN_HELP = "RUN is a run's name or its directory.  [default: the latest]"
-LIVE_RUN_HELP = "RUN is a run's name or its directory.  [default: the newest that goes on, else the latest]"
-ONLY_RUN_HELP = "RUN is a run's name or its directory.  [default: the only one that goes on, else the latest]"
+RUN_IS = (
+    "RUN is a run's name or directory, the --name that it was given (of several the newest), the beginning of either if "
+    "no other run's begins so, latest, or latest~1 for the one before."
+)
+RUN_HELP = f"{RUN_IS}  [default: the latest]"
+LIVE_RUN_HELP = f"{RUN_IS}  [default: the newest that goes on, else the latest]"
+ONLY_RUN_HELP = f"{RUN_IS}  [default: the only one that goes on, else the latest]"
 
 
 def runs_dir_option(command: Command) -> Command:
@@ -38,15 +44,26 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Everything as JSON.")(command)
 
 
+def as_argument(run_dir: RunDir) -> str:
+    """RUN as a person types it into a shell to name this run again, from where this command was given."""
+    from launcher.cli.outlet import as_people_call_it
+    from launcher.logs.terminal import escaped
+
+    own = Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).resolve()
+    root = run_dir.root
+    return shlex.quote(escaped(root.name if root.parent == own else str(as_people_call_it(root))))
+
+
 def chosen(runs_dir: Path, run: str | None) -> RunDir:
-    """The run that was meant.
+    """The run that was meant, with a word on stderr where that may surprise.
 
     Raises:
         UnreadableError: there is no such run.
+        UsageError: several runs' names begin so.
     """
     from launcher.runs.store import find_run
 
-    return find_run(runs_dir, run)
+    return find_run(runs_dir, run, lambda words: _say(f"note: {words}"))
 
 
 def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
@@ -55,35 +72,54 @@ def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
     Raises:
         UnreadableError: there is no such run.
     """
-    going_on = _going_on(runs_dir) if run is None else ()
+    going_on = _going_on(runs_dir, unwatched=True) if run is None else ()
     if not going_on:
         return chosen(runs_dir, run)
     if others := going_on[1:]:
         go = "other run goes on" if len(others) == 1 else "other runs go on"
-        with suppress(OSError):  # nobody reads stderr
-            print(f"{len(others)} {go}: {_names(others)}", file=sys.stderr)
+        _say(f"{len(others)} {go}: {_names(others)}")
     return going_on[0]
 
 
 def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
-    """The run that was meant; without a name the only one that goes on, for what cannot be undone.
+    """The run that was meant; without a name, or by one that several have, the only one that goes on.
+
+    It is for what cannot be undone.
 
     Raises:
-        UsageError: several go on.
+        UsageError: several go on, or several runs' names begin so.
         UnreadableError: there is no such run.
     """
     from launcher.core.errors import UsageError
 
-    going_on = _going_on(runs_dir) if run is None else ()
+    meant = _several(runs_dir, run)
+    going_on = () if meant == () else _going_on(runs_dir, unwatched=False)  # their engine ends others
+    if meant is not None:
+        going_on = tuple(run_dir for run_dir in going_on if run_dir in meant)
     if len(going_on) > 1:
         raise UsageError(f"{len(going_on)} runs go on: {_names(going_on)}", hint="say which one is meant")
     return going_on[0] if going_on else chosen(runs_dir, run)
 
 
-def _going_on(runs_dir: Path) -> tuple[RunDir, ...]:
+def _several(runs_dir: Path, run: str | None) -> tuple[RunDir, ...] | None:
+    """The runs among which a living one is looked for: all (None), those that have the name `run`, or none."""
+    from launcher.runs.store import find_runs, means_latest
+
+    if run is None:
+        return None
+    found = () if means_latest(run) else find_runs(runs_dir, run)
+    return found if len(found) > 1 else ()
+
+
+def _say(words: str) -> None:
+    with suppress(OSError):  # nobody reads stderr
+        print(words, file=sys.stderr)
+
+
+def _going_on(runs_dir: Path, *, unwatched: bool) -> tuple[RunDir, ...]:
     from launcher.runs.live import runs_going_on
 
-    return runs_going_on(runs_dir)
+    return tuple(state.run_dir for state in runs_going_on(runs_dir) if unwatched or state.engine is None)
 
 
 def _names(run_dirs: tuple[RunDir, ...]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from launcher.cli.widths import columns_of
+from launcher.cli.widths import columns_of, cut_to
 from launcher.logs.terminal import escaped, without_colours
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
@@ -27,6 +27,45 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: froz
 def _cells(row: Sequence[str], header: Sequence[str], widths: Sequence[int], right: frozenset[str]) -> Iterator[str]:
     for cell, name, width in zip(row, header, widths, strict=True):
         yield padded(cell, width, right=name in right)
+
+
+def fitted(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    *,
+    giving_way: Sequence[tuple[str, int]],
+    right: frozenset[str] = frozenset(),
+) -> list[str]:
+    """As `aligned`, in lines of at most `width` columns if that can be.
+
+    Columns of the table give way in turn, those that do not stand in `giving_way` never: each is cut to as many columns
+    as it may have, but to no fewer than so many; with 0 it is left out.
+    """
+    table = [tuple(header), *(tuple(map(without_colours, row)) for row in rows)]
+    whole = {name: max(map(columns_of, column)) for name, *column in zip(header, *table, strict=True)}
+    widths = dict(whole)
+
+    def excess() -> int:
+        return sum(widths.values()) + len(GAP) * (len(widths) - 1) - width
+
+    for name, least in giving_way:
+        if excess() <= 0:
+            break
+        if least:
+            widths[name] = max(min(least, widths[name]), widths[name] - excess())
+        else:
+            del widths[name]
+    for name, columns in tuple(widths.items()):  # some room may be left where a column is left out
+        widths[name] = min(whole[name], columns + max(0, -excess()))
+    kept = [(place, widths[name]) for place, name in enumerate(header) if name in widths]
+    shown = [tuple(cut_off(row[place], columns) for place, columns in kept) for row in table]
+    return [cut_off(line, width) for line in aligned(shown[0], shown[1:], right=right)]
+
+
+def cut_off(text: str, columns: int) -> str:
+    """`text`, or its beginning and "…" where it would take more columns of a terminal; it holds no colours."""
+    return text if columns_of(text) <= columns else f"{cut_to(text, columns - 1)}…"
 
 
 def padded(text: str, columns: int, *, right: bool = False) -> str:

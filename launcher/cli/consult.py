@@ -32,6 +32,7 @@ from launcher.cli.start_servers import (
     this_server,
     with_door,
 )
+from launcher.cli.table_here import doubt_of_table
 from launcher.cli.trial_guard import OWN_DIRECTORY
 from launcher.cli.trial_run import OwnPart, kept_table, words_of
 from launcher.core import env
@@ -158,20 +159,20 @@ class _Practice:
 def _examine(practice: _Practice, measures: bool, as_json: bool) -> int:
     for note in practice.prepared.notes:
         say(note)
+    doubts = tuple(_doubts(practice))
     consultation = practice.consultation()
     try:
         limit_s = None if practice.here is None else practice.chosen.join_timeout
         consultation.gather(lambda missing: say(awaited(server_list(missing), limit_s)))
         examination = examine(practice.prepared.used, practice.wish(), consultation)
-        programs = _program_findings(practice, consultation)
-        findings = in_order((*_findings(examination, consultation), *programs))
+        # What does not change while links are measured; a server may be lost meanwhile.
+        lasting = (*doubts, *_program_findings(practice, consultation))
+        findings = _findings(examination, consultation, lasting)
         if measures:
             options = kept_table(practice.options, practice.prepared.table_text, practice.directory)
             trial = LinksTrial(options, consultation, examination, practice.directory)
             measured = tuple(trial.findings(findings))
-            findings = in_order(
-                (*_findings(examination, consultation), *programs, *measured)
-            )  # a server may be lost meanwhile
+            findings = in_order((*_findings(examination, consultation, lasting), *measured))
             examination = replace(examination, links=trial.links)
         exit_code = EXIT_OK if is_sound(findings) else EXIT_FAILURE
         consultation.finish(exit_code)
@@ -183,7 +184,15 @@ def _examine(practice: _Practice, measures: bool, as_json: bool) -> int:
     return exit_code
 
 
-def _findings(examination: Examination, consultation: Consultation) -> tuple[Finding, ...]:
+def _doubts(practice: _Practice) -> Iterator[Finding]:
+    """A run would start ranks here all the same."""
+    if doubt := doubt_of_table(practice.prepared, practice.chosen, practice.host):
+        yield Finding("server-unknown", Topic.TABLE, Severity.RISKY, (0,), doubt)
+
+
+def _findings(
+    examination: Examination, consultation: Consultation, lasting: tuple[Finding, ...]
+) -> tuple[Finding, ...]:
     found = judge(
         examination.cluster, examination.facts, examination.reach, examination.offsets_s, examination.troubles,
         consultation.absences,
@@ -192,7 +201,7 @@ def _findings(examination: Examination, consultation: Consultation) -> tuple[Fin
         Finding("refused", Topic.ANSWER, Severity.BREAKS, () if index is None else (index,), error.message, error.hint)
         for index, error in consultation.objections
     ]
-    return in_order((*found, *refused))
+    return in_order((*found, *refused, *lasting))
 
 
 def _program_findings(practice: _Practice, consultation: Consultation) -> tuple[Finding, ...]:

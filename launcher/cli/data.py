@@ -66,7 +66,7 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
 @click.option("--train", type=Whole(min=1), default=12_000, show_default=True, metavar="N", help="Pairs.")
 @click.option("--valid", type=Whole(min=0), default=500, show_default=True, metavar="N", help="Pairs.")
 @click.option("--test", type=Whole(min=0), default=500, show_default=True, metavar="N", help="Pairs.")
-@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Another seed, other sentences.")
+@click.option("--seed", type=Whole(), default=1, show_default=True, metavar="N", help="Another seed, other sentences.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 def sample(*, output: Path, train: int, valid: int, test: int, seed: int, force: bool) -> None:
     """Write a French-English corpus drawn from a grammar: what the trainer uses when it gets no --data.

@@ -128,7 +128,7 @@ def detach(console_log: Path) -> Detached:
     Raises:
         OSError: `console_log` cannot be made, or no process.
     """
-    log_fd = os.open(console_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    log_fd = os.open(console_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:
         reader, writer = os.pipe()
         sys.stdout.flush()

@@ -19,6 +19,7 @@ from launcher.cli.run_options import (
     rank_table_option,
     server_option,
 )
+from launcher.core.errors import UsageError
 
 EPILOG = """\b
 Examples:
@@ -53,13 +54,15 @@ class _LayoutFree(click.Command):
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             if error.option_name in LAYOUT:
-                raise click.UsageError(
-                    f"doctor takes no layout: leave {error.option_name} out, all devices of the table are examined", ctx
+                raise UsageError(
+                    f"{error.option_name}: doctor takes no layout, all devices of the table are examined",
+                    hint="leave it out",
                 ) from error
             raise
         if ctx.params["command"] and not ends_options:  # more likely a slip than a program
-            raise click.UsageError(
-                f"Got unexpected extra argument ({ctx.params['command'][0]}): COMMAND stands after --", ctx
+            raise UsageError(
+                f"{ctx.command_path} takes nothing more: {ctx.params['command'][0]}",
+                hint="a COMMAND, whose files are to be compared, stands after --",
             )
         return rest
 

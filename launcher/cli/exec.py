@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from launcher.cli.options import RunOptions
     from launcher.cli.prepare import Prepared
     from launcher.core.engine_rank import EngineRank
-    from launcher.core.records import RankSpec, RunSpec
+    from launcher.core.records import Cluster, RankSpec, RunSpec
     from launcher.core.run_dir import RunDir
 
 EPILOG = """\b
@@ -128,38 +128,73 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     Raises:
         TlaunchError: with an exit code of its own.
     """
+    from launcher.cli.between_servers import note_of_interface, note_of_mpi
     from launcher.cli.prepare import prepare
+    from launcher.cli.reports import is_sample
     from launcher.core.addresses import names_of
-    from launcher.engines.assemble import assemble, used_cluster
+    from launcher.engines.assemble import assemble
     from launcher.engines.joined import check_size, master_port, run_name, unused
     from launcher.engines.mpi_match import check_library
-    from launcher.engines.whereabouts import check_server, read_host
+    from launcher.engines.whereabouts import check_server, own_interface, read_host
     from launcher.runs.join import join_run
     from launcher.supervise.environment import overlaid, write_environment
 
     prepared = prepare(options, os.environ, engine=engine.engine)
-    request = prepared.request
-    check_size(engine, request.layout)
+    check_size(engine, prepared.request.layout)
+    used = prepared.used
+    here = _server_of(engine.global_rank, used)
+    interface = own_interface(used.servers, here)
+    request = replace(prepared.request, interfaces={here: interface} if interface else {})
     name = run_name(engine, prepared.name, options.name, os.environ)
     port = master_port(engine, name, options.master_port)
     spec = assemble(request, name=name, master_port=port)
     rank = spec.ranks[engine.global_rank]
-    used = used_cluster(request.cluster, request.layout.world_size)
     host = read_host(
         names_of(used.servers[rank.server_index]), other_names=() if engine.node is None else (engine.node,)
     )
     warning = check_server(rank, used, host, server, engine.local_world_size)
+    source = request.cluster.source
+    if warning is not None and source is not None and is_sample(source):
+        warning = None
     if rank.global_rank == 0:
         _check_port(port)
-    environment = overlaid(os.environ, rank.env)
+    environment, needed = overlaid(os.environ, rank.env), dict[str, str]()
     if engine.world_size != 1:
-        check_library(rank.argv, environment, spec.cwd, mentioned=True)
+        # Whatever the table calls them, the engine may have been told of names.
+        by_names = len(used.servers) > 1
+        needed.update(check_library(rank.argv, environment, spec.cwd, by_names=by_names, mentioned=True))
+    if needed:
+        spec = assemble(replace(request, mpi_variables=needed), name=name, master_port=port)
+        rank = spec.ranks[engine.global_rank]
+        environment = overlaid(os.environ, rank.env)
     run_dir = join_run(spec, rank, prepared.files)
     write_environment(run_dir.env_log(rank.global_rank), environment)
+    _note_process(run_dir, rank.global_rank)
     if rank.global_rank == 0:
         forgotten = tuple(unused(name, port, options.name, options.master_port, os.environ))
-        _say(prepared, spec, (*forgotten, *((f"warning: {warning}",) if warning else ())))
+        chosen = {**os.environ, **request.user_env}
+        network = note_of_interface(used.servers, interface, chosen) if interface else ()
+        more = (*forgotten, *network, *note_of_mpi(needed, chosen))
+        _say(prepared, spec, (*more, *((f"warning: {warning}",) if warning else ())))
     return _Joined(spec, rank, run_dir, environment)
+
+
+def _note_process(run_dir: RunDir, global_rank: int) -> None:
+    """For `tlaunch status` and others, which else cannot tell whether this rank has ended."""
+    from launcher.core.proc import identify
+    from launcher.runs.engine_ranks import note_process
+
+    if process := identify(os.getpid()):
+        with suppress(OSError):  # a full disk: the rank is none the worse for it
+            note_process(run_dir, global_rank, process)
+
+
+def _server_of(global_rank: int, used: Cluster) -> int:
+    return next(
+        index
+        for index, server in enumerate(used.servers)
+        if any(device.global_rank == global_rank for device in server.devices)
+    )
 
 
 def _check_port(port: int) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.cli.run import run
+from launcher.cli.takes_command import TakesCommand
 from launcher.cli.whole import Whole
 from launcher.core.env import MASTER_PORT, masked, masked_argv
 from launcher.core.errors import UsageError
@@ -58,7 +59,7 @@ class Explained:
     conflicts: tuple[Conflict, ...]
 
 
-@click.command(epilog=EPILOG, context_settings=run.context_settings)
+@click.command(cls=TakesCommand, epilog=EPILOG, context_settings=run.context_settings)
 @click.option("--rank", "global_rank", type=Whole(min=0), default=0, metavar="N", help="Whose.  [default: 0]")
 @click.option("--all", "everything", is_flag=True, help="Also what tlaunch has no say in.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
@@ -68,11 +69,12 @@ def explain(*, global_rank: int, everything: bool, as_json: bool, **options: Any
     The options after those three, and COMMAND, are those of `tlaunch run`. Nothing is started. By default the variables
     are shown that tlaunch decides, and those of other launchers that do not fit; secrets are masked.
     """
+    from launcher.cli.between_servers import with_network
     from launcher.cli.outlet import write_out
     from launcher.cli.prepare import prepare
 
     chosen = _run_options(options)
-    prepared = prepare(chosen, os.environ)
+    prepared = with_network(prepare(chosen, os.environ), chosen)
     for note in prepared.notes:
         print(note, file=sys.stderr)
     draft = _chosen_draft(prepared, global_rank, chosen.master_port)
@@ -137,7 +139,7 @@ def _others(request: Request, chosen: Draft) -> Iterator[Variable]:
 
 
 def _lines(explained: Explained) -> Iterator[str]:
-    from launcher.rank_table.faults import printable
+    from launcher.core.printable import printable
 
     yield from (printable(line) for line in _head(explained))
     yield ""
@@ -175,7 +177,7 @@ def _cpus(explained: Explained) -> str:
 
 def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
     """Lines are for `grep` too: none is wrapped, and no value cut."""
-    from launcher.rank_table.faults import printable
+    from launcher.core.printable import printable
 
     shown = [tuple(map(printable, row)) for row in rows]
     name_width = max(len(name) for name, _, _ in shown)

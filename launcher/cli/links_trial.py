@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from launcher.cli.trial_run import ENDED, TrialRun, blamed_server, kept_run, tol
 from launcher.core.run_dir import LATEST
 from launcher.doctor.examine import Examination
 from launcher.doctor.examinee import OWN_RUNS, forget
-from launcher.doctor.finding import Finding, Severity, Topic
+from launcher.doctor.finding import Evidence, Finding, Severity, Topic
 from launcher.doctor.links import Links, best_of, described, judge_links, links_from_json
+from launcher.doctor.rules.network import carried_by, elsewhere
 from launcher.engines.cluster.consultation import Consultation
 from launcher.supervise.port import hold_port
 
@@ -64,6 +66,8 @@ class LinksTrial:
         links = self._run()
         if isinstance(links, Finding):
             return (links,)
+        evidence = Evidence(cluster, self._examination.facts, {}, {}, {})
+        links = replace(links, interfaces=carried_by(links.interfaces, evidence))
         found = judge_links(links, cluster)
         if any(one.severity is not Severity.NOTE for one in found):
             again = self._run()
@@ -73,9 +77,8 @@ class LinksTrial:
             found = judge_links(links, cluster)
         self.links = links
         usual = described(links)
-        return found or (
-            self._note("links-measured", f"between servers {usual} are usual, and no pair is far from it"),
-        )
+        near = self._note("links-measured", f"between servers {usual} are usual, and no pair is far from it")
+        return (*(found or (near,)), *elsewhere(links.interfaces, evidence))
 
     def _run(self) -> Links | Finding:
         """What one run has measured, or why it has not."""

@@ -30,9 +30,9 @@ and given as JSON in pieces. Whatever a log holds, it cannot act on the
 terminal. In PREFIX stand {global_rank}, {local_rank}, {server}, {device} and
 {time}.
 
-Exit codes: 0; with --exit-code that of the run; 2 wrong usage, no such run (or
-no longer one), a log that cannot be read (others are shown), or a stdout that
-takes nothing; 130 by Ctrl-C.
+Exit codes: 0, also where no line matches; with --exit-code that of the run; 2
+wrong usage, no such run (or no longer one), a log that cannot be read (others
+are shown), or a stdout that takes nothing; 130 by Ctrl-C.
 """
 
 

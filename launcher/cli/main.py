@@ -5,7 +5,6 @@ from __future__ import annotations
 from launcher.cli import early
 
 # isort: split
-import io
 import os
 import signal
 import sys
@@ -28,6 +27,7 @@ from launcher.core.errors import (
     TlaunchError,
     exit_code_of,
 )
+from launcher.core.printable import printable
 
 # name: (module:attribute, the command's own short help). `tlaunch --help` reads this and imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -114,9 +114,7 @@ def _run(command: click.Command, arguments: Sequence[str] | None) -> int:
         _complain(error)
         return error.exit_code
     except click.ClickException as error:
-        shown = io.StringIO()
-        error.show(file=shown)
-        _say(shown.getvalue().rstrip("\n").replace("\n\t", " "))  # click lists what may be chosen below each other
+        _explain(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt, _Ended, RuntimeError) as error:
         if (exit_code := _code_of_wish(error)) is None:
@@ -143,7 +141,7 @@ def _fail(error: OSError) -> int:
     if _is_about_stdout(error):
         _say(f"error: stdout cannot be written: {error.strerror}")
         return EXIT_USAGE
-    _say(f"error: {_readable(error)}")
+    _say(f"error: {printable(_readable(error))}")
     return EXIT_FAILURE
 
 
@@ -201,13 +199,21 @@ def _complain(error: TlaunchError) -> None:
     _say(str(error) if isinstance(error, RefusedTableError) else f"error: {error}")
 
 
+def _explain(error: click.ClickException) -> None:
+    """A group without a command shows its help, which newer versions of click make an error of."""
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        _say(error.format_message())
+        return
+    from launcher.cli.usage import as_usage_error  # where all goes well nobody needs it
+
+    _complain(as_usage_error(error))
+
+
 def _say(text: str) -> None:
     """On stderr, if it takes anything: a full disk behind it must not replace the exit code.
 
-    The name of a file in it may hold anything; nothing moves a terminal's cursor.
+    Nothing in it moves a terminal's cursor.
     """
-    from launcher.rank_table.faults import printable  # where all goes well nobody needs it
-
     with suppress(OSError):
         print("\n".join(printable(line) for line in text.split("\n")), file=sys.stderr, flush=True)
 

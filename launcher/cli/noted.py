@@ -19,7 +19,7 @@ def noted_verdict(state: RunState) -> Verdict | None:
     from launcher.supervise.blame import RankEvidence, judge  # most runs need none of it
     from launcher.supervise.failures import read_failure
 
-    if state.state.value != "unwatched":
+    if state.engine is None:
         return None
     found = ((rank, read_failure(state.run_dir.failure(rank))) for rank in range(state.progress.rank_count))
     evidence = [RankEvidence(rank, None, None, None, failure=failure) for rank, failure in found if failure]

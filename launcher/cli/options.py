@@ -134,8 +134,8 @@ def words_of_option(name: str, value: Any) -> Iterator[str]:
     return (f"{flag(name)}={part}" for part in parts if part is not None)
 
 
-def user_environment(pairs: tuple[str, ...]) -> Mapping[str, str]:
-    """The variables given by --env; the last one of a name counts.
+def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[str, str]:
+    """The variables given by `option`; the last one of a name counts.
 
     Raises:
         UsageError: no KEY=VALUE, or a name that tlaunch itself decides.
@@ -145,11 +145,11 @@ def user_environment(pairs: tuple[str, ...]) -> Mapping[str, str]:
         name, separator, value = pair.partition("=")
         if not separator or not name:
             # What was forgotten may be the = after a secret's name: the text itself is not shown.
-            raise UsageError("--env: this is not KEY=VALUE", hint="for instance --env NCCL_DEBUG=INFO")
+            raise UsageError(f"{option}: this is not KEY=VALUE", hint=f"for instance {option} NCCL_DEBUG=INFO")
         if not name.isprintable():
-            raise UsageError(f"--env {name!r}: a variable's name cannot hold control characters")
+            raise UsageError(f"{option} {name!r}: a variable's name cannot hold control characters")
         if name in _DECIDED_BY_TLAUNCH:
-            raise UsageError(f"--env {name}: tlaunch decides this variable", hint=_DECIDED_BY_TLAUNCH[name])
+            raise UsageError(f"{option} {name}: tlaunch decides this variable", hint=_DECIDED_BY_TLAUNCH[name])
         variables[name] = value
     return variables
 

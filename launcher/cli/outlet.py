@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import TextIO
 
+from launcher.core.printable import printable
+
 
 class Outlet:
     """A stream that takes text as fast as its reader lets it: no byte is lost, and no caller waits longer than asked.
@@ -79,6 +81,6 @@ def write_out(text: str) -> None:
 
 
 def as_people_call_it(path: Path) -> Path:
-    """Relative to the working directory where that is shorter."""
+    """Relative to the working directory where that is shorter, on one line whatever its name is. To be shown only."""
     relative = Path(os.path.relpath(path))
-    return path if relative.parts[:1] == ("..",) else relative
+    return Path(printable(str(path if relative.parts[:1] == ("..",) else relative)))

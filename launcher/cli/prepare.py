@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from launcher.cli.options import RunOptions, check_options, preloaded_modules, signal_numbers, user_environment
+from launcher.core.device_files import DEVICE_FILES, davinci_ids, nvidia_ids
 from launcher.core.errors import RefusedTableError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Layout, Supervision
+from launcher.core.resources import stand_in_note
 from launcher.engines.assemble import OWN_TABLE, Request, used_cluster, wants_own_table
+from launcher.engines.inherited import VISIBLE_DEVICES
 from launcher.engines.placement import read_machine
 from launcher.logs.terminal import escaped
 from launcher.mesh.layouts import resolve_layout
@@ -60,6 +63,7 @@ class _Program:
     argv: tuple[str, ...]
     layout: Layout
     name: str
+    notes: tuple[str, ...] = ()
 
 
 def prepare(
@@ -68,19 +72,21 @@ def prepare(
     *,
     engine: str | None = None,
     elsewhere: Elsewhere | None = None,
+    unnamed: Cluster | None = None,
 ) -> Prepared:
     """Check options, table, layout, recipe and command, in this order. Starts and creates nothing.
 
     `engine` has started the ranks already, on every server; None where tlaunch shall start them. `elsewhere`: nothing
     will be started from here. Several servers are fine then, and a program that is missing here is a note where it is
-    other servers, or an image, that need it.
+    other servers, or an image, that need it. `unnamed`: servers that are known by their number only, in place of what
+    `options` say of devices.
 
     Raises:
         UsageError, UnreadableError, RefusedTableError, RefusedLayoutError: with a hint, and an exit code of its own.
     """
     check_options(options)
     variables = user_environment(options.env)
-    cluster, notes, table = _cluster(options)
+    cluster, notes, table = _cluster(options) if unnamed is None else (unnamed, (), NO_TABLE)
     layout = _layout(options, cluster)
     used = used_cluster(cluster, layout.world_size)
     environment = {**inherited, **variables}
@@ -105,10 +111,10 @@ def prepare(
         mpi_ranks=mpi_ranks,
     )
     if engine is None and elsewhere is None and layout.world_size > 1:
-        unread += _alone_note(options, python, environment)
-    idle = _idle_note(cluster, layout.world_size)
+        unread += (*_alone_note(options, python, environment), *_cpus_note(options, inherited, used))
+    notes = (*notes, *program.notes, *missing, *_idle_note(cluster, layout.world_size), *unread)
     files = _files(cluster, used, table, engine)
-    return Prepared(request, options.name or program.name, (*notes, *missing, *idle, *unread), files, table.text)
+    return Prepared(request, options.name or program.name, notes, files, table.text)
 
 
 def _layout(options: RunOptions, cluster: Cluster) -> Layout:
@@ -183,6 +189,15 @@ def _alone_note(options: RunOptions, python: PythonCommand | None, environment: 
     return (f"{name} imports mpi4py: every rank is alone in its MPI_COMM_WORLD; {remedy} makes them one job",)
 
 
+def _cpus_note(options: RunOptions, inherited: Mapping[str, str], used: Cluster) -> tuple[str, ...]:
+    """Of a job of Slurm that has fewer CPUs here than ranks."""
+    if options.engine is not None or len(used.servers) > 1 or "SLURM_JOB_ID" not in inherited:
+        return ()
+    from launcher.engines.slurm_cpus import short_here  # others need none of it
+
+    return short_here(inherited, used.device_count)
+
+
 def _supervision(
     options: RunOptions, argv: tuple[str, ...], environment: Mapping[str, str], *, mpi_ranks: bool
 ) -> Supervision:
@@ -203,32 +218,46 @@ def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...], _Table]:
 
         return cluster_of(read_allocation(os.environ), options.devices), (), NO_TABLE
     if options.rank_table is None:
-        return Cluster.local(options.devices or 1), (), NO_TABLE
+        notes = (one_rank_note(os.environ),) if options.devices is None else ()
+        return Cluster.local(options.devices or 1), notes, NO_TABLE
     from launcher.cli.reports import found_table, sample_hinted  # --devices needs none of it
+    from launcher.cli.table_size import max_table_bytes
     from launcher.rank_table import Profile, read_rank_table
     from launcher.rank_table.diagnostics import headline
 
+    said: list[str] = []
     with sample_hinted(options.rank_table):
-        report = read_rank_table(found_table(options.rank_table), Profile(options.chip or _chip_here()))
+        path = found_table(options.rank_table, said.append)
+        report = read_rank_table(path, Profile(options.chip or _chip_here()), max_bytes=max_table_bytes())
     if report.cluster is None:
         refused = RefusedTableError(report.render())
         refused.problems = report.problems
         raise refused
-    warnings = tuple(headline(problem, str(options.rank_table)) for problem in report.warnings)
-    return report.cluster, warnings, _Table(report.document.text, report.format.value if report.format else "")
+    said += [headline(problem, str(options.rank_table)) for problem in report.warnings]
+    return report.cluster, tuple(said), _Table(report.document.text, report.format.value if report.format else "")
+
+
+def one_rank_note(environment: Mapping[str, str], device_files: Path = DEVICE_FILES) -> str:
+    """What is said where nobody says how many ranks there shall be, with the number of devices that would lie idle.
+
+    Who limits the devices that can be seen knows how many there are.
+    """
+    note = "note: neither --devices nor --rank-table is given: one rank is started"
+    count = len(davinci_ids(device_files)) or len(nvidia_ids(device_files))
+    if count < 2 or any(environment.get(name) for name in VISIBLE_DEVICES):
+        return note
+    return f"{note}, though this machine has {count} devices; --devices {count} starts one for each"
 
 
 def _chip_here() -> str:
     """On a machine without Ascend devices no process will use HCCL, and what only HCCL asks for is a warning."""
-    from launcher.rank_table.discover import davinci_ids
-
     return "auto" if davinci_ids() else "none"
 
 
 def _trainer(options: RunOptions, layout: Layout) -> _Program:
     """The bundled trainer, once its recipe, the layout and the data are known to fit each other."""
     from launcher.corpus.dataset import find_splits  # other commands need none of this
-    from launcher.recipes.load import load_transformer
+    from launcher.recipes.load import load_transformer, packaged_config
     from launcher.recipes.transformer.checks import check_layout
 
     recipe = load_transformer(options.config, options.settings)
@@ -236,15 +265,18 @@ def _trainer(options: RunOptions, layout: Layout) -> _Program:
         layout = replace(layout, micro_batches=recipe.train.micro_batches)
     check_layout(recipe, layout)
     arguments = [sys.executable, "-m", TRAINER]
+    notes: tuple[str, ...] = ()
     if options.config is not None:
-        config = Path(options.config)
+        config, packaged = Path(options.config), packaged_config(options.config)
+        if packaged is not None:
+            notes = (stand_in_note(options.config, "recipe", packaged),)
         arguments += ["--config", str(config.absolute()) if config.is_file() else options.config]
     for setting in options.settings:
         arguments += ["--set", setting]
     if options.data is not None:
         find_splits(options.data, recipe.data.direction)
         arguments += ["--data", str(options.data.absolute())]
-    return _Program(tuple(arguments), layout, TRAINER_RUN_NAME)
+    return _Program(tuple(arguments), layout, TRAINER_RUN_NAME, notes)
 
 
 def _preload(options: RunOptions, argv: tuple[str, ...], environment: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -366,4 +398,4 @@ def _idle_note(cluster: Cluster, world_size: int) -> tuple[str, ...]:
         return ()
     last = cluster.device_count - 1
     which = f"rank {last}" if idle == 1 else f"ranks {world_size} to {last}"
-    return (f"{idle} of {cluster.device_count} devices stay idle: {which}",)
+    return (f"{idle} of {cluster.device_count} devices {'stays' if idle == 1 else 'stay'} idle: {which}",)

@@ -12,6 +12,7 @@ import click
 
 from launcher.cli.chosen_run import json_option, runs_dir_option
 from launcher.core.json_text import json_text
+from launcher.core.printable import printable
 
 if TYPE_CHECKING:
     from launcher.runs.live import RunState
@@ -23,11 +24,18 @@ Examples:
 
 States: starting, preloading, running, paused, ending, restarting; finished, failed, hung, stopped; lost (its
 launcher or agent was killed); elsewhere (on another machine, or before this one's last start, so that nobody
-here can tell); unwatched (`tlaunch exec`: only mpirun or srun knows); unknown (written by another version).
+here can tell); unwatched (`tlaunch exec`: only mpirun or srun knows how its ranks end); ended (all its ranks are seen
+to have done so, and only mpirun or srun knows how); unknown (written by another version).
 
 Exit codes: 0, also when there is no run; 2 wrong usage.
 """
 HEADER = ("NAME", "STATE", "RANKS", "ATTEMPT", "AGE", "EXIT", "FIRST FAILURE")
+RIGHT = frozenset({"RANKS", "ATTEMPT", "AGE", "EXIT"})
+# On a narrow terminal, in this order: cut to so many columns, or left out (0). STATE and EXIT stay as they are.
+GIVING_WAY = (
+    ("FIRST FAILURE", 24), ("ATTEMPT", 0), ("RANKS", 0), ("FIRST FAILURE", len("FIRST FAILURE")), ("AGE", 0),
+    ("FIRST FAILURE", 0), ("NAME", 1),
+)  # fmt: skip
 
 
 @click.command(epilog=EPILOG)
@@ -50,21 +58,23 @@ def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
     elif states:
         write_out("".join(f"{line}\n" for line in to_lines(states, _width())))
     elif everything:
-        click.echo(f"no run in {runs_dir}", err=True)
-    unwatched = 0 if everything else sum(state.state.value == "unwatched" for state in looked)
+        click.echo(f"no run in {printable(str(runs_dir))}", err=True)
+    unwatched = 0 if everything else sum(state.state.value == "unwatched" and not state.lives for state in looked)
     if not everything and not states:
         verb = "is known to go on" if unwatched else "goes on"
-        click.echo(f"no run {verb} in {runs_dir}; --all shows those that are over", err=True)
+        click.echo(f"no run {verb} in {printable(str(runs_dir))}; --all shows those that are over", err=True)
     if unwatched:
         click.echo(_may_go_on(unwatched), err=True)
 
 
 def to_lines(states: list[RunState], width: int | None) -> list[str]:
-    """The table; lines cut at `width` characters, if there is one."""
-    from launcher.cli.columns import aligned
+    """The table, fitting `width` columns, if there is a width: what matters least gives way."""
+    from launcher.cli.columns import aligned, fitted
 
-    lines = aligned(HEADER, [_row(state) for state in states], right=frozenset({"RANKS", "ATTEMPT", "AGE", "EXIT"}))
-    return lines if width is None else [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
+    rows = [_row(state) for state in states]
+    if width is None:
+        return aligned(HEADER, rows, right=RIGHT)
+    return fitted(HEADER, rows, width, giving_way=GIVING_WAY, right=RIGHT)
 
 
 def _states(runs_dir: Path, *, everything: bool) -> list[RunState]:
@@ -86,15 +96,20 @@ def _may_go_on(unwatched: int) -> str:
 
 def _goes_on(state: RunState) -> bool:
     """One of this machine before its last start certainly does not."""
-    return state.state.going_on or (state.state.value == "elsewhere" and state.host != socket.gethostname())
+    return (
+        state.state.going_on
+        or (state.state.value == "unwatched" and state.lives)
+        or (state.state.value == "elsewhere" and state.host != socket.gethostname())
+    )
 
 
 def _row(state: RunState) -> tuple[str, ...]:
     from launcher.cli.columns import duration
-    from launcher.cli.run_words import culprit, shown_name
+    from launcher.cli.run_words import culprit, running_ranks, shown_name
 
     progress = state.progress
-    ranks = f"{progress.running}/{progress.rank_count}" if state.state.going_on else str(progress.rank_count)
+    running = running_ranks(state)
+    ranks = f"{running}/{progress.rank_count}" if running or state.state.going_on else str(progress.rank_count)
     age_s = None if state.started_ns is None else max(0.0, (state.looked_ns - state.started_ns) / 1e9)
     return (
         shown_name(state),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -15,12 +14,14 @@ import click
 from click.core import ParameterSource
 
 from launcher.cli.options import check_name_length, flag
+from launcher.cli.render_kubernetes import claim_of, kubernetes_options, secret_variables
 from launcher.cli.render_run import OF_RUN, words_for_run
 from launcher.cli.render_run import submit as submitted
+from launcher.cli.render_slurm import asked_nodes, asked_of_slurm, check_resource, directive, slurm_options
 from launcher.cli.run import run
 from launcher.cli.run_options import FILE, devices_option, master_port_option
+from launcher.cli.takes_command import TakesCommand
 from launcher.cli.time_limit import check_time_limit
-from launcher.cli.whole import Whole
 from launcher.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ Kinds:
   bash        a run.sh: `bash run.sh [SERVER_INDEX [RUN_NAME]]` on each
               server; needs no tlaunch there
   mpirun      a script with one mpirun command, a process per device
-  slurm       a script for sbatch: `tlaunch run` with an agent per node;
-              --flavor exec: a task per device
+  slurm       a script for sbatch: `tlaunch run` with an agent per node,
+              on any --nodes N; --flavor exec: a task per device
   kubernetes  an Indexed Job with a headless Service, a pod per server;
               --flavor mpi: an MPIJob
   hostfile    the servers and their slots, for Open MPI or MPICH
@@ -48,37 +49,42 @@ Examples:
   tlaunch render bash --devices 8 --mp 2 -o run.sh -- python train.py
   tlaunch render mpirun --rank-table rank_table.json -o mpi.sh \\
       -- python train.py
-  tlaunch render slurm --rank-table rank_table.json --time-limit 24:00:00 \\
-      --sbatch=--gres=gpu:8 --restarts 3 -o job.sh -- python train.py
+  tlaunch render slurm --nodes 2 --devices 8 --resource gpu --restarts 3 \\
+      --time-limit 24:00:00 -o job.sh -- python train.py
   tlaunch render kubernetes --devices 8 --image registry/me/train:1 \\
       --resource nvidia.com/gpu -- python train.py | kubectl apply -f -
 
-Table, layout and options are checked as `tlaunch run` checks them, but ranks may be on several servers, and what other
-servers need to have is a warning if it is not here. --grace is for bash, kubernetes and slurm; --max-restarts, --hang-timeout, --forward-signals, --log-max-size, --console,
---join-timeout, --lost-after and --engine-option are for slurm (--flavor run) only. With --submit sbatch takes the script,
-and its job's id is printed. MASTER_PORT is what --master-port says, or else 29500 or the next that is free on a single
-server (bash, kubernetes), what `tlaunch exec` makes of the job's name (mpirun, slurm --flavor exec, kubernetes --flavor
-mpi), or a free one (slurm). Templates are Jinja2: a file of --templates DIR is taken instead of tlaunch's own of the same
-name; --list names them, and the variables that they may use.
+Table, layout and options are checked as `tlaunch run` checks them, but ranks may be on several servers, and what
+other servers need to have is a warning if it is not here. --grace is for bash, kubernetes and slurm; --max-restarts,
+--hang-timeout, --forward-signals, --log-max-size, --console, --join-timeout, --lost-after and --engine-option are for
+slurm (--flavor run) only. With --submit sbatch takes the script, and its job's id is printed. MASTER_PORT is what
+--master-port says, or else 29500 or the next that is free on a single server (bash, kubernetes), what `tlaunch exec`
+makes of the job's name (mpirun, slurm --flavor exec, kubernetes --flavor mpi), or a free one (slurm). A Slurm job
+takes whichever nodes are free, whole ones with all their memory; it waits for those of a rank table where that gives
+addresses, which are true on its own servers alone, or with --pin-nodes. Templates are Jinja2: a file of --templates
+DIR is taken instead of tlaunch's own of the same name; --list names them, and the variables that they may use.
 
 Exit codes: 0; 2 wrong usage, a value that a format cannot express, a template that is wrong, or a file that cannot be
 read or written; 3 a refused table or layout; what sbatch ends with where it refuses the script (--submit).
 """
 TAKEN = (
-    "rank_table", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "config", "settings",
+    "rank_table", "max_table_size", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "config", "settings",
     "data", "runs_dir", "name", "env", "grace", "command", *OF_RUN,
 )  # fmt: skip
 NAMES = ("bash", "mpirun", "slurm", "kubernetes", "hostfile", "rankfile")
 FLAVORS = ("openmpi", "mpich", "run", "exec", "job", "mpi")
-LONGEST_WARNING_S = 65535  # Slurm's own limit
-MOST_RESTARTS = 1000
 LONGEST_SLURM_NAME_BYTES = 160  # the run's is its time, this, and the job's number, place in its array and restarts
 # What only some kinds make use of
 OF_KIND = {
     "grace": ("bash", "kubernetes", "slurm"),
     "master_port": ("bash", "mpirun", "slurm", "kubernetes"),
     "image": ("kubernetes",),
-    "resource": ("kubernetes",),
+    "resource": ("kubernetes", "slurm"),
+    "pvc": ("kubernetes",),
+    "env_from_secret": ("kubernetes",),
+    "nodes": ("slurm",),
+    "pin_nodes": ("slurm",),
+    "cpus_per_device": ("slurm",),
     "time_limit": ("slurm",),
     "warn_before": ("slurm",),
     "restarts": ("slurm",),
@@ -97,7 +103,7 @@ def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> 
     context.exit()
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=TakesCommand, epilog=EPILOG)
 @click.argument("kind", type=click.Choice(NAMES), metavar="KIND")
 @click.option(
     "--flavor",
@@ -117,26 +123,10 @@ def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> 
     help="Show the templates and the variables that they may use.",
 )
 @click.option("--cwd", metavar="DIR", help="Where ranks start.  [default: here]")
-@click.option("--image", metavar="NAME", help="kubernetes: the image of the containers.")
-@click.option("--resource", metavar="NAME", help="kubernetes: what a device is called: nvidia.com/gpu.")
-@click.option("--time-limit", metavar="TIME", help="slurm: minutes, or as Slurm writes it: 1-12:00:00.")
-@click.option(
-    "--warn-before",
-    type=Whole(1, LONGEST_WARNING_S),
-    default=300,
-    metavar="SECONDS",
-    help="slurm: ranks get SIGTERM so long before the limit.  [default: 300]",
-)
-@click.option(
-    "--restarts",
-    type=Whole(0, MOST_RESTARTS),
-    default=0,
-    metavar="N",
-    help="slurm: up to N jobs more, one after the other, until one ends well.  [default: 0]",
-)
-@click.option("--submit", is_flag=True, help="slurm: hand the script to sbatch, and print the job's id.")
-@click.option("--sbatch", multiple=True, metavar="OPTION", help="slurm: a further option: --sbatch=--partition=gpu.")
-@devices_option(", all on one server.")
+@click.option("--resource", metavar="NAME", help="What a device is called: of kubernetes nvidia.com/gpu, of slurm gpu.")
+@kubernetes_options
+@slurm_options
+@devices_option(", all on one server; of slurm: on each of --nodes.")
 @master_port_option("by KIND, see below")
 def render(
     kind: str, *, output: Path | None, force: bool, templates: Path | None, submit: bool, **options: Any
@@ -178,6 +168,8 @@ def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
     context = click.get_current_context()
     if flavor == "exec" and context.get_parameter_source("grace") is not ParameterSource.DEFAULT:
         raise UsageError("--grace is for slurm --flavor run, and this is --flavor exec")
+    if kind.name == "slurm":
+        check_resource(options["resource"])
     what = f"{kind.name} --flavor {flavor}" if flavor else kind.name
     run_options = tuple(words_for_run(context, options, runs=flavor == "run", what=what))
     return Wishes(
@@ -189,7 +181,10 @@ def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
         time_limit=time_limit,
         warn_before_s=warn_before_s,
         restarts=options.pop("restarts"),
-        sbatch=tuple(map(_directive, options.pop("sbatch"))),
+        sbatch=tuple(map(directive, options.pop("sbatch"))),
+        cpus_per_device=options.pop("cpus_per_device"),
+        claim=claim_of(options.pop("pvc")),
+        secret_env=secret_variables(options.pop("env_from_secret"), options["env"]),
     )
 
 
@@ -209,18 +204,6 @@ def _flavor(kind: Kind, wanted: str | None) -> str:
     return known[0] if wanted is None else wanted
 
 
-def _directive(text: str) -> str:
-    if not re.match(r"-(-[a-z]|[A-Za-z])", text) or not text.isprintable():
-        raise UsageError(f"--sbatch {text!r} is no option of sbatch", hint="for instance --sbatch=--partition=gpu")
-    from launcher.engines.render.words import sbatch
-
-    try:
-        # Written anew, a word each: to sbatch # begins a comment, and a backslash between single quotes is none.
-        return " ".join(map(sbatch, shlex.split(text)))
-    except ValueError as error:
-        raise UsageError(f"--sbatch {text!r}: {error}", hint="sbatch takes quotes in pairs") from None
-
-
 def _tlaunch(kind: Kind) -> str:
     """This one, which other servers have at the same place where they share a file system; an image has its own."""
     beside = Path(sys.executable).parent / "tlaunch"
@@ -229,13 +212,16 @@ def _tlaunch(kind: Kind) -> str:
 
 def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
     from launcher.engines.render.job import job_of
+    from launcher.engines.render.nodes import Nodes
 
     cwd = options.pop("cwd")
+    node_count, pinned = options.pop("nodes"), options.pop("pin_nodes")
     chosen = _run_options(kind, options)
-    prepared = _prepared(kind, chosen, cwd)
-    for note in prepared.notes:
+    prepared = _prepared(chosen, asked_nodes(chosen, node_count), in_image=cwd is not None or kind.in_image)
+    nodes = asked_of_slurm(prepared, wishes, pinned=pinned) if kind.name == "slurm" else Nodes()
+    for note in filter(None, (*prepared.notes, nodes.note)):
         print(note, file=sys.stderr)
-    request = _placed(kind, prepared.request, chosen, cwd)
+    request = _placed(kind, prepared.request, chosen, cwd, wishes)
     name = _name(kind, prepared, chosen)
     if kind.name == "slurm":
         check_name_length(name, LONGEST_SLURM_NAME_BYTES, "the job's own in the name of its run")
@@ -243,6 +229,8 @@ def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
         request,
         name,
         wishes,
+        nodes,
+        dp=chosen.dp,
         master_port=chosen.master_port,
         table_text=_table_text(request.cluster, name, wishes),
         reduced_table=next(iter(prepared.files.values()), None),
@@ -260,18 +248,23 @@ def _run_options(kind: Kind, options: Mapping[str, Any]) -> RunOptions:
     return replace(chosen, command=(sys.executable,))
 
 
-def _prepared(kind: Kind, chosen: RunOptions, cwd: str | None) -> Prepared:
+def _prepared(chosen: RunOptions, unnamed: Cluster | None, *, in_image: bool) -> Prepared:
     from launcher.cli.prepare import prepare
 
-    return prepare(chosen, os.environ, elsewhere="servers" if cwd is None and not kind.in_image else "image")
+    return prepare(chosen, os.environ, elsewhere="image" if in_image else "servers", unnamed=unnamed)
 
 
-def _placed(kind: Kind, request: Request, chosen: RunOptions, cwd: str | None) -> Request:
-    """The directories as those know them who start the job; in an image it is the image's own, unless --cwd names one."""
+def _placed(kind: Kind, request: Request, chosen: RunOptions, cwd: str | None, wishes: Wishes) -> Request:
+    """The directories as those know them who start the job; in an image it is the image's own, unless --cwd names one.
+
+    Of containers a volume outlives them: runs are there.
+    """
     if cwd is not None or kind.in_image:
         where = Path(cwd or ".")
         absolute = where.is_absolute()  # else `cd` comes first, and runs are found from there
         request = replace(request, cwd=where, runs_dir=where / chosen.runs_dir if absolute else chosen.runs_dir)
+    if wishes.claim is not None:
+        request = replace(request, runs_dir=Path(wishes.claim.mount) / chosen.runs_dir)
     if kind.in_image and not chosen.command:
         request = replace(request, argv=("python3", *request.argv[1:]))
     return request
@@ -287,6 +280,7 @@ def _name(kind: Kind, prepared: Prepared, chosen: RunOptions) -> str:
 
 def _table_text(cluster: Cluster, name: str, wishes: Wishes) -> str | None:
     """As it is; workers of an MPIJob are servers of their own names."""
+    from launcher.cli.table_size import max_table_bytes
     from launcher.engines.render.job import with_workers
     from launcher.rank_table import render_table
     from launcher.rank_table.files import read_bytes
@@ -295,7 +289,7 @@ def _table_text(cluster: Cluster, name: str, wishes: Wishes) -> str | None:
         return None
     if wishes.flavor == "mpi":
         return render_table(with_workers(cluster, name))
-    return read_bytes(cluster.source).decode(errors="surrogateescape")
+    return read_bytes(cluster.source, max_table_bytes()).decode(errors="surrogateescape")
 
 
 def _hand_over(text: str, kind: Kind, job: Job, output: Path | None, *, force: bool) -> None:
@@ -305,7 +299,8 @@ def _hand_over(text: str, kind: Kind, job: Job, output: Path | None, *, force: b
     secrets = [name for name, value in job.user_env.items() if masked(name, value) != value]
     secrets += ["COMMAND"] if masked_argv(job.command) != job.command else []
     if kind.starts and secrets:
-        warn(f"the {kind.name} file holds what looks secret: {', '.join(secrets)}")
+        remedy = "; --env-from-secret VAR=NAME:KEY leaves a value in a Secret" if kind.in_image else ""
+        warn(f"the {kind.name} file holds what looks secret: {', '.join(secrets)}{remedy}")
     if output is None:
         to_stdout(text)
         return

@@ -54,6 +54,7 @@ def _sbatch(script: str, option: str) -> str:
     done = answer_of(("sbatch", option), os.environ, script, timeout_s=SBATCH_TIMEOUT_S)
     if done.returncode:
         refused = TlaunchError(f"sbatch takes no such script:\n{done.stderr.strip()}", hint=_hint(done.stderr))
+        refused.has_lines = True
         refused.exit_code = done.returncode
         raise refused
     return done.stdout

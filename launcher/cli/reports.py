@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.core.errors import UnreadableError
-from launcher.core.resources import data_dir
+from launcher.core.resources import data_dir, stand_in_note
 
 if TYPE_CHECKING:
     from launcher.rank_table import Problem, TableReport
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 SAMPLES = Path("rank_tables")  # what a person calls their directory, wherever it is installed
-PIECE_BYTES = 1 << 20
 
 
 def read_table(name: str, profile: Profile) -> TableReport:
@@ -39,12 +38,13 @@ def read_named(name: str) -> bytes:
     Raises:
         UnreadableError: it is missing, a directory, too large, or may not be read.
     """
+    from launcher.cli.table_size import max_table_bytes
     from launcher.rank_table.files import read_bytes
 
     if name == STDIN:
-        return _read_stdin()
+        return _read_stdin(max_table_bytes())
     with sample_hinted(Path(name)):
-        return read_bytes(Path(name))
+        return read_bytes(Path(name), max_table_bytes())
 
 
 @contextmanager
@@ -58,11 +58,31 @@ def sample_hinted(path: Path) -> Iterator[None]:
         raise UnreadableError(error.message, hint=f"did you mean {SAMPLES / path.name}, a sample?") from None
 
 
-def found_table(path: Path) -> Path:
-    """`path` itself, or the sample table of that name where no such file is here: an installed copy has them too."""
+def say_note(note: str) -> None:
+    with suppress(OSError):  # nobody reads stderr
+        print(note, file=sys.stderr)
+
+
+def found_table(path: Path, say: Callable[[str], None] = say_note) -> Path:
+    """`path` itself, or the sample table of that name where no such file is here: an installed copy has them too.
+
+    `say` is told of that: the name is also that of many a tutorial's own table, asked for from another directory.
+    """
     if path.parent != SAMPLES or _is_there(path):
         return path
-    return _sample(path.name) or path
+    sample = _sample(path.name)
+    if sample is None:
+        return path
+    say(stand_in_note(str(path), "sample", sample))
+    return sample
+
+
+def is_sample(table: Path) -> bool:
+    """Whether that file is one of the samples, or a copy under the same name."""
+    sample = _sample(table.name)
+    if sample is None or not table.is_file():
+        return False
+    return table.samefile(sample) or table.read_bytes() == sample.read_bytes()
 
 
 def _sample(name: str) -> Path | None:
@@ -74,20 +94,15 @@ def _is_there(path: Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises where a name is too long
 
 
-def _read_stdin() -> bytes:
-    from launcher.rank_table.files import LARGEST_TABLE_BYTES
+def _read_stdin(max_bytes: int) -> bytes:
+    from launcher.rank_table.files import read_stream
 
     if sys.stdin is None:  # closed by whoever started us
         raise UnreadableError("stdin is closed", hint="name a file, or redirect one")
-    data = bytearray()
     try:
-        while piece := sys.stdin.buffer.read(PIECE_BYTES):
-            data += piece
-            if len(data) > LARGEST_TABLE_BYTES:
-                raise UnreadableError(f"stdin gives more than {LARGEST_TABLE_BYTES // 1024**2} MiB")
+        return read_stream(sys.stdin.buffer, "stdin", max_bytes)
     except OSError as error:
         raise UnreadableError(f"stdin cannot be read: {error.strerror}") from None
-    return bytes(data)
 
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:

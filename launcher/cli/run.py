@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,9 +29,14 @@ from launcher.cli.run_options import (
 )
 from launcher.cli.seconds import Seconds
 from launcher.cli.size import Size
+from launcher.cli.takes_command import TakesCommand
 from launcher.cli.whole import Whole
 from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
 from launcher.engines.placement import BINDS
+
+if TYPE_CHECKING:
+    from launcher.cli.options import RunOptions
+    from launcher.cli.prepare import Prepared
 
 EPILOG = """\b
 Examples:
@@ -43,8 +49,8 @@ Examples:
       -- python train.py
 
 What a rank gets: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT as torch's
-env:// reads them; RANK_ID, RANK_SIZE, DEVICE_ID, RANK_TABLE_FILE as MindSpore does; TLAUNCH_RUN_DIR, TLAUNCH_DP, _MP,
-_PP, _MICRO_BATCHES. Its output goes to <runs-dir>/<time>-<name>/device<rank>/train.log.
+env:// reads them; RANK_ID, RANK_SIZE, DEVICE_ID and, with --rank-table, RANK_TABLE_FILE as MindSpore does;
+TLAUNCH_RUN_DIR, TLAUNCH_DP, _MP, _PP, _MICRO_BATCHES. Its output goes to <runs-dir>/<time>-<name>/device<rank>/train.log.
 
 The first rank that fails ends the run: where every rank was is noted first, then all get SIGTERM, and SIGKILL after
 --grace seconds. Ctrl-C ends the run in the same way, a second Ctrl-C kills at once; Ctrl-Z stops the ranks until `fg`.
@@ -59,7 +65,7 @@ MOST_RESTARTS = 10**6
 SMALLEST_LOG_BYTES = 64 << 10  # whole blocks of a file system are moved, and half of it stays
 
 
-@click.command(context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
+@click.command(cls=TakesCommand, context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
 @rank_table_option
 @devices_option()
 @engine_option
@@ -140,6 +146,8 @@ def run(context: click.Context, /, **options: Any) -> None:
     prepared = prepare(chosen, os.environ)
     if is_typed(context, "server"):
         check_server_id(chosen.server or "", [server.server_id for server in prepared.used.servers])
+    if prepared.request.cluster.source is not None:
+        prepared = _with_doubt(prepared, chosen)
     wanted_name = f"{time.strftime('%Y%m%d-%H%M%S')}-{prepared.name}"
     if chosen.dry_run:
         show(prepared, wanted_name, chosen)
@@ -149,3 +157,10 @@ def run(context: click.Context, /, **options: Any) -> None:
         context.exit(carry_out_on_servers(prepared, wanted_name, chosen))
     else:
         context.exit(carry_out(prepared, wanted_name, chosen))
+
+
+def _with_doubt(prepared: Prepared, chosen: RunOptions) -> Prepared:
+    from launcher.cli.table_here import doubt_of_table  # runs without a table need none of it
+
+    doubt = doubt_of_table(prepared, chosen)
+    return replace(prepared, notes=(*prepared.notes, f"warning: {doubt}")) if doubt else prepared

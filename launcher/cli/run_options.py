@@ -14,6 +14,7 @@ import click
 from launcher.cli.options import DEFAULT_COORDINATOR_PORT, ENGINES
 from launcher.cli.profile_options import CHIP_NAMES
 from launcher.cli.seconds import Seconds
+from launcher.cli.table_size import max_table_size_option
 from launcher.cli.whole import Whole
 from launcher.core.env import TLAUNCH_SERVER
 
@@ -24,7 +25,14 @@ MOST_DEVICES = 65536  # of --devices: a slip of the finger must not eat the mach
 MOST_WAYS = 10**6  # of one axis
 FILE = click.Path(path_type=Path)
 
-rank_table_option = click.option("--rank-table", type=FILE, metavar="FILE", help="The devices, as an HCCL rank table.")
+_rank_table_option = click.option("--rank-table", type=FILE, metavar="FILE", help="The devices, as an HCCL rank table.")
+
+
+def rank_table_option(command: Command) -> Command:
+    """The table, and how large it may be."""
+    return _rank_table_option(max_table_size_option(command))
+
+
 engine_option = click.option(
     "--engine", type=click.Choice(ENGINES), metavar="HOW",
     help="How agents get onto other servers: mpi (mpirun), slurm (srun, inside an allocation), hand (the same command "
@@ -73,7 +81,7 @@ def layout_options(command: Command) -> Command:
         ),
         click.option("--mp", type=Whole(max=MOST_WAYS), default=1, metavar="N", help="Model parallel ways.  [default: 1]"),
         click.option("--pp", type=Whole(max=MOST_WAYS), default=1, metavar="N", help="Pipeline stages.  [default: 1]"),
-        click.option("--micro-batches", type=int, metavar="N", help="Parts of each data parallel rank's batch."),
+        click.option("--micro-batches", type=Whole(), metavar="N", help="Parts of each data parallel rank's batch."),
     )):  # fmt: skip
         command = option(command)
     return command

@@ -8,7 +8,7 @@ from launcher.cli.columns import duration
 from launcher.cli.verdict_text import describe_status, headline
 from launcher.core.events import Cause
 from launcher.logs.terminal import one_line, printable
-from launcher.runs.live import RunState
+from launcher.runs.live import RankState, RunState
 from launcher.runs.progress import State
 
 
@@ -28,6 +28,9 @@ def describe(state: RunState, *, restarts: bool = True) -> str:
             return _where(state)
         case State.UNWATCHED:
             return f"not watched over: {printable(state.engine or '?')} started it {duration(state.elapsed_s)} ago"
+        case State.ENDED:
+            engine = printable(state.engine or "?")
+            return f"ended: {engine}, which started it {duration(state.elapsed_s)} ago, knows with which exit codes"
         case State.UNKNOWN:
             return "written by another version of tlaunch"
         case _:
@@ -57,6 +60,13 @@ def culprit(state: RunState) -> str:
     return printable(f"rank {failed.global_rank}: {failed.reason or describe_status(failed.status)}")
 
 
+def running_ranks(state: RunState) -> int:
+    """How many ranks run: as its agent told, or of those that an engine started, as many as are seen to."""
+    if state.engine is not None:
+        return sum(look.state in {RankState.RUNNING, RankState.STOPPED} for look in state.ranks)
+    return 0 if state.state.over else state.progress.running
+
+
 def as_json(state: RunState) -> dict[str, Any]:
     """What `--json` of every command says of a run. Times in nanoseconds since 1970."""
     progress = state.progress
@@ -66,7 +76,7 @@ def as_json(state: RunState) -> dict[str, Any]:
         "state": state.state.value,
         "host": state.host,
         "ranks": progress.rank_count,
-        "running": progress.running if not state.state.over else 0,
+        "running": running_ranks(state),
         "attempt": progress.attempt,
         "started_ns": state.started_ns,
         "ended_ns": state.ended_ns,

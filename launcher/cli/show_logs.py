@@ -169,7 +169,10 @@ def _last(selection: Selection, lines: Iterator[Line], count: int) -> Iterator[L
 
 # --- follow ---
 
-_FOLLOWED_UNTIL = {State.ELSEWHERE: "it says that it has ended", State.UNWATCHED: "Ctrl-C"}
+_FOLLOWED_UNTIL = {
+    State.ELSEWHERE: "it says that it has ended",
+    State.UNWATCHED: "all its ranks are seen to have ended",
+}
 
 
 def _follow(feed: Feed, writer: Writer, watch: Watch, unfinished: Unfinished) -> RunState:

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from launcher.cli.usage import BadValue
+
 LARGEST_BYTES = 1 << 62
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
@@ -25,11 +27,11 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
             return value
         matched = _SIZE.fullmatch(str(value).strip())
         if matched is None:
-            self.fail(f"{value!r} is no size; for instance 64M", param, ctx)
+            raise BadValue(f"{value!r} is no size", param, ctx, "for instance 64M")
         size = float(matched[1]) * _UNITS[matched[2].upper()]
         if size > LARGEST_BYTES:
-            self.fail(f"{value} is more than any file holds", param, ctx)
+            raise BadValue(f"{value} is more than any file holds", param, ctx)
         size_bytes = int(size)
         if size_bytes < self._min:
-            self.fail(f"{value} is too small: at least {self._min >> 10}K", param, ctx)
+            raise BadValue(f"{value} is too small: at least {self._min >> 10}K", param, ctx)
         return size_bytes

@@ -152,7 +152,7 @@ def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, 
 
     living = {look.global_rank: look.process.pid for look in state.ranks if look.process and look.process.lives}
     if not living:
-        raise TlaunchError(f"{shown_name(state)} has no living rank here: it is {describe(state)}")
+        raise TlaunchError(f"{shown_name(state)} ({describe(state)}) has no living rank here")
     if wanted is None:
         return living
     chosen_ones = {rank: pid for rank, pid in living.items() if any(first <= rank <= last for first, last in wanted)}

@@ -29,16 +29,18 @@ SEVERAL_SERVERS_PORT = 29500  # which port is free on another server cannot be s
 def show(prepared: Prepared, wanted_name: str, options: RunOptions) -> None:
     """Print what would be run. Starts and creates nothing."""
     from launcher.cli import dry_run
+    from launcher.cli.between_servers import with_network  # a run on this machine alone needs none of it
     from launcher.cli.outlet import write_out
 
+    prepared = with_network(prepared, options)
     request = prepared.request
     port = options.master_port or _likely_port(prepared)
     spec = assemble(request, name=free_name(request.runs_dir, wanted_name), master_port=port)
     command = _engine_command(prepared, options, spec)
+    say_notes(prepared, spec)
     if options.json:
         write_out(dry_run.to_json(spec, command))
         return
-    say_notes(prepared, spec)
     if options.master_port is None:
         print(f"# MASTER_PORT {port} is an example: a free port is chosen when the run starts", file=sys.stderr)
     lines = [*_how_agents_start(prepared, command), *dry_run.render(spec)]

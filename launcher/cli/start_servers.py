@@ -15,6 +15,7 @@ from pathlib import Path
 from shlex import join as shell_words
 
 from launcher.cli.attendance import Attendance
+from launcher.cli.between_servers import with_network
 from launcher.cli.columns import awaited, server_list
 from launcher.cli.detach import detach
 from launcher.cli.engine_options import check_server_id
@@ -27,6 +28,7 @@ from launcher.core.addresses import names_of
 from launcher.core.engine_rank import read_task
 from launcher.core.env import masked_argv
 from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.interfaces import INTERFACE_VARIABLES
 from launcher.core.json_text import json_text
 from launcher.core.messages import Waiting
 from launcher.core.records import Cluster, RunSpec, Server
@@ -56,7 +58,10 @@ OWN_AGENT = (
 )
 HANDED_ON = (env.TLAUNCH_COORDINATOR, env.TLAUNCH_COORDINATOR_TOKEN)
 # Of this shell what programs need to be found at all; engines other than Open MPI hand on everything.
-HANDED_ON_IF_SET = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THREADS")
+HANDED_ON_IF_SET = (
+    "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THREADS",
+    *INTERFACE_VARIABLES,  # else the user's choice would hold for ranks on this machine alone
+)  # fmt: skip
 
 
 def carry_out_on_servers(prepared: Prepared, wanted_name: str, options: RunOptions) -> int:
@@ -67,6 +72,7 @@ def carry_out_on_servers(prepared: Prepared, wanted_name: str, options: RunOptio
     """
     servers = prepared.used.servers
     host = read_host(server_names(servers))
+    prepared = with_network(prepared, options, host)
     if options.engine in {"mpi", "slurm"}:
         return _coordinate(prepared, wanted_name, options, host, None)
     here = this_server(servers, host, options.server)
@@ -84,7 +90,7 @@ def _coordinate(prepared: Prepared, wanted_name: str, options: RunOptions, host:
 
     servers = prepared.used.servers
     if options.engine == "slurm":
-        prepared = _within_job(prepared)
+        prepared = _within_job(prepared, host)
     command = engine_for(options, servers, host, mpi_ranks=prepared.request.mpi_ranks) if here is None else None
     with signals_held_back():
         listener, door = open_door(host, None if here is None else options.coordinator_port)
@@ -216,16 +222,18 @@ def _refuse_several() -> None:
         )
 
 
-def _within_job(prepared: Prepared) -> Prepared:
-    """No grace is promised that Slurm will not give."""
-    from launcher.engines.slurm import read_allocation
+def _within_job(prepared: Prepared, host: Host) -> Prepared:
+    """No grace is promised that Slurm will not give, and who asked for too few CPUs is told."""
+    from launcher.engines.slurm import cpus_notes, read_allocation
     from launcher.engines.slurm_time import within_job
 
     request = prepared.request
-    supervision = within_job(request.supervision, read_allocation(os.environ), os.environ)
+    allocation = read_allocation(os.environ)
+    supervision = within_job(request.supervision, allocation, os.environ)
+    notes = (*prepared.notes, *cpus_notes(allocation, prepared.used.servers, host))
     # What Slurm says of this process it does not say of ranks, and that is worth no note: their agents are its tasks.
     inherited = {name: value for name, value in request.inherited_env.items() if not name.startswith("SLURM_")}
-    return replace(prepared, request=replace(request, supervision=supervision, inherited_env=inherited))
+    return replace(prepared, request=replace(request, supervision=supervision, inherited_env=inherited), notes=notes)
 
 
 def _mpirun(

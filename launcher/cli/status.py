@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.cli.chosen_run import LIVE_RUN_HELP, chosen_live, json_option, run_argument
+from launcher.cli.chosen_run import LIVE_RUN_HELP, as_argument, chosen_live, json_option, run_argument
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from launcher.core.heartbeat import Heartbeat
     from launcher.core.run_dir import RunDir
     from launcher.runs.live import RankLook, RunState
-    from launcher.runs.recorded import Place
+    from launcher.runs.recorded import Place, Recorded
 
 EPILOG = """\b
 Examples:
   tlaunch status
   tlaunch status 20261121-053712-transformer --json
 
-Ranks: waiting (for its start), not started (and never will be), running, stopped (by SIGSTOP or Ctrl-Z), ended, gone (nobody saw it end), unwatched (of
-`tlaunch exec`: only mpirun or srun knows). STEP and LOSS are what the rank itself last wrote to its heartbeat file; LOG and WRITTEN are how much
+Ranks: waiting (for its start), not started (and never will be), running, stopped (by SIGSTOP or Ctrl-Z), ended, gone (nobody saw how it ended), unwatched
+(of `tlaunch exec`, and not on this machine: only mpirun or srun knows). STEP and LOSS are what the rank itself last wrote to its heartbeat file; LOG and WRITTEN are how much
 was ever written to train.log, and when last.
 
 Exit codes: 0 whatever the run's state is; 2 wrong usage, or no such run.
@@ -63,7 +63,7 @@ def status(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
         whole = run_as_json(state) | {"max_restarts": recorded.max_restarts, "each": [_to_json(rank) for rank in ranks]}
         write_out(json_text(whole))
     else:
-        write_out("".join(f"{line}\n" for line in _lines(state, ranks, recorded.max_restarts)))
+        write_out("".join(f"{line}\n" for line in _lines(state, ranks, recorded)))
 
 
 def _rank_status(look: RankLook, places: tuple[Place, ...], run_dir: RunDir) -> RankStatus:
@@ -79,36 +79,42 @@ def _rank_status(look: RankLook, places: tuple[Place, ...], run_dir: RunDir) -> 
     return RankStatus(look, place, heartbeat, log_bytes, logged_ns)
 
 
-def _lines(state: RunState, ranks: list[RankStatus], max_restarts: int) -> Iterator[str]:
+def _lines(state: RunState, ranks: list[RankStatus], recorded: Recorded) -> Iterator[str]:
     from launcher.cli.columns import aligned
     from launcher.cli.run_words import culprit, describe, shown_name
 
-    yield f"{shown_name(state)}: {describe(state, restarts=not max_restarts)}"
-    yield from _about(state, max_restarts)
+    yield f"{shown_name(state)}: {describe(state, restarts=not recorded.max_restarts)}"
+    yield from _about(state, recorded)
     if failure := culprit(state):
         yield f"  first failure: {failure}"
-        yield f"  more: tlaunch why {shown_name(state)}"
+        yield f"  more: tlaunch why {as_argument(state.run_dir)}"
     if ranks:
         yield ""
         yield from aligned(HEADER, [_row(rank, state) for rank in ranks], right=RIGHT)
 
 
-def _about(state: RunState, max_restarts: int) -> Iterator[str]:
+def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
     from launcher.cli.columns import duration
     from launcher.cli.verdict_text import rank_list
+    from launcher.logs.terminal import one_line
 
     progress = state.progress
     if state.part is not None:
-        yield f"  only this server's part, {rank_list(state.part)}: the launcher that began the run has the rest"
+        rest = "its script on each other server" if recorded.engine else "the launcher that began the run"
+        yield f"  only this server's part, {rank_list(state.part)}: {rest} has the rest"
     if state.ended_ns is not None:
         what = "last event" if state.exit_code is None else "ended"
         yield f"  {what} {duration((state.looked_ns - state.ended_ns) / 1e9)} ago"
     if state.state.going_on:
-        processes = {"launcher": progress.head, "agent": progress.agent}
+        processes = {"launcher": progress.head, recorded.engine or "agent": progress.agent}
         living = [f"{name} {process.pid}" for name, process in processes.items() if process and process.lives]
         yield f"  processes: {', '.join(living) or 'none yet'}"
-    if max_restarts:
-        yield f"  restarts: {progress.attempt} of at most {max_restarts}"
+    if untold := [look for look in state.ranks if state.engine and look.state.value == "unwatched"]:
+        hosts = sorted({one_line(look.process.host) for look in untold if look.process})
+        where = f", which are on {', '.join(hosts)}" if hosts else ""
+        yield f"  whether {rank_list([look.global_rank for look in untold])}{where} still run, nobody can tell here"
+    if recorded.max_restarts:
+        yield f"  restarts: {progress.attempt} of at most {recorded.max_restarts}"
     if progress.slow and state.state.going_on:
         yield f"  slower than the others: {rank_list(progress.slow)}"
 

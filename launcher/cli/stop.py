@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +47,8 @@ def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float 
         stopped = ending.stop(Watch(run_dir), kill=kill, timeout_s=timeout)
     except PermissionError:
         raise TlaunchError(
-            f"{run_dir.root.name} belongs to another user, who alone can end it", hint="sudo tlaunch stop ..."
+            f"{run_dir.root.name} belongs to another user, who alone can end it",
+            hint=f"sudo tlaunch stop {shlex.quote(str(run_dir.root))}",
         ) from None
     print(_told(stopped, kill=kill), file=sys.stderr)
     if stopped.outcome in {ending.Outcome.STILL_ENDING, ending.Outcome.OUT_OF_REACH}:
@@ -81,7 +83,8 @@ def _remaining(stopped: Stopped) -> str:
     from launcher.cli.verdict_text import rank_list
 
     if not stopped.orphans:
-        return f"{stopped.state.progress.running} of {stopped.state.progress.rank_count} ranks still run"
+        running = stopped.state.progress.running
+        return f"{running} of {stopped.state.progress.rank_count} ranks still run{'s' if running == 1 else ''}"
     left = [look.global_rank for look in stopped.state.ranks if look.process and look.process.lives]
     return f"{rank_list(left)} still run{'s' if len(left) == 1 else ''}"
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from launcher.core.heartbeat import Beat, Heartbeat
     from launcher.core.run_dir import RunDir
     from launcher.runs.live import RankLook, RunState
+    from launcher.runs.metrics import StepMetrics
     from launcher.runs.usage import Usage
 
 EPILOG = """\b
@@ -75,7 +76,7 @@ def top(*, run: str | None, once: bool, interval: float, runs_dir: Path) -> None
 
 
 class Sampler:
-    """Looks at a run; from the second look on, CPU shares are known."""
+    """Looks at a run; from the second look on, CPU shares are known. All that it gives is of one look, the last."""
 
     def __init__(self, run_dir: RunDir) -> None:
         from launcher.cli.recent_metrics import RecentMetrics
@@ -85,14 +86,15 @@ class Sampler:
         self._watch = Watch(run_dir)
         self._metrics = RecentMetrics(run_dir.metrics)
         self._plain = not has_blocks(sys.stdout.encoding)  # now: rich puts something else in its place
+        self._steps: list[StepMetrics] = []
         self._before: dict[int, Usage] = {}
         self._before_s = 0.0
 
     def measured(self, width: int) -> list[str]:
-        """What the run measured in its last minutes, in lines of at most `width` columns."""
+        """What the run had measured by the last look in its last minutes, in lines of at most `width` columns."""
         from launcher.cli.recent_metrics import to_lines
 
-        return list(to_lines(self._metrics.look(), width, plain=self._plain))
+        return list(to_lines(self._steps, width, plain=self._plain))
 
     def look(self) -> tuple[RunState, list[Row]]:
         """One row per rank, ascending."""
@@ -112,6 +114,7 @@ class Sampler:
             slow = look.global_rank in state.progress.slow and look.state is RankState.RUNNING
             rows.append(Row(look, slow, heartbeat, usages.get(pid), self._share(pid, usages, now_s)))
         self._before, self._before_s = usages, now_s
+        self._steps = self._metrics.look()
         return state, rows
 
     def _share(self, pid: int, usages: dict[int, Usage], now_s: float) -> float | None:
@@ -127,7 +130,7 @@ def to_screen(state: RunState, rows: list[Row], measured: list[str], width: int,
 
     from launcher.cli.run_words import describe, shown_name
 
-    running = "" if state.state.value == "unwatched" else f"; {state.progress.running} of {len(rows)} ranks running"
+    running = "" if state.engine else f"; {state.progress.running} of {len(rows)} ranks running"
     title = f"{shown_name(state)}: {describe(state)}{running}"
     most_rows = None if height is None else height - LINES_AROUND - len(measured)
     if most_rows is not None and most_rows < 1:  # ranks are more important
@@ -185,7 +188,7 @@ def _show_once(sampler: Sampler) -> None:
     from launcher.cli.outlet import write_out
 
     state, rows = sampler.look()
-    if state.state.going_on:
+    if state.lives:
         time.sleep(SAMPLE_S)
         state, rows = sampler.look()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
@@ -209,10 +212,12 @@ def _show_live(sampler: Sampler, interval_s: float) -> None:
         with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
             live.update(screen(console.height), refresh=True)
             wait_s = SAMPLE_S  # CPU shares need a second look
-            while state.state.going_on and not _asked_to_quit(keys, wait_s):
+            while state.lives and not _asked_to_quit(keys, wait_s):
                 state, rows = sampler.look()
                 live.update(screen(console.height), refresh=True)
                 wait_s = interval_s
+            if not state.state.over:  # what stays on the screen is of now: by q, or where the last rank has just gone
+                state, rows = sampler.look()
     finally:
         console.print(screen())  # the last one in full, below what was there
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.cli.profile_options import chip_option, consumer_option
+from launcher.cli.table_size import max_table_size_option
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
@@ -30,6 +31,8 @@ Examples:
 Exit codes: 0 every table is valid (warnings are allowed, but not with --strict); 1 a table is invalid; 2 wrong usage,
 or a file that cannot be read, whatever the others are. `tlaunch table explain CODE` says more about a code.
 """
+HEAD_BYTES = 1 << 16  # of a large file that nobody named: by then a rank table has said what it is
+OTHERS_TOLD = 8  # files that are no rank tables; more are counted
 
 
 @frozen
@@ -60,6 +63,7 @@ class Checked:
 @click.option("--strict", is_flag=True, help="Count warnings as errors.")
 @chip_option
 @consumer_option
+@max_table_size_option
 @click.option("-q", "--quiet", is_flag=True, help="Errors and warnings only, no line for a clean file.")
 @click.option("--color/--no-color", "colour", default=None, help="[default: on a terminal, unless NO_COLOR is set]")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
@@ -69,8 +73,9 @@ def validate(
 ) -> None:
     """Check rank tables as HCCL does, and say why at the line.
 
-    FILE may be - for stdin, or a directory, of which every *.json below it is checked that could be a rank table;
-    hidden directories and those of installed packages are left out.
+    FILE may be - for stdin, or a directory, of which every *.json below it is checked that could be a rank table: by its
+    keys, by its name (rank_table*, hccl*), or because it is no JSON. Others are named and passed over; hidden
+    directories and those of installed packages are left out.
     """
     from launcher.cli.reports import STDIN, wants_colour
     from launcher.rank_table.profile import Profile
@@ -81,7 +86,7 @@ def validate(
     others: list[Path] = []
     checked = check_all(files, Profile(chip=chip, consumer=consumer), others)
     exit_code = _show_json(checked, settings) if as_json else _show_text(checked, settings)
-    _say_others(len(others), settings)
+    _say_others(others, settings)
     context.exit(exit_code)
 
 
@@ -163,27 +168,39 @@ def _check_directory(directory: str, profile: Profile, others: list[Path]) -> It
     if len(passed_over) < len(paths) or closed:
         others.extend(passed_over)
     else:
-        yield Checked(directory, None, _nothing_in(directory, len(paths)))
+        yield Checked(directory, None, _nothing_in(directory, paths))
 
 
 def _check_found(path: Path, profile: Profile) -> Checked | None:
     """None for what is no rank table. A file that somebody named is always checked."""
-    from launcher.rank_table.files import read_bytes
-    from launcher.rank_table.likeness import looks_like_table
+    from launcher.cli.table_size import max_table_bytes
+    from launcher.rank_table.files import read_bytes, read_head
+    from launcher.rank_table.likeness import looks_like_table, mentions_ids, named_like_table
     from launcher.rank_table.read import parse_rank_table
 
     try:
-        data = read_bytes(path)
+        data = read_bytes(path, max_table_bytes())
     except UnreadableError as error:
-        return Checked(str(path), None, error)
+        is_large = _size(path) > max_table_bytes() and not named_like_table(path.name)
+        is_other = is_large and not mentions_ids(read_head(path, HEAD_BYTES))
+        return None if is_other else Checked(str(path), None, error)
     report = parse_rank_table(data, path, profile)
-    return Checked(str(path), report) if looks_like_table(data, report.document) else None
+    meant = named_like_table(path.name) or looks_like_table(data, report.document)
+    return Checked(str(path), report) if meant else None
 
 
-def _nothing_in(directory: str, others: int) -> UnreadableError:
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _nothing_in(directory: str, others: Sequence[Path]) -> UnreadableError:
     from launcher.cli.columns import counted
 
-    held = f"no rank table, only {counted(others, 'other *.json file')}" if others else "no *.json file"
+    only = f"{counted(len(others), 'other *.json file')}: {_names(others)}"
+    held = f"no rank table, only {only}" if others else "no *.json file"
     return UnreadableError(f"{directory} holds {held}", hint="name the tables themselves")
 
 
@@ -217,14 +234,20 @@ def _say_unreadable(checked: Checked) -> None:
         _say(f"error: {checked.error}")
 
 
-def _say_others(count: int, settings: Settings) -> None:
-    if count and not settings.quiet:
-        _say(f"{count:,} other *.json {'file is no rank table' if count == 1 else 'files are no rank tables'}")
+def _say_others(others: Sequence[Path], settings: Settings) -> None:
+    if others and not settings.quiet:
+        are = "file is no rank table" if len(others) == 1 else "files are no rank tables"
+        _say(f"{len(others):,} other *.json {are}: {_names(others)}")
+
+
+def _names(paths: Sequence[Path]) -> str:
+    more = len(paths) - OTHERS_TOLD
+    return ", ".join(map(str, paths[:OTHERS_TOLD])) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _say(text: str) -> None:
     """Lines on stderr. A full disk behind it must not keep the other files from being checked."""
-    from launcher.rank_table.faults import printable
+    from launcher.core.printable import printable
 
     with suppress(OSError):
         print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
@@ -232,8 +255,8 @@ def _say(text: str) -> None:
 
 def _closing(report: TableReport, settings: Settings) -> str:
     from launcher.cli.columns import counted
+    from launcher.core.printable import printable
     from launcher.rank_table.diagnostics import count_problems
-    from launcher.rank_table.faults import printable
 
     name, count = printable(str(report.path)), count_problems(report.problems)
     if not report.valid:

@@ -26,6 +26,11 @@ TRACEBACK_LINES = 12  # the last ones; train.log has them all
 FRAMES = 8  # the innermost ones of a group of ranks
 SIGNALLED = 128  # and the signal's number: the code of a shell
 WAYS = 8  # of failing that are told apart
+# What is raised: what to do, for what a program expects and this run could have given it.
+HINTS = {
+    "KeyError: 'RANK_TABLE_FILE'": "RANK_TABLE_FILE is set only where there is a rank table: `tlaunch table generate "
+    "--devices N -o rank_table.json` makes one for this machine, --rank-table rank_table.json gives it to ranks",
+}
 NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
@@ -48,6 +53,8 @@ def _lines(verdict: Verdict, place: Callable[[int], str] | None, frames: int, *,
         yield from _about(failure, place, traceback=traceback)
     others = [cause for cause in causes(verdict) if cause is not failure]
     yield from _listed("failed of their own, too:" if failure else "failed:", others)
+    hints = dict.fromkeys(HINTS[cause.what] for cause in causes(verdict) if cause.what in HINTS)
+    yield from (f"hint: {hint}" for hint in hints)
     yield from _listed("consequences:", [one for one in verdict.failures if one.role is Role.CONSEQUENCE])
     yield from _stacks(verdict.stacks, frames)
 
@@ -57,9 +64,20 @@ def headline(verdict: Verdict) -> str:
     failure = culprit_failure(verdict)
     if failure is not None:
         return shortened(f"rank {failure.global_rank}: {_what(failure)}")
+    if verdict.culprit is None and verdict.apart:
+        return shortened(f"no rank can be named: {_apart(verdict)}")
     if verdict.culprit is None and verdict.server is not None:
         return shortened(f"server {verdict.server} was lost")
     return "no rank can be named" if verdict.culprit is None else f"rank {verdict.culprit}"
+
+
+def _apart(verdict: Verdict) -> str:
+    """Which servers do not reach each other: "servers h1 and h2 do not reach each other"."""
+    if verdict.server is not None:
+        return f"server {verdict.server} is cut off from the others"
+    (one, other), *more = verdict.apart
+    others = f", nor do {len(more)} more pairs" if more else ""
+    return f"servers {one} and {other} do not reach each other{others}"
 
 
 def culprit_failure(verdict: Verdict) -> Failure | None:
@@ -119,10 +137,10 @@ def _about(failure: Failure, place: Callable[[int], str] | None, *, traceback: b
 
 
 def _listed(title: str, failures: Iterable[Failure]) -> Iterator[str]:
-    """Ranks that failed alike stand on one line: numbers in a text (ports, times) make no difference."""
-    alike: dict[str, list[Failure]] = {}
+    """Ranks that failed alike stand on one line: numbers in a text (ports, times) make no difference, the place does."""
+    alike: dict[tuple[str, str | None], list[Failure]] = {}
     for failure in failures:
-        alike.setdefault(NUMBER.sub("#", _what(failure)), []).append(failure)
+        alike.setdefault((NUMBER.sub("#", _what(failure)), failure.where), []).append(failure)
     if alike:
         yield title
     for group in list(alike.values())[:WAYS]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.cli.chosen_run import RUN_HELP, chosen, json_option, run_argument
+from launcher.cli.chosen_run import RUN_HELP, as_argument, chosen, json_option, run_argument
 from launcher.core.errors import UnreadableError
 from launcher.core.json_text import json_text
 
@@ -65,7 +65,7 @@ def to_lines(state: RunState) -> Iterator[str]:
             yield ""
             yield "it was to start again, and could not:"
         yield from not_begun(state.progress.not_begun)
-    if state.state.value == "unwatched":
+    if state.engine is not None:
         yield from _noted(state)
     if state.state.value == "lost":
         yield from _last_known(state)
@@ -106,7 +106,7 @@ def _attempt(attempt: Attempt, state: RunState) -> Iterator[str]:
         took = duration((attempt.ended_ns - attempt.started_ns) / 1e9)
         yield f"attempt {attempt.number} {attempt.cause.value} after {took}:"
     if attempt.verdict is None:
-        yield from _without_verdict(attempt)
+        yield from _without_verdict(attempt, state)
     else:
         yield from _judged(attempt.verdict, attempt, state)
 
@@ -116,10 +116,13 @@ def _judged(verdict: Verdict, attempt: Attempt, state: RunState) -> Iterator[str
 
     yield from render(verdict, _place(attempt, state))
     if verdict.culprit is not None:
-        yield from _log(verdict, verdict.culprit, attempt.number, state)
+        from launcher.cli.last_words import tells_enough
+
+        yield from _log(verdict.culprit, attempt.number, state, with_end=not tells_enough(verdict))
 
 
-def _without_verdict(attempt: Attempt) -> Iterator[str]:
+def _without_verdict(attempt: Attempt, state: RunState) -> Iterator[str]:
+    """As of a run.sh, which watches and does not judge: the first to fail is as likely the cause as any."""
     from launcher.cli.verdict_text import describe_status
     from launcher.logs.terminal import printable
 
@@ -127,6 +130,8 @@ def _without_verdict(attempt: Attempt) -> Iterator[str]:
     yield "no judgement was recorded; ranks ended in this order:" if failed else "no judgement was recorded"
     for ended in failed:
         yield printable(f"  rank {ended.global_rank}: {ended.reason or describe_status(ended.status)}")
+    if failed:
+        yield from _log(failed[0].global_rank, attempt.number, state, with_end=True)
 
 
 def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
@@ -146,9 +151,9 @@ def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
     return place
 
 
-def _log(verdict: Verdict, culprit: int, attempt: int, state: RunState) -> Iterator[str]:
+def _log(culprit: int, attempt: int, state: RunState, *, with_end: bool) -> Iterator[str]:
     """Where the culprit's log is, and its end where that belongs to this attempt and nothing better is known."""
-    from launcher.cli.last_words import last_words, log_elsewhere, quoted, tells_enough
+    from launcher.cli.last_words import last_words, log_elsewhere, quoted
     from launcher.cli.outlet import as_people_call_it
     from launcher.logs.terminal import printable
     from launcher.runs.recorded import read_recorded
@@ -159,7 +164,7 @@ def _log(verdict: Verdict, culprit: int, attempt: int, state: RunState) -> Itera
             yield log_elsewhere(culprit, read_recorded(state.run_dir).places[0].server_id)
         return
     yield printable(f"log of rank {culprit}: {as_people_call_it(path)}")
-    if attempt == state.attempts[-1].number == state.progress.attempt and not tells_enough(verdict):
+    if attempt == state.attempts[-1].number == state.progress.attempt and with_end:
         with suppress(OSError):
             yield from quoted(last_words(culprit, state.progress, state.run_dir))
 
@@ -174,7 +179,7 @@ def _last_known(state: RunState) -> Iterator[str]:
         age = duration((state.looked_ns - progress.last_ns) / 1e9)
         yield f"  the last event is {age} old; {progress.running} of {progress.rank_count} ranks ran then"
     if living := [look.global_rank for look in state.ranks if look.state.value in {"running", "stopped"}]:
-        yield f"  processes of {rank_list(living)} still live: `tlaunch stop` ends them"
+        yield f"  processes of {rank_list(living)} still live: `tlaunch stop {as_argument(state.run_dir)}` ends them"
     for log in (state.run_dir.agent_log, state.run_dir.console_log):
         if log.exists():
             yield from _end_of(log)
@@ -215,4 +220,4 @@ def _to_json(state: RunState) -> dict[str, Any]:
 
 
 def _is_over(attempt: Attempt, state: RunState) -> bool:
-    return attempt.number != state.attempts[-1].number or state.state.over
+    return attempt.number != state.attempts[-1].number or (state.state.over and state.engine is None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
@@ -22,6 +22,11 @@ def address_of(text: str) -> Address | None:
 
 def addresses_of(texts: Iterable[str]) -> frozenset[Address]:
     return frozenset(address for text in texts if (address := address_of(text)))
+
+
+def go_by_names(servers: Sequence[Server]) -> bool:
+    """Returns whether some of several servers are called by a name in the table, so that an mpirun hears it."""
+    return len(servers) > 1 and any(address_of(server.server_id) is None for server in servers)
 
 
 def names_of(server: Server) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from launcher.core.printable import printable
+
 EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -26,6 +28,7 @@ class TlaunchError(Exception):
     """What was read and why it is wrong (`message`), and what to do about it (`hint`)."""
 
     exit_code = EXIT_FAILURE
+    has_lines = False  # whether line ends of the message are its own, and not those of a name that it shows
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -33,8 +36,9 @@ class TlaunchError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        """The message, then the hint on a line of its own."""
-        return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
+        """The message, then the hint on a line of its own. No name of a file in either can look like another line."""
+        message = self.message if self.has_lines else printable(self.message)
+        return message if self.hint is None else f"{message}\nhint: {printable(self.hint)}"
 
 
 class UsageError(TlaunchError):
@@ -50,6 +54,7 @@ class RefusedError(TlaunchError):
 
 
 class RefusedTableError(RefusedError):
+    has_lines = True
     problems: tuple[Any, ...] = ()  # of launcher.rank_table, for who tells them as data; none where no rule found them
 
 

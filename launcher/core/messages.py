@@ -9,6 +9,8 @@
     Testimony        ──────────────────>              a rank failed or hangs here, and this is what is known of all ranks
                      <──────────────────  Inquire     ... to all other servers, which answer with their Testimony
                      <──────────────────  Decided     who is to blame; ranks are ended, and perhaps started again
+                     <──────────────────  Sound       before that, where no rank failed by itself: which servers reach which?
+    Sounded          ──────────────────>              whom this one does not reach
     AttemptOver      ──────────────────>              nothing of the ranks is left here
                      <──────────────────  Begin       the next attempt, once that holds for every server; or Finish
     Done             ──────────────────>              and the connection is closed
@@ -177,6 +179,32 @@ class Testimony:
 
     attempt: int
     evidence: Any
+    port: int | None = None  # on which this server can be reached for a moment, by whoever wants to know whether it can
+
+
+@frozen
+class SoundingTarget:
+    server_index: int
+    addresses: tuple[str, ...]  # any of them will do
+    ports: tuple[int, ...]  # and any of these
+
+
+@frozen
+class Sound:
+    """Try to connect to all of them at once, and say nothing there."""
+
+    number: int
+    targets: tuple[SoundingTarget, ...]
+    timeout_s: float
+
+
+@frozen
+class Sounded:
+    """The answer to a Sound."""
+
+    number: int
+    unreached: tuple[tuple[int, str], ...]  # server_index, and why
+    ports: tuple[int, ...] = ()  # on which ranks of this server listen
 
 
 @frozen
@@ -299,14 +327,14 @@ class Done:
 Message = (
     Challenge | Hello | Rival | Welcome | Refused | Ready | Waiting | Begin | Told | Inquire | Testimony | Decided | AttemptOver
     | Stop | Pass | SignalWanted | GivingUp | Ping | Pong | Ask | Answer | Finish | Done | Piece | Whole | Kept
-    | AskStacks | TakeStacks | Stacks | AllStacks | Freed
+    | Sound | Sounded | AskStacks | TakeStacks | Stacks | AllStacks | Freed
 )  # fmt: skip
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         Challenge, Hello, Rival, Welcome, Refused, Ready, Waiting, Begin, Told, Inquire, Testimony, Decided, AttemptOver, Stop,
         Pass, SignalWanted, GivingUp, Ping, Pong, Ask, Answer, Finish, Done, Piece, Whole, Kept,
-        AskStacks, TakeStacks, Stacks, AllStacks, Freed,
+        Sound, Sounded, AskStacks, TakeStacks, Stacks, AllStacks, Freed,
     )
 }  # fmt: skip
 

@@ -11,7 +11,9 @@ ends with 0. An engine tells its processes who they are by a protocol, and the l
 |                           | worlds of size 1 (**)   |                        |                 |                   |
 | mpirun of MPICH, Intel    | worlds of size 1        | worlds of size 1       | one world       | one world         |
 
-(*) Over several servers that go by their names, not by addresses, MPI_Barrier hangs unless OMPI_MCA_coll is ^han.
+(*) Over servers that mpirun hears of by name, not by address, and none of which it runs on, a rank takes those of another
+    server for its neighbours: collectives by coll/han, MPI_Barrier too, hang or fail, and those of OMPI_MCA_coll=^han do
+    not. A communicator of COMM_TYPE_SHARED is wrong there all the same. Elsewhere ^han changes no result.
 (**) Where mpirun is a wheel's, it tells the library to look for its parts there, and 4 finds none; else ranks are alone.
 
 What is unknown is never refused. Standard library only; MPI itself is loaded by another process, if at all.
@@ -38,6 +40,7 @@ _OF_PRRTE = "prte"  # how namespaces begin that Open MPI 5's mpirun makes; 4's a
 _FIRST_OF_PRRTE = 5  # Open MPI's; older ones may speak Slurm's PMI too, and are no part of a job of PRRTE
 _ALONE = "each rank would be the only one of its MPI_COMM_WORLD"
 _FAILS_OR_ALONE = "each rank would fail in MPI_Init, or be the only one of its MPI_COMM_WORLD"
+_WITHOUT_HAN = {"OMPI_MCA_coll": "^han"}  # read by MPI_Init, so whoever becomes a rank may still set it
 # By the number of the interface, and with the libraries for Fortran and C++: linked --as-needed, a program names only those.
 _SONAMES = (
     (OPEN_MPI, "Open MPI", r"libmpi(_\w+)?\.so\.[24]0"),
@@ -111,6 +114,17 @@ def library_called(soname: str) -> MpiLibrary | None:
     found = ((family, name) for family, name, pattern in _SONAMES if re.fullmatch(pattern, soname))
     family, name = next(found, (None, None))
     return None if name is None else MpiLibrary(family, name, soname)
+
+
+def is_of_open_mpi_4(environment: Mapping[str, str]) -> bool:
+    """Returns whether the mpirun of Open MPI 4 has started whoever has this environment."""
+    return environment.get("PMIX_NAMESPACE", "").isdecimal() and not environment.get(_SLURM_STEP)
+
+
+def variables_for(library: MpiLibrary, *, by_open_mpi_4: bool) -> Mapping[str, str]:
+    """Returns what ranks of servers that go by names need in their environment not to hang; mostly nothing."""
+    is_new = library.family == OPEN_MPI and library.major is not None and library.major >= _FIRST_OF_PRRTE
+    return _WITHOUT_HAN if is_new and by_open_mpi_4 else {}
 
 
 def why_apart(library: MpiLibrary, environment: Mapping[str, str]) -> str | None:

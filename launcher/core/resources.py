@@ -16,6 +16,11 @@ def data_dir(name: str) -> Path:
     return installed if installed.is_dir() else PACKAGE.parent / name
 
 
+def stand_in_note(name: str, kind: str, packaged: Path) -> str:
+    """What is said where packaged data is taken instead of the file `name`, which is not there."""
+    return f"note: {name} is not here; the packaged {kind} {packaged} is used"
+
+
 def cache_dir() -> Path:
     """Where tlaunch keeps what it can make again. Not created here."""
     if chosen := os.environ.get(env.TLAUNCH_CACHE_DIR):

@@ -14,6 +14,7 @@
         console.log       what a detached launcher would have shown
         device0/train.log, env.log
         device0/train.log.<offset>.gz, train.log.parts.json   what was compressed of it (launcher/logs/rotation.py)
+        device0/process.json  which process the rank is, where an engine started it (launcher/runs/engine_ranks.py)
         device0/heartbeat     a sign of life, rewritten by programs that take part (launcher/core/heartbeat.py)
         device0/failure.json  what the rank's own failure hook saw (launcher/bootstrap/failure.py)
         device0/stacks.log    Python stacks, each time that somebody asked for them
@@ -97,6 +98,9 @@ class RunDir:
 
     def env_log(self, global_rank: int) -> Path:
         return self.device(global_rank) / "env.log"
+
+    def process(self, global_rank: int) -> Path:
+        return self.device(global_rank) / "process.json"
 
     def heartbeat(self, global_rank: int) -> Path:
         return self.root / f"device{global_rank}/heartbeat"  # one step: every rank of thousands is told its own

@@ -51,6 +51,7 @@ class Verdict:
     stacks: tuple[StackGroup, ...] = ()  # the outlier first, the largest group last
     server: str | None = None  # the id of the server that is to blame, where it is no rank
     signature: str | None = None  # the same for the same failure; None where it tells nothing of the program
+    apart: tuple[tuple[str, str], ...] = ()  # ids of servers that do not reach each other
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Verdict:
@@ -65,7 +66,8 @@ class Verdict:
         stacks = tuple(_stack_group(known(StackGroup, group)) for group in fields["stacks"])
         simple = known(cls, {name: fields[name] for name in ("culprit", "reason", "signature")})
         simple |= known(cls, {"server": fields.get("server")})
-        return cls(**simple, confidence=Confidence(fields["confidence"]), failures=failures, stacks=stacks)
+        apart = tuple((str(one), str(other)) for one, other in fields.get("apart", ()))
+        return cls(**simple, apart=apart, confidence=Confidence(fields["confidence"]), failures=failures, stacks=stacks)
 
 
 def _stack_group(fields: dict[str, Any]) -> StackGroup:

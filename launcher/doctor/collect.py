@@ -26,6 +26,7 @@ def collect(request: Request, *, resolve_s: float = RESOLVE_S) -> Facts:
     total_bytes, available_bytes = machine.memory()
     environment = {**os.environ, **dict(request.variables)}
     mpi = machine.mpi_library(environment)
+    resolved = resolve((*request.names, hostname), resolve_s)
     return Facts(
         hostname=hostname,
         machine=machine.identity(),
@@ -33,13 +34,15 @@ def collect(request: Request, *, resolve_s: float = RESOLVE_S) -> Facts:
         versions=(*machine.versions(), *((("MPI", mpi.name),) if mpi else ())),
         executable=sys.executable,
         mpi_trouble=machine.mpi_trouble(mpi, environment),
+        mpi_variables=machine.mpi_variables(mpi, environment),
         **_table(request),
         folders=_folders(request),
         limits=machine.limits(),
         interfaces=network.interfaces(),
         default_interface=network.default_interface(),
         interface_variables=network.interface_variables(environment),
-        resolved=tuple(resolve((*request.names, hostname), resolve_s).values()),
+        ranks_interface=network.ranks_interface(request.called, resolved),
+        resolved=tuple(resolved.values()),
         ports=tuple(map(network.try_port, request.ports)),
         first_ephemeral_port=ephemeral[0] if ephemeral else None,
         last_ephemeral_port=ephemeral[1] if ephemeral else None,

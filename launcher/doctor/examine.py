@@ -79,6 +79,7 @@ def _collect_messages(cluster: Cluster, wish: Wish) -> Messages:
             "do": "collect",
             "request": {
                 "names": list(names),
+                "called": list(names_of(server)) if len(cluster.servers) > 1 else [],
                 "ports": list(wish.ports) if index == first else [],
                 "table": None if wish.table is None else str(wish.table),
                 "cwd": str(wish.cwd),
@@ -87,7 +88,7 @@ def _collect_messages(cluster: Cluster, wish: Wish) -> Messages:
                 "variables": [list(pair) for pair in wish.variables if pair[0] in INTERFACE_VARIABLES],
             },
         }
-        for index in range(len(cluster.servers))
+        for index, server in enumerate(cluster.servers)
     }
 
 

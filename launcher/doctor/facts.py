@@ -21,6 +21,7 @@ class Request:
     """What one server is asked to look at."""
 
     names: tuple[str, ...] = ()  # that servers of the table go by, this one's included; each is resolved
+    called: tuple[str, ...] = ()  # this one's own names; empty where there is no other server
     ports: tuple[int, ...] = ()  # which a listener of the run would take on this server
     table: str | None = None  # absolute path of the rank table; None: the run has none
     cwd: str = "."  # where ranks would start
@@ -85,12 +86,14 @@ class Facts:
     versions: tuple[tuple[str, str], ...] = ()  # of what is installed: tlaunch, python, torch, ...
     executable: str = ""  # of Python
     mpi_trouble: str | None = None  # which MPI mpi4py loads that cannot join the job of the mpirun around; None: it can
+    mpi_variables: tuple[tuple[str, str], ...] = ()  # that ranks of mpi4py get so as not to hang under this mpirun
     table_digest: str | None = None  # None: no table was asked for, or it is not there
     table_trouble: str | None = None  # why it cannot be read
     folders: tuple[tuple[str, Folder], ...] = ()  # by purpose: cwd, runs_dir, temporary, shared_memory
     limits: tuple[Limit, ...] = ()
     interfaces: tuple[Interface, ...] = ()
     default_interface: str | None = None  # of the default route
+    ranks_interface: str | None = None  # by which ranks would reach other servers, unless the user says; None: by any
     interface_variables: tuple[tuple[str, str], ...] = ()  # set here, of those that choose an interface
     resolved: tuple[Resolved, ...] = ()  # the names asked for, and the own hostname
     ports: tuple[Port, ...] = ()
@@ -145,6 +148,7 @@ def facts_from_json(written: Mapping[str, Any]) -> Facts:
             **written,
             "versions": _pairs(written, "versions"),
             "interface_variables": _pairs(written, "interface_variables"),
+            "mpi_variables": _pairs(written, "mpi_variables"),
             "folders": tuple(
                 (str(purpose), flat_from_json(Folder, one)) for purpose, one in written.get("folders", ())
             ),

@@ -7,7 +7,7 @@ would not do: of three servers, one slow one spoils two of three pairs, and the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -17,7 +17,7 @@ from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
 from launcher.doctor.facts import flat_from_json
-from launcher.doctor.finding import Finding, Severity, Topic
+from launcher.doctor.finding import Finding, Severity, Topic, listed
 
 SLOW_SHARE = 0.4  # of what is usual; links of one kind differ by less
 UNEVEN_SHARE = 0.2  # of the other way, where there is no other pair
@@ -58,6 +58,7 @@ class Links:
     device: str = ""
     all_reduce: tuple[AllReduced, ...] = ()
     pairs: tuple[Link, ...] = ()
+    interfaces: tuple[str, ...] = ()  # of each server, that carried the data, with commas; empty where none did
 
 
 def read_links(path: Path) -> Links:
@@ -91,7 +92,7 @@ def judge_links(links: Links, cluster: Cluster) -> tuple[Finding, ...]:
     """Slow pairs, and the server that they have in common if there is one. One pair has only its two ways to compare."""
     names = [server.server_id for server in cluster.servers]
     if len(links.pairs) == 1:
-        return (_only_pair(links.pairs[0], names),)
+        return (_only_pair(links.pairs[0], names, _by(links.interfaces)),)
     if not links.pairs:
         return ()
     found = [_slow(links.pairs, names), _late(links.pairs, names)]
@@ -109,7 +110,7 @@ def described(links: Links) -> str | None:
     if not links.pairs:
         return None
     rate = usual({link.servers: link.bytes_per_s for link in links.pairs})
-    return f"{_rate(rate)} and {_latency(usual({link.servers: link.latency_s for link in links.pairs}, best=min))}"
+    return f"{_rate(rate)}{_by(links.interfaces)} and {_latency(usual({link.servers: link.latency_s for link in links.pairs}, best=min))}"
 
 
 def usual(values: Mapping[tuple[int, ...], float], *, best: Any = max) -> float:
@@ -137,18 +138,23 @@ def _better(one: Link, other: Link) -> Link:
     return Link(one.servers, min(one.latency_s, other.latency_s), forth, back, min(forth, back))
 
 
-def _only_pair(link: Link, names: list[str]) -> Finding:
+def _by(interfaces: Sequence[str]) -> str:
+    """In words, by which interfaces data went; nothing where that is not known of all servers."""
+    return f" by {listed(list(dict.fromkeys(interfaces)))}" if interfaces and all(interfaces) else ""
+
+
+def _only_pair(link: Link, names: list[str], by: str) -> Finding:
     """Nobody can tell which end it is: a sender that is slow, or a receiver that loses packets."""
     if link.bytes_per_s < min(UNEVEN_BYTES_PER_S, UNEVEN_SHARE * max(link.forth_bytes_per_s, link.back_bytes_per_s)):
         return Finding(
             "slow-link", Topic.LINKS, Severity.RISKY, link.servers,
-            f"{_between(link, names)} are far slower one way than the other: {_slower_way(link, names)}",
+            f"{_between(link, names)} are far slower one way than the other{by}: {_slower_way(link, names)}",
             "look at the network cards, cables and switch ports of both: `ethtool`, `ip -s link`, `tc qdisc`",
         )  # fmt: skip
     return Finding(
         "links-measured", Topic.LINKS, Severity.NOTE, link.servers,
         f"{_between(link, names)}: {_rate(link.forth_bytes_per_s)} there, {_rate(link.back_bytes_per_s)} back, "
-        f"{_latency(link.latency_s)}; with two servers there is no other pair to compare it with",
+        f"{_latency(link.latency_s)}{by}; with two servers there is no other pair to compare it with",
     )  # fmt: skip
 
 

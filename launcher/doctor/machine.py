@@ -15,7 +15,7 @@ from pathlib import Path
 from launcher import __version__
 from launcher.core.control_group import own_directory
 from launcher.core.engine_rank import SLURM, read_engine_rank
-from launcher.core.mpi_library import MpiLibrary, library_of_python, why_apart
+from launcher.core.mpi_library import MpiLibrary, is_of_open_mpi_4, library_of_python, variables_for, why_apart
 from launcher.doctor.facts import Folder, Limit
 
 PACKAGES = ("torch", "torch_npu", "mpi4py", "numpy")
@@ -59,6 +59,14 @@ def mpi_trouble(library: MpiLibrary | None, environment: Mapping[str, str]) -> s
     why = why_apart(library, environment)
     words = f"mpi4py loads {library.name} ({library.path}), which does not go with {engine.engine}'s mpirun"
     return None if why is None else f"{words}: {why}"
+
+
+def mpi_variables(library: MpiLibrary | None, environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """What a program that imports mpi4py would get so as not to hang; nothing where the user has decided."""
+    if library is None:
+        return ()
+    needed = variables_for(library, by_open_mpi_4=is_of_open_mpi_4(environment))
+    return tuple((name, value) for name, value in needed.items() if name not in environment)
 
 
 def folder(path: Path) -> Folder:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher.doctor.facts import Interface, Port
+from launcher.core import interfaces as own
+from launcher.core.addresses import addresses_of
+from launcher.doctor.facts import Interface, Port, Resolved
 
 NET = Path("/proc/net")
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 RDMA = Path("/sys/class/infiniband")
 # What chooses the interface of a library's connections. HCCL_IF_IP is an address, the others are names.
-INTERFACE_VARIABLES = (
-    "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME", "HCCL_IF_IP",
-)  # fmt: skip
+INTERFACE_VARIABLES = (*own.INTERFACE_VARIABLES, "HCCL_IF_IP")
 
 
 def interfaces() -> tuple[Interface, ...]:
@@ -48,6 +48,12 @@ def default_interface(net: Path = NET) -> str | None:
 
 def interface_variables(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, environment[name]) for name in INTERFACE_VARIABLES if environment.get(name))
+
+
+def ranks_interface(called: Sequence[str], resolved: Mapping[str, Resolved]) -> str | None:
+    """What `tlaunch run` would set for ranks here. Servers on loopback are one machine, of which another rule tells."""
+    meanings = {name: addresses_of(resolved[name].addresses) for name in called if name in resolved}
+    return own.interface_of(called, own.held_addresses(), meanings)
 
 
 def rdma_devices(directory: Path = RDMA) -> tuple[str, ...]:

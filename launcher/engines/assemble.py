@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from launcher.core.frozen import frozen
@@ -43,6 +43,9 @@ class Request:
     engine: str | None = None  # somebody else's, that has started the ranks; None: tlaunch starts them
     mpi_ranks: bool = False  # tlaunch starts them in the place of processes that an mpirun or srun has started
     here: int | None = None  # which of several servers `machine` is; None: none of them, or there is only one
+    # By the index of the server, as far as that is known on this machine: by which interface its ranks reach the others.
+    interfaces: Mapping[int, str] = field(default_factory=dict)
+    mpi_variables: Mapping[str, str] = field(default_factory=dict)  # what the ranks' MPI needs under this mpirun
 
 
 @frozen
@@ -123,7 +126,8 @@ def _drafts_of(
     shares = _shares(server_index, used, request)
     for local_rank, (device, share) in enumerate(zip(server.devices, shares, strict=True)):
         decided = (*rank_variables(used, server_index, local_rank, run_dir), *shared)
-        variables = laid_over(request.inherited_env, default_variables(share), decided, request.user_env)
+        defaults = default_variables(share, request.interfaces.get(server_index), request.mpi_variables)
+        variables = laid_over(request.inherited_env, defaults, decided, request.user_env)
         rank = RankSpec(
             global_rank=device.global_rank,
             local_rank=local_rank,

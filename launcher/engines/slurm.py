@@ -21,6 +21,7 @@ from launcher.doctor.facts import Resolved
 from launcher.doctor.names import patience_s, resolve
 from launcher.engines.command import START_DIRECTORY, EngineCommand
 from launcher.engines.render.limits import check_host_name
+from launcher.engines.slurm_cpus import cpus_per_node, short_of_cpus
 from launcher.engines.whereabouts import Host, Register, read_host
 from launcher.logs.terminal import escaped
 from launcher.rank_table.generate import devices_per_server
@@ -29,7 +30,9 @@ from launcher.rank_table.nodelist import expand
 
 ASK_TIMEOUT_S = 30.0  # for scontrol and squeue: a controller under load takes its time
 SHOWN = 4  # names in a message; the others are counted
-HINT_ALLOCATE = "start it in a job: salloc --nodes=2 ..., or sbatch; `tlaunch render slurm` writes a script for it"
+HINT_ALLOCATE = (
+    "start it in a job: salloc --nodes=2 --exclusive ..., or sbatch; `tlaunch render slurm` writes a script for it"
+)
 # What sbatch and salloc were told about tasks, which srun would take for wishes of the agents: an agent is one task, and
 # needs all that the job has on its node.
 _OF_TASKS = (
@@ -58,6 +61,7 @@ class Allocation:
     gpus_per_node: int | None  # on each of the nodes; None: Slurm does not tell
     here: str | None  # the node that this process is on; None: on none of them, or Slurm does not tell
     version: str  # "Slurm 22.05.8"
+    cpus_per_node: tuple[int, ...] = ()  # of the job on each of the nodes; empty: Slurm does not tell
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation:
@@ -80,6 +84,7 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
         gpus_per_node=_gpus_per_node(environment, len(names)),
         here=environment.get("SLURMD_NODENAME"),
         version=f"Slurm {ask(('scontrol', '--version'), environment).split()[-1]}",  # Debian calls it slurm-wlm
+        cpus_per_node=cpus_per_node(environment),
     )
 
 
@@ -177,6 +182,20 @@ def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | Non
         )
     names_of_servers = {server: name for server, nodes in zip(distinct, claims, strict=True) for name in nodes}
     return tuple(names_of_servers[server] for server in servers)
+
+
+def cpus_notes(allocation: Allocation, servers: Sequence[Server], host: Host | None = None) -> tuple[str, ...]:
+    """What to say where a node has fewer CPUs than ranks. Asks the resolver as `nodes_of` does, and raises as it.
+
+    Raises:
+        RefusedLayoutError: a server is no node of the allocation, or could be several.
+    """
+    names = [node.name for node in allocation.nodes]
+    if len(allocation.cpus_per_node) != len(names):
+        return ()
+    cpus = dict(zip(names, allocation.cpus_per_node, strict=True))
+    placed = zip(nodes_of(allocation, servers, host), servers, strict=True)
+    return short_of_cpus((name, cpus[name], len(server.devices)) for name, server in placed)
 
 
 def _claims(nodes: Sequence[Node], register: Register, hosts: Sequence[Sequence[Host]]) -> list[set[str]]:

@@ -9,10 +9,13 @@ from pathlib import Path
 
 from launcher.core import env
 from launcher.core.frozen import frozen
+from launcher.core.interfaces import interface_variables
 from launcher.core.records import Cluster, Layout, Supervision
 from launcher.core.run_dir import RunDir
 from launcher.engines.inherited import Fate, conflicts
 from launcher.engines.placement import Share
+
+OTHER_OPEN_MPI = "a library of Open MPI 5 under the mpirun of Open MPI 4"
 
 
 class Origin(str, Enum):
@@ -97,11 +100,20 @@ def removed_variables(
                 yield Variable(found.name, None, Origin.REMOVED, f"set by {conflict.family}?")
 
 
-def default_variables(share: Share) -> tuple[Variable, ...]:
-    """What only fills a gap: a person's own choice, in the environment or by --env, stands."""
+def default_variables(
+    share: Share, interface: str | None = None, mpi_variables: Mapping[str, str] | None = None
+) -> tuple[Variable, ...]:
+    """What only fills a gap: a person's own choice, in the environment or by --env, stands.
+
+    `interface`: of this server, by which its ranks reach others; None: libraries choose. `mpi_variables`: what the ranks'
+    MPI needs under the mpirun around them.
+    """
+    reached = "the interface that has this server's address"
     return (
         Variable(env.OMP_NUM_THREADS, str(share.threads), Origin.TLAUNCH, share.reason),
         Variable(env.PYTHONUNBUFFERED, "1", Origin.TLAUNCH, "lines reach train.log as they are printed"),
+        *(Variable(name, value, Origin.TABLE, reached) for name, value in interface_variables(interface).items()),
+        *(Variable(name, value, Origin.TLAUNCH, OTHER_OPEN_MPI) for name, value in (mpi_variables or {}).items()),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -11,10 +12,13 @@ from itertools import chain
 from launcher.core.addresses import Address, address_of, addresses_of, names_of
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.interfaces import are_on_loopback, held_addresses, interface_of
 from launcher.core.ranges import ranges
 from launcher.core.records import Cluster, RankSpec, Server
 from launcher.doctor.names import patience_s, resolve
+from launcher.logs.terminal import escaped
 
+_HOST_NAME = re.compile(r"\w[\w.-]*")
 SHOWN = 4  # servers in a hint; the others are left out
 
 
@@ -30,16 +34,27 @@ class Host:
 
 def read_host(names: Iterable[str] = (), *, other_names: tuple[str, ...] = ()) -> Host:
     """This machine, and what those of `names` mean here that it does not know as its own. Blocks while it asks."""
-    import psutil  # noqa: PLC0415 - only commands that need it load it
-
     own = os.uname().nodename
     called = (own, *other_names)
-    found = (entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
-    addresses = addresses_of(found)
+    addresses = frozenset(held.address for held in held_addresses())
     unknown = dict.fromkeys(name for name in names if address_of(name) is None and not _among(called, name))
     meanings = resolve(unknown, patience_s(len(unknown)))
     resolved = tuple((name, addresses_of(found.addresses)) for name, found in meanings.items())
     return Host(own, addresses, resolved, other_names)
+
+
+def own_interface(servers: Sequence[Server], index: int) -> str | None:
+    """Returns the interface by which ranks of servers[index], this machine, are to reach the others; None: libraries choose.
+
+    One server alone needs none: its ranks meet on loopback, and gloo finds that by itself where there is no network. Blocks
+    while it asks what the server's name means, where the table has no address of it.
+    """
+    if len(servers) == 1:
+        return None
+    called = names_of(servers[index])
+    unknown = () if any(map(address_of, called)) else called
+    meanings = {name: addresses_of(found.addresses) for name, found in resolve(unknown, patience_s(1)).items()}
+    return interface_of(called, held_addresses(), meanings, on_loopback=are_on_loopback(servers))
 
 
 class Register:
@@ -93,6 +108,17 @@ def servers_here(servers: Sequence[Server], host: Host) -> tuple[Server, ...]:
     return tuple(servers[index] for index in found)
 
 
+def doubt(server: Server, host: Host) -> str | None:
+    """What is worth a warning where ranks of a table's only server are to start on this machine; None: nothing is."""
+    if servers_here((server,), host) or _is_placeholder(server):
+        return None
+    name = escaped(server.server_id)
+    return (
+        f"server {name} of the rank table is not known to be this machine, {_called(host)} "
+        f"(--server {name} says that it is)"
+    )
+
+
 def is_everywhere(server: Server) -> bool:
     """Whether any machine could call itself so."""
     address = address_of(server.server_id)
@@ -126,11 +152,7 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
     if len(used.servers) == 1:
         if not here or is_everywhere(server):
             _check_all_are_here(server, local_size)
-        return (
-            None
-            if here
-            else f"server {server.server_id} of the rank table is not known to be this machine, {_called(host)}"
-        )
+        return doubt(server, host)
     if not here:
         raise RefusedLayoutError(
             f"rank {rank.global_rank} is on {_described(used, host)}, and {_wanted(server)}",
@@ -160,6 +182,12 @@ def _check_all_are_here(server: Server, local_size: int | None) -> None:
             hint="start all of them on one server, or give a --rank-table that names every server; "
             f"if they are all here, --server {server.server_id} says so",
         )
+
+
+def _is_placeholder(server: Server) -> bool:
+    """Whether no machine can be called so: a blank, 0.0.0.0, 10.*.*.1."""
+    address = address_of(server.server_id)
+    return _HOST_NAME.fullmatch(server.server_id) is None if address is None else address.is_unspecified
 
 
 def _described(used: Cluster, host: Host) -> str:

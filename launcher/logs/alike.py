@@ -3,6 +3,9 @@
 Some numbers must be equal nevertheless, or line 7 of one rank would be taken for line 8 of another: those that count, as
 `step: 7` does. They are found by looking on: a whole number counts if it grows evenly from line to line, and if
 different ranks have had the same.
+
+Others are no measurements at all: a place in a source file, and what stands in a traceback (lines, addresses, pids). They
+are words, and lines that differ there say different things.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections.abc import Sequence
 from launcher.logs.lines import Line, shown
 from launcher.logs.terminal import without_colours
 from launcher.logs.times import time_in
+from launcher.logs.traceback_lines import TracebackLines
 
 MOST_NUMBERS = 16  # of a line, among which the ones that count are looked for
 MOST_CHARS = 2000  # of a line whose numbers are looked at; a longer one is alike only if it is equal
@@ -25,6 +29,8 @@ _NUMBER = re.compile(
     r"(?<![\d.])(0[xX][\da-fA-F]{1,16}\b"
     r"|(?:(?<![\w)\]])-)?(?:\d{1,3}(?:,\d{3}){1,5}(?![\d,])|\d{1,18})(?:\.\d{1,18})?(?:[eE][-+]?\d{1,3})?)(?!\d|\.\d)"
 )
+# A place in a source file, as Python's tracebacks, faulthandler and loggers write it.
+_PLACE = re.compile(r"""(File "[^"]*", line \d+|[\w./-]*\.py:\d+)""")
 _WHOLE = re.compile(r"-?\d+")
 _NUMBER_HERE = "\x01"  # neither this nor the next is in any text that is shown
 _TIME_HERE = "\x02"
@@ -37,15 +43,17 @@ class Alike:
 
     __slots__ = ("coloured", "global_rank", "kind", "numbers", "text", "time", "time_ns")
 
-    def __init__(self, line: Line, kinds: Kinds) -> None:
+    def __init__(self, line: Line, kinds: Kinds, tracebacks: TracebackLines | None = None) -> None:
+        """`tracebacks` follows this rank's lines."""
         self.global_rank = line.global_rank
         self.coloured = shown(line)
         self.text = without_colours(self.coloured)
-        found = time_in(self.text, line.time_ns or 0) if line.dated else None
+        words_from = tracebacks.put(self.text) if tracebacks else None
+        found = time_in(self.text, line.time_ns or 0) if line.dated and words_from is None else None
         self.time = self.text[found.start : found.end] if found else ""
         self.time_ns = line.time_ns if found else None  # of lines that carry one
         timeless = f"{self.text[: found.start]}{_TIME_HERE}{self.text[found.end :]}" if found else self.text
-        parts = _NUMBER.split(timeless) if len(timeless) <= MOST_CHARS else [timeless]
+        parts = _parts(timeless, words_from) if len(timeless) <= MOST_CHARS else [timeless]
         self.numbers = parts[1::2]
         self.kind = kinds.of(_NUMBER_HERE.join(parts[::2]))
         self.kind.learn(line.global_rank, self.numbers)
@@ -110,6 +118,21 @@ class Kind:
             rank_of.clear()
         if rank_of.setdefault(value, global_rank) != global_rank:
             self._common.add(at)
+
+
+def _parts(text: str, words_from: int | None) -> list[str]:
+    """Words and numbers in turn, words first and last; from `words_from` on all are words."""
+    varying, fixed = (text, "") if words_from is None else (text[:words_from], text[words_from:])
+    if "File " not in varying and ".py:" not in varying:  # nearly every line
+        parts = _NUMBER.split(varying)
+    else:
+        parts = [""]
+        for number, piece in enumerate(_PLACE.split(varying)):
+            first, *rest = [piece] if number % 2 else _NUMBER.split(piece)
+            parts[-1] += first
+            parts += rest
+    parts[-1] += fixed
+    return parts
 
 
 def folded(lines: Sequence[Alike]) -> str:

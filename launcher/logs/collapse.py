@@ -8,7 +8,7 @@ when it has waited for long enough. Lines of different attempts, and those that 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import count, islice
 
@@ -16,6 +16,7 @@ from launcher.core.frozen import frozen
 from launcher.core.ranges import ranges
 from launcher.logs.alike import Alike, Identity, Kinds, folded
 from launcher.logs.lines import Line
+from launcher.logs.traceback_lines import TracebackLines
 
 WINDOW_NS = 500_000_000
 LOOK_AHEAD = 32  # lines of a rank that are compared with those of others
@@ -69,10 +70,11 @@ class Collapser:
         self._new: list[_Waiting] = []  # came since the last `take`
         self._number = count()
         self._kinds = Kinds()
+        self._tracebacks: defaultdict[int, TracebackLines] = defaultdict(TracebackLines)  # by global rank
         self._chars = 0
 
     def put(self, line: Line) -> None:
-        waiting = _Waiting(line, self._kinds, next(self._number))
+        waiting = _Waiting(line, self._kinds, self._tracebacks[line.global_rank], next(self._number))
         self._queues.setdefault(line.global_rank, deque()).append(waiting)
         self._new.append(waiting)
         self._writing.add(line.global_rank)
@@ -166,8 +168,8 @@ class Collapser:
 class _Waiting(Alike):
     __slots__ = ("came_ns", "number")
 
-    def __init__(self, line: Line, kinds: Kinds, number: int) -> None:
-        super().__init__(line, kinds)
+    def __init__(self, line: Line, kinds: Kinds, tracebacks: TracebackLines, number: int) -> None:
+        super().__init__(line, kinds, tracebacks)
         self.number = number
         self.came_ns = 0
 

@@ -136,7 +136,8 @@ def _part(part: str, expression: str, known: Collection[int]) -> Collection[int]
     first, last = int(match[1]), int(match[2] or match[1])
     chosen = [rank for rank in known if first <= rank <= last]
     if len(chosen) != last - first + 1:
-        raise UsageError(f"not every rank of {part!r} is one of this run's, which are {ranges(known)}")
+        none = f"rank {first} is not one" if first == last else f"ranks {first}-{last} are not all"
+        raise UsageError(f"{none} of this run's ranks, {ranges(known)}")
     return chosen
 
 

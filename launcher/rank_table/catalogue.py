@@ -40,7 +40,8 @@ class Finding:
     hint: str | None = None
     earlier: Pointer | None = None  # the other place that this one collides with; its line is added to the message
     at_key: bool = False  # underline the key, not its value
-    rewrite: str | None = None  # JSON that may replace the value without a person deciding anything
+    rewrite: str | None = None  # JSON that may replace the value; nobody has to decide unless there is a `doubt`
+    doubt: str | None = None  # what else may be wrong, which the rewrite would hide
     addition: Addition | None = None  # what may be added without a person deciding anything
 
 

@@ -23,6 +23,7 @@ from launcher.rank_table.shape import AT_MOST, Shapes
 
 MINDIE_MODE = 0o640
 SUFFIX = ".json"
+MOST_COUNTED = 10_000  # findings of one rule beyond those that are kept
 
 
 @frozen
@@ -64,11 +65,12 @@ def _rule_findings(table: Table, at_most: int) -> Iterator[Found]:
 
 
 def _first(count: int, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """At most `count` of the findings; the last of them says how many there are more."""
+    """At most `count` of the findings; the last of them says how many there are more, as far as those are counted."""
     kept = list(islice(findings, count))
-    left_out = sum(1 for _ in findings)
+    left_out = sum(1 for _ in islice(findings, MOST_COUNTED))
     if left_out:
-        kept[-1] = replace(kept[-1], message=f"{kept[-1].message} (and {left_out} more like it)")
+        more = f"at least {left_out}" if left_out == MOST_COUNTED else str(left_out)
+        kept[-1] = replace(kept[-1], message=f"{kept[-1].message} (and {more} more like it)")
     yield from kept
 
 
@@ -107,7 +109,7 @@ def _no_table(document: Any, found: Format | None) -> Found:
         return "RT203", Finding((), "there is no version, and no other key of a rank table", hint)
     if isinstance(document, dict):
         message = f'version "{str(document["version"])[:20]}" is not known'
-        return "RT203", Finding(("version",), message, f"write one of {', '.join(VERSIONS)}")
+        return "RT203", Finding(("version",), message, 'write one of "' + '", "'.join(VERSIONS) + '"')
     hint = "a rank table starts with { and has the keys version, status, server_count, server_list"
     return "RT201", Finding((), f"a rank table is a JSON object, this is {_named(document)}", hint)
 

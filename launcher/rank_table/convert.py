@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from difflib import get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from launcher.core.errors import RefusedTableError, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.near import did_you_mean, near
 from launcher.core.records import Cluster, Device, Options, Server
 from launcher.rank_table.groups import groups_of
 from launcher.rank_table.keys import NODE_TABLE_OPTIONS
@@ -88,8 +88,8 @@ def target_named(name: str) -> str:
     """
     full = f"v{name}" if f"v{name}" in TARGETS else name
     if full not in TARGETS:
-        near = get_close_matches(name, TARGETS, n=1)
-        hint = f"{f'did you mean {near[0]}? ' if near else ''}known are {', '.join(TARGETS)}"
+        question = did_you_mean(near(name[:40], TARGETS, limit=1))
+        hint = f"{f'{question} ' if question else ''}known are {', '.join(TARGETS)}"
         raise UsageError(f"{name[:40]!r} is no format that tables are converted from or to", hint=hint)
     return full
 
@@ -155,8 +155,8 @@ def _dropped_keys(drop: Collection[str]) -> set[str]:
             f"--drop {key}: every table needs it", hint="--drop leaves out what the new format has no place for"
         )
     for key in sorted(keys - KNOWN_KEYS):
-        near = get_close_matches(key, [*KNOWN_KEYS, _SUPER_POD_NAME], n=1)
-        hint = f"did you mean {near[0]}?" if near else f"for instance {_SUPER_POD_NAME}, device_ip, level_list"
+        question = did_you_mean(near(key[:40], [*KNOWN_KEYS, _SUPER_POD_NAME], limit=1))
+        hint = question or f"for instance {_SUPER_POD_NAME}, device_ip, level_list"
         raise UsageError(f"--drop {key[:40]}: no table has such a key that could be left out", hint=hint)
     return keys
 

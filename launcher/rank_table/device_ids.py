@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.core.errors import UsageError
+from launcher.core.printable import printable
 from launcher.rank_table.chips import CHIPS
-from launcher.rank_table.faults import printable
 
 ASCEND_VARIABLES = ("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES")  # the first one that is set counts
 CUDA_VARIABLES = ("CUDA_VISIBLE_DEVICES",)

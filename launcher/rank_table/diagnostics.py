@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 
 from launcher.core.frozen import frozen
+from launcher.core.printable import printable
 from launcher.rank_table.document import Document
-from launcher.rank_table.faults import printable
 
 WINDOW = 110  # characters of a source line that are shown around the caret
 SHOWN_AT_MOST = 50  # problems printed in full

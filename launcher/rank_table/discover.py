@@ -19,8 +19,8 @@ from launcher.core import device_files
 from launcher.core.device_files import DEVICE_FILES
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.frozen import frozen
+from launcher.core.printable import printable
 from launcher.rank_table.device_ids import FoundDevice
-from launcher.rank_table.faults import printable
 from launcher.rank_table.hccn_conf import UNSET
 from launcher.rank_table.ip import address_family
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import re
-from bisect import bisect_right
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
 from launcher.rank_table.faults import Fault, mended
+from launcher.rank_table.lexer import END, SCALAR, next_token
+from launcher.rank_table.lines import Lines
 from launcher.rank_table.locator import locate
 from launcher.rank_table.places import Place, Pointer, RepeatedKey
 from launcher.rank_table.scanner import Scanner
@@ -21,7 +23,22 @@ _WIDE_MARKS = (
     (codecs.BOM_UTF16_LE, "UTF-16"),
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
+_MARKED = frozenset(name for _, name in _WIDE_MARKS)
+_LOOKED_AT = 64  # bytes of a file without a byte order mark, a multiple of four
+_HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # so does a whole one start
+OTHER_DATA = "RT117"  # the code of a text that is too dense for a rank table
 _LONGEST_INTEGER = 19  # digits; beyond it HCCL's parser keeps a float, and so do we
+
+
+_MANY_VALUES = 1_000_000  # of a v2.0 table with 65,536 ranks in two layers
+_SHORTEST_VALUE = 10  # characters with all that belongs to it; a rank table has more than 13 for each comma
+
+
+class LongInteger(float):
+    """An integer of more digits than HCCL's parser keeps: the float that it makes of it."""
+
+    def __init__(self, digits: str) -> None:
+        self.digits = len(digits.removeprefix("-"))
 
 
 class Position(NamedTuple):
@@ -53,21 +70,18 @@ class Document:
         return locate(self._scanned, set(pointers), repeated_keys=bool(self.repeats))
 
     def position(self, offset: int) -> Position:
-        line = bisect_right(self._line_starts, offset)
-        return Position(line, offset - self._line_starts[line - 1] + 1)
+        line, start = self._lines.position(offset)
+        return Position(line, offset - start + 1)
 
     def line_text(self, line: int) -> str:
         """Line `line` (from 1) without its end."""
-        starts = self._line_starts
-        end = starts[line] - 1 if line < len(starts) else len(self.text)
-        return self.text[starts[line - 1] : end].rstrip("\r")
+        start = self._lines.start(line)
+        end = self.text.find("\n", start)
+        return self.text[start : len(self.text) if end < 0 else end].rstrip("\r")
 
     @cached_property
-    def _line_starts(self) -> list[int]:
-        starts = [0]
-        for line in self.text.split("\n")[:-1]:
-            starts.append(starts[-1] + len(line) + 1)
-        return starts
+    def _lines(self) -> Lines:
+        return Lines(self.text)
 
 
 def parse_document(data: bytes) -> Document:
@@ -88,7 +102,7 @@ def _decode(data: bytes) -> tuple[str, list[Fault]]:
         if data.startswith(mark):
             return _wide(name)
     if b"\0" in data[:4]:
-        return _wide("UTF-16 or UTF-32")
+        return _wide(json.detect_encoding(data)) if _reads_as_wide(data[:_LOOKED_AT]) else _no_text()
     try:
         return data.decode("utf-8-sig"), []
     except UnicodeDecodeError as error:
@@ -100,22 +114,49 @@ def _decode(data: bytes) -> tuple[str, list[Fault]]:
         return body.decode("utf-8", errors="replace"), [Fault("RT101", offset, 1, message, hint)]
 
 
-def _wide(name: str) -> tuple[str, list[Fault]]:
-    source = name.split(maxsplit=1)[0]
-    hint = f"convert it: iconv -f {source} -t UTF-8 table.json"
-    return "", [Fault("RT101", 0, 1, f"the file is encoded as {name}, HCCL reads UTF-8", hint)]
+def _reads_as_wide(head: bytes) -> bool:
+    """Whether what stands between the zeros is text."""
+    text = head.decode(json.detect_encoding(head), errors="replace")
+    return not text.isspace() and text.replace("\r", "").replace("\n", "").replace("\t", "").isprintable()
+
+
+def _wide(codec: str) -> tuple[str, list[Fault]]:
+    """Told by its mark, or where there is none by its zeros, which also say the order of the bytes."""
+    name = codec.upper()
+    marked = "" if name in _MARKED else " without a byte order mark"
+    source = name if name in _MARKED else name.replace("-LE", "LE").replace("-BE", "BE")  # as iconv calls them
+    hint = f"`tlaunch table fix --write FILE` converts it, and so does `iconv -f {source} -t UTF-8 FILE > NEW`"
+    return "", [Fault("RT101", 0, 1, f"the file is encoded as {source}{marked}, HCCL reads UTF-8", hint)]
+
+
+def _no_text() -> tuple[str, list[Fault]]:
+    return "", [Fault("RT101", 0, 1, "the file begins with NUL bytes, so it is no text", "copy or generate it again")]
 
 
 def _parse(text: str) -> Document:
+    if dense := _too_dense(text):
+        return Document(text, None, (dense,), (), checkable=False)
     loaded = _Loader()
     try:
         value = loaded.load(text)
     except (ValueError, RecursionError) as error:
         return _diagnose(text, error)
-    if "\\" not in text and not loaded.may_repeat_keys(text):
-        return Document(text, value, (), (), checkable=True)
-    scanner = Scanner(text, max_depth=None).run()
-    return Document(text, value, scanner.faults, scanner.repeats, checkable=not scanner.faults)
+    too_large = _numbers_too_large(text) if loaded.has_infinity else []
+    may_hold_half_pairs = _HALF_A_PAIR.search(text) is not None
+    if not may_hold_half_pairs and not loaded.may_repeat_keys(text):
+        return Document(text, value, too_large, (), checkable=True)
+    scanner = Scanner(text, max_depth=None, only_repeats=not may_hold_half_pairs).run()
+    faults = _in_order((*scanner.faults, *too_large))
+    return Document(text, value, faults, scanner.repeats, checkable=not scanner.faults)
+
+
+def _too_dense(text: str) -> Fault | None:
+    """A text of millions of short values is a list of data. As objects in memory it would be many times as large."""
+    commas = text.count(",")
+    if commas < _MANY_VALUES or len(text) > _SHORTEST_VALUE * commas:
+        return None
+    message = f"the file holds {commas:,} commas, one for every {max(1, round(len(text) / commas))} characters"
+    return Fault(OTHER_DATA, text.index(","), 1, message, "this is data of another kind: name the rank table")
 
 
 def _diagnose(text: str, error: Exception) -> Document:
@@ -124,10 +165,13 @@ def _diagnose(text: str, error: Exception) -> Document:
     if not (scanner.faults and scanner.mendable):
         return Document(text, None, _in_order(faults), scanner.repeats, checkable=False)
     repaired = mended(text, scanner.patches)
+    loaded = _Loader()
     try:
-        value = _Loader().load(repaired)
+        value = loaded.load(repaired)
     except (ValueError, RecursionError):
         return Document(text, None, _in_order(faults), scanner.repeats, checkable=False)
+    if loaded.has_infinity:
+        faults += _numbers_too_large(repaired)
     document = Document(text, value, _in_order(faults), scanner.repeats, checkable=True)
     document._scanned = repaired  # noqa: SLF001  # same module, same class
     return document
@@ -142,9 +186,16 @@ class _Loader:
 
     def __init__(self) -> None:
         self.keys = 0
+        self.has_infinity = False  # some number is larger than a double can be
 
     def load(self, text: str) -> Any:
-        return json.loads(text, object_hook=self._count, parse_int=_integer, parse_constant=_refuse_constant)
+        return json.loads(
+            text,
+            object_hook=self._count,
+            parse_float=self._float,
+            parse_int=self._integer,
+            parse_constant=_refuse_constant,
+        )
 
     def may_repeat_keys(self, text: str) -> bool:
         """Whether some object may hold a key twice; False only where that is certain.
@@ -160,12 +211,30 @@ class _Loader:
         self.keys += len(members)
         return members
 
+    def _integer(self, digits: str) -> int | float:
+        return int(digits) if len(digits) <= _LONGEST_INTEGER else self._float(digits, LongInteger)
+
+    def _float(self, number: str, kind: type[float] = float) -> float:
+        value = kind(number)
+        self.has_infinity = self.has_infinity or math.isinf(value)
+        return value
+
 
 _SPACED_COLON = re.compile(r'"[ \t\n\r]+:')
 
 
-def _integer(digits: str) -> int | float:
-    return int(digits) if len(digits) <= _LONGEST_INTEGER else float(digits)
+def _numbers_too_large(text: str) -> list[Fault]:
+    """A fault for each number of a JSON text that a double cannot hold, which ends HCCL's reading; not after its end."""
+    hint = "write the number that was meant; HCCL reads none beyond 1.8e308"
+    found, at, depth = [], 0, 0
+    while (token := next_token(text, at)).kind != END:
+        at = token.end
+        depth += (token.kind in "{[") - (token.kind in "}]")
+        if token.kind == SCALAR and text[token.start] in "-0123456789" and math.isinf(float(text[token.start : at])):
+            found.append(Fault("RT115", token.start, at - token.start, "this number is too large", hint))
+        if depth == 0:
+            break
+    return found
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from launcher.core.printable import printable
+from launcher.rank_table.brackets import CLOSING, Remedy
 from launcher.rank_table.edits import Edit
 from launcher.rank_table.lexer import Token, string_body_end
 
@@ -170,9 +172,29 @@ def misplaced(what: str, at: int, expected: str) -> Fault:
     return Fault("RT102", at, 1, what, expected)
 
 
-def still_open(at: int, what: str, opened: str, opened_on_line: int, closing: str) -> Fault:
-    hint = f"write {closing} before it, where that {'object' if opened == '{' else 'list'} ends"
-    return Fault("RT112", at, 1, f"{what}: {opened} of line {opened_on_line} is still open", hint)
+def key_in_list(at: int, opened_on_line: int) -> Fault:
+    message = f"a key stands in a list: [ of line {opened_on_line} is still open"
+    return Fault("RT112", at, 1, message, "write ] before it, where that list ends")
+
+
+def unmatched(
+    token: Token, opened: tuple[str, int], way: Remedy | None, *, after_comma: bool, needless_comma: str
+) -> Fault:
+    """A closing bracket that does not match what was `opened`, a bracket and its line.
+
+    `needless_comma`: which of the commas "before" and "after" it separates nothing once it is gone.
+    """
+    bracket, line = opened
+    message = f"{token.kind} closes nothing here: {bracket} of line {line} is still open"
+    no_comma = ", and no comma before that" if after_comma else ""
+    if way is Remedy.REMOVE:
+        hint = f"remove it and the comma {needless_comma} it" if needless_comma else "remove it"
+    elif way is Remedy.REPLACE:
+        hint = f"write {CLOSING[bracket]} in its place{no_comma}"
+    else:
+        kind = "object" if bracket == "{" else "list"
+        hint = f"write {CLOSING[bracket]} before it, where that {kind} ends{no_comma}"
+    return Fault("RT112", token.start, 1, message, hint)
 
 
 def cut_off(at: int, closings: str) -> Fault:
@@ -208,12 +230,3 @@ def in_quotes(word: str) -> str:
 def shown(text: str) -> str:
     """The start of `text`, as a message may quote it."""
     return printable(text if len(text) <= 40 else f"{text[:39]}…")
-
-
-def printable(text: str) -> str:
-    """`text` with nothing in it that moves a terminal's cursor or turns its direction."""
-    return text if text.isprintable() else "".join(_printable(char) for char in text)
-
-
-def _printable(char: str) -> str:
-    return char if char.isprintable() else f"\\u{ord(char):04x}"

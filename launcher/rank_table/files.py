@@ -12,18 +12,25 @@ from typing import BinaryIO
 from launcher.core.errors import UnreadableError
 
 PIPE_PATIENCE_S = 5
-LARGEST_TABLE_BYTES = 256 * 1024 * 1024  # far beyond 131,072 devices; keeps a wrong path from filling the memory
+# What HCCL takes of a v1.x table as a string; one of 131,072 devices has 12 to 24 MB. A v2.0 table of 65,536 ranks has
+# 20 MB in one layer of its network, and hundreds in three: who has one says so. Everything up to this size, whatever is
+# in it, is read and told about within 300 MB of memory.
+LARGEST_TABLE_BYTES = 40 << 20
+_PIECE_BYTES = 1 << 20
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, max_bytes: int = LARGEST_TABLE_BYTES) -> bytes:
     """The whole file. Blocks, on a pipe for `PIPE_PATIENCE_S` until somebody writes.
 
     Raises:
-        UnreadableError: the file is missing, a directory, too large, or may not be read.
+        UnreadableError: the file is missing, a directory, larger than `max_bytes`, or may not be read.
     """
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
-            data = _read_at_most(file, LARGEST_TABLE_BYTES + 1)
+            size_bytes = os.fstat(file.fileno()).st_size  # 0 for what is no regular file
+            if size_bytes > max_bytes:
+                raise _too_large(f"{path} has {_size(size_bytes)}", size_bytes, max_bytes)
+            return read_stream(file, str(path), max_bytes)
     except IsADirectoryError:
         raise UnreadableError(f"{path} is a directory", hint="name the rank table inside it") from None
     except FileNotFoundError:
@@ -31,10 +38,43 @@ def read_bytes(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UnreadableError(f"{path} cannot be read: {reason}") from None
-    if len(data) > LARGEST_TABLE_BYTES:
-        limit = f"{LARGEST_TABLE_BYTES // 1024**2} MiB"
-        raise UnreadableError(f"{path} is larger than {limit}", hint="a rank table has about 100 bytes per device")
-    return data
+
+
+def read_stream(file: BinaryIO, name: str, max_bytes: int = LARGEST_TABLE_BYTES) -> bytes:
+    """Everything up to the end, in pieces: asking for `max_bytes` at once would set that much memory aside.
+
+    Raises:
+        UnreadableError: there is more than that.
+        OSError: it cannot be read.
+    """
+    pieces: list[bytes] = []
+    left = max_bytes + 1
+    while left > 0 and (piece := file.read(min(left, _PIECE_BYTES))):
+        pieces.append(piece)
+        left -= len(piece)
+    if left <= 0:
+        raise _too_large(f"{name} gives more than {_size(max_bytes)}", None, max_bytes)
+    return b"".join(pieces)
+
+
+def read_head(path: Path, count: int) -> bytes:
+    """The first `count` bytes of a regular file; nothing where they cannot be read."""
+    try:
+        with open(path, "rb", opener=_open_without_waiting) as file:
+            return file.read(count)
+    except (OSError, ValueError):
+        return b""
+
+
+def _too_large(what: str, size_bytes: int | None, max_bytes: int) -> UnreadableError:
+    enough = "SIZE" if size_bytes is None else f"{(size_bytes >> 20) + 1}M"
+    limit = "" if size_bytes is None else f", and no table of more than {_size(max_bytes)} is read"
+    hint = f"is it a rank table? --max-table-size {enough} has it read: one device takes about 100 bytes of a table"
+    return UnreadableError(what + limit, hint=hint)
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 20):.4g} MiB" if size_bytes >= 1 << 20 else f"{size_bytes:,} bytes"
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
@@ -48,14 +88,6 @@ def _open_without_waiting(path: str, flags: int) -> int:
             raise OSError(errno.ETIMEDOUT, f"it is a pipe, and nobody wrote to it within {PIPE_PATIENCE_S} s")
     os.set_blocking(descriptor, True)
     return descriptor
-
-
-def _read_at_most(file: BinaryIO, limit: int) -> bytes:
-    """In pieces, since asking for `limit` bytes at once would set that much memory aside."""
-    data = bytearray()
-    while len(data) < limit and (piece := file.read(1024 * 1024)):
-        data += piece
-    return bytes(data)
 
 
 def _nearby(path: Path) -> str:

@@ -3,6 +3,9 @@
 Repairs are made in passes, since one uncovers others: first what makes the text JSON, then single values and missing
 counts, then the order of entries. Everything that is not repaired stays as it is, byte for byte: indentation, the
 order of keys, line ends, a byte order mark. Ranks, ids and addresses keep what they say.
+
+A count that differs from its list is the only trace that a lost entry leaves, so writing the length of the list is
+offered, and done where somebody asked for it.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.core.frozen import frozen
+from launcher.core.printable import printable
 from launcher.rank_table.catalogue import Addition, Finding, Found
 from launcher.rank_table.check import check_document
 from launcher.rank_table.document import Document, parse_document
 from launcher.rank_table.edits import Edit, Origins, apply_edits
-from launcher.rank_table.faults import printable, shown
+from launcher.rank_table.faults import shown
 from launcher.rank_table.line_diff import unified_diff
 from launcher.rank_table.ordering import Move, moves_by_rank
 from launcher.rank_table.places import Place, Pointer
@@ -50,6 +54,13 @@ class _Step(NamedTuple):
     edits: tuple[Edit, ...]
 
 
+class _Pass(NamedTuple):
+    """What can be done to a text as it stands."""
+
+    steps: list[_Step]
+    offers: list[_Step]  # what may hide a fault, each with what that is in its message
+
+
 @frozen
 class Fixed:
     """What came of a table. `data` is what belongs into the file: `original` itself where there is nothing to repair."""
@@ -60,6 +71,7 @@ class Fixed:
     after: str
     repairs: tuple[Repair, ...]
     report: TableReport  # on `data`
+    offers: tuple[Repair, ...] = ()  # what was not done, since it may hide a fault
 
     @property
     def changed(self) -> bool:
@@ -70,10 +82,11 @@ class Fixed:
         return unified_diff(self.before, self.after, name)
 
 
-def fix_table(data: bytes, path: Path, profile: Profile = AS_HCCL, *, sort: bool = True) -> Fixed:
+def fix_table(data: bytes, path: Path, profile: Profile = AS_HCCL, *, sort: bool = True, unsafe: bool = False) -> Fixed:
     """Repair the table in `data`, which people call `path`. Nothing is written.
 
-    With `sort`, entries are put in the order of their ranks where that breaks no rule of the reader in `profile`.
+    With `sort`, entries are put in the order of their ranks where that breaks no rule of the reader in `profile`. With
+    `unsafe`, what may hide a fault is done and not only offered.
     Text in UTF-16 or UTF-32 becomes UTF-8; text with bytes that belong to no encoding is left alone.
 
     Raises:
@@ -84,11 +97,11 @@ def fix_table(data: bytes, path: Path, profile: Profile = AS_HCCL, *, sort: bool
     if any(fault.code == "RT101" for fault in document.faults):
         return Fixed(data, data, document.text, document.text, (), parse_rank_table(data, path, profile))
     before, mark = document.text, codecs.BOM_UTF8 if readable.startswith(codecs.BOM_UTF8) else b""
-    after, in_text = _repaired(document, path, profile, sort=sort)
+    after, in_text, offers = _repaired(document, path, profile, sort=sort, unsafe=unsafe)
     fixed = mark + after.encode()
     report = parse_rank_table(fixed, path, profile)
     in_order = sorted((*repairs, *in_text), key=lambda repair: repair.line)
-    return Fixed(data, fixed, before, after, tuple(in_order), report)
+    return Fixed(data, fixed, before, after, tuple(in_order), report, tuple(offers))
 
 
 def _as_utf8(data: bytes) -> tuple[bytes, tuple[Repair, ...]]:
@@ -106,21 +119,29 @@ def _as_utf8(data: bytes) -> tuple[bytes, tuple[Repair, ...]]:
     return encoded, (Repair("RT101", 1, f"turned {codec[:6].upper()} into UTF-8"),)
 
 
-def _repaired(document: Document, path: Path, profile: Profile, *, sort: bool) -> tuple[str, list[Repair]]:
+def _repaired(
+    document: Document, path: Path, profile: Profile, *, sort: bool, unsafe: bool
+) -> tuple[str, list[Repair], list[Repair]]:
+    """The repaired text, what was repaired, and what is offered."""
     first = document
     repairs: list[Repair] = []
     history: list[Origins] = []
+    offers: list[_Step] = []
     for _ in range(AT_MOST_PASSES):
-        steps = _next_steps(document, path, profile, sort=sort)
+        steps, offers = _next_pass(document, path, profile, sort=sort, unsafe=unsafe)
         if not steps:
             break
-        for step in steps:
-            line = first.position(_first_offset(step.edits[0].start, history)).line
-            repairs.append(Repair(step.code, line, step.message))
+        repairs += _as_repairs(steps, first, history)
         text, made = apply_edits(document.text, [edit for step in steps for edit in step.edits])
         history.append(Origins(made))
         document = parse_document(_encoded(text))
-    return document.text, repairs
+    return document.text, repairs, _as_repairs(offers, first, history)
+
+
+def _as_repairs(steps: Iterable[_Step], first: Document, history: Sequence[Origins]) -> list[Repair]:
+    """Steps in a text that `history` led to, at their lines in the `first` one."""
+    offsets = ((step, _first_offset(step.edits[0].start, history)) for step in steps)
+    return [Repair(step.code, first.position(offset).line, step.message) for step, offset in offsets]
 
 
 def _encoded(text: str) -> bytes:
@@ -134,18 +155,20 @@ def _first_offset(offset: int, history: Sequence[Origins]) -> int:
     return offset
 
 
-def _next_steps(document: Document, path: Path, profile: Profile, *, sort: bool) -> list[_Step]:
+def _next_pass(document: Document, path: Path, profile: Profile, *, sort: bool, unsafe: bool) -> _Pass:
     """What can be repaired now, in file order and without overlaps; the next pass sees what became of it."""
     steps = _apart(_text_steps(document))
     if steps or not document.checkable:
-        return steps
+        return _Pass(steps, [])
     checked = check_document(document, path, profile, at_most=sys.maxsize)
-    steps = _apart(_value_steps(document, checked.findings))
+    doubtful = [] if unsafe else [found for found in checked.findings if found[1].doubt]
+    steps = _apart(_value_steps(document, (found for found in checked.findings if unsafe or not found[1].doubt)))
+    offers = _apart(_value_steps(document, doubtful, "write"))
     if steps or not sort or checked.table is None:
-        return steps
+        return _Pass(steps, offers)
     moves = moves_by_rank(document, checked.table)
     order = [_Step(None, _described_move(move), move.edits) for move in moves]
-    return order if order and _does_no_harm(document, order, path, profile) else []
+    return _Pass(order if order and _does_no_harm(document, order, path, profile) else [], offers)
 
 
 def _does_no_harm(document: Document, steps: Iterable[_Step], path: Path, profile: Profile) -> bool:
@@ -172,13 +195,14 @@ def _text_steps(document: Document) -> Iterator[_Step]:
             yield _Step(fault.code, _described(document.text, fault.repair), (fault.repair,))
 
 
-def _value_steps(document: Document, found: Iterable[Found]) -> Iterator[_Step]:
+def _value_steps(document: Document, found: Iterable[Found], verb: str = "wrote") -> Iterator[_Step]:
     wanted = [(code, finding) for code, finding in found if finding.rewrite or finding.addition]
     places = document.locate(pointer for _, finding in wanted for pointer in _pointers(finding))
     for code, finding in wanted:
         edit = _value_edit(document.text, finding, places)
         if edit is not None:
-            yield _Step(code, _described(document.text, edit), (edit,))
+            message = _described(document.text, edit, verb)
+            yield _Step(code, f"{message}: {finding.doubt}" if finding.doubt else message, (edit,))
 
 
 def _pointers(finding: Finding) -> Iterator[Pointer]:
@@ -223,11 +247,11 @@ def _added(text: str, addition: Addition, place: Place) -> Edit | None:
     return Edit(at, at, f"{json.dumps(addition.key)}{between}{addition.value},{gap}")
 
 
-def _described(text: str, edit: Edit) -> str:
+def _described(text: str, edit: Edit, verb: str = "wrote") -> str:
     old, new = text[edit.start : edit.end], edit.text.rstrip(_BLANKS + ",") or edit.text
     if not old:
         return f"added {shown(new)}"
-    return f"wrote {shown(new)} for {shown(old)}" if new else f"removed {printable(shown(old))}"
+    return f"{verb} {shown(new)} for {shown(old)}" if new else f"removed {printable(shown(old))}"
 
 
 def _described_move(move: Move) -> str:

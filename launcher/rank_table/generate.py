@@ -11,12 +11,12 @@ from typing import NamedTuple, NoReturn
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
+from launcher.core.printable import printable
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table.chips import CHIPS
 from launcher.rank_table.device_ids import MOST_DEVICES, FoundDevice
-from launcher.rank_table.faults import printable
 from launcher.rank_table.hostfiles import LARGEST_COUNT, Place, is_host_name
-from launcher.rank_table.ip import address_family
+from launcher.rank_table.ip import address_family, is_unspecified, packed_address, what_it_is_instead
 from launcher.rank_table.nodelist import expand
 from launcher.rank_table.rules.servers import SERVER_ID_LIMIT
 
@@ -121,11 +121,13 @@ def check_address(address: str, origin: str) -> None:
     """Make sure that HCCL can read `address`.
 
     Raises:
-        UsageError: it is no IP address.
+        UsageError: it is no IP address, or that of nobody.
     """
-    if address_family(address) is None:
+    packed = packed_address(address)
+    if packed is None or is_unspecified(packed):
+        wrong = what_it_is_instead(address, "network card")
         raise UsageError(
-            f'{origin}: "{printable(address[:45])}" is no IP address', hint="give the address of the network card"
+            f'{origin}: "{printable(address[:45])}" is {wrong}', hint="give the address of the network card"
         )
 
 

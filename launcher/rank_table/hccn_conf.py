@@ -6,14 +6,15 @@ import re
 
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
+from launcher.core.printable import printable
 from launcher.rank_table.device_ids import FoundDevice
-from launcher.rank_table.faults import printable
 from launcher.rank_table.generate import DEVICE_ID_LIMIT
 from launcher.rank_table.ip import FAMILY_NAMES, address_family
 from launcher.rank_table.rules.addresses import UNSET_ADDRESS
 
 LARGEST_CONF_BYTES = 1024 * 1024
-UNSET = ("", UNSET_ADDRESS)  # what the driver's tools and files say where no address is set
+# What the driver's tools and files say where no address is set.
+UNSET = ("", UNSET_ADDRESS, "0.0.0.0", "::")  # noqa: S104 - looked for, not listened on
 FAULTS_SHOWN = 20
 _KEY = re.compile(r"(?P<ipv6>IPv6)?(?P<name>address|netmask)_(?P<device>[0-9]+)")
 _ALMOST_ADDRESS = re.compile(r"(ipv6|ip)?[ _-]?add?res?s?[ _-]*[0-9]*", re.IGNORECASE)

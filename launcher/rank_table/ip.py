@@ -8,6 +8,12 @@ from socket import inet_pton
 FAMILY_NAMES = {4: "IPv4", 6: "IPv6"}
 _LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "::1"})
 _FAMILY_OF_LENGTH = {4: 4, 16: 6}
+_AFTER_ADDRESS = {
+    "/": "the length of a network does not belong to it",
+    ":": "a port does not belong to it",
+    ";": "a comma, not a semicolon, separates two of them",
+}
+_HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 _IPV4, _IPV6 = int(socket.AF_INET), int(socket.AF_INET6)  # plain numbers: this is asked for each device
 
 
@@ -24,6 +30,62 @@ def is_loopback(name: str | None) -> bool:
 def family_of(packed: bytes | None) -> int | None:
     """4 or 6 for the bytes that `packed_address` gives."""
     return None if packed is None else _FAMILY_OF_LENGTH[len(packed)]
+
+
+def why_no_address(address: str) -> str:
+    """Which part keeps `address` from being one, as a message goes on with it; empty where no part is to blame alone.
+
+    >>> why_no_address("10.277.0.10"), why_no_address("10.1.1"), why_no_address("node1")
+    (': 277 is more than 255', ': it has 3 numbers, not 4', '')
+    """
+    reason = _ipv6_fault(address) if address.count(":") >= 2 else _ipv4_fault(address)
+    return f": {reason}" if reason else ""
+
+
+def _ipv4_fault(address: str) -> str:
+    parts = address.split(".")
+    if not address or address != address.strip():
+        return "there is a blank beside it" if address else "it is empty"
+    if not any(part.isdecimal() for part in parts):  # a name, a placeholder
+        return ""
+    for mark, reason in _AFTER_ADDRESS.items():
+        if mark in address and packed_address(address.partition(mark)[0]) is not None:
+            return reason
+    of_parts = next(filter(None, map(_part_fault, parts)), "")
+    return of_parts or f"it has {len(parts)} number{'s' * (len(parts) > 1)}, not 4"
+
+
+def _part_fault(part: str) -> str:
+    if not (part.isdecimal() and part.isascii()):
+        return f'"{part[:20]}" is no number' if part else "a number is missing beside a dot"
+    if len(part) > 3 or int(part) > 255:
+        return f"{part[:20]} is more than 255"
+    return f"{part} starts with a zero" if len(part) > 1 and part.startswith("0") else ""
+
+
+def _ipv6_fault(address: str) -> str:
+    bare = address.partition("%")[0]
+    if bare.count("::") > 1 or ":::" in bare:
+        return 'only one "::" may stand for groups that are left out'
+    groups = [group for group in bare.split(":") if group]
+    for group in groups[:-1] if "." in bare else groups:
+        if len(group) > 4 or not set(group) <= _HEX_DIGITS:
+            return f'"{group[:20]}" is no group of 1 to 4 hexadecimal digits'
+    if "%" in address and not address.partition("%")[2]:
+        return "nothing follows the %"
+    return "" if "." in bare or "::" in bare else f"it has {len(groups)} groups, not 8"
+
+
+def is_unspecified(packed: bytes | None) -> bool:
+    """Whether these bytes are 0.0.0.0 or ::, the address of nobody. HCCL takes 0.0.0.0 for an address that is not set."""
+    return packed is not None and not any(packed)
+
+
+def what_it_is_instead(address: str, owner: str) -> str:
+    """Completes `"address" is ...` for one that is no address of an `owner`, a device for instance."""
+    if packed_address(address) is None:
+        return f"not an IP address{why_no_address(address)}"
+    return f"the address of no {owner}"
 
 
 def packed_address(address: str) -> bytes | None:

@@ -18,11 +18,12 @@ WIDE_MARK = "，"  # noqa: RUF001  # a comma or a colon of a Chinese keyboard
 WORD = "word"  # anything else that stands together
 BROKEN_STRING = "broken string"  # not closed on its line, or with something in it that JSON does not allow
 
-# A piece of a string: plain characters, or one escape. Strings with escapes are stepped through piece by piece, for a
-# repeated group would keep what it needs to go back for every round.
-_PIECE = re.compile(r'[^"\\\x00-\x1f]+|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
+# A piece of a string: plain characters and escapes. Strings with escapes are stepped through piece by piece, for a
+# group that repeats without a limit would keep what it needs to go back for every round.
+_PIECE = re.compile(r'(?:[^"\\\x00-\x1f]+|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})){1,1000}')
+# The blanks before a token stand in a lookahead, which is never gone back into: there may be millions of them.
 _TOKEN = re.compile(
-    r"""[ \t\n\r]*(?:
+    r"""(?=([ \t\n\r]*))\1(?:
         (?P<punctuation>[{}\[\],:])
       | (?P<string>"[^"\\\x00-\x1f]*")
       | (?P<scalar>(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)(?![^\s,:{}\[\]"/，：]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from launcher.rank_table.document import Document
+import re
+
+from launcher.rank_table.document import OTHER_DATA, Document
 from launcher.rank_table.formats import recognise
 
 # One of these is enough; a server_list alone is common elsewhere too.
@@ -10,18 +12,40 @@ _KEYS = frozenset({"server_count", "group_list", "group_count", "rank_list", "no
 _BESIDE_SERVER_LIST = frozenset({"version", "status"})
 _WORDS = (b"server_id", b"device_id", b"rank_id")
 
+# What other JSON files have on purpose, which are read by more tolerant parsers: a byte order mark, commas, comments.
+_OF_DIALECTS = frozenset({"RT101", "RT103", "RT104"})
+_NAME = re.compile(r"(?<![a-z])(?:hccl|rank[-_ ]?table)", re.IGNORECASE)
+
+
+def named_like_table(name: str) -> bool:
+    """Whether a file is called as rank tables are, whatever is in it.
+
+    >>> [named_like_table(name) for name in ("rank_table_8pcs.json", "jobstart_hccl.json", "package.json")]
+    [True, True, False]
+    """
+    return _NAME.search(name) is not None
+
 
 def looks_like_table(data: bytes, document: Document) -> bool:
-    """Whether `document`, parsed from `data`, has keys of a rank table or a related file.
+    """Whether `document`, parsed from `data`, may be a rank table or a related file: it has keys of one, or is no JSON.
 
-    Of a text that is no JSON it is asked whether it mentions the ids that tables consist of, in any encoding.
+    An empty file, or one that was cut off, is what is left of anything. Only a text whose faults others make on purpose
+    is asked for more: whether it mentions the ids that tables consist of.
     """
     if document.faults:
-        letters = data.replace(b"\0", b"")  # UTF-16 and UTF-32 too
-        return any(word in letters for word in _WORDS)
+        on_purpose = document.checkable and all(fault.code in _OF_DIALECTS for fault in document.faults)
+        of_another_kind = any(fault.code == OTHER_DATA for fault in document.faults)
+        if not (on_purpose or of_another_kind) or mentions_ids(data):
+            return True
     if not isinstance(document.value, dict):
         return False
     found, keys = recognise(document.value), document.value.keys()
     if found is not None and not found.is_rank_table:
         return True
     return bool(keys & _KEYS) or ("server_list" in keys and bool(keys & _BESIDE_SERVER_LIST))
+
+
+def mentions_ids(data: bytes) -> bool:
+    """Whether the bytes hold one of the ids that tables consist of, in any encoding."""
+    letters = data.replace(b"\0", b"")  # UTF-16 and UTF-32 too
+    return any(word in letters for word in _WORDS)

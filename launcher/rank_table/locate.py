@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from launcher.core.printable import printable
 from launcher.rank_table.catalogue import CATALOGUE, Finding, Found
 from launcher.rank_table.chips import Chip
 from launcher.rank_table.diagnostics import Problem
 from launcher.rank_table.document import Document
-from launcher.rank_table.faults import Fault, printable
+from launcher.rank_table.faults import Fault
 from launcher.rank_table.places import Place, Pointer, RepeatedKey, json_pointer
 
 Places = Mapping[Pointer, Place]

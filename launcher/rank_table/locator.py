@@ -16,7 +16,8 @@ from launcher.rank_table.places import Place, Pointer
 _FOUND = -1  # the key under which a node of the trie holds its own pointer: no list index and no object key
 _BLANK = re.compile(r"[ \t\n\r]*")
 _SCALAR = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[^\s,\]}]+')
-_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{])|([\]}])')
+# Strings and all else are stepped over up to the next bracket, or as far as one step may go.
+_BRACKET = re.compile(r'(?:[^"\[\]{}]+|"[^"\\]*(?:\\.[^"\\]*)*"){0,1000}(?:([\[{])|([\]}])|)')
 
 Trie = dict[str | int, Any]
 
@@ -30,6 +31,8 @@ def locate(text: str, pointers: Collection[Pointer], *, repeated_keys: bool = Fa
     first = _blank_end(text, 0)
     if not pointers or first == len(text):
         return {}
+    if set(pointers) == {()}:  # nobody asks what stands in it
+        return {(): Place(None, first, first + 1 if text[first] in "{[" else _scalar_end(text, first))}
     locator = _Locator(text, endless=repeated_keys)
     locator.walk(first, _trie(pointers), None, len(set(pointers)))
     return locator.places

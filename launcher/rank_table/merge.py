@@ -9,11 +9,11 @@ from pathlib import Path
 
 from launcher.core.errors import RefusedTableError, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.printable import printable
 from launcher.core.records import Cluster, Options, Server
 from launcher.rank_table.catalogue import CATALOGUE
 from launcher.rank_table.convert import convert_cluster
 from launcher.rank_table.diagnostics import render_problems
-from launcher.rank_table.faults import printable
 from launcher.rank_table.hardware import marked_without_ascend
 from launcher.rank_table.ip import is_loopback
 from launcher.rank_table.places import Pointer

@@ -32,7 +32,7 @@ def overwrite(path: Path, original: bytes, data: bytes) -> None:
             with suppress(PermissionError):
                 os.chown(aside, status.st_uid, status.st_gid)
             aside.chmod(stat.S_IMODE(status.st_mode))
-            if read_bytes(target) != original:
+            if target.stat().st_size != len(original) or read_bytes(target, len(original)) != original:
                 raise UnreadableError(f"{path} was changed meanwhile, and is left as it is", hint="run this again")
     except OSError as error:
         raise UnreadableError(f"{path} cannot be replaced: {error.strerror}") from None

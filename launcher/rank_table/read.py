@@ -16,7 +16,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
 from launcher.rank_table.diagnostics import Problem, Severity, render_problems
 from launcher.rank_table.document import Document, parse_document
-from launcher.rank_table.files import read_bytes
+from launcher.rank_table.files import LARGEST_TABLE_BYTES, read_bytes
 from launcher.rank_table.formats import Format
 from launcher.rank_table.profile import Profile
 
@@ -69,16 +69,16 @@ class TableReport:
         return render_problems(self.problems, self.document, str(self.path))
 
 
-def read_rank_table(path: Path, profile: Profile = AS_HCCL) -> TableReport:
+def read_rank_table(path: Path, profile: Profile = AS_HCCL, *, max_bytes: int = LARGEST_TABLE_BYTES) -> TableReport:
     """Read and check the table at `path`, as `profile` asks. Blocks while reading the file.
 
     A name that does not end in ".json" is a warning: HCCL refuses such a file by its name, other readers do not mind.
 
     Raises:
-        UnreadableError: the file is missing, a directory, too large, or may not be read.
+        UnreadableError: the file is missing, a directory, larger than `max_bytes`, or may not be read.
         KeyError: `profile` names a chip that is not in `CHIPS`.
     """
-    return parse_rank_table(read_bytes(path), path, profile)
+    return parse_rank_table(read_bytes(path, max_bytes), path, profile)
 
 
 def parse_rank_table(data: bytes, path: Path, profile: Profile = AS_HCCL) -> TableReport:
@@ -93,7 +93,7 @@ def parse_rank_table(data: bytes, path: Path, profile: Profile = AS_HCCL) -> Tab
 
     with _without_garbage_collection():
         document = parse_document(data)
-        if document.faults and (problem := _list_of_hosts(data, path)):
+        if document.faults and (problem := _another_kind(data, path)):
             return TableReport(path, None, (problem,), document, None)
         checked = check_document(document, path, profile)
         problems = located_problems(document, checked.findings, checked.chip)
@@ -122,27 +122,37 @@ def _cluster(table: Table, path: Path) -> Cluster:
     return replace(READERS[table.format].cluster(table), source=source)
 
 
-def _list_of_hosts(data: bytes, path: Path) -> Problem | None:
-    """One problem instead of many, for a text that was never meant as JSON and can be made a table."""
-    from launcher.rank_table.faults import printable  # noqa: PLC0415  # broken texts only
-    from launcher.rank_table.sources import certainly_plain  # noqa: PLC0415
+def _another_kind(data: bytes, path: Path) -> Problem | None:
+    """One problem instead of many, for a text that was never meant as JSON: a list of hosts, or a program."""
+    from launcher.core.printable import printable  # noqa: PLC0415  # broken texts only
+    from launcher.rank_table.sources import certainly_plain, program_kind  # noqa: PLC0415
 
-    kind = certainly_plain(data)
-    if kind is None:
-        return None
-    name, devices = printable(str(path)), " --devices N" if kind == "nodelist" else ""
-    hint = f"tlaunch table convert {name} --from {kind}{devices} --to v1.0"
-    message = f"this is no rank table: it looks like a {kind}, which names hosts for another launcher"
-    return Problem("RT202", Severity.ERROR, message, hint, "", 1, 1)
+    name = printable(str(path))
+    if kind := certainly_plain(data):
+        devices = " --devices N" if kind == "nodelist" else ""
+        hint = f"tlaunch table convert {name} --from {kind}{devices} --to v1.0"
+        message = f"this is no rank table: it looks like a {kind}, which names hosts for another launcher"
+        return Problem("RT202", Severity.ERROR, message, hint, "", 1, 1)
+    if program := program_kind(data, path.suffix):
+        message = f"this is no rank table: it looks like {printable(program)}"
+        hint = "name the table, a JSON file; a program stands behind --, as in `tlaunch run -- python train.py`"
+        return Problem("RT116", Severity.ERROR, message, hint, "", 1, 1)
+    return None
 
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Hundreds of thousands of new objects, none of them garbage: looking for cycles among them only costs time."""
+    """Hundreds of thousands of new objects, none of them garbage: looking for cycles among them only costs time.
+
+    Nor are they looked through at the end, as they would be at once: they join the oldest objects, which seldom are.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

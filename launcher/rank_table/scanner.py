@@ -16,14 +16,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from launcher.rank_table import faults, lexer
+from launcher.rank_table.brackets import CLOSING, remedy
 from launcher.rank_table.faults import Fault, Patch
 from launcher.rank_table.lexer import SCALAR, STRING, Token, next_token
 from launcher.rank_table.places import RepeatedKey
+from launcher.rank_table.plain import ENTRY, MEMBER, has_repeated_key
 
 MAX_DEPTH = 100  # a rank table of any format needs fewer than 15 levels
 MOST_FAULTS = 50_000  # a slip on every line of a large table; beyond it the text is something else
 MOST_REPEATS = 1000  # repeated keys that are told one by one
-_CLOSING = {"{": "}", "[": "]"}
 
 
 @dataclass
@@ -48,13 +49,14 @@ class _Frame:
 class Scanner:
     """Scan once with `run`, then read `repeats`, `faults` and `patches`."""
 
-    def __init__(self, text: str, *, max_depth: int | None = MAX_DEPTH) -> None:
+    def __init__(self, text: str, *, max_depth: int | None = MAX_DEPTH, only_repeats: bool = False) -> None:
         self.text = text
         self.repeats: list[RepeatedKey] = []
         self.faults: list[Fault] = []
         self.patches: list[Patch] = []
         self.mendable = True  # the patches turn the text into JSON that says what was meant
         self._max_depth = max_depth
+        self._only_repeats = only_repeats  # of a text that has no fault: the end is where enough of them are known
         self._done = False
         self._stopped = False  # before the end: what was read so far may mean something else
         self._last = Token(lexer.END, 0, 0)  # the token before the present one
@@ -66,6 +68,8 @@ class Scanner:
         """Scan the text to its end, or to the first fault that cannot be read over."""
         at = 0
         while not self._done:
+            if self._expect == self._entry:
+                at = self._over_plain_ones(at)
             token = next_token(self.text, at)
             at = token.end
             plain = (
@@ -99,12 +103,14 @@ class Scanner:
         if token.kind in (STRING, SCALAR):
             self._check_surrogates(token)
             self._after_value()
-        elif token.kind in _CLOSING:
+        elif token.kind in CLOSING:
             self._open(token)
         elif token.kind == "]" and frame.bracket == "[":
             self._close_after_comma(frame)
         elif token.kind == "," and frame.bracket == "[":
             self._needless_comma(token)
+        elif token.kind == "}" and frame.bracket == "[":
+            self._unmatched(token, frame)
         else:
             self._refuse(token, f"a value is missing before {token.kind}")
 
@@ -117,6 +123,8 @@ class Scanner:
             self._close_after_comma(frame)
         elif token.kind == ",":
             self._needless_comma(token)
+        elif token.kind == "]":
+            self._unmatched(token, frame)
         else:
             self._refuse(token, f"a key is missing before {self.text[token.start : token.start + 1]}")
 
@@ -135,12 +143,12 @@ class Scanner:
         if token.kind == ",":
             frame.comma = token.start
             self._expect = self._entry
-        elif token.kind == _CLOSING[frame.bracket]:
+        elif token.kind == CLOSING[frame.bracket]:
             self._close()
-        elif token.kind in ("}", "]", ":"):
-            what = "a key stands in a list" if token.kind == ":" else f"{token.kind} closes nothing here"
-            line = self.text.count("\n", 0, frame.start) + 1
-            self._stop(faults.still_open(token.start, what, frame.bracket, line, _CLOSING[frame.bracket]))
+        elif token.kind in ("}", "]"):
+            self._unmatched(token, frame)
+        elif token.kind == ":":
+            self._stop(faults.key_in_list(token.start, self._line_of(frame)))
         elif token.kind == lexer.END:
             self._cut_off()
         else:
@@ -162,6 +170,29 @@ class Scanner:
 
     # --- containers and their members ---
 
+    def _over_plain_ones(self, at: int) -> int:
+        """Past the members or entries at `at` that have no fault: what the handlers would do, in one step for each."""
+        frame, text = self._frames[-1], self.text
+        of_object = frame.bracket == "{"
+        next_one = (MEMBER if of_object else ENTRY).match
+        while (found := next_one(text, at)) is not None:
+            if of_object:
+                self._count_key(frame, found["key"], found.start("key") - 1)
+            elif found["object"] and has_repeated_key(found["object"]):
+                break
+            at = found.end()
+            frame.count += 1
+            frame.elided = False
+            if found["comma"]:
+                frame.comma = at - 1
+                self._last = Token(",", at - 1, at)
+            else:
+                frame.comma, self._expect = None, self._comma
+                self._last = Token(SCALAR, found.start(), at)
+            if self._done or not found["comma"]:
+                break
+        return at
+
     def _open(self, token: Token) -> None:
         if self._max_depth is not None and len(self._frames) > self._max_depth:
             self._stop(faults.too_deep(token.start, self._max_depth))
@@ -176,7 +207,7 @@ class Scanner:
     def _close_after_comma(self, frame: _Frame) -> None:
         """A closing bracket where an entry could stand: fine when there is none yet, else a comma too many."""
         if frame.comma is not None:
-            self.faults.append(faults.trailing_comma(frame.comma, _CLOSING[frame.bracket]))
+            self.faults.append(faults.trailing_comma(frame.comma, CLOSING[frame.bracket]))
             self.patches.append(Patch(frame.comma, frame.comma + 1, " "))
         self._close()
 
@@ -188,11 +219,14 @@ class Scanner:
 
     def _note_key(self, frame: _Frame, token: Token) -> None:
         self._check_surrogates(token)
-        key = _key_text(self.text[token.start : token.end])
-        if key in frame.seen and len(self.repeats) < MOST_REPEATS:
+        self._count_key(frame, _key_text(self.text[token.start : token.end]), token.start)
+
+    def _count_key(self, frame: _Frame, key: str, at: int) -> None:
+        first = frame.seen.setdefault(key, at)
+        if first != at and len(self.repeats) < MOST_REPEATS:
             pointer = (*(inner.name for inner in self._frames[2:]), key)
-            self.repeats.append(RepeatedKey(pointer, frame.seen[key], token.start))
-        frame.seen.setdefault(key, token.start)
+            self.repeats.append(RepeatedKey(pointer, first, at))
+            self._done = self._only_repeats and len(self.repeats) == MOST_REPEATS
         frame.key, frame.comma = key, None
 
     # --- faults that are said and read over ---
@@ -290,6 +324,20 @@ class Scanner:
         self.faults.append(fault)
         self._done, self._stopped, self.mendable = True, True, False
 
+    def _unmatched(self, token: Token, frame: _Frame) -> None:
+        """A closing bracket of the other kind than what is open. Nobody can be sure what was meant after it."""
+        way = remedy(self.text, token.start, "".join(inner.bracket for inner in self._frames[1:]))
+        starts_entry = frame.comma is not None or frame.count == 0
+        after_comma, follows = frame.comma is not None, next_token(self.text, token.end).kind
+        needless = "after" if starts_entry and follows == "," else ""
+        if after_comma and follows == CLOSING[frame.bracket]:
+            needless = "before"
+        opened = frame.bracket, self._line_of(frame)
+        self._stop(faults.unmatched(token, opened, way, after_comma=after_comma, needless_comma=needless))
+
+    def _line_of(self, frame: _Frame) -> int:
+        return self.text.count("\n", 0, frame.start) + 1
+
     def _refuse(self, token: Token, what: str) -> None:
         if token.kind == lexer.END:
             self._cut_off()
@@ -297,7 +345,7 @@ class Scanner:
             self._stop(faults.misplaced(what, token.start, self._expected()))
 
     def _cut_off(self) -> None:
-        closings = "".join(_CLOSING[frame.bracket] for frame in reversed(self._frames[1:]))
+        closings = "".join(CLOSING[frame.bracket] for frame in reversed(self._frames[1:]))
         self._stop(faults.cut_off(max(self._last.end - 1, 0), closings) if closings else faults.nothing())
 
     def _expected(self) -> str:

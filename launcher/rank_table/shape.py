@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from launcher.rank_table.catalogue import Finding, Found
+from launcher.rank_table.document import LongInteger
 from launcher.rank_table.places import Pointer
 
 # Faults of shape that are reported one by one: a list of a million numbers is one mistake, not a million.
@@ -45,7 +47,7 @@ class Shapes:
         self.complete = True  # every list that a table must have is there, and every entry of the lists was read
         self.full = False  # so much is wrong that the rest is not looked at
         self.keys: set[str] = set()  # every key of every object that was checked
-        self._unknown: dict[tuple[type[Shape], str], tuple[Pointer, int]] = {}
+        self._unknown: dict[tuple[type[Shape], str], tuple[Pointer, Fields, int]] = {}  # where first, and how often
 
     def check(self, shape: type[Shape], pointer: Pointer, fields: Fields) -> None:
         """Note what `fields`, the object at `pointer`, has too little or too much of."""
@@ -100,10 +102,10 @@ class Shapes:
                 replace(last, message=f"{last.message} (and more like it; the rest is not checked)"),
             )
         yield from self._faults
-        for (shape, key), (pointer, uses) in self._unknown.items():
+        for (shape, key), (pointer, fields, uses) in self._unknown.items():
             more = f" (and {uses - 1} more like it)" if uses > 1 else ""
             message = f'key "{key[:40]}" is not known{more}'
-            yield "RT401", Finding((*pointer, key), message, _similar(key, shape), at_key=True)
+            yield "RT401", Finding((*pointer, key), message, _similar(key, shape, fields), at_key=True)
 
     def _note(
         self,
@@ -118,12 +120,13 @@ class Shapes:
         for key in unknown:
             if len(self._unknown) >= self._at_most and (shape, key) not in self._unknown:
                 break
-            first, uses = self._unknown.get((shape, key), (pointer, 0))
-            self._unknown[shape, key] = first, uses + 1
+            first, around, uses = self._unknown.get((shape, key), (pointer, fields, 0))
+            self._unknown[shape, key] = first, around, uses + 1
 
 
 def _shape_faults(shape: type[Shape], fields: Fields) -> tuple[list[tuple[str, tuple[str | int, ...]]], list[str]]:
-    unknown = [key for key in fields if key not in shape.model_fields]
+    declared = shape.model_fields  # a property of pydantic's that takes its time
+    unknown = [key for key in fields if key not in declared]
     try:
         shape.model_validate(fields)
     except ValidationError as error:
@@ -136,13 +139,24 @@ def _finding(shape: type[Shape], pointer: Pointer, fields: Fields, kind: str, na
     if kind == "missing":
         example = shape.model_fields[name].description or '"..."'
         return "RT204", Finding(pointer, f"{name} is missing here", f'add "{name}": {example}')
-    wanted = {"string_type": "a string", "int_type": "an integer", "list_type": "a list"}.get(kind, "an object")
+    wanted = _WANTED.get(kind, "an object")
     message = f"{name} must be {wanted}, not {shown(fields[name])}"
+    if name == "version":
+        return "RT205", Finding((*pointer, name), message, f"write {shape.model_fields[name].description}, in quotes")
+    if kind == "int_type" and isinstance(fields[name], LongInteger):
+        message = f"{name} has {fields[name].digits} digits, and HCCL keeps no such number"
+        return "RT205", Finding((*pointer, name), message, "write a number of at most 10 digits")
     rewrite = None if name.endswith("_ip") else _retyped(kind, fields[name])
     hint = None if rewrite is None else f"write {rewrite}: {_WHY[kind]}"
     return "RT205", Finding((*pointer, name), message, hint or f"write {wanted}", rewrite=rewrite)
 
 
+_WANTED = {
+    "string_type": "a string",
+    "int_type": "an integer",
+    "list_type": "a list",
+    "bool_type": "true or false",
+}
 _WHY = {
     "string_type": "HCCL reads numbers from strings only in this format",
     "int_type": "HCCL reads numbers without quotes in this format",
@@ -155,6 +169,10 @@ def shown(value: Any) -> str:
         return "an object"
     if isinstance(value, list):
         return "a list"
+    if isinstance(value, LongInteger):
+        return f"a number of {value.digits} digits"
+    if isinstance(value, float) and math.isinf(value):
+        return "a number too large to be read"
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 40 else f"{text[:39]}…"
 
@@ -168,6 +186,10 @@ def _retyped(kind: str, value: Any) -> str | None:
     return None
 
 
-def _similar(key: str, shape: type[Shape]) -> str:
-    near = difflib.get_close_matches(key[:64], sorted(shape.model_fields), n=1, cutoff=0.6)
+def _similar(key: str, shape: type[Shape], fields: Fields) -> str:
+    """A known key that looks like `key`, unless the object has that as well."""
+    known = sorted(shape.model_fields)
+    near = difflib.get_close_matches(key[:64], known, n=1, cutoff=0.6)
+    if near and near[0] in fields:
+        return f'remove it: "{near[0]}" is there as well'
     return f'did you mean "{near[0]}"?' if near else "remove it, or keep it knowing that HCCL ignores it"

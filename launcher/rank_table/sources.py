@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Iterator
+from itertools import dropwhile, islice
 
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.records import Cluster
 from launcher.rank_table.hostfiles import is_host_name, parse_hostfile, parse_rankfile
 from launcher.rank_table.nodelist import parse_nodelist
 
+LARGEST_CERTAIN_BYTES = 6 * 1024 * 1024
 LARGEST_TEXT_BYTES = 16 * 1024 * 1024  # a rankfile of 131,072 ranks has 5 MB
 
+_LINE = re.compile(r"[^\n]+")
 _STARTS_JSON = ("{", "[", '"')
 _IPV6_HOST = re.compile(r"\[[0-9A-Fa-f]*:[\w.:%]*\](?::\S*|\s+[\w-]+\s*=.*)?", re.ASCII)  # [fe80::1]:2
 _NUMBERED_HOSTS = re.compile(r"\[[0-9]+[,-][0-9,-]*\]\S*", re.ASCII)  # [0-3], where hosts are called by numbers
@@ -29,6 +33,13 @@ _CERTAIN = {  # what each line looks like, more narrowly than it is read
 _LIST = re.compile(r"(?!-)[\w.%:-]*[\[,]")  # a fault after the first name or bracket is told later
 _NAMES_HOSTS = re.compile(r"[A-Za-z.:].*[0-9]|localhost|[0-9]+\.[0-9]+\.|\[", re.ASCII)  # single words may be anything
 
+_LONGEST_HEAD = 64 * 1024  # bytes that are looked at for the beginning of a program
+# A statement that a program starts with, and no other kind of file.
+_STATEMENT = re.compile(
+    r"import[ ]+[\w.]+(?:[ ]*,|[ ]+as\b|[ \t]*(?:[;#\r\n]|\Z))|from[ ]+[\w.]+[ ]+import\b|def[ ]+\w+\(|class[ ]+\w+[(:]|@\w"
+)
+_DOCSTRING = re.compile(r"[rR]?(\"{3}|'{3})")
+
 
 def recognise_plain(data: bytes) -> str | None:
     """What the text is: "hostfile", "rankfile" or "nodelist"; None where it may be meant as JSON, or is no text.
@@ -36,42 +47,61 @@ def recognise_plain(data: bytes) -> str | None:
     One line of several hosts, of brackets, or of a name alone is a node list; names line by line are a hostfile.
     """
     text = _text(data)
-    lines = _meaningful(text or "")
-    if text is None or not lines or "\0" in text:
+    first = next(_meaningful(text or ""), None)
+    if text is None or first is None or "\0" in text:
         return None
-    first = lines[0]
     if _IPV6_HOST.fullmatch(first):
         return "hostfile"
     if text.lstrip().startswith(_STARTS_JSON) and _NUMBERED_HOSTS.fullmatch(first) is None:
         return None
     if _RANK_LINE.match(first):
         return "rankfile"
-    return "hostfile" if _COUNTED.fullmatch(first) else _list_of_names(lines)
+    return "hostfile" if _COUNTED.fullmatch(first) else _list_of_names(first, text)
 
 
-def _list_of_names(lines: list[str]) -> str | None:
+def _list_of_names(first: str, text: str) -> str | None:
     """Lines of one word each are a hostfile. One word alone may be anything, unless it looks like a host's name."""
-    if "," in lines[0] or "[" in lines[0]:
-        return "nodelist" if _LIST.match(lines[0]) else None
-    if not all(is_host_name(line) for line in lines):
+    if "," in first or "[" in first:
+        return "nodelist" if _LIST.match(first) else None
+    if not all(map(is_host_name, _meaningful(text))):
         return None
-    if len(lines) > 1:
+    if next(islice(_meaningful(text), 1, None), None) is not None:
         return "hostfile"
-    return "nodelist" if _NAMES_HOSTS.match(lines[0]) else None
+    return "nodelist" if _NAMES_HOSTS.match(first) else None
 
 
 def certainly_plain(data: bytes) -> str | None:
     """As `recognise_plain`, but only where every line reads like it and the first one can hardly be anything else.
 
-    Builds nothing: a line may stand for a million devices.
+    Builds nothing: a line may stand for a million devices. Larger texts than those of 131,072 ranks are not looked at.
     """
+    text = _text(data) if len(data) <= LARGEST_CERTAIN_BYTES else None
+    first = next(_meaningful(text or ""), None)
+    if text is None or first is None or _NAMES_HOSTS.match(first) is None:
+        return None
     kind = recognise_plain(data)
-    if kind is None:
-        return None
-    lines = _meaningful(_text(data) or "")
-    if _NAMES_HOSTS.match(lines[0]) is None:
-        return None
-    return kind if all(_CERTAIN[kind].fullmatch(line) for line in lines) else None
+    return kind if kind and all(map(_CERTAIN[kind].fullmatch, _meaningful(text))) else None
+
+
+def program_kind(data: bytes, suffix: str) -> str | None:
+    """In words, for a text that can only be a program, or is called one by its suffix and begins as no JSON does."""
+    head = data[:_LONGEST_HEAD].removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip()
+    if head.startswith("#!"):
+        return f'a script, which starts with "{head.splitlines()[0][:40]}"'
+    is_called_one = suffix == ".py" and not head.startswith(_STARTS_JSON[:2])
+    return "a Python script" if is_called_one or _STATEMENT.match(_without_docstring(head)) else None
+
+
+def _without_docstring(text: str) -> str:
+    """From the first statement on."""
+    text = _without_comments(text)
+    opened = _DOCSTRING.match(text)
+    return _without_comments(text[opened.end() :].partition(opened[1])[2]) if opened else text
+
+
+def _without_comments(text: str) -> str:
+    lines = dropwhile(lambda line: not line.strip() or line.startswith("#"), text.split("\n"))
+    return "\n".join(lines).lstrip()
 
 
 def read_plain(data: bytes, kind: str, name: str, devices: int | None = None) -> tuple[Cluster, tuple[str, ...]]:
@@ -94,8 +124,9 @@ def read_plain(data: bytes, kind: str, name: str, devices: int | None = None) ->
     return parse_nodelist(text, name, devices or 1), notes
 
 
-def _meaningful(text: str) -> list[str]:
-    return [line for raw in text.split("\n") if (line := raw.partition("#")[0].strip())]
+def _meaningful(text: str) -> Iterator[str]:
+    """The lines that are not empty, without comments, one after the other: there may be millions."""
+    return (line for raw in _LINE.finditer(text) if (line := raw[0].partition("#")[0].strip()))
 
 
 def _text(data: bytes) -> str | None:

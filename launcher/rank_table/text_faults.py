@@ -98,6 +98,23 @@ _explain(
     "else than a table, and the rest of it is not looked at.",
 )
 _explain(
+    "RT115",
+    "a number that is too large",
+    "HCCL reads every number of the file as it comes, also under keys that it does not know, and stops at one that is "
+    "larger than a double can be, such as 1e999.",
+)
+_explain(
+    "RT116",
+    "a program instead of a table",
+    "The file is a script that somebody runs, and no JSON at all. It was named in the place of the rank table.",
+)
+_explain(
+    "RT117",
+    "data of another kind",
+    "A rank table spends dozens of characters on each of its values. A text with millions of values of a few characters "
+    "each is a list of numbers or words, and is not read: as objects in memory it would be many times as large.",
+)
+_explain(
     "RT201",
     "the document is not an object",
     "A rank table is one JSON object whose keys say which format it is written in. A list or a bare value is none.",

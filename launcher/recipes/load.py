@@ -41,11 +41,18 @@ def find_config(config: str) -> Path:
     """
     if (path := Path(config)).is_file():
         return path
-    packaged = PACKAGED / config.removeprefix("recipes/")
-    if ".." not in path.parts and not path.is_absolute() and packaged.is_file():
+    if (packaged := packaged_config(config)) is not None:
         return packaged
     names = ", ".join(sorted(f"recipes/{found.relative_to(PACKAGED)}" for found in PACKAGED.rglob("*.toml")))
     raise UnreadableError(f"{config}: there is no such configuration file", hint=f"packaged configurations: {names}")
+
+
+def packaged_config(config: str) -> Path | None:
+    """The packaged configuration that is taken where `config` is no file here; None where it is one, or none is."""
+    path, packaged = Path(config), PACKAGED / config.removeprefix("recipes/")
+    if path.is_file() or ".." in path.parts or path.is_absolute():
+        return None
+    return packaged if packaged.is_file() else None
 
 
 def _file_assignments(path: Path) -> Iterator[Assignment]:

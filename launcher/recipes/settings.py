@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
+from launcher.core.near import did_you_mean, near
 
 Section = TypeVar("Section")
 
@@ -112,11 +112,17 @@ def _checked(assignment: Assignment, field: dataclasses.Field[Any]) -> Any:
 
 
 def _unknown(assignment: Assignment, known: Mapping[str, object]) -> UsageError:
-    near = difflib.get_close_matches(assignment.name, known, n=1, cutoff=0.6) or [
-        name for name in known if name.endswith(f".{assignment.name}")
-    ]
-    hint = f"did you mean {near[0]}?" if near else f"known settings: {', '.join(known)}"
+    hint = did_you_mean(_meant(assignment.name, known)) or f"known settings: {', '.join(known)}"
     return UsageError(f"{assignment.where}: there is no setting {assignment.name}", hint=hint)
+
+
+def _meant(name: str, known: Mapping[str, object]) -> Sequence[str]:
+    """The setting of that name in another section, or else one with a slip in it."""
+    own = name.rpartition(".")[2]
+    names: dict[str, list[str]] = {}
+    for setting_name in known:
+        names.setdefault(setting_name.partition(".")[2], []).append(setting_name)
+    return names.get(own) or near(name, known) or [one for found in near(own, names) for one in names[found]]
 
 
 def as_template(recipe: type) -> str:

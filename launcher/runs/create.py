@@ -70,7 +70,6 @@ def _fill(aside: RunDir, spec: RunSpec, files: Mapping[str, str]) -> None:
     aside.root.mkdir()
     for rank in spec.ranks:
         aside.device(rank.global_rank).mkdir()
-    aside.run_json.touch(mode=0o600)  # it holds environment and command, as env.log does
     aside.run_json.write_text(spec_to_json(spec), encoding="utf-8")
     for name, text in files.items():
         (aside.root / name).write_text(text, encoding="utf-8")

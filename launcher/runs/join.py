@@ -58,7 +58,7 @@ def _record(run_dir: RunDir, spec: RunSpec) -> None:
         _check_agreement(run_dir, text)
         return
     try:
-        atomic.write_text(run_dir.run_json, text, mode=0o600, replace=False)
+        atomic.write_text(run_dir.run_json, text, replace=False)
     except FileExistsError:  # another rank was faster
         _check_agreement(run_dir, text)
         return

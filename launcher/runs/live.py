@@ -6,9 +6,11 @@ word. Such a look is possible on the run's own machine, since its last start, an
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from launcher.core.proc import ProcessId, stat
 from launcher.core.report import Attempt, Report
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
+from launcher.runs.engine_ranks import EngineRanks
 from launcher.runs.progress import ENDED_AS, Progress, State
 from launcher.runs.recorded import read_recorded
 from launcher.runs.store import run_at, run_names
@@ -59,7 +62,8 @@ class RunState:
     progress: Progress  # what events say; goes on changing if a `Watch` looks again
     report: Report | None  # None before the end, or where it was never written
     looked_ns: int
-    engine: str | None = None  # of an unwatched run: who started its ranks
+    engine: str | None = None  # of a run that nobody watches over: who started its ranks
+    noted: Mapping[int, ProcessId] = field(default_factory=dict)  # of such a run, by global rank: what ranks noted
     part: tuple[int, ...] | None = None  # global ranks of the only server whose files are here, if others have others
 
     @property
@@ -114,8 +118,15 @@ class RunState:
         global_ranks = range(self.progress.rank_count) if self.part is None else self.part
         return (self._rank(global_rank, hosts) for global_rank in global_ranks)
 
+    @property
+    def lives(self) -> bool:
+        """Whether something of it is seen to live: ranks, too, that outlived all others, or that an engine started."""
+        if self.state in {State.LOST, State.UNWATCHED}:
+            return any(rank.process.lives for rank in self.ranks if rank.process)
+        return self.state.going_on
+
     def _rank(self, global_rank: int, hosts: dict[tuple[str, str], bool]) -> RankLook:
-        process = self.progress.process_of(global_rank)
+        process = self.progress.process_of(global_rank) or self.noted.get(global_rank)
         here = False
         if process is not None:
             place = process.host, process.boot
@@ -129,14 +140,17 @@ class RunState:
         return self.progress.agent is not None and process.host != self.progress.agent.host
 
     def _state_of(self, process: ProcessId | None, *, here: bool) -> RankState:
+        if self.engine is not None and (process is None or process.host != socket.gethostname()):
+            return RankState.UNWATCHED
         if process is None:
-            return RankState.UNWATCHED if self.state is State.UNWATCHED else RankState.WAITING
+            return RankState.WAITING
         if not here:
             elsewhere = self.state is State.ELSEWHERE or self._is_on_another_server(process)
             return RankState.RUNNING if elsewhere and not self.state.over else RankState.GONE
         found = stat(process.pid)
         if found is None or found.started != process.started or not found.living:
-            return RankState.GONE if self.state.over else RankState.RUNNING  # its agent is about to say how it ended
+            told = not self.state.over and self.engine is None  # its agent is about to say how it ended
+            return RankState.RUNNING if told else RankState.GONE
         return RankState.STOPPED if found.stopped else RankState.RUNNING
 
 
@@ -148,6 +162,7 @@ class Watch:
         self._progress = Progress()
         self._events = EventReader(run_dir.events)
         self._engine: str | None = None
+        self._engine_ranks: EngineRanks | None = None
         self._part = _part(run_dir)
 
     def look(self) -> RunState:
@@ -165,7 +180,8 @@ class Watch:
             if self._progress.agent == agent:
                 break
         state = self._state(report, agent_lives=agent_lives, head_lives=head_lives)
-        return RunState(self.run_dir, state, self._progress, report, time.time_ns(), self._engine, self._part)
+        noted = self._engine_ranks.look() if self._engine_ranks else {}
+        return RunState(self.run_dir, state, self._progress, report, time.time_ns(), self._engine, noted, self._part)
 
     def _read(self) -> None:
         for stamped in self._events.read():
@@ -191,20 +207,23 @@ class Watch:
     def _state_without_a_word(self) -> State:
         if self._events.strange or self.run_dir.report.is_file():
             return State.UNKNOWN
-        if self._engine is not None or self._is_unwatched():
-            return State.UNWATCHED
         made_ns = _modified_ns(self.run_dir.run_json)
         young = made_ns is not None and time.time_ns() - made_ns < FIRST_WORD_S * 1e9
+        if engine_ranks := self._ranks_of_engine():
+            engine_ranks.look()
+            return State.ENDED if engine_ranks.ended(all_noted=not young) else State.UNWATCHED
         return State.STARTING if young else State.LOST
 
-    def _is_unwatched(self) -> bool:
-        """Whether an engine started the ranks: then run.json alone tells how many there are."""
-        with suppress(UnreadableError):
-            recorded = read_recorded(self.run_dir)
-            self._engine = recorded.engine
-            if recorded.engine is not None:
-                self._progress.rank_count = len(recorded.places)
-        return self._engine is not None
+    def _ranks_of_engine(self) -> EngineRanks | None:
+        """Those that an engine started, if it did: then run.json alone tells how many there are."""
+        if self._engine_ranks is None:
+            with suppress(UnreadableError):
+                recorded = read_recorded(self.run_dir)
+                self._engine = recorded.engine
+                if recorded.engine is not None:
+                    self._progress.rank_count = len(recorded.places)
+                    self._engine_ranks = EngineRanks(self.run_dir, recorded)
+        return self._engine_ranks
 
 
 class EventReader:
@@ -240,13 +259,13 @@ def look(run_dir: RunDir) -> RunState:
     return Watch(run_dir).look()
 
 
-def runs_going_on(runs_dir: Path) -> tuple[RunDir, ...]:
+def runs_going_on(runs_dir: Path) -> tuple[RunState, ...]:
     """The runs in `runs_dir` of which something lives, newest first: those, too, whose ranks have outlived all others."""
     run_dirs = (run_at((runs_dir / name).resolve()) for name in run_names(runs_dir))
     # A report is an agent's last act: such runs need no look.
     states = [look(run_dir) for run_dir in run_dirs if not run_dir.report.exists()]
-    living = [state for state in states if state.state.going_on or _outlived(state)]
-    return tuple(state.run_dir for state in sorted(living, key=lambda state: state.started_ns or 0, reverse=True))
+    living = [state for state in states if state.lives]
+    return tuple(sorted(living, key=lambda state: state.started_ns or 0, reverse=True))
 
 
 def _part(run_dir: RunDir) -> tuple[int, ...] | None:
@@ -258,10 +277,6 @@ def _part(run_dir: RunDir) -> tuple[int, ...] | None:
     except UnreadableError:
         return ()
     return tuple(place.global_rank for place in places if place.server_index == run_dir.server_index)
-
-
-def _outlived(state: RunState) -> bool:
-    return state.state is State.LOST and any(rank.process.lives for rank in state.ranks if rank.process)
 
 
 def read_report(run_dir: RunDir) -> Report | None:

@@ -33,7 +33,7 @@ from launcher.core.verdict import Verdict
 
 
 class State(str, Enum):
-    """Where a run is. Events tell all but the last four, for which somebody has to look at processes and files."""
+    """Where a run is. Events tell all but the last five, for which somebody has to look at processes and files."""
 
     STARTING = "starting"
     PRELOADING = "preloading"
@@ -48,6 +48,7 @@ class State(str, Enum):
     LOST = "lost"  # its launcher or its agent was killed, or the machine started anew under it
     ELSEWHERE = "elsewhere"  # on another machine, or before this one's last start: cannot be told from here
     UNWATCHED = "unwatched"  # an mpirun or srun started its ranks (`tlaunch exec`), and nobody notes how they end
+    ENDED = "ended"  # of these, too: all its processes are gone
     UNKNOWN = "unknown"  # written by another version
 
     @property
@@ -58,7 +59,7 @@ class State(str, Enum):
     @property
     def over(self) -> bool:
         """Whether nothing of the run is left, as far as can be told."""
-        return self in ENDED_AS.values()
+        return self is State.ENDED or self in ENDED_AS.values()
 
 
 ENDED_AS = {

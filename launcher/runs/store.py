@@ -1,39 +1,93 @@
-"""Find a run again: by directory, by name, or simply the latest."""
+"""Find a run again: by directory, by name, by the beginning of one, or as the latest."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from launcher.core.errors import UnreadableError
+from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.events import AgentStarted, from_line
 from launcher.core.run_dir import LATEST, RunDir
+from launcher.logs.terminal import escaped
+
+MOST_TOLD = 8  # runs that a reference may mean; others are counted
+_LATEST = re.compile(rf"{LATEST}(?:~[0-9]{{1,9}})?")
+_TIMED = re.compile(r"(?P<time>\d{8}-\d{6}-)(?P<given>.+)")  # as `tlaunch run` calls a run
+_COUNTED = re.compile(r"-\d+$")  # what makes the name of a second run in one second its own
 
 
-def find_run(runs_dir: Path, reference: str | None) -> RunDir:
-    """The run that `reference` means: a run's directory, a run's name in `runs_dir`, or None for the latest.
+def find_run(runs_dir: Path, reference: str | None, tell: Callable[[str], None] = lambda _: None) -> RunDir:
+    """The run that `reference` means, of several as `find_runs` has them the newest; None for the latest.
+
+    `tell` gets a line where that is not what a person may have expected.
 
     Raises:
         UnreadableError: there is no such run.
+        UsageError: `reference` is the beginning of several runs' names.
     """
     if reference is None:
-        return _latest(runs_dir)
+        return _latest(runs_dir, tell)
+    if means_latest(reference):
+        return _older(runs_dir, int(reference.partition("~")[2] or 0), tell)
+    newest, *others = find_runs(runs_dir, reference)
+    if others:
+        names = _told([run_dir.root.name for run_dir in others])
+        tell(f"{len(others) + 1} runs are named {escaped(reference)}: this is the newest, the others are {names}")
+    return newest
+
+
+def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
+    """The run of which `reference` is the directory or its name; else those that were given it by --name, newest first.
+
+    Where there is none, the one run whose name, or name by --name, begins so.
+
+    Raises:
+        UnreadableError: there is no such run.
+        UsageError: several runs' names begin so.
+    """
     for candidate in (runs_dir / reference, Path(reference)):
         if _is_file(RunDir(candidate).run_json):
-            return run_at(candidate.resolve())
-    raise UnreadableError(
-        f"{reference}: neither a run in {runs_dir} nor a run's directory (no run.json)", hint=_known(runs_dir)
-    )
+            return (run_at(candidate.resolve()),)
+    names = _newest_first(runs_dir)
+    called = [name for name in names if reference in _given(name, names)]
+    if not called and reference:
+        called = [name for name in names if any(each.startswith(reference) for each in (name, *_given(name, names)))]
+        if len(called) > 1:
+            raise UsageError(
+                f"{len(called)} runs are called {escaped(reference)}...: {_told(called)}", hint="say which one is meant"
+            )
+    if called:
+        return tuple(run_at((runs_dir / name).resolve()) for name in called)
+    raise UnreadableError(_no_run(runs_dir, reference), hint=_known(runs_dir))
+
+
+def means_latest(reference: str) -> bool:
+    """Whether it is "latest", or "latest~2" for what came two runs before that."""
+    return _LATEST.fullmatch(reference) is not None
 
 
 def run_at(root: Path) -> RunDir:
-    """The run in this directory. Where only files of another server than the head's are, they tell of that server's part.
+    """The run in this directory. Where there are only parts of it, each of one server, it is this machine's, or the first.
 
-    Of several such servers, which share a disk but not with the head, it is the first one's.
+    So it is where servers do not share the head's disk, or each was started by a run.sh.
     """
     if os.path.lexists(RunDir(root).events):
         return RunDir(root)
-    parts = [int(path.parent.name[len("server") :]) for path in root.glob("server[0-9]*/events.jsonl")]
-    return RunDir(root, min(parts, default=None))
+    found = sorted(int(path.parent.name[len("server") :]) for path in root.glob("server[0-9]*/events.jsonl"))
+    parts = [RunDir(root, server_index) for server_index in found]
+    here = (part for part in parts if len(parts) > 1 and _began_here(part))
+    return next(here, parts[0] if parts else RunDir(root))
+
+
+def _began_here(part: RunDir) -> bool:
+    """Whether the agent of this server's part is, or was, on this machine."""
+    with suppress(OSError, ValueError, RecursionError), part.events.open("rb") as events:
+        first = from_line(events.readline())
+        return first is not None and isinstance(first.event, AgentStarted) and first.event.agent.here
+    return False
 
 
 def run_names(runs_dir: Path) -> tuple[str, ...]:
@@ -47,29 +101,91 @@ def _is_file(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises where a name is too long or may not be looked at
 
 
-def _latest(runs_dir: Path) -> RunDir:
+def _is_readable(path: Path) -> bool:
+    return _is_file(path) and os.access(path, os.R_OK)
+
+
+def _given(name: str, names: Iterable[str]) -> tuple[str, ...]:
+    """What the run in the directory `name` may have been called by --name, or by default."""
+    timed = _TIMED.fullmatch(name)
+    if timed is None:
+        return ()
+    given = timed["given"]
+    first = _COUNTED.sub("", given)
+    return (given, first) if first != given and f"{timed['time']}{first}" in names else (given,)
+
+
+# --- the latest ---
+
+
+def _latest(runs_dir: Path, tell: Callable[[str], None]) -> RunDir:
+    """Where the link tells nothing, as where a job file has made a directory of its own, the newest that can be read."""
     latest = RunDir(runs_dir / LATEST)
-    if _is_file(latest.run_json):
+    if _is_readable(latest.run_json):
         return run_at(latest.root.resolve())
+    for name in _newest_first(runs_dir):
+        if _is_readable(RunDir(runs_dir / name).run_json):
+            if os.path.lexists(latest.root):
+                why = _why_no_run(Path(os.path.realpath(latest.root)))
+                tell(f"{latest.root}: {why}; this is {escaped(name)}, the newest run")
+            return run_at((runs_dir / name).resolve())
     if os.path.lexists(latest.root):
-        raise UnreadableError(
-            f"{latest.root}: {os.path.realpath(latest.root)} has no run.json: a job file has started it without tlaunch "
-            "run or exec, or it is gone",
-            hint=_known(runs_dir),
-        )
+        why = _why_no_run(Path(os.path.realpath(latest.root)))
+        raise UnreadableError(f"{latest.root}: {why}", hint=_known(runs_dir))
     raise UnreadableError(f"{runs_dir}: there is no latest run here", hint=_known(runs_dir))
 
 
-def _known(runs_dir: Path, limit: int = 3) -> str:
-    names = sorted(run_names(runs_dir), key=lambda name: _begun_ns(runs_dir / name))
-    if not names:
-        return f"{runs_dir} holds no runs; --runs-dir names another place"
-    return f"the newest of {len(names)} runs in {runs_dir}: {', '.join(reversed(names[-limit:]))}"
+def _older(runs_dir: Path, steps: int, tell: Callable[[str], None]) -> RunDir:
+    """So many runs before the latest, by the times at which they began."""
+    latest = _latest(runs_dir, tell)
+    if not steps:
+        return latest
+    names = _newest_first(runs_dir)
+    older = names[names.index(latest.root.name) + 1 :] if latest.root.name in names else names
+    if steps > len(older):
+        count = f"only {len(older)}" if older else "none"
+        raise UnreadableError(f"{LATEST}~{steps}: of runs before the latest {runs_dir} holds {count}")
+    return run_at((runs_dir / older[steps - 1]).resolve())
+
+
+def _newest_first(runs_dir: Path) -> list[str]:
+    return sorted(run_names(runs_dir), key=lambda name: (_begun_ns(runs_dir / name), name), reverse=True)
 
 
 def _begun_ns(root: Path) -> int:
     """run.json is written before the start, and never again; a run's own name need not begin with its time."""
-    try:
+    with suppress(OSError):  # removed meanwhile
         return RunDir(root).run_json.stat().st_mtime_ns
-    except OSError:  # removed meanwhile
-        return 0
+    return 0
+
+
+# --- what is no run ---
+
+
+def _no_run(runs_dir: Path, reference: str) -> str:
+    for candidate in (runs_dir / reference, Path(reference)):
+        if reference and os.path.isdir(candidate):  # noqa: PTH112 - see `_is_file`
+            return f"{escaped(reference)}: {_why_no_run(candidate)}"
+    return f"{escaped(reference)}: no run in {runs_dir} is called so, and it is no run's directory"
+
+
+def _why_no_run(directory: Path) -> str:
+    run_json = RunDir(directory).run_json
+    if _is_file(run_json):
+        return f"{escaped(str(run_json))} may not be read"
+    if not os.path.isdir(directory):  # noqa: PTH112 - see `_is_file`
+        return f"{escaped(str(directory))} is gone"
+    hint = ", as of a job file that an older tlaunch made" if any(directory.glob("device[0-9]*")) else ""
+    return f"{escaped(str(directory))} has no run.json{hint}"
+
+
+def _known(runs_dir: Path, limit: int = 3) -> str:
+    names = _newest_first(runs_dir)
+    if not names:
+        return f"{runs_dir} holds no runs; --runs-dir names another place"
+    return f"the newest of {len(names)} runs in {runs_dir}: {', '.join(map(escaped, names[:limit]))}"
+
+
+def _told(names: Sequence[str]) -> str:
+    more = len(names) - MOST_TOLD
+    return ", ".join(map(escaped, names[:MOST_TOLD])) + (f" and {more} more" if more > 0 else "")

@@ -13,7 +13,7 @@ from launcher.supervise.symptoms import Kind
 
 LEAVES = "in destroy_process_group"
 FEWEST_ALIKE = 2  # ranks at one place make another one odd
-_NEED_A_DEAD_PEER = (Kind.PEER_CLOSED, Kind.STORE_LOST, Kind.PEER_FAILED)
+NEED_A_DEAD_PEER = (Kind.PEER_CLOSED, Kind.STORE_LOST, Kind.PEER_FAILED)
 
 
 @frozen
@@ -33,7 +33,8 @@ def find_absence(
     """Whom the others miss."""
     if not accounts and not hung:
         return None
-    healthy = [rank for rank in evidence if rank.global_rank not in {one.global_rank for one in accounts}]
+    failed = {one.global_rank for one in accounts}
+    healthy = [rank for rank in evidence if rank.heard and rank.global_rank not in failed]
     waiting = len(accounts) + sum(_waits(rank) for rank in healthy)
     rules: list[Callable[[], list[Absence]]] = [
         lambda: [_of_stopped(rank, waiting) for rank in healthy if stopped(rank)],
@@ -45,11 +46,19 @@ def find_absence(
         lambda: [_of_silent(rank, waiting) for rank in healthy if _silent(rank) and waiting == len(evidence) - 1],
         lambda: [_of_behind(rank, evidence) for rank in _behind(healthy, evidence)],
     ]
-    if any(one.symptom.kind in _NEED_A_DEAD_PEER for one in accounts):
+    if any(one.symptom.kind in NEED_A_DEAD_PEER for one in accounts):
         rules.insert(1, rules.pop(4))  # whoever lives has not closed its connections,
-        rules.insert(1, lambda: [_of_leaving(rank) for rank in healthy if _leaves(rank)])  # unless it leaves the group
+        rules.insert(1, lambda: [_of_leaving(rank) for rank in healthy if leaves(rank)])  # unless it leaves the group
     found = next((absences for rule in rules if (absences := rule())), [])
-    return _outstanding(found, hung)
+    absence, unheard = _outstanding(found, hung), sum(not rank.heard for rank in evidence)
+    return _beside_unheard(absence, unheard) if absence is not None and unheard else absence
+
+
+def _beside_unheard(absence: Absence, unheard: int) -> Absence:
+    """Ranks of which nothing is known may be missed as well; but one that is stopped would be enough."""
+    reason = f"{absence.reason}; what {count(unheard, 'other rank')} did is not known"
+    confidence = Confidence.LIKELY if stopped(absence.evidence) else Confidence.UNSURE
+    return replace(absence, reason=reason, confidence=confidence)
 
 
 def _outstanding(found: Sequence[Absence], hung: Collection[int]) -> Absence | None:
@@ -108,7 +117,8 @@ def _place(rank: RankEvidence) -> str:
     return rank.stack.doing.partition(", called ")[0] if rank.stack.in_collective else rank.stack.doing
 
 
-def _leaves(rank: RankEvidence) -> bool:
+def leaves(rank: RankEvidence) -> bool:
+    """Whether it is about to close its connections."""
     return rank.alive and rank.stack is not None and rank.stack.doing.startswith(LEAVES)
 
 

@@ -107,7 +107,7 @@ class Agent:
         if self._head:
             self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
         head = identify(self._head.pid) if self._head else None
-        self._journal.record(AgentStarted(_identity(os.getpid()), head, len(self._ranks)))
+        self._journal.record(AgentStarted(identity_of(os.getpid()), head, len(self._ranks)))
         self._log_keeper.start()
         descriptors = self._stand_in.descriptors if self._stand_in else None
         self._starter = Starter(
@@ -158,7 +158,9 @@ class Agent:
     def _listen(self) -> None:
         """Sleep until something happens or is due."""
         self._choose_what_to_hear()
-        timed = (self._watch, self._link, self._mirror, self._stand_in, self._survey)
+        timed = (
+            self._watch, self._link, self._mirror, self._stand_in, self._survey, self._attempts.soundings,
+        )  # fmt: skip
         due_s = [each.timeout_s for each in timed if each is not None]
         for key, _ in self._selector.select(min((seconds for seconds in due_s if seconds is not None), default=None)):
             key.data()
@@ -185,6 +187,7 @@ class Agent:
         wants = selectors.EVENT_READ | (selectors.EVENT_WRITE if link and link.wants_write else 0)
         self._hear("coordinator", link, wants)
         self._hear("members", self._stand_in, selectors.EVENT_READ)
+        self._hear("soundings", self._attempts.soundings, selectors.EVENT_READ)
         self._hear("backlog", backlog, selectors.EVENT_WRITE, self._journal.send)
 
     def _hear(self, purpose: str, wanted: Any, events: int, react: Any = None) -> None:
@@ -354,7 +357,7 @@ def _stand_in(members: Members | None, ranks: Sequence[RankSpec], inherited: Map
     return StandIn(members, ranks, inherited)
 
 
-def _identity(pid: int) -> ProcessId:
+def identity_of(pid: int) -> ProcessId:
     """Of this process; without /proc there is no start time, and nobody can ask whether it lives."""
     return identify(pid) or ProcessId(pid, 0, os.uname().nodename, "")
 

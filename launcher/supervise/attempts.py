@@ -24,6 +24,7 @@ from launcher.supervise.watch import Watch
 
 if TYPE_CHECKING:
     from launcher.supervise.court import Decision, Evidence
+    from launcher.supervise.soundings import Soundings
 
 
 class Attempts:
@@ -32,6 +33,7 @@ class Attempts:
     crew: Crew
     watch: Watch
     _others = False  # whether ranks of other servers belong to an attempt
+    soundings: Soundings | None = None  # while others may want to know whether they reach this server
 
     def __init__(
         self,
@@ -127,10 +129,16 @@ class Attempts:
 
     def decide(self, evidence: Evidence) -> Decision | None:
         """As `launcher.supervise.court.Court`."""
-        from launcher.supervise.court import Decision, judged  # noqa: PLC0415 - loaded with the inquest
+        from launcher.supervise.court import Decision  # noqa: PLC0415 - loaded with the inquest
 
-        verdict = judged(evidence, self._journal)
+        verdict = self.judge_alone(evidence)
         return Decision(verdict, self._restart(verdict, evidence.highest_step))
+
+    def judge_alone(self, evidence: Evidence) -> Verdict:
+        """As `launcher.supervise.court.Court`."""
+        from launcher.supervise.court import judged  # noqa: PLC0415 - as above
+
+        return judged(evidence, self._journal)
 
     # --- the end ---
 

@@ -13,7 +13,8 @@ The rules, in this order, with the confidence that each gives:
 | an end that was noticed more than `LATE_S` seconds after what  | that rank             | likely                     |
 |     is doubtful, while nobody looked                           |                       |                            |
 | a lost connection or a timeout of whatever origin came first   | that rank             | likely; unsure if a rank   |
-|                                                                |                       | has ended well or stopped  |
+|                                                                |                       | has ended well or stopped, |
+|                                                                |                       | or was not heard           |
 | only consequences, and one rank is stopped                     | that rank             | certain                    |
 | ... nobody is seen to wait, and one rank is elsewhere than all | that rank             | likely                     |
 |     others, which are at one place                             |                       |                            |
@@ -27,6 +28,8 @@ The rules, in this order, with the confidence that each gives:
 | ... and nobody stands out                                      | the first that failed | unsure                     |
 | no failure, a hang, and nobody stands out                      | nobody                | unsure                     |
 | no failure, a hang, and only one rank to be seen               | that rank             | likely; unsure if it waits |
+| no rank failed by itself, and some have not been heard: they   | as above              | likely if it is stopped,   |
+|     may not have taken part either                             |                       | else unsure                |
 
 Consequences are told by launcher/supervise/symptoms.py, and where Open MPI ended a rank by its exit code (evidence.py).
 They are never the cause while any rank failed by itself, even if they came earlier: ends are noticed late. The time of a
@@ -42,7 +45,7 @@ from launcher.supervise.absence import Absence, count, find_absence, hang_at, st
 from launcher.supervise.evidence import FROM_OUTSIDE, Account, RankEvidence, account, failed
 from launcher.supervise.order import LATE_S
 
-__all__ = ["RankEvidence", "judge"]
+__all__ = ["RankEvidence", "accounts_of", "first_by_itself", "is_doubtful", "judge"]
 
 SHORTEST_S = 0.0001  # a shorter time between two failures says nothing
 ALIKE_S = 5.0  # the same bug in every rank shows itself within the differences of their start
@@ -55,8 +58,8 @@ def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Ve
 
     `hung`: global ranks that made no progress for too long.
     """
-    accounts = sorted((account(rank) for rank in evidence if failed(rank)), key=lambda one: one.order)
-    cause = _first_by_itself(accounts)
+    accounts = accounts_of(evidence)
+    cause = first_by_itself(accounts)
     if cause is not None:
         return _blame_failure(cause, accounts, evidence)
     absence = find_absence(evidence, accounts, hung)
@@ -65,13 +68,18 @@ def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Ve
     return _blame_first(accounts) if accounts else _blame_nobody(evidence, hung)
 
 
+def accounts_of(evidence: Sequence[RankEvidence]) -> list[Account]:
+    """Every failure, in the order of their times."""
+    return sorted((account(rank) for rank in evidence if failed(rank)), key=lambda one: one.order)
+
+
 # --- a rank failed by itself ---
 
 
-def _first_by_itself(accounts: Sequence[Account]) -> Account | None:
+def first_by_itself(accounts: Sequence[Account]) -> Account | None:
     """The cause, if it is among the failures. `accounts` in the order of their times."""
     own = [one for one in accounts if not one.symptom.consequence]
-    doubtful = next((one for one in accounts if _doubtful(one)), None)
+    doubtful = next((one for one in accounts if is_doubtful(one)), None)
     if doubtful is not None:
         before = next((one for one in own if _perhaps_before(one, doubtful)), None)
         if before is not None:
@@ -81,13 +89,15 @@ def _first_by_itself(accounts: Sequence[Account]) -> Account | None:
     return own[0] if own else None
 
 
-def _doubtful(one: Account) -> bool:
+def is_doubtful(one: Account) -> bool:
+    """Whether it is a lost connection or a timeout of whatever origin."""
     return one.symptom.consequence and not one.symptom.certain
 
 
 def _perhaps_before(one: Account, other: Account) -> bool:
-    """Without a hook, the true time of `one` is that of its noticed end, or earlier."""
-    return one.order <= other.order or (not one.exact and _later_s(one, other) <= one.evidence.late_s)
+    """Without a hook, the true time of `one` is that of its noticed end, or earlier; and two clocks may differ."""
+    late_ns = 0 if one.exact else one.evidence.late_s * 1e9
+    return one.order <= other.order or one.time_ns - other.time_ns <= late_ns + _clock_error_ns(one, other)
 
 
 def _blame_failure(cause: Account, accounts: Sequence[Account], evidence: Sequence[RankEvidence]) -> Verdict:
@@ -118,17 +128,26 @@ def _is_alike(one: Account, cause: Account) -> bool:
 def _confidence(
     cause: Account, others: Sequence[Account], alike: Sequence[Account], evidence: Sequence[RankEvidence]
 ) -> Confidence:
-    if _doubtful(cause):
-        elsewhere = any(rank.status == 0 or stopped(rank) for rank in evidence)
+    if is_doubtful(cause):
+        elsewhere = any(rank.status == 0 or stopped(rank) or not rank.heard for rank in evidence)
         return Confidence.UNSURE if elsewhere else Confidence.LIKELY
     rivals = [one for one in others if one not in alike and not one.symptom.consequence]
     first = all(_surely_before(cause, one) for one in rivals) and not _another_perhaps_first(cause, alike)
-    return Confidence.CERTAIN if first and not _noticed_long_after_doubtful(cause, others) else Confidence.LIKELY
+    doubted = _noticed_long_after_doubtful(cause, others) or any(
+        _perhaps_before_elsewhere(cause, one) for one in others
+    )
+    return Confidence.CERTAIN if first and not doubted else Confidence.LIKELY
+
+
+def _perhaps_before_elsewhere(cause: Account, other: Account) -> bool:
+    """What is doubtful on another server may have come first, as far as the two clocks tell."""
+    elsewhere = other.evidence.server_index != cause.evidence.server_index
+    return elsewhere and is_doubtful(other) and other.time_ns - cause.time_ns < _clock_error_ns(cause, other)
 
 
 def _noticed_long_after_doubtful(cause: Account, others: Sequence[Account]) -> bool:
     """As where nobody looked for seconds: what was doubtful may have come first after all."""
-    return not cause.exact and any(_doubtful(one) and _later_s(cause, one) > LATE_S for one in others)
+    return not cause.exact and any(is_doubtful(one) and _later_s(cause, one) > LATE_S for one in others)
 
 
 def _another_perhaps_first(cause: Account, alike: Sequence[Account]) -> bool:
@@ -216,7 +235,7 @@ def _blame_absence(absence: Absence, accounts: Sequence[Account]) -> Verdict:
 
 def _blame_first(accounts: Sequence[Account]) -> Verdict:
     """Everything followed from something else, but that something is not to be seen from here: no signature."""
-    first = next((one for one in accounts if _doubtful(one)), accounts[0])
+    first = next((one for one in accounts if is_doubtful(one)), accounts[0])
     others = [one for one in accounts if one is not first]
     reason = f"it {first.symptom.kind.value}; no rank is seen to have failed by itself, or to be missing"
     return Verdict(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import Cause, Judged, Stopping
-from launcher.core.messages import AttemptOver, Begin, Decided, Finish, Inquire, Message, Stop, Testimony
+from launcher.core.messages import AttemptOver, Begin, Decided, Finish, Inquire, Message, Sound, Stop, Testimony
+from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.attempts import Attempts
-from launcher.supervise.court import Decision, Evidence, to_fields
+from launcher.supervise.court import Decision, Evidence, to_fields, told_beside, with_unheard
 from launcher.supervise.link import Link
 from launcher.supervise.port import HeldPort
+from launcher.supervise.soundings import Soundings, listening_ports
 
 
 class ConcertedAttempts(Attempts):
@@ -33,6 +36,8 @@ class ConcertedAttempts(Attempts):
         match message:
             case Inquire(attempt=attempt) if attempt == self._number:
                 self._testify()
+            case Sound() if self.soundings is not None:
+                self.soundings.begin(message.number, message.targets, message.timeout_s)
             case Decided(attempt=attempt) if attempt == self._number:
                 self._hear_decision(message)
             case Begin(attempt=attempt, master_port=port) if self._waits and attempt == self._number + 1:
@@ -64,6 +69,7 @@ class ConcertedAttempts(Attempts):
             self.watch.inquire()
 
     def _hear_decision(self, decided: Decided) -> None:
+        self._end_soundings()
         if self._waits:
             self._note_failure_elsewhere(decided)
         elif self.watch.ends_leftovers:
@@ -89,10 +95,12 @@ class ConcertedAttempts(Attempts):
 
     def stop(self, cause: Cause, number: int | None = None, server: str | None = None) -> None:
         """As `Attempts.stop`. Where nothing runs, the coordinator says when all is over."""
+        self._end_soundings()
         if not self._waits:
             self.watch.stop(cause, number, server)
 
     def go_on(self, *, childless: bool) -> bool:
+        self._step_soundings()
         if not self._waits and self.watch.over(childless=childless):
             self._end()
             if self._decided_early is not None:
@@ -104,8 +112,30 @@ class ConcertedAttempts(Attempts):
     def decide(self, evidence: Evidence) -> Decision | None:
         if self._link is None:
             return super().decide(evidence)
-        self._link.send(Testimony(self._number, to_fields(evidence)))
+        self._end_soundings()
+        with suppress(OSError, AttributeError):  # no descriptor is left, or no epoll: others do not try this server
+            self.soundings = Soundings()
+        port = None if self.soundings is None else self.soundings.port
+        self._link.send(Testimony(self._number, to_fields(evidence), port))
         return None
+
+    def judge_alone(self, evidence: Evidence) -> Verdict:
+        """As `Attempts.judge_alone`. What ranks of other servers did is not known: nothing is certain."""
+        here = {rank.global_rank for rank in self._ranks}
+        elsewhere = [rank.global_rank for rank in self._spec.ranks if rank.global_rank not in here]
+        verdict = super().judge_alone(with_unheard(evidence, elsewhere))
+        if verdict.confidence is not Confidence.CERTAIN:
+            return verdict
+        return told_beside(replace(verdict, confidence=Confidence.LIKELY), "no other server was heard")
+
+    def _step_soundings(self) -> None:
+        if self.soundings is not None and (answer := self.soundings.step()) is not None and self._link is not None:
+            self._link.send(replace(answer, ports=listening_ports({*self.crew.leaders, *self.watch.left()})))
+
+    def _end_soundings(self) -> None:
+        if self.soundings is not None:
+            self.soundings.close()
+            self.soundings = None
 
     @property
     def cause(self) -> Cause:

@@ -50,6 +50,9 @@ class Court(Protocol):
     def decide(self, evidence: Evidence) -> Decision | None:
         """None where others have to be heard: the watch will be told."""
 
+    def judge_alone(self, evidence: Evidence) -> Verdict:
+        """What it amounts to where nobody else is heard any more."""
+
 
 def judged(evidence: Evidence, journal: Journal) -> Verdict:
     """What it amounts to; never raises: ranks are ended as they must be, whatever a failing system shows us."""
@@ -75,12 +78,15 @@ def from_fields(fields: Any) -> Evidence:
 
 
 def together(
-    testimonies: Mapping[int, Evidence], ahead_ns: Mapping[int, int], error_ns: Mapping[int, int] | None = None
+    testimonies: Mapping[int, Evidence],
+    ahead_ns: Mapping[int, int],
+    error_ns: Mapping[int, int] | None = None,
+    unheard: Iterable[int] = (),
 ) -> Evidence:
     """What several servers know, as if one had seen it all.
 
     `ahead_ns`: by how much the clock of a server is ahead of the coordinator's, in nanoseconds, and
-    `error_ns` how wrong that may be. Times become the coordinator's. Which of two ranks ended first is known of one server only, unless much time lies between.
+    `error_ns` how wrong that may be. `unheard`: global ranks of which nobody has told anything. Times become the coordinator's. Which of two ranks ended first is known of one server only, unless much time lies between.
     """
     by_server = [
         (server_index, _on_one_clock(rank, ahead_ns.get(server_index, 0)))
@@ -105,11 +111,27 @@ def together(
         for server_index, rank in by_server
     )
     steps = [one.highest_step for one in testimonies.values() if one.highest_step is not None]
-    return Evidence(
-        ranks=tuple(sorted(ranks, key=lambda rank: rank.global_rank)),
+    whole = Evidence(
+        ranks=tuple(ranks),
         hung=tuple(sorted({rank for one in testimonies.values() for rank in one.hung})),
         highest_step=max(steps, default=None),
     )
+    return with_unheard(whole, unheard)
+
+
+def with_unheard(evidence: Evidence, unheard: Iterable[int]) -> Evidence:
+    """`evidence` and global ranks of which nobody has told anything, in the order of ranks."""
+    silent = (RankEvidence(global_rank, None, None, None, heard=False) for global_rank in unheard)
+    return replace(evidence, ranks=tuple(sorted((*evidence.ranks, *silent), key=lambda rank: rank.global_rank)))
+
+
+def told_beside(verdict: Verdict, more: str) -> Verdict:
+    """`verdict` with some more words, also where people are shown the culprit's."""
+    failures = (
+        replace(one, reason=f"{one.reason}; {more}") if one.global_rank == verdict.culprit else one
+        for one in verdict.failures
+    )
+    return replace(verdict, reason=f"{verdict.reason}; {more}", failures=tuple(failures))
 
 
 def _on_one_clock(rank: RankEvidence, ahead_ns: int) -> RankEvidence:

@@ -16,6 +16,7 @@ from launcher.supervise.symptoms import SHOWN_CHARS, Kind, Symptom, of_exception
 LAST_WORDS_LINES = 20
 # With which Open MPI ends a rank from inside, where no hook sees it, once a peer is gone. Why, only mpirun is told.
 OPEN_MPI_LOST_A_PEER = 14
+NEVER_NS = 1 << 63
 # Signals that come from outside: they tell nothing of the program.
 FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 # Of faulthandler, which Python programs have enabled: "  File "train.py", line 40 in step", innermost first.
@@ -56,10 +57,12 @@ class RankEvidence:
     exit_reason: str | None = None  # why it could not be started
     server_index: int = 0
     clock_error_ns: int = 0  # by so much its times may be wrong against those of other servers
+    heard: bool = True  # False: its server was lost, or not heard in time, and nothing is known of what it did
 
     @property
     def alive(self) -> bool:
-        return self.status is None
+        """Whether it is known to run still."""
+        return self.status is None and self.heard
 
 
 @frozen
@@ -88,6 +91,17 @@ class Account:
         if failure is not None and failure.time_ns is not None:
             return failure.time_ns
         return self.evidence.ended_ns or 0
+
+    @property
+    def earliest_ns(self) -> int:
+        """It failed no sooner, by the clock of who judges: an end may be noticed late."""
+        late_ns = 0 if self.exact else int(self.evidence.late_s * 1e9)
+        return self.time_ns - late_ns - self.evidence.clock_error_ns
+
+    @property
+    def latest_ns(self) -> int:
+        """It failed no later, by that clock."""
+        return self.time_ns + self.evidence.clock_error_ns if self.time_ns else NEVER_NS
 
     @property
     def order(self) -> tuple[int, int]:

@@ -91,6 +91,10 @@ _GLOO = _patterns(
         Kind.TIMEOUT,
         r"gloo/.{0,300}(?P<shown>Timed out waiting \d+ ?ms for (?:send|recv) operation)",
     ),  # unbound_buffer.cc
+    (
+        Kind.TIMEOUT,
+        r"gloo/.{0,300}(?P<shown>Connection timed out|No route to host|Network is unreachable)",
+    ),  # transport/tcp, of a network that has died under it
     (Kind.RENDEZVOUS, r"[Gg]loo connectFullMesh failed|gloo/.{0,300}(?:[Cc]onnect timeout|Timed out.{0,300}connect)"),
     (Kind.PEER_CLOSED, r"received errors while waiting for send/recv from rank \d+"),  # ProcessGroupGloo
 )

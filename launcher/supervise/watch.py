@@ -20,7 +20,7 @@ from launcher.core.events import Cause, Forwarded, Hung, Judged, Killing, Leftov
 from launcher.core.records import Supervision
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
-from launcher.core.verdict import Verdict
+from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.crew import Crew
 from launcher.supervise.journal import Journal
@@ -101,7 +101,7 @@ class Watch:
     def stop(self, cause: Cause, number: int | None = None, server: str | None = None) -> None:
         """Someone wants the end: no restart follows. Where the end is under way already, its cause stands."""
         if self._inquest:
-            self._conclude_alone()
+            self._conclude_alone(cause)
         elif not self._ending:
             self._end(cause, number, server)
         self.restarts = False
@@ -250,26 +250,33 @@ class Watch:
         else:
             self._conclude(decision, self._own_cause)
 
-    def _conclude_alone(self) -> None:
-        """Nobody waits for what others know, and nothing is started again."""
-        from launcher.supervise.court import Decision, judged  # noqa: PLC0415 - loaded with the inquest
+    def _conclude_alone(self, cause: Cause) -> None:
+        """Nobody waits for what others know, and nothing is started again. `cause`: why the end is wanted."""
+        from launcher.supervise.court import Decision  # noqa: PLC0415 - loaded with the inquest
 
         assert self._inquest is not None, "there is something to judge"
-        verdict = judged(self._evidence(self._inquest), self._journal)
-        self._conclude(Decision(verdict, restarts=False), self._own_cause)
+        verdict = self._court.judge_alone(self._evidence(self._inquest))
+        if cause is Cause.COORDINATOR_LOST and verdict.confidence is Confidence.UNSURE:  # a loss is surer
+            self._close_inquest()
+            self._end(cause)
+        else:
+            self._conclude(Decision(verdict, restarts=False), self._own_cause)
 
     @property
     def _own_cause(self) -> Cause:
         return Cause.HUNG if self._hung else Cause.FAILED
 
     def _conclude(self, decision: Decision, cause: Cause) -> None:
-        if self._inquest:
-            self._inquest.close()
-            self._inquest = None
+        self._close_inquest()
         self.verdict = decision.verdict
         self._journal.record(Judged(self.verdict))
         self.restarts = decision.restarts
         self._end(cause)
+
+    def _close_inquest(self) -> None:
+        if self._inquest:
+            self._inquest.close()
+            self._inquest = None
 
     def _gathered(self) -> bool:
         """Whether the evidence is complete, after another step towards it."""

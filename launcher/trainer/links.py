@@ -4,6 +4,8 @@ All ranks together: all_reduce, in several sizes. One rank of each server, pair 
 there and back, and how many bytes a second go each way. Pairs are met in rounds as in a tournament, in which every
 server plays one other at a time: n servers need n - 1 rounds (n where n is odd) and never measure each other's traffic.
 
+By which interface it all went, the interfaces' counters tell, whatever a library was told.
+
 Nothing takes much longer than `--seconds`: messages grow only while the time that is left allows it. What was found is
 written to links.json in the run directory by rank 0.
 """
@@ -15,7 +17,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -28,6 +30,7 @@ from launcher.core import env
 from launcher.core.atomic import write_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.interfaces import traffic
 from launcher.core.json_text import json_text
 from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
@@ -40,6 +43,8 @@ SECONDS = 30.0
 MOST_SECONDS = 300.0  # ranks that only wait for the others give up after GROUP_TIMEOUT
 LARGEST_BYTES = 64 << 20
 FOR_ALL_REDUCE = 0.25  # of the seconds; the rest is for pairs
+CARRIES = 0.5  # of what the busiest interface has carried
+LONGEST = 64  # bytes of the names of a server's interfaces
 
 
 @frozen
@@ -104,9 +109,10 @@ def measure(world: World, seconds: float, largest_bytes: int) -> dict[str, objec
     """What links.json holds. All ranks must call it; only rank 0's result is whole."""
     if world.place.world_size == 1:
         return {"world_size": 1, "server_count": 1, "all_reduce": [], "pairs": []}
-    leaders = _leaders(world)
+    leaders, before = _leaders(world), traffic()
     reduced = [asdict(one) for one in _all_reduces(world, seconds * FOR_ALL_REDUCE, largest_bytes)]
     pairs = _pairs(world, leaders, seconds * (1 - FOR_ALL_REDUCE), largest_bytes)
+    own = carriers(before, traffic(), at_least=max((one["bytes"] for one in reduced), default=0))
     return {
         "world_size": world.place.world_size,
         "server_count": len(leaders),
@@ -114,7 +120,30 @@ def measure(world: World, seconds: float, largest_bytes: int) -> dict[str, objec
         "device": world.device.type,
         "all_reduce": reduced,
         "pairs": [asdict(pair) for pair in pairs],
+        "interfaces": _gathered(world, leaders, own),
     }
+
+
+def carriers(before: Mapping[str, int], after: Mapping[str, int], at_least: int) -> tuple[str, ...]:
+    """Returns the interfaces that carried the data, by bytes before and after; the one that carried most is the first.
+
+    A bridge, a bond and a virtual network count what the card below them counts too. Nothing where none carried
+    `at_least` bytes: data went past all of them, as it does by RDMA and through shared memory.
+    """
+    carried = {name: count - before.get(name, 0) for name, count in after.items()}
+    most = max(carried.values(), default=0)
+    found = [name for name, count in carried.items() if count and count >= max(at_least, CARRIES * most)]
+    return tuple(sorted(found, key=lambda name: -carried[name]))
+
+
+def _gathered(world: World, leaders: list[int], own: Sequence[str]) -> list[str]:
+    """Names of interfaces, with commas, of each leader, by the server's index. Every rank adds to one tensor, and all but leaders add zeros."""
+    letters = torch.zeros(len(leaders), LONGEST, device=world.device)
+    if world.place.global_rank in leaders:
+        for at, byte in enumerate(os.fsencode(",".join(own))[:LONGEST]):
+            letters[leaders.index(world.place.global_rank), at] = byte
+    rows = all_reduce(letters, world.dp).tolist()
+    return [os.fsdecode(bytes(int(letter) for letter in row).rstrip(b"\0")) for row in rows]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,7 +5,7 @@ import doctest
 import pytest
 
 from launcher.cli import columns
-from launcher.cli.columns import WIDEST_NUMBER, aligned, counted, number, server_list, size
+from launcher.cli.columns import WIDEST_NUMBER, aligned, counted, fitted, number, server_list, size
 from launcher.engines.cluster.engine_words import listed
 
 
@@ -61,3 +61,21 @@ def test_names_of_servers_cannot_act_on_a_terminal(words_of):
     """Whatever a rank table calls them; and many of them are counted."""
     assert words_of(["a\x1b[2J", "b\nc"]) == r"servers a\x1b[2J, b\nc"
     assert words_of([f"h{index}" for index in range(10)]).endswith("h7 and 2 more")
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (16, ["NAME   B  WHY", "abcde  2  more"]),
+        (14, ["NAME   B  WHY", "abcde  2  more"]),
+        (13, ["NAME   B  WHY", "abcde  2  mo…"]),
+        (12, ["NAME   WHY", "abcde  more"]),
+        (9, ["NAME  WHY", "abc…  mo…"]),
+        (3, ["NA…", "ab…"]),
+    ],
+)
+def test_columns_give_way_in_turn(width, lines):
+    """Each as far as it may; a line that is still too wide is cut."""
+    rows = [["abcde", "2", "more"]]
+    giving_way = (("WHY", 3), ("B", 0), ("NAME", 4))
+    assert fitted(["NAME", "B", "WHY"], rows, width, giving_way=giving_way) == lines

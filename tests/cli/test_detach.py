@@ -190,6 +190,7 @@ def test_a_run_goes_on_without_its_terminal(launcher, wait_until):
     assert launcher.run("stop", name).returncode == 0
     console_log = Path(run_dir / "console.log")
     wait_until(lambda: "stopped after" in console_log.read_text(), "the closing words")
+    assert console_log.stat().st_mode & 0o777 == (run_dir / "device0" / "train.log").stat().st_mode & 0o777
     assert launcher.processes() == []
 
 

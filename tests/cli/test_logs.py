@@ -94,7 +94,8 @@ def test_ranks_are_chosen(ran):
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (["--rank", "7"], "which are 0-1"),
+    (["--rank", "1-7"], "ranks 1-7 are not all of this run's ranks, 0-1"),
+    (["--rank", "7"], "rank 7 is not one of this run's ranks, 0-1"),
     (["--rank", "x"], "ranks are chosen as 0,3-5 or all"),
     (["--rank", "first-failed"], "no rank of this run has failed"),
     (["--server", "10.0.0.2"], "servers are"),

@@ -172,12 +172,6 @@ def test_who_is_asked_to_end_cleans_up(launcher, wait_until, sample_tables, argu
     assert (directory / "t.json").read_text() == text
 
 
-def test_what_may_be_chosen_is_told_on_one_line(launcher):
-    done = launcher.run("render")
-    assert done.returncode == 2
-    assert done.stderr.endswith("Choose from: bash, mpirun, slurm, kubernetes, hostfile, rankfile\n")
-
-
 ENDED_WHILE_A_CLASS_IS_MADE = """
 import functools, os, signal
 

@@ -6,7 +6,9 @@ from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from launcher.cli.ps import to_lines
+import pytest
+
+from launcher.cli.ps import HEADER, to_lines
 from launcher.core.events import AgentEnded, AgentStarted, Cause, Judged, RankEnded, RankStarted
 from launcher.core.proc import identify
 from launcher.core.report import Report
@@ -93,13 +95,29 @@ def test_names_of_odd_bytes_survive(launcher):
 
 def test_colours_of_a_failure_take_no_column(launcher):
     """Nor is one left open where a line is cut at the terminal's width."""
-    loud = replace(VERDICT.failures[0], what="\x1b[31mBoom\x1b[0m: no")
+    loud = replace(VERDICT.failures[0], what="\x1b[31mBoom\x1b[0m: no such word in all of it")
     make_finished(launcher.runs, "a", Cause.FAILED, 1, replace(VERDICT, failures=(loud,)))
     states = [look(acted_run.RunDir(launcher.runs / "a"))]
     line = to_lines(states, None)[1]
-    assert line.endswith("1  rank 1: Boom: no")
+    assert line.endswith("1  rank 1: Boom: no such word in all of it")
     assert to_lines(states, len(line))[1] == line
     assert to_lines(states, len(line) - 1)[1] == line[:-2] + "…"
+
+
+@pytest.mark.parametrize("width", [200, 100, 80, 70, 60, 50, 40, 30, 24])
+def test_a_narrow_terminal_loses_what_matters_least(launcher, width):
+    """Never the state or the exit code; no header is cut, and what is left of a name may be typed."""
+    make_finished(launcher.runs, "20261121-053712-transformer", Cause.FAILED, 124, VERDICT)
+    header, line = to_lines([look(acted_run.RunDir(launcher.runs / "20261121-053712-transformer"))], width)
+    assert max(map(len, (header, line))) <= width
+    left = header.replace("FIRST FAILURE", "FAILURE").split()
+    assert [name for name in " ".join(HEADER).replace("FIRST ", "").split() if name in left] == left
+    assert {"NAME", "STATE", "EXIT"} <= set(left)
+    name, state, *_ = line.split()
+    assert "20261121-053712-transformer".startswith(name.removesuffix("…"))
+    assert (state, "124" in line.split()) == ("failed", True)
+    assert ("FAILURE" in left) == (width >= 60)
+    assert "AGE" in left or width < 80
 
 
 def test_help_says_what_lost_means(launcher):

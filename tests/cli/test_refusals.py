@@ -39,8 +39,8 @@ def assert_refused(done, launcher, code, *words):
         (["--", ""], ["COMMAND is empty"]),
         (["--devices", "0", "--", "true"], ["--devices"]),
         (["--grace", "-1", "--", "true"], ["--grace"]),
-        (["--grace", "nan", "--", "true"], ["--grace", "no number of seconds"]),
-        (["--hang-timeout", "nan", "--", "true"], ["--hang-timeout", "no number of seconds"]),
+        (["--grace", "nan", "--", "true"], ["--grace", "is not a number of seconds"]),
+        (["--hang-timeout", "nan", "--", "true"], ["--hang-timeout", "is not a number of seconds"]),
         (["--grace", "inf", "--", "true"], ["--grace"]),
         (["--env", "NOVALUE", "--", "true"], ["--env", "KEY=VALUE"]),
         (["--env", "A\nFAKE=1", "--", "true"], ["--env", "control characters"]),
@@ -221,6 +221,19 @@ def test_rules_of_hccl_are_warnings_without_ascend_devices(launcher, placeholder
     assert refused.returncode == 3
     assert "error[RT331]" in refused.stderr
     assert not (launcher.directory / "started").exists()
+
+
+def test_an_address_of_two_devices_is_refused_on_every_machine(launcher, sample_tables):
+    """Whatever the hardware, a device_ip in two places is a slip of the hand, and no rank starts."""
+    table = json.loads((sample_tables / "rank_table_2pcs.json").read_text())
+    first, second = table["server_list"][0]["device"]
+    second["device_ip"] = first["device_ip"]
+    path = launcher.directory / "table.json"
+    path.write_text(json.dumps(table, indent=1))
+    for chip in ([], ["--chip", "none"], ["--chip", "a2"]):
+        done = launcher.run("run", *chip, "--rank-table", path, "--", "touch", "started")
+        assert_refused(done, launcher, 3, "error[RT332]")
+        assert not (launcher.directory / "started").exists()
 
 
 TABLES = {

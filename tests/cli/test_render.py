@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from launcher.engines.render.job import VARIABLES
 from launcher.engines.render.kinds import KINDS
@@ -44,6 +45,28 @@ def test_shellcheck_has_nothing_to_say(launcher, shellcheck, kind, servers, tabl
     checked = subprocess.run([shellcheck, "-"], input=done.stdout, capture_output=True, text=True, check=False)
     assert (done.returncode, checked.stdout) == (0, "")
     assert done.stdout.startswith("#!/usr/bin/env bash\n")
+
+
+@pytest.mark.parametrize("kind", [("slurm",), ("slurm", "--flavor", "exec")], ids=" ".join)
+def test_shellcheck_of_a_job_on_any_nodes(launcher, shellcheck, kind):
+    """Such a script makes the rank table when it starts, where tasks need one."""
+    wishes = ["--nodes", 3, "--devices", 2, "--dp", 5, "--allow-idle-devices", "--runs-dir", "r 'x' $(touch bad)"]
+    script = launcher.run("render", *kind, *wishes, "--", "true").stdout
+    checked = subprocess.run([shellcheck, "-"], input=script, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout) == (0, "")
+    assert script.startswith("#!/usr/bin/env bash\n# 5 ranks on 3 servers")
+
+
+def test_shellcheck_of_the_script_of_an_mpi_job(launcher, shellcheck, table_of):
+    """Which stands in a ConfigMap."""
+    table = table_of({"h1": [0], "h2": [1]})
+    odd = [word for value in ODD for word in ("--env", f"X={value}")]
+    secret = ["--env", "MY_TOKEN=a b", "--env-from-secret", "HUB_TOKEN=hub:token", "--cwd", "/a 'b'"]
+    kind = ["kubernetes", "--flavor", "mpi", "--image", "x", "--rank-table", table]
+    done = launcher.run("render", *kind, *odd, *secret, "--", "true", *ODD)
+    script = next(yaml.safe_load_all(done.stdout))["data"]["mpirun.sh"]
+    checked = subprocess.run([shellcheck, "-"], input=script, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout) == (0, "")
 
 
 def test_shellcheck_of_a_script_with_idle_devices(launcher, shellcheck, sample_tables):
@@ -173,6 +196,26 @@ def test_secrets_are_told_and_kept_from_others(launcher):
         (["slurm", "--flavor", "exec", "--devices", 2, "--", "true", ":"], 2, "':', where srun would start another"),
         (["kubernetes", "--devices", 2, "--", "true"], 2, "--image"),
         (["kubernetes", "--devices", 2, "--image", "x", "--name", "A_b", "--", "true"], 2, "--name 'A_b'"),
+        (["bash", "--nodes", 2, "--devices", 2, "--", "true"], 2, "--nodes is for slurm"),
+        (["kubernetes", "--image", "x", "--cpus-per-device", 2, "--", "true"], 2, "--cpus-per-device is for slurm"),
+        (["slurm", "--pvc", "data", "--", "true"], 2, "--pvc is for kubernetes"),
+        (["mpirun", "--env-from-secret", "A=b:c", "--", "true"], 2, "--env-from-secret is for kubernetes"),
+        (["slurm", "--nodes", 2, "--", "true"], 2, "--nodes 2: how many devices"),
+        (["slurm", "--nodes", 0, "--devices", 2, "--", "true"], 2, "--nodes"),
+        (["slurm", "--nodes", 2, "--rank-table", "x.json", "--", "true"], 2, "--rank-table and --nodes 2"),
+        (["slurm", "--nodes", 2, "--devices", 4, "--dp", 4, "--", "true"], 3, "leaves 4 devices of 8 idle"),
+        (["slurm", "--nodes", 2, "--devices", 4, "--mp", 3, "--", "true"], 3, "of 8"),
+        (["slurm", "--nodes", 2, "--devices", 4, "--mp", 16, "--", "true"], 3, "more than 8 devices"),
+        (["slurm", "--nodes", 65536, "--devices", 65536, "--", "true"], 2, "4,294,967,296 ranks"),
+        (["slurm", "--devices", 4, "--sbatch=--nodes=2", "--", "true"], 2, "asks for 2 nodes"),
+        (["slurm", "--devices", 4, "--sbatch=-p x -N3", "--", "true"], 2, "asks for 3 nodes"),
+        (["slurm", "--devices", 4, "--sbatch=-N 1-2", "--", "true"], 2, "asks for 1-2 nodes"),
+        (["slurm", "--devices", 4, "--sbatch=--nodes 2-4", "--", "true"], 2, "asks for 2-4 nodes"),
+        (["slurm", "--devices", 4, "--pin-nodes", "--", "true"], 2, "--pin-nodes"),
+        (["slurm", "--devices", 4, "--cpus-per-device", 0, "--", "true"], 2, "--cpus-per-device"),
+        (["slurm", "--devices", 4, "--resource", "nvidia.com/gpu", "--", "true"], 2, "--resource 'nvidia.com/gpu'"),
+        (["slurm", "--devices", 4, "--resource", "gpu\n#SBATCH --x", "--", "true"], 2, "--resource"),
+        (["slurm", "--devices", 4, "--resource", "gpu $(touch bad)", "--", "true"], 2, "--resource"),
         (["nonsense"], 2, "nonsense"),
     ],
 )  # fmt: skip
@@ -181,6 +224,33 @@ def test_what_is_refused(launcher, arguments, code, said):
     done = launcher.run("render", *arguments)
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--pvc", ""), ("--pvc", "Data"), ("--pvc", "a b"), ("--pvc", "data:"), ("--pvc", "data:runs"), ("--pvc", "data:/"),
+        ("--pvc", "data:/a:b"), ("--pvc", "data:/a/../etc"), ("--pvc", "data:/a\nb"), ("--pvc", "data:/etc"),
+        ("--pvc", "data:/dev/shm/x"), ("--pvc", "$(touch bad)"), ("--pvc", "a" * 254), ("--pvc", "-x"),
+        ("--env-from-secret", "A"), ("--env-from-secret", "A=b"), ("--env-from-secret", "A=b:"), ("--env-from-secret", "A=:c"),
+        ("--env-from-secret", "A b=c:d"), ("--env-from-secret", "A=B:c"), ("--env-from-secret", "A=b:c d"),
+        ("--env-from-secret", "A=b:.."), ("--env-from-secret", "A=b\n:c"), ("--env-from-secret", "RANK=b:c"),
+        ("--env-from-secret", "MASTER_PORT=b:c"), ("--env-from-secret", "MODE=b:c"),
+    ],
+)  # fmt: skip
+def test_what_kubernetes_could_not_take_is_refused(launcher, option, value):
+    """Before anything is written; MODE is given by --env too."""
+    done = launcher.run("render", "kubernetes", "--image", "x", "--env", "MODE=x", f"{option}={value}", "--", "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert option in done.stderr
+    assert "No such option" not in done.stderr
+
+
+def test_what_may_be_a_secret_is_not_shown(launcher):
+    """Where VAR=NAME:KEY was misunderstood, the value itself may stand there."""
+    done = launcher.run("render", "kubernetes", "--image", "x", "--env-from-secret", "A_TOKEN=s3cr3t", "--", "true")
+    assert done.returncode == 2
+    assert "s3cr3t" not in done.stderr
 
 
 def test_an_invalid_table_is_refused_as_run_does(launcher, table_of):

@@ -1,5 +1,7 @@
 """What `tlaunch render kubernetes` writes, as a YAML reader and the schemas see it, and its script, run as pods would."""
 
+import re
+import shlex
 import subprocess
 import sys
 
@@ -98,10 +100,7 @@ def test_an_mpi_job(documents, table_of):
         server["server_id"]: [device["rank_id"] for device in server["device"]] for server in changed["server_list"]
     }
     assert ranks == {"train-worker-0.train": ["0", "1"], "train-worker-1.train": ["2", "3"]}
-    assert (
-        "exec mpirun --map-by slot --bind-to none -x TLAUNCH_RUN_ID -n 4 \\\n    tlaunch exec \\\n"
-        in config["data"]["mpirun.sh"]
-    )
+    assert '"${_handed_on[@]}" -n 4 \\\n    tlaunch exec \\\n' in config["data"]["mpirun.sh"]
     assert (job["apiVersion"], job["kind"], job["metadata"]) == ("kubeflow.org/v2beta1", "MPIJob", {"name": "train"})
     replicas = job["spec"].pop("mpiReplicaSpecs")
     assert job["spec"] == {
@@ -125,7 +124,7 @@ def test_the_script_of_an_mpi_job(launcher, table_of):
     assert "\ncd -- '/my work' || exit 2" in script
     assert "--runs-dir '/my work/runs'" in script
     assert "export A_KEY='a b' #" in script
-    assert " -x A_KEY " in script
+    assert "(-x A_KEY " in script
     assert script.endswith("-- ./x\n")
 
 
@@ -175,11 +174,63 @@ def test_the_script_as_two_pods_run_it(launcher, documents, table_of):
     assert (launcher.directory / "pod1" / "runs" / "t-uid" / "device2" / "train.log").exists()
 
 
+CLAIM = {"name": "runs", "persistentVolumeClaim": {"claimName": "team.data"}}
+
+
+@pytest.mark.parametrize(
+    ("options", "mount", "runs"),
+    [
+        (["--pvc=team.data"], "/mnt/team.data", "/mnt/team.data/runs"), (["--pvc=team.data:/data"], "/data", "/data/runs"),
+        (["--pvc=team.data:/data", "--runs-dir=mine"], "/data", "/data/mine"),
+        (["--pvc=team.data:/data", "--runs-dir=/elsewhere"], "/data", "/elsewhere"),
+        (["--pvc=team.data:/data", "--cwd=/work"], "/data", "/data/runs"),
+        (["--pvc=team.data:/o'd $(d) \"é"], "/o'd $(d) \"é", "/o'd $(d) \"é/runs"),
+    ],
+)  # fmt: skip
+def test_runs_are_on_a_claimed_volume(documents, table_of, options, mount, runs):
+    """Which outlives the pods; every container that writes or reads runs has it."""
+    for flavor in ("job", "mpi"):
+        config, *_, job = documents(
+            "--flavor", flavor, *options, "--rank-table", table_of({"a": [0], "b": [1]}), "--", "true"
+        )
+        script, pods = parts_of(config, job)
+        [written] = re.findall(r"(?:^_runs_dir=|--runs-dir )(.*?)(?: \\)?$", script, re.MULTILINE)
+        assert shlex.split(written) == [runs]
+        for pod in pods:
+            assert CLAIM in pod["spec"]["volumes"]
+            assert {"name": "runs", "mountPath": mount} in pod["spec"]["containers"][0]["volumeMounts"]
+
+
+@pytest.mark.parametrize("flavor", ["job", "mpi"])
+def test_a_variable_of_a_secret_is_in_no_file(documents, table_of, flavor):
+    """Its container takes it from the Secret; of an MPIJob the launcher has it, and mpirun hands it on by its name."""
+    options = ["--flavor", flavor, "--rank-table", table_of({"a": [0], "b": [1]})]
+    config, *_, job = documents(*options, "--env-from-secret", "HUB_TOKEN=hub.io:my_key", "--", "true")
+    script, pods = parts_of(config, job)
+    wanted = {"name": "HUB_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub.io", "key": "my_key"}}}
+    assert wanted in pods[0]["spec"]["containers"][0]["env"]
+    assert ("-x HUB_TOKEN " in script) == (flavor == "mpi")
+
+
+def test_who_puts_a_secret_into_the_file_is_told_of_a_better_place(launcher):
+    done = launcher.run("render", "kubernetes", "--image", "x", "--env", "A_TOKEN=x", "--", "true")
+    assert "A_TOKEN; --env-from-secret " in done.stderr
+
+
+def parts_of(config, job):
+    """The script, and the templates of pods, the first one's container runs the script."""
+    [script] = [text for name, text in config["data"].items() if name.endswith(".sh")]
+    if job["kind"] == "MPIJob":
+        return script, [job["spec"]["mpiReplicaSpecs"][name]["template"] for name in ("Launcher", "Worker")]
+    return script, [job["spec"]["template"]]
+
+
 @pytest.mark.parametrize("flavor", ["job", "mpi"])
 def test_the_schema_has_nothing_to_say(documents, table_of, flavor):
     """Unknown fields are errors too. An MPIJob is none of Kubernetes' own kinds, but its pods are."""
     table = table_of({"h2": [2, 3], "h1": [0, 1]})
     options = ["--flavor", flavor, "--rank-table", table, "--resource", "nvidia.com/gpu", "--env", "A_TOKEN=x"]
+    options += ["--pvc", "data:/da ta", "--env-from-secret", "HUB_TOKEN=hub:token"]
     checked = 0
     for document in documents(*options, "--", "true"):
         templates = [document]

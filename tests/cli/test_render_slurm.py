@@ -52,11 +52,64 @@ def test_what_slurm_is_asked_for(launcher, table_of):
     table = table_of({"n2": [3], "n1": [0, 1, 2]})
     done = launcher.run("render", *EXEC, "--rank-table", table, "--name", "my job", *wishes, "--", "true")
     assert directives(done.stdout) == [
-        '--job-name="my job"', "--nodes=2", "--ntasks-per-node=3", "--nodelist=n2,n1", "--requeue", "--open-mode=append",
-        "--signal=B:USR1@90", "--time=1-12", "--gres=npu:8", "-p train",
+        '--job-name="my job"', "--nodes=2", "--ntasks-per-node=3", "--nodelist=n2,n1", "--exclusive", "--mem=0",
+        "--requeue", "--open-mode=append", "--signal=B:USR1@90", "--time=1-12", "--gres=npu:8", "-p train",
     ]  # fmt: skip
     assert "place n1 3\nplace n2 1\n" in done.stdout
     assert "scontrol requeue" in done.stdout
+
+
+OTHERS = ["--requeue", "--open-mode=append", "--signal=B:USR1@300"]
+
+
+@pytest.mark.parametrize(
+    ("options", "run", "exec_"),
+    [
+        ((), ["--exclusive", "--mem=0"], ["--exclusive", "--mem=0"]),
+        (("--cpus-per-device", 6), ["--cpus-per-task=24"], ["--cpus-per-task=6"]),
+        (("--resource", "gpu:a100"), ["--exclusive", "--mem=0", "--gres=gpu:a100:4"], ["--exclusive", "--mem=0", "--gres=gpu:a100:4"]),
+        (("--sbatch=--mem-per-cpu=4G",), ["--exclusive"], ["--exclusive"]),
+        (("--sbatch=--mem 64G",), ["--exclusive"], ["--exclusive"]),
+    ],
+    ids=["whole nodes", "shared", "resource", "memory by CPU", "memory"],
+)  # fmt: skip
+def test_ranks_have_cpus_memory_and_devices_on_any_nodes(launcher, options, run, exec_):
+    """A task alone would have one CPU, which all ranks of a node would share."""
+    given = [str(option).removeprefix("--sbatch=") for option in options if str(option).startswith("--sbatch")]
+    for kind, tasks, wanted in ((RUN, 1, run), (EXEC, 4, exec_)):
+        script = launcher.run("render", *kind, "--nodes", 3, "--devices", 4, *options, "--", "true").stdout
+        assert script.startswith("#!/usr/bin/env bash\n# 12 ranks on 3 servers")
+        asked = ["--job-name=true", "--nodes=3", f"--ntasks-per-node={tasks}", *wanted, *OTHERS, *given]
+        assert directives(script) == asked
+
+
+@pytest.mark.parametrize(
+    ("options", "written"),
+    [
+        ((), "--devices 4 \\\n    --mp 1 --pp 1 "), (("--mp", 2), "--devices 4 \\\n    --mp 2 --pp 1 "),
+        (("--dp", 8), "--devices 4 \\\n    --dp 8 --mp 1 "),
+        (("--dp", 7, "--allow-idle-devices"), "--devices 4 \\\n    --allow-idle-devices \\\n    --dp 7 "),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_copies_follow_from_the_nodes_unless_they_were_asked_for(launcher, options, written):
+    """So that `sbatch --nodes=4` of the same script is no job that ends when it starts."""
+    script = launcher.run("render", *RUN, "--nodes", 2, "--devices", 4, *options, "--", "true").stdout
+    assert f" run --engine slurm \\\n    {written}" in script
+
+
+@pytest.mark.parametrize("kind", [RUN, EXEC], ids=["run", "exec"])
+def test_a_table_of_mere_names_does_not_keep_a_job_from_other_nodes(launcher, kind):
+    """Unless it is asked to; what was made of the table is told."""
+    launcher.run("table", "generate", "--servers", "n3,n1.example.org", "--devices", 2, "-o", "table.json")
+    any_nodes = launcher.run("render", *kind, "--rank-table", "table.json", "--", "true")
+    assert not [line for line in directives(any_nodes.stdout) if line.startswith("--nodelist")]
+    assert "--nodes=2" in directives(any_nodes.stdout)
+    assert "table.json" not in any_nodes.stdout
+    assert "--pin-nodes asks for n3,n1" in any_nodes.stderr
+    pinned = launcher.run("render", *kind, "--rank-table", "table.json", "--pin-nodes", "--", "true")
+    assert "--nodelist=n3,n1" in directives(pinned.stdout)
+    assert "table.json" in pinned.stdout
 
 
 @pytest.mark.parametrize(
@@ -152,13 +205,14 @@ def _submit(launcher, slurm, wait_until):
     )
     tlaunch.chmod(0o755)
 
-    def submit(*arguments, wait=True, kind=EXEC):
+    def submit(*arguments, wait=True, kind=EXEC, options=()):
         done = launcher.run("render", *kind, *arguments)
         assert done.returncode == 0, done.stderr
         beside = Path(sys.executable).parent / "tlaunch"
         (launcher.directory / "job.sh").write_text(done.stdout.replace(f"{beside} ", f"{tlaunch} "))
         outer = {**slurm, "TLAUNCH_RUN_ID": "of the shell"}
-        job = ask(outer, "sbatch", "--parsable", "job.sh", cwd=launcher.directory).strip()
+        ask(outer, "sbatch", "--test-only", *options, "job.sh", cwd=launcher.directory)
+        job = ask(outer, "sbatch", "--parsable", *options, "job.sh", cwd=launcher.directory).strip()
         if wait:
             all_over()
         return job
@@ -166,10 +220,53 @@ def _submit(launcher, slurm, wait_until):
     def all_over():
         wait_until(lambda: not ask(slurm, "squeue", "-h", cwd=launcher.directory), "the end of the job")
 
-    submit.all_over = all_over
+    def wait_for(job):
+        wait_until(lambda: not ask(slurm, "squeue", "-h", "-j", job, cwd=launcher.directory), "the end of the job")
+
+    submit.all_over, submit.wait_for = all_over, wait_for
     submit.ask = lambda *words: ask(slurm, *words, cwd=launcher.directory)
 
     return submit
+
+
+@pytest.mark.parametrize("kind", [EXEC, RUN], ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [("--nodes", 2), ("--nodes", 2, "--cpus-per-device", 3, "--resource", "gpu"), ("--rank-table", "table.json")],
+    ids=["whole nodes", "shared nodes", "table of names"],
+)
+def test_a_job_on_any_nodes_ends_well(launcher, submit, kind, options):
+    """It has a CPU for each rank, waits for no node by name, and takes whichever are free: not those of the table."""
+    launcher.run("table", "generate", "--servers", "n1,n9", "--devices", 2, "-o", "table.json")
+    devices = () if "--rank-table" in options else ("--devices", 2)
+    busy = submit.ask("sbatch", "--parsable", "--nodelist=n1", "--exclusive", "--wrap", "sleep 600").strip()
+    try:
+        job = submit(*options, *devices, "--name", "t", "--", sys.executable, "-c", TRIES, kind=kind, wait=False)
+        submit.wait_for(job)
+    finally:
+        submit.ask("scancel", busy)
+    shown = submit.ask("scontrol", "show", "job", job)
+    said = (launcher.directory / f"slurm-{job}.out").read_text()
+    assert "JobState=COMPLETED" in shown, said
+    assert "ExitCode=0:0" in shown
+    assert "ReqNodeList=(null)" in shown
+    [cpus] = re.findall(r"NumCPUs=(\d+)", shown)
+    assert int(cpus) == (12 if "--cpus-per-device" in options else 16)
+    logs = sorted(path for path in launcher.runs.glob("*t-*/device?/train.log") if "latest" not in path.parts)
+    assert [log.read_text().split()[:3] for log in logs] == [
+        [f"n{rank // 2 + 2}", str(rank), str(rank % 2)] for rank in range(4)
+    ], said
+    assert not list(launcher.runs.glob(".slurm*"))
+
+
+@pytest.mark.parametrize("kind", [EXEC, RUN], ids=" ".join)
+def test_more_nodes_than_the_script_was_made_for_are_no_failure(launcher, submit, kind):
+    """Agents make use of them, and tasks leave them alone."""
+    wishes = ["--nodes", 1, "--devices", 2] if kind == RUN else ["--nodes", 2, "--devices", 2]
+    submit(*wishes, "--name", "t", "--", sys.executable, "-c", TRIES, kind=kind, options=["--nodes=3"])
+    logs = sorted(path for path in launcher.runs.glob("*t-*/device?/train.log") if "latest" not in path.parts)
+    assert len(logs) == (6 if kind == RUN else 4)
+    assert all(log.read_text() for log in logs)
 
 
 @pytest.mark.parametrize("kind", [EXEC, RUN], ids=" ".join)

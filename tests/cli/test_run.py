@@ -94,6 +94,20 @@ def test_secrets_are_masked_in_what_is_kept(launcher):
     assert kept[1].stat().st_mode & 0o777 == 0o600
 
 
+def test_what_others_may_read_of_a_run_holds_no_secret(launcher):
+    """Whether it came by --env, by the environment or in the command; the whole environment stays private."""
+    secret = ["--env", "HF_TOKEN=s3cr3t", "--env", "PROXY=http://me:s3cr3t@host:80"]
+    command = ["sh", "-c", "exit 3", "--password=s3cr3t", "--api-key", "s3cr3t", "Authorization: Bearer s3cr3t"]
+    mine = {"AWS_SECRET_ACCESS_KEY": "s3cr3t", "TLAUNCH_COORDINATOR_TOKEN": "s3cr3t"}
+    done = launcher.run("run", *secret, "--", *command, env=mine, umask=0o022)
+    assert done.returncode == 3
+    files = [path for path in launcher.latest.resolve().rglob("*") if path.is_file()]
+    modes = {path.name: path.stat().st_mode & 0o777 for path in files}
+    assert modes == dict.fromkeys(modes, 0o644) | {"env.log": 0o600}
+    assert {"run.json", "events.jsonl", "report.json", "train.log"} <= modes.keys()
+    assert [path for path in files if b"s3cr3t" in path.read_bytes()] == []
+
+
 def test_newlines_in_a_value_stay_on_one_line(launcher):
     """One variable is one line of env.log, whatever it holds."""
     launcher.run("run", "--env", "TWO=first\nsecond\\", "--", "true")
@@ -106,6 +120,17 @@ def test_a_persons_thread_count_stands(launcher):
     assert environment_of(launcher.latest, 1)["OMP_NUM_THREADS"] == "7"
     launcher.run("run", "--devices", 2, "--env", "OMP_NUM_THREADS=9", "--", "true", env={"OMP_NUM_THREADS": "7"})
     assert environment_of(launcher.latest, 1)["OMP_NUM_THREADS"] == "9"
+
+
+@pytest.mark.parametrize(("devices", "cpus", "told"), [(2, 1, 1), (2, 2, 0), (1, 1, 0)])
+def test_a_job_of_slurm_with_fewer_cpus_than_ranks_is_told(launcher, devices, cpus, told):
+    """In one line; the variables of a job are not those of every machine."""
+    job = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n1", "SLURM_CPUS_ON_NODE": str(cpus)}
+    done = launcher.run("run", "--devices", devices, "--", "true", env=job)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("warning: this job of Slurm has 1 CPU on n1 for 2 ranks") == told
+    done = launcher.run("run", "--devices", devices, "--", "true", env={**job, "SLURM_JOB_ID": ""})
+    assert "CPU" not in done.stderr
 
 
 def test_options_after_the_command_are_the_commands(launcher):

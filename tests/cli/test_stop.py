@@ -97,7 +97,7 @@ def test_ranks_that_nobody_watches_any_more_are_ended(launcher):
     known = identify(rank.pid)
     gone = replace(known, started=known.started - 1)
     acted_run.make(launcher.runs / "a", [AgentStarted(gone, None, 1), RankStarted(0, known.pid, known.started)])
-    assert "`tlaunch stop` ends them" in launcher.run("why", "a").stdout
+    assert "`tlaunch stop a` ends them" in launcher.run("why", "a").stdout
     done = launcher.run("stop", "a")
     assert (rank.wait(60), done.returncode) == (-signal.SIGTERM, 0)
     assert done.stderr.endswith("without a last word; rank 0 still ran and was ended\n")
@@ -106,7 +106,7 @@ def test_ranks_that_nobody_watches_any_more_are_ended(launcher):
 def test_patience_is_a_number(launcher):
     """NaN is below no bound and above none: it would mean for ever."""
     done = launcher.run("stop", "--timeout", "nan")
-    assert (done.returncode, "no number of seconds" in done.stderr) == (2, True)
+    assert (done.returncode, "is not a number of seconds" in done.stderr) == (2, True)
 
 
 def test_one_of_several_runs_has_to_be_named(launcher):
@@ -118,6 +118,22 @@ def test_one_of_several_runs_has_to_be_named(launcher):
         assert launcher.run("stop", "b").returncode == 0
         done = launcher.run("stop")
         assert (done.returncode, done.stderr.startswith("a: stopped")) == (0, True), done.stderr
+
+
+def test_of_runs_of_one_name_the_one_that_goes_on_is_ended(launcher):
+    """Where several do, none is ended by chance; an end without any is as ever."""
+    known = identify(os.getpid())
+    gone = replace(known, started=known.started - 1)
+    acted_run.make(launcher.runs / "20260103-000000-mine", [AgentStarted(gone, None, 1)])
+    with (
+        acted_run.playing(launcher.runs / "20260101-000000-mine"),
+        acted_run.playing(launcher.runs / "20260102-000000-mine"),
+    ):
+        done = launcher.run("stop", "mine")
+        assert (done.returncode, "2 runs go on: 20260102-000000-mine, 2026" in done.stderr) == (2, True)
+        assert launcher.run("stop", "20260102").returncode == 0
+        done = launcher.run("stop", "mine")
+        assert (done.returncode, done.stderr.startswith("20260101-000000-mine: stopped")) == (0, True), done.stderr
 
 
 def test_ranks_that_outlived_all_others_are_meant(launcher):

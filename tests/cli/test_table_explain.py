@@ -101,6 +101,18 @@ def test_unknown_code_has_neighbours(launcher, code, near):
     assert near in done.stderr
 
 
+@pytest.mark.parametrize("code", ["RT999", "999", "nonsense"])
+def test_nothing_is_near_a_code_far_from_all(launcher, code):
+    """The hint is then where all codes are listed."""
+    done = launcher.run("table", "explain", code)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("hint: `tlaunch table explain` lists all codes\n")
+
+
+def test_the_nearest_numbers_come_first(launcher):
+    assert "hint: near it: RT311, RT312, RT313, " in launcher.run("table", "explain", "RT310").stderr
+
+
 def test_json_has_one_element_per_code(launcher):
     """The whole catalogue for programs."""
     told = json.loads(launcher.run("table", "explain", "--json").stdout)

@@ -21,14 +21,14 @@ VALID = """\
   "status": "completed"
 }
 """
-BROKEN = VALID.replace('"1"}\n', '"1"}, // the last one\n').replace('"server_count": "1"', '"server_count": 2')
+BROKEN = VALID.replace('"1"}\n', '"1"}, // the last one\n').replace('"server_count": "1"', '"server_count": 1')
 DIFF = """\
 --- table.json
 +++ table.json
 @@ -1,10 +1,10 @@
  {
    "version": "1.0",
--  "server_count": 2,
+-  "server_count": 1,
 +  "server_count": "1",
    "server_list": [
      {"server_id": "a", "device": [
@@ -53,11 +53,10 @@ def test_difference_is_shown_and_nothing_is_written(launcher, path):
     done = launcher.run("table", "fix", "table.json")
     assert done.stdout == DIFF
     assert done.stderr.splitlines() == [
-        'table.json:3: repaired[RT205]: wrote "2" for 2',
-        'table.json:3: repaired[RT312]: wrote "1" for "2"',
+        'table.json:3: repaired[RT205]: wrote "1" for 1',
         "table.json:7: repaired[RT103]: removed ,",
         "table.json:7: repaired[RT104]: removed // the last one",
-        "table.json: 4 repairs, then valid (--write writes it)",
+        "table.json: 3 repairs, then valid (--write writes it)",
     ]
     assert done.returncode == 0
     assert path.read_text() == BROKEN
@@ -68,7 +67,7 @@ def test_file_is_written_with_write(launcher, path):
     path.chmod(0o640)
     done = launcher.run("table", "fix", "table.json", "--write")
     assert (done.returncode, done.stdout) == (0, DIFF)
-    assert "4 repairs written, valid" in done.stderr
+    assert "3 repairs written, valid" in done.stderr
     assert path.read_text() == VALID
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     before = path.stat()
@@ -110,8 +109,26 @@ def test_json_has_everything(launcher, path):
     shown = json.loads(done.stdout)
     assert shown["diff"] == DIFF
     assert (shown["valid"], shown["changed"], shown["written"]) == (True, True, False)
-    assert shown["repairs"][2] == {"code": "RT103", "line": 7, "message": "removed ,"}
+    assert shown["repairs"][1] == {"code": "RT103", "line": 7, "message": "removed ,"}
+    assert shown["offers"] == []
     assert (shown["path"], shown["format"], shown["problems"]) == ("table.json", "v1.0", [])
+
+
+def test_a_count_that_may_tell_of_a_lost_server_is_only_offered(launcher, path):
+    """--write leaves it as it is and says both readings, with code 1; --unsafe writes it."""
+    lost = VALID.replace('"server_count": "1"', '"server_count": "2"')
+    path.write_text(lost)
+    done = launcher.run("table", "fix", "table.json", "--write")
+    offer = 'table.json:3: offered[RT312]: write "1" for "2": either the table lost a server, or server_count is stale'
+    assert done.stderr.splitlines()[0] == offer
+    assert done.stderr.splitlines()[-1].endswith("; --unsafe makes 1 more repair")
+    assert (done.returncode, done.stdout, path.read_text()) == (1, "", lost)
+    (listed,) = json.loads(launcher.run("table", "fix", "table.json", "--json").stdout)["offers"]
+    assert (listed["code"], listed["line"]) == ("RT312", 3)
+    done = launcher.run("table", "fix", "table.json", "--write", "--unsafe")
+    assert done.returncode == 0
+    assert "offered" not in done.stderr
+    assert path.read_text() == VALID
 
 
 @pytest.mark.parametrize(

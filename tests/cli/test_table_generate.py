@@ -230,10 +230,10 @@ def test_name_that_hccl_refuses_is_a_warning(generate):
             "--pod-ip with an address speaks of one server",
         ),
         (("--servers", "10.0.0.1,b", "--devices", "1", "--pod-ip", "same"), '--pod-ip same: the server "b"'),
-        (("--devices", "1", "--container-ip", "node1"), '--container-ip: "node1" is no IP address'),
+        (("--devices", "1", "--container-ip", "node1"), '--container-ip: "node1" is not an IP address'),
         (("--servers", "node[1-", "--devices", "1"), "--servers: a bracket is not closed"),
         (("--device-ids", "[0,8)"), '--device-ids: "[0,8)" stands in brackets'),
-        (("--devices", "1", "--host-ip", "node1"), '"node1" is no IP address'),
+        (("--devices", "1", "--host-ip", "node1"), '"node1" is not an IP address'),
         (("--devices", "1", "--server-id", ""), "name is empty"),
     ],
 )

@@ -8,6 +8,7 @@ import re
 import select
 import signal
 import struct
+import subprocess
 import termios
 import time
 from importlib.util import module_from_spec, spec_from_file_location
@@ -21,6 +22,7 @@ from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import AgentStarted, RankStarted, Slow
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.proc import identify
+from launcher.runs.engine_ranks import note_process
 
 SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
 acted_run = module_from_spec(SPEC)
@@ -188,7 +190,7 @@ def screen_of(run_dir, width, height=None, measured=()):
 def test_an_interval_is_a_number(launcher):
     """One that is none would be no pause at all."""
     done = launcher.run("top", "--interval", "nan")
-    assert (done.returncode, "no number of seconds" in done.stderr) == (2, True)
+    assert (done.returncode, "is not a number of seconds" in done.stderr) == (2, True)
 
 
 def measure(run_dir, losses, age_s=0.0):
@@ -257,3 +259,47 @@ def test_a_screen_of_any_width_is_filled_and_not_exceeded(launcher, terminal, co
     [line] = [line.rstrip() for line in shown.splitlines() if "tokens/s" in line]
     assert columns // 2 < len(line) <= columns
     assert re.search(r"▁+.*█+ 3,000 +over \d+ s$", line)
+
+
+def test_a_screen_is_of_one_moment(launcher):
+    """What the run measured is as old as the table below it, however often it is drawn."""
+    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(identify(1), None, 1)])
+    measure(run_dir, [8.0, 4.0])
+    sampler = Sampler(run_dir)
+    sampler.look()
+    first = sampler.measured(80)
+    measure(run_dir, [2.0, 1.0])
+    assert sampler.measured(80) == first
+    sampler.look()
+    assert sampler.measured(80) != first
+
+
+def test_what_stays_on_the_screen_after_q_is_of_now(launcher, terminal):
+    """Not of the last look, however long ago that was."""
+    leader, follower = terminal
+    with acted_run.playing(launcher.runs / "a"):
+        run_dir = acted_run.RunDir(launcher.runs / "a")
+        top = start_top(launcher, follower, "--interval", 3600)
+        read_until(leader, b"%")  # the second look, after which it waits for an hour
+        beat({TLAUNCH_HEARTBEAT_FILE: str(run_dir.heartbeat(0))}, Beat(step=4711))
+        measure(run_dir, [9.0, 0.125])
+        os.write(leader, b"q")
+        assert top.wait(PATIENCE_S) == 0
+        shown = read_on(terminal)
+    assert b"4711" in shown
+    assert b"0.1250" in shown
+
+
+def test_ranks_of_an_engine_are_watched_until_they_are_gone(launcher, terminal):
+    """Nobody tells of their end, and it is seen."""
+    leader, follower = terminal
+    run_dir = acted_run.make(launcher.runs / "a", ranks=1)
+    run_dir.run_json.write_text(json.dumps({**json.loads(run_dir.run_json.read_text()), "engine": "Open MPI"}))
+    with subprocess.Popen(["sleep", "1000"]) as rank:
+        note_process(run_dir, 0, identify(rank.pid))
+        top = start_top(launcher, follower)
+        read_until(leader, b"a: not watched over: Open MPI")
+        rank.kill()
+        rank.wait()
+        read_until(leader, b"a: ended: Open MPI")
+        assert top.wait(PATIENCE_S) == 0

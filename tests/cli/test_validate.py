@@ -250,7 +250,7 @@ def test_a_file_name_cannot_move_the_cursor(launcher, table):
 
 
 def test_directories_of_others_are_left_alone(launcher, table):
-    """Hidden directories and installed packages are not searched, and what is no rank table is only counted."""
+    """Hidden directories and installed packages are not searched, and what is no rank table is named."""
     contents = {
         "hccl.json": table(),
         ".git/hccl.json": "{",
@@ -264,7 +264,10 @@ def test_directories_of_others_are_left_alone(launcher, table):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     done = launcher.run("validate", "work")
-    assert (done.returncode, done.stderr) == (0, "3 other *.json files are no rank tables\n")
+    assert (done.returncode, done.stderr) == (
+        0,
+        "3 other *.json files are no rank tables: work/list.json, work/package.json, work/settings.json\n",
+    )
     assert done.stdout == "work/hccl.json: valid v1.0 table: 1 server, 8 devices\n"
     assert launcher.run("validate", "-q", "work").stderr == ""
     assert launcher.run("validate", "work/package.json").returncode == 1
@@ -280,13 +283,57 @@ def test_a_broken_table_in_a_directory_is_no_other_file(launcher, table, encodin
     assert done.stdout.startswith("tables/cut.json:")
 
 
+@pytest.mark.parametrize("text", ["", "{", "\0" * 100, "null", "{}", '{"server_list": '], ids=repr)
+def test_what_is_called_a_table_counts_whatever_is_in_it(launcher, table, text):
+    """As what a full disk leaves of one."""
+    (launcher.directory / "tables").mkdir()
+    (launcher.directory / "tables" / "good.json").write_text(table())
+    (launcher.directory / "tables" / "rank_table_node1.json").write_text(text)
+    done = launcher.run("validate", "tables")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "tables/rank_table_node1.json: 1 error" in done.stdout
+
+
+@pytest.mark.parametrize("text", ["", '{"name": ', "\0\0"], ids=["empty", "cut off", "zeros"])
+def test_what_is_no_json_counts_whatever_it_is_called(launcher, table, text):
+    """It may have been a table."""
+    (launcher.directory / "tables").mkdir()
+    (launcher.directory / "tables" / "good.json").write_text(table())
+    (launcher.directory / "tables" / "node1.json").write_text(text)
+    done = launcher.run("validate", "tables")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "tables/node1.json:" in done.stdout
+
+
+def test_an_unreadable_file_in_a_directory_counts(launcher, table):
+    """Whatever it is: a link that leads nowhere, for instance."""
+    (launcher.directory / "tables").mkdir()
+    (launcher.directory / "tables" / "good.json").write_text(table())
+    (launcher.directory / "tables" / "gone.json").symlink_to("nowhere")
+    done = launcher.run("validate", "tables")
+    assert done.returncode == 2
+    assert "tables/gone.json" in done.stderr
+
+
+def test_of_many_other_files_the_first_are_named(launcher, table):
+    """The rest are counted."""
+    (launcher.directory / "tables").mkdir()
+    (launcher.directory / "tables" / "hccl.json").write_text(table())
+    for number in range(30):
+        (launcher.directory / "tables" / f"{number:02}.json").write_text("{}")
+    done = launcher.run("validate", "tables")
+    assert done.returncode == 0
+    assert done.stderr.startswith("30 other *.json files are no rank tables: tables/00.json, tables/01.json, ")
+    assert done.stderr.endswith(" and 22 more\n")
+
+
 def test_a_directory_of_other_files_is_an_error(launcher):
-    """Nothing to check is no success, and the files are counted."""
+    """Nothing to check is no success, and the files are named."""
     (launcher.directory / "other").mkdir()
     (launcher.directory / "other" / "package.json").write_text("{}")
     done = launcher.run("validate", "other")
     assert done.returncode == 2
-    assert "other holds no rank table, only 1 other *.json file" in done.stderr
+    assert "other holds no rank table, only 1 other *.json file: other/package.json" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """A verdict in words."""
 
+import json
+from dataclasses import asdict
+
 import pytest
 
 from launcher.cli.verdict_text import describe_status, headline, rank_list, render
@@ -48,6 +51,23 @@ def test_a_traceback_can_be_left_out():
     lines = list(render(VERDICT, traceback=False))
     assert "  exit code 1" in lines
     assert not any(line.startswith("  |") for line in lines)
+
+
+def test_who_misses_the_rank_table_is_told_how_to_get_one():
+    """Once for all ranks that raise it, under the last of them; another key is the program's own matter."""
+
+    def lines(key):
+        raised = [
+            Failure(rank, Role.CAUSE, f"KeyError: '{key}'", "alike", 1, "ms.py:2 in <module>", 1) for rank in (0, 1)
+        ]
+        return list(render(Verdict(1, Confidence.CERTAIN, "", (*raised, followed(2, 99)))))
+
+    told = lines("RANK_TABLE_FILE")
+    (hint,) = [line for line in told if line.startswith("hint: ")]
+    assert "tlaunch table generate --devices N" in hint
+    assert "--rank-table" in hint
+    assert told.index(hint) == told.index("consequences:") - 1
+    assert not any(line.startswith("hint: ") for line in lines("OTHER"))
 
 
 def test_several_causes_are_told_apart_from_consequences():
@@ -118,3 +138,34 @@ def test_no_line_is_without_a_limit():
     verdict = Verdict(0, Confidence.CERTAIN, "r", (failure,), (StackGroup((0,), "s" * 5000, ("f" * 5000,)),))
     for line in (headline(verdict), *render(verdict)):
         assert len(line) < 1020, line
+
+
+def test_ranks_that_failed_at_different_places_stand_apart():
+    """Numbers in what was said make no difference; the line where it happened does."""
+
+    def timed_out(global_rank, line):
+        what = f"RuntimeError: timed out after {global_rank} ms"
+        return Failure(global_rank, Role.CONSEQUENCE, what, "late", 2, f"train.py:{line} in step", 1)
+
+    followed = (timed_out(0, 7), timed_out(1, 9), timed_out(2, 7))
+    lines = list(render(Verdict(3, Confidence.CERTAIN, "why", (CAUSE, *followed))))
+    assert [line.split(":")[0].strip() for line in lines[lines.index("consequences:") + 1 :]] == ["ranks 0,2", "rank 1"]
+
+
+@pytest.mark.parametrize(
+    ("server", "apart", "told"),
+    [
+        (None, [("h1", "h2")], "servers h1 and h2 do not reach each other"),
+        (
+            None,
+            [("h1", "h3"), ("h1", "h4"), ("h2", "h3")],
+            "servers h1 and h3 do not reach each other, nor do 2 more pairs",
+        ),
+        ("h1", [("h1", "h2"), ("h1", "h3")], "server h1 is cut off from the others"),
+    ],
+)
+def test_servers_that_do_not_reach_each_other_stand_in_the_headline(server, apart, told):
+    """No rank is to blame, and no server was lost."""
+    verdict = Verdict(None, Confidence.LIKELY, "why", server=server, apart=tuple(apart))
+    assert list(render(verdict)) == [f"no rank can be named: {told}", "  likely: why"]
+    assert Verdict.from_fields(json.loads(json.dumps(asdict(verdict)))) == verdict

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.mpi_library import library_called, library_of_python, library_that_says, why_apart
+from launcher.core.mpi_library import (
+    is_of_open_mpi_4,
+    library_called,
+    library_of_python,
+    library_that_says,
+    variables_for,
+    why_apart,
+)
 
 OPEN_MPI_4 = "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: v4.1.4, May 26, 2022"
 OPEN_MPI_3 = "Open MPI v3.1.6, package: Open MPI user@localhost Distribution, ident: 3.1.6"
@@ -161,3 +168,21 @@ def test_a_python_that_does_not_tell(tmp_path, says):
     code.write_text(says or "raise ImportError")
     assert library_of_python((sys.executable,), environment, tmp_path) is None
     assert library_of_python((str(Path("/nowhere/python")),), environment, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "environment", "expected"),
+    [
+        (OPEN_MPI_5, BY_OPEN_MPI_4, {"OMPI_MCA_coll": "^han"}),
+        (OPEN_MPI_4, BY_OPEN_MPI_4, {}),
+        (OPEN_MPI_5, BY_OPEN_MPI_5, {}),
+        (OPEN_MPI_5, BY_SRUN_PMIX, {}),
+        (OPEN_MPI_5, BY_NOBODY, {}),
+        (OPEN_MPI_OF_NO_NUMBER, BY_OPEN_MPI_4, {}),
+        (MPICH_WITH_PMIX, BY_OPEN_MPI_4, {}),
+    ],
+)
+def test_open_mpi_5_under_the_mpirun_of_4_is_kept_from_hanging(said, environment, expected):
+    """Whatever goes together by itself gets nothing."""
+    by_open_mpi_4 = is_of_open_mpi_4(environment)
+    assert variables_for(library_that_says(said), by_open_mpi_4=by_open_mpi_4) == expected

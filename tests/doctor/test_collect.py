@@ -6,6 +6,7 @@ import resource
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from launcher import __version__
 from launcher.core.control_group import own_directory
+from launcher.core.interfaces import held_addresses
 from launcher.core.mpi_library import library_that_says
 from launcher.doctor import machine, network
 from launcher.doctor.collect import collect
@@ -215,3 +217,28 @@ def test_the_mpi_of_mpi4py_is_judged_by_the_mpirun_around(engine, trouble):
 def test_facts_have_a_default_for_everything_but_the_name():
     """An older version, which does not write a field, can still be judged."""
     assert Facts("h").folders == ()
+
+
+def test_the_interface_is_told_that_ranks_would_use(places):
+    """That of an address of this machine; of one that it does not have, none."""
+    own = next((one for one in held_addresses() if one.address.version == 4 and not one.address.is_loopback), None)
+    if own is None:
+        pytest.skip("no network here")
+    assert collect(replace(places, called=(str(own.address),))).ranks_interface == own.interface
+    assert collect(replace(places, called=("192.0.2.1",))).ranks_interface is None
+    assert collect(places).ranks_interface is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"PMIX_NAMESPACE": "1641873409"}, (("OMPI_MCA_coll", "^han"),)),
+        ({"PMIX_NAMESPACE": "1641873409", "OMPI_MCA_coll": "self"}, ()),
+        ({"PMIX_NAMESPACE": "prterun-vm-1@1"}, ()),
+        ({}, ()),
+    ],
+)
+def test_what_mpi_needs_is_told_unless_it_is_set(environment, expected):
+    """Under the mpirun that has started this process."""
+    assert machine.mpi_variables(library_that_says("Open MPI v5.0.11, package"), environment) == expected
+    assert machine.mpi_variables(None, environment) == ()

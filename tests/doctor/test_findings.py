@@ -8,8 +8,9 @@ import pytest
 from launcher.core.records import Cluster
 from launcher.doctor.absence import Absence, absence_of, silent
 from launcher.doctor.facts import Interface, Limit, Port
-from launcher.doctor.finding import Topic
+from launcher.doctor.finding import Evidence, Topic
 from launcher.doctor.reach import Outcome
+from launcher.doctor.rules.network import carried_by, elsewhere
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -725,3 +726,88 @@ def test_the_worst_comes_first(ward):
     patients.offsets_s[1] = 30.0
     patients.change_folder(2, "runs_dir", writable=False)
     assert [one.severity.value for one in patients.findings()] == ["breaks", "risky", "note", "note"]
+
+
+# --- by which interface data went ---
+
+
+def went(patients, *carriers):
+    """What is told of interfaces where these have carried the data of each server."""
+    evidence = Evidence(patients.cluster, patients.facts, {}, {}, {})
+    measured = carried_by(carriers, evidence)
+    return measured, [(one.code, one.severity.value, one.servers) for one in elsewhere(measured, evidence)]
+
+
+def with_fabric(patients, **changes):
+    for server in patients.facts:
+        more = Interface("ib0", (f"10.88.0.{server + 1}",), 1500)
+        patients.change(server, interfaces=(*patients.facts[server].interfaces, more), **changes)
+    return patients
+
+
+def test_data_that_goes_by_another_network_than_the_tables_is_risky(ward):
+    """Of each server by itself."""
+    assert went(with_fabric(ward(2)), "eth0", "ib0") == (("eth0", "ib0"), [("other-network", "risky", (1,))])
+
+
+def test_servers_whose_data_goes_the_same_way_are_told_of_together(ward):
+    """Of sixty-four there would be as many findings."""
+    assert went(with_fabric(ward(3)), "ib0", "ib0", "eth0")[1] == [("other-network", "risky", (0, 1))]
+
+
+def test_the_interface_that_tlaunch_chooses_is_the_tables(ward):
+    """It knows more of addresses than their names."""
+    patients = with_fabric(ward(2), ranks_interface="ib0")
+    assert went(patients, "ib0", "eth0") == (("ib0", "eth0"), [("other-network", "risky", (1,))])
+
+
+def test_of_interfaces_that_carry_the_same_the_tables_is_told(ward):
+    """A bridge, and the card below it."""
+    assert went(with_fabric(ward(2)), "ib0,eth0", "ib0") == (("eth0", "ib0"), [("other-network", "risky", (1,))])
+
+
+@pytest.mark.parametrize(("variable", "value"), [("GLOO_SOCKET_IFNAME", "ib0"), ("NCCL_SOCKET_IFNAME", "ib")])
+def test_data_that_goes_where_the_user_wants_it_is_told_of_once(ward, variable, value):
+    """As of a variable that chooses another interface."""
+    patients = with_fabric(ward(2), interface_variables=((variable, value),))
+    assert went(patients, "ib0", "ib0") == (("ib0", "ib0"), [])
+    assert patients.said() == [("other-interface", "risky", (0, 1))]
+
+
+@pytest.mark.parametrize("carriers", [(), ("", ""), ("ib0",)])
+def test_nothing_is_said_where_nobody_knows_what_carried_data(ward, carriers):
+    """It went by RDMA, or an older version measured; or the table's address is none of the server's own."""
+    patients = with_fabric(ward(2))
+    patients.change(0, interfaces=(Interface("ib0", ("172.17.0.2",), 1500),))
+    assert went(patients, *carriers) == (carriers, [])
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(None, 1), ("eth0", 0)])
+def test_a_hostname_that_is_loopback_is_none_of_gloos_where_tlaunch_tells_it_an_interface(ward, chosen, expected):
+    """Debian gives it 127.0.1.1, and the table has an address of a card."""
+    patients = ward(2)
+    patients.change(0, hostname="node-17", ranks_interface=chosen)
+    patients.means(0, "node-17", "127.0.1.1")
+    assert len(patients.said()) == expected
+
+
+def with_addresses(patients):
+    servers = [replace(one, server_id=f"10.0.0.{index + 1}") for index, one in enumerate(patients.cluster.servers)]
+    patients.cluster = replace(patients.cluster, servers=tuple(servers))
+    return patients
+
+
+def test_a_library_that_would_hang_by_names_is_told_with_what_ranks_get(ward):
+    """No fault: they get it by themselves. On one server nothing hangs, nor where a table has addresses."""
+    patients = ward(3)
+    for server in (0, 2):
+        patients.change(server, mpi_variables=(("OMPI_MCA_coll", "^han"),))
+    found = patients.only()
+    assert (found.code, found.severity.value, found.servers) == ("mpi-by-name", "note", (0, 2))
+    assert "OMPI_MCA_coll=^han" in found.message
+    addressed = with_addresses(ward(2))
+    addressed.change(0, mpi_variables=(("OMPI_MCA_coll", "^han"),))
+    assert addressed.said() == []
+    alone = ward(1)
+    alone.change(0, mpi_variables=(("OMPI_MCA_coll", "^han"),))
+    assert alone.said() == []

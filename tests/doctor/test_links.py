@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -133,3 +134,20 @@ def test_a_file_of_another_version_is_read_and_a_broken_one_is_not(tmp_path):
     path.unlink()
     with pytest.raises(UnreadableError, match="No such file"):
         read_links(path)
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "expected"),
+    [
+        (("ib0", "ib0"), "0.1 ms by ib0; with"),
+        (("ib0", "ib1"), "0.1 ms by ib0, ib1; with"),
+        (("ib0", ""), "0.1 ms; with"),
+        ((), "0.1 ms; with"),
+    ],
+)
+def test_the_interface_that_was_measured_is_named_where_it_is_known(interfaces, expected):
+    """Of all servers; an older version tells of none."""
+    measured = replace(one_pair(FAST, FAST), interfaces=interfaces)
+    (found,) = judged(measured)
+    assert expected in found.message
+    assert described(replace(links(3), interfaces=("eth0",) * 3)) == "10 Gbit/s by eth0 and 0.1 ms"

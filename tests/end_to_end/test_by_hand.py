@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from launcher.core.events import AttemptStarted, Cause, Judged, Leftovers, RankEnded
+from launcher.core.events import AgentStarted, AttemptStarted, Cause, Judged, Leftovers, RankEnded
 from launcher.core.proc import stat
 
 READY = "print('ready', flush=True)"
@@ -192,6 +192,23 @@ def test_a_killed_first_launcher_ends_the_run_everywhere(servers):
     servers.wait_until((servers.latest / "report.json").is_file, "the report")
     assert servers.report().cause is Cause.HEAD_LOST
     servers.wait_until(lambda: not servers.door_open(), "the end of the coordinator")
+
+
+def test_a_lost_coordinator_is_blamed_and_no_rank_that_is_only_busy(servers, suspend):
+    """A rank has lost its connection, another one is busy, and what those of the first server did is not known."""
+    closed = "RuntimeError('[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1')"
+    lose = f"while rank != 2 or not os.path.exists('go'): time.sleep(0.02)\nraise {closed}"
+    _, second = servers.both("--lost-after", 60, command=servers.python(READY, lose))
+    servers.wait_ready()
+    coordinator = servers.events(AgentStarted)[0].agent.pid
+    suspend(coordinator)
+    (servers.directory / "go").touch()
+    told = servers.latest / "server1" / "events.jsonl"
+    servers.wait_until(lambda: '"event": "RankEnded"' in told.read_text(), "the end of rank 2")
+    os.kill(coordinator, signal.SIGKILL)
+    assert servers.end(second) == [1]
+    assert "error: server 127.0.0.1, whose launcher coordinated the run, is lost" in servers.said(second)
+    assert "does not take part" not in servers.said(second)
 
 
 def test_a_killed_second_launcher_ends_the_run_everywhere(servers):

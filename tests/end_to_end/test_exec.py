@@ -139,25 +139,41 @@ def test_a_program_that_does_not_speak_of_mpi_is_not_asked_for_its_mpi(mpirun, t
 
 
 def test_other_commands_say_what_can_be_known_of_the_run(mpirun, tmp_path):
-    """Its logs, and that only the engine knows how it ends."""
+    """Its logs, that its ranks have ended, and that only the engine knows how."""
     assert mpirun.exec(2, "--name", "mine", "--", "sh", "-c", "echo line of $RANK; sleep 0.5").returncode == 0
     assert tlaunch("logs", cwd=tmp_path).stdout == "[0] line of 0\n[1] line of 1\n"
     status = tlaunch("status", cwd=tmp_path)
-    assert re.match(r"mine-\S+: not watched over: Open MPI started it .* ago\n", status.stdout)
-    assert len(re.findall(r"^ +[01] +127\.0\.0\.1 +[01] +unwatched .* 10 B ", status.stdout, re.MULTILINE)) == 2
+    assert re.match(r"mine-\S+: ended: Open MPI, which started it .* ago, knows with which exit codes\n", status.stdout)
+    assert len(re.findall(r"^ +[01] +127\.0\.0\.1 +[01] +gone +\d+ .* 10 B ", status.stdout, re.MULTILINE)) == 2
     report = tlaunch("report", cwd=tmp_path)
-    assert (report.returncode, "not watched over" in report.stdout) == (0, True)
+    assert (report.returncode, ": ended: Open MPI" in report.stdout) == (0, True)
     why = tlaunch("why", cwd=tmp_path).stdout
     assert "  no rank has noted a failure; one that was killed" in why
     first = tlaunch("logs", "--rank", "first-failed", cwd=tmp_path)
     assert (first.returncode, "no rank of this run has noted a failure" in first.stderr) == (2, True)
     ps = tlaunch("ps", cwd=tmp_path)
     assert (ps.returncode, ps.stdout) == (0, "")
-    assert "no run is known to go on in runs; " in ps.stderr
-    assert "1 run of `tlaunch exec`, which only mpirun or srun knows, may go on; --all shows such runs" in ps.stderr
-    assert "unwatched" in tlaunch("ps", "--all", cwd=tmp_path).stdout
+    assert ps.stderr == "no run goes on in runs; --all shows those that are over\n"
+    assert re.search(r"^mine-\S+ +ended +2 ", tlaunch("ps", "--all", cwd=tmp_path).stdout, re.MULTILINE)
     stop = tlaunch("stop", "latest", cwd=tmp_path)
-    assert (stop.returncode, "end the mpirun or srun that started it" in stop.stderr) == (1, True)
+    assert (stop.returncode, "is not running: ended" in stop.stderr) == (0, True)
+
+
+def test_while_its_ranks_run_a_run_is_listed_and_left_to_its_engine(mpirun, tmp_path):
+    """With how many of them are seen; commands without a name take it for the one that goes on."""
+    noted = "until [ -e $TLAUNCH_RUN_DIR/device1/process.json ]; do sleep 0.05; done"
+    shown = f"{noted}; tlaunch ps > ps.txt 2>&1; tlaunch stacks > stacks.txt 2>&1; tlaunch stop latest > stop.txt 2>&1"
+    program = (
+        f"if [ $RANK = 0 ]; then {shown}; echo $? > code.txt; touch done; fi; until [ -e done ]; do sleep 0.05; done"
+    )
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    assert mpirun.exec(2, "--name", "mine", "--", "sh", "-c", program, env={"PATH": path}).returncode == 0
+    assert re.search(r"^mine-\S+ +unwatched +2/2 ", (tmp_path / "ps.txt").read_text(), re.MULTILINE)
+    stacks = (tmp_path / "stacks.txt").read_text()
+    assert stacks.startswith("mine-")
+    assert all(f"rank {rank}" in stacks for rank in (0, 1))
+    assert "end the mpirun or srun that started it" in (tmp_path / "stop.txt").read_text()
+    assert (tmp_path / "code.txt").read_text() == "1\n"
 
 
 def test_a_failing_rank_tells_as_under_run_and_its_code_goes_to_the_engine(mpirun, tmp_path):
@@ -299,13 +315,20 @@ def test_devices_that_stay_idle_are_cut_from_the_table(mpirun, tmp_path):
 
 
 def test_a_table_of_one_other_server_is_only_worth_a_warning(mpirun, tmp_path):
-    """A sample table on a laptop."""
+    """Its ranks are here all the same."""
     file = table(tmp_path / "table.json", "192.0.2.77")
     done = mpirun.exec(2, "--rank-table", file, "--", *SHOW)
     assert (done.returncode, done.stderr.count("192.0.2.77 of the rank table is not known to be this machine")) == (
         0,
         1,
     )
+
+
+def test_a_sample_table_is_worth_no_warning(mpirun, tmp_path):
+    """But the first rank says where it is from, if it is not here."""
+    done = mpirun.exec(2, "--rank-table", "rank_tables/rank_table_2pcs.json", "--", *SHOW)
+    assert (done.returncode, done.stderr.count("is not here; the packaged sample ")) == (0, 1)
+    assert "not known to be this machine" not in done.stderr
 
 
 @pytest.mark.parametrize(("content", "code"), [("#!/no/such/interpreter\n", 127), ("junk", 126)])

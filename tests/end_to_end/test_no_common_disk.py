@@ -44,10 +44,10 @@ def rank_table(path, ids):
     devices = iter(range(4))
     servers = [
         {"server_id": each, "device": [
-            {"device_id": str(device), "device_ip": f"192.168.0.{device + 1}", "rank_id": str(next(devices))}
+            {"device_id": str(device), "device_ip": f"192.168.{number}.{device + 1}", "rank_id": str(next(devices))}
             for device in range(2)
         ]}
-        for each in ids
+        for number, each in enumerate(ids)
     ]  # fmt: skip
     table = {"version": "1.0", "server_count": "2", "server_list": servers, "status": "completed"}
     path.write_text(json.dumps(table))

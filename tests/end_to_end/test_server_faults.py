@@ -16,9 +16,10 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600
 
 MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
 PROGRAM = Path(__file__).parents[1] / "programs" / "until_told.py"
+MISSED = PROGRAM.with_name("missed.py")
 LOST_AFTER_S = 8.0  # no process of a busy machine is silent for so long
 PATIENCE_S = 120.0
-OURS = r"until_told|launcher agent"
+OURS = r"until_told|missed\.py|launcher agent"
 OURS_AND_THE_ENGINES = rf"{OURS}|orted|prted"
 
 
@@ -31,11 +32,11 @@ class Run:
         self.table.write_text(json.dumps(_table(hosts.addresses())))
         self.process = None
 
-    def start(self, *options, seconds=60, mpirun=MPIRUN):
+    def start(self, *options, seconds=60, mpirun=MPIRUN, program=PROGRAM):
         argv = [
             self.hosts.root / "hub", sys.executable, "-m", "launcher", "run", "--engine", "mpi",
             "--rank-table", self.table, "--lost-after", LOST_AFTER_S, "--join-timeout", 60, "--grace", 5, *options,
-            "--", sys.executable, PROGRAM, seconds,
+            "--", sys.executable, program, seconds,
         ]  # fmt: skip
         self.process = subprocess.Popen(
             list(map(str, argv)), cwd=self.directory, env=self.hosts.environment(Path(mpirun).parent),
@@ -132,6 +133,46 @@ def test_a_killed_agent_is_named_at_once(run, which):
     run.wait_nothing_left("h1", "h2")
 
 
+@pytest.mark.parametrize("how", ["killed", "cut"])
+def test_no_rank_that_is_only_busy_is_blamed_for_a_lost_server(run, how):
+    """Rank 1 waits for nobody while rank 0 waits for one that was lost: what the lost ones did is not known."""
+    run.start("--console", "none", program=MISSED, seconds="beside").wait_running()
+    if how == "killed":
+        pids = run.hosts.on("h2", "pgrep", "-f", "launcher agent").stdout.split()
+        run.hosts.on("h2", "kill", "-9", pids[-1])
+        code, err = run.finish(within_s=40)
+    else:
+        with run.hosts.unplugged("h2"):
+            code, err = run.finish(within_s=LOST_AFTER_S + 40)
+    assert code == 1, err
+    assert "error: server 10.77.0.2 was lost\n  certain: server 10.77.0.2 with ranks 2-3 was lost" in err
+    assert "does not take part" not in err
+    run.wait_nothing_left("h1", "h2")
+
+
+def test_servers_that_do_not_reach_each_other_are_named_and_no_rank_is(run):
+    """The launcher reaches both, and all ranks wait for each other: none of them is to blame."""
+    run.start("--console", "none", "--hang-timeout", 8, program=MISSED, seconds="together").wait_running()
+    with run.hosts.network("h1", "ip saddr 10.77.0.2 drop"):
+        code, err = run.finish(within_s=60)
+    assert code == 124, err
+    assert "error: no rank can be named: servers 10.77.0.1 and 10.77.0.2 do not reach each other" in err
+    assert "likely: all 4 ranks wait in all_reduce" in err
+    assert "does not take part" not in err
+    run.wait_nothing_left("h1", "h2")
+
+
+def test_a_hang_where_servers_reach_each_other_is_blamed_on_the_rank_that_is_missed(run):
+    """As ever: that the servers were asked whether they reach each other changes nothing."""
+    run.start("--console", "none", "--hang-timeout", 8, program=MISSED, seconds="together").wait_running()
+    pid = run.hosts.on("h2", "pgrep", "-f", "missed.py together").stdout.split()[0]
+    run.hosts.on("h2", "kill", "-STOP", pid)
+    code, err = run.finish(within_s=60)
+    assert code == 124, err
+    assert "does not take part" in err
+    assert "certain: stopped (SIGSTOP), while 3 other ranks waited for it" in err
+
+
 def test_after_a_lost_agent_a_restart_goes_on(run):
     """Agents are started anew on every server, and the next attempt ends well."""
     run.start("--max-restarts", "2", seconds="60,3").wait_running()
@@ -196,6 +237,17 @@ def test_a_server_without_ssh_is_named(run):
     assert code == 1
     assert "error: server 10.77.0.2 did not come" in err
     assert "Connection refused" in err
+    run.wait_nothing_left("h1", "h2")
+
+
+def test_a_server_that_does_not_reach_the_launcher_is_named_alone(run):
+    """The other one waits for it, as Open MPI starts no agent before all have answered."""
+    with run.hosts.network("h2", "ip saddr 10.77.0.254 tcp dport != 22 drop"):
+        code, err = run.start("--join-timeout", 10).finish()
+    assert code == 1
+    assert "error: server 10.77.0.2 did not come: after 10 s" in err
+    assert "server 10.77.0.1 waited" in err
+    assert "10.77.0.2: it does not reach this machine: " in err
     run.wait_nothing_left("h1", "h2")
 
 

@@ -26,10 +26,10 @@ class Cluster:
         self.slurm, self.directory = slurm, directory
         self.runs = directory / "runs"
 
-    def start(self, *options, nodes=2, words=("live", "0.3")):
-        """`tlaunch run` in a job of so many nodes, for which nobody waits here."""
+    def start(self, *options, nodes=2, words=("live", "0.3"), asked=()):
+        """`tlaunch run` in a job of so many nodes, `asked` of salloc beside, for which nobody waits here."""
         run = (*TLAUNCH, "run", "--engine", "slurm", "--runs-dir", self.runs, "--name", "t", "--join-timeout", "60")
-        argv = ["salloc", f"--nodes={nodes}", *run, *options, "--", sys.executable, PROGRAM, *words]
+        argv = ["salloc", f"--nodes={nodes}", *asked, *run, *options, "--", sys.executable, PROGRAM, *words]
         return subprocess.Popen(
             list(map(str, argv)), cwd=self.directory, env=self.slurm, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
@@ -125,6 +125,16 @@ def test_nodes_are_the_servers_where_no_table_names_any(cluster):
     assert code == 0, out
     assert cluster.logs() == [[f"begun {node} {device} 0 SLURM_JOB_ID"] for node in ("n1", "n2") for device in (0, 1)]
     assert "4 ranks ended well" in out
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"), [((), 1), (("--exclusive",), 0), (("--cpus-per-task=2",), 0)], ids=["nothing", "nodes", "CPUs"]
+)
+def test_too_few_cpus_for_the_ranks_of_a_node_are_told(cluster, asked, told):
+    """In one line: ranks would share what Slurm gives to a task."""
+    out, code = cluster.end(cluster.start("--devices", 2, asked=asked))
+    assert code == 0, out
+    assert out.count("warning: this job of Slurm has 1 CPU on n1 for 2 ranks") == out.count("CPU") == told, out
 
 
 @pytest.mark.parametrize("command", ["run", "doctor"])
@@ -256,7 +266,7 @@ def test_a_rendered_script_is_handed_to_sbatch(cluster):
 
 def test_what_sbatch_refuses_is_told_in_its_words(cluster):
     """With its exit code; nothing is queued."""
-    words = ("--devices", 2, "--sbatch=--nodes=99", "--submit")
+    words = ("--devices", 2, "--nodes", 99, "--submit")
     done = cluster.ask(*TLAUNCH, "render", "slurm", *words, "--", "true", check=False)
     assert done.returncode == 1
     assert "sbatch takes no such script:" in done.stderr

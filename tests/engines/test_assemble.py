@@ -146,3 +146,45 @@ def test_what_env_replaces_is_told_truly():
     threads, unbuffered = found["OMP_NUM_THREADS"], found["PYTHONUNBUFFERED"]
     assert (threads.origin.value, threads.why, threads.instead_of) == ("--env", "", "5")
     assert (unbuffered.why, unbuffered.instead_of) == ("instead of tlaunch's 1", None)
+
+
+TOLD = {
+    "GLOO_SOCKET_IFNAME": "ib0", "TP_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "=ib0", "HCCL_SOCKET_IFNAME": "=ib0",
+}  # fmt: skip
+
+
+def told_interface(**changes):
+    """By rank, what each of two servers' ranks are told of interfaces, where that of the first in rank is known."""
+    spec = assemble(request(TWO_SERVERS, Layout(dp=4), interfaces={1: "ib0"}, **changes), name="n", master_port=1)
+    return [{name: rank.env[name] for name in TOLD if name in rank.env} for rank in spec.ranks]
+
+
+def test_ranks_are_told_the_interface_of_their_own_server():
+    """Of other servers it is not known here: their interfaces may have other names."""
+    assert told_interface() == [TOLD, TOLD, {}, {}]
+
+
+@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("how", ["inherited_env", "user_env"])
+def test_an_interface_that_the_user_has_chosen_is_left_alone(name, how):
+    """Of each library by itself."""
+    first = told_interface(**{how: {name: "eth7"}})[0]
+    assert first == {
+        **{other: value for other, value in TOLD.items() if other != name},
+        **({name: "eth7"} if how == "user_env" else {}),
+    }
+
+
+def test_what_the_ranks_mpi_needs_is_in_every_rank_unless_the_user_has_set_it():
+    """In the environment or by --env."""
+    needed = {"mpi_variables": {"OMPI_MCA_coll": "^han"}}
+    spec = assemble(request(TWO_SERVERS, Layout(dp=4), **needed), name="n", master_port=1)
+    assert {rank.env["OMPI_MCA_coll"] for rank in spec.ranks} == {"^han"}
+    spec = assemble(
+        request(TWO_SERVERS, Layout(dp=4), inherited_env={"OMPI_MCA_coll": "tuned"}, **needed), name="n", master_port=1
+    )
+    assert "OMPI_MCA_coll" not in spec.ranks[0].env
+    spec = assemble(
+        request(TWO_SERVERS, Layout(dp=4), user_env={"OMPI_MCA_coll": "self"}, **needed), name="n", master_port=1
+    )
+    assert spec.ranks[0].env["OMPI_MCA_coll"] == "self"

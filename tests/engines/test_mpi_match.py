@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from launcher.core.errors import RefusedError
-from launcher.engines.mpi_match import check_library, compiled_for
+from launcher.engines.mpi import Dialect, Mpirun
+from launcher.engines.mpi_match import check_library, compiled_for, variables_under
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 
@@ -79,3 +80,28 @@ def test_what_does_not_go_with_srun_is_told_of_srun(in_a_step, tmp_path):
     assert "loads Open MPI 5.0.11, which does not go with this step of srun: " in refused.value.message
     assert "--engine-option --mpi=pmix; or use an MPI that a plugin" in refused.value.hint
     assert "mpirun" not in refused.value.message + refused.value.hint
+
+
+@pytest.mark.parametrize(("by_names", "expected"), [(True, {"OMPI_MCA_coll": "^han"}), (False, {})])
+def test_a_library_that_would_hang_between_servers_needs_a_variable(in_a_step, tmp_path, by_names, expected):
+    """Open MPI 5's, started by the mpirun of Open MPI 4; on one server, and by addresses, it does not hang."""
+    started = {name: value for name, value in in_a_step.items() if not name.startswith("SLURM_")}
+    started |= {"PMIX_NAMESPACE": "1641873409", "PMIX_RANK": "0"}
+    program = [sys.executable, "-c", "from mpi4py import MPI"]
+    assert check_library(program, started, tmp_path, by_names=by_names) == expected
+
+
+@pytest.mark.parametrize(
+    ("dialect", "program", "expected"),
+    [
+        (Dialect.OPEN_MPI_4, "from mpi4py import MPI", {"OMPI_MCA_coll": "^han"}),
+        (Dialect.OPEN_MPI_4, "pass", {}),
+        (Dialect.OPEN_MPI_5, "from mpi4py import MPI", {}),
+    ],
+)
+def test_before_anything_is_started_it_is_told_by_the_mpirun_that_would(
+    in_a_step, tmp_path, dialect, program, expected
+):
+    """For a dry run, and for what is said of a run."""
+    mpirun = Mpirun("/usr/bin/mpirun", dialect, f"{dialect.value}.0")
+    assert variables_under(mpirun, [sys.executable, "-c", program], in_a_step, tmp_path) == expected

@@ -48,7 +48,7 @@ def test_every_variable_is_told():
 def test_every_template_is_there():
     """Each kind and flavor has its file, and no file is without a kind but what others include."""
     named = {template for kind in KINDS.values() for template in kind.templates.values()}
-    assert {path.name for path in built_in().iterdir()} == named | {"exec.j2"}
+    assert {path.name for path in built_in().iterdir()} == named | {"exec.j2", "handed_on.j2", "slurm.asks.j2"}
 
 
 @given(TEXT)

@@ -12,7 +12,7 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Device, Server, Supervision
 from launcher.doctor import names
-from launcher.engines.slurm import Allocation, Node, cluster_of, nodes_of, read_allocation, slurm_command
+from launcher.engines.slurm import Allocation, Node, cluster_of, cpus_notes, nodes_of, read_allocation, slurm_command
 from launcher.engines.slurm_time import seconds_of, time_left_s, within_job
 
 NODES = (Node("n1", "n1", "10.0.0.1"), Node("n2", "host2", "10.0.0.2"), Node("n3", "n3", "10.0.0.3"))
@@ -61,6 +61,15 @@ def test_a_user_s_options_come_last():
 def test_nodes_are_known_by_names_and_addresses(names):
     """Slurm's, the machine's, in short or in full."""
     assert nodes_of(JOB, servers(*names)) == ("n2", "n1")
+
+
+def test_a_server_with_more_ranks_than_cpus_is_told():
+    """The table's order is not Slurm's: each server is looked at on its own node."""
+    table = [Server("n3", (Device(0, 0), Device(1, 1))), Server("10.0.0.1", (Device(0, 2),))]
+    [said] = cpus_notes(replace(JOB, cpus_per_node=(1, 8, 1)), table)
+    assert "1 CPU on n3 for 2 ranks;" in said
+    assert cpus_notes(replace(JOB, cpus_per_node=(1, 8, 2)), table) == ()
+    assert cpus_notes(JOB, table) == ()
 
 
 def test_ranks_may_be_dealt_out_to_nodes_in_turn():
@@ -123,10 +132,14 @@ def test_outside_of_a_job_it_is_told_how_to_get_one():
 
 def test_an_allocation_is_read_from_the_environment_and_the_controller(tmp_path):
     """Nodes in the order of the list."""
-    environment = slurm_here(tmp_path, scontrol=SCONTROL) | {"SLURM_RESTART_COUNT": "2", "SLURM_JOB_END_TIME": "99"}
+    environment = slurm_here(tmp_path, scontrol=SCONTROL) | {
+        "SLURM_RESTART_COUNT": "2",
+        "SLURM_JOB_CPUS_PER_NODE": "4(x2)",
+        "SLURM_JOB_END_TIME": "99",
+    }
     assert read_allocation(environment) == Allocation(
         job_id="12", nodes=(Node("n1", "alpha", "10.0.0.1"), Node("n2", "n2", "n2-ib")), restart_count=2, ends_at_s=99.0,
-        gpus_per_node=None, here=None, version="Slurm 23.11.4",
+        gpus_per_node=None, here=None, version="Slurm 23.11.4", cpus_per_node=(4, 4),
     )  # fmt: skip
 
 

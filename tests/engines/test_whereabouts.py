@@ -10,7 +10,7 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Cluster, Device, RankSpec, Server
 from launcher.doctor import names
-from launcher.engines.whereabouts import Host, check_server, read_host, servers_here
+from launcher.engines.whereabouts import Host, check_server, doubt, own_interface, read_host, servers_here
 
 
 def server(name, first=0, count=2, **more):
@@ -204,8 +204,27 @@ def test_a_table_of_one_unknown_server_is_worth_a_warning():
     """A laptop trains with the table of a cluster."""
     one = Cluster((server("10.0.40.11"),))
     warning = check_server(rank_of(one, 0), one, host(), None, 2)
-    assert warning == "server 10.0.40.11 of the rank table is not known to be this machine, h1"
+    assert warning == (
+        "server 10.0.40.11 of the rank table is not known to be this machine, h1 (--server 10.0.40.11 says that it is)"
+    )
     assert check_server(rank_of(one, 0), one, host("a", ["10.0.40.11"]), None, 1) is None
+
+
+@pytest.mark.parametrize("name", ["10.77.0.1", "h1", "h1.example.org", "127.0.0.1", "localhost", "ib0-of-h1"])
+def test_nothing_is_doubted_of_a_server_that_is_this_machine(name):
+    """By its address, its name, or what that means here; alone, by loopback too."""
+    assert doubt(server(name), host(**{"ib0-of-h1": ["10.77.0.1"]})) is None
+
+
+@pytest.mark.parametrize("name", ["", "0.0.0.0", "::", "10.*.*.1", "<server>", "-"])
+def test_nothing_is_doubted_of_a_placeholder(name):
+    """No machine is called so."""
+    assert doubt(server(name), host()) is None
+
+
+@pytest.mark.parametrize("name", ["10.99.0.1", "fd00::7", "h2", "h2.example.org"])
+def test_a_server_that_this_machine_is_not_known_to_be_is_doubted(name):
+    assert f"server {name} of the rank table is not known to be this machine, h1" in doubt(server(name), host())
 
 
 @pytest.mark.parametrize("name", ["10.0.40.11", "127.0.0.1", "localhost"])
@@ -225,3 +244,22 @@ def test_many_servers_are_not_all_listed():
     with pytest.raises(RefusedLayoutError) as error:
         check_server(rank_of(many, 2), many, host(), None, 2)
     assert "10.0.0.4 slots=2 and 5 more" in error.value.hint
+
+
+def server_called(name):
+    return Server(name, (Device(0, 0),))
+
+
+def test_one_server_alone_needs_no_interface():
+    """Its ranks meet on loopback."""
+    assert own_interface([server_called("127.0.0.1")], 0) is None
+
+
+def test_servers_on_loopback_use_its_interface():
+    """As they are tried by hand; the kernel of this machine is asked which one that is."""
+    assert own_interface([server_called("127.0.0.1"), server_called("127.0.0.2")], 1) == "lo"
+
+
+def test_a_name_is_resolved_where_the_table_has_no_address():
+    """Localhost is loopback, by which no other server is reached."""
+    assert own_interface([server_called("localhost"), server_called("192.0.2.1")], 0) is None

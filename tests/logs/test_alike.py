@@ -58,12 +58,21 @@ def test_numbers_that_differ_become_ranges(texts, one):
         ["id 12345678901234567890", "id 12345678901234567891"],
         ["x" * 3000 + "1", "x" * 3000 + "2"],
         ["I1121 12:00:00 x", "E1121 12:00:00 x"],
+        ['  File "ddp.py", line 16, in <module>', '  File "ddp.py", line 18, in <module>'],
+        ["[rank0]: in train.py:88: loss 1", "[rank1]: in train.py:90: loss 2"],
     ],
 )
 def test_what_is_not_alike(texts):
-    """Other words, more numbers, addresses, versions, and what is too long for either."""
+    """Other words, more numbers, addresses, versions, places in source files, and what is too long for either."""
     first, second = lines_of(*texts)
     assert first.identity != second.identity
+
+
+def test_a_place_is_no_number_but_others_of_its_line_are():
+    """Line and path stay as they are; what torch puts before them may differ."""
+    lines = lines_of('[rank0]:   File "/tmp/7/ddp.py", line 16, in f', '[rank1]:   File "/tmp/7/ddp.py", line 16, in f')
+    assert folded(lines) == '[rank0..1]:   File "/tmp/7/ddp.py", line 16, in f'
+    assert folded(lines_of("train.py:88: loss 1.5", "train.py:88: loss 1.7")) == "train.py:88: loss 1.5..1.7"
 
 
 def test_the_time_of_a_line_is_that_of_the_first():

@@ -74,6 +74,40 @@ def test_what_a_rank_says_alone_is_shown_by_itself():
     assert collapsed(r0=["a", "b", "c"], r1=["a", "c"], r2=["a", "b", "c"]) == ["[0-2] a", "[0,2] b", "[0-2] c"]
 
 
+def traceback(rank, line, message, mark=""):
+    frames = ["Traceback (most recent call last):", f'  File "ddp.py", line {line}, in <module>', "    f(7)", message]
+    return ["step 3", *(f"{mark.format(rank)}{each}" for each in frames), f"ended after {rank}.5 s"]
+
+
+def test_tracebacks_that_differ_stay_apart():
+    """By a line, an address, or a pid; figures outside of them are ranges as ever."""
+    told = collapsed(
+        r0=traceback(0, 16, "RuntimeError: <A at 0x7f01>, pid 11"),
+        r1=traceback(1, 16, "RuntimeError: <A at 0x7f02>, pid 12"),
+        r2=traceback(2, 18, "RuntimeError: <A at 0x7f01>, pid 11"),
+    )
+    assert told == [
+        "[0-2] step 3",
+        "[0-2] Traceback (most recent call last):",
+        '[0-1]   File "ddp.py", line 16, in <module>',
+        '[2]   File "ddp.py", line 18, in <module>',
+        "[0-2]     f(7)",
+        "[0,2] RuntimeError: <A at 0x7f01>, pid 11",
+        "[1] RuntimeError: <A at 0x7f02>, pid 12",
+        "[0-2] ended after 0.5..2.5 s",
+    ]
+
+
+def test_the_same_traceback_is_one_behind_what_torch_puts_before_it():
+    """Every rank has its own number there."""
+    told = collapsed(**{f"r{rank}": traceback(rank, 16, "ValueError: 7", "[rank{}]: ") for rank in range(2)})
+    assert told[2:5] == [
+        '[0-1] [rank0..1]:   File "ddp.py", line 16, in <module>',
+        "[0-1] [rank0..1]:     f(7)",
+        "[0-1] [rank0..1]: ValueError: 7",
+    ]
+
+
 def test_repeated_lines_are_matched_in_order():
     """Each as often as the rank wrote it."""
     assert collapsed(r0=["-", "a", "-", "b", "-"], r1=["-", "a", "-", "b", "-"]) == [

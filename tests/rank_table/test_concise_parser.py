@@ -103,6 +103,32 @@ CASES: dict[str, tuple[int, int, dict[str, object], frozenset[str], str | None]]
     "net_protocol may be any text": (2, 1, {"s1.d0.net_protocol": "udp"}, NONE, None),
     "device_ip is used once": (2, 1, {"s1.d0.device_ip": "192.1.0.1"}, ALL, "RT332"),
     "device_ip is compared as text": (1, 2, {"s0.d0.device_ip": "fd00::1", "s0.d1.device_ip": "fd00::01"}, NONE, None),
+    "0.0.0.0 is the address of no device": (1, 1, {"s0.d0.device_ip": "0.0.0.0"}, ALL, "RT331"),
+    "nor is it with a zone": (1, 1, {"s0.d0.device_ip": "0.0.0.0%eth0"}, ALL, "RT331"),
+    "nor is ::": (2, 1, {"s0.d0.device_ip": "fd00::1", "s1.d0.device_ip": "0::0"}, ALL, "RT331"),
+    "nor the second of two": (1, 1, {"s0.d0.device_ip": "192.1.0.1,0.0.0.0"}, ALL, "RT331"),
+    "each is said once where several devices have it": (
+        2,
+        1,
+        {"s0.d0.device_ip": "0.0.0.0", "s1.d0.device_ip": "0.0.0.0"},
+        ALL,
+        "RT331",
+    ),
+    "host_ip 0.0.0.0 is read as none": (2, 1, both("host_ip", "0.0.0.0"), NONE, None),
+    "so it does not stand in for device_ip": (
+        2,
+        1,
+        {**both("d0.device_ip", GONE), **both("host_ip", "0.0.0.0")},
+        ALL,
+        "RT333",
+    ),
+    "nor among addresses of other servers": (
+        2,
+        1,
+        {**both("d0.device_ip", GONE), "s0.host_ip": "10.0.0.1", "s1.host_ip": "0.0.0.0"},
+        ALL,
+        "RT333 RT336",
+    ),
     "several addresses are written with commas": (1, 1, {"s0.d0.device_ip": "192.1.0.1,192.2.0.1"}, NONE, None),
     "a comma at the end is forgiven": (1, 1, {"s0.d0.device_ip": "192.1.0.1,"}, NONE, None),
     "blanks around an address are not": (1, 1, {"s0.d0.device_ip": "192.1.0.1, 192.2.0.1"}, ALL, "RT331"),
@@ -173,6 +199,36 @@ def test_chip_takes_or_refuses(name, chip, table, report):
         assert errors
         assert errors <= set(code.split())
         assert found.cluster is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"s1.d1.device_ip": "192.1.0.1"}, "RT332"),
+        ({"s1.server_id": "10.0.0.1"}, "RT314"),
+        ({"s1.d1.device_id": "0"}, "RT323"),
+        ({"s1.d1.rank_id": "0"}, "RT302"),
+    ],
+    ids=["device_ip", "server_id", "device_id", "rank_id"],
+)
+def test_what_is_written_twice_is_refused_on_all_hardware(changes, code, table, report):
+    """One address, name, id or rank in two places is a slip of the hand, also where nobody uses HCCL."""
+    changed = table(2, 2)
+    for path, value in changes.items():
+        change(changed, path, value)
+    found = report(changed, chip="none")
+    assert [problem.code for problem in found.errors] == [code]
+    assert found.cluster is None
+
+
+def test_addresses_that_are_none_are_no_repeated_ones(table, report):
+    """Where addresses do not matter, placeholders and 0.0.0.0 may stand at all devices; each is a warning."""
+    changed = table(2, 1)
+    for path, value in both("d0.device_ip", "0.0.0.0").items():
+        change(changed, path, value)
+    found = report(changed, chip="none")
+    assert {problem.code for problem in found.problems} == {"RT331"}
+    assert found.cluster is not None
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[3] == NONE])

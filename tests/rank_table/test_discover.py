@@ -37,7 +37,9 @@ def test_addresses_come_from_hccn_tool(install):
 
 
 @pytest.mark.parametrize("label", ["ipaddr:", "ipaddr: ", "IPv6 addr : ", "ipv6 address:"])
-@pytest.mark.parametrize("ipv4", ["echo ipaddr:-.-.-.-", "echo no IPv4", "echo ipaddr:", "exit 1"])
+@pytest.mark.parametrize(
+    "ipv4", ["echo ipaddr:-.-.-.-", "echo ipaddr:0.0.0.0", "echo no IPv4", "echo ipaddr:", "exit 1"]
+)
 def test_ipv6_is_asked_for_where_there_is_no_ipv4(install, label, ipv4):
     """An IPv6 address is not cut at its colons, and loses the length of its prefix."""
     install("hccn_tool", f'case "$*" in *-inet6*) echo "{label}fd00:1::a:$2/64";; *) {ipv4};; esac')

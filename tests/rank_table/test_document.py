@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import string
 
 import pytest
@@ -58,6 +59,9 @@ FAULTS = {
     "two words": ("RT102", '{"a": 1 ¦b}', False),
     "typographic quotes": ("RT102", '{"a": ¦“x”}', True),
     "full-width comma": ("RT102", '{"a": "x"¦， "b": 1}', True),  # noqa: RUF001
+    "number too large": ("RT115", '{"a": [0.5, ¦1e999]}', True),
+    "number too small": ("RT115", '{"a":\n ¦-1e400, "b": "1e999"}', True),
+    "integer too large": ("RT115", "[¦1" + "0" * 400 + "]", True),
     "only a bracket": ("RT102", "¦]", False),
 }  # fmt: skip
 
@@ -148,8 +152,20 @@ def test_invalid_utf_8_after_a_byte_order_mark_keeps_its_column():
 
 
 def test_huge_numbers_are_read_without_trouble():
-    """An integer of 100,000 digits is a number like any other."""
-    assert parse_document(f'{{"a": {"9" * 100_000}}}'.encode()).value == {"a": float("inf")}
+    """An integer of 300 digits is a number like any other; one of 100,000 is too large for HCCL, and the rest is read."""
+    assert parse_document(f'{{"a": {"9" * 300}}}'.encode()).faults == ()
+    document = parse_document(f'{{"a": {"9" * 100_000}, "b": "x"}}'.encode())
+    assert [fault.code for fault in document.faults] == ["RT115"]
+    assert document.value["b"] == "x"
+
+
+def test_numbers_too_large_are_named_beside_other_faults():
+    """Every one of them is, with faults that are read over and repeated keys; what follows the table is not read."""
+    document = parse_document(b'{"a": 1e999, // one\n "b": [-1e999, "1e999"], "b": 1e308}\n1e999')
+    found = [(fault.code, *document.position(fault.offset)) for fault in document.faults]
+    assert found == [("RT115", 1, 7), ("RT104", 1, 14), ("RT115", 2, 8), ("RT109", 3, 1)]
+    assert len(document.repeats) == 1
+    assert parse_document(b'["\\u0041", 1e999]').faults[0].code == "RT115"
 
 
 def test_long_lists_of_faults_are_reported_completely():
@@ -160,12 +176,15 @@ def test_long_lists_of_faults_are_reported_completely():
 
 
 def strict_loads(text):
-    """Python's parser without its one extension: NaN and the infinities."""
+    """Python's parser without NaN, the infinities, and numbers that are read as one."""
 
     def refuse(name):
         raise ValueError(name)
 
-    return json.loads(text, parse_constant=refuse)
+    def finite(number):
+        return refuse(number) if math.isinf(float(number)) else float(number)
+
+    return json.loads(text, parse_constant=refuse, parse_float=finite)
 
 
 def is_json(text):

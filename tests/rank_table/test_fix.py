@@ -203,13 +203,6 @@ def test_ranks_ids_and_addresses_are_never_changed(key, written, table):
     assert not fixed.report.valid
 
 
-@pytest.mark.parametrize("written", ["7", "02", 2, "x", "2x"])
-def test_server_count_is_counted(written, table):
-    """Whatever server_count says, the list knows better."""
-    fixed = fix({**table(2, 2), "server_count": written})
-    assert json.loads(fixed.after) == table(2, 2)
-
-
 LAYOUTS = {
     "one line": ('{"version": "1.0", "server_list": [', '{"version": "1.0", "server_count": "1", "server_list": ['),
     "compact": ('{"version":"1.0","server_list":[', '{"version":"1.0","server_count":"1","server_list":['),
@@ -304,7 +297,7 @@ def test_repairs_are_listed_at_the_lines_of_the_file_as_it_was():
         '// a table\n// of mine\n{"version": "1.0",\n "server_count": "5",\n\n /* servers */\n "server_list": [{\n'
         '  "server_id": "a", "device": [\n    {"device_id": 0,\n     "rank_id": "00"},\n  ]}],\n "status": "completed"}\n'
     )
-    fixed = fix(text)
+    fixed = fix(text, unsafe=True)
     found = [(repair.code, repair.line) for repair in fixed.repairs]
     assert found == [
         ("RT104", 1), ("RT104", 2), ("RT312", 4), ("RT104", 6), ("RT205", 9), ("RT103", 10), ("RT404", 10)
@@ -333,7 +326,7 @@ def test_many_thousand_repairs_are_made(table):
         }
         for number in range(64)
     ]
-    fixed = fix({**broken, "server_list": servers})
+    fixed = fix({**broken, "server_list": servers, "server_count": 64})
     assert fixed.report.valid
     assert len(fixed.repairs) == 64 * 32 * 2 + 1
 
@@ -411,10 +404,10 @@ def damaged_values(table, random):
     windows=st.booleans(),
 )
 def test_damaged_table_is_valid_again_and_says_the_same(cluster, random, encoding, windows):
-    """However many safe faults a table has, it becomes valid, describes the same cluster, and needs no second run."""
+    """However many faults a table has of which none hides another, it becomes valid and describes the same cluster."""
     table = damaged_values(json.loads(render_table(cluster)), random)
     text = damaged(json.dumps(table, indent=2, ensure_ascii=False) + "\n", random)
-    fixed = fix((text.replace("\n", "\r\n") if windows else text).encode(encoding))
+    fixed = fix((text.replace("\n", "\r\n") if windows else text).encode(encoding), unsafe=True)
     assert fixed.report.valid, fixed.report.render()
     assert in_order(fixed.report.cluster) == in_order(cluster)
     assert not fix(fixed.data).changed

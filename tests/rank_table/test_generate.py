@@ -86,6 +86,7 @@ def test_host_ip_is_an_address():
     check_address("10.0.0.1", "--host-ip")
     check_address("fd00::1", "--host-ip")
     assert '--host-ip: "node1"' in error_of(check_address, "node1", "--host-ip")
+    assert '--host-ip: "0.0.0.0"' in error_of(check_address, "0.0.0.0", "--host-ip")
 
 
 # --- hccn.conf ---
@@ -106,9 +107,9 @@ def test_ipv4_goes_before_ipv6():
 
 
 def test_device_without_an_address_stays_without():
-    """A mask alone, an empty value and -.-.-.- name a device, and give it no address."""
-    conf = parse_hccn_conf("netmask_0=255.255.0.0\naddress_1=\naddress_2=-.-.-.-\n", "x")
-    assert conf.devices == (FoundDevice(0), FoundDevice(1), FoundDevice(2))
+    """A mask alone, an empty value, -.-.-.- and 0.0.0.0 name a device, and give it no address."""
+    conf = parse_hccn_conf("netmask_0=255.255.0.0\naddress_1=\naddress_2=-.-.-.-\naddress_3=0.0.0.0\n", "x")
+    assert conf.devices == (FoundDevice(0), FoundDevice(1), FoundDevice(2), FoundDevice(3))
 
 
 def test_all_faults_are_named_with_their_lines():

@@ -95,7 +95,8 @@ def repeated(entry, around='{{"version": "1.0", "status": "completed", "server_l
 
 
 MONSTERS = {
-    "a million numbers": (repeated("1", times=1_000_000), "RT205"),
+    "a million numbers": (repeated("1", times=1_000_000), "RT117"),
+    "half a million numbers": (repeated("1", times=500_000), "RT205"),
     "empty servers": (repeated("{}"), "RT204"),
     "empty devices": (repeated("{}", '{{"version": "1.0", "server_list": [{{"device": [{}]}}]}}'), "RT204"),
     "empty ranks": (repeated("{}", '{{"version": "2.0", "rank_list": [{}]}}'), "RT204"),
@@ -133,9 +134,9 @@ def test_monsters_get_a_message_and_little_memory(name, tmp_path):
 
 
 def test_a_mistake_without_end_is_told_in_part(tmp_path):
-    """A list of a million numbers is one mistake: a thousand of them are shown, and the last says that there are more."""
+    """A list of 500,000 numbers is one mistake: a thousand of them are shown, and the last says that there are more."""
     path = tmp_path / "table.json"
-    path.write_text(repeated("1", times=1_000_000))
+    path.write_text(repeated("1", times=500_000))
     report = read_rank_table(path)
     assert {problem.code for problem in report.errors} == {"RT205"}
     assert "more like it" in report.errors[-1].message

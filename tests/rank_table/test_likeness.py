@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.rank_table.document import parse_document
-from launcher.rank_table.likeness import looks_like_table
+from launcher.rank_table.likeness import looks_like_table, named_like_table
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,38 @@ from launcher.rank_table.likeness import looks_like_table
         ("[1]", False),
         ('{"version": "1.0"}', False),
         ('{"server_list": ["a", "b"]}', False),
-        ('{"dependencies": {},', False),
-        ("", False),
+        ('{"dependencies": {},', True),
+        ("", True),
+        ("\0", True),
+        ('{"name": "x", "pad": tru', True),
+        ("// settings\n{}", False),
+        ('\ufeff{"name": "x",}', False),
+        ('{"device_id": "0",} // table', True),
     ],
 )
 def test_keys_and_words_of_tables_tell(text, expected):
-    """Keys of tables and of related files count; in broken text the ids that tables are made of."""
+    """Keys of tables and of related files count, and text that is no JSON; comments and commas of others do not."""
     data = text.encode()
     assert looks_like_table(data, parse_document(data)) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("rank_table_8pcs.json", True),
+        ("ranktable.json", True),
+        ("Rank-Table.json", True),
+        ("hccl_8p_01234567_10.0.0.1.json", True),
+        ("jobstart_hccl.json", True),
+        ("global_ranktable.json", True),
+        ("table.json", False),
+        ("franktable.json", False),
+        ("package.json", False),
+    ],
+)
+def test_names_of_tables_tell(name, expected):
+    """As tutorials and tools call them."""
+    assert named_like_table(name) is expected
 
 
 def test_words_are_found_in_any_encoding():

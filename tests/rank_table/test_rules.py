@@ -223,6 +223,18 @@ CASES = {
         ring_of_two_pairs,
         "/server_list/0/device",
     ),
+    "halves of an A2 with different devices": (
+        ("RT428", 1, 3, "a2"),
+        lambda t: put(device(t, 0, 2), "device_id", "8"),
+        lambda t: put(device(t, 0, 1), "device_id", "8") or servers(t)[0]["device"].pop(),
+        "/server_list/0/device",
+    ),
+    "halves of an A2 with devices at different places": (
+        ("RT428", 1, 2, "a2"),
+        lambda t: put(device(t, 0, 1), "device_id", "9"),
+        lambda t: put(device(t, 0, 0), "device_id", "9") or put(device(t, 0, 1), "device_id", "8"),
+        "/server_list/0/device",
+    ),
     "unknown key": (
         ("RT401", 1, 2, "auto"),
         lambda t: put(device(t, 0, 1), "device_prt", "1"),

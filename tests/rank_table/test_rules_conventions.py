@@ -73,12 +73,6 @@ CASES = {
         lambda t: put(device(t, 1), "device_ip", "128.0.0.1"),
         "/server_list/1/device/0/device_ip",
     ),
-    "device_ip is unspecified": (
-        ("RT424", 2, 1),
-        lambda t: put(device(t, 1), "device_ip", "0.0.0.0"),
-        lambda t: put(device(t, 1), "device_ip", "10.0.0.0"),
-        "/server_list/1/device/0/device_ip",
-    ),
     "host_port twice": (
         ("RT425", 1, 2),
         lambda t: [put(one, "host_port", "16666") for one in server(t)["device"]],
@@ -94,6 +88,12 @@ CASES = {
     "backup is none": (
         ("RT426", 1, 2),
         lambda t: dies(t, "-.-.-.-", None),
+        lambda t: dies(t, "10.1.1.1", ""),
+        "/server_list/0/device/0/backup_device_ip",
+    ),
+    "backup is the address of no device": (
+        ("RT426", 1, 2),
+        lambda t: dies(t, "0.0.0.0", None),
         lambda t: dies(t, "10.1.1.1", ""),
         "/server_list/0/device/0/backup_device_ip",
     ),

@@ -119,10 +119,29 @@ CASES = {
         lambda t: None,
         "/group_list/0/server_num",
     ),
-    "server_num is 0 on a chip that does not compare it": (
+    "server_num is 0": (
         ("RT604", "lab", 2, 2, "a2"),
         lambda t: put(group(t), "server_num", "0"),
+        lambda t: None,
+        "/group_list/0/server_num",
+    ),
+    "server_num too small for an A2": (
+        ("RT604", "lab", 2, 2, "a2"),
         lambda t: put(group(t), "server_num", "1"),
+        lambda t: None,
+        "/group_list/0/server_num",
+    ),
+    "server_num too large for an A3": (
+        ("RT604", "lab", 1, 4, "a3"),
+        lambda t: put(group(t), "server_num", "2"),
+        lambda t: None,
+        "/group_list/0/server_num",
+    ),
+    "server_num where servers may differ": (
+        ("RT604", "lab", 2, 2, "a2"),
+        lambda t: put(instance(t, 1), "server_id", "10.0.0.2") or put(device(t, 1), "device_id", "2")
+        or put(group(t), "server_num", "4"),
+        lambda t: put(instance(t, 1), "server_id", "10.0.0.2") or put(device(t, 1), "device_id", "2"),
         "/group_list/0/server_num",
     ),
     "three devices on each server": (
@@ -133,7 +152,7 @@ CASES = {
         "/group_list/0/server_num",
     ),
     "devices that cannot be divided": (
-        ("RT605", "lab", 2, 4, "a2"),
+        ("RT604", "lab", 2, 4, "a2"),
         lambda t: put(group(t), "server_num", "3"),
         lambda t: None,
         "/group_list/0/server_num",
@@ -143,6 +162,24 @@ CASES = {
         lambda t: split(t, (1, 1)),
         lambda t: put(instance(t, 1), "server_id", "10.0.0.2") or split(t, (1, 1)),
         "/group_list/1/instance_list/0/server_id",
+    ),
+    "server in two groups of an A3": (
+        ("RT606", "lab", 1, 2, "a3"),
+        lambda t: split(t, (1, 1)),
+        lambda t: put(instance(t, 1), "server_id", "10.0.0.2") or split(t, (1, 1)),
+        "/group_list/1/instance_list/0/server_id",
+    ),
+    "version of a lab's table is no string": (
+        ("RT205", "lab", 1, 1, "auto"),
+        lambda t: put(t, "version", 1),
+        lambda t: None,
+        "/version",
+    ),
+    "version of a cloud's table is null": (
+        ("RT205", "cloud", 1, 1, "auto"),
+        lambda t: t.update(version=None),
+        lambda t: None,
+        "/version",
     ),
     "two devices for one rank": (
         ("RT607", "lab", 1, 2, "auto"),
@@ -195,7 +232,13 @@ CASES = {
     "network cards of the host": (
         ("RT615", "lab", 1, 1, "300i"),
         lambda t: put(t, "para_plane_nic_location", "host"),
+        lambda t: None,
+        "/para_plane_nic_location",
+    ),
+    "network cards of nobody on a 300I Duo": (
+        ("RT615", "lab", 1, 1, "300i"),
         lambda t: put(t, "para_plane_nic_location", "reserved"),
+        lambda t: None,
         "/para_plane_nic_location",
     ),
     "network cards of nobody": (
@@ -270,6 +313,18 @@ CASES = {
         lambda t: put(device(t), "device_ip", "192.1.0.1,192.1.0.2"),
         lambda t: put(device(t), "device_ip", ""),
         "/group_list/0/instance_list/0/devices/0/device_ip",
+    ),
+    "address of no device in a lab": (
+        ("RT331", "lab", 1, 2, "auto"),
+        lambda t: put(device(t, 1), "device_ip", "0.0.0.0"),
+        lambda t: put(device(t, 1), "device_ip", ""),
+        "/group_list/0/instance_list/1/devices/0/device_ip",
+    ),
+    "address of no device in a cloud": (
+        ("RT331", "cloud", 2, 1, "auto"),
+        lambda t: put(device(t, 1), "device_ip", "::"),
+        lambda t: put(device(t, 1), "device_ip", ""),
+        "/group_list/0/instance_list/1/devices/0/device_ip",
     ),
     "placeholder in a cloud of two pods": (
         ("RT331", "cloud", 2, 1, "auto"),

@@ -147,8 +147,8 @@ CASES = {
     ),
     "device_id": (
         ("RT372", 1, 1, "auto"),
-        lambda t: put(rank(t), device_id=513),
-        lambda t: put(rank(t), device_id=512),
+        lambda t: put(rank(t), device_id=65),
+        lambda t: put(rank(t), device_id=64),
         "/rank_list/0/device_id",
     ),
     "local_id": (
@@ -273,6 +273,18 @@ CASES = {
         lambda t: put(address(t), addr="fd00::1", addr_type="IPV6"),
         "/rank_list/0/level_list/0/rank_addr_list/0/addr",
     ),
+    "IPv6 with a zone": (
+        ("RT383", 1, 1, "auto"),
+        lambda t: put(address(t), addr="fe80::1%eth0", addr_type="IPV6"),
+        lambda t: put(address(t), addr="fe80::1", addr_type="IPV6"),
+        "/rank_list/0/level_list/0/rank_addr_list/0/addr",
+    ),
+    "IPv6 with :: for one group": (
+        ("RT383", 1, 1, "auto"),
+        lambda t: put(address(t), addr="1:2:3::5:6:7:8", addr_type="IPV6"),
+        lambda t: put(address(t), addr="1:2:3::6:10.0.0.1", addr_type="IPV6"),
+        "/rank_list/0/level_list/0/rank_addr_list/0/addr",
+    ),
     "EID of 31 digits": (
         ("RT383", 1, 1, "auto"),
         lambda t: put(address(t), addr=EID[1:], addr_type="EID"),
@@ -315,6 +327,60 @@ CASES = {
         lambda t: put(address(t), ports=["0/1", "p" * 32]),
         "/rank_list/0/level_list/0/rank_addr_list/0/ports/1",
     ),
+    "port of 33 bytes": (
+        ("RT386", 1, 1, "auto"),
+        lambda t: put(address(t), ports=["é" * 16 + "p"]),
+        lambda t: put(address(t), ports=["é" * 16]),
+        "/rank_list/0/level_list/0/rank_addr_list/0/ports/0",
+    ),
+    "backup_addr is no list": (
+        ("RT392", 1, 1, "auto"),
+        lambda t: put(address(t), backup_addr="172.16.9.9"),
+        lambda t: put(address(t), backup_addr=["172.16.9.9"]),
+        "/rank_list/0/level_list/0/rank_addr_list/0/backup_addr",
+    ),
+    "17 backups": (
+        ("RT392", 1, 1, "auto"),
+        lambda t: put(address(t), backup_addr=[f"172.16.9.{n}" for n in range(17)]),
+        lambda t: put(address(t), backup_addr=[f"172.16.9.{n}" for n in range(16)]),
+        "/rank_list/0/level_list/0/rank_addr_list/0/backup_addr",
+    ),
+    "backup of an EID": (
+        ("RT392", 1, 1, "auto"),
+        lambda t: put(address(t), addr_type="EID", addr=EID, backup_addr=[EID]),
+        lambda t: put(address(t), addr_type="EID", addr=EID, backup_addr=[]),
+        "/rank_list/0/level_list/0/rank_addr_list/0/backup_addr",
+    ),
+    "backup of another kind": (
+        ("RT392", 1, 1, "auto"),
+        lambda t: put(address(t), backup_addr=["172.16.9.9", "fd00::9"]),
+        lambda t: put(address(t), addr_type="IPV6", addr="fd00::8", backup_addr=["fd00::9"]),
+        "/rank_list/0/level_list/0/rank_addr_list/0/backup_addr/1",
+    ),
+    "backup that is no text": (
+        ("RT392", 1, 1, "auto"),
+        lambda t: put(address(t), backup_addr=[None]),
+        lambda t: None,
+        "/rank_list/0/level_list/0/rank_addr_list/0/backup_addr/0",
+    ),
+    "pcie_fallback is no bool": (
+        ("RT205", 1, 1, "auto"),
+        lambda t: put(level(t), pcie_fallback="true"),
+        lambda t: put(level(t), pcie_fallback=True),
+        "/rank_list/0/level_list/0/pcie_fallback",
+    ),
+    "net_instance_id of 1025 bytes": (
+        ("RT380", 1, 1, "auto"),
+        lambda t: put(level(t), net_instance_id="é" * 512 + "p"),
+        lambda t: put(level(t), net_instance_id="é" * 512),
+        "/rank_list/0/level_list/0/net_instance_id",
+    ),
+    "plane_id of 1025 bytes": (
+        ("RT387", 1, 1, "auto"),
+        lambda t: put(address(t), plane_id="é" * 512 + "p"),
+        lambda t: put(address(t), plane_id="é" * 512),
+        "/rank_list/0/level_list/0/rank_addr_list/0/plane_id",
+    ),
     "plane_id long": (
         ("RT387", 1, 1, "auto"),
         lambda t: put(address(t), plane_id="p" * 1025),
@@ -343,7 +409,7 @@ CASES = {
 NAMES = list(CASES)
 # What only people know: an address, a device that is broken, which entries were meant.
 UNKNOWABLE = {"RT207", "RT373", "RT374", "RT375", "RT377", "RT378", "RT379", "RT380", "RT383", "RT384", "RT385"}
-UNKNOWABLE |= {"RT386", "RT387", "RT391", "RT403"}
+UNKNOWABLE |= {"RT205", "RT386", "RT387", "RT391", "RT392", "RT403"}
 
 
 def broken_table(name):

@@ -50,6 +50,10 @@ def test_an_unknown_file_lists_the_packaged_ones():
     ("text", "message", "hint"),
     [
         ("[model]\nd_modl = 3\n", "my.toml:2: there is no setting model.d_modl", "did you mean model.d_model?"),
+        ("[train]\ndropout = 0.1\n", "my.toml:2: there is no setting train.dropout", "did you mean model.dropout?"),
+        ("[train]\ndroput = 0.1\n", "my.toml:2: there is no setting train.droput", "did you mean model.dropout?"),
+        ("dropout = 0.1\n", "my.toml:1: there is no setting dropout", "did you mean model.dropout?"),
+        ("[train]\nzounds = 1\n", "my.toml:2: there is no setting train.zounds", "known settings: "),
         ("[train]\n\nseed = 1\nsteps = -1\n", "my.toml:4: train.steps is -1, which is below 0", "train.steps is"),
         ("[model]\nheads = '8'\n", "my.toml:2: model.heads is '8', but must be a whole number", "the default is"),
         ("[model]\nheads = true\n", "my.toml:2: model.heads is True, but must be a whole number", "the default is"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,18 @@ def test_everything_is_there_at_once(tmp_path):
     record = json.loads((spec.run_dir / "run.json").read_text())
     assert record["ranks"][1]["env"] == {"API_TOKEN": "********", "GONE": None}
     assert record["name"] == "one"
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)], ids=["open", "closed"])
+def test_the_record_may_be_read_by_whoever_may_read_the_logs(tmp_path, umask, mode):
+    """As the umask says: a colleague who can read what ranks write can ask how the run stands."""
+    former = os.umask(umask)
+    try:
+        spec = create_run(tmp_path, "one", specify(tmp_path), {"rank_table.json": "{}\n"})
+    finally:
+        os.umask(former)
+    assert stat.S_IMODE((spec.run_dir / "run.json").stat().st_mode) == mode
+    assert stat.S_IMODE((spec.run_dir / "rank_table.json").stat().st_mode) == mode
 
 
 def test_taken_names_are_counted_up(tmp_path):

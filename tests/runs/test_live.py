@@ -15,6 +15,7 @@ from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause
 from launcher.core.proc import identify
 from launcher.core.report import Report
 from launcher.runs import live
+from launcher.runs.engine_ranks import note_process
 from launcher.runs.live import FIRST_WORD_S, EventReader, RankState, Watch, look, read_report, runs_going_on
 from launcher.runs.progress import State
 
@@ -217,7 +218,7 @@ def test_runs_that_go_on_are_found_newest_first(tmp_path):
     """A report says that a run is over, whatever else its files say."""
     with acted_run.playing(tmp_path / "b"), acted_run.playing(tmp_path / "a"):
         acted_run.make(tmp_path / "c").report.write_text("{}")
-        assert [run_dir.root.name for run_dir in runs_going_on(tmp_path)] == ["a", "b"]
+        assert [state.name for state in runs_going_on(tmp_path)] == ["a", "b"]
     assert runs_going_on(tmp_path) == ()
     assert runs_going_on(tmp_path / "missing") == ()
 
@@ -237,6 +238,87 @@ def test_of_ranks_that_an_engine_started_only_the_engine_knows(tmp_path):
     assert runs_going_on(tmp_path) == ()
 
 
+def make_of_engine(directory, ranks=2, per_server=2, age_s=0.0):
+    """A run of `tlaunch exec`."""
+    places = [
+        {
+            "global_rank": rank,
+            "server_id": f"h{rank // per_server}",
+            "server_index": rank // per_server,
+            "device_id": rank,
+        }
+        for rank in range(ranks)
+    ]
+    run_dir = acted_run.RunDir(directory)
+    for rank in range(ranks):
+        run_dir.device(rank).mkdir(parents=True)
+    run_dir.run_json.write_text(json.dumps({"schema": 2, "engine": "Open MPI", "ranks": places}))
+    os.utime(run_dir.run_json, (time.time() - age_s,) * 2)
+    return run_dir
+
+
+def test_ranks_of_an_engine_are_seen_to_run_and_to_end(tmp_path):
+    """On their own machine, by what they noted; how they end, nobody here knows."""
+    run_dir = make_of_engine(tmp_path / "a")
+    with subprocess.Popen(["sleep", "1000"]) as one, subprocess.Popen(["sleep", "1000"]) as other:
+        watch = Watch(run_dir)
+        note_process(run_dir, 0, identify(one.pid))
+        assert [rank.state for rank in watch.look().ranks] == [RankState.RUNNING, RankState.UNWATCHED]
+        note_process(run_dir, 1, identify(other.pid))
+        state = watch.look()
+        assert (state.state, [rank.state for rank in state.ranks]) == (State.UNWATCHED, [RankState.RUNNING] * 2)
+        assert [going_on.name for going_on in runs_going_on(tmp_path)] == ["a"]
+        one.kill()
+        one.wait()
+        state = watch.look()
+        assert (state.state, [rank.state for rank in state.ranks]) == (
+            State.UNWATCHED,
+            [RankState.GONE, RankState.RUNNING],
+        )
+        other.kill()
+        other.wait()
+    state = watch.look()
+    assert (state.state, state.state.over, state.exit_code, state.engine) == (State.ENDED, True, None, "Open MPI")
+    assert [rank.state for rank in state.ranks] == [RankState.GONE] * 2
+    assert runs_going_on(tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [({"boot": "before"}, State.ENDED), ({"host": "another"}, State.UNWATCHED)],
+    ids=["before the last start", "another machine"],
+)
+def test_of_an_engines_ranks_elsewhere_nothing_is_claimed(tmp_path, change, expected):
+    """What ran here before the machine's last start runs no more; what runs elsewhere may."""
+    run_dir = make_of_engine(tmp_path / "a")
+    note_process(run_dir, 0, someone_gone())
+    note_process(run_dir, 1, replace(someone_gone(), **change))
+    state = look(run_dir)
+    assert (state.state, state.lives) == (expected, False)
+    gone = expected is State.ENDED
+    assert [rank.state for rank in state.ranks] == [RankState.GONE, RankState.GONE if gone else RankState.UNWATCHED]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "age_s", "expected"),
+    [(2, 0.0, State.UNWATCHED), (2, 2 * FIRST_WORD_S, State.ENDED), (3, 2 * FIRST_WORD_S, State.UNWATCHED)],
+    ids=["it may come", "it did not start", "another server's"],
+)
+def test_a_rank_of_an_engine_that_noted_nothing(tmp_path, ranks, age_s, expected):
+    """It may be about to do so, or never did, or did it where nobody here can see it."""
+    run_dir = make_of_engine(tmp_path / "a", ranks, age_s=age_s)
+    note_process(run_dir, 0, someone_gone())
+    assert look(run_dir).state is expected
+
+
+def test_a_note_that_nobody_understands_is_none(tmp_path):
+    """Torn, of another version, or rubbish."""
+    run_dir = make_of_engine(tmp_path / "a", 4, 4)
+    for rank, text in enumerate((b"", b"{", b"[1]", b'{"pid": 1}')):
+        run_dir.process(rank).write_bytes(text)
+    assert [rank.state for rank in look(run_dir).ranks] == [RankState.UNWATCHED] * 4
+
+
 def test_one_servers_part_is_told_by_its_own_files(tmp_path):
     """Where no other server's files are: its ranks alone, by their global numbers, and its report."""
     made = acted_run.make(tmp_path / "a", ranks=4)
@@ -250,7 +332,7 @@ def test_one_servers_part_is_told_by_its_own_files(tmp_path):
     state = look(part)
     assert (state.state, state.part, state.progress.rank_count) == (State.RUNNING, (2, 3), 2)
     assert [(rank.global_rank, rank.state) for rank in state.ranks] == [(2, RankState.WAITING), (3, RankState.RUNNING)]
-    assert runs_going_on(tmp_path) == (part,)
+    assert [going_on.run_dir for going_on in runs_going_on(tmp_path)] == [part]
     part.report.write_text(report(Cause.FINISHED, 0).to_json())
     assert look(part).state is State.FINISHED
     assert look(made).part is None

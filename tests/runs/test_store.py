@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from launcher.core.errors import UnreadableError
+from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.run_dir import RunDir
 from launcher.runs.store import find_run, run_names
 
@@ -51,13 +51,103 @@ def test_the_newest_are_those_that_began_last(runs_dir):
     assert caught.value.hint.endswith("runs: 20260101-000000-a, again, 20260102-000000-b")
 
 
-def test_a_latest_that_tlaunch_did_not_start_is_no_run(runs_dir):
-    """A rendered run.sh makes the link, and no run.json."""
+def told_by(runs_dir, reference):
+    """The run's name, and what a person is told about the choice."""
+    told = []
+    return find_run(runs_dir, reference, told.append).root.name, told
+
+
+@pytest.mark.parametrize("target", ["no-run", "gone"])
+def test_where_latest_is_no_run_it_is_the_newest_that_is_one(runs_dir, target):
+    """As where a job file of another version has made the link; a word tells of it."""
     (runs_dir / "latest").unlink()
-    (runs_dir / "latest").symlink_to("no-run")
-    with pytest.raises(UnreadableError, match=r"latest: .*no-run has no run\.json: a job file") as caught:
+    (runs_dir / "latest").symlink_to(target)
+    begin(runs_dir, "20260101-000000-a", "20260102-000000-b")
+    for reference in (None, "latest"):
+        name, told = told_by(runs_dir, reference)
+        assert name == "20260102-000000-b"
+        assert len(told) == 1
+        assert f"runs/{target}" in told[0]
+    assert told_by(runs_dir, "latest~1")[0] == "20260101-000000-a"
+
+
+def test_where_there_is_no_link_the_latest_is_the_newest(runs_dir):
+    """As on a file system without links: that needs no word."""
+    (runs_dir / "latest").unlink()
+    begin(runs_dir, "20260101-000000-a", "20260102-000000-b")
+    assert told_by(runs_dir, None) == ("20260102-000000-b", [])
+
+
+def test_where_nothing_is_a_run_latest_says_why(runs_dir):
+    """What it leads to, and where runs may be."""
+    for name in ("20260101-000000-a", "20260102-000000-b"):
+        (runs_dir / name / "run.json").unlink()
+    with pytest.raises(UnreadableError, match=r"latest: .*/20260101-000000-a has no run\.json") as caught:
         find_run(runs_dir, None)
-    assert "20260102-000000-b, 20260101-000000-a" in caught.value.hint
+    assert "holds no runs" in caught.value.hint
+
+
+def test_a_job_files_directory_of_former_times_is_told_from_others(runs_dir):
+    """It holds logs, and nothing that tells of the run."""
+    (runs_dir / "no-run" / "device0").mkdir()
+    with pytest.raises(UnreadableError, match=r"no run\.json, as of a job file that an older tlaunch made"):
+        find_run(runs_dir, "no-run")
+
+
+def begin(runs_dir, *names):
+    """Make runs that began one after the other."""
+    for time_s, name in enumerate(names):
+        (runs_dir / name).mkdir(exist_ok=True)
+        (runs_dir / name / "run.json").touch()
+        os.utime(runs_dir / name / "run.json", (time_s, time_s))
+
+
+def test_runs_before_the_latest_are_counted_by_their_beginnings(runs_dir):
+    """From what the link names, whatever began after it."""
+    begin(runs_dir, "20260102-000000-b", "other", "20260101-000000-a", "newer")
+    assert [find_run(runs_dir, f"latest~{steps}").root.name for steps in range(3)] == [
+        "20260101-000000-a",
+        "other",
+        "20260102-000000-b",
+    ]
+    with pytest.raises(UnreadableError, match=r"latest~3: .* only 2"):
+        find_run(runs_dir, "latest~3")
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        ("train", "20260105-000000-train"),
+        ("train-2", "20260104-000000-train-2"),
+        ("a", "20260101-000000-a"),
+        ("20260102", "20260102-000000-b"),
+        ("20260103-0", "20260103-000000-long-name"),
+        ("long", "20260103-000000-long-name"),
+        ("job-4", "job-4711"),
+    ],
+)
+def test_a_name_given_to_it_or_a_unique_beginning_mean_a_run(runs_dir, reference, expected):
+    """Of several runs that were given a name, one of them as the second in one second, the newest."""
+    begin(
+        runs_dir, "20260101-000000-a", "20260102-000000-b", "20260103-000000-long-name", "20260104-000000-train",
+        "20260104-000000-train-2", "20260105-000000-train", "job-4711",
+    )  # fmt: skip
+    name, told = told_by(runs_dir, reference)
+    assert name == expected
+    assert len(told) == (reference == "train")
+    if told:
+        assert "20260104-000000-train-2, 20260104-000000-train" in told[0]
+
+
+@pytest.mark.parametrize("reference", ["2026010", "20", "tr", "", "other", "a/b", "../runs"])
+def test_what_several_runs_or_none_are_called_is_refused(runs_dir, reference):
+    """With the names of those that may have been meant, the newest first."""
+    begin(runs_dir, "20260101-000000-a", "20260102-000000-b", "20260103-000000-tree", "20260104-000000-train")
+    with pytest.raises((UsageError, UnreadableError)) as caught:
+        find_run(runs_dir, reference)
+    assert caught.value.exit_code == 2
+    if isinstance(caught.value, UsageError):
+        assert "20260104-000000-train, 20260103-000000-tree" in caught.value.message
 
 
 def test_an_empty_or_missing_directory_has_no_latest(tmp_path):

@@ -53,6 +53,11 @@ def ended(rank, milliseconds, status, **fields):
     return RankEvidence(rank, status, at(milliseconds), int(milliseconds * 10), **fields)
 
 
+def unheard(rank):
+    """A rank of a server that was lost, or that has not testified in time."""
+    return RankEvidence(rank, None, None, None, heard=False)
+
+
 def living(rank, stack=None, **fields):
     return RankEvidence(rank, None, None, None, stack=stack, **fields)
 
@@ -417,6 +422,47 @@ def test_without_failures_and_hangs_nobody_is_to_blame():
     """Not even without any rank."""
     assert judged(living(0, SLEEPING), ended(1, 5, 0)).culprit is None
     assert judged() == Verdict(None, UNSURE, "no rank has failed")
+
+
+# --- ranks that were not heard ---
+
+
+@pytest.mark.parametrize(
+    ("evidence", "culprit", "confidence"),
+    [
+        ([lost(0, 3000, TIMED_OUT), living(1, SLEEPING)], 1, UNSURE),
+        ([living(0, WAITING), living(1, SLEEPING)], 1, UNSURE),
+        ([living(0, WAITING), living(1, STOPPED)], 1, LIKELY),
+        ([lost(0, 30), ended(1, 20, 0)], 1, UNSURE),
+        ([raised(0, 5, *HTTP), living(1, WAITING)], 0, UNSURE),
+        ([living(0, SILENT), living(1, WAITING)], None, UNSURE),
+    ],
+)
+def test_whoever_is_missed_is_in_doubt_where_others_were_not_heard(evidence, culprit, confidence):
+    """Those may not have taken part either; but a rank that is stopped is enough."""
+    verdict = judged(*evidence, unheard(2), unheard(3), hung={1})
+    assert (verdict.culprit, verdict.confidence) == (culprit, confidence)
+
+
+def test_what_is_not_known_of_ranks_that_were_not_heard_is_told():
+    """Beside the rank that others miss."""
+    verdict = judged(living(0, WAITING), living(1, SLEEPING), unheard(2), unheard(3), hung={1})
+    assert verdict.failures[0].reason.endswith("; what 2 other ranks did is not known")
+
+
+def test_a_rank_s_own_fault_stands_beside_ranks_that_were_not_heard():
+    """How sure it is that it was the first is for whoever knows why they were not heard."""
+    assert short(judged(raised(0, 5), unheard(1)))[:2] == (0, CERTAIN)
+
+
+@pytest.mark.parametrize(("far_ms", "culprit", "confidence"), [(1, 1, CERTAIN), (9, 1, LIKELY)])
+def test_a_doubtful_failure_of_another_server_may_have_been_first_within_the_error_of_clocks(
+    far_ms, culprit, confidence
+):
+    """By times alone the other one was."""
+    doubtful = replace(raised(0, 8, *HTTP), server_index=1, clock_error_ns=int(far_ms * 1e6))
+    verdict = judged(doubtful, raised(1, 5))
+    assert (verdict.culprit, verdict.confidence) == (culprit, confidence)
 
 
 # --- whatever ranks left behind ---

@@ -125,6 +125,14 @@ def test_hung_ranks_and_steps_of_all_servers_count():
     assert together({}, {}) == Evidence(())
 
 
+def test_ranks_of_servers_that_have_told_nothing_are_unheard():
+    """They are neither known to run nor to have ended."""
+    whole = together({0: Evidence((living(0),))}, {}, unheard=[2, 1])
+    assert [(rank.global_rank, rank.heard, rank.alive) for rank in whole.ranks] == [
+        (0, True, True), (1, False, False), (2, False, False),
+    ]  # fmt: skip
+
+
 def test_evidence_that_cannot_be_judged_ends_no_judge(tmp_path):
     """It is told as trouble, and nobody is blamed."""
     broken = Evidence((RankEvidence(0, "x", 1, 0),))

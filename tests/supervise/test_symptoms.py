@@ -159,3 +159,11 @@ def test_only_the_beginning_of_a_message_is_searched():
     """A program may raise with a megabyte of text."""
     assert of_exception("RuntimeError", "x" * (1 << 20) + CUDA_FAULT).evidence.startswith("RuntimeError: xxx")
     assert of_exception("RuntimeError", NCCL_TIMEOUT + "x" * (1 << 20)).kind is Kind.TIMEOUT
+
+
+@pytest.mark.parametrize("reason", ["Connection timed out", "No route to host", "Network is unreachable"])
+def test_a_dead_network_under_gloo_is_no_rank_s_own_fault(reason):
+    """Nor where only its log tells: whoever looks for the reason has to look at the network."""
+    words = f"[/build/gloo/transport/tcp/pair.cc:537] Read error [10.77.0.2]:45733: {reason}. This is typically"
+    for symptom in (of_exception("RuntimeError", words), of_log(words)):
+        assert (symptom.kind, symptom.certain, symptom.evidence) == (Kind.TIMEOUT, True, reason)

@@ -14,7 +14,7 @@ from launcher.core.records import Cluster, Device, Server
 from launcher.core.run_dir import RunDir
 from launcher.doctor.links import judge_links, read_links
 from launcher.supervise.port import hold_port
-from launcher.trainer.links import rounds
+from launcher.trainer.links import carriers, rounds
 
 ROOT = Path(__file__).parents[2]
 VIRTUAL_HOSTS = ROOT.parent / "shared" / "virtual_hosts"
@@ -71,6 +71,7 @@ def test_ranks_of_three_servers_measure_every_pair_of_servers(tmp_path):
     for pair in links.pairs:
         assert pair.latency_s > 0
         assert pair.bytes_per_s == min(pair.forth_bytes_per_s, pair.back_bytes_per_s) > 0
+    assert links.interfaces == ("lo",) * 3
     assert [one.bytes for one in links.all_reduce] == [16384, 131072]
     for one in links.all_reduce:
         assert one.algorithm_bytes_per_s == pytest.approx(one.bytes / one.seconds)
@@ -135,3 +136,21 @@ def test_a_server_that_sends_slowly_is_the_one_that_is_named(three_hosts, tmp_pa
     print(found)
     assert (found.code, found.servers) == ("slow-link", (1,))
     assert "from h2" in found.message
+
+
+BEFORE = {"lo": 10, "eth0": 1000, "ib0": 5}
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ({"lo": 10, "eth0": 1100, "ib0": 9005}, ("ib0",)),
+        ({"lo": 10, "eth0": 8000, "ib0": 9005}, ("ib0", "eth0")),
+        ({"lo": 10, "eth0": 1100, "ib0": 5, "new0": 7000}, ("new0",)),
+        ({"lo": 10, "eth0": 1900, "ib0": 5}, ()),
+        ({}, ()),
+    ],
+)
+def test_what_carried_the_data_is_known_by_its_counters(after, expected):
+    """The busiest first; nothing where none carried as much as was sent, as data of RDMA is counted elsewhere."""
+    assert carriers(BEFORE, after, at_least=1000) == expected

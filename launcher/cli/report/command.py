@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.cli.chosen_run import chosen, json_option, runs_dir_option
+from launcher.cli.chosen_run import RUN_HELP, chosen, json_option, runs_dir_option
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.json_text import json_text
 
@@ -27,8 +27,6 @@ Examples:
   tlaunch report --html report.html
   tlaunch report --png loss.png 20261121-053712-transformer 20261121-061210-transformer
   tlaunch report --json | jq '.runs[0].best_loss'
-
-RUN is a run's name or its directory; several are shown side by side.  [default: the latest]
 
 Loss, tokens/s and memory are what the program wrote to metrics.jsonl in its run directory, as the bundled trainer does:
 from its rank 0, the final loss and others as means of a few steps where these are short. The peak memory is of that rank
@@ -46,14 +44,16 @@ LEAST_WIDTH = 20
 PLAIN_COLUMNS = 120
 
 
-@click.command(epilog=EPILOG)
+@click.command(
+    epilog=EPILOG,
+    help=f"Show what became of runs: their figures, and pages with charts.\n\nSeveral stand side by side. {RUN_HELP}",
+)
 @click.option("--html", metavar="FILE", help="One file that every browser shows; - is stdout.")
 @click.option("--png", metavar="FILE", help="The same page as a picture.")
 @json_option
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @runs_dir_option
 def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json: bool, runs_dir: Path) -> None:
-    """Show what became of runs: their figures, and pages with charts."""
     from launcher.cli.outlet import write_out
     from launcher.cli.report.figures import gather
 
@@ -129,17 +129,15 @@ def _one(facts: Facts, width: int, *, plain: bool) -> Iterator[str]:
 
 def _side_by_side(runs: Sequence[Facts], width: int, *, plain: bool) -> Iterator[str]:
     """A column for each run, and below a figure its line."""
-    from launcher.cli.columns import padded
+    from launcher.cli.columns import cut_off, padded
     from launcher.cli.report.words import FIGURES, NOTHING, called
-    from launcher.cli.widths import columns_of, cut_to
     from launcher.logs.terminal import without_colours
 
     names, column = max(len(name) for name, _ in FIGURES), _column(len(runs), width)
 
     def row(name: str, cells: list[str]) -> str:
         whole = map(without_colours, cells)
-        cut = (cell if columns_of(cell) <= column else f"{cut_to(cell, column - 1)}…" for cell in whole)
-        return "  ".join([name.ljust(names), *(padded(cell, column) for cell in cut)]).rstrip()
+        return "  ".join([name.ljust(names), *(padded(cut_off(cell, column), column) for cell in whole)]).rstrip()
 
     yield row("", [facts.name for facts in runs])
     for name, tell in FIGURES:

@@ -73,13 +73,13 @@ def gather(run_dir: RunDir) -> Facts:
 
 def _ended_ns(state: RunState, times: Timeline) -> int | None:
     """Of a run that breaks off without a word, its last sign of life: heartbeats and metrics outlive the last event."""
-    if state.state in {State.LOST, State.UNWATCHED} and state.report is None:
+    if state.state in {State.LOST, State.UNWATCHED, State.ENDED} and state.report is None:
         return times.ended_ns or state.ended_ns
     return state.ended_ns
 
 
 def _seconds(state: RunState, ended_ns: int | None) -> float | None:
-    if state.started_ns is None or (state.state is State.UNWATCHED and ended_ns is None):
+    if state.started_ns is None or (state.engine is not None and ended_ns is None):
         return None
     return max(0.0, ((ended_ns or state.looked_ns) - state.started_ns) / 1e9)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from launcher.cli.table_size import max_table_size_option
 from launcher.cli.whole import Whole
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
 
@@ -26,6 +27,7 @@ the table.
 
 
 @click.command(epilog=EXAMPLES)
+@max_table_size_option
 @click.argument("file", metavar="FILE")
 @click.option(
     "--to",
@@ -66,8 +68,8 @@ def convert(
     """
     from launcher.cli.reports import found_table
     from launcher.cli.table.output import check_output, deliver, note
+    from launcher.core.printable import printable
     from launcher.rank_table.convert import convert_cluster, target_named
-    from launcher.rank_table.faults import printable
 
     target = target_named(target)
     check_output(output, force=force)
@@ -86,7 +88,7 @@ def _read(file: str, origin: str | None, devices: int | None, target: str) -> Cl
     """The cluster; None after its problems were shown."""
     from launcher.cli.reports import read_named
     from launcher.cli.table.output import note
-    from launcher.rank_table.faults import printable
+    from launcher.core.printable import printable
     from launcher.rank_table.sources import recognise_plain
     from launcher.rank_table.targets import PLAIN
 
@@ -102,7 +104,7 @@ def _read(file: str, origin: str | None, devices: int | None, target: str) -> Cl
 def _of_plain(data: bytes, kind: str, file: str, devices: int | None, target: str) -> Cluster:
     """Such a text knows no addresses: a table made of it says that it is not for Ascend devices."""
     from launcher.cli.table.output import note
-    from launcher.rank_table.faults import printable
+    from launcher.core.printable import printable
     from launcher.rank_table.hardware import marked_without_ascend
     from launcher.rank_table.sources import read_plain
 

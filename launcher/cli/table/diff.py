@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from launcher.cli.table_size import max_table_size_option
 from launcher.cli.whole import Whole
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
 from launcher.core.json_text import json_text
@@ -35,6 +36,7 @@ LONGEST_VALUE = 60  # characters
     help="Show so many differences of each kind.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
+@max_table_size_option
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @click.pass_context
@@ -81,7 +83,7 @@ def _say_problems(reports: Sequence[TableReport]) -> None:
 
 
 def _broken_text(broken: Sequence[TableReport]) -> str:
-    from launcher.rank_table.faults import printable
+    from launcher.core.printable import printable
 
     names = " and ".join(printable(str(report.path)) for report in broken)
     return f"nothing to compare: HCCL cannot read {names}, which {'is' if len(broken) == 1 else 'are'} not JSON\n"
@@ -92,7 +94,7 @@ def _broken_text(broken: Sequence[TableReport]) -> str:
 
 def _text(comparison: Comparison, pair: Pair, limit: int) -> str:
     """Nothing from a table, nor a file's name, may move a terminal's cursor."""
-    from launcher.rank_table.faults import printable
+    from launcher.core.printable import printable
 
     lines = [_verdict(comparison, pair)]
     lines += _section(

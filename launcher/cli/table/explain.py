@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ import click
 
 from launcher.core.errors import UsageError
 from launcher.core.json_text import json_text
+from launcher.core.near import slips
 
 if TYPE_CHECKING:
     from launcher.rank_table.catalogue import Entry
@@ -35,7 +35,10 @@ SECTIONS = {
     "RT6": "HCCL refuses what one format adds",
 }
 WIDEST = 100  # columns; longer lines are hard to read
+FAMILIES = ("RT", "EI", "EJ")  # of tlaunch, and of HCCL
 NEAR = 5  # codes that are offered for one that is not there
+NEXT = 3  # by so much the number of a code may differ that is offered
+FAR = 10**9
 
 
 @click.command(epilog=EPILOG)
@@ -79,9 +82,19 @@ def _checked(codes: Sequence[str], catalogue: Mapping[str, Entry]) -> list[str]:
 
 
 def _nearest(code: str, known: Sequence[str]) -> str:
-    wanted = code if code.startswith(("RT", "EI", "EJ")) else f"RT{code}"
-    near = [name for name in known if name.startswith(wanted)][:NEAR] or difflib.get_close_matches(wanted, known, NEAR)
-    return f"near it: {', '.join(near)}" if near else "`tlaunch table explain` lists all codes"
+    """Codes that begin so, or whose number is one slip away or next to it, the nearest number first."""
+    wanted = code if code.startswith(FAMILIES) else f"RT{code}"
+    near = [name for name in known if name.startswith(wanted) and wanted not in FAMILIES]
+    close = (name for name in known if slips(name, code) == 1 or _apart(name, wanted) <= NEXT)
+    near = near or sorted(close, key=lambda name: _apart(name, wanted))
+    return f"near it: {', '.join(near[:NEAR])}" if near else "`tlaunch table explain` lists all codes"
+
+
+def _apart(name: str, wanted: str) -> int:
+    """By how much their numbers differ; far where one is no number, or they are of two families."""
+    one, other = name[2:], wanted[2:]
+    is_comparable = name[:2] == wanted[:2] and one.isdecimal() and other.isdecimal()
+    return abs(int(one) - int(other)) if is_comparable else FAR
 
 
 def _overview(entries: Sequence[Entry]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`tlaunch table fix`: repair what can be repaired without a doubt."""
+"""`tlaunch table fix`: repair what can be repaired without a doubt, and offer the rest."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.cli.profile_options import chip_option, consumer_option
+from launcher.cli.table_size import max_table_size_option
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
 from launcher.core.json_text import json_text
 
@@ -33,17 +34,22 @@ LISTED_AT_MOST = 50  # repairs
 
 @click.command(epilog=EPILOG)
 @click.option("--write", is_flag=True, help="Replace FILE; with -, write the repaired table to stdout.")
+@click.option("--unsafe", is_flag=True, help="Also make the repairs that may hide a loss, which are else only offered.")
 @click.option("--sort/--no-sort", default=True, show_default=True, help="Put entries in the order of their ranks.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
 @chip_option
 @consumer_option
+@max_table_size_option
 @click.argument("file", metavar="FILE")
-def fix(file: str, *, write: bool, sort: bool, as_json: bool, chip: str, consumer: str) -> int:
+def fix(file: str, *, write: bool, unsafe: bool, as_json: bool, chip: str, consumer: str, **options: bool) -> int:
     """Repair what can be repaired without a doubt.
 
     Shows the difference, and writes it only with --write. Repaired are commas too many or missing, comments (they are
-    lost), quotes, UTF-16, numbers that need quotes or none, counts, and the order of entries. Ranks, ids and
-    addresses keep what they say, and so does the layout of the text. FILE may be - for stdin.
+    lost), quotes, UTF-16, numbers that need quotes or none, a missing server_count, and the order of entries. Ranks,
+    ids and addresses keep what they say, and so does the layout of the text. FILE may be - for stdin.
+
+    A count that differs from its list may be stale, or the list has lost an entry: writing another count is offered,
+    and done with --unsafe.
 
     HCCL compares a checksum of the copies on all servers. Where repairs of a table that was valid change it, that is
     said: repair all copies alike.
@@ -56,7 +62,7 @@ def fix(file: str, *, write: bool, sort: bool, as_json: bool, chip: str, consume
         raise UsageError("--write and --json both want stdout", hint="leave one of them out")
     file = str(_readable(file, write=write))
     profile = Profile(chip, consumer)
-    fixed = fix_table(read_named(file), Path(file), profile, sort=sort)
+    fixed = fix_table(read_named(file), Path(file), profile, sort=options["sort"], unsafe=unsafe)
     written = write and fixed.changed and file != STDIN
     if written:
         _overwrite(file, fixed)
@@ -75,9 +81,12 @@ def _readable(file: str, *, write: bool) -> Path:
     """`file` or the sample of that name, which belongs to tlaunch and is never written."""
     from launcher.cli.reports import found_table
 
-    found = found_table(Path(file))
+    notes: list[str] = []
+    found = found_table(Path(file), notes.append)
     if write and found != Path(file):
         raise UsageError(f"{file} is a sample, and --write would change it for everybody", hint="copy it first")
+    for line in notes:
+        print(line, file=sys.stderr)
     return found
 
 
@@ -105,7 +114,7 @@ def _pass_on(data: bytes) -> None:
 
 def _diff(fixed: Fixed, file: str) -> str:
     """On a terminal nothing of the table's text may move the cursor."""
-    from launcher.rank_table.faults import printable
+    from launcher.core.printable import printable
 
     diff = fixed.diff(printable(file))
     if not sys.stdout.isatty():
@@ -115,10 +124,11 @@ def _diff(fixed: Fixed, file: str) -> str:
 
 def _said(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
     """Each repair, what is left, and one line that sums up."""
-    from launcher.rank_table.faults import printable
+    from launcher.core.printable import printable
 
     name = printable(file)
-    yield from _listed(fixed.repairs, name)
+    yield from _listed("repaired", fixed.repairs, name)
+    yield from _listed("offered", fixed.offers, name)
     if fixed.report.problems:
         yield fixed.report.render()
     yield f"{name}: {_summary(fixed, file, written=written)}"
@@ -126,8 +136,8 @@ def _said(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
 
 def _about_checksum(fixed: Fixed, file: str, profile: Profile) -> Iterator[str]:
     """A table that was in use: one repaired copy among others that are not would stop HCCL."""
+    from launcher.core.printable import printable
     from launcher.rank_table import parse_rank_table
-    from launcher.rank_table.faults import printable
 
     if not fixed.changed:
         return
@@ -146,22 +156,24 @@ def _checksum_changes(before: TableReport, after: TableReport) -> bool:
         return True
 
 
-def _listed(repairs: tuple[Repair, ...], name: str) -> Iterator[str]:
+def _listed(what: str, repairs: tuple[Repair, ...], name: str) -> Iterator[str]:
     for repair in repairs[:LISTED_AT_MOST]:
-        yield f"{name}:{repair.line}: repaired[{repair.code or 'order'}]: {repair.message}"
+        yield f"{name}:{repair.line}: {what}[{repair.code or 'order'}]: {repair.message}"
     if len(repairs) > LISTED_AT_MOST:
-        yield f"... and {len(repairs) - LISTED_AT_MOST:,} more, all of them in the difference"
+        where = ", all of them in the difference" if what == "repaired" else ""
+        yield f"... and {len(repairs) - LISTED_AT_MOST:,} more{where}"
 
 
 def _summary(fixed: Fixed, file: str, *, written: bool) -> str:
     from launcher.cli.columns import counted
 
     state = "valid" if fixed.report.valid else "not valid, a person has to decide about the rest"
+    how = f"; --unsafe makes {counted(len(fixed.offers), 'more repair')}" if fixed.offers else ""
     if not fixed.changed:
-        return f"nothing to repair, {state}"
+        return f"nothing to repair, {state}{how}"
     if written:
-        return f"{counted(len(fixed.repairs), 'repair')} written, {state}"
-    how = "" if file == STDIN else " (--write writes it)"
+        return f"{counted(len(fixed.repairs), 'repair')} written, {state}{how}"
+    how = how if file == STDIN else f" (--write writes it){how}"
     return f"{counted(len(fixed.repairs), 'repair')}, then {state}{how}"
 
 
@@ -176,6 +188,7 @@ def _to_json(fixed: Fixed, file: str, *, written: bool) -> dict[str, Any]:
         "changed": fixed.changed,
         "written": written,
         "repairs": _repairs_to_json(fixed.repairs),
+        "offers": _repairs_to_json(fixed.offers),
         "problems": [problem_to_json(problem) for problem in report.problems],
         "diff": fixed.diff(file),
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from launcher.cli.profile_options import chip_option
+from launcher.cli.table_size import max_table_size_option
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK
 
 EXAMPLES = """\b
@@ -24,6 +25,7 @@ together.
 @click.option("--output", "-o", type=click.Path(path_type=Path), metavar="F", help="Where to write. Default: stdout.")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @chip_option
+@max_table_size_option
 def merge(*, files: tuple[str, ...], output: Path | None, force: bool, chip: str) -> int:
     """Join the tables of several servers into one.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.cli.profile_options import chip_option
+from launcher.cli.table_size import max_table_size_option
 from launcher.cli.whole import Whole
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.frozen import frozen
@@ -44,6 +45,7 @@ WAYS = Whole(max=10**6)
 @click.option("--pp", type=WAYS, metavar="N", help="Pipeline stages.  [default: 1]")
 @click.option("--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices unused.")
 @chip_option
+@max_table_size_option
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
 @click.argument("file", metavar="FILE")
 @click.pass_context
@@ -163,7 +165,7 @@ def _label(text: str) -> Text:
     """Nothing from a table, nor a file's name, may move a terminal's cursor."""
     from rich.text import Text
 
-    from launcher.rank_table.faults import printable
+    from launcher.core.printable import printable
 
     return Text(printable(text))
 

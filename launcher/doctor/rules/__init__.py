@@ -30,6 +30,7 @@ RULES: tuple[Rule, ...] = (
     software.clock_skew,
     software.versions,
     software.other_mpi,
+    software.mpi_by_name,
     software.interpreters,
     software.users,
     software.table_missing,

@@ -167,7 +167,8 @@ def _is_local(addresses: tuple[str, ...]) -> bool:
 
 
 def _chooses_gloo(facts: Facts) -> bool:
-    return bool(dict(facts.interface_variables).get("GLOO_SOCKET_IFNAME"))
+    """Whether ranks are told an interface, by the user or by tlaunch."""
+    return facts.ranks_interface is not None or bool(dict(facts.interface_variables).get("GLOO_SOCKET_IFNAME"))
 
 
 def _own_unknown(evidence: Evidence, servers: Sequence[int]) -> Finding:

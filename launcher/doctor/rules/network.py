@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from launcher.core.addresses import addresses_of
+from launcher.core.addresses import Address, addresses_of
 from launcher.core.records import HOST_RANK
 from launcher.doctor.facts import Facts, Interface
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic, all_but_most, groups
@@ -53,6 +53,37 @@ def unfit_interfaces(evidence: Evidence) -> Iterator[Finding]:
                     "whether other servers reach it",
                     "fine where that is a network between all servers; a bridge of containers (docker0) is none",
                 )  # fmt: skip
+
+
+def carried_by(carriers: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
+    """Returns of each server the one of its `carriers` that has its address in the table, else the busiest."""
+    found = []
+    for index, names in enumerate(carriers):
+        wanted, each = _having_address(evidence, index), names.split(",")
+        found.append(next((name for name in each if name in wanted), each[0]))
+    return tuple(found)
+
+
+def elsewhere(measured: Sequence[str], evidence: Evidence) -> Iterator[Finding]:
+    """Of servers whose data went by another interface than the one that has their address. `measured`: of each server.
+
+    Of an interface that a variable chooses another finding tells already.
+    """
+    said: dict[int, str | None] = {}
+    for index, name in enumerate(measured):
+        wanted, told = _having_address(evidence, index), evidence.facts.get(index)
+        if told is None or not wanted or not name or name in wanted:
+            continue
+        chosen = {one.name for each in told.interface_variables for one in _chosen(*each, told)}
+        if name not in chosen:
+            said[index] = f"{name}, and not by {', '.join(wanted)}, which has its address in the table"
+    for way, servers in groups(said).items():
+        yield Finding(
+            "other-network", Topic.NETWORK, Severity.RISKY, servers,
+            f"data of ranks on {evidence.named(servers)} went by {way}",
+            "tlaunch sets GLOO_, NCCL_, HCCL_ and TP_SOCKET_IFNAME where one interface alone has the address, as its first "
+            "one; --env sets them otherwise",
+        )  # fmt: skip
 
 
 def mtu_differs(evidence: Evidence) -> Iterator[Finding]:
@@ -145,11 +176,26 @@ def _used_interface(evidence: Evidence, index: int, facts: Facts) -> Interface |
 
 
 def _by_table(evidence: Evidence, index: int, facts: Facts) -> Interface | None:
-    meaning = facts.meaning(evidence.name(index))
-    wanted = (
-        addresses_of(address for address in meaning.addresses if not is_loopback(address)) if meaning else frozenset()
-    )
+    wanted = _outer(evidence.name(index), facts)
     return next((one for one in facts.interfaces if wanted & addresses_of(one.addresses)), None)
+
+
+def _outer(server_id: str, facts: Facts) -> frozenset[Address]:
+    """What the name means on its own server, but for loopback."""
+    meaning = facts.meaning(server_id)
+    return addresses_of(one for one in meaning.addresses if not is_loopback(one)) if meaning else frozenset()
+
+
+def _having_address(evidence: Evidence, index: int) -> tuple[str, ...]:
+    """Interfaces that have the address by which the table calls a server; eth0 where the address is labelled eth0:1."""
+    facts = evidence.facts.get(index)
+    if facts is None:
+        return ()
+    if facts.ranks_interface is not None:
+        return (facts.ranks_interface,)
+    wanted = _outer(evidence.name(index), facts)
+    names = (one.name.partition(":")[0] for one in facts.interfaces if wanted & addresses_of(one.addresses))
+    return tuple(dict.fromkeys(names))
 
 
 def _is_loopback(interface: Interface) -> bool:

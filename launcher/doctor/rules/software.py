@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from launcher.core.addresses import go_by_names
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic, all_but_most, groups
 
 SKEW_S = 1.0
@@ -68,6 +69,25 @@ def other_mpi(evidence: Evidence) -> Iterator[Finding]:
             "other-mpi", Topic.SOFTWARE, Severity.RISKY, servers,
             f"on {evidence.named(servers)}, {trouble}",
             "for programs that import mpi4py: the mpirun of that MPI first on PATH, or the MPI of this mpirun for that Python",
+        )  # fmt: skip
+
+
+def mpi_by_name(evidence: Evidence) -> Iterator[Finding]:
+    """No fault of a run that does not use mpi4py; one that does is given what keeps it from hanging."""
+    if not go_by_names(evidence.cluster.servers):
+        return
+    said = {
+        index: " ".join(f"{name}={value}" for name, value in facts.mpi_variables)
+        for index, facts in evidence.facts.items()
+        if facts.mpi_variables
+    }
+    for needed, servers in groups(dict(said)).items():
+        yield Finding(
+            "mpi-by-name", Topic.SOFTWARE, Severity.NOTE, servers,
+            f"on {evidence.named(servers)}, mpi4py loads {evidence.facts[servers[0]].version('MPI')} under the mpirun of Open "
+            f"MPI 4: ranks get {needed}, without which MPI_Barrier hangs where mpirun knows servers by name",
+            "COMM_TYPE_SHARED is wrong there all the same: the mpirun of that MPI first on PATH, or addresses in the rank "
+            "table, make all of it right",
         )  # fmt: skip
 
 

@@ -43,13 +43,14 @@ from launcher.core.messages import (
     Pass,
     Piece,
     SignalWanted,
+    Sounded,
     Stacks,
     Testimony,
     Told,
     Waiting,
     Whole,
 )
-from launcher.core.proc import ProcessId, identify
+from launcher.core.proc import identify
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import used_cluster
@@ -67,7 +68,7 @@ from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.roll_call import ComesTwiceError, RollCall, take_first_words
 from launcher.engines.cluster.switchboard import BEATS, Switchboard
 from launcher.engines.cluster.unheard import longest_s
-from launcher.supervise.agent import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, HeadLink
+from launcher.supervise.agent import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, HeadLink, identity_of
 from launcher.supervise.log_keeper import LogKeeper
 from launcher.supervise.wakeup import Wakeup
 
@@ -125,7 +126,7 @@ class Coordinator:
         self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_signals)
         self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
         self._selector.register(self._plan.listener, selectors.EVENT_READ, self._switchboard.on_knock)
-        self._record(AgentStarted(_identity(os.getpid()), identify(self._head.pid), len(self._spec.ranks)))
+        self._record(AgentStarted(identity_of(os.getpid()), identify(self._head.pid), len(self._spec.ranks)))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the head forks with signals held back, and so would we
         self._gather()
         while self._phase is not Phase.OVER:
@@ -174,7 +175,7 @@ class Coordinator:
                 index = peer.server_index
                 self._chronicle.take(line, peer.clock.ahead_ns, self._servers[index], index)
             case Testimony(attempt=attempt) if attempt == self._attempt:
-                self._outcome.hearing.take(peer.server_index, message.evidence, peer.clock)
+                self._outcome.hearing.take(peer.server_index, message.evidence, peer.clock, message.port)
                 self._inquire()
             case AttemptOver(attempt=attempt) if attempt == self._attempt:
                 peer.over = True
@@ -185,14 +186,21 @@ class Coordinator:
             case SignalWanted(signal=number):
                 self._on_signal(number, by_server=peer.server_index)
             case GivingUp(reason=reason):  # it ends its ranks, and says when that is done
-                self._note_loss(peer.server_index, reason)
-            case Stacks():
-                self._roll_call.surveys.take(peer.server_index, message)
+                self._note_loss(peer.server_index, reason, peer)
+            case Stacks() | Sounded():
+                self._take_answer(peer.server_index, message)
             case Done():
                 peer.done = True
                 self._chronicle.note_end(message)
             case _:
                 self._mirror(peer, message)
+
+    def _take_answer(self, server_index: int, answer: Stacks | Sounded) -> None:
+        """What a server was asked while its ranks run, or before they are judged."""
+        if isinstance(answer, Stacks):
+            self._roll_call.surveys.take(server_index, answer)
+        elif self._outcome.hearing.reach is not None:
+            self._outcome.hearing.reach.take(server_index, answer)
 
     def _mirror(self, peer: Peer, message: Message) -> None:
         """Keep what a server's ranks wrote to its own disk. While that comes, the end waits for the rest of it."""
@@ -245,7 +253,7 @@ class Coordinator:
         if peer.channel.heard_at + self._plan.silence_s < time.monotonic():  # it may live on, where nobody hears it
             end_s = longest_s(self._plan.silence_s, self._spec.supervision.grace_s)
             self._roll_call.unheard.note(peer.hello.nonce if peer.hello else "", end_s)
-        self._note_loss(server_index, peer.lost or "")
+        self._note_loss(server_index, peer.lost or "", peer)
 
     def _on_turning_back(self, server_index: int, peer: Peer) -> None:
         """One that had come has gone before anything began. An engine brings nobody twice; a person may."""
@@ -256,9 +264,9 @@ class Coordinator:
         else:
             self._gathering.hurry()
 
-    def _note_loss(self, server_index: int, reason: str) -> None:
+    def _note_loss(self, server_index: int, reason: str, peer: Peer) -> None:
         if server_index not in self._outcome.hearing.lost:
-            self._outcome.hearing.lost[server_index] = reason
+            self._outcome.note_loss(server_index, reason, peer)
             self._record(Trouble(f"server {self._servers[server_index].server_id} is lost: {reason}"))
             self._inquire()
 
@@ -356,19 +364,27 @@ class Coordinator:
             self._enter(Phase.JUDGING, INQUEST_S)
             for server_index in self._outcome.hearing.awaited(self._roll_call.peers):
                 self._roll_call.peers[server_index].send(Inquire(self._attempt))
+                self._roll_call.peers[server_index].ask()  # an answer shows that it was there after the failure
 
     def _step_judging(self) -> None:
         """Judge once all have been heard. Who is silent may be lost, and then that is the cause: wait to see."""
         peers = self._roll_call.peers
         silent = [peers[index] for index in self._outcome.hearing.awaited(peers)]
-        if not silent:
-            self._judge()
+        if not silent or self._outcome.hearing.reach is not None:
+            self._check_reach()
         elif self._overdue:
             doubtful = [peer for peer in silent if peer.silent_s > 2 * self._plan.silence_s / BEATS]
             if doubtful:
                 self._deadline = time.monotonic() + self._plan.silence_s / BEATS
             else:
-                self._judge()
+                self._check_reach()
+
+    def _check_reach(self) -> None:
+        """Judge, once it is known which servers reach each other, where that matters."""
+        master = (self._first_server, self._master_port)
+        self._deadline = self._outcome.hearing.check_reach(self._roll_call.peers, master, self._plan.resolved)
+        if self._deadline is None:
+            self._judge()
 
     def _judge(self) -> None:
         self._switchboard.send_all(self._outcome.judge(self._attempt, self._engine))
@@ -439,7 +455,3 @@ class Coordinator:
         self._selector.close()
         self._wakeup.close()
         return self._outcome.finish.exit_code
-
-
-def _identity(pid: int) -> ProcessId:
-    return identify(pid) or ProcessId(pid, 0, os.uname().nodename, "")

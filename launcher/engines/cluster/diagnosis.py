@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,26 +16,59 @@ from launcher.logs.terminal import one_line
 
 LIMIT_S = 8.0  # for all of them together
 KILLED_S = 1.0  # for one that was killed to end
-MOST = 8  # servers that are asked
+MOST = 64  # servers that are asked
+# Run there by the Python of its agent: all addresses at once, since some may be of networks that this server does not have.
+_WAY_BACK = """
+import os, select, socket, sys, time
+calls, why, ends = {}, {}, time.monotonic() + 3
+for door in sys.argv[1:]:
+    host, _, port = door.rpartition(":")
+    try:
+        kind, _, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), 0, socket.SOCK_STREAM)[0]
+        call = socket.socket(kind)
+        call.setblocking(False)
+        call.connect_ex(address)
+        calls[call] = door
+    except OSError as error:
+        why[door] = error.strerror
+while calls and time.monotonic() < ends:
+    for call in select.select([], list(calls), [], max(0, ends - time.monotonic()))[1]:
+        code, door = call.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), calls.pop(call)
+        if not code:
+            sys.exit(0)
+        why[door] = os.strerror(code)
+why.update((door, "no answer") for door in calls.values())
+sys.exit("it does not reach this machine: " + ", ".join(f"{door}: {why[door]}" for door in sys.argv[1:]))
+"""
 
 
-def unreachable(shell: Sequence[str], server_ids: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Of those of `server_ids` that cannot be reached what the remote shell says. Blocks, for `LIMIT_S` seconds at most.
+def unreachable(
+    shell: Sequence[str], server_ids: Sequence[str], environment: Mapping[str, str], doors: Sequence[str] = ()
+) -> dict[str, str]:
+    """Of those of `server_ids` that cannot be reached, or do not reach any of `doors` here, what the remote shell says.
 
-    `shell`: the remote shell with its options: `shell... HOST COMMAND` is what an engine starts. Nothing is asked of
-    more than `MOST` servers.
+    Blocks, for `LIMIT_S` seconds at most. `shell`: the remote shell with its options: `shell... HOST COMMAND` is what an
+    engine starts. `doors`: "HOST:PORT", of this machine. Nothing is asked of more than `MOST` servers.
     """
     ends = time.monotonic() + LIMIT_S
-    asked = {server_id: _ask(shell, server_id, environment) for server_id in server_ids[:MOST]}
+    command = shlex.join([sys.executable, "-c", _in_one_line(_WAY_BACK), *doors]) if doors else "true"
+    asked = {server_id: _ask(shell, server_id, command, environment) for server_id in server_ids[:MOST]}
     return {server_id: why for server_id, process in asked.items() if process and (why := _answer(process, ends))}
 
 
-def _ask(shell: Sequence[str], server_id: str, environment: Mapping[str, str]) -> subprocess.Popen[str] | None:
+def _in_one_line(program: str) -> str:
+    """The same, for a csh too, which takes no line end inside of quotes."""
+    return f'import base64; exec(base64.b64decode("{base64.b64encode(program.encode()).decode()}"))'
+
+
+def _ask(
+    shell: Sequence[str], server_id: str, command: str, environment: Mapping[str, str]
+) -> subprocess.Popen[str] | None:
     if server_id.startswith("-"):
         return None
     try:
         return subprocess.Popen(
-            [*shell, server_id, "true"],
+            [*shell, server_id, command],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

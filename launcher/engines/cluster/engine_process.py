@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
 
-from launcher.core import atomic
+from launcher.core import atomic, env
 from launcher.core.errors import UnreadableError, exit_code_of
 from launcher.engines.cluster.diagnosis import unreachable
 from launcher.engines.command import EngineCommand, temporary_directory
@@ -87,8 +87,14 @@ class EngineProcess:
                     path.parent.rmdir()
 
     def why_not(self, server_ids: Sequence[str]) -> dict[str, str]:
-        """Of these servers those that cannot be reached in the engine's way, with the reason. Blocks for some seconds."""
-        return unreachable(self._command.shell, server_ids, self._environment) if self._command.shell else {}
+        """Of these servers those that cannot be reached in the engine's way, or not back, with the reason.
+
+        Blocks for some seconds.
+        """
+        if not self._command.shell:
+            return {}
+        doors = [door for door in self._environment.get(env.TLAUNCH_COORDINATOR, "").split(",") if door]
+        return unreachable(self._command.shell, server_ids, self._environment, doors)
 
     def forget_words(self) -> None:
         """What it has said until now explains nothing that happens later."""

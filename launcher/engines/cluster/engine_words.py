@@ -15,6 +15,7 @@ from launcher.logs.terminal import escaped, shortened
 
 CANCELLED = "CANCELLED"  # Slurm's word for what scancel, a time limit and preemption do
 REMOTE = "Remote daemon:"  # Open MPI 5 names the machine that mpirun runs on before the one that is lost
+STARTS_ALL_OR_NONE = "Open MPI"
 SHOWN = 8  # servers in a message; the others are counted
 # What the doctor calls the reasons that ssh gives.
 _OF_SSH = frozenset({"host-key", "login-refused", "host-unknown", "ssh-refused", "host-unreachable"})
@@ -38,6 +39,9 @@ def not_come(engine: EngineProcess | None, why: str, missing: tuple[str, ...]) -
     hint = f"what {engine.name} said is in {engine.log}; tlaunch doctor looks at every server"
     if engine.exit_code == 0:  # a program ran to its end, and it was no agent
         hint = f"a word of --engine-option may have been taken for the program to start; {hint}"
+    waiting = [name for name in missing if named and name not in named]
+    if waiting and engine.name.startswith(STARTS_ALL_OR_NONE):
+        why = f"{why}; {engine.name} starts no agent before all servers have answered: {listed(waiting)} waited"
     return TlaunchError(f"{listed(named or missing)} did not come: {why}" + _quoted(said), hint=hint)
 
 

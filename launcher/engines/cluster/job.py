@@ -22,7 +22,7 @@ with suppress(ImportError):  # some builds of Python lack it
 PRESET = 3  # 2,000 servers of 8 devices: 66 KB in 0.2 s, which zlib makes 420 KB
 _OF_LZMA = b"\xfd7zXZ\x00"  # its texts begin so
 EXAMINATION = "examination"  # in place of a run's job: do what an Examinee is asked to do
-_OF_THIS_MACHINE = ("inherited_env", "machine", "here")
+_OF_THIS_MACHINE = ("inherited_env", "machine", "here", "interfaces")
 
 
 @frozen
@@ -52,7 +52,7 @@ def from_text(text: str, inherited: Mapping[str, str], machine: Machine) -> Job:
     """
     try:
         record: dict[str, Any] = json.loads(_unpacked(base64.b64decode(text)))
-        record["request"] |= {"inherited_env": {}, "machine": encode(machine), "here": None}
+        record["request"] |= {"inherited_env": {}, "machine": encode(machine), "here": None, "interfaces": {}}
     except (ValueError, zlib.error, KeyError, TypeError) as error:
         raise ValueError(f"no job: {error}") from error
     job = decode(Job, record)

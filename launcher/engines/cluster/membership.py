@@ -190,7 +190,7 @@ def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> No
                 run_dir.device(rank.global_rank).mkdir(exist_ok=True)
         if not run_dir.run_json.exists():  # of thousands of ranks it takes seconds to write
             with suppress(FileExistsError):
-                atomic.write_text(run_dir.run_json, spec_to_json(spec), mode=0o600, replace=False)
+                atomic.write_text(run_dir.run_json, spec_to_json(spec), replace=False)
         for name, text in files.items():
             if not (run_dir.root / name).exists():
                 atomic.write_text(run_dir.root / name, text)

@@ -14,6 +14,7 @@ from launcher.engines.cluster.chronicle import Chronicle
 from launcher.engines.cluster.engine_process import EngineProcess
 from launcher.engines.cluster.engine_words import cancelled, gave_up, killed
 from launcher.engines.cluster.hearing import Hearing
+from launcher.engines.cluster.peers import Peer
 from launcher.engines.cluster.plan import Plan
 from launcher.supervise.attempts import exit_code_of_failure
 from launcher.supervise.restart import Restarts
@@ -30,7 +31,7 @@ class Outcome:
         self._chronicle = chronicle
         self._restarts = Restarts(spec.supervision.max_restarts)
         self.stopped_by_server = False  # perhaps by an engine that gives up
-        self.hearing = Hearing(servers, chronicle.journal)  # of the present attempt
+        self.hearing = self._new_hearing()  # of the present attempt
         self.finish: Finish | None = None  # once the end is certain
         self.again = False  # the ranks are to be started again
 
@@ -41,9 +42,28 @@ class Outcome:
 
     def begin_attempt(self) -> None:
         """What was decided of the attempt before was undone by starting again."""
-        self.hearing = Hearing(self._servers, self._chronicle.journal)
+        self.hearing = self._new_hearing()
         self.forget_end()
         self.stopped_by_server = False
+
+    def _new_hearing(self) -> Hearing:
+        return Hearing(self._servers, self._chronicle.journal, self._supervision.hang_timeout_s)
+
+    def note_loss(self, server_index: int, why: str, peer: Peer) -> None:
+        """A server is lost, or gives itself up."""
+        now_ns, now_monotonic_ns = time.time_ns(), time.monotonic_ns()
+
+        def by_wall_clock(monotonic_ns: int | None) -> int:
+            return now_ns if monotonic_ns is None else now_ns - now_monotonic_ns + monotonic_ns
+
+        silent = peer.silent_s >= self._plan.silence_s
+        self.hearing.lose(
+            server_index,
+            why,
+            since_ns=by_wall_clock(peer.answered_ns),
+            probably_ns=by_wall_clock(peer.unanswered_ns) if silent else now_ns,
+            failed=[rank for rank, ended in self._chronicle.progress.exits.items() if ended.failed],
+        )
 
     def forget_end(self) -> None:
         """If agents cannot be had for the next attempt, that is the end."""

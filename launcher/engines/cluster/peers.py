@@ -74,6 +74,8 @@ class Peer:
         self.over = False  # nothing of the present attempt is left there
         self.done = False  # it has said its last word
         self.clock = Clock()
+        self.answered_ns: int | None = None  # of the monotonic clock: the last question that it answered was asked then
+        self._unanswered: deque[int] = deque()  # when it was asked since
         self._to_ask = FIRST_ASKED
         self._mute: str | None = None  # why nothing can be sent any more; last words may have come
         self.lost: str | None = None  # why nothing more is heard of it
@@ -111,7 +113,14 @@ class Peer:
 
     def ask(self) -> None:
         """By a clock that nobody sets: the answer brings it back."""
-        self.send(Ping(time.monotonic_ns()))
+        now_ns = time.monotonic_ns()
+        self._unanswered.append(now_ns)
+        self.send(Ping(now_ns))
+
+    @property
+    def unanswered_ns(self) -> int | None:
+        """When it was asked first what it has not answered; None where it has answered all."""
+        return self._unanswered[0] if self._unanswered else None
 
     def take(self) -> list[Message]:
         """What has come; answers to `ask` are kept here."""
@@ -134,6 +143,9 @@ class Peer:
         """The first ones one after the other: of questions asked at once the later answers would have to wait."""
         now_ns = time.time_ns()  # first: held up between the two clocks, the answer counts as a slow one
         self.clock.take(pong.here_ns, time.monotonic_ns() - pong.sent_ns, now_ns)
+        self.answered_ns = pong.sent_ns
+        while self._unanswered and self._unanswered[0] <= pong.sent_ns:
+            self._unanswered.popleft()
         if self._to_ask:
             self._to_ask -= 1
             self.ask()

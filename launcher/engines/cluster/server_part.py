@@ -13,13 +13,15 @@ from launcher.core.events import AgentEnded, Cause, NotBegun
 from launcher.core.frozen import frozen
 from launcher.core.json_text import digest_of_meaning
 from launcher.core.messages import Begin, Waiting
+from launcher.core.printable import printable
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import LATEST, RunDir
-from launcher.engines.assemble import Request, assemble
+from launcher.engines.assemble import Request, assemble, used_cluster
 from launcher.engines.cluster.job import EXAMINATION, Job, from_text
 from launcher.engines.cluster.membership import Door, Membership, check_place, take_place
 from launcher.engines.local import LocalAgent, start_agent
 from launcher.engines.placement import read_machine
+from launcher.engines.whereabouts import own_interface
 from launcher.program.digests import digests_of
 from launcher.supervise.journal import Journal
 from launcher.supervise.members import Members
@@ -91,7 +93,8 @@ def check_table(job: Job) -> None:
         return
     if digest_of_meaning(found) != digest_of_meaning(job.table_text.encode()):
         raise RefusedTableError(
-            f"{source} is another rank table here than where the run was started", hint="copy it to every server"
+            f"{printable(str(source))} is another rank table here than where the run was started",
+            hint="copy it to every server",
         )
 
 
@@ -100,9 +103,11 @@ def get_ready(
     request: Request,
     files: Mapping[str, str],
     chosen_port: int | None,
-    check: Callable[[], None] | None = None,
+    check: Callable[[], Mapping[str, str]] | None = None,
 ) -> Part:
     """Have directory, files and port in place. On failure, that of `check` too, the run's coordinator is told why.
+
+    `check` returns what the ranks' MPI needs in their environment.
 
     Raises:
         TlaunchError: something is missing here.
@@ -110,9 +115,9 @@ def get_ready(
     server_index = membership.welcome.server_index
     try:
         name = membership.welcome.run_name
-        spec = assemble(replace(request, here=server_index), name=name, master_port=chosen_port or ANY_PORT)
-        if check is not None:
-            check()
+        mpi_variables = {**request.mpi_variables, **({} if check is None else check())}
+        own = replace(at_place(request, server_index), mpi_variables=mpi_variables)
+        spec = assemble(own, name=name, master_port=chosen_port or ANY_PORT)
         check_place(spec)
         take_place(spec, server_index, files)
         if not membership.compare_files(RunDir(spec.run_dir)):
@@ -123,6 +128,13 @@ def get_ready(
         _note_not_begun(RunDir(request.runs_dir / membership.welcome.run_name, server_index), server_index, error)
         raise
     return Part(spec, server_index, port, _program_of(request))
+
+
+def at_place(request: Request, server_index: int) -> Request:
+    """Returns the request with what is this machine's own, which is that server. May block as `own_interface` does."""
+    servers = used_cluster(request.cluster, request.layout.world_size).servers
+    interface = own_interface(servers, server_index)
+    return replace(request, here=server_index, interfaces={} if interface is None else {server_index: interface})
 
 
 def awaited_begin(part: Part, membership: Membership, tell: Callable[[Waiting], None]) -> Begin:

@@ -14,6 +14,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Layout
 from launcher.engines.assemble import Draft, Request, draft, used_cluster
 from launcher.engines.inherited import Leftovers, leftovers
+from launcher.engines.render.nodes import Nodes
 from launcher.engines.variables import Origin
 from launcher.rank_table.ip import address_family
 
@@ -45,7 +46,8 @@ VARIABLES: Mapping[str, str] = {
     "flavor": "--flavor, or the kind's first",
     "name": "of the run, without its time",
     "layout": "layout.dp, .mp, .pp, .micro_batches, .world_size",
-    "servers": "in the table's order: .index, .name, .is_address, .ranks: .global_rank, .local_rank, .device_id",
+    "servers": "in the table's order: .index, .name (no machine's with --nodes), .is_address, "
+    ".ranks: .global_rank, .local_rank, .device_id",
     "blocks": "ranks in order, as runs on one server: .name, .count",
     "table": "the rank table's path; none with --devices",
     "table_text": "its content; of an MPIJob with the names of the workers",
@@ -63,11 +65,19 @@ VARIABLES: Mapping[str, str] = {
     "grace_s": "--grace, in whole seconds",
     "tlaunch": "the path of tlaunch",
     "image": "--image",
-    "resource": "--resource",
+    "resource": "--resource: what a device is called by Kubernetes or Slurm",
     "time_limit": "--time-limit",
     "warn_before_s": "--warn-before",
     "restarts": "--restarts",
     "sbatch": "--sbatch, a list",
+    "any_nodes": "of slurm: whether the job's nodes are Slurm's choice, and no rank table is read when it starts",
+    "devices_per_node": "of slurm: how many devices each of such nodes has; else none",
+    "nodelist": "of slurm: the nodes that the job waits for by name, a list",
+    "whole_memory": "of slurm: whether the job asks for all memory of its nodes",
+    "cpus_per_device": "--cpus-per-device; none where whole nodes are asked for",
+    "dp": "--dp; none where it follows from the number of devices",
+    "claim": "--pvc: .name, .mount; or none",
+    "secret_env": "--env-from-secret, a list: .variable, .secret, .key",
     "run_options": "of slurm: words for `tlaunch run`, --max-restarts for instance",
 }
 
@@ -96,6 +106,23 @@ class Block:
 
 
 @frozen
+class Claim:
+    """A PersistentVolumeClaim, and where containers see it."""
+
+    name: str
+    mount: str
+
+
+@frozen
+class SecretVariable:
+    """A variable whose value a Secret of Kubernetes has."""
+
+    variable: str
+    secret: str
+    key: str
+
+
+@frozen
 class Wishes:
     """What only job files need."""
 
@@ -107,6 +134,9 @@ class Wishes:
     warn_before_s: int = 0
     restarts: int = 0
     sbatch: tuple[str, ...] = ()
+    cpus_per_device: int | None = None
+    claim: Claim | None = None
+    secret_env: tuple[SecretVariable, ...] = ()
     run_options: tuple[str, ...] = ()
 
 
@@ -141,6 +171,14 @@ class Job:
     warn_before_s: int
     restarts: int
     sbatch: tuple[str, ...]
+    any_nodes: bool
+    devices_per_node: int | None
+    nodelist: tuple[str, ...]
+    whole_memory: bool
+    cpus_per_device: int | None
+    dp: int | None
+    claim: Claim | None
+    secret_env: tuple[SecretVariable, ...]
     run_options: tuple[str, ...]
 
     def as_variables(self) -> dict[str, Any]:
@@ -151,7 +189,9 @@ def job_of(
     request: Request,
     name: str,
     wishes: Wishes,
+    nodes: Nodes,
     *,
+    dp: int | None,
     master_port: int | None,
     table_text: str | None,
     reduced_table: str | None,
@@ -189,6 +229,14 @@ def job_of(
         warn_before_s=wishes.warn_before_s,
         restarts=wishes.restarts,
         sbatch=wishes.sbatch,
+        any_nodes=nodes.devices_per_node is not None,
+        devices_per_node=nodes.devices_per_node,
+        nodelist=nodes.names,
+        whole_memory=nodes.whole_memory,
+        cpus_per_device=wishes.cpus_per_device,
+        dp=dp,
+        claim=wishes.claim,
+        secret_env=wishes.secret_env,
         run_options=wishes.run_options,
     )
 

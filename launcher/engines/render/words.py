@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from launcher.core.env import masked_argv
 from launcher.core.errors import UsageError
 from launcher.logs.terminal import escaped
+from launcher.runs.record import masked_environment
 
 # What YAML does not take as it stands, in text between quotes: json.dumps writes those below a blank.
 _NOT_IN_YAML = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
@@ -55,6 +57,16 @@ def word(value: Any) -> str:
     return text
 
 
+def in_json(value: Any) -> str:
+    """JSON in one line, of ASCII only: bytes that are no UTF-8 arrive as what stands for them."""
+    return json.dumps(value)
+
+
+def masked(value: Any) -> Any:
+    """The words of a command, or variables by their names, as they may be shown."""
+    return masked_environment(value) if isinstance(value, Mapping) else masked_argv(value)
+
+
 def comment(value: Any) -> str:
     """In a comment, which ends with its line."""
     return escaped(str(value))
@@ -77,6 +89,8 @@ def _text(value: Any) -> str:
 
 FILTERS = {
     "sh": sh,
+    "json": in_json,
+    "masked": masked,
     "yaml": yaml,
     "yaml_block": yaml_block,
     "sbatch": sbatch,

@@ -65,6 +65,15 @@ GROUP_LISTS = frozenset({Format.LAB, Format.CLOUD})
 RANKED = frozenset({Format.V1_0, Format.V1_1, Format.V1_2, Format.V2_0, Format.LAB})  # ranks are written in the file
 STRINGS = frozenset({Format.V1_0, Format.V1_1, Format.V1_2, Format.LAB, Format.CLOUD})  # numbers are strings
 
+# The list of each format, in which its servers or ranks stand.
+_LISTS = {
+    Format.V1_0: "server_list",
+    Format.V1_2: "server_list",
+    Format.V1_1: "node_list",
+    Format.V2_0: "rank_list",
+    Format.LAB: "group_list",
+    Format.CLOUD: "group_list",
+}
 # Keys that no rank table has, with the format they belong to, most telling first.
 _TELLING_KEYS = (
     ("prefill_device_list", Format.DISAGGREGATED_PREFILL),
@@ -95,6 +104,12 @@ def recognise(document: Any) -> Format | None:
     found = VERSIONS.get(version)
     concise = found in (Format.V1_0, Format.V1_2)
     return Format.LOCAL_RESOURCES if concise and _lacks_every_rank(document) else found
+
+
+def list_of_another(document: dict[str, Any], found: Format) -> str | None:
+    """The key of another format's list, where a document in the format `found` has that and not its own."""
+    own = _LISTS[found]
+    return None if own in document else next((key for key in _LISTS.values() if key in document), None)
 
 
 def what_to_do_with(related: Format) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from launcher.core.records import Cluster, Device, Options, Server
+from launcher.rank_table.catalogue import Finding
 from launcher.rank_table.chips import CHIPS, Chip
 from launcher.rank_table.formats import Format
 from launcher.rank_table.groups import GroupRow, GroupTable, InstanceRow
@@ -19,7 +20,7 @@ from launcher.rank_table.keys import LAB_TABLE_OPTIONS, usual_board
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.rows import DeviceRow, ServerRow, Table, read_decimal, text_at
-from launcher.rank_table.shape import Fields, Shape, Shapes
+from launcher.rank_table.shape import Fields, Shape, Shapes, shown
 
 _DEVICES = '[{"device_id": "0", "device_ip": "..."}]'
 _NO_ADDRESS = '"...", the address of its network card, or "" where it has none'
@@ -31,6 +32,7 @@ CHIP_INFOS = {"910": "910", "910B": "a2", "910_93": "a3", "310P3": "300i"}
 
 
 class TableShape(Shape):
+    version: Any = None  # makes it no table of these formats; said where it is read
     status: str = Field(description='"completed"')
     group_count: str = Field(description='"1", the number of groups')
     group_list: list[Any] = Field(description='[{"group_name": "", ...}]')
@@ -157,6 +159,9 @@ def _chip(document: Fields, profile: Profile) -> Chip:
 
 def _read(form: _Form, document: Fields, shapes: Shapes, chip: Chip, consumer: str) -> GroupTable:
     shapes.check(form.table, (), document)
+    if "version" in document:  # no string, for else it would be a table of another format
+        message = f"version must be a string, not {shown(document['version'])}"
+        shapes.note("RT205", Finding(("version",), message, "remove it: a table with group_list has none"))
     rows = _Rows(form, shapes)
     entries = shapes.entries((), document, "group_list")
     groups = tuple(rows.group(pointer, fields) for pointer, fields in entries)

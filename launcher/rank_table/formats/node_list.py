@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from launcher.core.records import HOST_RANK, Cluster, Device, Options, Server
-from launcher.rank_table.formats import Format
+from launcher.rank_table.formats import Format, list_of_another
 from launcher.rank_table.keys import NO_SUPER_DEVICE, NODE_TABLE_OPTIONS, SUB_VERSION
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.profile import Profile
@@ -59,7 +59,7 @@ class TableShape(Shape):
 def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
     """The rows of a v1.1 table. One that holds the servers of another format is left to the rule about versions."""
     servers: list[ServerRow] = []
-    if "node_list" in document or "server_list" not in document:
+    if list_of_another(document, Format.V1_1) is None:
         shapes.check(TableShape, (), document)
         rank_shape = SuperPodRankShape if SUB_VERSION in document else RankShape
         for pointer, fields in shapes.entries((), document, "node_list"):

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from launcher.core.records import Cluster, Device, Options, Server
-from launcher.rank_table.formats import Format
+from launcher.rank_table.formats import Format, list_of_another
 from launcher.rank_table.keys import RANK_LAYERS, RANK_NUMBERS
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.profile import Profile
@@ -39,7 +39,7 @@ class AddressShape(Shape):
     addr: str = Field(description='"...", the address of these ports')
     ports: list[Any] = Field(description='["0/1"], die and port')
     plane_id: str = ""
-    backup_addr: Any = None
+    backup_addr: Any = None  # a rule looks at it
 
 
 class ControlPlaneShape(Shape):
@@ -54,7 +54,7 @@ class LevelShape(Shape):
     rank_addr_list: list[Any] = Field(description=f"[{_ADDRESS}]")
     net_type: str = ""  # CLOS where it is missing
     net_attr: str = ""
-    pcie_fallback: Any = None
+    pcie_fallback: bool = False
 
 
 class RankShape(Shape):
@@ -81,7 +81,7 @@ class TableShape(Shape):
 def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
     """The rows of a v2.0 table. One that holds the servers of another format is left to the rule about versions."""
     by_name: dict[str | None, list[DeviceRow]] = {}
-    if "rank_list" in document or "server_list" not in document:
+    if list_of_another(document, Format.V2_0) is None:
         shapes.check(TableShape, (), document)
         for pointer, fields in shapes.entries((), document, "rank_list"):
             shapes.check(RankShape, pointer, fields)

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from launcher.core.records import Cluster, Device, Server
-from launcher.rank_table.formats import VERSIONS, Format
+from launcher.rank_table.formats import VERSIONS, Format, list_of_another
 from launcher.rank_table.keys import DEVICE_OPTIONS, SERVER_OPTIONS
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.profile import Profile
@@ -81,9 +81,14 @@ class PodServerShape(Shape):
 
 
 def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
-    """The rows of a v1.0 or v1.2 table; what is wrong with its shape goes into `shapes`."""
+    """The rows of a v1.0 or v1.2 table; what is wrong with its shape goes into `shapes`.
+
+    One that holds the list of another format is left to the rule about versions.
+    """
     found = VERSIONS.get(str(document.get("version")), Format.V1_0)
     has_pods = found is Format.V1_2
+    if list_of_another(document, found):
+        return Table(found, document, (), profile.hardware, profile.consumer)
     shapes.check(PodTableShape if has_pods else TableShape, (), document)
     device_shape = PodDeviceShape if has_pods else DeviceShape
     servers: list[ServerRow] = []

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from launcher.rank_table.catalogue import Finding, rule
 from launcher.rank_table.formats import SERVER_LISTS, STRINGS, Format
-from launcher.rank_table.ip import FAMILY_NAMES, address_family
+from launcher.rank_table.ip import FAMILY_NAMES, address_family, what_it_is_instead
 from launcher.rank_table.rows import DeviceRow, ServerRow, Table
 
 UNSET_ADDRESS = "-.-.-.-"  # what hccn_tool prints for a device that has none
@@ -16,19 +16,21 @@ UNSET_ADDRESS = "-.-.-.-"  # what hccn_tool prints for a device that has none
 def address_invalid(table: Table) -> Iterator[Finding]:
     """device_ip and host_ip hold IPv4 or IPv6 addresses, device_ip also several with commas between them.
 
-    Placeholders such as 10.*.*.* are refused even on a single server, where the key may be empty or left out.
+    Placeholders such as 10.*.*.* are refused even on a single server, where the key may be empty or left out. So are
+    0.0.0.0 and ::, the addresses of no device: HCCL takes the first of them for one that is not set.
     """
     for server in table.servers:
         if server.host_ip is not None and address_family(server.host_ip) is None:
             hint = "write the address of the server's network card, or leave host_ip out"
-            yield Finding(server.at("host_ip"), f'"{server.host_ip[:45]}" is not an IP address', hint)
+            message = f'"{server.host_ip[:45]}" is {what_it_is_instead(server.host_ip, "network card")}'
+            yield Finding(server.at("host_ip"), message, hint)
     families = table.address_families
     if None not in families.values():
         return
     for device in table.devices:
         for address in device.addresses:
             if families[address] is None:
-                message = f'"{address[:45]}" is not an IP address'
+                message = f'"{address[:45]}" is {what_it_is_instead(address, "device")}'
                 yield Finding(device.at("device_ip"), message, _where_to_look(table, device, address))
 
 
@@ -44,9 +46,12 @@ def _where_to_look(table: Table, device: DeviceRow, address: str) -> str:
     return hint + (', or "" on a single server' if len(table.servers) == 1 else "")
 
 
-@rule("RT332", "a device_ip used twice", formats=STRINGS - {Format.V1_1}, ascend_only=True)
+@rule("RT332", "a device_ip used twice", formats=STRINGS - {Format.V1_1})
 def address_repeated(table: Table) -> Iterator[Finding]:
-    """Each device has a network card and an address of its own; HCCL compares them as text over the whole file."""
+    """Each device has a network card and an address of its own; HCCL compares them as text over the whole file.
+
+    One address in two places is a slip of the hand, whatever hardware the table is for.
+    """
     if sum(table.address_counts.elements()) == len(table.packed_addresses):
         return
     first: dict[str, DeviceRow] = {}
@@ -58,6 +63,8 @@ def address_repeated(table: Table) -> Iterator[Finding]:
             elif table.address_families[address] is not None:  # a placeholder is refused as such, once is enough
                 message = f"{device.word('device_ip')} {address[:45]} is used twice"
                 hint = "write this device's own address, as `hccn_tool -i ID -ip -g` shows it"
+                if not table.chip.is_ascend:
+                    hint = "write this device's own address, or leave device_ip out"
                 yield Finding(device.at("device_ip"), message, hint, earlier.at("device_ip"))
 
 
@@ -79,7 +86,7 @@ def address_missing(table: Table) -> Iterator[Finding]:
         return
     hint = "write the address that `hccn_tool -i ID -ip -g` shows on that server for each of its devices"
     for server in table.servers if table.address_counts[0] else ():
-        if server.host_ip and not chip.needs_device_ip:
+        if server.has_host_ip and not chip.needs_device_ip:
             continue
         without = [device for device in server.devices if not device.addresses and not _no_string(device)]
         if without:
@@ -156,7 +163,7 @@ def host_address_missing(table: Table) -> Iterator[Finding]:
     if table.uses_host_nics and not table.chip.needs_device_ip:
         reason = "rank 0 has no device_ip but its server a host_ip"
     for server in table.servers if reason else ():
-        if "host_ip" not in server.fields:
+        if not server.has_host_ip and server.host_ip != "":
             message = f"{reason}, so the servers' own addresses are used, and this server has none"
             yield Finding(server.at(), message, 'add "host_ip": the address of its network card')
 

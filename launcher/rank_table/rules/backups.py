@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from launcher.rank_table.catalogue import Finding, rule
 from launcher.rank_table.diagnostics import Severity
 from launcher.rank_table.formats import SERVER_LISTS
-from launcher.rank_table.ip import address_family
+from launcher.rank_table.ip import is_unspecified, packed_address, what_it_is_instead
 from launcher.rank_table.rows import DeviceRow, Table, read_decimal, split_addresses, text_at
 from launcher.rank_table.rules.identity import LARGEST_PORT
 
@@ -45,8 +45,9 @@ def _address_fault(
         return f"{KEY} must be a string"
     for address in addresses:
         owner = owners.get(address)
-        if address_family(address) is None:
-            return f'{KEY} "{address[:45]}" is not an IP address'
+        packed = packed_address(address)
+        if packed is None or is_unspecified(packed):
+            return f'{KEY} "{address[:45]}" is {what_it_is_instead(address, "device")}'
         if address in taken:
             return f"{KEY} {address[:45]} is the backup of two devices"
         if owner is device:

@@ -34,17 +34,21 @@ def device_count_odd(table: Table) -> Iterator[Finding]:
     for server in _servers(table):
         if len(server.devices) not in COUNTS:
             message = f"a 910 server is used with 1, 2, 4 or 8 devices, not {len(server.devices)}"
-            yield Finding(server.at("device"), message, "add or remove entries")
+            yield Finding(server.at("device"), message, _nearest_counts(len(server.devices)))
 
 
 @rule("RT342", "servers with different numbers of devices", ascend_only=True)
 def device_counts_differ(table: Table) -> Iterator[Finding]:
-    """A job uses the same number of devices on each server, where those are 910 or 300I. Other chips do not mind."""
-    servers = _counted(table) if table.chip.equal_servers and table.format is not Format.V2_0 else ()
+    """A job uses the same number of devices on each server, where those are 910 or 300I. Other chips do not mind.
+
+    Nor does HCCL in a v1.1 table, whose ranks may compute on hosts.
+    """
+    servers = _counted(table) if table.chip.equal_servers and table.format not in UNCOUNTED else ()
     for server in servers[1:]:
         if len(server.devices) != len(servers[0].devices):
-            message = f"the first server has {len(servers[0].devices)} devices, this one {len(server.devices)}"
-            yield Finding(server.at("device"), message, "use as many devices on each server")
+            expected = len(servers[0].devices)
+            message = f"the first server has {expected} device{'s' * (expected > 1)}, this one {len(server.devices)}"
+            yield Finding(server.at("device"), message, _equalised(len(server.devices), expected))
 
 
 @rule("RT343", "four devices that a 910 server cannot join", ascend_only=True)
@@ -55,6 +59,18 @@ def quartet_unconnected(table: Table) -> Iterator[Finding]:
         if len(server.devices) == 4 and len(ids) == 4 and max(ids) < 8 and ids not in QUARTETS:
             message = f"devices {', '.join(map(str, sorted(ids)))} of a 910 server do not form a ring"
             yield Finding(server.at("device"), message, "use 0 1 2 3, 4 5 6 7, or two pairs such as 0 1 4 5")
+
+
+def _equalised(count: int, first: int) -> str:
+    change = f"add {first - count} here" if count < first else f"remove {count - first} here"
+    return f"{change}, or change the other servers: each has as many as the first"
+
+
+def _nearest_counts(count: int) -> str:
+    fewer = max(usable for usable in COUNTS if usable < count)
+    more = min((usable for usable in COUNTS if usable > count), default=None)
+    hint = f"remove {count - fewer} of these entries to use {fewer}"
+    return hint if more is None else f"{hint}, or add {more - count} to use {more}"
 
 
 def _servers(table: Table) -> tuple[ServerRow, ...]:

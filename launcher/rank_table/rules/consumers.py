@@ -8,7 +8,7 @@ from typing import Any
 from launcher.rank_table.catalogue import Finding, rule
 from launcher.rank_table.diagnostics import Severity
 from launcher.rank_table.formats import RANKED, SERVER_LISTS, STRINGS, Format
-from launcher.rank_table.ip import address_family
+from launcher.rank_table.ip import address_family, why_no_address
 from launcher.rank_table.rows import Table, read_decimal
 from launcher.rank_table.rules.conventions import NAMED_SERVERS, disorder
 from launcher.rank_table.rules.identity import odd_numbers
@@ -176,7 +176,7 @@ def server_id_no_address(table: Table) -> Iterator[Finding]:
     """MindIE connects to the servers by their server_id, so each is an IP address."""
     for server in table.servers:
         if server.server_id and address_family(server.server_id) is None:
-            message = f'server_id "{server.server_id[:64]}" is not an IP address'
+            message = f'server_id "{server.server_id[:64]}" is not an IP address{why_no_address(server.server_id)}'
             yield Finding(server.at("server_id"), message, "write the address of the server")
 
 

@@ -21,7 +21,6 @@ GROUP_COUNTS = frozenset({"instance_count", "device_count", "device_num", "serve
 NAME_LIMIT = 256  # characters of a name that are looked at
 # A sign that no name has, or an address of four parts of which one or more is made of x, y, z or w alone.
 _PLACEHOLDER = re.compile(r"[*<>{}$?]|^(?=[^.]*(?:\.[^.]*){3}$)(?:.*\.)?([xyzw])\1*(?:\.|$)", re.IGNORECASE)
-_UNSPECIFIED = frozenset({"0.0.0.0", "::"})  # noqa: S104 - addresses that are looked for, not listened on
 
 
 @rule(
@@ -135,8 +134,8 @@ def name_is_loopback(table: Table) -> Iterator[Finding]:
     ascend_only=True,
 )
 def address_leads_nowhere(table: Table) -> Iterator[Finding]:
-    """0.0.0.0 and 127.x.x.x are addresses, so HCCL's parser takes them, but no other server reaches a device there."""
-    nowhere = {address for address in table.packed_addresses if address in _UNSPECIFIED or is_loopback(address)}
+    """127.x.x.x and ::1 are addresses, so HCCL's parser takes them, but no other server reaches a device there."""
+    nowhere = {address for address in table.packed_addresses if is_loopback(address)}
     for device in table.devices if nowhere and len(table.servers) > 1 else ():
         for address in device.addresses:
             if address in nowhere:

@@ -12,6 +12,7 @@ from launcher.rank_table.formats.group_list import CHIP_INFOS
 from launcher.rank_table.groups import GroupRow, InstanceRow, entry_count, groups_of
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.rows import Table, read_decimal, text_at
+from launcher.rank_table.rules.counts import counted_doubt, counted_hint
 
 NAME_LIMIT = 127  # bytes of a group_name or pod_name
 PARTS_OF_A_SERVER = frozenset({1, 2, 4, 8, 16})  # what HCCL takes for device_num / server_num
@@ -47,13 +48,13 @@ def device_count_differs(table: Table) -> Iterator[Finding]:
 def server_num_differs(table: Table) -> Iterator[Finding]:
     """`server_num` says on how many servers the instances of a group are: how many different `server_id` they have.
 
-    HCCL divides the devices by it, and each server has to have as many as that gives, where all servers have to be
-    alike. Other chips are not held to it, but 0 is refused on all of them.
+    HCCL adds it up over all groups, and refuses a table that names more or fewer servers.
     """
     for group in groups_of(table):
         sizes = _server_sizes(group)
-        is_compared = table.chip.equal_servers and len(set(sizes.values())) == 1  # unequal servers are a fault already
-        if is_compared or not _written(group, "server_num"):
+        # Where servers must be alike, unequal ones are a fault already: a name that is mistyped makes a server too many.
+        is_known = table.chip.equal_servers and len(set(sizes.values())) > 1 and _written(group, "server_num")
+        if not is_known:
             yield from _count_differs(group.pointer, group.fields, "server_num", len(sizes), "server")
 
 
@@ -67,16 +68,16 @@ def part_of_server_unknown(table: Table) -> Iterator[Finding]:
         return
     for group in groups_of(table):
         devices, servers = _written(group, "device_num"), _written(group, "server_num")
-        if devices and servers and not _are_parts(devices, servers) and devices == _device_count(table, group):
+        is_right = devices == _device_count(table, group) and servers == len(_server_sizes(group))
+        if devices and servers and is_right and not _are_parts(devices, servers):
             message = f"{devices} devices on {servers} servers: HCCL takes 1, 2, 4, 8 or 16 on each"
-            yield Finding((*group.pointer, "server_num"), message, _server_num_hint(devices, len(_server_sizes(group))))
+            hint = "use 1, 2, 4, 8 or 16 devices on each server"
+            yield Finding((*group.pointer, "server_num"), message, hint)
 
 
 @rule("RT606", "a server in two groups", formats=_LAB, ascend_only=True)
 def server_in_two_groups(table: Table) -> Iterator[Finding]:
     """All instances of a server stand in one group: HCCL adds up `server_num`, and would count the server twice."""
-    if not table.chip.equal_servers:
-        return
     first: dict[str, tuple[GroupRow, InstanceRow]] = {}
     told: set[str] = set()
     for group in groups_of(table):
@@ -154,11 +155,10 @@ def name_too_long(table: Table) -> Iterator[Finding]:
 def nic_location_unsupported(table: Table) -> Iterator[Finding]:
     """Devices talk over their own network cards: `para_plane_nic_location` is "device".
 
-    "host", the servers' cards, is refused on all hardware. Anything else is ignored on a 300I Duo alone.
+    "host", the servers' cards, is refused while the table is read, anything else at the latest after it.
     """
     location = text_at(table.fields, "para_plane_nic_location")
-    is_ignored = table.chip.name == "300i" and location != "host"
-    if location is not None and location != "device" and not is_ignored:
+    if location is not None and location != "device":
         message = f'para_plane_nic_location is "{location[:20]}", HCCL uses the cards of the devices only'
         yield Finding(("para_plane_nic_location",), message, 'write "device"')
 
@@ -191,13 +191,13 @@ def nic_num_differs(table: Table) -> Iterator[Finding]:
 def _count_differs(at: Pointer, fields: dict[str, object], key: str, found: int | None, what: str) -> Iterator[Finding]:
     """The finding where `key` in the object at `at` is not `found`, silent where nothing can be counted."""
     written = text_at(fields, key)
-    if written is None or not found or read_decimal(written) == found:
+    number = read_decimal(written)
+    if written is None or not found or number == found:
         return
     there = f"there is 1 {what}" if found == 1 else f"there are {found} {what}s"
     message = f'{key} is "{written[:20]}", and {there}'
-    # Where no ranks are written, a count is the only witness of an entry that was lost.
-    is_witness = key in {"device_count", "instance_count"} and "device_num" not in fields
-    yield Finding((*at, key), message, f'write "{found}"', rewrite=None if is_witness else f'"{found}"')
+    hint, doubt = counted_hint(f'"{found}"', number, found, what), counted_doubt(key, number, found, what)
+    yield Finding((*at, key), message, hint, rewrite=f'"{found}"', doubt=doubt)
 
 
 def _device_count(table: Table, group: GroupRow) -> int | None:
@@ -225,12 +225,6 @@ def _written(group: GroupRow, key: str) -> int | None:
 
 def _are_parts(devices: int, servers: int) -> bool:
     return devices % servers == 0 and devices // servers in PARTS_OF_A_SERVER
-
-
-def _server_num_hint(devices: int, servers: int) -> str:
-    if servers and _are_parts(devices, servers):
-        return f'write "{servers}", the number of different server_id'
-    return "use 1, 2, 4, 8 or 16 devices on each server"
 
 
 def _free_name(names: set[str | None], number: int) -> str:

@@ -17,8 +17,9 @@ from launcher.rank_table.shape import Fields, shown
 V2_0 = frozenset({Format.V2_0})
 LEVEL_LIMIT = 8  # layers are 0 .. 7
 ADDRESS_LIMIT = 24  # of one rank in one layer
-NAME_LIMIT = 1024  # characters of net_instance_id and plane_id
+NAME_LIMIT = 1024  # bytes of net_instance_id and plane_id
 PORT_LIMIT, PORT_NAME_LIMIT = 16, 32
+BACKUP_LIMIT = 16  # addresses that stand in for one
 NET_TYPES = ("TOPO_FILE_DESC", "CLOS", "1DMESH", "2DMESH", "A3_SERVER", "A2_AX_SERVER")
 ADDRESS_KINDS = {
     "EID": "an EID of 32 hexadecimal digits",
@@ -72,12 +73,12 @@ def layer_zero_missing(table: Table) -> Iterator[Finding]:
 
 @rule("RT380", "a network without a usable name", formats=V2_0)
 def instance_unusable(table: Table) -> Iterator[Finding]:
-    """net_instance_id names the network that a rank is part of in a layer, in 1 to 1024 characters."""
+    """net_instance_id names the network that a rank is part of in a layer, in 1 to 1024 bytes."""
     for device in table.devices:
         for pointer, level in levels(device):
             name = text_at(level, "net_instance_id")
-            if name is not None and not 1 <= len(name) <= NAME_LIMIT:
-                message = f"net_instance_id has {len(name)} characters, HCCL allows 1 to {NAME_LIMIT}"
+            if name is not None and not 1 <= len(name.encode()) <= NAME_LIMIT:
+                message = f"net_instance_id has {len(name.encode())} bytes, HCCL allows 1 to {NAME_LIMIT}"
                 hint = "write a name that all ranks of this network share"
                 yield Finding((*pointer, "net_instance_id"), message, hint)
 
@@ -118,6 +119,19 @@ def address_of_other_kind(table: Table) -> Iterator[Finding]:
             yield Finding((*pointer, "addr"), message, hint)
 
 
+@rule("RT392", "addresses that cannot stand in for another one", formats=V2_0)
+def backup_addresses_unusable(table: Table) -> Iterator[Finding]:
+    """backup_addr lists up to 16 addresses that take the place of addr where its link is down, all of its addr_type.
+
+    An EID has none. HCCL before it knew this key ignores it.
+    """
+    for device in table.devices:
+        for pointer, level in levels(device):
+            for place, address in addresses(pointer, level):
+                if "backup_addr" in address:
+                    yield from _faulty_backups((*place, "backup_addr"), address)
+
+
 @rule("RT384", "too many addresses", formats=V2_0)
 def addresses_many(table: Table) -> Iterator[Finding]:
     """A rank has at most 24 addresses in one layer."""
@@ -151,7 +165,7 @@ def address_counts_uneven(table: Table) -> Iterator[Finding]:
 
 @rule("RT386", "ports that HCCL cannot use", formats=V2_0)
 def ports_unusable(table: Table) -> Iterator[Finding]:
-    """An address stands for 1 to 16 ports of its device, each a string of at most 32 characters such as "0/1"."""
+    """An address stands for 1 to 16 ports of its device, each a string of at most 32 bytes such as "0/1"."""
     for device in table.devices:
         for pointer, level in levels(device):
             for place, address in addresses(pointer, level):
@@ -162,11 +176,11 @@ def ports_unusable(table: Table) -> Iterator[Finding]:
 
 @rule("RT387", "a plane_id that is too long", formats=V2_0)
 def plane_long(table: Table) -> Iterator[Finding]:
-    """plane_id names a plane of the network, in at most 1024 characters."""
+    """plane_id names a plane of the network, in at most 1024 bytes."""
     for pointer, address in _all_addresses(table):
         written = address.get("plane_id")
-        if isinstance(written, str) and len(written) > NAME_LIMIT:
-            message = f"plane_id has {len(written)} characters, HCCL allows {NAME_LIMIT}"
+        if isinstance(written, str) and len(written.encode()) > NAME_LIMIT:
+            message = f"plane_id has {len(written.encode())} bytes, HCCL allows {NAME_LIMIT}"
             yield Finding((*pointer, "plane_id"), message, "write a shorter name")
 
 
@@ -237,12 +251,34 @@ def _addresses(count: int) -> str:
 def _is_of_kind(kind: str | None, address: str) -> bool:
     if kind == "EID":
         return len(address) == EID_DIGITS and not address.strip(string.hexdigits)
-    family = address_family(address)
-    return family == 6 if kind == "IPV6" else family == 4 and "%" not in address
+    if "%" in address:
+        return False
+    if kind == "IPV4":
+        return address_family(address) == 4
+    # HCCL lets :: stand for two groups of digits or more, where others let it stand for one.
+    groups = sum(bool(group) for group in address.split(":")) + ("." in address)
+    return address_family(address) == 6 and ("::" not in address or groups <= 6)
 
 
 def _kind_of(address: str | None) -> str | None:
     return None if address is None else next((kind for kind in ADDRESS_KINDS if _is_of_kind(kind, address)), None)
+
+
+def _faulty_backups(pointer: Pointer, address: Fields) -> Iterator[Finding]:
+    written, kind = address["backup_addr"], text_at(address, "addr_type")
+    leave_out = "or leave backup_addr out"
+    if not isinstance(written, list):
+        yield Finding(pointer, f"backup_addr must be a list, not {shown(written)}", f"write a list, {leave_out}")
+    elif len(written) > BACKUP_LIMIT:
+        message = f"backup_addr has {len(written)} entries, HCCL allows {BACKUP_LIMIT}"
+        yield Finding(pointer, message, "leave addresses out")
+    elif written and kind == "EID":
+        yield Finding(pointer, "an EID has no backup_addr, HCCL knows them for IPV4 and IPV6", "leave backup_addr out")
+    elif kind in ADDRESS_KINDS:
+        for index, one in enumerate(written):
+            if not isinstance(one, str) or not _is_of_kind(kind, one):
+                message = f"a backup_addr is {ADDRESS_KINDS[kind]} as its addr is, not {shown(one)}"
+                yield Finding((*pointer, index), message, f"write {ADDRESS_KINDS[kind]}, {leave_out}")
 
 
 def _faulty_ports(pointer: Pointer, ports: list[object]) -> Iterator[Finding]:
@@ -251,6 +287,8 @@ def _faulty_ports(pointer: Pointer, ports: list[object]) -> Iterator[Finding]:
         yield Finding(pointer, message, 'name the ports as in ["0/1"], die and port')
         return
     for index, port in enumerate(ports):
-        if not isinstance(port, str) or not 1 <= len(port) <= PORT_NAME_LIMIT:
-            message = f"a port is a string of 1 to {PORT_NAME_LIMIT} characters, not {shown(port)}"
+        length = len(port.encode()) if isinstance(port, str) else 0
+        if not 1 <= length <= PORT_NAME_LIMIT:
+            written = f"of {length}" if length else shown(port)
+            message = f"a port is a string of 1 to {PORT_NAME_LIMIT} bytes, not {written}"
             yield Finding((*pointer, index), message, 'write die and port, as in "0/1"')

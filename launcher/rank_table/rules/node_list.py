@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from launcher.core.records import HOST_RANK
 from launcher.rank_table.catalogue import Finding, rule
-from launcher.rank_table.formats import Format
-from launcher.rank_table.ip import FAMILY_NAMES, address_family
+from launcher.rank_table.formats import VERSIONS, Format, list_of_another
+from launcher.rank_table.ip import FAMILY_NAMES, address_family, is_unspecified, packed_address, what_it_is_instead
 from launcher.rank_table.keys import SUB_VERSION
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.rows import DeviceRow, Table, read_signed, text_at
@@ -19,18 +19,25 @@ MODES = ("tcp", "rdma")
 SUB_VERSIONS = ("1.2",)
 
 
-@rule("RT351", "a version whose servers are written in another way", formats=frozenset({Format.V1_1, Format.V2_0}))
+@rule("RT351", "a version whose servers are written in another way", formats=frozenset(VERSIONS.values()))
 def version_of_another_format(table: Table) -> Iterator[Finding]:
-    """HCCL decides by `version` how to read a table: with 1.1 it looks for `node_list`, with 2.0 for `rank_list`.
+    """HCCL decides by `version` how to read a table, and looks for the list that belongs to it.
 
-    A table whose servers stand in `server_list` is one of version 1.0, or of 1.2 where it names super pods.
+    With 1.0 and 1.2 that is `server_list`, with 1.1 `node_list`, with 2.0 `rank_list`. A table with `group_list` has no
+    version at all.
     """
-    wanted = "node_list" if table.format is Format.V1_1 else "rank_list"
-    if wanted in table.fields or "server_list" not in table.fields:
+    found = list_of_another(table.fields, table.format)
+    if found is None or "version" not in table.fields:
         return
-    version = "1.2" if "super_pod_list" in table.fields else "1.0"
-    message = f'version "{table.fields.get("version")}" asks for {wanted}, and this table has server_list'
-    yield Finding(("version",), message, f'write "{version}"')
+    wanted = {Format.V1_1: "node_list", Format.V2_0: "rank_list"}.get(table.format, "server_list")
+    versions = {
+        "node_list": "1.1",
+        "rank_list": "2.0",
+        "server_list": "1.2" if "super_pod_list" in table.fields else "1.0",
+    }
+    message = f'version "{table.fields["version"]}" asks for {wanted}, and this table has {found}'
+    hint = f'write "{versions[found]}"' if found in versions else "leave version out: a table of group_list has none"
+    yield Finding(("version",), message, hint)
 
 
 @rule("RT352", "a collective_id that is too long", formats=V1_1)
@@ -66,12 +73,15 @@ def mode_unknown(table: Table) -> Iterator[Finding]:
 def node_address_invalid(table: Table) -> Iterator[Finding]:
     """Ranks on a host, and devices without a rank_ip, talk over node_addr, so it is an IPv4 or IPv6 address.
 
-    The other formats take any name for a server; this one does not.
+    The other formats take any name for a server; this one does not. HCCL takes 0.0.0.0 for an address that is not set,
+    and refuses a table where one node has none and another one has.
     """
     for server in table.servers:
-        if server.server_id is not None and address_family(server.server_id) is None:
-            message = f'node_addr "{server.server_id[:45]}" is not an IP address'
-            yield Finding(server.at("server_id"), message, "write the address of the node's network card")
+        packed = packed_address(server.server_id or "")
+        if server.server_id is None or (packed is not None and not (is_unspecified(packed) and len(table.servers) > 1)):
+            continue
+        message = f'node_addr "{server.server_id[:45]}" is {what_it_is_instead(server.server_id, "node")}'
+        yield Finding(server.at("server_id"), message, "write the address of the node's network card")
 
 
 @rule("RT356", "a port of a rank that cannot be used", formats=V1_1)

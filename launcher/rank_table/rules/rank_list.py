@@ -10,13 +10,14 @@ from launcher.rank_table.diagnostics import Severity
 from launcher.rank_table.formats import Format
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.rows import DeviceRow, Table, integer_at, text_at
+from launcher.rank_table.rules.counts import counted_doubt, counted_hint
 
 V2_0 = frozenset({Format.V2_0})
 RANK_LIMIT = 65536
 BACKUP = 64  # the local_id of the spare device that takes the place of a broken one
 BOUNDS = {
     "rank_id": (-0xFFFFFFFF, 0xFFFFFFFF),  # which ranks there must be is said elsewhere
-    "device_id": (0, 512),
+    "device_id": (0, 64),  # as HCCL documents it; its newest sources, still unreleased, let 512 pass
     "local_id": (0, BACKUP),
     "device_port": (1, 65535),
     "host_port": (1, 65535),
@@ -34,15 +35,17 @@ def rank_count_differs(table: Table) -> Iterator[Finding]:
     count = len(ranks)
     if count > RANK_LIMIT:
         message = f"rank_list has {count} entries, HCCL allows {RANK_LIMIT}"
-        yield Finding(("rank_list",), message, "leave ranks out")
+        yield Finding(("rank_list",), message, f"leave {count - RANK_LIMIT} of them out")
     elif written != count:
         message = f"rank_count is {_clipped(written)}, rank_list has {count} {'entry' if count == 1 else 'entries'}"
-        yield Finding(("rank_count",), message, f"write {count}", rewrite=str(count))
+        hint = counted_hint(str(count), written, count, "rank")
+        doubt = counted_doubt("rank_count", written, count, "rank")
+        yield Finding(("rank_count",), message, hint, rewrite=str(count), doubt=doubt)
 
 
 @rule("RT372", "a number of a rank out of bounds", formats=V2_0)
 def number_outside(table: Table) -> Iterator[Finding]:
-    """A device_id is 0 to 512, a local_id 0 to 63, or 64 for the backup device, and a port 1 to 65535."""
+    """A device_id is 0 to 64, a local_id 0 to 63, or 64 for the backup device, and a port 1 to 65535."""
     for device in table.devices:
         yield from _outside(device.pointer, device.fields, BOUNDS)
         control_plane = device.fields.get("control_plane")

@@ -8,6 +8,7 @@ from launcher.rank_table.catalogue import Finding, rule
 from launcher.rank_table.diagnostics import Severity
 from launcher.rank_table.formats import SERVER_LISTS, STRINGS, Format
 from launcher.rank_table.rows import ServerRow, Table, read_decimal, text_at
+from launcher.rank_table.rules.counts import counted_doubt, counted_hint
 
 COMPLETED = "completed"
 SERVER_ID_LIMIT = 64  # characters; older versions of HCCL allow 127
@@ -46,12 +47,12 @@ def status_of_a5_not_completed(table: Table) -> Iterator[Finding]:
 def server_count_differs(table: Table) -> Iterator[Finding]:
     """`server_count` repeats the length of `server_list`, as a string; HCCL refuses a table where they differ."""
     written, servers = text_at(table.fields, "server_count"), table.fields.get("server_list")
-    if written is not None and isinstance(servers, list) and servers and read_decimal(written) != len(servers):
-        found = f"server_list has {len(servers)} {'entry' if len(servers) == 1 else 'entries'}"
-        message, hint = f'server_count is "{written[:20]}", {found}', f'write "{len(servers)}"'
-        if (read_decimal(written) or 0) > len(servers):
-            hint += ", or add the missing server"
-        yield Finding(("server_count",), message, hint, rewrite=f'"{len(servers)}"')
+    number, count = read_decimal(written), len(servers) if isinstance(servers, list) else 0
+    if written is not None and count and number != count:
+        message = f'server_count is "{written[:20]}", server_list has {count} {"entry" if count == 1 else "entries"}'
+        hint = counted_hint(f'"{count}"', number, count, "server")
+        doubt = counted_doubt("server_count", number, count, "server")
+        yield Finding(("server_count",), message, hint, rewrite=f'"{count}"', doubt=doubt)
 
 
 @rule("RT313", "a server without a usable name", formats=STRINGS - {Format.V1_1})

@@ -2,19 +2,32 @@
 
 import os
 import shlex
+import socket
 
 from launcher.engines.cluster import diagnosis
 from launcher.engines.cluster.diagnosis import unreachable
 
 
-def asked(script, *server_ids):
-    return unreachable(tuple(shlex.split(f"sh -c {shlex.quote(script)}")), server_ids, dict(os.environ))
+def asked(script, *server_ids, doors=()):
+    return unreachable(tuple(shlex.split(f"sh -c {shlex.quote(script)}")), server_ids, dict(os.environ), doors)
 
 
 def test_what_the_remote_shell_says_last_is_the_reason(monkeypatch):
     """Nothing is said of those that answer."""
     monkeypatch.setattr(diagnosis, "LIMIT_S", 60.0)
     assert asked('[ "$0" = h2 ] || { echo "$0 refuses" >&2; exit 1; }', "h1", "h2") == {"h1": "h1 refuses"}
+
+
+def test_a_server_that_is_reached_and_does_not_reach_this_machine_is_told(monkeypatch):
+    """It is asked to connect to where its agent would. One address that it reaches is enough."""
+    monkeypatch.setattr(diagnosis, "LIMIT_S", 60.0)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        refusing = f"127.0.0.1:{closed.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listening = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert asked('eval "$1"', "h1", doors=[refusing, listening]) == {}
+    told = f"it does not reach this machine: {refusing}: Connection refused"
+    assert asked('eval "$1"', "h1", doors=[refusing]) == {"h1": told}
 
 
 def test_a_shell_whose_child_holds_its_output_holds_nobody_up(monkeypatch):

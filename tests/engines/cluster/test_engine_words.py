@@ -17,9 +17,9 @@ def _ended(tmp_path, wait_until):
     """Gives a function that lets a shell's script be an engine until it ends, or has made a file. Its shell reaches nobody."""
     engines = []
 
-    def ended(script, files=None, answer="$0 refuses", until=None):
-        refuses = ("sh", "-c", f"echo {answer} >&2; exit 1")
-        command = EngineCommand("sh 1.0", ("sh", "-c", script), {}, files or {}, refuses)
+    def ended(script, files=None, *, answer="$0 refuses", until=None, only="", name="sh 1.0"):
+        refuses = ("sh", "-c", f'case "$0" in *{only}) echo {answer} >&2; exit 1;; esac')
+        command = EngineCommand(name, ("sh", "-c", script), {}, files or {}, refuses)
         engine = EngineProcess(command, dict(os.environ), tmp_path, tmp_path / "engine.log")
         engines.append(engine)
         wait_until(lambda: (tmp_path / until).exists() if until else engine.ended, "its end")
@@ -88,6 +88,16 @@ def test_what_ssh_says_again_when_it_is_asked_is_quoted_once(ended):
     engine = ended(f"echo '{said}'; echo '{ADVICE}'; exit 255", answer=said)
     error = not_come(engine, "sh ended", ("127.0.0.1", "192.0.2.1"))
     assert error.message.splitlines() == ["server 192.0.2.1 did not come: sh ended", f"| 192.0.2.1: {said}"]
+
+
+def test_of_servers_that_wait_for_one_another_only_the_one_that_cannot_be_reached_is_named(ended):
+    """Open MPI starts no agent before all have answered."""
+    servers = ("198.51.100.1", "198.51.100.2", "198.51.100.3")
+    engine = ended("exit 1", answer="$0 refuses", only=".2", name="Open MPI 5.0.11")
+    assert not_come(engine, "after 10 s", servers).message.splitlines() == [
+        "server 198.51.100.2 did not come: after 10 s; Open MPI 5.0.11 starts no agent before all servers have answered: servers 198.51.100.1, 198.51.100.3 waited",
+        "| 198.51.100.2: 198.51.100.2 refuses",
+    ]
 
 
 NAMES = {0: ("10.0.0.1", "h1"), 1: ("10.0.0.2", "h2"), 2: ("10.0.0.3", "h3")}

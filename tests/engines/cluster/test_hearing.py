@@ -1,12 +1,16 @@
 """What servers tell of an attempt that failed."""
 
+import time
+
 import pytest
 
 from launcher.core.records import Device, Server
-from launcher.core.verdict import Confidence
+from launcher.core.verdict import Confidence, Role
 from launcher.engines.cluster.hearing import Hearing
 from launcher.engines.cluster.peers import Clock
+from launcher.engines.cluster.reach_check import Apart
 from launcher.supervise.court import Evidence, to_fields
+from launcher.supervise.dumps import RankStack
 from launcher.supervise.evidence import RankEvidence
 from launcher.supervise.failures import FailureRecord
 from launcher.supervise.journal import Journal
@@ -89,3 +93,108 @@ def test_a_loss_is_blamed_for_no_failure_that_only_an_unheard_server_puts_in_dou
     assert verdict.reason.endswith(
         "; server 10.0.0.2 with rank 1 was lost: nothing was heard of it; server 10.0.0.3 with rank 2 was not heard in time"
     )
+
+
+TWO_EACH = (Server("10.0.0.1", (Device(0, 0), Device(1, 1))), Server("10.0.0.2", (Device(0, 2), Device(1, 3))))
+WAITING = RankStack("running", "in recv, called at a.py:4 in f", "a.py:4 in f", in_collective=True)
+CLOSED = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:34185"
+SLEEPING = RankStack("running", "at a.py:5 in f: time.sleep(60)", "a.py:5 in f")
+
+
+@pytest.fixture(name="two_each")
+def _two_each(tmp_path):
+    journal = Journal(tmp_path / "events.jsonl", 0)
+    yield Hearing(TWO_EACH, journal, hang_timeout_s=10.0)
+    journal.close(None)
+
+
+def living(global_rank, stack):
+    return RankEvidence(global_rank, None, None, None, stack=stack)
+
+
+def told_by(*ranks, hung=()):
+    return to_fields(Evidence(ranks, hung))
+
+
+def test_a_rank_that_is_only_busy_is_not_blamed_for_a_lost_server(two_each):
+    """What the lost ones did is not known: of those that were heard, one waits and the other does not."""
+    now_ns = time.time_ns()
+    closed = FailureRecord(now_ns + 10**7, 7, "exception", "RuntimeError", CLOSED, "a.py:1 in f")
+    two_each.lose(1, "the connection was closed", since_ns=now_ns - 10**9, probably_ns=now_ns)
+    two_each.take(0, told_by(RankEvidence(0, 1, now_ns + 10**8, 0, failure=closed), living(1, SLEEPING)), Clock())
+    verdict, cause, _ = two_each.verdict()
+    assert (verdict.culprit, verdict.server, verdict.confidence, cause) == (
+        None, "10.0.0.2", Confidence.CERTAIN, "failed",
+    )  # fmt: skip
+    assert verdict.reason == "server 10.0.0.2 with ranks 2-3 was lost: the connection was closed"
+    assert [one.global_rank for one in verdict.failures] == [0]
+
+
+def test_a_rank_that_failed_before_a_loss_is_blamed_and_the_loss_is_told_beside_it(two_each):
+    """As people are shown it; what the lost server's ranks did before, nobody can know."""
+    two_each.lose(1, "nothing was heard of it", since_ns=time.time_ns() - 10**9, probably_ns=time.time_ns())
+    failure = FailureRecord(time.time_ns() - 2 * 10**9, 7, "exception", "ValueError", "no", "a.py:1 in f")
+    two_each.take(0, told_by(RankEvidence(0, 1, time.time_ns(), 0, failure=failure), living(1, WAITING)), Clock())
+    verdict, _, _ = two_each.verdict()
+    assert (verdict.culprit, verdict.server, verdict.confidence) == (0, None, Confidence.LIKELY)
+    told = "server 10.0.0.2 with ranks 2-3 was lost: nothing was heard of it; what its ranks did is not known"
+    assert verdict.failures[0].reason.endswith(told)
+
+
+def test_a_server_that_was_lost_after_it_had_testified_leaves_a_verdict_as_it_is(two_each):
+    """Its loss is told."""
+    failure = FailureRecord(time.time_ns(), 7, "exception", "ValueError", "no", "a.py:1 in f")
+    two_each.take(0, told_by(living(0, WAITING), living(1, WAITING)), Clock())
+    two_each.take(1, told_by(RankEvidence(2, 1, time.time_ns(), 0, failure=failure), living(3, WAITING)), Clock())
+    two_each.lose(1, "the connection was closed", since_ns=0, probably_ns=time.time_ns())
+    verdict, _, _ = two_each.verdict()
+    assert (verdict.culprit, verdict.confidence) == (2, Confidence.CERTAIN)
+    assert "was lost: the connection was closed" in verdict.failures[0].reason
+
+
+def test_a_hang_that_began_before_a_loss_keeps_its_stopped_rank(two_each):
+    """And is a hang."""
+    two_each.lose(1, "nothing was heard of it", since_ns=time.time_ns(), probably_ns=time.time_ns())
+    stopped = RankStack("stopped", "stopped (SIGSTOP)")
+    two_each.take(0, told_by(living(0, WAITING), living(1, stopped), hung=(0, 1)), Clock())
+    verdict, cause, _ = two_each.verdict()
+    assert (verdict.culprit, verdict.confidence, cause) == (1, Confidence.LIKELY, "hung")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "asks"),
+    [
+        ([living(2, WAITING)], True),
+        ([living(2, SLEEPING)], True),
+        ([raised(2)], False),
+    ],
+)
+def test_servers_are_asked_whether_they_reach_each_other_where_no_rank_failed_by_itself(two_each, ranks, asks):
+    """A network that parts them would look the same; and only where several can answer."""
+    two_each.take(0, told_by(living(0, WAITING), living(1, WAITING), hung=(0, 1)), Clock())
+    assert not two_each.asks_for_reach
+    two_each.take(1, told_by(*ranks, living(3, WAITING)), Clock())
+    assert two_each.asks_for_reach is asks
+    two_each.lose(1, "nothing was heard of it", since_ns=0, probably_ns=0)
+    assert not two_each.asks_for_reach
+
+
+def test_where_servers_do_not_reach_each_other_no_rank_is_blamed(two_each):
+    """What ranks failed of is told as what followed; a rank that is busy is not missed."""
+    closed = FailureRecord(5, 7, "exception", "RuntimeError", CLOSED, "a.py:1 in f")
+    two_each.take(0, told_by(RankEvidence(0, 1, 9, 0, failure=closed), living(1, SLEEPING), hung=(1,)), Clock())
+    two_each.take(1, told_by(living(2, WAITING), living(3, WAITING), hung=(2, 3)), Clock())
+    two_each.apart = [Apart((0, 1), (40001, 40002), "no answer")]
+    verdict, cause, _ = two_each.verdict()
+    assert (verdict.culprit, verdict.server, verdict.confidence, cause) == (None, None, Confidence.LIKELY, "hung")
+    assert verdict.apart == (("10.0.0.1", "10.0.0.2"),)
+    assert [(one.global_rank, one.role) for one in verdict.failures] == [(0, Role.CONSEQUENCE)]
+    assert "between 10.0.0.1 (port 40001) and 10.0.0.2 (port 40002): no answer" in verdict.reason
+
+
+def test_a_rank_s_own_fault_is_blamed_though_servers_do_not_reach_each_other(two_each):
+    """It was asked for before that was known."""
+    two_each.take(0, told_by(living(0, WAITING), living(1, WAITING)), Clock())
+    two_each.take(1, told_by(raised(2), living(3, WAITING)), Clock())
+    two_each.apart = [Apart((0, 1), (40001, 40002), "no answer")]
+    assert two_each.verdict()[0].culprit == 2

@@ -26,7 +26,8 @@ REQUEST = Request(
     cluster=Cluster(SERVERS, Path("/t/table.json"), (("mode", "x"),)), layout=Layout(3, 1, 1, 2),
     argv=("python", "a b.py", "é\udcff"), cwd=Path("/work"), runs_dir=Path("/runs"),
     supervision=Supervision(1.5, 2, 30.0, (10, 12), ("torch",), 1 << 20), user_env={"SECRET": "x=y\n"},
-    inherited_env={"HOME": "/here"}, machine=HERE, bind="core", console="all", here=0,
+    inherited_env={"HOME": "/here"}, machine=HERE, bind="core", console="all", here=0, interfaces={0: "ib0"},
+    mpi_variables={"OMPI_MCA_coll": "^han"},
 )  # fmt: skip
 JOB = Job(REQUEST, {"rank_table.json": "{}", "ö": "\n"}, "{ }", 29500)
 
@@ -37,7 +38,7 @@ def test_a_job_is_one_line_and_comes_back_with_the_other_machine_s_own():
     assert text.isascii()
     assert "\n" not in text
     made = from_text(text, {"HOME": "/there"}, THERE)
-    own = {"inherited_env": {"HOME": "/there"}, "machine": THERE, "here": None}
+    own = {"inherited_env": {"HOME": "/there"}, "machine": THERE, "here": None, "interfaces": {}}
     assert made == replace(JOB, request=replace(REQUEST, **own))
     assert made.request.cluster.source == Path("/t/table.json")
 

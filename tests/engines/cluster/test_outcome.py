@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -9,16 +10,26 @@ import pytest
 from launcher.core.events import Cause, Judged, NotRestarting, Stopping
 from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server, Supervision
 from launcher.core.run_dir import RunDir
+from launcher.core.verdict import Confidence
 from launcher.engines.cluster.chronicle import Chronicle
 from launcher.engines.cluster.engine_process import EngineProcess
 from launcher.engines.cluster.outcome import Outcome
+from launcher.engines.cluster.peers import Clock
 from launcher.engines.command import EngineCommand
 from launcher.supervise.agent import HeadLink
+from launcher.supervise.court import Evidence, to_fields
+from launcher.supervise.evidence import RankEvidence
+from launcher.supervise.failures import FailureRecord
 
 SERVERS = (Server("10.0.0.1", (Device(0, 0),)), Server("10.0.0.2", (Device(0, 1),)))
 RANKS = tuple(RankSpec(rank, 0, server.server_id, rank, 0, ("true",), {}) for rank, server in enumerate(SERVERS))
 NAMES = {0: ("10.0.0.1", "h1"), 1: ("10.0.0.2", "h2")}
 GAVE_UP = "HNP daemon   : [prterun@0,0] on node 10.0.0.1\nRemote daemon: [prterun@0,1] on node 10.0.0.2"
+
+
+def raised(global_rank, at_s):
+    failure = FailureRecord(int(at_s * 1e9), 7, "exception", "ValueError", "no", "a.py:1 in f")
+    return RankEvidence(global_rank, 1, int(at_s * 1e9), 0, failure=failure)
 
 
 @pytest.fixture(name="outcome")
@@ -30,7 +41,7 @@ def _outcome(tmp_path):
     )  # fmt: skip
     reader, writer = os.pipe()
     chronicle = Chronicle(spec, RunDir(tmp_path), HeadLink(death_fd=reader, events_fd=writer, pid=os.getpid()))
-    outcome = Outcome(spec, SimpleNamespace(brings_all=True, engine_anew=False), SERVERS, chronicle)
+    outcome = Outcome(spec, SimpleNamespace(brings_all=True, engine_anew=False, silence_s=15.0), SERVERS, chronicle)
     recorded = []
     outcome.events = lambda kind: [event for event in recorded if isinstance(event, kind)]
     chronicle.record, record = (lambda event: (recorded.append(event), record(event))), chronicle.record
@@ -117,6 +128,21 @@ def test_a_person_who_wants_the_end_after_the_engine_gets_it(outcome, engine, lo
     outcome.note_engine_end(engine(GAVE_UP), NAMES)
     assert (outcome.again, outcome.events(Judged)) == (False, [])
     assert (outcome.finish.cause, outcome.finish.exit_code) == (Cause.STOPPED, 143)
+
+
+@pytest.mark.parametrize("silent_s", [0.0, 20.0], ids=["closed", "silent"])
+def test_when_a_server_was_lost_is_kept_by_the_wall_clock(outcome, silent_s):
+    """It was there when it was asked what it has answered; where it fell silent, that was about when it owed an answer."""
+    now_s = time.monotonic()
+    peer = SimpleNamespace(
+        answered_ns=int((now_s - 19) * 1e9), unanswered_ns=int((now_s - 16) * 1e9), silent_s=silent_s
+    )
+    outcome.note_loss(1, "why", peer)
+    outcome.hearing.take(0, to_fields(Evidence((raised(0, time.time() - 17.5),))), Clock())
+    verdict, _, _ = outcome.hearing.verdict()
+    assert (verdict.culprit, verdict.confidence) == (0, Confidence.LIKELY)
+    outcome.hearing.take(0, to_fields(Evidence((raised(0, time.time() - 8),))), Clock())
+    assert outcome.hearing.verdict()[0].server == ("10.0.0.2" if silent_s else None)
 
 
 def test_a_restart_that_is_under_way_is_given_up_for_a_person(outcome):

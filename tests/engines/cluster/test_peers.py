@@ -3,6 +3,7 @@
 import select
 import socket
 import time
+from itertools import islice
 from types import SimpleNamespace
 
 import pytest
@@ -78,6 +79,22 @@ def test_a_coordinator_that_is_held_up_does_not_take_a_clock_for_another(monkeyp
         peer.close()
     assert peer.clock.known
     assert abs(peer.clock.ahead_ns) <= peer.clock.error_ns
+
+
+def test_when_a_server_was_there_is_known_by_what_it_has_answered():
+    """By the time of the question, however late the answer was read; and since when it owes one."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as theirs:
+        peer, agent = Peer(server.accept()[0]), Channel(theirs)
+        assert (peer.answered_ns, peer.unanswered_ns) == (None, None)
+        peer.ask()
+        peer.ask()
+        words = agent.wait_for(time.monotonic() + PATIENCE_S)
+        asked = list(islice((each for each in words if isinstance(each, Ping)), 2))
+        agent.send(Pong(asked[0].sent_ns, 1))
+        select.select([peer], [], [], PATIENCE_S)
+        peer.take()
+        assert (peer.answered_ns, peer.unanswered_ns) == (asked[0].sent_ns, asked[1].sent_ns)
+        peer.close()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,165 @@
+"""The addresses of this machine's network interfaces, and which interface ranks are to use to reach other servers.
+
+Libraries choose an interface by themselves: gloo the one that the own hostname means, NCCL one called ib*, HCCL the first by
+name. On a machine with several networks that need not be the network of the rank table's addresses. What is read here is
+what getifaddrs(3) reads, in the same order, as libraries look for the first address of an interface.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+from launcher.core.addresses import Address, address_of
+from launcher.core.frozen import frozen
+from launcher.core.records import Server
+
+# How each library is told an interface. gloo and tensorpipe (torch's RPC) take a name; of NCCL and HCCL names are
+# beginnings (eth1 is eth10 too) unless = stands before them. Sources: torch.distributed's documentation, NCCL's user
+# guide (env.html), CANN's reference of environment variables.
+INTERFACE_VARIABLES: Mapping[str, str] = {
+    "GLOO_SOCKET_IFNAME": "{}",
+    "TP_SOCKET_IFNAME": "{}",
+    "NCCL_SOCKET_IFNAME": "={}",
+    "HCCL_SOCKET_IFNAME": "={}",
+}
+_TRAFFIC = Path("/proc/net/dev")
+# Of linux/netlink.h, linux/rtnetlink.h and linux/if_addr.h
+_GET_ADDRESSES, _NEW_ADDRESS, _ERROR, _DONE = 22, 20, 2, 3
+_REQUEST_DUMP = 0x301
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_LABEL = 1, 2, 3
+_HEADER, _ADDRESS_MESSAGE, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BBBBI"), struct.Struct("=HH")
+_ANSWER_BYTES = 1 << 16
+_PATIENCE_S = 5.0
+
+
+@frozen
+class Held:
+    """An address that an interface of this machine has."""
+
+    interface: str  # the interface itself: eth0 where the address is labelled eth0:1
+    label: str  # the name by which libraries find this address
+    address: Address
+    prefix: int  # bits of its network
+
+    def shares_network(self, address: Address) -> bool:
+        """Whether `address` is in the network that this one is in."""
+        return address in ip_network((self.address, self.prefix), strict=False)
+
+
+def held_addresses() -> tuple[Held, ...]:
+    """Returns all addresses of this machine's interfaces, in the kernel's order; nothing where it does not tell."""
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
+            kernel.settimeout(_PATIENCE_S)
+            kernel.send(_HEADER.pack(_HEADER.size + 1, _GET_ADDRESSES, _REQUEST_DUMP, 1, 0) + b"\0")
+            return tuple(_answers(kernel))
+    except OSError:
+        return ()
+
+
+def interface_of(
+    called: Sequence[str],
+    held: Sequence[Held],
+    meanings: Mapping[str, frozenset[Address]],
+    *,
+    on_loopback: bool = False,
+) -> str | None:
+    """Returns the interface by which ranks of this server are to reach the others; None: libraries choose by themselves.
+
+    It is the one that has what the table calls the server by: of `called` an address, else what a name means here
+    (`meanings`). None where no interface has such an address (it is translated, or a container's host has it), where
+    several have it, and where the first address of the interface, which libraries take, is of another network. Loopback
+    leads to no other server, unless all servers of the table are on it (`on_loopback`), as they are on one machine.
+    """
+    written = [frozenset({address}) for name in called if (address := address_of(name))]
+    meant = [meanings[name] for name in called if meanings.get(name)]
+    for wanted in (*written, *meant):
+        if all(one.is_loopback for one in wanted):
+            return _loopback(held) if on_loopback else None
+        having = [one for one in held if one.address in wanted]
+        if having:
+            return _only(having, held)
+    return None
+
+
+def are_on_loopback(servers: Iterable[Server]) -> bool:
+    """Returns whether a table has all of its servers on one machine, as it is tried by hand."""
+    addresses = [(server.server_id, address_of(server.server_id)) for server in servers]
+    return all(name == "localhost" or (address and address.is_loopback) for name, address in addresses)
+
+
+def interface_variables(interface: str | None) -> dict[str, str]:
+    """Returns what tells each library that interface."""
+    return {} if interface is None else {name: how.format(interface) for name, how in INTERFACE_VARIABLES.items()}
+
+
+def traffic(path: Path = _TRAFFIC) -> dict[str, int]:
+    """Returns how many bytes each interface has received and sent; nothing where the system does not tell."""
+    try:
+        rows = [line.partition(":") for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[2:]]
+        # Fields: bytes and seven more received, then bytes sent
+        return {name.strip(): int(fields[0]) + int(fields[8]) for name, _, rest in rows if (fields := rest.split())}
+    except (OSError, ValueError, IndexError):
+        return {}
+
+
+def _only(having: Sequence[Held], held: Sequence[Held]) -> str | None:
+    interfaces = {one.interface for one in having}
+    if len(interfaces) > 1:
+        return None
+    (interface,) = interfaces
+    taken = next((one for one in held if one.label == interface), None)
+    return interface if taken and any(taken.shares_network(one.address) for one in having) else None
+
+
+def _loopback(held: Sequence[Held]) -> str | None:
+    found = {one.interface for one in held if one.address.is_loopback}
+    return found.pop() if len(found) == 1 else None
+
+
+# --- rtnetlink(7) ---
+
+
+def _answers(kernel: socket.socket) -> Iterator[Held]:
+    while True:
+        data = kernel.recv(_ANSWER_BYTES)
+        while data:
+            length, kind, _, _, _ = _HEADER.unpack_from(data)
+            if kind in {_DONE, _ERROR} or length < _HEADER.size:
+                return
+            if kind == _NEW_ADDRESS and (told := _held(data[_HEADER.size : length])):
+                yield told
+            data = data[_aligned(length) :]
+
+
+def _held(message: bytes) -> Held | None:
+    """Between the two ends of a tunnel the own address is IFA_LOCAL, and IFA_ADDRESS the other end's."""
+    family, prefix, _, _, index = _ADDRESS_MESSAGE.unpack_from(message)
+    if family not in {socket.AF_INET, socket.AF_INET6}:
+        return None
+    told = dict(_attributes(message[_ADDRESS_MESSAGE.size :]))
+    packed = told.get(_IFA_LOCAL) or told.get(_IFA_ADDRESS)
+    try:
+        interface = socket.if_indextoname(index)
+    except OSError:  # it has just gone
+        return None
+    label = os.fsdecode(told.get(_IFA_LABEL, b"").rstrip(b"\0"))
+    return None if packed is None else Held(interface, label or interface, ip_address(packed), prefix)
+
+
+def _attributes(data: bytes) -> Iterable[tuple[int, bytes]]:
+    while len(data) >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(data)
+        if length < _ATTRIBUTE.size:
+            return
+        yield kind, data[_ATTRIBUTE.size : length]
+        data = data[_aligned(length) :]
+
+
+def _aligned(length: int) -> int:
+    return (length + 3) & ~3

@@ -1,0 +1,52 @@
+"""Which known words a person may have meant who typed one that is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+LONG = 6  # characters from which on a word may hold two slips
+SHORTEST_BEGINNING = 3  # characters of an unfinished word
+SHOWN = 3
+
+
+def near(word: str, known: Iterable[str], *, limit: int = SHOWN) -> tuple[str, ...]:
+    """Return those of `known` that are one slip away (two in a long word), or that begin with `word`, the best first.
+
+    A slip is a character too much, missing, wrong, or exchanged with its neighbour. Case and dashes in front do not
+    count. Nothing is better than a guess: what is farther away is left out.
+    """
+    wanted = _bare(word)
+    most = 0 if len(wanted) < SHORTEST_BEGINNING else 1 if len(wanted) < LONG else 2
+    found = []
+    for one in dict.fromkeys(known):
+        name = _bare(one)
+        count = slips(wanted, name) if abs(len(name) - len(wanted)) <= most else most + 1
+        if count <= most:
+            found.append((count, one))
+        elif len(wanted) >= SHORTEST_BEGINNING and name.startswith(wanted):
+            found.append((most, one))
+    return tuple(one for _, one in sorted(found))[:limit]
+
+
+def did_you_mean(words: Iterable[str]) -> str | None:
+    """Return the question in words; None where there is nothing to ask."""
+    offered = list(words)
+    return f"did you mean {' or '.join(offered)}?" if offered else None
+
+
+def slips(one: str, other: str) -> int:
+    """Return how many slips lie between two words: their optimal string alignment."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, start=1):
+        earlier, before, row = before, row, [i]
+        for j, b in enumerate(other, start=1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == other[j - 2] and b == one[i - 2]:
+                cost = min(cost, earlier[j - 2] + 1)
+            row.append(cost)
+    return row[-1]
+
+
+def _bare(word: str) -> str:
+    return word.lstrip("-").casefold()

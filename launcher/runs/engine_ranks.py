@@ -1,0 +1,65 @@
+"""The ranks that somebody else's engine has started (`tlaunch exec`), by the processes that they noted themselves.
+
+A rank becomes its program, and nobody notes how that ends. That it has ended can be seen all the same: on its own
+machine its process is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+
+from launcher.core import atomic
+from launcher.core.frozen import known
+from launcher.core.proc import ProcessId
+from launcher.core.run_dir import RunDir
+from launcher.runs.recorded import Recorded
+
+
+def note_process(run_dir: RunDir, global_rank: int, process: ProcessId) -> None:
+    """Keep which process this rank is. Its program's is the same.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    atomic.write_text(run_dir.process(global_rank), json.dumps(asdict(process)) + "\n")
+
+
+class EngineRanks:
+    """Reads each note once, however often somebody looks."""
+
+    def __init__(self, run_dir: RunDir, recorded: Recorded) -> None:
+        self._run_dir = run_dir
+        self._places = recorded.places
+        self._noted: dict[int, ProcessId] = {}  # by global rank
+
+    def look(self) -> Mapping[int, ProcessId]:
+        """The processes noted by now, by global rank."""
+        for place in self._places:
+            if place.global_rank not in self._noted and (process := self._read(place.global_rank)):
+                self._noted[place.global_rank] = process
+        return self._noted
+
+    def ended(self, *, all_noted: bool) -> bool:
+        """Whether every rank has ended, as far as can be told here, by what the last look found.
+
+        `all_noted`: a rank that has noted nothing, on a server where others have, will never do so: it did not start.
+        """
+        if not self._noted or not all(map(_has_ended, self._noted.values())):
+            return False
+        servers = {place.server_index for place in self._places if place.global_rank in self._noted}
+        without = [place for place in self._places if place.global_rank not in self._noted]
+        return not without or (all_noted and all(place.server_index in servers for place in without))
+
+    def _read(self, global_rank: int) -> ProcessId | None:
+        with suppress(OSError, ValueError, TypeError, RecursionError):
+            return ProcessId(**known(ProcessId, json.loads(self._run_dir.process(global_rank).read_bytes())))
+        return None
+
+
+def _has_ended(process: ProcessId) -> bool:
+    """Surely: of another machine nobody here can tell, but what ran on this one before its last start does no more."""
+    return process.host == socket.gethostname() and not process.lives

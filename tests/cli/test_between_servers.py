@@ -1,0 +1,112 @@
+"""What ranks of several servers are given to reach each other, and where it is told."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from launcher.cli.between_servers import note_of_interface, note_of_mpi
+from launcher.core.interfaces import INTERFACE_VARIABLES
+from launcher.core.records import Device, Server
+
+SERVERS = [Server("10.88.0.1", (Device(0, 0),)), Server("10.88.0.2", (Device(0, 1),))]
+ON_LOOPBACK = [Server("127.0.0.1", (Device(0, 0),)), Server("127.0.0.2", (Device(0, 1),))]
+LO = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo", "HCCL_SOCKET_IFNAME": "=lo"}
+
+
+def table_of(directory, *servers):
+    listed = [
+        {"server_id": name, "device": [{"device_id": "0", "device_ip": f"192.168.0.{rank + 1}", "rank_id": str(rank)}]}
+        for rank, name in enumerate(servers)
+    ]
+    path = directory / "table.json"
+    path.write_text(
+        json.dumps({"version": "1.0", "server_count": str(len(servers)), "server_list": listed, "status": "completed"})
+    )
+    return path
+
+
+def test_the_note_names_the_interface_and_what_is_set():
+    """Of another machine than this it is not known."""
+    (here,) = note_of_interface(SERVERS, "ib0", {})
+    assert "ib0 here" in here
+    (there,) = note_of_interface(SERVERS, None, {})
+    assert "here" not in there
+    assert "GLOO_" in there
+    assert "GLOO_" not in note_of_interface(SERVERS, None, {"GLOO_SOCKET_IFNAME": "eth0"})[0]
+
+
+def test_there_is_no_note_where_nothing_is_set_or_all_is_one_machine():
+    """The user has chosen all; or servers are tried by hand."""
+    assert note_of_interface(SERVERS, "ib0", dict.fromkeys(INTERFACE_VARIABLES, "eth0")) == ()
+    assert note_of_interface(ON_LOOPBACK, "lo", {}) == ()
+
+
+def test_a_variable_of_mpi_is_told_unless_the_user_has_set_it():
+    """With its value."""
+    (note,) = note_of_mpi({"OMPI_MCA_coll": "^han"}, {})
+    assert note.startswith("OMPI_MCA_coll=^han is set")
+    assert note_of_mpi({"OMPI_MCA_coll": "^han"}, {"OMPI_MCA_coll": "self"}) == note_of_mpi({}, {}) == ()
+
+
+def test_a_dry_run_shows_the_interface_of_this_server(launcher):
+    """And of no other one."""
+    table = table_of(launcher.directory, "127.0.0.1", "127.0.0.2")
+    done = launcher.run("run", "--rank-table", table, "--server", "127.0.0.2", "--dry-run", "--json", "--", "true")
+    ranks = json.loads(done.stdout)["ranks"]
+    assert [{name: rank["env"][name] for name in LO if name in rank["env"]} for rank in ranks] == [{}, LO]
+
+
+@pytest.mark.parametrize("how", ["environment", "option"])
+def test_explain_tells_where_an_interface_comes_from(launcher, how):
+    """Of those that the user has set, too."""
+    table = table_of(launcher.directory, "127.0.0.1", "127.0.0.2")
+    options = ("--env", "NCCL_SOCKET_IFNAME=eth9") if how == "option" else ()
+    more = {"NCCL_SOCKET_IFNAME": "eth9"} if how == "environment" else {}
+    done = launcher.run(
+        "explain", "--rank-table", table, "--server", "127.0.0.1", "--json", *options, "--", "true", env=more
+    )
+    told = {one["name"]: (one["value"], one["origin"]) for one in json.loads(done.stdout)["variables"]}
+    origin = "inherited" if how == "environment" else "--env"
+    assert told["GLOO_SOCKET_IFNAME"] == ("lo", "rank table")
+    assert told["NCCL_SOCKET_IFNAME"] == ("eth9", origin)
+
+
+def test_one_server_is_told_no_interface(launcher):
+    """Its ranks meet on loopback."""
+    done = launcher.run("run", "--devices", 2, "--dry-run", "--", "true")
+    assert done.returncode == 0
+    assert "SOCKET_IFNAME" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "explain"])
+@pytest.mark.parametrize(
+    ("version", "other", "is_set"),
+    [("4.1.4", "localhost", True), ("4.1.4", "127.0.0.2", False), ("5.0.11", "localhost", False)],
+)
+def test_an_mpirun_under_which_the_programs_mpi_would_hang_is_told_of(launcher, command, version, other, is_set):
+    """Before anything is started, by the mpirun that is first on PATH and the mpi4py of the program's Python."""
+    mpirun = launcher.directory / "bin" / "mpirun"
+    mpirun.parent.mkdir()
+    mpirun.write_text(f"#!/bin/sh\necho 'mpirun (Open MPI) {version}'\n")
+    mpirun.chmod(0o755)
+    package = launcher.directory / "packages" / "mpi4py"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("class rc:\n    initialize = True\n")
+    (package / "MPI.py").write_text("def Get_library_version():\n    return 'Open MPI v5.0.11, package: Open MPI'\n")
+    options = ("--dry-run", "--json") if command == "run" else ("--json",)
+    program = ("--", sys.executable, "-c", "from mpi4py import MPI")
+    table = table_of(launcher.directory, "127.0.0.1", other)
+    done = launcher.run(
+        command, "--engine", "mpi", "--rank-table", table, *options, *program,
+        env={"PATH": f"{mpirun.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(package.parent)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    environment = (
+        told["ranks"][1]["env"] if command == "run" else {one["name"]: one["value"] for one in told["variables"]}
+    )
+    assert environment.get("OMPI_MCA_coll") == ("^han" if is_set else None)
+    if command == "explain":
+        assert ("OMPI_MCA_coll=^han is set" in done.stderr) is is_set

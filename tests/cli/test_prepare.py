@@ -1,0 +1,45 @@
+"""What is said of a run before it starts."""
+
+import pytest
+
+from launcher.cli.prepare import one_rank_note
+
+NOTE = "note: neither --devices nor --rank-table is given: one rank is started"
+
+
+@pytest.fixture
+def devices(tmp_path):
+    """A /dev with so many devices of a kind, and what is none."""
+
+    def make(kind, count):
+        for name in (*(f"{kind}{number}" for number in range(count)), "nvidiactl", "davinci_manager", "null"):
+            (tmp_path / name).touch()
+        return tmp_path
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["nvidia", "davinci"])
+def test_devices_that_would_lie_idle_are_counted(devices, kind):
+    assert one_rank_note({}, devices(kind, 8)) == (
+        f"{NOTE}, though this machine has 8 devices; --devices 8 starts one for each"
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_one_rank_is_what_a_machine_with_one_device_or_none_wants(devices, count):
+    assert one_rank_note({}, devices("nvidia", count)) == NOTE
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"])
+def test_who_limits_what_can_be_seen_is_not_told_how_many_there_are(devices, name):
+    assert one_rank_note({name: "0"}, devices("nvidia", 8)) == NOTE
+
+
+@pytest.mark.parametrize("command", ["run --dry-run", "run --dry-run --json", "explain", "render bash"])
+def test_one_rank_that_nobody_asked_for_is_told(launcher, command):
+    """On stderr alone; not where --devices says it, too."""
+    done = launcher.run(*command.split(), "--", "true")
+    assert (done.returncode, done.stderr.count(NOTE), NOTE in done.stdout) == (0, 1, False)
+    asked = launcher.run(*command.split(), "--devices", "1", "--", "true")
+    assert (asked.returncode, NOTE in asked.stderr) == (0, False)

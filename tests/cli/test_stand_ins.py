@@ -1,0 +1,55 @@
+"""A packaged file never stands in for a missing one without a word."""
+
+import shutil
+
+import pytest
+
+SAMPLE = "rank_tables/rank_table_2pcs.json"
+RECIPE = "recipes/transformer/tutorial.toml"
+WITH_TABLE = [
+    f"run --rank-table {SAMPLE} --dry-run -- true",
+    f"run --rank-table {SAMPLE} --dry-run --json -- true",
+    f"explain --rank-table {SAMPLE} -- true",
+    f"render bash --rank-table {SAMPLE} -- true",
+    f"doctor --rank-table {SAMPLE} --no-links",
+    f"validate {SAMPLE}",
+    f"validate -q --json {SAMPLE}",
+    f"table show {SAMPLE}",
+    f"table fix {SAMPLE}",
+    f"table merge {SAMPLE}",
+    f"table convert {SAMPLE} --to v1.2",
+]
+
+
+@pytest.mark.parametrize("typed", WITH_TABLE)
+def test_a_sample_that_stands_in_for_a_missing_table_is_told(launcher, sample_tables, typed):
+    """Once, on stderr, with its path; not where the file is there."""
+    note = f"note: {SAMPLE} is not here; the packaged sample {sample_tables / 'rank_table_2pcs.json'} is used\n"
+    done = launcher.run(*typed.split())
+    assert done.returncode == 0, done.stderr
+    assert (done.stderr.count(note), done.stderr.count("note: rank_tables")) == (1, 1)
+    assert "is not here" not in done.stdout
+    shutil.copytree(sample_tables, launcher.directory / "rank_tables")
+    assert "is not here" not in launcher.run(*typed.split()).stderr
+
+
+def test_both_of_two_samples_are_told(launcher):
+    done = launcher.run("table", "diff", SAMPLE, "rank_tables/rank_table_4pcs.json")
+    assert (done.returncode, done.stderr.count("is not here; the packaged sample ")) == (1, 2)
+
+
+def test_a_table_elsewhere_has_no_stand_in(launcher):
+    """A sample is known by the whole name, and hinted at."""
+    done = launcher.run("validate", "elsewhere/rank_table_2pcs.json")
+    assert done.returncode == 2
+    assert "is not here" not in done.stderr
+
+
+def test_a_packaged_recipe_that_stands_in_for_a_missing_one_is_told(launcher):
+    run = ["run", "--devices", "1", "--dry-run", "--config", RECIPE]
+    done = launcher.run(*run)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(f"note: {RECIPE} is not here; the packaged recipe ") == 1
+    (launcher.directory / RECIPE).parent.mkdir(parents=True)
+    (launcher.directory / RECIPE).touch()
+    assert "is not here" not in launcher.run(*run).stderr

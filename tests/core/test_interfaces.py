@@ -1,0 +1,139 @@
+"""Which interface ranks reach other servers by: decided from addresses alone, and what this machine's kernel tells."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from ipaddress import ip_address
+
+import psutil
+import pytest
+
+from launcher.core.interfaces import Held, are_on_loopback, held_addresses, interface_of, interface_variables, traffic
+from launcher.core.records import Device, Server
+
+LOOPBACK = ("lo", "127.0.0.1/8"), ("lo", "::1/128")
+ETHERNET = ("eth0", "10.77.0.1/24")
+FABRIC = ("ib0", "10.88.0.1/24")
+FABRIC_6 = ("ib0", "fd00:88::1/64")
+
+
+def held(*entries):
+    """Of (label, address/prefix), in the kernel's order."""
+    made = []
+    for label, text in (*entries, *LOOPBACK):
+        address, _, prefix = text.partition("/")
+        made.append(Held(label.partition(":")[0], label, ip_address(address), int(prefix)))
+    return made
+
+
+def means(**names):
+    return {name: frozenset(map(ip_address, addresses)) for name, addresses in names.items()}
+
+
+@pytest.mark.parametrize(
+    ("called", "entries", "meanings", "expected"),
+    [
+        pytest.param(("10.88.0.1",), (ETHERNET, FABRIC), {}, "ib0", id="address of the table"),
+        pytest.param(("10.77.0.1",), (ETHERNET, FABRIC), {}, "eth0", id="the other one"),
+        pytest.param(("h1", "10.88.0.1"), (ETHERNET, FABRIC), means(h1=["10.77.0.1"]), "ib0", id="address before name"),
+        pytest.param(("10.88.0.1", "10.77.0.1"), (ETHERNET, FABRIC), {}, "ib0", id="first address"),
+        pytest.param(("203.0.113.7", "10.88.0.1"), (ETHERNET, FABRIC), {}, "ib0", id="first address that is here"),
+        pytest.param(("h1",), (ETHERNET, FABRIC), means(h1=["10.88.0.1"]), "ib0", id="what the name means"),
+        pytest.param(("h1",), (ETHERNET, FABRIC), means(h1=["127.0.1.1"]), None, id="Debian's own name"),
+        pytest.param(("h1",), (ETHERNET, FABRIC), means(h1=["127.0.1.1", "10.88.0.1"]), "ib0", id="and its address"),
+        pytest.param(
+            ("h1",), (ETHERNET, FABRIC), means(h1=["10.77.0.1", "10.88.0.1"]), None, id="name of two networks"
+        ),
+        pytest.param(("h1",), (ETHERNET, FABRIC), means(h1=[]), None, id="name without a meaning"),
+        pytest.param(("h1",), (ETHERNET, FABRIC), {}, None, id="name that nobody has asked for"),
+        pytest.param(("203.0.113.7",), (ETHERNET, FABRIC), {}, None, id="translated address"),
+        pytest.param(("10.88.0.1",), (FABRIC, ("ib1", "10.88.0.1/24")), {}, None, id="address of two interfaces"),
+        pytest.param(("10.88.0.1",), (ETHERNET, ("bond0.7", "10.88.0.1/24")), {}, "bond0.7", id="virtual network"),
+        pytest.param(("fd00:88:0::1",), (ETHERNET, FABRIC_6), {}, "ib0", id="IPv6, written otherwise"),
+        pytest.param(("fd00:88::1",), (FABRIC, FABRIC_6), {}, None, id="IPv6, where libraries would take IPv4"),
+        pytest.param(
+            ("10.77.0.9",), (ETHERNET, ("eth0:1", "10.77.0.9/24")), {}, "eth0", id="alias in the same network"
+        ),
+        pytest.param(("10.88.0.1",), (ETHERNET, ("eth0:1", "10.88.0.1/24")), {}, None, id="alias in another network"),
+        pytest.param(("10.88.0.1",), (ETHERNET, ("eth0", "10.88.0.1/24")), {}, None, id="second network of a card"),
+        pytest.param(("127.0.0.1",), (ETHERNET,), {}, None, id="loopback among other servers"),
+        pytest.param((), (ETHERNET,), {}, None, id="not called anything"),
+        pytest.param(("10.88.0.1",), (), {}, None, id="no network"),
+    ],
+)
+def test_the_interface_is_the_one_that_alone_has_the_address_of_the_table(called, entries, meanings, expected):
+    """And whose first address, which libraries take, is in the same network; else libraries choose."""
+    assert interface_of(called, held(*entries), meanings) == expected
+
+
+@pytest.mark.parametrize("own", ["127.0.0.1", "127.0.0.2"])
+def test_servers_that_are_all_on_loopback_reach_each_other_by_it(own):
+    """As they are tried by hand on one machine; the whole network 127 is the loopback interface's."""
+    assert interface_of((own,), held(ETHERNET), {}, on_loopback=True) == "lo"
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("127.0.0.1", "127.0.0.2"), True),
+        (("::1", "localhost"), True),
+        (("127.0.0.1", "10.0.0.2"), False),
+        (("h1", "h2"), False),
+    ],
+)
+def test_a_table_is_on_loopback_if_all_of_its_servers_are(names, expected):
+    """One that is not would not be reached."""
+    servers = [Server(name, (Device(0, rank),)) for rank, name in enumerate(names)]
+    assert are_on_loopback(servers) is expected
+
+
+def test_each_library_is_told_the_whole_name_as_it_reads_it():
+    """Of NCCL and HCCL ib1 would be ib10 too."""
+    assert interface_variables("ib1") == {
+        "GLOO_SOCKET_IFNAME": "ib1", "TP_SOCKET_IFNAME": "ib1", "NCCL_SOCKET_IFNAME": "=ib1", "HCCL_SOCKET_IFNAME": "=ib1",
+    }  # fmt: skip
+    assert interface_variables(None) == {}
+
+
+def test_the_kernel_tells_what_getifaddrs_tells_in_its_order():
+    """Labels, and both families."""
+    families = {socket.AF_INET, socket.AF_INET6}
+    expected = {
+        name: [entry.address.partition("%")[0] for entry in entries if entry.family in families]
+        for name, entries in psutil.net_if_addrs().items()
+    }
+    found = {name: [str(one.address) for one in held_addresses() if one.label == name] for name in expected}
+    assert found == expected
+    assert {one.prefix for one in held_addresses() if str(one.address) == "127.0.0.1"} == {8}
+
+
+def test_an_alias_is_an_address_of_its_interface():
+    """In a network namespace of its own, where there may be any interface."""
+    if os.geteuid() or shutil.which("unshare") is None or shutil.which("ip") is None:
+        pytest.skip("making interfaces needs root, unshare and ip")
+    setup = 'ip addr add 10.9.0.1/24 dev lo && ip addr add 10.9.1.1/16 dev lo label lo:1 && exec "$@"'
+    program = (
+        "from launcher.core.interfaces import held_addresses as held\n"
+        "print(*[(one.interface, one.label, str(one.address), one.prefix) for one in held()])"
+    )
+    words = ["unshare", "--net", "sh", "-c", setup, "sh", sys.executable, "-c", program]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no interface can be made here: {done.stderr}")
+    assert done.stdout == "('lo', 'lo', '10.9.0.1', 24) ('lo', 'lo:1', '10.9.1.1', 16)\n"
+
+
+def test_traffic_is_counted_both_ways(tmp_path):
+    """As the system writes it, with names of any width."""
+    written = tmp_path / "dev"
+    written.write_text(
+        "Inter-|   Receive                    |  Transmit\n"
+        " face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls\n"
+        "    lo:     100 1 0 0 0 0 0 0      100 1 0 0 0 0 0 0\n"
+        "enp129s0f0: 7 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0\n"
+    )
+    assert traffic(written) == {"lo": 200, "enp129s0f0": 12}
+    assert traffic(tmp_path / "none") == {}
+    assert "lo" in traffic()

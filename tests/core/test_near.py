@@ -1,0 +1,58 @@
+"""Which words are offered for one that is not known."""
+
+import pytest
+
+from launcher.core.near import did_you_mean, near, slips
+
+OPTIONS = (
+    "--devices",
+    "--engine",
+    "--server",
+    "--set",
+    "--rank-table",
+    "--grace",
+    "--kill",
+    "--until",
+    "--hang-timeout",
+)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--device", ("--devices",)),
+        ("--devises", ("--devices",)),
+        ("--rank-tabel", ("--rank-table",)),
+        ("--rank_table", ("--rank-table",)),
+        ("--RANK-TABLE", ("--rank-table",)),
+        ("--hang", ("--hang-timeout",)),
+    ],
+)
+def test_a_slip_and_an_unfinished_word_are_understood(typed, meant):
+    assert near(typed, OPTIONS) == meant
+
+
+@pytest.mark.parametrize("typed", ["--quiet", "--all", "--tail", "--se", "--verbose", "-q", "--", ""])
+def test_nothing_is_offered_for_another_word(typed):
+    """However few there are to choose from: what is offered may be typed."""
+    assert near(typed, OPTIONS) == ()
+
+
+def test_the_best_comes_first_and_only_so_many():
+    known = ("--steps", "--stops", "--step", "--stop", "--setup")
+    assert near("--stepp", known) == ("--step", "--steps")
+    assert near("--stepp", known, limit=1) == ("--step",)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "count"),
+    [("", "", 0), ("run", "", 3), ("run", "runn", 1), ("rnu", "run", 1), ("kitten", "sitting", 3), ("ab", "ba", 1)],
+)
+def test_slips_are_counted(one, other, count):
+    """A character too much, missing, wrong, or exchanged with its neighbour."""
+    assert slips(one, other) == slips(other, one) == count
+
+
+def test_the_question_names_all_that_may_be_meant():
+    assert did_you_mean(["a", "b"]) == "did you mean a or b?"
+    assert did_you_mean(()) is None

@@ -1,0 +1,230 @@
+"""Hosts on two networks: ranks use the one of the table's addresses. And servers that mpirun knows by name."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import environment, run_to_end
+
+DEBIANS_MPIRUN = Path("/usr/bin/mpirun")
+FABRIC = ("10.88.0.1", "10.88.0.2")
+SENT_BYTES = 20 << 20
+LITTLE_BYTES = 4 << 20  # what ssh, agents and Open MPI's own daemons send in a few seconds
+SUMS = """import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+content = torch.ones(1 << 20)
+for _ in range(5):
+    dist.all_reduce(content)
+dist.destroy_process_group()
+"""
+WAITS_FOR_ALL = """from time import sleep
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+print(MPI.COMM_WORLD.allreduce(1), flush=True)
+sleep(0.5)
+"""
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+class Fabric:
+    """Two hosts with eth0, which their names mean, and a second network, ib0, by whose addresses a table calls them."""
+
+    def __init__(self, hosts, directory):
+        self.hosts, self.directory = hosts, directory
+        self.table = directory / "table.json"
+        self.program = directory / "sums.py"
+        self.program.write_text(SUMS)
+        generated = ("table", "generate", "--servers", ",".join(FABRIC), "--devices", "1", "-o", self.table)
+        run_to_end([sys.executable, "-m", "launcher", *generated], cwd=directory, env=environment({}))
+
+    def counts(self):
+        """Bytes received and sent, by host and interface."""
+        found = {}
+        for host in ("h1", "h2"):
+            rows = self.hosts.on(host, "cat", "/proc/net/dev").stdout.splitlines()[2:]
+            split = [(name.strip(), numbers.split()) for name, _, numbers in (row.partition(":") for row in rows)]
+            found[host] = {name: int(numbers[0]) + int(numbers[8]) for name, numbers in split}
+        return found
+
+    def carried(self, before, interface):
+        """The least of what it has carried on any host since."""
+        after = self.counts()
+        return min(after[host][interface] - before[host][interface] for host in after)
+
+    def tlaunch(self, *words):
+        return [sys.executable, "-m", "launcher", *words]
+
+    def from_hub(self, *words):
+        """A command of tlaunch, to its end."""
+        env = self.hosts.environment()
+        return run_to_end([self.hosts.root / "hub", *self.tlaunch(*words)], cwd=self.directory, env=env)
+
+    def by_engine(self, *options):
+        program = ("--", sys.executable, self.program)
+        return self.from_hub("run", "--engine", "mpi", "--rank-table", self.table, *options, *program)
+
+    def by_hand(self, *options):
+        """The same command on each host; how the first one ended."""
+        words = self.tlaunch("run", "--rank-table", self.table, *options, "--", sys.executable, self.program)
+        there = ("sh", "-c", 'cd "$0" && exec "$@"', self.directory, *words)
+        first, second = ([str(word) for word in (self.hosts.root / "on", host, *there)] for host in ("h1", "h2"))
+        nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        with subprocess.Popen(second, env=environment({}), **nowhere) as other:
+            done = run_to_end(first, cwd=self.directory, env=environment({}))
+            assert other.wait(60) == done.returncode
+        return done
+
+    def environments(self):
+        """Of all ranks, as env.log has them."""
+        logs = sorted((self.directory / "runs" / "latest").resolve().glob("device*/env.log"))
+        return [dict(line.split("=", 1) for line in log.read_text().splitlines()) for log in logs]
+
+
+@pytest.fixture(name="second_network", scope="module")
+def _second_network(two_hosts):
+    """10.88.0.0/24: a bridge on the hub, and ib0 on each host. It goes with the hosts."""
+
+    def ip(place, *words):
+        subprocess.run(["ip", "-n", place, *words], check=True, timeout=60)
+
+    ip("tlhub", "link", "add", "br1", "type", "bridge")
+    ip("tlhub", "addr", "add", "10.88.0.254/24", "dev", "br1")
+    ip("tlhub", "link", "set", "br1", "up")
+    for number, address in enumerate(FABRIC, start=1):
+        place = f"tlh{number}"
+        ip("tlhub", "link", "add", f"w{number}", "type", "veth", "peer", "name", "ib0", "netns", place)
+        ip("tlhub", "link", "set", f"w{number}", "master", "br1", "up")
+        ip(place, "addr", "add", f"{address}/24", "dev", "ib0")
+        ip(place, "link", "set", "ib0", "up")
+    config = two_hosts.root / "ssh_config"
+    key = " ".join((two_hosts.root / "host_key.pub").read_text().split()[:2])
+    common = config.read_text().partition("\nHost h1")[0].partition("\n")[2]
+    with config.open("a") as file:
+        file.write(f"Host 10.88.0.*\n{common}\n")
+    with (two_hosts.root / "known_hosts").open("a") as file:
+        file.writelines(f"{address} {key}\n" for address in FABRIC)
+    return two_hosts
+
+
+@pytest.fixture(name="fabric")
+def _fabric(second_network, tmp_path):
+    return Fabric(second_network, tmp_path)
+
+
+@pytest.mark.parametrize("how", ["by_engine", "by_hand"])
+def test_data_goes_by_the_network_of_the_tables_addresses(fabric, how):
+    """Though the hosts' own names mean the other one, which gloo would take."""
+    before = fabric.counts()
+    done = getattr(fabric, how)()
+    assert done.returncode == 0, done.stderr
+    assert fabric.carried(before, "ib0") > SENT_BYTES
+    assert fabric.carried(before, "eth0") < LITTLE_BYTES
+    assert "_SOCKET_IFNAME" in done.stderr
+    for told in fabric.environments():
+        assert (told["GLOO_SOCKET_IFNAME"], told["NCCL_SOCKET_IFNAME"]) == ("ib0", "=ib0")
+
+
+@pytest.mark.parametrize("how", ["option", "environment"])
+def test_an_interface_that_the_user_chooses_is_taken(fabric, monkeypatch, how):
+    """On all servers; what other libraries are told is left to tlaunch."""
+    options = ("--env", "GLOO_SOCKET_IFNAME=eth0") if how == "option" else ()
+    if how == "environment":
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
+    before = fabric.counts()
+    done = fabric.by_engine(*options)
+    assert done.returncode == 0, done.stderr
+    assert fabric.carried(before, "eth0") > SENT_BYTES
+    for told in fabric.environments():
+        assert (told["GLOO_SOCKET_IFNAME"], told["NCCL_SOCKET_IFNAME"]) == ("eth0", "=ib0")
+
+
+def test_each_rank_that_mpirun_starts_is_told_the_interface_of_its_server(fabric):
+    """By `tlaunch exec`."""
+    hosts = fabric.hosts
+    options = ("--mca", "plm_rsh_agent", hosts.root / "tlssh", "--host", "10.88.0.1:1,10.88.0.2:1", "-x", "PATH")
+    ranks = fabric.tlaunch("exec", "--rank-table", fabric.table, "--", sys.executable, fabric.program)
+    mpirun = shutil.which("mpirun", path=hosts.environment()["PATH"])
+    before = fabric.counts()
+    done = run_to_end(
+        [hosts.root / "hub", mpirun, *options, "-n", "2", *ranks], cwd=fabric.directory, env=hosts.environment()
+    )
+    assert done.returncode == 0, done.stderr
+    assert fabric.carried(before, "ib0") > SENT_BYTES
+    assert "_SOCKET_IFNAME" in done.stderr
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(None, set()), ("eth0", {"other-interface"})])
+def test_the_doctor_names_the_interface_that_it_measured(fabric, chosen, expected):
+    """And tells of one that the user has chosen besides the table's."""
+    options = () if chosen is None else ("--env", f"GLOO_SOCKET_IFNAME={chosen}")
+    done = fabric.from_hub("doctor", "--engine", "mpi", "--rank-table", fabric.table, "--json", *options)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert {one["code"] for one in told["findings"] if one["severity"] != "note"} == expected
+    assert told["links"]["interfaces"] == [chosen or "ib0"] * 2
+    (measured,) = [one["message"] for one in told["findings"] if one["code"] == "links-measured"]
+    assert f" by {chosen or 'ib0'}" in measured
+
+
+class ByName:
+    """Debian's mpirun of Open MPI 4, a library of Open MPI 5 beside this Python, and a table of names."""
+
+    def __init__(self, hosts, directory):
+        self.hosts, self.directory = hosts, directory
+        self.env = hosts.environment(DEBIANS_MPIRUN.parent)
+        self.table = directory / "table.json"
+        self.program = directory / "waits.py"
+        self.program.write_text(WAITS_FOR_ALL)
+        generated = ("table", "generate", "--servers", "h1,h2", "--devices", "2", "-o", self.table)
+        run_to_end([sys.executable, "-m", "launcher", *generated], cwd=directory, env=environment({}))
+
+    def __call__(self, *words):
+        return run_to_end([self.hosts.root / "hub", *words], cwd=self.directory, env=self.env)
+
+    def check(self, done):
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("OMPI_MCA_coll=^han is set") == 1
+        latest = (self.directory / "runs" / "latest").resolve()
+        assert [(latest / f"device{rank}" / "train.log").read_text() for rank in range(4)] == ["4\n"] * 4
+        assert all("OMPI_MCA_coll=^han\n" in path.read_text() for path in latest.glob("device*/env.log"))
+
+
+@pytest.fixture(name="by_name")
+def _by_name(two_hosts, tmp_path):
+    library = "from mpi4py import MPI; print(MPI.Get_library_version())"
+    said = subprocess.run([sys.executable, "-c", library], capture_output=True, text=True, check=False).stdout
+    if not DEBIANS_MPIRUN.exists() or "Open MPI v5" not in said:
+        pytest.skip("needs Debian's Open MPI 4, and mpi4py with the library of Open MPI 5")
+    version = subprocess.run([DEBIANS_MPIRUN, "--version"], capture_output=True, text=True, check=True).stdout
+    if "(Open MPI) 4" not in version:
+        pytest.skip("Debian's mpirun is not Open MPI 4 here")
+    return ByName(two_hosts, tmp_path)
+
+
+def test_open_mpi_5_does_not_hang_under_the_mpirun_of_4_over_names(by_name):
+    """As it would in MPI_Barrier."""
+    program = ("--", sys.executable, by_name.program)
+    words = ("run", "--engine", "mpi", "--rank-table", by_name.table, *program)
+    by_name.check(by_name(sys.executable, "-m", "launcher", *words))
+
+
+def test_open_mpi_5_does_not_hang_in_a_rank_that_the_mpirun_of_4_has_started(by_name):
+    """`tlaunch exec` sets the variable before the program is there."""
+    reach = ("--mca", "plm_rsh_agent", by_name.hosts.root / "tlssh", "--noprefix", "--bind-to", "none")
+    tlaunch = (sys.executable, "-m", "launcher", "exec", "--rank-table", by_name.table)
+    ranks = (*tlaunch, "--", sys.executable, by_name.program)
+    by_name.check(by_name(DEBIANS_MPIRUN, *reach, "--host", "h1:2,h2:2", "-x", "PATH", "-n", "4", *ranks))
+
+
+def test_the_doctor_tells_of_a_library_that_would_hang(by_name):
+    """As a note: ranks get what keeps them from it."""
+    words = ("doctor", "--engine", "mpi", "--rank-table", by_name.table, "--no-links", "--json")
+    done = by_name(sys.executable, "-m", "launcher", *words)
+    assert done.returncode == 0, done.stderr
+    found = {one["code"]: one["servers"] for one in json.loads(done.stdout)["findings"]}
+    assert found["mpi-by-name"] == [0, 1]

@@ -1,0 +1,398 @@
+"""Sound rank tables of every format, and a seeded stream of copies with one to three things changed in each."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+EID = "000000000000002000100000df0010"
+
+
+class Mutant(NamedTuple):
+    """A changed table, the chip to read it for, and the sound table that it was."""
+
+    data: bytes
+    chip: str
+    seed: str
+
+
+def servers_of(servers: int, devices: int, **more: Any) -> list[dict[str, Any]]:
+    """The server_list of v1.0 and v1.2: on a 910 each of these tables is sound, and on every later chip."""
+    return [
+        {
+            "server_id": f"10.0.0.{server + 1}",
+            "device": [
+                {
+                    "device_id": str(device),
+                    "device_ip": f"192.{device % 4 + 1}.{server}.{device // 4 + 1}",
+                    "rank_id": str(server * devices + device),
+                    **more,
+                }
+                for device in range(devices)
+            ],
+        }
+        for server in range(servers)
+    ]
+
+
+def v1_0(servers: int, devices: int, **more: Any) -> dict[str, Any]:
+    table = {"version": "1.0", "status": "completed", "server_count": str(servers)}
+    return {**table, "server_list": servers_of(servers, devices, **more)}
+
+
+def host_addresses() -> dict[str, Any]:
+    """Servers that talk over their own cards."""
+    table = v1_0(2, 2)
+    for number, server in enumerate(table["server_list"]):
+        server["host_ip"] = f"10.9.0.{number + 1}"
+        for device in server["device"]:
+            del device["device_ip"]
+    return table
+
+
+def two_addresses() -> dict[str, Any]:
+    table = v1_0(2, 1)
+    for number, server in enumerate(table["server_list"]):
+        server["device"][0]["device_ip"] = f"fd00::{number + 1},fd01::{number + 1}%eth0"
+    return table
+
+
+def v1_2(pods: int, servers: int, devices: int) -> dict[str, Any]:
+    """`servers` in each of the pods; none are named where `pods` is 0."""
+    table = {**v1_0(max(pods, 1) * servers, devices), "version": "1.2"}
+    for server in table["server_list"]:
+        for device in server["device"]:
+            device["super_device_id"] = device["rank_id"]
+    names = [{"server_id": server["server_id"]} for server in table["server_list"]]
+    if pods:
+        groups = [names[pod * servers : (pod + 1) * servers] for pod in range(pods)]
+        table["super_pod_list"] = [{"super_pod_id": str(pod), "server_list": group} for pod, group in enumerate(groups)]
+    return table
+
+
+def v1_1(nodes: int, *, in_pods: bool) -> dict[str, Any]:
+    """Each node has a device's rank and one on the host."""
+    table: dict[str, Any] = {"version": "1.1", "status": "completed", "collective_id": "job-1", "node_list": []}
+    for node in range(nodes):
+        ranks: list[dict[str, Any]] = [
+            {"rank_id": str(2 * node), "device_id": "0", "rank_ip": f"192.1.0.{node + 1}", "port": "60008"},
+            {"rank_id": str(2 * node + 1), "device_id": "-1", "rank_ip": "", "port": "0"},
+        ]
+        if in_pods:
+            ranks[0].update(sdid="3")
+            ranks[1].update(sdid="-1", bind_device_id="0")
+        table["node_list"].append({"node_addr": f"10.0.0.{node + 1}", "ranks": ranks})
+    return {**table, "heterog_sub_version": "1.2"} if in_pods else table
+
+
+def v2_0(servers: int, devices: int, kind: str) -> dict[str, Any]:
+    """Two layers, one or two addresses in each."""
+
+    def address(layer: int, number: int) -> dict[str, Any]:
+        written = {
+            "EID": f"{EID}{number:02x}",
+            "IPV4": f"172.16.{layer}.{number + 1}",
+            "IPV6": f"fd0{layer}::{number + 1:x}",
+        }
+        found = {"addr_type": kind, "addr": written[kind], "ports": ["0/1", f"1/{layer}"], "plane_id": "plane0"}
+        return found if kind == "EID" else {**found, "backup_addr": [written[kind]]}
+
+    def level(layer: int, instance: str, number: int) -> dict[str, Any]:
+        addresses = [address(layer, 2 * number + index) for index in range(layer + 1)]
+        net_type = "CLOS" if layer else "TOPO_FILE_DESC"
+        return {
+            "net_layer": layer,
+            "net_instance_id": instance,
+            "net_type": net_type,
+            "net_attr": "",
+            "rank_addr_list": addresses,
+        }
+
+    ranks = [
+        {
+            "rank_id": server * devices + device,
+            "local_id": device,
+            "device_id": device,
+            "device_port": 16666,
+            "level_list": [level(0, f"rack{server}", device), level(1, "all", server * devices + device)],
+        }
+        for server in range(servers)
+        for device in range(devices)
+    ]
+    return {"version": "2.0", "status": "completed", "rank_count": len(ranks), "rank_list": ranks}
+
+
+def with_backup() -> dict[str, Any]:
+    """A spare device in place of a broken one, and a control plane."""
+    table = v2_0(1, 2, "IPV4")
+    table["rank_list"][1].update(local_id=64, replaced_local_id=1, device_id=64, host_port=60001)
+    table["rank_list"][0]["control_plane"] = {"addr_type": "IPV4", "addr": "10.0.0.1", "listen_port": 60000}
+    return {**table, "detour": "false"}
+
+
+def lab(servers: int, devices: int, groups: int = 1) -> dict[str, Any]:
+    """Each group has `servers` of its own."""
+    table: dict[str, Any] = {
+        "status": "completed", "deploy_mode": "lab", "board_id": "0x0000", "para_plane_nic_location": "device",
+        "para_plane_nic_name": ["eth0"], "para_plane_nic_num": "1", "group_count": str(groups), "group_list": [],
+    }  # fmt: skip
+    for group in range(groups):
+        first = group * servers * devices
+        instances = [
+            {
+                "rank_id": str(first + number),
+                "server_id": f"10.0.{group}.{number // devices + 1}",
+                "devices": [{"device_id": str(number % devices), "device_ip": f"192.1.{group}.{number + 1}"}],
+            }
+            for number in range(servers * devices)
+        ]
+        counts = {"device_num": str(len(instances)), "server_num": str(servers), "instance_count": str(len(instances))}
+        table["group_list"].append({"group_name": f"g{group}" * group, **counts, "instance_list": instances})
+    return table
+
+
+def cloud(pods: int, devices: int, groups: int = 1) -> dict[str, Any]:
+    table: dict[str, Any] = {"status": "completed", "group_count": str(groups), "group_list": []}
+    for group in range(groups):
+        instances = [
+            {
+                "pod_name": f"pod-{group}-{pod}",
+                "server_id": f"10.0.{group}.{pod + 1}",
+                "devices": [
+                    {"device_id": str(device), "device_ip": f"192.{device + 1}.{group}.{pod + 1}"}
+                    for device in range(devices)
+                ],
+            }
+            for pod in range(pods)
+        ]
+        counts = {"instance_count": str(pods), "device_count": str(pods * devices)}
+        table["group_list"].append({"group_name": f"group{group}", **counts, "instance_list": instances})
+    return table
+
+
+LATER, EARLIER = ("auto", "a5"), ("auto", "910", "a2", "a3", "300i")
+SEEDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "v1.0 1x1": (v1_0(1, 1), EARLIER),
+    "v1.0 1x4": (v1_0(1, 4), EARLIER),
+    "v1.0 1x8": (v1_0(1, 8), EARLIER),
+    "v1.0 2x2": (v1_0(2, 2), EARLIER),
+    "v1.0 1x16": (v1_0(1, 16), ("auto", "a2", "a3", "300i")),
+    "v1.0 2x8": (v1_0(2, 8), EARLIER),
+    "v1.0 3x1": (v1_0(3, 1), EARLIER),
+    "v1.0 ports": (v1_0(2, 1, device_port="16666", device_vnic_port="16667", host_port="60001"), EARLIER),
+    "v1.0 host_ip": (host_addresses(), ("auto", "910", "a3", "300i")),
+    "v1.0 two addresses": (two_addresses(), EARLIER),
+    "v1.1": (v1_1(2, in_pods=False), EARLIER),
+    "v1.1 one node": (v1_1(1, in_pods=False), EARLIER),
+    "v1.1 super pod": (v1_1(2, in_pods=True), EARLIER),
+    "v1.2 no pods": (v1_2(0, 2, 2), EARLIER),
+    "v1.2 one pod": (v1_2(1, 2, 2), EARLIER),
+    "v1.2 two pods": (v1_2(2, 1, 2), EARLIER),
+    "v2.0 EID": (v2_0(2, 2, "EID"), LATER),
+    "v2.0 IPV4": (v2_0(1, 2, "IPV4"), LATER),
+    "v2.0 IPV6": (v2_0(1, 3, "IPV6"), LATER),
+    "v2.0 backup": (with_backup(), LATER),
+    "lab 1x2": (lab(1, 2), EARLIER),
+    "lab 2x4": (lab(2, 4), EARLIER),
+    "lab 2 groups": (lab(1, 2, groups=2), EARLIER),
+    "cloud 1x2": (cloud(1, 2), EARLIER),
+    "cloud 2x2": (cloud(2, 2), EARLIER),
+    "cloud 2 groups": (cloud(2, 1, groups=2), EARLIER),
+}  # fmt: skip
+
+TEXTS: tuple[str, ...] = (
+    "", " ", "0", "1", "2", "3", "4", "7", "8", "15", "16", "31", "32", "64", "65", "512", "65535", "65536", "-1", "-0",
+    "+1", " 1", "01", "1x", "0x1", "1.0", "1e1", "4294967295", "4294967296", "18446744073709551615", "99999999999999999999",
+    "-18446744073709551615", "٣", "x", "é" * 16, "é" * 33, "a" * 64, "a" * 65, "a" * 127, "a" * 128, "é" * 513,
+    "10.0.0.1", "10.0.0.2", "10.0.0.01", "10.0.0.256", "10.0.0", "10.*.*.*", "-.-.-.-", "0.0.0.0", "0.0.0.0%eth0", "::",
+    "::1", "fd00::1", "FD00::1", "fe80::1%eth0", "fe80::1%", "%eth0", "1:2:3::5:6:7:8", "1::2:3:4:5:6:7", "::10.0.0.1",
+    "1:2:3:4:5:6:10.0.0.1", "1:2:3:4:5:6:7:8:9", "127.0.0.1", "10.0.0.1,10.0.0.2", "10.0.0.1,", ",", "10.0.0.1, 10.0.0.2",
+    "completed", "initializing", "1.1", "1.2", "2.0", "Standard", "host", "device", "reserved", "tcp", "rdma", "TCP",
+    "true", "false", "EID", "IPV4", "IPV6", "CLOS", "2DMESH", "910", "910B", "310P3", EID + "ff", EID + "fg", "a\0b", "0\0x",
+)  # fmt: skip
+NUMBERS: tuple[Any, ...] = (
+    0,
+    1,
+    2,
+    3,
+    7,
+    8,
+    63,
+    64,
+    65,
+    512,
+    513,
+    16666,
+    65535,
+    65536,
+    2**32 - 1,
+    2**32,
+    2**63,
+    -1,
+    0.5,
+    1.0,
+)
+OTHERS: tuple[Any, ...] = (
+    None,
+    True,
+    False,
+    [],
+    {},
+    [[]],
+    [None],
+    [""],
+    {"": ""},
+    ["0/1"] * 17,
+    ["p" * 33],
+    ["é" * 17],
+)
+MORE_KEYS: dict[str, tuple[Any, ...]] = {
+    "host_ip": ("10.0.0.1", "0.0.0.0", "fd00::1", "", "node", 1),
+    "device_ip": ("192.1.0.1", "0.0.0.0", "::", "", None),
+    "device_port": ("16666", "0", "65536", "", 1, 16666, 0),
+    "device_vnic_port": ("16667", "0", 1),
+    "host_port": ("60000", "0", 60000, 0),
+    "net_position": ("host", "device", "", 1),
+    "net_protocol": ("tcp", "udp", None),
+    "super_device_id": ("0", "1", "", "4294967295", 1),
+    "super_pod_list": ([], None, [{"super_pod_id": "9", "server_list": [{"server_id": "10.0.0.1"}]}]),
+    "server_count": ("1", "2", "", 1),
+    "version": ("1.0", "1.2", "2.0", "1.1", 1, None, []),
+    "deploy_mode": ("lab", None),
+    "chip_info": ("910", "910B", "310P3", "910_93", "moon"),
+    "heterog_sub_version": ("1.2", "1.1", ""),
+    "mode": ("tcp", "rdma", "udp", ""),
+    "sdid": ("0", "-1", "", 1),
+    "bind_device_id": ("0", "", 0),
+    "rank_ip": ("192.1.0.1", "0.0.0.0", "x", ""),
+    "port": ("0", "-1", "70000", "x"),
+    "detour": ("true", "TRUE", "", None),
+    "backup_addr": ([], ["10.1.0.1"], ["fd00::1"], ["x"], "10.1.0.1", ["10.1.0.1"] * 17, [None], None),
+    "pcie_fallback": (True, False, "true", None, 1),
+    "net_attr": ("", "x", None, 1),
+    "net_type": ("CLOS", "clos", None),
+    "plane_id": ("p" * 1024, "p" * 1025, "é" * 513, None),
+    "control_plane": ({"addr_type": "IPV4", "addr": "10.0.0.1", "listen_port": 1}, {"addr_type": "IPV4"}, None, []),
+    "replaced_local_id": (0, 63, 64, None),
+    "remark": ("x", [1], {"a": None}),
+}  # fmt: skip
+Change = Callable[[random.Random, Any], None]
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container with each of its keys or indices."""
+    for key in list(value) if isinstance(value, dict) else range(len(value)):
+        yield value, key
+        if isinstance(value[key], dict | list):
+            yield from places(value[key])
+
+
+def objects(value: Any) -> list[dict[str, Any]]:
+    found = [holder[key] for holder, key in places(value) if isinstance(holder[key], dict)]
+    return [value, *found]
+
+
+def replace_alike(rng: random.Random, table: Any) -> None:
+    """A value by another one of its type."""
+    holder, key = rng.choice(list(places(table)))
+    if isinstance(holder[key], str):
+        holder[key] = rng.choice(TEXTS)
+    elif isinstance(holder[key], int):
+        holder[key] = rng.choice(NUMBERS)
+    elif isinstance(holder[key], list):
+        holder[key] = holder[key][: rng.randrange(len(holder[key]) + 1)]
+
+
+def replace_any(rng: random.Random, table: Any) -> None:
+    holder, key = rng.choice(list(places(table)))
+    holder[key] = copy.deepcopy(rng.choice(rng.choice((TEXTS, NUMBERS, OTHERS))))
+
+
+def count_on(rng: random.Random, table: Any) -> None:
+    """A number, written either way, by its neighbour."""
+    numbers = [(holder, key) for holder, key in places(table) if str(holder[key]).isdecimal()]
+    if numbers:
+        holder, key = rng.choice(numbers)
+        by = rng.choice((-1, 1, 1, 2))
+        holder[key] = str(int(holder[key]) + by) if isinstance(holder[key], str) else holder[key] + by
+
+
+def copy_alike(rng: random.Random, table: Any) -> None:
+    """A value from another object with the same key."""
+    first, key = rng.choice([(holder, key) for holder, key in places(table) if isinstance(holder, dict)])
+    others = [one for one in objects(table) if key in one and one is not first]
+    if others:
+        first[key] = copy.deepcopy(rng.choice(others)[key])
+
+
+def remove(rng: random.Random, table: Any) -> None:
+    holder, key = rng.choice(list(places(table)))
+    del holder[key]
+
+
+def add(rng: random.Random, table: Any) -> None:
+    key = rng.choice(tuple(MORE_KEYS))
+    near = [one for one in objects(table) if key in one] or objects(table)
+    holder = rng.choice(near if rng.random() < 0.5 else objects(table))
+    holder[key] = copy.deepcopy(rng.choice(MORE_KEYS[key]))
+
+
+def reshape(rng: random.Random, table: Any) -> None:
+    """Repeat, move or exchange entries of lists."""
+    lists = [holder[key] for holder, key in places(table) if isinstance(holder[key], list) and holder[key]]
+    if not lists:
+        return
+    chosen, action = rng.choice(lists), rng.randrange(3)
+    if action == 0:
+        chosen.append(copy.deepcopy(rng.choice(chosen)))
+    elif action == 1:
+        rng.shuffle(chosen)
+    else:
+        entry = chosen.pop(rng.randrange(len(chosen)))
+        alike = [one for one in lists if one and isinstance(one[0], type(entry))] or lists
+        rng.choice(alike).append(entry)
+
+
+CHANGES: tuple[Change, ...] = (
+    replace_alike, replace_alike, replace_alike, count_on, count_on, copy_alike, copy_alike, remove, add, add, replace_any,
+    reshape,
+)  # fmt: skip
+ODD_TEXT: tuple[tuple[str, str], ...] = (
+    ("}", ",}"), ("]", ",]"), (",", ",,"), ("{", "{// x\n"), ("]", "] /* x */"), ("{", '{"x": 1e999, '), ("{", '{"x": -1e400, '),
+    ("{", '{"x": 1' + "0" * 309 + ", "), ("{", '{"x": 1e308, '), ("{", '{"x": NaN, '), ("{", '{"x": 01, '), ('"', "'"),
+    ("{", '{"x": "\\ud800", '), ("{", '{"x": "\\u0000", '), ("{", '{"x": "a\tb", '), ("{", '{"x": [[[[[]]]]], '), (":", " "),
+)  # fmt: skip
+ENDINGS = ("}", "x", "[]", " \n", "1e999", "{}")
+
+
+def mutants(count: int, seed: int) -> Iterator[Mutant]:
+    """`count` of them, always the same ones for a `seed`."""
+    rng = random.Random(seed)
+    names = tuple(SEEDS)
+    for _ in range(count):
+        name = rng.choice(names)
+        sound, chips = SEEDS[name]
+        table = copy.deepcopy(sound)
+        for _ in range(rng.choice((1, 1, 1, 1, 2, 2, 3))):
+            if table:
+                rng.choice(CHANGES)(rng, table)
+        chip = rng.choice((*chips, "auto", "a5" if rng.random() < 0.05 else "auto"))
+        yield Mutant(written(rng, table), chip, name)
+
+
+def written(rng: random.Random, table: Any) -> bytes:
+    """As JSON in UTF-8, one in twelve with a fault in its text."""
+    text = json.dumps(table, indent=rng.choice((None, 1)), ensure_ascii=rng.random() < 0.5)
+    kind = rng.randrange(24)
+    if kind == 0:
+        old, new = rng.choice(ODD_TEXT)
+        parts = text.split(old)
+        at = rng.randrange(1, len(parts)) if len(parts) > 1 else 0
+        text = old.join(parts[:at]) + new + old.join(parts[at:]) if at else text
+    elif kind == 1:
+        text = rng.choice((text + rng.choice(ENDINGS), text[: rng.randrange(len(text))], "\ufeff" + text))
+    data = text.encode("utf-8", "surrogatepass")
+    return data + b"\xff" if kind == 2 and rng.random() < 0.2 else data

@@ -1,0 +1,116 @@
+"""What tlaunch takes, HCCL takes: changed tables of every format are judged by both.
+
+HCCL speaks through an oracle that was written from its published source (tests/programs/hccl_oracle), and shares nothing
+with the launcher. TLAUNCH_STRESS=1 judges 40,000 tables; `-s` shows which codes refuse more than HCCL does.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import sys
+from collections import Counter
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+from launcher.rank_table import Profile, parse_rank_table
+from launcher.rank_table.formats import Format
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+
+
+def load(name, path):
+    """A module that stands beside the programs; the parts of a package find each other by its name."""
+    spec = spec_from_file_location(name, path)
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+hccl_oracle = load("hccl_oracle", PROGRAMS / "hccl_oracle" / "__init__.py")
+mutated_tables = load("mutated_tables", PROGRAMS / "mutated_tables.py")
+
+DOCUMENTS = 40_000 if os.environ.get("TLAUNCH_STRESS") == "1" else 2_000
+SEED = 7
+PATH = Path("table.json")
+CORPUS = Path(__file__).resolve().parents[3] / "shared" / "rank_table_corpus"
+ROWS = json.loads((CORPUS / "EXPECTED.json").read_text(encoding="utf-8")) if CORPUS.is_dir() else {}
+
+# The hardware that "auto" stands for, where it is not any that reads the format.
+HARDWARE = {Format.V1_2: ("a3",), Format.CLOUD: ("910",), Format.V2_0: ("a5",)}
+CHIP_INFOS = {"910": "910", "910B": "a2", "910_93": "a3", "310P3": "300i"}
+
+# What HCCL refuses and tlaunch lets pass, with the reason.
+ALLOWED = {
+    "CheckSingleServerComm: not on the same plane": "HCCL_INTRA_ROCE_ENABLE=1 lifts it: a warning, RT428",
+}
+
+
+def chips(report, chip):
+    """The hardware that a table is read for: it is refused where all of it refuses."""
+    if chip != "auto":
+        return (chip,)
+    if report.format is not Format.LAB:
+        return HARDWARE.get(report.format, ("910", "a2", "a3", "300i"))
+    named = report.document.value.get("chip_info")
+    return (CHIP_INFOS.get(named if isinstance(named, str) else "", "910"),)
+
+
+def judge(data, chip):
+    """What tlaunch says, and why HCCL refuses the table; None where some of the hardware takes it."""
+    report = parse_rank_table(data, PATH, Profile(chip))
+    refusals = [hccl_oracle.refusal(data, one) for one in chips(report, chip)]
+    return report, next(iter(refusals)) if all(refusals) else None
+
+
+SOUND = [(name, chip) for name, (_, known) in mutated_tables.SEEDS.items() for chip in known]
+
+
+@pytest.mark.parametrize(("name", "chip"), SOUND)
+def test_both_take_a_sound_table(name, chip):
+    """Before anything is changed, tlaunch and the oracle take each table on each of its chips."""
+    report, refusal = judge(json.dumps(mutated_tables.SEEDS[name][0]).encode(), chip)
+    assert report.valid, report.render()
+    assert refusal is None
+
+
+@pytest.mark.timeout(1200)
+def test_nothing_is_taken_that_hccl_refuses():
+    """However a table is changed, HCCL takes it where tlaunch does."""
+    taken: Counter[str] = Counter()
+    stricter: Counter[str] = Counter()
+    verdicts: Counter[tuple[bool, bool]] = Counter()
+    for mutant in mutated_tables.mutants(DOCUMENTS, SEED):
+        report, refusal = judge(mutant.data, mutant.chip)
+        verdicts[report.valid, refusal is None] += 1
+        if report.valid and refusal is not None and refusal not in ALLOWED:
+            taken[f"{refusal} ({mutant.seed}, {mutant.chip})"] += 1
+        elif not report.valid and refusal is None:
+            stricter.update({problem.code for problem in report.errors})
+    print(f"{DOCUMENTS:,} tables; refused by tlaunch alone: {verdicts[False, True]:,} {dict(stricter.most_common())}")
+    assert taken == {}
+    assert verdicts[True, True] > DOCUMENTS // 5
+    assert verdicts[False, False] > DOCUMENTS // 5
+    assert verdicts[False, True] < DOCUMENTS // 50
+
+
+@pytest.mark.skipif(not ROWS, reason="the corpus of rank tables (../shared/rank_table_corpus) is not here")
+@pytest.mark.parametrize("name", sorted(name for name, row in ROWS.items() if row["verdict"] in ("valid", "faulty")))
+def test_oracle_judges_published_tables_as_hccl_does(name):
+    """The oracle gives the verdict that HCCL's own unit tests expect, and that other published tables are known to get."""
+    _, refusal = judge((CORPUS / name).read_bytes(), "auto")
+    if ROWS[name]["verdict"] == "faulty" and refusal is None:
+        refusal = hccl_oracle.refusal((CORPUS / name).read_bytes(), "910")
+    assert (refusal is None) == (ROWS[name]["verdict"] == "valid"), refusal
+
+
+def test_oracle_knows_nothing_of_the_launcher():
+    """Two readings of HCCL's source that share code would share its faults."""
+    for path in [PROGRAMS / "mutated_tables.py", *sorted((PROGRAMS / "hccl_oracle").glob("*.py"))]:
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        named |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+        assert not [name for name in named if name.startswith("launcher")]

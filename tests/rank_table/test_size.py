@@ -1,0 +1,104 @@
+"""Files that are no tables by their size: refused early, and what is read keeps to little memory."""
+
+from __future__ import annotations
+
+import io
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.core.errors import UnreadableError
+from launcher.rank_table import parse_rank_table, read_rank_table
+from launcher.rank_table.files import LARGEST_TABLE_BYTES, read_bytes, read_stream
+
+MIB = 1 << 20
+SIZE = 8 * MIB
+# In a process of its own: what it held at most, in bytes, beyond what it holds once everything is imported.
+PEAK = """
+import resource, sys
+from pathlib import Path
+from launcher.rank_table import read_rank_table
+small, large = map(Path, sys.argv[1:])
+peaks = []
+for path in (small, large):
+    report = read_rank_table(path)
+    report.render()
+    del report
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(peaks[1] - peaks[0])
+"""
+WORTHLESS = {
+    "newlines": "\n" * SIZE,
+    "newlines in braces": "{" + "\n" * SIZE + "}",
+    "newlines in a table": '{"version": "1.0",' + "\n" * SIZE + "}",
+    "blanks": " " * SIZE,
+    "words on lines": "ab\n" * (SIZE // 3),
+    "numbers": "[" + "1234," * (SIZE // 5) + "1]",
+    "empty lists": "[" + "[]," * (SIZE // 3) + "[]]",
+    "repeated keys": "{" + ",".join('"k": 1' for _ in range(SIZE // 8)) + "}",
+    "a string of escapes": '["' + "\\n" * (SIZE // 2),
+}
+
+
+@pytest.mark.parametrize("name", WORTHLESS)
+def test_what_is_no_table_costs_a_few_times_its_size(name, tmp_path):
+    """Millions of blanks, line ends, short values or repeated keys take less than ten times the memory of the text."""
+    small, large = tmp_path / "small.json", tmp_path / "large.json"
+    small.write_text('{"version": "9"}')
+    large.write_text(WORTHLESS[name])
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, small, large], capture_output=True, text=True, check=True
+    )  # fmt: skip
+    assert int(done.stdout) < 10 * SIZE
+
+
+def test_a_file_that_is_too_large_is_refused_unread(tmp_path):
+    """Its size alone tells: nothing of it is brought into memory."""
+    path = tmp_path / "table.json"
+    with path.open("wb") as file:
+        file.truncate(LARGEST_TABLE_BYTES + 1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
+    with pytest.raises(UnreadableError, match="40 MiB") as raised:
+        read_rank_table(path)
+    assert "--max-table-size 41M" in raised.value.hint
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_inblock - before < 1000
+
+
+def test_a_file_as_large_as_allowed_is_read(tmp_path):
+    """The limit is the largest size that is read, not the first that is refused."""
+    path = tmp_path / "table.json"
+    path.write_bytes(b" " * 2048)
+    assert len(read_bytes(path, 2048)) == 2048
+    with pytest.raises(UnreadableError):
+        read_bytes(path, 2047)
+
+
+def test_a_stream_without_end_is_left_at_the_limit():
+    """A device that gives bytes for ever is read as far as a table may be long, and no further."""
+    with pytest.raises(UnreadableError, match="more than 1 MiB"), Path("/dev/zero").open("rb") as zeros:
+        read_stream(zeros, "/dev/zero", MIB)
+    with pytest.raises(UnreadableError, match="/dev/zero"):
+        read_rank_table(Path("/dev/zero"), max_bytes=MIB)
+    assert read_stream(io.BytesIO(b"x" * MIB), "it", MIB) == b"x" * MIB
+
+
+def test_a_larger_table_is_read_where_that_is_asked_for(table, tmp_path):
+    """The limit can be lifted for a table that is known to be large."""
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(table(64, 8), indent=4))
+    with pytest.raises(UnreadableError):
+        read_rank_table(path, max_bytes=1024)
+    assert read_rank_table(path, max_bytes=10 * MIB).valid
+
+
+def test_data_of_short_values_is_told_from_a_table(table, tmp_path):
+    """A million short values are some other file; a table with as many is none, for it spends more on each of them."""
+    path = tmp_path / "data.json"
+    (problem,) = parse_rank_table(b"[" + b"12345, " * 1_000_000 + b"1]", path).errors
+    assert problem.code == "RT117"
+    numbers = ", ".join(f'"{number:012}"' for number in range(1_000_001))
+    assert "RT117" not in {problem.code for problem in parse_rank_table(f"[{numbers}]".encode(), path).problems}
