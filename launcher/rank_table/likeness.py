@@ -12,8 +12,10 @@ _KEYS = frozenset({"server_count", "group_list", "group_count", "rank_list", "no
 _BESIDE_SERVER_LIST = frozenset({"version", "status"})
 _WORDS = (b"server_id", b"device_id", b"rank_id")
 
-# What other JSON files have on purpose, which are read by more tolerant parsers: a byte order mark, commas, comments.
-_OF_DIALECTS = frozenset({"RT101", "RT103", "RT104"})
+# What other JSON files have on purpose, which are read by more tolerant parsers: a byte order mark, commas, comments, words
+# such as the NaN that Python writes, a number beyond all doubles.
+_WORD = "RT107"
+_OF_DIALECTS = frozenset({"RT101", "RT103", "RT104", _WORD, "RT115"})
 _NAME = re.compile(r"(?<![a-z])(?:hccl|rank[-_ ]?table)", re.IGNORECASE)
 
 
@@ -33,9 +35,9 @@ def looks_like_table(data: bytes, document: Document) -> bool:
     is asked for more: whether it mentions the ids that tables consist of.
     """
     if document.faults:
-        on_purpose = document.checkable and all(fault.code in _OF_DIALECTS for fault in document.faults)
-        of_another_kind = any(fault.code == OTHER_DATA for fault in document.faults)
-        if not (on_purpose or of_another_kind) or mentions_ids(data):
+        codes = {fault.code for fault in document.faults}
+        on_purpose = codes <= _OF_DIALECTS and (document.checkable or _WORD in codes)  # behind a word, all was read
+        if not (on_purpose or OTHER_DATA in codes) or mentions_ids(data):
             return True
     if not isinstance(document.value, dict):
         return False

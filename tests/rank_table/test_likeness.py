@@ -27,11 +27,15 @@ from launcher.rank_table.likeness import looks_like_table, named_like_table
         ('{"name": "x", "pad": tru', True),
         ("// settings\n{}", False),
         ('\ufeff{"name": "x",}', False),
+        ('{"loss": NaN, "best": -Infinity}', False),
+        ("{name: 'x'}", False),
+        ('{"largest": 1e999}', False),
+        ('{"rank_id": NaN}', True),
         ('{"device_id": "0",} // table', True),
     ],
 )
 def test_keys_and_words_of_tables_tell(text, expected):
-    """Keys of tables and of related files count, and text that is no JSON; comments and commas of others do not."""
+    """Keys of tables and of related files count, and text that is no JSON; comments, commas and NaN of others do not."""
     data = text.encode()
     assert looks_like_table(data, parse_document(data)) is expected
 
