@@ -111,8 +111,8 @@ _explain(
 _explain(
     "RT117",
     "data of another kind",
-    "A rank table spends dozens of characters on each of its values. A text with millions of values of a few characters "
-    "each is a list of numbers or words, and is not read: as objects in memory it would be many times as large.",
+    "A rank table spends more than ten characters on each of its values. A text with a million values or more that are "
+    "shorter is a list of numbers or words, and is not read: as objects in memory it would be many times as large.",
 )
 _explain(
     "RT201",

@@ -66,7 +66,7 @@ RANKED = frozenset({Format.V1_0, Format.V1_1, Format.V1_2, Format.V2_0, Format.L
 STRINGS = frozenset({Format.V1_0, Format.V1_1, Format.V1_2, Format.LAB, Format.CLOUD})  # numbers are strings
 
 # The list of each format, in which its servers or ranks stand.
-_LISTS = {
+LISTS = {
     Format.V1_0: "server_list",
     Format.V1_2: "server_list",
     Format.V1_1: "node_list",
@@ -108,8 +108,8 @@ def recognise(document: Any) -> Format | None:
 
 def list_of_another(document: dict[str, Any], found: Format) -> str | None:
     """The key of another format's list, where a document in the format `found` has that and not its own."""
-    own = _LISTS[found]
-    return None if own in document else next((key for key in _LISTS.values() if key in document), None)
+    own = LISTS[found]
+    return None if own in document else next((key for key in LISTS.values() if key in document), None)
 
 
 def what_to_do_with(related: Format) -> str:

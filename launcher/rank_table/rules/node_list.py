@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from launcher.core.records import HOST_RANK
 from launcher.rank_table.catalogue import Finding, rule
-from launcher.rank_table.formats import VERSIONS, Format, list_of_another
+from launcher.rank_table.formats import LISTS, VERSIONS, Format, list_of_another
 from launcher.rank_table.ip import FAMILY_NAMES, address_family, is_unspecified, packed_address, what_it_is_instead
 from launcher.rank_table.keys import SUB_VERSION
 from launcher.rank_table.places import Pointer
@@ -29,13 +29,12 @@ def version_of_another_format(table: Table) -> Iterator[Finding]:
     found = list_of_another(table.fields, table.format)
     if found is None or "version" not in table.fields:
         return
-    wanted = {Format.V1_1: "node_list", Format.V2_0: "rank_list"}.get(table.format, "server_list")
     versions = {
         "node_list": "1.1",
         "rank_list": "2.0",
         "server_list": "1.2" if "super_pod_list" in table.fields else "1.0",
     }
-    message = f'version "{table.fields["version"]}" asks for {wanted}, and this table has {found}'
+    message = f'version "{table.fields["version"]}" asks for {LISTS[table.format]}, and this table has {found}'
     hint = f'write "{versions[found]}"' if found in versions else "leave version out: a table of group_list has none"
     yield Finding(("version",), message, hint)
 
