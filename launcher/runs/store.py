@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -52,9 +52,10 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
         if _is_file(RunDir(candidate).run_json):
             return (run_at(candidate.resolve()),)
     names = _newest_first(runs_dir)
-    called = [name for name in names if reference in _given(name, names)]
+    given = _given(names)
+    called = [name for name in names if reference in given[name]]
     if not called and reference:
-        called = [name for name in names if any(each.startswith(reference) for each in (name, *_given(name, names)))]
+        called = [name for name in names if any(each.startswith(reference) for each in (name, *given[name]))]
         if len(called) > 1:
             raise UsageError(
                 f"{len(called)} runs are called {escaped(reference)}...: {_told(called)}", hint="say which one is meant"
@@ -105,14 +106,18 @@ def _is_readable(path: Path) -> bool:
     return _is_file(path) and os.access(path, os.R_OK)
 
 
-def _given(name: str, names: Iterable[str]) -> tuple[str, ...]:
-    """What the run in the directory `name` may have been called by --name, or by default."""
-    timed = _TIMED.fullmatch(name)
-    if timed is None:
-        return ()
-    given = timed["given"]
-    first = _COUNTED.sub("", given)
-    return (given, first) if first != given and f"{timed['time']}{first}" in names else (given,)
+def _given(names: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """What the run in each of these directories may have been called by --name, or by default."""
+    all_names = frozenset(names)
+    called: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        called[name] = ()
+        if timed := _TIMED.fullmatch(name):
+            given = timed["given"]
+            first = _COUNTED.sub("", given)
+            is_second = first != given and f"{timed['time']}{first}" in all_names
+            called[name] = (given, first) if is_second else (given,)
+    return called
 
 
 # --- the latest ---
