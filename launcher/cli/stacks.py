@@ -102,7 +102,8 @@ def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
     Raises:
         TlaunchError: nothing was seen.
     """
-    from launcher.engines.cluster.askers import CoordinatorSilentError, ask_stacks, read_door
+    from launcher.engines.cluster.askers import CoordinatorSilentError, ask_stacks
+    from launcher.engines.cluster.door import read_door
 
     door = None if state.state.over else read_door(state.run_dir)
     if door is None:

@@ -35,7 +35,7 @@ from launcher.core.records import Cluster, RunSpec, Server
 from launcher.core.resources import PACKAGE
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble
-from launcher.engines.cluster.askers import AskersDoor, leave_door
+from launcher.engines.cluster.door import AskersDoor, leave_door
 from launcher.engines.cluster.job import Job, to_text
 from launcher.engines.cluster.membership import Door, Member, Membership, join
 from launcher.engines.cluster.mpi_ranks import members_text, stretches_of

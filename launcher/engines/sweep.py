@@ -17,8 +17,8 @@ from launcher.core.events import AgentEnded, Cause, Event, Killing, Stamped, Sto
 from launcher.core.records import RunSpec
 from launcher.core.report import Attempt, Report
 from launcher.core.run_dir import RunDir
-from launcher.engines.cluster.askers import remove_door
 from launcher.engines.cluster.common_disk import remove_marks
+from launcher.engines.cluster.door import remove_door
 from launcher.runs.progress import Progress
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.journal import Journal

@@ -54,9 +54,9 @@ from launcher.core.proc import identify
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import used_cluster
-from launcher.engines.cluster.askers import remove_door
 from launcher.engines.cluster.chronicle import Chronicle
 from launcher.engines.cluster.common_disk import leave_mark, remove_mark
+from launcher.engines.cluster.door import remove_door
 from launcher.engines.cluster.engine_end import EngineEnd
 from launcher.engines.cluster.engine_process import EngineProcess
 from launcher.engines.cluster.engine_words import turned_back

@@ -34,8 +34,8 @@ from launcher.core.messages import (
 from launcher.core.own_code import fingerprint
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
-from launcher.engines.cluster.askers import AskersDoor, leave_door
 from launcher.engines.cluster.common_disk import sees_mark
+from launcher.engines.cluster.door import AskersDoor, leave_door
 from launcher.runs.record import spec_to_json
 from launcher.supervise.link import Link
 

@@ -8,14 +8,8 @@ import pytest
 from launcher.core.messages import AskStacks, Stacks, TakeStacks, proof_of
 from launcher.core.run_dir import RunDir
 from launcher.engines.cluster import askers, surveys
-from launcher.engines.cluster.askers import (
-    AskersDoor,
-    CoordinatorSilentError,
-    ask_stacks,
-    leave_door,
-    read_door,
-    remove_door,
-)
+from launcher.engines.cluster.askers import CoordinatorSilentError, ask_stacks
+from launcher.engines.cluster.door import AskersDoor, leave_door, read_door, remove_door
 
 KEY = "the key"
 PATIENCE_S = 60
