@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import click
+from click.core import ParameterSource
 
 from launcher.core.errors import UsageError
 from launcher.core.near import did_you_mean, near
@@ -83,7 +84,7 @@ def _bad_value(error: click.BadParameter, param: click.Parameter) -> UsageError:
     if choices and is_unknown:
         message = f"{value} is none of {', '.join(choices)}"
         hint = did_you_mean(near(value.strip("'"), choices))
-    return UsageError(f"{_name(param)}: {message}", hint=hint)
+    return UsageError(f"{_variable(error, param) or _name(param)}: {message}", hint=hint)
 
 
 def _any_other(error: click.ClickException, context: click.Context | None) -> UsageError:
@@ -107,6 +108,12 @@ def _name(param: click.Parameter) -> str:
         return max(param.opts, key=len)
     called = param.human_readable_name
     return named[0] if (named := re.search("[A-Z]+", called)) else called
+
+
+def _variable(error: click.BadParameter, param: click.Parameter) -> str | None:
+    """The variable of the environment that has said a value, where nobody typed it."""
+    source = error.ctx.get_parameter_source(param.name) if error.ctx and param.name else None
+    return param.envvar if source is ParameterSource.ENVIRONMENT and isinstance(param.envvar, str) else None
 
 
 def _usage(context: click.Context | None) -> str | None:

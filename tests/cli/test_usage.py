@@ -69,6 +69,15 @@ def test_a_file_that_may_not_be_read_is_told_as_its_reader_would(option, capsys,
     assert capsys.readouterr().err == f"error: {path} cannot be read: Permission denied\n"
 
 
+def test_a_wrong_value_of_the_environment_is_told_by_its_variable(capsys, monkeypatch):
+    """Nobody finds an option that was not typed."""
+    monkeypatch.setenv("TLAUNCH_MAX_TABLE_SIZE", "much")
+    assert cli._run(cli.tlaunch, ["validate", "table.json"]) == 2
+    assert capsys.readouterr().err.startswith("error: TLAUNCH_MAX_TABLE_SIZE: 'much' is no size\n")
+    assert cli._run(cli.tlaunch, ["validate", "--max-table-size", "more", "table.json"]) == 2
+    assert capsys.readouterr().err.startswith("error: --max-table-size: 'more' is no size\n")
+
+
 @pytest.mark.parametrize("group", [[], ["table"], ["data"]])
 def test_a_group_without_a_command_shows_its_help(group, launcher):
     done = launcher.run(*group)
