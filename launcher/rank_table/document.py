@@ -27,6 +27,7 @@ _MARKED = frozenset(name for _, name in _WIDE_MARKS)
 _LOOKED_AT = 64  # bytes of a file without a byte order mark, a multiple of four
 _HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # so does a whole one start
 OTHER_DATA = "RT117"  # the code of a text that is too dense for a rank table
+_TOO_LARGE = "RT115"
 _LONGEST_INTEGER = 19  # digits; beyond it HCCL's parser keeps a float, and so do we
 
 
@@ -68,6 +69,11 @@ class Document:
     def locate(self, pointers: Iterable[Pointer]) -> dict[Pointer, Place]:
         """Where the values at `pointers` stand; pointers that lead nowhere are left out. One pass over the text."""
         return locate(self._scanned, set(pointers), repeated_keys=bool(self.repeats))
+
+    @property
+    def may_be_json(self) -> bool:
+        """Whether nothing is known to be wrong with the text but what JSON itself allows."""
+        return all(fault.code in (_TOO_LARGE, OTHER_DATA) for fault in self.faults)
 
     def position(self, offset: int) -> Position:
         line, start = self._lines.position(offset)
@@ -231,7 +237,7 @@ def _numbers_too_large(text: str) -> list[Fault]:
         at = token.end
         depth += (token.kind in "{[") - (token.kind in "}]")
         if token.kind == SCALAR and text[token.start] in "-0123456789" and math.isinf(float(text[token.start : at])):
-            found.append(Fault("RT115", token.start, at - token.start, "this number is too large", hint))
+            found.append(Fault(_TOO_LARGE, token.start, at - token.start, "this number is too large", hint))
         if depth == 0:
             break
     return found

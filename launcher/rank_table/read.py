@@ -93,7 +93,7 @@ def parse_rank_table(data: bytes, path: Path, profile: Profile = AS_HCCL) -> Tab
 
     with _without_garbage_collection():
         document = parse_document(data)
-        if document.faults and (problem := _another_kind(data, path)):
+        if not document.may_be_json and (problem := _another_kind(data, path)):
             return TableReport(path, None, (problem,), document, None)
         checked = check_document(document, path, profile)
         problems = located_problems(document, checked.findings, checked.chip)

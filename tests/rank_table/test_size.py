@@ -104,5 +104,9 @@ def test_data_of_short_values_is_told_from_a_table(table, tmp_path):
     path = tmp_path / "data.json"
     (problem,) = parse_rank_table(b"[" + b"12345, " * 1_000_000 + b"1]", path).errors
     assert problem.code == "RT117"
+    (problem,) = parse_rank_table(
+        b"[" + b"1," * 1_000_000 + b"1]", path
+    ).errors  # nor a list of hosts called by numbers
+    assert problem.code == "RT117"
     numbers = ", ".join(f'"{number:012}"' for number in range(1_000_001))
     assert "RT117" not in {problem.code for problem in parse_rank_table(f"[{numbers}]".encode(), path).problems}
