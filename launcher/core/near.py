@@ -13,7 +13,7 @@ def near(word: str, known: Iterable[str], *, limit: int = SHOWN) -> tuple[str, .
     """Return those of `known` that are one slip away (two in a long word), or that begin with `word`, the best first.
 
     A slip is a character too much, missing, wrong, or exchanged with its neighbour. Case and dashes in front do not
-    count. Nothing is better than a guess: what is farther away is left out.
+    count. A mere guess would mislead: what is farther away is left out.
     """
     wanted = _bare(word)
     most = 0 if len(wanted) < SHORTEST_BEGINNING else 1 if len(wanted) < LONG else 2
