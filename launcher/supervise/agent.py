@@ -23,6 +23,7 @@ from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.journal import Journal
+from launcher.supervise.listening import Listening
 from launcher.supervise.log_keeper import LogKeeper
 from launcher.supervise.port import HeldPort
 from launcher.supervise.starter import Starter
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from launcher.supervise.link import Link
     from launcher.supervise.members import Members
     from launcher.supervise.mirror import Mirror
+    from launcher.supervise.nursery import Nursery
     from launcher.supervise.stand_in import StandIn
     from launcher.supervise.survey import Survey
     from launcher.supervise.watch import Watch
@@ -94,7 +96,7 @@ class Agent:
         logs = {rank.global_rank: self._run_dir.train_log(rank.global_rank) for rank in self._ranks}
         self._log_keeper = LogKeeper(logs, spec.supervision.log_max_bytes, self._journal)
         self._selector = selectors.DefaultSelector()
-        self._listened: dict[str, Any] = {}  # what the selector holds, by what it is for
+        self._listening = Listening(self._selector)
         self._group = RunGroup(os.getpid())
         self._alone = head is None
         self._childless = False
@@ -176,30 +178,21 @@ class Agent:
     def _choose_what_to_hear(self) -> None:
         """What comes and goes: ends of ranks, the preload process, a head's pipe that takes no more at the moment."""
         nursery = self._starter.preloading
-        crew = self._attempts.crew
-        self._hear("ranks", crew if crew.fileno() >= 0 else None, selectors.EVENT_READ)
-        wants = selectors.EVENT_READ | (selectors.EVENT_WRITE if nursery and nursery.wants_write else 0)
-        self._hear("nursery", nursery, wants, nursery.send if nursery else None)
-        self._hear("log keeper", self._log_keeper if self._log_keeper.fileno() >= 0 else None,
-                   selectors.EVENT_READ, self._log_keeper.take)  # fmt: skip
-        backlog = self._head.events_fd if self._head and self._journal.backlog else None
+        crew = self._attempts.crew if self._attempts.crew.fileno() >= 0 else None
+        log_keeper = self._log_keeper if self._log_keeper.fileno() >= 0 else None
         link = self._link if self._link and self._link.lost is None else None
-        wants = selectors.EVENT_READ | (selectors.EVENT_WRITE if link and link.wants_write else 0)
-        self._hear("coordinator", link, wants)
-        self._hear("members", self._stand_in, selectors.EVENT_READ)
-        self._hear("soundings", self._attempts.soundings, selectors.EVENT_READ)
-        self._hear("backlog", backlog, selectors.EVENT_WRITE, self._journal.send)
-
-    def _hear(self, purpose: str, wanted: Any, events: int, react: Any = None) -> None:
-        known = self._listened.get(purpose)
-        if known == (wanted, events):
-            return
-        if known is not None and known[0] is not None:
-            with suppress(KeyError, ValueError):  # closed meanwhile
-                self._selector.unregister(known[0])
-        if wanted is not None:
-            self._selector.register(wanted, events, react or _nothing)
-        self._listened[purpose] = (wanted, events)
+        backlog = self._head.events_fd if self._head and self._journal.backlog else None
+        self._listening.choose(
+            {
+                "ranks": (crew, selectors.EVENT_READ, _nothing),
+                "nursery": (nursery, _events(nursery), nursery.send if nursery else _nothing),
+                "log keeper": (log_keeper, selectors.EVENT_READ, self._log_keeper.take),
+                "coordinator": (link, _events(link), _nothing),
+                "members": (self._stand_in, selectors.EVENT_READ, _nothing),
+                "soundings": (self._attempts.soundings, selectors.EVENT_READ, _nothing),
+                "backlog": (backlog, selectors.EVENT_WRITE, self._journal.send),
+            }
+        )
 
     def _on_signals(self) -> None:
         for number in self._wakeup.take():
@@ -302,7 +295,7 @@ class Agent:
         if self._survey is not None:
             self._survey.close()
         if self._stand_in is not None:
-            self._hear("members", None, 0)
+            self._listening.forget("members")
             self._stand_in.release()
         if self._link is not None:
             self._link.say_farewell(unkillable, self._journal.lost)
@@ -360,6 +353,11 @@ def _stand_in(members: Members | None, ranks: Sequence[RankSpec], inherited: Map
 def identity_of(pid: int) -> ProcessId:
     """Of this process; without /proc there is no start time, and nobody can ask whether it lives."""
     return identify(pid) or ProcessId(pid, 0, os.uname().nodename, "")
+
+
+def _events(channel: Nursery | Link | None) -> int:
+    """What to hear of it: also that there is room for what waits to be sent."""
+    return selectors.EVENT_READ | (selectors.EVENT_WRITE if channel and channel.wants_write else 0)
 
 
 def _nothing() -> None:
