@@ -35,7 +35,7 @@ from launcher.core.own_code import fingerprint
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.cluster.common_disk import sees_mark
-from launcher.engines.cluster.door import AskersDoor, leave_door
+from launcher.engines.cluster.door import AskersDoor, leave_door, remove_door
 from launcher.runs.record import spec_to_json
 from launcher.supervise.link import Link
 
@@ -90,6 +90,11 @@ class Membership:
         if not self._shares_files and self.welcome.key:
             leave_door(run_dir, AskersDoor((self.address,), self.welcome.key))
         return self._shares_files
+
+    def forget_door(self, run_dir: RunDir) -> None:
+        """Remove what tells how to ask the coordinator, unless that is the coordinator's own."""
+        if not self._shares_files:
+            remove_door(run_dir)
 
     def wait_for_start(
         self, master_port: int | None, tell: Callable[[Waiting], None], program: Mapping[str, str] | None = None

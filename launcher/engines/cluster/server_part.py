@@ -125,7 +125,7 @@ def get_ready(
         port = _held(chosen_port) if spec.ranks[0].server_index == server_index else None
     except TlaunchError as error:
         membership.refuse(error)
-        _note_not_begun(RunDir(request.runs_dir / membership.welcome.run_name, server_index), server_index, error)
+        _note_not_begun(RunDir(request.runs_dir / membership.welcome.run_name, server_index), membership, error)
         raise
     return Part(spec, server_index, port, _program_of(request))
 
@@ -142,7 +142,7 @@ def awaited_begin(part: Part, membership: Membership, tell: Callable[[Waiting], 
     try:
         return membership.wait_for_start(part.master_port, tell, part.program)
     except TlaunchError as error:
-        _note_not_begun(RunDir(part.spec.run_dir, part.server_index), part.server_index, error)
+        _note_not_begun(RunDir(part.spec.run_dir, part.server_index), membership, error)
         raise
 
 
@@ -168,9 +168,10 @@ def _program_of(request: Request) -> Mapping[str, str]:
     return digests_of(request.argv, {**os.environ, **request.user_env}, request.cwd)
 
 
-def _note_not_begun(run_dir: RunDir, server_index: int, error: TlaunchError) -> None:
+def _note_not_begun(run_dir: RunDir, membership: Membership, error: TlaunchError) -> None:
+    membership.forget_door(run_dir)
     if run_dir.report.parent.is_dir():
-        journal = Journal(run_dir.events, server_index)
+        journal = Journal(run_dir.events, membership.welcome.server_index)
         journal.record(NotBegun(error.message, error.hint))
         journal.record(AgentEnded(Cause.FAILED, error.exit_code))
         journal.close(None)
