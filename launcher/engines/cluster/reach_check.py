@@ -60,6 +60,7 @@ class ReachCheck:
         self._ports: dict[int, tuple[int, ...]] = {}  # on which ranks listen, by server
         self._number = 0
         self._awaited: set[int] = set()
+        self._tried: dict[int, set[int]] = {}  # whom each of those that are asked is to try, in this round
         self._deadline = 0.0
         self.apart: tuple[Apart, ...] = ()
         involved = sorted(index for index in doors if index in peers)
@@ -72,11 +73,13 @@ class ReachCheck:
         return self._deadline
 
     def take(self, server_index: int, answer: Sounded) -> None:
+        """What a server has found. Of servers that it was not to try, nobody wants to hear."""
         if answer.number != self._number or server_index not in self._awaited:
             return
         self._awaited.discard(server_index)
         self._ports[server_index] = answer.ports
-        self._failed |= {(server_index, to): why for to, why in answer.unreached}
+        tried = self._tried[server_index]
+        self._failed |= {(server_index, to): why for to, why in answer.unreached if to in tried}
 
     def step(self) -> bool:
         """Whether it is over; then `apart` tells what was found."""
@@ -109,6 +112,7 @@ class ReachCheck:
         self._deadline = time.monotonic() + TRY_S + ANSWER_S
         for index in self._awaited:
             targets = tuple(SoundingTarget(to, self._addresses(to), ports) for to, ports in asked[index])
+            self._tried[index] = {target.server_index for target in targets}
             self._peers[index].send(Sound(self._number, targets, TRY_S))
 
     def _addresses(self, server_index: int) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from launcher.core.messages import Sounded
 from launcher.core.records import Device, Server
 from launcher.engines.cluster import reach_check
 from launcher.engines.cluster.reach_check import ALL_PAIRS, ReachCheck, cut_off, pairs_of
@@ -94,6 +95,18 @@ def test_who_does_not_answer_parts_nobody(check):
     """Nothing is known then, and it is not waited for any longer."""
     assert check(NOWHERE, NOWHERE, deaf={0})[0] == ()
     assert check(NOWHERE, NOWHERE, deaf={1})[0] == ()
+
+
+def test_what_is_told_of_servers_that_were_not_to_be_tried_parts_nobody(check):
+    """Whatever an agent answers, the run goes on."""
+    _, agents = check(HERE, HERE)
+    servers = [Server(HERE, (Device(0, index),)) for index in range(2)]
+    doors = {index: agent.soundings.port for index, agent in agents.items()}
+    begun = ReachCheck(agents, servers, doors, master=(0, 1), resolved={})
+    begun.take(0, Sounded(1, ((0, "no answer"), (7, "no answer"), (-1, "no answer"))))
+    begun.take(1, Sounded(1, ((0, "no answer"),)))
+    assert begun.step()
+    assert begun.apart == ()
 
 
 def test_one_that_does_not_answer_hides_nothing_of_the_others(check):
