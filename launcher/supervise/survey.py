@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from launcher.core.codec import decode, encode
@@ -79,21 +80,21 @@ class Survey:
     def _step(self, number: int, pids: Mapping[int, int], gathering: Gathering) -> None:
         try:
             gathering.step()
-            if gathering.done:
-                self._end(number, self._part(pids, gathering))
+            if not gathering.done:
+                return
+            part = self._part(pids, gathering)
         except Exception as error:  # noqa: BLE001 - see above
-            self._end(number, Part(trouble=repr(error)))
+            part = Part(trouble=repr(error))
+        del self._open[number]
+        with suppress(Exception):  # what it holds is lost then, and its answers are not
+            gathering.close()
+        self._answer(number, part)
 
     def _part(self, pids: Mapping[int, int], gathering: Gathering) -> Part:
         beats = {global_rank: read_heartbeat(self._run_dir.heartbeat(global_rank)) for global_rank in pids}
         steps = {global_rank: found.beat.step if found else None for global_rank, found in beats.items()}
         stacks = gathering.stacks()
         return Part(tuple(Located(rank, pid, steps[rank], stacks.get(rank)) for rank, pid in sorted(pids.items())))
-
-    def _end(self, number: int, part: Part) -> None:
-        _, gathering = self._open.pop(number)
-        gathering.close()
-        self._answer(number, part)
 
     def _answer(self, number: int, part: Part) -> None:
         self._send(Stacks(number, encode(part)))

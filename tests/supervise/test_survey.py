@@ -100,3 +100,18 @@ def test_whatever_goes_wrong_is_an_answer_too(run_dir, monkeypatch):
     sent = []
     Survey(run_dir, sent.append).begin(TakeStacks(1), {})
     assert "strange" in part_from(sent[0].content).trouble
+
+
+def test_what_cannot_be_let_go_of_is_answered_nevertheless(run_dir, monkeypatch):
+    """Once: nobody is asked for it any more."""
+
+    def fail(_gathering):
+        raise RuntimeError("strange")
+
+    monkeypatch.setattr("launcher.supervise.survey.Gathering.close", fail)
+    sent = []
+    survey = Survey(run_dir, sent.append)
+    survey.begin(TakeStacks(1), {})
+    survey.step()
+    survey.step()
+    assert [told.number for told in sent] == [1]
