@@ -67,7 +67,6 @@ from launcher.engines.cluster.peers import Peer
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.roll_call import ComesTwiceError, RollCall, take_first_words
 from launcher.engines.cluster.switchboard import BEATS, Switchboard
-from launcher.engines.cluster.unheard import longest_s
 from launcher.supervise.agent import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, HeadLink, identity_of
 from launcher.supervise.log_keeper import LogKeeper
 from launcher.supervise.wakeup import Wakeup
@@ -181,26 +180,20 @@ class Coordinator:
                 peer.over = True
                 if message.left:
                     self._outcome.refuse_restart(f"what is left on server {self._id_of(peer)} cannot be killed")
-                if message.master_port is not None:
-                    self._master_port = message.master_port
+                self._master_port = message.master_port or self._master_port
             case SignalWanted(signal=number):
                 self._on_signal(number, by_server=peer.server_index)
             case GivingUp(reason=reason):  # it ends its ranks, and says when that is done
                 self._note_loss(peer.server_index, reason, peer)
-            case Stacks() | Sounded():
-                self._take_answer(peer.server_index, message)
+            case Stacks():
+                self._roll_call.surveys.take(peer.server_index, message)
+            case Sounded():
+                self._outcome.hearing.take_reach(peer.server_index, message)
             case Done():
                 peer.done = True
                 self._chronicle.note_end(message)
             case _:
                 self._mirror(peer, message)
-
-    def _take_answer(self, server_index: int, answer: Stacks | Sounded) -> None:
-        """What a server was asked while its ranks run, or before they are judged."""
-        if isinstance(answer, Stacks):
-            self._roll_call.surveys.take(server_index, answer)
-        elif self._outcome.hearing.reach is not None:
-            self._outcome.hearing.reach.take(server_index, answer)
 
     def _mirror(self, peer: Peer, message: Message) -> None:
         """Keep what a server's ranks wrote to its own disk. While that comes, the end waits for the rest of it."""
@@ -250,9 +243,7 @@ class Coordinator:
             self._on_turning_back(server_index, peer)
         if peer.done or self._phase in {Phase.GATHERING, Phase.LEAVING}:
             return
-        if peer.channel.heard_at + self._plan.silence_s < time.monotonic():  # it may live on, where nobody hears it
-            end_s = longest_s(self._plan.silence_s, self._spec.supervision.grace_s)
-            self._roll_call.unheard.note(peer.hello.nonce if peer.hello else "", end_s)
+        self._roll_call.note_unheard(peer, self._spec.supervision.grace_s)
         self._note_loss(server_index, peer.lost or "", peer)
 
     def _on_turning_back(self, server_index: int, peer: Peer) -> None:

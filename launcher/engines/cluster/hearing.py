@@ -11,6 +11,7 @@ from typing import Any
 
 from launcher.core.addresses import names_of
 from launcher.core.events import Cause, Trouble
+from launcher.core.messages import Sounded
 from launcher.core.ranges import ranges
 from launcher.core.records import Server
 from launcher.core.verdict import Confidence, Role, Verdict
@@ -134,6 +135,11 @@ class Hearing:
             return self.reach.due
         self.apart = self.reach.apart
         return None
+
+    def take_reach(self, server_index: int, answer: Sounded) -> None:
+        """Whom a server does not reach. What nobody has asked is not heard."""
+        if self.reach is not None:
+            self.reach.take(server_index, answer)
 
     def _named_pairs(self) -> Iterator[Pair]:
         """Servers of which a failure's own words name another one's address."""

@@ -30,7 +30,7 @@ from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.programs import refusal
 from launcher.engines.cluster.rivals import Rivalry
 from launcher.engines.cluster.surveys import Surveys
-from launcher.engines.cluster.unheard import Unheard
+from launcher.engines.cluster.unheard import Unheard, longest_s
 from launcher.engines.whereabouts import Register
 
 MOST_STRANGERS = 128  # who have not said who they are, beyond one for each server
@@ -132,6 +132,11 @@ class RollCall:
             UsageError, RefusedLayoutError: as `launcher.engines.cluster.peers.server_of`.
         """
         return server_of(hello, self._register)
+
+    def note_unheard(self, lost: Peer, grace_s: float) -> None:
+        """Of an agent that fell silent: it may live on with its ranks, where nobody hears it. `grace_s`: theirs."""
+        if lost.silent_s > self._plan.silence_s and lost.hello is not None:
+            self.unheard.note(lost.hello.nonce, longest_s(self._plan.silence_s, grace_s))
 
     def dismiss(self) -> Iterator[Peer]:
         """Strangers who are lost, or take too long, or have become peers: nobody listens to them here any more."""
