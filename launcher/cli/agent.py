@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from launcher.core.messages import Waiting
     from launcher.core.records import Server, Supervision
     from launcher.engines.cluster.job import Job
-    from launcher.engines.cluster.membership import Door, Membership
+    from launcher.engines.cluster.membership import Door, Member, Membership
     from launcher.engines.cluster.mpi_ranks import Place
     from launcher.supervise.members import Members
 
@@ -60,7 +60,7 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, 
     """As the agent's guard. `place`: where the engine has started a process for each rank. `until`: monotonic."""
     from launcher.core.events import Cause
     from launcher.engines.attend import Head
-    from launcher.engines.cluster.membership import Member, join
+    from launcher.engines.cluster.membership import join
     from launcher.engines.cluster.mpi_ranks import check_server
     from launcher.engines.cluster.server_part import (
         awaited_begin,
@@ -71,18 +71,9 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, 
         told_job,
     )
     from launcher.engines.local import signals_held_back
-    from launcher.engines.whereabouts import read_host
 
     members, trouble = (None, None) if place is None else _gathered(place, door.token)
-    host = read_host()
-    number = None if engine_rank is None else engine_rank.global_rank
-    member = Member(
-        host=host.name,
-        addresses=tuple(map(str, host.addresses)),
-        said=os.environ.get(env.TLAUNCH_SERVER),
-        index=number if place is None else place.server_index,
-    )
-    membership = join(door, member, until, lambda _why: None)
+    membership = join(door, _this_machine(engine_rank, place), until, lambda _why: None)
     if is_examination(membership):
         from launcher.engines.cluster.examined import be_examined  # runs need none of it
 
@@ -107,6 +98,20 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, 
     head.attend()
     if observer.ended_as is Cause.COORDINATOR_LOST:
         _knock_again(membership, door, part.spec.supervision)
+
+
+def _this_machine(engine_rank: EngineRank | None, place: Place | None) -> Member:
+    from launcher.engines.cluster.membership import Member
+    from launcher.engines.whereabouts import read_host
+
+    host = read_host()
+    number = None if engine_rank is None else engine_rank.global_rank
+    return Member(
+        host=host.name,
+        addresses=tuple(map(str, host.addresses)),
+        said=os.environ.get(env.TLAUNCH_SERVER),
+        index=number if place is None else place.server_index,
+    )
 
 
 def _knock_again(membership: Membership, door: Door, supervision: Supervision) -> None:

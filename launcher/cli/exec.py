@@ -130,12 +130,10 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     """
     from launcher.cli.between_servers import note_of_interface, note_of_mpi
     from launcher.cli.prepare import prepare
-    from launcher.cli.reports import is_sample
-    from launcher.core.addresses import names_of
     from launcher.engines.assemble import assemble
     from launcher.engines.joined import check_size, master_port, run_name, unused
     from launcher.engines.mpi_match import check_library
-    from launcher.engines.whereabouts import check_server, own_interface, read_host
+    from launcher.engines.whereabouts import own_interface
     from launcher.runs.join import join_run
     from launcher.supervise.environment import overlaid, write_environment
 
@@ -149,13 +147,7 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     port = master_port(engine, name, options.master_port)
     spec = assemble(request, name=name, master_port=port)
     rank = spec.ranks[engine.global_rank]
-    host = read_host(
-        names_of(used.servers[rank.server_index]), other_names=() if engine.node is None else (engine.node,)
-    )
-    warning = check_server(rank, used, host, server, engine.local_world_size)
-    source = request.cluster.source
-    if warning is not None and source is not None and is_sample(source):
-        warning = None
+    warning = _doubt_of_place(engine, rank, used, server)
     if rank.global_rank == 0:
         _check_port(port)
     environment, needed = overlaid(os.environ, rank.env), dict[str, str]()
@@ -177,6 +169,22 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
         more = (*forgotten, *network, *note_of_mpi(needed, chosen))
         _say(prepared, spec, (*more, *((f"warning: {warning}",) if warning else ())))
     return _Joined(spec, rank, run_dir, environment)
+
+
+def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str | None) -> str | None:
+    """What is worth a warning where this is the table's only server, and no sample. Blocks while its name is looked up.
+
+    Raises:
+        TlaunchError: the rank belongs to another server.
+    """
+    from launcher.cli.reports import is_sample
+    from launcher.core.addresses import names_of
+    from launcher.engines.whereabouts import check_server, read_host
+
+    other_names = () if engine.node is None else (engine.node,)
+    host = read_host(names_of(used.servers[rank.server_index]), other_names=other_names)
+    warning = check_server(rank, used, host, said, engine.local_world_size)
+    return None if used.source is not None and is_sample(used.source) else warning
 
 
 def _note_process(run_dir: RunDir, global_rank: int) -> None:

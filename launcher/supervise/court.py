@@ -85,8 +85,9 @@ def together(
 ) -> Evidence:
     """What several servers know, as if one had seen it all.
 
-    `ahead_ns`: by how much the clock of a server is ahead of the coordinator's, in nanoseconds, and
-    `error_ns` how wrong that may be. `unheard`: global ranks of which nobody has told anything. Times become the coordinator's. Which of two ranks ended first is known of one server only, unless much time lies between.
+    `ahead_ns`: by how much the clock of a server is ahead of the coordinator's, in nanoseconds, and `error_ns` how wrong
+    that may be. `unheard`: global ranks of which nobody has told anything. Times become the coordinator's. Which of two
+    ranks ended first is known of one server only, unless much time lies between.
     """
     by_server = [
         (server_index, _on_one_clock(rank, ahead_ns.get(server_index, 0)))
