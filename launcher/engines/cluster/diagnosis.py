@@ -19,7 +19,7 @@ KILLED_S = 1.0  # for one that was killed to end
 MOST = 64  # servers that are asked
 # Run there by the Python of its agent: all addresses at once, since some may be of networks that this server does not have.
 _WAY_BACK = """
-import os, select, socket, sys, time
+import errno, os, select, socket, sys, time
 calls, why, ends = {}, {}, time.monotonic() + 3
 for door in sys.argv[1:]:
     host, _, port = door.rpartition(":")
@@ -27,8 +27,11 @@ for door in sys.argv[1:]:
         kind, _, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), 0, socket.SOCK_STREAM)[0]
         call = socket.socket(kind)
         call.setblocking(False)
-        call.connect_ex(address)
-        calls[call] = door
+        code = call.connect_ex(address)
+        if code in (0, errno.EINPROGRESS):
+            calls[call] = door
+        else:  # no way there, which the socket itself would not tell again
+            why[door] = os.strerror(code)
     except OSError as error:
         why[door] = error.strerror
 while calls and time.monotonic() < ends:

@@ -30,6 +30,13 @@ def test_a_server_that_is_reached_and_does_not_reach_this_machine_is_told(monkey
     assert asked('eval "$1"', "h1", doors=[refusing]) == {"h1": told}
 
 
+def test_an_address_to_which_there_is_no_way_is_not_taken_for_one_that_is_reached(monkeypatch):
+    """The system says so at once, where other failures come later."""
+    monkeypatch.setattr(diagnosis, "LIMIT_S", 60.0)
+    told = asked('eval "$1"', "h1", doors=["255.255.255.255:1"])
+    assert told == {"h1": "it does not reach this machine: 255.255.255.255:1: Network is unreachable"}
+
+
 def test_a_shell_whose_child_holds_its_output_holds_nobody_up(monkeypatch):
     """Such as a wrapper, or ssh by way of another host. Nothing is left of either."""
     monkeypatch.setattr(diagnosis, "LIMIT_S", 0.5)
