@@ -21,6 +21,7 @@ BACKLOG = 4096
 MOST = 512  # connections at once, so that a small limit of open files is enough
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 _GOES_ON = {0, errno.EINPROGRESS}
+_NO_SUCH_FAMILY = {errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT}
 
 
 class Soundings:
@@ -87,9 +88,15 @@ class Soundings:
             return
         try:
             connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-            connection.setblocking(False)
+        except OSError as error:
+            if error.errno not in _NO_SUCH_FAMILY:  # no descriptor is left: nothing is known of it
+                self._why.pop(server_index, None)
+            return
+        connection.setblocking(False)
+        try:
             code = connection.connect_ex((address, port))
-        except (OSError, OverflowError, UnicodeError):
+        except (OSError, OverflowError, UnicodeError):  # it is no address
+            connection.close()
             return
         if code not in _GOES_ON:
             self._why[server_index] = os.strerror(code)

@@ -1,6 +1,7 @@
 """Whether others are reached: real connections on this machine."""
 
 import os
+import resource
 import socket
 import time
 
@@ -53,6 +54,27 @@ def test_who_refuses_is_not_reached_unless_in_another_way(two):
     assert answer_of(asking).unreached == ((1, "Connection refused"), (2, "no answer"))
     asking.begin(2, [SoundingTarget(1, ("127.0.0.2", "127.0.0.1"), (refusing, asked.port))], PATIENCE_S)
     assert answer_of(asking).unreached == ()
+
+
+def test_without_a_descriptor_nothing_is_known(two):
+    """Least of all that a server is not reached."""
+    asking, asked = two
+    free = os.dup(asked.fileno())
+    os.close(free)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        asking.begin(1, [SoundingTarget(3, ("127.0.0.1",), (asked.port,))], PATIENCE_S)
+        assert answer_of(asking).unreached == ()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_what_is_no_address_is_not_reached(two):
+    """Whoever has sent it."""
+    asking, _ = two
+    asking.begin(1, [SoundingTarget(3, ("127.0.0.1",), (1 << 40,)), SoundingTarget(4, ("a:b",), (1,))], PATIENCE_S)
+    assert answer_of(asking).unreached == ((3, "no answer"), (4, "no answer"))
 
 
 def test_who_says_nothing_is_given_up_in_time(two):
