@@ -242,11 +242,11 @@ def one_rank_note(environment: Mapping[str, str], device_files: Path = DEVICE_FI
 
     Who limits the devices that can be seen knows how many there are.
     """
-    note = "note: neither --devices nor --rank-table is given: one rank is started"
+    note = "note: neither --devices nor --rank-table is given: there is one rank"
     count = len(davinci_ids(device_files)) or len(nvidia_ids(device_files))
     if count < 2 or any(environment.get(name) for name in VISIBLE_DEVICES):
         return note
-    return f"{note}, though this machine has {count} devices; --devices {count} starts one for each"
+    return f"{note}, though this machine has {count} devices; --devices {count} makes one for each"
 
 
 def _chip_here() -> str:

@@ -4,7 +4,7 @@ import pytest
 
 from launcher.cli.prepare import one_rank_note
 
-NOTE = "note: neither --devices nor --rank-table is given: one rank is started"
+NOTE = "note: neither --devices nor --rank-table is given: there is one rank"
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def devices(tmp_path):
 @pytest.mark.parametrize("kind", ["nvidia", "davinci"])
 def test_devices_that_would_lie_idle_are_counted(devices, kind):
     assert one_rank_note({}, devices(kind, 8)) == (
-        f"{NOTE}, though this machine has 8 devices; --devices 8 starts one for each"
+        f"{NOTE}, though this machine has 8 devices; --devices 8 makes one for each"
     )
 
 
