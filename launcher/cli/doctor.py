@@ -19,6 +19,7 @@ from launcher.cli.run_options import (
     rank_table_option,
     server_option,
 )
+from launcher.cli.takes_command import TakesCommand
 from launcher.core.errors import UsageError
 
 EPILOG = """\b
@@ -45,8 +46,10 @@ DEFAULT_JOIN_S = 60.0
 LAYOUT = ("--dp", "--mp", "--pp", "--micro-batches")
 
 
-class _LayoutFree(click.Command):
+class _LayoutFree(TakesCommand):
     """Who repeats the words of a run is told that its layout is not wanted, rather than that no such option exists."""
+
+    without = "compare no program's files"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ends_options = "--" in args

@@ -87,7 +87,7 @@ def test_a_group_without_a_command_shows_its_help(group, launcher):
 
 EMPTY = [
     "run --devices 2 --", "run --", "run --detach --", "run --dry-run --", "explain --rank 1 --devices 2 --",
-    "render bash --devices 2 --", "render hostfile --devices 2 --",
+    "render bash --devices 2 --", "render hostfile --devices 2 --", "doctor --",
 ]  # fmt: skip
 
 
