@@ -9,7 +9,7 @@ from launcher.core.errors import TlaunchError
 from launcher.core.messages import Refused, Welcome
 from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server, Supervision
 from launcher.core.run_dir import RunDir
-from launcher.engines.cluster.askers import AskersDoor, leave_door, read_door
+from launcher.engines.cluster.door import AskersDoor, leave_door, read_door
 from launcher.engines.cluster.membership import Membership
 from launcher.engines.cluster.server_part import Part, awaited_begin
 
