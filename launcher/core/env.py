@@ -71,6 +71,12 @@ _HEADER = re.compile(
 _MEMBER = re.compile(
     r"""(?P<before>(?P<quote>["'])(?P<name>[\w-]+)(?P=quote)\s*:\s*)(?P<value>"[^"]*"|'[^']*'|[^\s,}]+)"""
 )
+# What a URL passes on behind its ?, and a variable or an option in a line of shell, as of `sh -c`.
+_PARAMETER = re.compile(r"""(?P<before>[?&](?P<name>[\w.-]{1,100})=)(?P<value>[^\s&#"']+)""")
+_SHELL_VALUE = r"""(?P<value>"[^"]*"|'[^']*'|[^\s;&|"'-][^\s;&|"']*)"""
+_VARIABLE = re.compile(rf"""(?P<before>(?<![\w.-])(?P<name>[A-Z_][A-Z0-9_]*)=){_SHELL_VALUE}""", re.ASCII)
+_OPTION = re.compile(rf"""(?P<before>(?<!\S)(?P<name>--?[A-Za-z][\w-]*)(?:=|[ \t]+)){_SHELL_VALUE}""", re.ASCII)
+_SIGNATURE = "sig"  # of a URL that lets in whoever has it
 _ASSIGNMENT = re.compile(r"(?P<name>[\w.-]+)=")
 MASK = "********"
 
@@ -87,15 +93,18 @@ def is_secret(name: str) -> bool:
 def masked(name: str, value: str) -> str:
     """`value` as it may be shown: wholly masked when `name` looks secret, secrets inside it masked always.
 
-    Those are credentials of URLs, and what stands after a secret's name in a header or a JSON object.
+    Those are credentials of URLs, and what stands after a secret's name in a header, a JSON object, a URL's parameters
+    or a line of shell.
 
     >>> masked("HF_TOKEN", "abc"), masked("PROXY", "http://me:pw@host:80"), masked("", "X-Api-Key: abc")
     ('********', 'http://********@host:80', 'X-Api-Key: ********')
     """
     if value and is_secret(name):
         return MASK
-    without_credentials = _AUTHORIZATION.sub(rf"\1 {MASK}", _URL_CREDENTIALS.sub(rf"\g<scheme>{MASK}@", value))
-    return _MEMBER.sub(_masked_value, _HEADER.sub(_masked_value, without_credentials))
+    text = _AUTHORIZATION.sub(rf"\1 {MASK}", _URL_CREDENTIALS.sub(rf"\g<scheme>{MASK}@", value))
+    for named in (_HEADER, _MEMBER, _PARAMETER, _VARIABLE, _OPTION):
+        text = named.sub(_masked_value, text)
+    return text
 
 
 def masked_argv(argv: Sequence[str]) -> tuple[str, ...]:
@@ -122,4 +131,5 @@ def _masked_word(word: str) -> str:
 
 
 def _masked_value(match: re.Match[str]) -> str:
-    return match["before"] + MASK if is_secret(match["name"]) else match[0]
+    is_signature = match.re is _PARAMETER and match["name"].lower() == _SIGNATURE
+    return match["before"] + MASK if is_signature or is_secret(match["name"]) else match[0]
