@@ -21,6 +21,7 @@ _AFTER_STRING = re.compile(r"[ \t\r\n]*[,:\]}]")
 
 
 QUOTE = '"'
+_PUNCTUATION = " \t{}[],:"
 
 
 class Fault(NamedTuple):
@@ -130,7 +131,9 @@ def broken_string(text: str, token: Token) -> Fault:
         hint = "the file is cut off; copy it again"
         return Fault("RT108", token.start, 1, "the file ends inside this string", hint)
     if text[end] in "\r\n":
-        return Fault("RT106", token.start, 1, "this string is not closed on its line", 'write the missing "')
+        holds_text = text[token.start + 1 : end].strip(_PUNCTUATION)
+        hint = 'write the missing "' if holds_text else "remove this quote: no text follows it on its line"
+        return Fault("RT106", token.start, 1, "this string is not closed on its line", hint)
     if text[end] == "\\":
         message = f"{shown(text[end : end + 2])} is no escape that JSON knows"
         return Fault("RT106", end, 2, message, "write \\\\ for a backslash")
@@ -147,7 +150,8 @@ def unpaired_quote(text: str, before: Token, after: Token) -> Fault:
     """Of two values that touch: the quote that is missing stands before the first, or in it."""
     first, second = text[before.start : before.end], text[after.start : after.end]
     if not first.startswith(QUOTE):
-        return Fault("RT106", before.start, len(first), "the opening quote is missing", in_quotes(first))
+        width = len(first) + second.startswith(QUOTE)  # what follows begins with the quote that closes the first
+        return Fault("RT106", before.start, width, "the opening quote is missing", in_quotes(first))
     message = f"the quotes do not pair up: {shown(first)} and {shown(second)} touch"
     return Fault("RT106", before.start, len(first), message, 'write the missing " where the first text ends')
 
@@ -175,6 +179,12 @@ def misplaced(what: str, at: int, expected: str) -> Fault:
 def key_in_list(at: int, opened_on_line: int) -> Fault:
     message = f"a key stands in a list: [ of line {opened_on_line} is still open"
     return Fault("RT112", at, 1, message, "write ] before it, where that list ends")
+
+
+def needless_colon(at: int, *, before_entry: bool) -> Fault:
+    """A colon where an entry has ended."""
+    hint = "write a comma in its place" if before_entry else "remove it"
+    return misplaced("there is no key before this colon", at, hint)
 
 
 def unmatched(

@@ -148,13 +148,21 @@ class Scanner:
         elif token.kind in ("}", "]"):
             self._unmatched(token, frame)
         elif token.kind == ":":
-            self._stop(faults.key_in_list(token.start, self._line_of(frame)))
+            self._stop(self._colon_after_value(token, frame))
         elif token.kind == lexer.END:
             self._cut_off()
         else:
             self._missing(",", "two entries")
             self._expect = self._entry
             self._entry(token)
+
+    def _colon_after_value(self, token: Token, frame: _Frame) -> Fault:
+        """Only a string in a list can be a key, of an object that stands behind the list."""
+        if frame.bracket == "[" and self._last.kind == STRING:
+            return faults.key_in_list(token.start, self._line_of(frame))
+        return faults.needless_colon(
+            token.start, before_entry=next_token(self.text, token.end).kind in (STRING, *CLOSING)
+        )
 
     def _entry(self, token: Token) -> None:
         """The start of the next entry of the container that is open."""

@@ -52,6 +52,51 @@ def test_a_bracket_that_matches_none_goes_where_the_hint_says(text, hint):
     assert not parse_document(hint_obeyed(text, fault).encode()).faults
 
 
+@pytest.mark.parametrize(
+    ("text", "hint", "mended"),
+    [
+        ('{"a": "1" : "b": "2"}', "write a comma in its place", '{"a": "1" , "b": "2"}'),
+        ('[{"a": 1}: {"b": 2}]', "write a comma in its place", '[{"a": 1}, {"b": 2}]'),
+        ('{"a": [1]: }', "remove it", '{"a": [1] }'),
+        ('[{"a": 1}: ]', "remove it", '[{"a": 1} ]'),
+    ],
+)
+def test_a_colon_after_a_value_is_taken_for_no_key(text, hint, mended):
+    """Nothing is said of a list that is open, where none is or no key could stand."""
+    (fault,) = parse_document(text.encode()).faults
+    assert (fault.code, text[fault.offset], fault.hint) == ("RT102", ":", hint)
+    assert not parse_document(mended.encode()).faults
+
+
+def test_a_key_in_a_list_that_is_still_open_is_one():
+    """Where a string stands before the colon, the list has no end."""
+    (fault,) = parse_document(b'{"a": [1, "b": 2}').faults
+    assert fault.code == "RT112"
+
+
+def test_a_number_without_its_opening_quote_is_marked_with_the_closing_one():
+    """What is marked is what the hint's text stands for."""
+    text = '{"rank_id": 7", "device_id": "7"}'
+    (fault,) = parse_document(text.encode()).faults
+    assert fault.hint == 'write "7"'
+    assert text[fault.offset : fault.offset + fault.width] == '7"'
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('[\n "  {\n"a": 1}]', "remove this quote"),
+        ('["a\n]', 'write the missing "'),
+        ('{"a: [\n1]}', 'write the missing "'),
+    ],
+)
+def test_a_quote_before_mere_brackets_is_one_too_many(text, hint):
+    """Another quote would make a string of the brackets, which nobody meant."""
+    (fault,) = parse_document(text.encode()).faults
+    assert fault.code == "RT106"
+    assert fault.hint.startswith(hint)
+
+
 def test_a_stray_bracket_in_a_table_is_its_only_fault(table, report):
     """Doing what is said about a stray bracket leaves a valid table."""
     text = json.dumps(table(2, 2), indent=1)
