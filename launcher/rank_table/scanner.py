@@ -84,9 +84,13 @@ class Scanner:
                 self._last = token
             if len(self.faults) >= MOST_FAULTS and not self._done:
                 self._stop(faults.too_many(token.start, MOST_FAULTS))
-        if self._stopped:
-            self.faults = [fault._replace(repair=None) for fault in self.faults]
+        self.faults = [fault._replace(repair=None) if self._is_doubtful(fault) else fault for fault in self.faults]
         return self
+
+    def _is_doubtful(self, fault: Fault) -> bool:
+        """Where an object has a key twice, and between them lacks a comma, it may be two, of which the first lost its end."""
+        in_two = fault.code == "RT105" and any(repeat.first < fault.offset < repeat.again for repeat in self.repeats)
+        return self._stopped or in_two
 
     def _touches_the_last(self, token: Token) -> bool:
         """Whether two values stand together, one of them quoted: a quote is missing, or closes another string."""

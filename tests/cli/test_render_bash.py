@@ -390,7 +390,9 @@ def test_a_run_is_never_written_over(launcher, script, table_of):
     assert script.run("1", "other").returncode == 0
 
 
-@pytest.mark.parametrize("words", [(), ("",), ("2",), ("x",), ("0", "a/b"), ("0", "..")])
+@pytest.mark.parametrize(
+    "words", [(), ("",), ("2",), ("x",), ("0", "a/b"), ("0", ".."), ("0", "latest"), ("0", "latest~1")]
+)
 def test_a_server_that_is_not_there(launcher, script, table_of, words):
     """And a name that is none: an error in a line of its own, and nothing is made."""
     script.render("--rank-table", table_of({"h1": [0], "h2": [1]}), "--", "true")

@@ -456,3 +456,12 @@ def test_thousands_of_repairs_of_one_kind_are_all_made():
     fixed = fix_table(text.encode(), Path("t.json"), Profile("none"))
     assert len(fixed.repairs) == 4000
     assert '"+' not in fixed.after
+
+
+def test_no_comma_is_written_where_an_entry_may_have_lost_its_end():
+    """Of two devices whose lines between were lost, a comma would make one, in a table that is valid."""
+    device = '{"device_id": "0", "rank_id": "0", "device_ip": "192.1.0.1"\n"device_ip": "192.1.0.2"}'
+    servers = f'"server_count": "1", "server_list": [{{"server_id": "a", "device": [{device}]}}]'
+    fixed = fix(f'{{"version": "1.0", "status": "completed", {servers}}}')
+    assert [problem.code for problem in fixed.report.errors] == ["RT105"]
+    assert not fixed.changed
