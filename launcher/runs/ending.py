@@ -16,6 +16,7 @@ from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId
 from launcher.core.records import DEFAULT_GRACE_S
 from launcher.runs.live import RunState, Watch
+from launcher.runs.orphans import Orphan, orphan
 from launcher.runs.progress import State
 from launcher.runs.recorded import read_recorded
 
@@ -78,20 +79,20 @@ def send(process: ProcessId, number: int) -> bool:
 
 def _end_orphans(watch: Watch, state: RunState, deadline: float, *, kill: bool) -> Stopped:
     """Of a lost run: ranks may have outlived launcher and agent, though the kernel should have ended them."""
-    orphans = {look.global_rank: look.process for look in state.ranks if look.process and look.process.lives}
+    orphans = {look.global_rank: orphan(look.process) for look in state.ranks if look.process and look.process.lives}
     if not orphans or state.state is not State.LOST:
         return Stopped(Outcome.NOT_RUNNING, state)
     grace_s = 0.0 if kill else _grace_s(watch)
     if not kill:
         _ask_all(orphans, signal.SIGTERM)
         _wait_for_ends(orphans, min(deadline, time.monotonic() + grace_s))
-    stubborn = _living(orphans)
+    stubborn = [global_rank for global_rank, each in orphans.items() if each.process.lives]
     if kill or time.monotonic() < deadline:
-        _ask_all(stubborn, signal.SIGKILL)
-        _wait_for_ends(stubborn, deadline)
+        _ask_all(orphans, signal.SIGKILL)
+        _wait_for_ends(orphans, deadline)
     else:
-        stubborn = {}
-    outcome = Outcome.STILL_ENDING if _living(orphans) else Outcome.ENDED
+        stubborn = []
+    outcome = Outcome.STILL_ENDING if any(each.living() for each in orphans.values()) else Outcome.ENDED
     return Stopped(outcome, watch.look(), tuple(orphans), tuple(stubborn), grace_s)
 
 
@@ -102,19 +103,16 @@ def _grace_s(watch: Watch) -> float:
         return DEFAULT_GRACE_S
 
 
-def _ask_all(processes: Mapping[int, ProcessId], number: int) -> None:
-    for process in processes.values():
-        _ask(process, number)
+def _ask_all(orphans: Mapping[int, Orphan], number: int) -> None:
+    for each in orphans.values():
+        for process in each.living():
+            _ask(process, number)
 
 
-def _living(processes: Mapping[int, ProcessId]) -> dict[int, ProcessId]:
-    return {global_rank: process for global_rank, process in processes.items() if process.lives}
-
-
-def _wait_for_ends(processes: Mapping[int, ProcessId], deadline: float) -> None:
-    for process in processes.values():
-        while process.lives and (left_s := deadline - time.monotonic()) > 0:
-            _wait_for_end(process, min(LOOK_S, left_s))
+def _wait_for_ends(orphans: Mapping[int, Orphan], deadline: float) -> None:
+    for each in orphans.values():
+        while (living := each.living()) and (left_s := deadline - time.monotonic()) > 0:
+            _wait_for_end(living[0], min(LOOK_S, left_s))
 
 
 def _introduced(watch: Watch, deadline: float) -> RunState:

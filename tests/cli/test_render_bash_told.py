@@ -143,6 +143,18 @@ def test_a_script_that_was_killed_is_lost_and_its_ranks_can_be_ended(launcher, s
     wait_until(lambda: not launcher.processes(), "that what they had just started has ended, too")
 
 
+def test_what_ranks_of_a_killed_script_have_started_is_ended_with_them(launcher, script):
+    """A worker would keep its device, and would be found by nobody."""
+    script.render("--devices", 2, "--grace", 60, "--", "sh", "-c", 'sleep 1000 & trap "exit 0" TERM; echo ready; wait')
+    process = script.start()
+    launcher.wait_ready(2)
+    process.kill()
+    process.communicate(timeout=60)
+    assert launcher.run("stop").returncode == 0
+    assert launcher.processes() == []
+    assert [rank.status for rank in script.state().ranks] == [0, 0]
+
+
 def test_the_record_holds_no_secret_and_says_who_is_where(launcher, script, sample_tables):
     """As that of `tlaunch run` does; whoever may read the logs may read it."""
     table = sample_tables / "rank_table_4pcs.json"

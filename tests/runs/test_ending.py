@@ -136,6 +136,20 @@ def test_patience_with_ranks_that_are_alone_can_be_limited(tmp_path, orphaned):
     assert orphaned[1].poll() is None
 
 
+def test_a_child_in_the_group_of_a_rank_that_is_alone_is_ended_with_it(tmp_path):
+    """Also one that ignores SIGTERM, which its rank heeds."""
+    program = "trap '' TERM; sleep 1000 & trap 'exit 0' TERM; echo $!; wait"
+    rank = subprocess.Popen(["sh", "-c", program], stdout=subprocess.PIPE, start_new_session=True)
+    child = identify(int(rank.stdout.readline()))
+    known = identify(rank.pid)
+    gone = replace(known, started=known.started - 1)
+    acted_run.make(tmp_path / "a", [AgentStarted(gone, gone, 1), RankStarted(0, rank.pid, known.started)])
+    stopped = stop_run(tmp_path / "a")
+    assert (stopped.outcome, stopped.orphans, stopped.killed) == (Outcome.ENDED, (0,), ())
+    assert not child.lives
+    rank.communicate()
+
+
 def test_a_process_that_has_gone_gets_nothing():
     """Whether a zombie or reaped."""
     process = subprocess.Popen(["sleep", "1000"])
