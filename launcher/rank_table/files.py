@@ -14,7 +14,7 @@ from launcher.core.errors import UnreadableError
 PIPE_PATIENCE_S = 5
 # What HCCL takes of a v1.x table as a string; one of 131,072 devices has 12 to 24 MB. A v2.0 table of 65,536 ranks has
 # 20 MB in one layer of its network, and hundreds in three: who has one says so. Everything up to this size, whatever is
-# in it, is read and told about within 300 MB of memory.
+# in it, is read and told about within 500 MB of memory, and a table of 131,072 devices within 300 MB.
 LARGEST_TABLE_BYTES = 40 << 20
 _PIECE_BYTES = 1 << 20
 
@@ -25,6 +25,8 @@ def read_bytes(path: Path, max_bytes: int = LARGEST_TABLE_BYTES) -> bytes:
     Raises:
         UnreadableError: the file is missing, a directory, larger than `max_bytes`, or may not be read.
     """
+    if not path.parts:  # Path("") calls itself "."
+        raise UnreadableError("the name of the file is empty", hint="name the rank table (an empty variable?)")
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
             size_bytes = os.fstat(file.fileno()).st_size  # 0 for what is no regular file

@@ -46,15 +46,17 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
 
     Raises:
         UnreadableError: there is no such run.
-        UsageError: several runs' names begin so.
+        UsageError: several runs' names begin so, or `reference` is empty.
     """
+    if not reference:  # not the run in whose directory somebody stands
+        raise UsageError("RUN is empty", hint="name the run (an empty variable?), or leave it out")
     for candidate in (runs_dir / reference, Path(reference)):
         if _is_file(RunDir(candidate).run_json):
             return (run_at(candidate.resolve()),)
     names = _newest_first(runs_dir)
     given = _given(names)
     called = [name for name in names if reference in given[name]]
-    if not called and reference:
+    if not called:
         called = [name for name in names if any(each.startswith(reference) for each in (name, *given[name]))]
         if len(called) > 1:
             raise UsageError(
@@ -169,7 +171,7 @@ def _begun_ns(root: Path) -> int:
 
 def _no_run(runs_dir: Path, reference: str) -> str:
     for candidate in (runs_dir / reference, Path(reference)):
-        if reference and os.path.isdir(candidate):  # noqa: PTH112 - see `_is_file`
+        if os.path.isdir(candidate):  # noqa: PTH112 - see `_is_file`
             return f"{escaped(reference)}: {_why_no_run(candidate)}"
     return f"{escaped(reference)}: no run in {runs_dir} is called so, and it is no run's directory"
 

@@ -85,6 +85,22 @@ def test_a_group_without_a_command_shows_its_help(group, launcher):
     assert "error: " not in done.stderr
 
 
+@pytest.mark.parametrize("typed", ["stop", "status", "logs", "validate", "table show", "run --dry-run --rank-table"])
+def test_an_empty_name_means_nothing_that_is_there(typed, launcher):
+    """A variable of a script that is empty names neither the directory nor the run in which it stands."""
+    launcher.directory.joinpath("run.json").write_text("{}")
+    done = launcher.run(*typed.split(), "")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "(an empty variable?)" in done.stderr
+
+
+def test_a_bad_value_of_a_variable_is_called_by_the_variable(launcher):
+    """Nobody has typed the option that it stands for."""
+    done = launcher.run("validate", "t.json", env={"TLAUNCH_MAX_TABLE_SIZE": "x"})
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: TLAUNCH_MAX_TABLE_SIZE: 'x' is no size\n")
+
+
 EMPTY = [
     "run --devices 2 --", "run --", "run --detach --", "run --dry-run --", "explain --rank 1 --devices 2 --",
     "render bash --devices 2 --", "render hostfile --devices 2 --", "doctor --",

@@ -139,7 +139,15 @@ def test_a_name_given_to_it_or_a_unique_beginning_mean_a_run(runs_dir, reference
         assert "20260104-000000-train-2, 20260104-000000-train" in told[0]
 
 
-@pytest.mark.parametrize("reference", ["2026010", "20", "tr", "", "other", "a/b", "../runs"])
+def test_an_empty_reference_is_not_the_run_in_which_somebody_stands(runs_dir, monkeypatch):
+    """What is to be stopped, for instance, was in a variable that is not set."""
+    begin(runs_dir, "20260101-000000-a")
+    monkeypatch.chdir(runs_dir / "20260101-000000-a")
+    with pytest.raises(UsageError):
+        find_run(runs_dir, "")
+
+
+@pytest.mark.parametrize("reference", ["2026010", "20", "tr", "other", "a/b", "../runs"])
 def test_what_several_runs_or_none_are_called_is_refused(runs_dir, reference):
     """With the names of those that may have been meant, the newest first."""
     begin(runs_dir, "20260101-000000-a", "20260102-000000-b", "20260103-000000-tree", "20260104-000000-train")
