@@ -218,7 +218,7 @@ def _are(found: list[Found]) -> str:
 
 def _way_back(removed: list[Found]) -> str:
     if [one.name for one in removed] == [env.RANK_TABLE_FILE]:
-        return "--rank-table reads it"
+        return "a table is given by --rank-table"  # also where this file is missing, or no table
     return f"--env gives {'it' if len(removed) == 1 else 'one'} back"
 
 

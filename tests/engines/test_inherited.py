@@ -77,10 +77,11 @@ def test_a_note_names_what_was_there_and_what_becomes_of_it():
     ]
 
 
-def test_a_rank_table_of_the_shell_can_still_be_used():
-    """--env could not give it back; the option that reads it is named."""
-    (note,) = notes(conflicts({"RANK_TABLE_FILE": "/t"}, DECIDED))
-    assert note.endswith("taken away from ranks (--rank-table reads it)")
+@pytest.mark.parametrize("value", ["/t", "/is/missing", ""])
+def test_a_rank_table_of_the_shell_can_still_be_used(value):
+    """--env could not give it back; the option for tables is named, and nothing is said of a file that may be missing."""
+    (note,) = notes(conflicts({"RANK_TABLE_FILE": value}, DECIDED))
+    assert note.endswith("taken away from ranks (a table is given by --rank-table)")
 
 
 def test_a_note_shows_no_secret_and_moves_no_cursor_and_is_not_endless():
