@@ -28,6 +28,7 @@ def read_table(name: str, profile: Profile) -> TableReport:
     """
     from launcher.rank_table.read import parse_rank_table
 
+    _check_named(name)
     path = found_table(Path(name))
     return parse_rank_table(read_named(str(path)), path, profile)
 
@@ -41,10 +42,16 @@ def read_named(name: str) -> bytes:
     from launcher.cli.table_size import max_table_bytes
     from launcher.rank_table.files import read_bytes
 
+    _check_named(name)
     if name == STDIN:
         return _read_stdin(max_table_bytes())
     with sample_hinted(Path(name)):
         return read_bytes(Path(name), max_table_bytes())
+
+
+def _check_named(name: str) -> None:
+    if not name:  # a Path would be that of this directory
+        raise UnreadableError("the name of the file is empty", hint="name the rank table (an empty variable?)")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from launcher.cli.options import DEFAULT_COORDINATOR_PORT, ENGINES
 from launcher.cli.profile_options import CHIP_NAMES
 from launcher.cli.seconds import Seconds
 from launcher.cli.table_size import max_table_size_option
+from launcher.cli.usage import BadValue
 from launcher.cli.whole import Whole
 from launcher.core.env import TLAUNCH_SERVER
 
@@ -23,7 +24,18 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 LONGEST_S = 7 * 24 * 3600
 MOST_DEVICES = 65536  # of --devices: a slip of the finger must not eat the machine
 MOST_WAYS = 10**6  # of one axis
-FILE = click.Path(path_type=Path)
+
+
+class _File(click.Path):
+    """A path that is not empty: one of pathlib would be that of this directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            raise BadValue("the name is empty", param, ctx, "name the file (an empty variable?)")
+        return super().convert(value, param, ctx)
+
+
+FILE = _File(path_type=Path)
 
 _rank_table_option = click.option("--rank-table", type=FILE, metavar="FILE", help="The devices, as an HCCL rank table.")
 

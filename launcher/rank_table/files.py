@@ -25,8 +25,6 @@ def read_bytes(path: Path, max_bytes: int = LARGEST_TABLE_BYTES) -> bytes:
     Raises:
         UnreadableError: the file is missing, a directory, larger than `max_bytes`, or may not be read.
     """
-    if not path.parts:  # Path("") calls itself "."
-        raise UnreadableError("the name of the file is empty", hint="name the rank table (an empty variable?)")
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
             size_bytes = os.fstat(file.fileno()).st_size  # 0 for what is no regular file
