@@ -41,6 +41,14 @@ def test_the_option_lifts_the_limit(name, launcher, sample_tables):
     assert (lifted.returncode, lifted.stderr if lifted.returncode else "") == (0, "")
 
 
+def test_a_wrong_value_is_told_of_where_it_was_given(launcher):
+    """Who typed no option is told of the variable."""
+    typed = launcher.run("validate", "--max-table-size", "100", "t.json")
+    inherited = launcher.run("validate", "t.json", env={"TLAUNCH_MAX_TABLE_SIZE": "100"})
+    for done, name in ((typed, "--max-table-size"), (inherited, "TLAUNCH_MAX_TABLE_SIZE")):
+        assert (done.returncode, done.stderr) == (2, f"error: {name}: 100 is too small: at least 1K\n")
+
+
 def test_stdin_and_devices_end_at_the_limit(launcher):
     """What has no size is read as far as a table may be long."""
     with Path("/dev/zero").open("rb") as zeros:
