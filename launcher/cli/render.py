@@ -318,6 +318,7 @@ def _listed() -> Iterator[str]:
     for kind in KINDS.values():
         yield f"  {kind.name:<12}{', '.join(kind.templates.values())}: {kind.help}"
     yield "variables:"
+    width = max(map(len, VARIABLES))
     for name, meaning in VARIABLES.items():
-        yield f"  {name:<16}{meaning}"
+        yield f"  {name:<{width}}  {meaning}"
     yield f"filters: {', '.join(FILTERS)}; comments stand between <# and #>"

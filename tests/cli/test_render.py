@@ -322,6 +322,7 @@ def test_the_list_tells_of_everything(launcher):
     listed = launcher.run("render", "--list").stdout
     templates = [template for kind in KINDS.values() for template in kind.templates.values()]
     assert [name for name in (*KINDS, *templates, *VARIABLES) if name not in listed] == []
+    assert [name for name in VARIABLES if f"  {name} " not in listed] == []
 
 
 @pytest.fixture(name="own")
