@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT_RUNS_DIR = Path("runs")
-RUN_IS = (
-    "RUN is a run's name or directory, the --name that it was given (of several the newest), the beginning of either if "
-    "no other run's begins so, latest, or latest~1 for the one before."
+_RUN_IS = (
+    "RUN is a run's name or directory, the --name that it was given (of several {}), the beginning of either if no other "
+    "run's begins so, latest, or latest~1 for the one before."
 )
+_ONLY = "the only one that goes on, else the"
+RUN_IS = _RUN_IS.format("the newest")
 RUN_HELP = f"{RUN_IS}  [default: the latest]"
 LIVE_RUN_HELP = f"{RUN_IS}  [default: the newest that goes on, else the latest]"
-ONLY_RUN_HELP = f"{RUN_IS}  [default: the only one that goes on, else the latest]"
+ONLY_RUN_HELP = f"{_RUN_IS.format(f'{_ONLY} newest')}  [default: {_ONLY} latest]"
 
 
 def runs_dir_option(command: Command) -> Command:

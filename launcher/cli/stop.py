@@ -28,8 +28,8 @@ and SIGKILL after the run's own --grace seconds; so do ranks that have outlived 
 reaches a process that merely has the number of one that is gone.
 
 Exit codes: 0 nothing of the run runs any more, or nothing did; 1 it still runs after --timeout, or cannot be ended from
-here (another machine, another user, another version of tlaunch); 2 wrong usage, no such
-run, or several go on and none was named.
+here (another machine, another user, another version of tlaunch); 2 wrong usage, no such run, or several go on and RUN
+does not say which.
 """
 
 
