@@ -35,7 +35,8 @@ def find_run(runs_dir: Path, reference: str | None, tell: Callable[[str], None] 
     newest, *others = find_runs(runs_dir, reference)
     if others:
         names = _told([run_dir.root.name for run_dir in others])
-        tell(f"{len(others) + 1} runs are named {escaped(reference)}: this is the newest, the others are {names}")
+        rest = "the other is" if len(others) == 1 else "the others are"
+        tell(f"{len(others) + 1} runs are named {escaped(reference)}: this is the newest, {rest} {names}")
     return newest
 
 

@@ -58,8 +58,8 @@ def test_a_run_has_many_names(three, command, reference, name):
     """A word on stderr tells where several have one."""
     done = three.run(*command, reference)
     assert done.returncode == (NO_RANK_LIVES if command == ["stacks"] else 0), done.stderr
-    assert name in done.stdout + done.stderr.replace("others are 20260101-000000-mine", "")
-    assert ("2 runs are named mine: this is the newest" in done.stderr) == (reference == "mine")
+    assert name in done.stdout + done.stderr.replace("other is 20260101-000000-mine", "")
+    assert ("2 runs are named mine: this is the newest, the other is " in done.stderr) == (reference == "mine")
 
 
 @EVERY_COMMAND
