@@ -28,6 +28,7 @@ STRANGER_S = 10.0  # who connects must say who he is within so long
 BACKLOG = 4096
 ANSWERS_KEPT = 32
 RANK_TABLE = "rank table"  # in what servers must have alike
+ROUNDING_NS = 2  # of halves of round trips
 FIRST_ASKED = 8  # times right after the welcome: a clock is wanted before anything fails
 
 
@@ -53,9 +54,16 @@ class Clock:
         return min(self._answers)[0] // 2 if self._answers else 0
 
     def take(self, here_ns: int, round_trip_ns: int, now_ns: int) -> None:
-        """Ahead = here - (now - round trip / 2): the answer of 162 that comes at 104, after 4, is of a clock 60 ahead."""
-        if round_trip_ns >= 0:
-            self._answers.append((round_trip_ns, here_ns - (now_ns - round_trip_ns // 2)))
+        """Ahead = here - (now - round trip / 2): the answer of 162 that comes at 104, after 4, is of a clock 60 ahead.
+
+        An answer that cannot be true together with the best one tells that a clock was set, or has drifted, since then.
+        """
+        if round_trip_ns < 0:
+            return
+        ahead_ns = here_ns - (now_ns - round_trip_ns // 2)
+        if self._answers and abs(ahead_ns - self.ahead_ns) > round_trip_ns / 2 + self.error_ns + ROUNDING_NS:
+            self._answers.clear()
+        self._answers.append((round_trip_ns, ahead_ns))
 
 
 class Peer:

@@ -32,7 +32,7 @@ def test_the_quickest_answer_tells_how_far_a_clock_is_ahead():
     clock.take(500, round_trip_ns=90, now_ns=90)
     assert (clock.ahead_ns, clock.error_ns) == (455, 45)
     clock.take(162, round_trip_ns=4, now_ns=104)
-    clock.take(999, round_trip_ns=100, now_ns=300)
+    clock.take(350, round_trip_ns=100, now_ns=300)
     assert (clock.ahead_ns, clock.error_ns) == (60, 2)
 
 
@@ -43,6 +43,14 @@ def test_clocks_drift_so_old_answers_are_forgotten():
     for number in range(32):
         clock.take(1000 * number + 105, round_trip_ns=10, now_ns=1000 * number + 10)
     assert (clock.ahead_ns, clock.error_ns) == (100, 5)
+
+
+def test_a_clock_that_is_set_meanwhile_is_believed_at_once():
+    """Two answers that cannot both be true: the quicker one is of the time before, however quick it was."""
+    clock = Clock()
+    clock.take(162, round_trip_ns=4, now_ns=104)
+    clock.take(5_300, round_trip_ns=100, now_ns=300)
+    assert (clock.ahead_ns, clock.error_ns) == (5_050, 50)
 
 
 def test_a_clock_may_be_behind():
