@@ -44,6 +44,7 @@ _BENEATH = frozenset(sys.stdlib_module_names) | frozenset(
     """.split()  # noqa: SIM905 - the same
 )
 _STANDARD_FILES = frozenset({"test", "this"})  # names of the library that nothing imports
+_UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
 TRAINER_MODULES = ("launcher.trainer.recipes.transformer", DYNAMO)
 
 
@@ -56,7 +57,7 @@ def modules_to_preload(command: PythonCommand, cwd: Path, environment: Mapping[s
     try:
         reader = _Reader(cwd, roots_of(command, cwd, environment))
         return reader.read(command)
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+    except _UNREADABLE:
         return ()
 
 
@@ -73,7 +74,7 @@ def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) 
     if is_of_mpi4py(command):
         return True
     reader = _Reader(cwd, roots_of(command, cwd, environment))
-    with suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+    with suppress(*_UNREADABLE):
         reader.read(command)
         if reader.has_read_program or command.target.partition(".")[0] in sys.stdlib_module_names:
             return reader.imports_mpi()
@@ -81,9 +82,9 @@ def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) 
 
 
 def own_files(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """The program's own file, and those of its own modules that it imports; of a program that cannot be read, what can."""
-    reader = _Reader(cwd, roots_of(command, cwd, environment))
-    with suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+    """The program's own file, and those of its own modules that it imports; what a file that cannot be read imports is not known."""
+    reader = _Reader(cwd, roots_of(command, cwd, environment), passes_over=True)
+    with suppress(*_UNREADABLE):
         reader.read(command)
     return reader.files
 
@@ -94,9 +95,11 @@ class _Reader:
     What is imported later, by functions, is read in the end.
     """
 
-    def __init__(self, cwd: Path, roots: list[Path]) -> None:
+    def __init__(self, cwd: Path, roots: list[Path], *, passes_over: bool = False) -> None:
+        """`passes_over`: a file that cannot be read is left out, and the others are read nevertheless."""
         self._cwd = cwd
         self._roots = roots
+        self._passes_over = passes_over
         self._all: set[str] = set()
         self._early: set[str] = set()
         self._imported: set[str] = set()  # the first parts of all names, the program's own modules too
@@ -164,9 +167,15 @@ class _Reader:
             yield Unclear()
             return
         self._seen.add(path)
-        text = path.read_bytes()
-        self._bytes += len(text)
-        yield from self._open(text, path, package, is_program=is_program)
+        try:
+            text = path.read_bytes()
+            self._bytes += len(text)
+            steps = self._open(text, path, package, is_program=is_program)
+        except _UNREADABLE:
+            if not self._passes_over:
+                raise
+            return
+        yield from steps
 
     def _open(self, text: str | bytes, path: Path | None, package: str, *, is_program: bool) -> list[Step]:
         source = Source(text, path, package, self._cwd, is_program=is_program)

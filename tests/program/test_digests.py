@@ -75,6 +75,20 @@ def test_a_program_that_cannot_be_parsed_is_its_own_file(place):
     assert set(digests((sys.executable, "train.py"), cwd)) == {"train.py"}
 
 
+def test_a_module_that_cannot_be_parsed_hides_no_other(place):
+    """It may be of another Python, and imported in vain on purpose: what is imported after it counts all the same."""
+    cwd = place(
+        "here",
+        {
+            "train.py": "try:\n    import old\nexcept SyntaxError:\n    pass\nimport util\n",
+            "old.py": "print 1",
+            "util.py": "import deeper",
+            "deeper.py": "",
+        },
+    )
+    assert set(digests((sys.executable, "train.py"), cwd)) == {"train.py", "old.py", "util.py", "deeper.py"}
+
+
 def test_a_file_that_cannot_be_read_is_told_as_such(place):
     """A directory in the place of a module, say; a program that is not there has a name, too."""
     cwd = place("here", {"train.py": "import util"})
