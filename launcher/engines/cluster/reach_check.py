@@ -116,14 +116,15 @@ class ReachCheck:
             self._peers[index].send(Sound(self._number, targets, TRY_S))
 
     def _addresses(self, server_index: int) -> tuple[str, ...]:
-        """Those of the table, since ranks use them; else what its names mean, else what it says of itself."""
+        """Those of the table, since ranks use them; else what its names mean, else where it comes from and what it says."""
         names = names_of(self._servers[server_index])
         peer = self._peers.get(server_index)
-        own = peer.hello.addresses if peer is not None and peer.hello is not None else ()
+        # A machine may have many addresses, in no order, of which most lead nowhere from outside: bridges of containers.
+        own = (peer.address, *(peer.hello.addresses if peer.hello else ())) if peer is not None else ()
         meant = [str(address) for name in names for address in self._resolved.get(name, ())]
         for found in ([name for name in names if address_of(name)], _of_others(meant), _of_others(own)):
             if found:
-                return tuple(found[:MOST_ADDRESSES])
+                return tuple(dict.fromkeys(found))[:MOST_ADDRESSES]
         return ()
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from launcher.core.messages import Sounded
+from launcher.core.messages import Hello, Sounded
 from launcher.core.records import Device, Server
 from launcher.engines.cluster import reach_check
 from launcher.engines.cluster.reach_check import ALL_PAIRS, ReachCheck, cut_off, pairs_of
@@ -18,7 +18,7 @@ HERE, NOWHERE = "127.0.0.1", "255.255.255.255"  # to which nobody can connect
 class Agent:
     """The agent of a server, as a coordinator's Peer gives it what it is sent. `deaf`: it answers nothing."""
 
-    hello = None
+    hello, address = None, ""
 
     def __init__(self, *, deaf=False, ports=()):
         self.soundings, self.deaf, self.ports, self.asked = Soundings(), deaf, ports, []
@@ -89,6 +89,19 @@ def test_a_port_on_which_ranks_listen_is_enough(check):
         assert check(HERE, HERE, refuses=True)[0] != ()
         assert check(HERE, HERE, refuses=True, ports={1: (of_ranks,)})[0] == ()
         assert check(HERE, HERE, refuses=True, master_port=of_ranks)[0] == ()
+
+
+def test_a_server_whose_name_means_nothing_is_tried_where_it_comes_from():
+    """Of its many own addresses most lead nowhere from another machine, and only some are tried."""
+    agents = {0: Agent(deaf=True), 1: Agent(deaf=True)}
+    inner = tuple(f"172.17.0.{number}" for number in range(1, 9))
+    agents[1].hello, agents[1].address = Hello("", "", "", "", "", "h2", (*inner, "10.0.0.2")), "10.0.0.2"
+    servers = [Server(name, (Device(0, rank),)) for rank, name in enumerate(["h1", "h2"])]
+    ReachCheck(agents, servers, {0: 1, 1: 1}, master=(0, 1), resolved={"h2": ("127.0.1.1",)})
+    ((target,),) = [message.targets for message in agents[0].asked]
+    assert target.addresses[0] == "10.0.0.2"
+    for agent in agents.values():
+        agent.soundings.close()
 
 
 def test_who_does_not_answer_parts_nobody(check):
