@@ -15,9 +15,10 @@ from launcher.core.messages import Sounded
 from launcher.core.ranges import ranges
 from launcher.core.records import Server
 from launcher.core.verdict import Confidence, Role, Verdict
-from launcher.engines.cluster.losses import Loss, has_own_fault, weigh
+from launcher.engines.cluster.losses import Loss, at_most_likely, has_own_fault, weigh
 from launcher.engines.cluster.peers import Clock, Peer
 from launcher.engines.cluster.reach_check import Apart, Pair, ReachCheck, cut_off
+from launcher.supervise.absence import stopped
 from launcher.supervise.blame import accounts_of
 from launcher.supervise.court import Evidence, from_fields, judged, together, told_beside
 from launcher.supervise.journal import Journal
@@ -151,7 +152,7 @@ class Hearing:
                     yield index, places[word]
 
     def _with_partition(self, verdict: Verdict, evidence: Evidence) -> Verdict:
-        """No rank is to blame: between some servers nothing arrives."""
+        """No rank is to blame, unless one is stopped, which no network does: between some servers nothing arrives."""
         pairs = [one.pair for one in self.apart]
         alone = cut_off(pairs, len(self._testimonies))
         ids = [self._servers[index].server_id for index in range(len(self._servers))]
@@ -161,13 +162,15 @@ class Hearing:
             for (one, other), (port, other_port) in ((each.pair, each.ports),)
         ]
         more = f" and between {len(self.apart) - SHOWN} more pairs" if len(self.apart) > SHOWN else ""
+        found = f"no connection can be made either way {', '.join(tried)}{more}"
+        if any(stopped(rank) and rank.global_rank == verdict.culprit for rank in evidence.ranks):
+            return told_beside(replace(verdict, confidence=at_most_likely(verdict)), found)
         where = f"{sentence(verdict.stacks)}; " if verdict.stacks else ""
-        reason = f"{where}no connection can be made either way {', '.join(tried)}{more}"
         failed = {one.global_rank for one in accounts_of(evidence.ranks)}
         return Verdict(
             culprit=None,
             confidence=Confidence.LIKELY,
-            reason=reason,
+            reason=where + found,
             failures=tuple(
                 replace(one, role=Role.CONSEQUENCE) for one in verdict.failures if one.global_rank in failed
             ),

@@ -84,10 +84,10 @@ def _beside_own_fault(verdict: Verdict, cause: Account, accounts: Sequence[Accou
     if cause.latest_ns < since_ns:
         if since_ns - cause.latest_ns >= ENDED_S * 1e9:
             return Finding(None, verdict.confidence)
-        return Finding(None, _at_most_likely(verdict), "what its ranks did is not known")
+        return Finding(None, at_most_likely(verdict), "what its ranks did is not known")
     if cause.earliest_ns <= first.until_ns and cause.time_ns < first.probably_ns:
         why = "which of the two came first is not known"
-        return Finding(None, _at_most_likely(verdict), why)
+        return Finding(None, at_most_likely(verdict), why)
     doubt = _doubt_of_loss(silent)
     perhaps = [one for one in accounts if one.earliest_ns <= first.until_ns]
     if not doubt and perhaps:
@@ -109,7 +109,7 @@ def _beside_absence(
     )
     missed_before = missed_ns is not None and missed_ns < since_ns
     if missed_before and any(stopped(rank) and rank.global_rank == verdict.culprit for rank in evidence.ranks):
-        return Finding(None, _at_most_likely(verdict), "what its ranks did is not known")
+        return Finding(None, at_most_likely(verdict), "what its ranks did is not known")
     doubt = _doubt_of_loss(silent)
     if not doubt and missed_before:
         doubt = "others had failed or waited in vain before"
@@ -146,5 +146,6 @@ def _blame_loss(silent: Sequence[Loss], doubt: str) -> Finding:
     return Finding(silent[0], Confidence.LIKELY if doubt or at_once else Confidence.CERTAIN, doubt)
 
 
-def _at_most_likely(verdict: Verdict) -> Confidence:
+def at_most_likely(verdict: Verdict) -> Confidence:
+    """Its confidence, where something makes it less than certain."""
     return Confidence.LIKELY if verdict.confidence is Confidence.CERTAIN else verdict.confidence

@@ -99,6 +99,7 @@ TWO_EACH = (Server("10.0.0.1", (Device(0, 0), Device(1, 1))), Server("10.0.0.2",
 WAITING = RankStack("running", "in recv, called at a.py:4 in f", "a.py:4 in f", in_collective=True)
 CLOSED = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:34185"
 SLEEPING = RankStack("running", "at a.py:5 in f: time.sleep(60)", "a.py:5 in f")
+STOPPED = RankStack("stopped", "stopped (SIGSTOP)")
 
 
 @pytest.fixture(name="two_each")
@@ -190,6 +191,16 @@ def test_where_servers_do_not_reach_each_other_no_rank_is_blamed(two_each):
     assert verdict.apart == (("10.0.0.1", "10.0.0.2"),)
     assert [(one.global_rank, one.role) for one in verdict.failures] == [(0, Role.CONSEQUENCE)]
     assert "between 10.0.0.1 (port 40001) and 10.0.0.2 (port 40002): no answer" in verdict.reason
+
+
+def test_a_stopped_rank_is_blamed_though_servers_do_not_reach_each_other(two_each):
+    """No network stops a rank, and a firewall may keep servers apart that ranks reach by a network of their own."""
+    two_each.take(0, told_by(living(0, WAITING), living(1, WAITING), hung=(0, 1)), Clock())
+    two_each.take(1, told_by(living(2, STOPPED), living(3, WAITING), hung=(2, 3)), Clock())
+    two_each.apart = [Apart((0, 1), (40001, 40002), "no answer")]
+    verdict = two_each.verdict()[0]
+    assert (verdict.culprit, verdict.confidence, verdict.apart) == (2, Confidence.LIKELY, ())
+    assert "no connection can be made either way between 10.0.0.1 (port 40001)" in verdict.reason
 
 
 def test_a_rank_s_own_fault_is_blamed_though_servers_do_not_reach_each_other(two_each):
