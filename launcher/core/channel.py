@@ -52,6 +52,14 @@ class Channel:
             return self.peer, 0
 
     @property
+    def is_local(self) -> bool:
+        """Whether the other side is on this machine, as far as addresses tell: they are the same."""
+        try:
+            return bool(self._connection.getpeername()[0] == self._connection.getsockname()[0])
+        except OSError:
+            return False
+
+    @property
     def wants_write(self) -> bool:
         return bool(self._to_send)
 

@@ -257,7 +257,8 @@ class Coordinator:
 
     def _note_loss(self, server_index: int, reason: str, peer: Peer) -> None:
         if server_index not in self._outcome.hearing.lost:
-            self._outcome.note_loss(server_index, reason, peer)
+            hears_others = self._roll_call.hears_others(self._plan.silence_s)
+            self._outcome.note_loss(server_index, reason, peer, hears_others=hears_others)
             self._record(Trouble(f"server {self._servers[server_index].server_id} is lost: {reason}"))
             self._inquire()
 

@@ -70,8 +70,19 @@ class Hearing:
         ranks = tuple(rank for rank in evidence.ranks if rank.global_rank in own)
         return replace(evidence, ranks=ranks, hung=tuple(rank for rank in evidence.hung if rank in own))
 
-    def lose(self, server_index: int, why: str, *, since_ns: int, probably_ns: int, failed: Iterable[int] = ()) -> None:
+    def lose(
+        self,
+        server_index: int,
+        why: str,
+        *,
+        since_ns: int,
+        probably_ns: int,
+        failed: Iterable[int] = (),
+        alone: bool = False,
+    ) -> None:
         """A server is lost, as is found now. `failed`: those ranks of all servers that are known to have failed.
+
+        `alone`: no other machine is heard either.
 
         Wall clock, in nanoseconds: `since_ns`: not before; `probably_ns`: then, as far as is known.
         """
@@ -79,7 +90,7 @@ class Hearing:
         own = set(self._ranks_of([server_index]))
         ended = tuple(rank for rank in failed if rank in own)
         testified = server_index in self._testimonies
-        self._losses[server_index] = Loss(server_index, since_ns, probably_ns, self._now_ns(), testified, ended)
+        self._losses[server_index] = Loss(server_index, since_ns, probably_ns, self._now_ns(), testified, ended, alone)
 
     def awaited(self, server_indices: Collection[int]) -> list[int]:
         """Those of these servers that have not testified and still can."""

@@ -13,6 +13,7 @@ What the ranks of a lost server did is not known, unless it had testified before
 | only consequences, or ranks that others miss                     | the server         | certain; likely if that may have    |
 |                                                                  |                    | been before                         |
 | several such servers, lost at about the same time                | probably the first | likely                              |
+| such a server, and no other machine is heard                     | the server         | likely                              |
 
 A server that had testified was there after whatever was told: its loss is the cause only where nothing better is known.
 """
@@ -42,6 +43,7 @@ class Loss:
     until_ns: int  # no later: it was noticed
     testified: bool = False  # before it was lost
     ended: tuple[int, ...] = ()  # global ranks of it that had failed before, as it had told
+    alone: bool = False  # no other machine was heard any more: the coordinator's own network may be what was lost
 
     def overlaps(self, other: Loss) -> bool:
         return self.since_ns <= other.until_ns and other.since_ns <= self.until_ns
@@ -136,7 +138,9 @@ def _names_absent(verdict: Verdict, accounts: Collection[Account]) -> bool:
 
 
 def _doubt_of_loss(silent: Sequence[Loss]) -> str:
-    """What is known of the lost servers' ranks that makes the loss less than certain."""
+    """What is known of the lost servers that makes the loss less than certain."""
+    if any(loss.alone for loss in silent):
+        return "no other machine is heard, so that the network of the one that coordinates may have failed"
     ended = [rank for loss in silent for rank in loss.ended]
     return f"{count(len(ended), 'rank')} of those lost had failed before, rank {ended[0]} first" if ended else ""
 

@@ -49,8 +49,8 @@ class Outcome:
     def _new_hearing(self) -> Hearing:
         return Hearing(self._servers, self._chronicle.journal, self._supervision.hang_timeout_s)
 
-    def note_loss(self, server_index: int, why: str, peer: Peer) -> None:
-        """A server is lost, or gives itself up."""
+    def note_loss(self, server_index: int, why: str, peer: Peer, *, hears_others: bool) -> None:
+        """A server is lost, or gives itself up. `hears_others`: agents of other machines are heard."""
         now_ns, now_monotonic_ns = time.time_ns(), time.monotonic_ns()
 
         def by_wall_clock(monotonic_ns: int | None) -> int:
@@ -63,6 +63,7 @@ class Outcome:
             since_ns=by_wall_clock(peer.answered_ns),
             probably_ns=by_wall_clock(peer.unanswered_ns) if silent else now_ns,
             failed=[rank for rank, ended in self._chronicle.progress.exits.items() if ended.failed],
+            alone=silent and not hears_others,
         )
 
     def forget_end(self) -> None:

@@ -81,6 +81,16 @@ class RollCall:
         """The servers that have not come yet, or not got ready."""
         return tuple(server.server_id for index, server in enumerate(self._servers) if not self.is_ready(index))
 
+    def hears_others(self, silence_s: float) -> bool:
+        """Whether an agent of another machine is heard: then this machine's network is there.
+
+        `silence_s`: who is not heard for so long is lost.
+        """
+        return any(
+            one.lost is None and not one.channel.is_local and one.silent_s < silence_s / 2
+            for one in self.peers.values()
+        )
+
     def absent(self, own: int) -> list[Server]:
         """Those that have not even come, but for the one with the index `own`."""
         return [server for index, server in enumerate(self._servers) if index != own and index not in self.peers]

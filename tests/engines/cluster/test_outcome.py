@@ -18,6 +18,7 @@ from launcher.engines.cluster.peers import Clock
 from launcher.engines.command import EngineCommand
 from launcher.supervise.agent import HeadLink
 from launcher.supervise.court import Evidence, to_fields
+from launcher.supervise.dumps import RankStack
 from launcher.supervise.evidence import RankEvidence
 from launcher.supervise.failures import FailureRecord
 
@@ -137,12 +138,28 @@ def test_when_a_server_was_lost_is_kept_by_the_wall_clock(outcome, silent_s):
     peer = SimpleNamespace(
         answered_ns=int((now_s - 19) * 1e9), unanswered_ns=int((now_s - 16) * 1e9), silent_s=silent_s
     )
-    outcome.note_loss(1, "why", peer)
+    outcome.note_loss(1, "why", peer, hears_others=True)
     outcome.hearing.take(0, to_fields(Evidence((raised(0, time.time() - 17.5),))), Clock())
     verdict, _, _ = outcome.hearing.verdict()
     assert (verdict.culprit, verdict.confidence) == (0, Confidence.LIKELY)
     outcome.hearing.take(0, to_fields(Evidence((raised(0, time.time() - 8),))), Clock())
     assert outcome.hearing.verdict()[0].server == ("10.0.0.2" if silent_s else None)
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "hears_others", "expected"),
+    [(20.0, True, Confidence.CERTAIN), (20.0, False, Confidence.LIKELY), (0.0, False, Confidence.CERTAIN)],
+    ids=["others are heard", "nobody else is heard", "its agent was killed"],
+)
+def test_silence_is_no_certain_loss_where_no_other_machine_is_heard(outcome, silent_s, hears_others, expected):
+    """The network of the machine that coordinates may have failed; who closes a connection was there to do so."""
+    now_ns = time.monotonic_ns()
+    peer = SimpleNamespace(answered_ns=now_ns - 19 * 10**9, unanswered_ns=now_ns - 16 * 10**9, silent_s=silent_s)
+    outcome.note_loss(1, "why", peer, hears_others=hears_others)
+    waiting = RankStack("running", "in all_reduce, called at a.py:4", "a.py:4", in_collective=True)
+    outcome.hearing.take(0, to_fields(Evidence((RankEvidence(0, None, None, None, stack=waiting),))), Clock())
+    verdict = outcome.hearing.verdict()[0]
+    assert (verdict.server, verdict.confidence) == ("10.0.0.2", expected)
 
 
 def test_a_restart_that_is_under_way_is_given_up_for_a_person(outcome):

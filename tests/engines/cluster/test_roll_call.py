@@ -363,3 +363,19 @@ def answering(listener, act):
     thread = threading.Thread(target=answer)
     thread.start()
     return thread.join
+
+
+def test_agents_of_other_machines_are_told_from_those_of_this_one(house, knocks):
+    """By their addresses; whoever has been silent for a while is not heard."""
+    opened = house(silence_s=20.0)
+    come(opened, knocks)
+    assert not opened.roll_call.hears_others(20.0)
+    (peer,) = opened.roll_call.peers.values()
+    with socket.create_connection(("127.0.0.1", opened.port), source_address=("127.0.0.2", 0)) as connection:
+        opened.attend(lambda: opened.roll_call.strangers)
+        peer.channel, own = opened.roll_call.strangers[0].channel, peer.channel
+        assert connection.getsockname()[0] == peer.channel.peer
+        assert opened.roll_call.hears_others(20.0)
+        peer.channel.heard_at -= 11.0
+        assert not opened.roll_call.hears_others(20.0)
+        peer.channel = own
