@@ -96,7 +96,7 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, 
         observer = _Silent()
         head = Head(part.spec, started, observer, part.server_index)
     head.attend()
-    if observer.ended_as is Cause.COORDINATOR_LOST:
+    if observer.ended_as in {Cause.COORDINATOR_LOST, Cause.AGENT_LOST}:
         _knock_again(membership, door, part.spec.supervision)
 
 

@@ -174,14 +174,37 @@ def test_a_hang_where_servers_reach_each_other_is_blamed_on_the_rank_that_is_mis
 
 
 def test_after_a_lost_agent_a_restart_goes_on(run):
-    """Agents are started anew on every server, and the next attempt ends well."""
-    run.start("--max-restarts", "2", seconds="60,3").wait_running()
+    """Agents are started anew on every server, and the next attempt ends well. Who attended the lost one says when."""
+    run.start("--max-restarts", "2", "--grace", 200, seconds="300,3").wait_running()
     pids = run.hosts.on("h2", "pgrep", "-f", "launcher agent").stdout.split()
     run.hosts.on("h2", "kill", "-9", pids[-1])
     run.wait_running(attempt=1)
     code, err = run.finish()
     assert code == 0, err
     assert "restart 1 of 2" in err
+    run.wait_nothing_left("h1", "h2")
+
+
+def test_no_rank_starts_again_beside_those_of_a_server_whose_connection_was_reset(run):
+    """Its agent lives, ends its ranks by itself, and they take their grace."""
+    program = run.directory / "stubborn.py"
+    ignoring = "import os, signal\nif os.environ['RANK'] in '23':\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    program.write_text(ignoring + PROGRAM.read_text())
+    run.start("--max-restarts", "1", "--no-preload", seconds="300,3", program=program).wait_running()
+    assert len(run.hosts.on("h2", "pgrep", "-f", program).stdout.split()) == 2
+    reset = subprocess.run(
+        [run.hosts.root / "hub", "ss", "-K", "dst", "10.77.0.2"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if "ESTAB" not in reset.stdout:
+        pytest.skip(f"this kernel resets no connections: {reset.stderr}")
+    run.wait_running(attempt=1)
+    assert len(run.hosts.on("h2", "pgrep", "-f", program).stdout.split()) == 2
+    code, err = run.finish()
+    assert code == 0, err
     run.wait_nothing_left("h1", "h2")
 
 

@@ -415,14 +415,17 @@ class Coordinator:
         """First the agents go, then the engine, by itself or not; then whatever it left."""
         if any(not peer.done for peer in self._roll_call.peers.values()) and not self._overdue:
             return
+        if self._outcome.again and time.monotonic() < self._roll_call.unheard.until:
+            self._deadline = (
+                self._roll_call.unheard.until
+            )  # the engine's end would take agents that end their ranks yet
+            return
         if self._engine_end is None:
             nobody_lost = not self._outcome.hearing.lost
             self._log_keeper.close(finish=nobody_lost)  # before its children are taken for the engine's
             self._engine_end = EngineEnd(self._engine, patient=nobody_lost, tells=self._outcome.stopped_by_server)
         self._engine_end.step()
-        if self._engine_end.over and self._outcome.again and time.monotonic() < self._roll_call.unheard.until:
-            self._deadline = self._roll_call.unheard.until  # ranks of a server that nobody hears may still be ending
-        elif self._engine_end.over:
+        if self._engine_end.over:
             self._be_over(self._engine_end)
         else:
             self._deadline = self._engine_end.due

@@ -144,9 +144,12 @@ class RollCall:
         return server_of(hello, self._register)
 
     def note_unheard(self, lost: Peer, grace_s: float) -> None:
-        """Of an agent that fell silent: it may live on with its ranks, where nobody hears it. `grace_s`: theirs."""
-        if lost.silent_s > self._plan.silence_s and lost.hello is not None:
-            self.unheard.note(lost.hello.nonce, longest_s(self._plan.silence_s, grace_s))
+        """Note an agent whose connection is gone while its attempt was not over. `grace_s`: its ranks'.
+
+        Ranks may live on where nobody hears them: connections are reset between living ends, too.
+        """
+        if not lost.over:
+            self.unheard.note(lost.hello.nonce if lost.hello else "", longest_s(self._plan.silence_s, grace_s))
 
     def dismiss(self) -> Iterator[Peer]:
         """Strangers who are lost, or take too long, or have become peers: nobody listens to them here any more."""

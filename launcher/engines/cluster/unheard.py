@@ -1,9 +1,13 @@
-"""Agents that are lost because nobody hears them: their ranks may live on for a while, where no other may start.
+"""Agents that are lost: their ranks may live on for a while, where no other may start.
+
+That a connection was closed or reset does not tell that its other end has gone: a firewall that has lost its state, or
+a machine that translates addresses, resets connections of two that live.
 
 An agent that loses its coordinator ends its ranks by itself: it notices within the time after which anybody is lost
-(--lost-after), and then its ranks have their grace. So after both, and some more, none of them lives, whatever the network
-does. If the network comes back before, the agent knocks once more when nothing of its ranks is left, and says so; then
-nobody need wait any longer. That is proved by the run's token, and names the one agent that is meant.
+(--lost-after), and then its ranks have their grace. So after both, and some more, none of them lives, whatever the
+network does. If it can before, the agent knocks once more when nothing of its ranks is left, and says so, or the
+process that attended it, where the agent itself was killed; then nobody need wait any longer. That is proved by the
+run's token, and names the one agent that is meant.
 """
 
 from __future__ import annotations
