@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from launcher.core.engine_rank import EngineRank
     from launcher.core.errors import TlaunchError
-    from launcher.core.events import Cause, Stamped
+    from launcher.core.events import Stamped
     from launcher.core.messages import Waiting
     from launcher.core.records import Server, Supervision
     from launcher.engines.cluster.job import Job
@@ -58,7 +58,6 @@ def _patience_s(environment: Mapping[str, str]) -> float:
 
 def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, until: float) -> None:
     """As the agent's guard. `place`: where the engine has started a process for each rank. `until`: monotonic."""
-    from launcher.core.events import Cause
     from launcher.engines.attend import Head
     from launcher.engines.cluster.membership import join
     from launcher.engines.cluster.mpi_ranks import check_server
@@ -96,7 +95,7 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, 
         observer = _Silent()
         head = Head(part.spec, started, observer, part.server_index)
     head.attend()
-    if observer.ended_as in {Cause.COORDINATOR_LOST, Cause.AGENT_LOST}:
+    if observer.frees:
         _knock_again(membership, door, part.spec.supervision)
 
 
@@ -155,15 +154,21 @@ def _servers_of(job: Job) -> tuple[Server, ...]:
 
 
 class _Silent:
-    """Shows nothing: what happens is told to the coordinator by the agent itself."""
+    """Shows nothing: what happens is told to the coordinator by the agent itself.
 
-    ended_as: Cause | None = None
+    `frees`: nobody else tells it that nothing of this server's ranks is left.
+    """
+
+    frees = False
+    _unkillable = False
 
     def event(self, stamped: Stamped) -> None:
-        from launcher.core.events import AgentEnded  # loaded by then
+        from launcher.core.events import AgentEnded, Cause, Unkillable  # loaded by then
 
-        if isinstance(stamped.event, AgentEnded):
-            self.ended_as = stamped.event.cause
+        if isinstance(stamped.event, Unkillable):
+            self._unkillable = True
+        elif isinstance(stamped.event, AgentEnded):
+            self.frees = stamped.event.cause in {Cause.COORDINATOR_LOST, Cause.AGENT_LOST} and not self._unkillable
 
     def interrupted(self, number: int, *, at_once: bool) -> None: ...
 
