@@ -70,6 +70,7 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, 
         told_job,
     )
     from launcher.engines.local import signals_held_back
+    from launcher.supervise.tree import something_left
 
     members, trouble = (None, None) if place is None else _gathered(place, door.token)
     membership = join(door, _this_machine(engine_rank, place), until, lambda _why: None)
@@ -95,13 +96,12 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, 
         observer = _Silent()
         head = Head(part.spec, started, observer, part.server_index)
     head.attend()
-    if observer.frees:
+    if observer.frees and not something_left():
         _knock_again(membership, door, part.spec.supervision)
 
 
 def _this_machine(engine_rank: EngineRank | None, place: Place | None) -> Member:
     from launcher.engines.cluster.membership import Member
-    from launcher.engines.whereabouts import read_host
 
     host = read_host()
     number = None if engine_rank is None else engine_rank.global_rank
