@@ -41,6 +41,7 @@ SLEEPING = RankStack("running", "at a.py:7 in load: time.sleep(900)", "a.py:7 in
 STOPPED = RankStack("stopped", "stopped (SIGSTOP)")
 OWN_KINDS = ("own", "own", "http", "alike")
 KINDS = (*OWN_KINDS, "stop", "sleep", "closed", "closed", "silent", "silent", "partition")
+COUNTS = (1, 1, 2, 2, 3)  # of causes
 LOSSES = ("closed", "silent")
 MISSED = ("stop", "sleep", "partition")
 
@@ -93,7 +94,7 @@ class History:
         return min(self.causes, key=lambda cause: min(cause.effect_s, NEVER))
 
 
-def draw(seed: int) -> History:
+def draw(seed: int, kinds: tuple[str, ...] = KINDS, counts: tuple[int, ...] = COUNTS) -> History:
     source = random.Random(seed)
     count, size = source.randint(2, 4), source.randint(1, 3)
     numbers = itertools.count()
@@ -114,25 +115,25 @@ def draw(seed: int) -> History:
         history.away = (begin, begin + source.uniform(0.3, 4))
     if source.random() < 0.4:
         source.choice(ranks).busy = True
-    _Plot(history, source).act()
+    _Plot(history, source, kinds).act(source.choice(counts))
     return history
 
 
 class _Plot:
     """Causes and their consequences, in the order of their times."""
 
-    def __init__(self, history: History, source: random.Random) -> None:
-        self._history, self._source = history, source
+    def __init__(self, history: History, source: random.Random, kinds: tuple[str, ...]) -> None:
+        self._history, self._source, self._kinds = history, source, kinds
 
-    def act(self) -> None:
+    def act(self, count: int) -> None:
         source, at_s = self._source, 10.0
-        for number in range(source.choice([1, 1, 2, 2, 3])):
+        for number in range(count):
             if number:
                 at_s += source.choice([0.0005, 0.01, 0.1, 0.5, 1.5, 4]) * source.uniform(0.5, 1.5)
             # What follows from a rank that is missed is nobody's fault: no other cause may hide among it.
             if any(cause.effect_s <= at_s and cause.kind in MISSED for cause in self._history.causes):
                 return
-            kind = source.choice(KINDS)
+            kind = source.choice(self._kinds)
             if kind in MISSED and any(cause.kind in MISSED for cause in self._history.causes):
                 continue  # of two that are missed neither is more to blame
             self._cause(kind, at_s)
@@ -476,3 +477,19 @@ def test_no_verdict_on_a_drawn_history_is_certain_and_wrong(journal):
     assert not wrong
     assert counted["certain", True] > COUNT / 2
     assert counted["likely", False] < counted["likely", True] / 2
+
+
+@pytest.mark.parametrize("beside", ["own", "http", "alike", "stop"])
+def test_no_verdict_is_certain_and_wrong_where_one_server_after_the_other_is_lost(journal, beside):
+    """Three or four causes each, most of them losses, a moment or some seconds apart."""
+    wrong, counted = [], Counter()
+    for seed in range(COUNT // 4):
+        history = draw(seed, (beside, *LOSSES), (3, 4))
+        if (verdict := hold(history, journal)) is None:
+            continue
+        right = is_right(history, verdict)
+        counted[verdict.confidence.value, right] += 1
+        if verdict.confidence.value == "certain" and not right:
+            wrong.append((seed, history.causes, verdict.culprit, verdict.server, verdict.reason))
+    assert not wrong
+    assert counted["certain", True] > COUNT / 20
