@@ -102,6 +102,7 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, 
 
 def _this_machine(engine_rank: EngineRank | None, place: Place | None) -> Member:
     from launcher.engines.cluster.membership import Member
+    from launcher.engines.whereabouts import read_host
 
     host = read_host()
     number = None if engine_rank is None else engine_rank.global_rank
