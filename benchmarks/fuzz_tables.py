@@ -23,7 +23,7 @@ from typing import Any
 
 from launcher.rank_table import CHIPS, CONSUMERS, Profile, Severity, TableReport, parse_rank_table
 
-LONGEST_S = 10  # for one document of a few kilobytes; a hundred times what it needs on a busy machine
+MAX_S = 10  # for one document of a few kilobytes; a hundred times what it needs on a busy machine
 MEMORY_SAMPLE = 50  # every so many documents are read under tracemalloc, which is slow
 MEMORY_FLOOR_BYTES = 256 * 1024  # what reading needs whatever the size: patterns, messages, the catalogue
 MEMORY_FACTOR = 60  # json.loads alone takes up to 25 times: an empty object is two characters, and 64 bytes
@@ -193,7 +193,7 @@ def read_all(count: int, seed: int) -> dict[str, Any]:
     assert not parse_rank_table(b"node1 slots=2", PATH).valid
     for number, data in enumerate(documents(count, seed)):
         profile = Profile(rng.choice(chips), rng.choice(consumers))
-        signal.alarm(LONGEST_S)
+        signal.alarm(MAX_S)
         sampled = number % MEMORY_SAMPLE == 0
         try:
             if sampled:
@@ -218,7 +218,7 @@ def read_all(count: int, seed: int) -> dict[str, Any]:
 
 
 def _give_up(*_: object) -> None:
-    raise TimeoutError(f"one document took more than {LONGEST_S} s")
+    raise TimeoutError(f"one document took more than {MAX_S} s")
 
 
 def main() -> None:

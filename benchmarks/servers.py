@@ -7,7 +7,7 @@ Hosts share the cores of this machine, so that what servers would do side by sid
 the CPU seconds per server tell how much that is.
 
 simulation: up to 2,000 servers of 8 devices. The coordinator is real; its engine is one process that speaks for all
-agents (programs/swarm.py), and no rank is started. It gives what the coordinator, the network and each agent have to do
+agents (programs/simulated_agents.py), and no rank is started. It gives what the coordinator, the network and each agent have to do
 for N servers, how it grows, and what their heartbeats cost.
 
 On N real servers: what mpirun takes for N (its own tree of ssh, which grows slower than this slope once hosts do not

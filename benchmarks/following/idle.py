@@ -12,12 +12,12 @@ from common.processes import cpu_s, running
 
 from following.bench import FOLLOWED, TAIL, Bench
 
-MEASURED_S, LEAST_S = 20.0, 5.0
+MEASURED_S, MIN_S = 20.0, 5.0
 START_S = 3  # until a follower has looked at all logs
 
 
 def measure(bench: Bench, rounds: int, checks: Checks, *, ranks: int, bound: Bound | None = None) -> None:
-    seconds = max(LEAST_S, MEASURED_S * bench.scale)
+    seconds = max(MIN_S, MEASURED_S * bench.scale)
     with bench.sleepers(ranks):
         peers = {FOLLOWED: bench.logs_argv("-f"), TAIL: ["tail", "-q", "-F", *bench.files(ranks)]}
         rows = [{name: idle_share(argv, seconds) for name, argv in peers.items()} for _ in range(rounds)]

@@ -16,7 +16,7 @@ from following.bench import BLOCK_BYTES, FOLLOWED, TAIL, Bench
 
 RANKS = (8, 256)
 LINES, LINE_EVERY_S = 100, 0.05
-LEAST_LINES = 20
+MIN_LINES = 20
 BOUND = Bound(must=0.1, aim=0.01)
 
 
@@ -48,7 +48,7 @@ def latencies(bench: Bench, ranks: int, argv: Sequence[str]) -> list[float]:
         time.sleep(1.5)  # tail has told of all files, we have looked at all
         drain(process.stdout.fileno())
         took = []
-        for number in range(max(LEAST_LINES, bench.times(LINES))):
+        for number in range(max(MIN_LINES, bench.times(LINES))):
             line = b"%d\n" % time.time_ns()
             took.append(arrived(process.stdout.fileno(), files[number * 7 % ranks], line))
             time.sleep(LINE_EVERY_S)

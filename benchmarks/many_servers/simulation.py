@@ -1,4 +1,4 @@
-"""A real coordinator with a swarm of agents that have no ranks: what the protocol and its bookkeeping cost with N servers."""
+"""A real coordinator with simulated agents that have no ranks: what the protocol and its bookkeeping cost with N servers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from launcher.core import env
 from launcher.core.records import Cluster, Device, Layout, RunSpec, Server, Supervision
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import OWN_TABLE, Request, assemble
+from launcher.engines.cluster.agent_connection import listen
 from launcher.engines.cluster.coordinator import Coordinator
 from launcher.engines.cluster.job import Job, from_text, to_text
-from launcher.engines.cluster.peers import listen
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.command import EngineCommand
 from launcher.engines.local import signals_held_back, start_child
@@ -38,7 +38,7 @@ SIZES = (10, 100, 500, 1000, 2000)
 LOST_AFTER_S = 15.0  # the default of --lost-after: every server is asked each 3 s
 BEATS_SEEN = 4
 JOIN_S = 300.0
-SETTLE = 0.4  # as programs/swarm.py has it
+SETTLE = 0.4  # as programs/simulated_agents.py has it
 
 
 @dataclass(frozen=True)
@@ -130,20 +130,20 @@ def simulate(size: int, stay_s: float | None = None) -> Cost:
 
 
 def coordinate(spec: RunSpec, job: str, folder: Path, options: Sequence[str]) -> int:
-    """A coordinator as `tlaunch run` starts it, whose engine is the swarm; its exit code."""
+    """A coordinator as `tlaunch run` starts it, whose engine is the simulation; its exit code."""
     servers = folder / "servers"
     servers.write_text("\n".join(server.server_id for server in spec.cluster.servers), encoding="ascii")
     token = secrets.token_hex(16)
     with signals_held_back(), listen() as listener:
         door = {env.TLAUNCH_COORDINATOR: f"127.0.0.1:{listener.getsockname()[1]}", env.TLAUNCH_COORDINATOR_TOKEN: token}
-        argv = (sys.executable, str(PROGRAMS / "swarm.py"), "--servers", str(servers), *options)
+        argv = (sys.executable, str(PROGRAMS / "simulated_agents.py"), "--servers", str(servers), *options)
         plan = Plan(
             listener=listener,
             token=token,
             shared_token="",
             silence_s=LOST_AFTER_S,
             join_timeout_s=JOIN_S,
-            engine=EngineCommand("swarm", argv, door, {}),
+            engine=EngineCommand("simulated agents", argv, door, {}),
             brings_all=True,
             job=job,
             agreement={},

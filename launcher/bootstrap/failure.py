@@ -25,8 +25,8 @@ STACKS_SIGNAL = SIGRTMAX - 3  # writes the Python stacks of all threads to stack
 FILE = "failure.json"
 STACKS_FILE = "stacks.log"
 _SCHEMA = 1
-_LONGEST_TRACEBACK = 8000
-_LONGEST_MESSAGE = 4000
+_MAX_TRACEBACK = 8000
+_MAX_MESSAGE = 4000
 _OUT_OF_THE_WAY = 100  # descriptors of ours begin here, so that a program's first file has the number it expects
 
 
@@ -113,9 +113,9 @@ def _tell(
         "pid": _hook.pid,
         "kind": kind,
         "type": None if error is None else frames.kind(error),
-        "message": (message or ("" if error is None else frames.message(error)))[:_LONGEST_MESSAGE],
+        "message": (message or ("" if error is None else frames.message(error)))[:_MAX_MESSAGE],
         "where": frames.where(found),
-        "traceback": frames.text(error, found)[-_LONGEST_TRACEBACK:],
+        "traceback": frames.text(error, found)[-_MAX_TRACEBACK:],
         "status": status,
         "thread": _thread_name(),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-_LONGEST_NAME_BYTES = 15
+_MAX_NAME_BYTES = 15
 
 
 def command_line(kind: str, target: str, arguments: list[str]) -> list[str]:
@@ -40,7 +40,7 @@ def name() -> str:
 def rename(new: str) -> None:
     try:
         with open("/proc/self/comm", "wb") as file:
-            file.write(os.fsencode(new)[:_LONGEST_NAME_BYTES])
+            file.write(os.fsencode(new)[:_MAX_NAME_BYTES])
     except OSError:
         pass
 

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from launcher.core.engine_rank import EngineRank
     from launcher.core.errors import TlaunchError
-    from launcher.core.events import Stamped
+    from launcher.core.events import TimestampedEvent
     from launcher.core.messages import Waiting
     from launcher.core.records import Server, Supervision
     from launcher.engines.cluster.job import Job
-    from launcher.engines.cluster.membership import Door, Member, Membership
+    from launcher.engines.cluster.join import AgentInfo, Endpoint, Session
     from launcher.engines.cluster.mpi_ranks import Place
-    from launcher.supervise.members import Members
+    from launcher.supervise.mpi_proxy import MpiProxies
 
 JOIN_S = 60.0  # for the coordinator, which is there before its agents, to be found
 
@@ -31,8 +31,8 @@ JOIN_S = 60.0  # for the coordinator, which is there before its agents, to be fo
 def agent(context: click.Context, /) -> None:
     """Take part in a run that another launcher coordinates."""
     from launcher.core.engine_rank import read_engine_rank
+    from launcher.engines.cluster.agent_setup import door_of
     from launcher.engines.cluster.mpi_ranks import fork_guard, place_of, stand_for
-    from launcher.engines.cluster.server_part import door_of
 
     door = door_of(os.environ)
     engine_rank = read_engine_rank(os.environ, os.getpid())
@@ -56,12 +56,9 @@ def _patience_s(environment: Mapping[str, str]) -> float:
         return JOIN_S
 
 
-def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, until: float) -> None:
+def _take_part(door: Endpoint, engine_rank: EngineRank | None, place: Place | None, until: float) -> None:
     """As the agent's guard. `place`: where the engine has started a process for each rank. `until`: monotonic."""
-    from launcher.engines.attend import Head
-    from launcher.engines.cluster.membership import join
-    from launcher.engines.cluster.mpi_ranks import check_server
-    from launcher.engines.cluster.server_part import (
+    from launcher.engines.cluster.agent_setup import (
         awaited_begin,
         check_table,
         get_ready,
@@ -69,6 +66,9 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, 
         start,
         told_job,
     )
+    from launcher.engines.cluster.join import join
+    from launcher.engines.cluster.mpi_ranks import check_server
+    from launcher.engines.launcher_loop import LauncherLoop
     from launcher.engines.local import signals_held_back
     from launcher.supervise.tree import something_left
 
@@ -94,19 +94,19 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, 
     with signals_held_back():
         started = start(part, membership, begin, members)
         observer = _Silent()
-        head = Head(part.spec, started, observer, part.server_index)
+        head = LauncherLoop(part.spec, started, observer, part.server_index)
     head.attend()
     if observer.frees and not something_left():
         _knock_again(membership, door, part.spec.supervision)
 
 
-def _this_machine(engine_rank: EngineRank | None, place: Place | None) -> Member:
-    from launcher.engines.cluster.membership import Member
-    from launcher.engines.whereabouts import read_host
+def _this_machine(engine_rank: EngineRank | None, place: Place | None) -> AgentInfo:
+    from launcher.engines.cluster.join import AgentInfo
+    from launcher.engines.host_match import read_host
 
     host = read_host()
     number = None if engine_rank is None else engine_rank.global_rank
-    return Member(
+    return AgentInfo(
         host=host.name,
         addresses=tuple(map(str, host.addresses)),
         said=os.environ.get(env.TLAUNCH_SERVER),
@@ -114,7 +114,7 @@ def _this_machine(engine_rank: EngineRank | None, place: Place | None) -> Member
     )
 
 
-def _knock_again(membership: Membership, door: Door, supervision: Supervision) -> None:
+def _knock_again(membership: Session, door: Endpoint, supervision: Supervision) -> None:
     """Ranks may be started again elsewhere, and wait for nothing but the end of those that were here."""
     from launcher.engines.cluster.unheard import longest_s, tell_freed_apart
 
@@ -123,7 +123,7 @@ def _knock_again(membership: Membership, door: Door, supervision: Supervision) -
         tell_freed_apart(membership.address, door.token, membership.nonce, limit_s)
 
 
-def _gathered(place: Place, token: str) -> tuple[Members | None, TlaunchError | None]:
+def _gathered(place: Place, token: str) -> tuple[MpiProxies | None, TlaunchError | None]:
     """The engine's processes of this server; or why they are not there, for whoever coordinates the run."""
     from launcher.core.errors import TlaunchError
     from launcher.engines.cluster.mpi_ranks import gather, open_door
@@ -163,7 +163,7 @@ class _Silent:
     frees = False
     _unkillable = False
 
-    def event(self, stamped: Stamped) -> None:
+    def event(self, stamped: TimestampedEvent) -> None:
         from launcher.core.events import AgentEnded, Cause, Unkillable  # loaded by then
 
         if isinstance(stamped.event, Unkillable):

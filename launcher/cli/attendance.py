@@ -6,7 +6,7 @@ from launcher.cli import summary
 from launcher.cli.console import Console
 from launcher.cli.detach import Announcing, Detached
 from launcher.core.records import RunSpec
-from launcher.engines.attend import Head
+from launcher.engines.launcher_loop import LauncherLoop
 from launcher.engines.local import LocalAgent
 
 
@@ -21,7 +21,7 @@ class Attendance:
         self._server_index = server_index
         self._console = Console(spec, server_index)
         observer = self._console if detached is None else Announcing(self._console, detached)
-        self._head = Head(spec, agent, observer, server_index)
+        self._head = LauncherLoop(spec, agent, observer, server_index)
 
     def attend(self) -> int:
         """Blocks until nothing of the run is left; its exit code."""

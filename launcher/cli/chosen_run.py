@@ -119,7 +119,7 @@ def _say(words: str) -> None:
 
 
 def _going_on(runs_dir: Path, *, unwatched: bool) -> tuple[RunDir, ...]:
-    from launcher.runs.live import runs_going_on
+    from launcher.runs.status import runs_going_on
 
     return tuple(state.run_dir for state in runs_going_on(runs_dir) if unwatched or state.engine is None)
 

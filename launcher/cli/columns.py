@@ -11,7 +11,7 @@ MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 GAP = "  "
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 SERVERS_TOLD = 8  # of many; the others are counted
-WIDEST_NUMBER = 16  # characters; what a rank writes to its heartbeat file may be any number
+MAX_NUMBER = 16  # characters; what a rank writes to its heartbeat file may be any number
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset()) -> list[str]:
@@ -121,7 +121,7 @@ def number(value: float | None, form: str) -> str:
 
 
 def _short(text: str, value: float) -> str:
-    if len(text) <= WIDEST_NUMBER:
+    if len(text) <= MAX_NUMBER:
         return text
     from decimal import Decimal  # every run would pay for it
 

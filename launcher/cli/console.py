@@ -27,8 +27,8 @@ from launcher.core.events import (
     Leftovers,
     RankEnded,
     Slow,
-    Stamped,
     Stopping,
+    TimestampedEvent,
     Trouble,
 )
 from launcher.core.records import RunSpec
@@ -64,9 +64,9 @@ class Console:
         self._stopping_since_s = math.inf
         self._last_end_s = -math.inf
 
-    # --- launcher.engines.attend.Observer ---
+    # --- launcher.engines.launcher_loop.Observer ---
 
-    def event(self, stamped: Stamped) -> None:
+    def event(self, stamped: TimestampedEvent) -> None:
         self.progress.take(stamped)
         match stamped.event:
             case RankEnded(global_rank=global_rank):

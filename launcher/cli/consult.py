@@ -46,12 +46,12 @@ from launcher.doctor.findings import in_order, judge
 from launcher.engines.cluster.consultation import SILENCE_S, Consultation
 from launcher.engines.cluster.examined import be_examined
 from launcher.engines.cluster.job import EXAMINATION
-from launcher.engines.cluster.membership import Door
+from launcher.engines.cluster.join import Endpoint
 from launcher.engines.cluster.plan import Plan
-from launcher.engines.cluster.programs import odd_programs, programs_of, question
+from launcher.engines.cluster.program_check import odd_programs, programs_of, question
 from launcher.engines.command import EngineCommand
+from launcher.engines.host_match import Host, read_host
 from launcher.engines.mpi import alone_variables
-from launcher.engines.whereabouts import Host, read_host
 from launcher.program.digests import essential_words
 
 AGREEMENT = {"command": "tlaunch doctor"}  # a run and an examination are not to be taken for each other
@@ -138,10 +138,10 @@ class _Practice:
             variables=tuple(sorted(self.prepared.request.user_env.items())),
         )
 
-    def _all(self, door: Door) -> EngineCommand:
+    def _all(self, door: Endpoint) -> EngineCommand:
         return with_door(engine_for(self.chosen, self.servers, self.host)(self.directory), door)
 
-    def _alone(self, index: int, door: Door, join_s: float) -> EngineCommand:
+    def _alone(self, index: int, door: Endpoint, join_s: float) -> EngineCommand:
         """Its number among the engine's processes would say that it is the first server: it is told which one it is.
 
         `join_s`: for so long it looks for this machine.

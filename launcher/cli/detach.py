@@ -20,8 +20,8 @@ from launcher.core.errors import EXIT_FAILURE, EXIT_OK, exit_code_of
 from launcher.logs.terminal import printable
 
 if TYPE_CHECKING:
-    from launcher.core.events import Stamped
-    from launcher.engines.attend import Observer
+    from launcher.core.events import TimestampedEvent
+    from launcher.engines.launcher_loop import Observer
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FIRST_PRIVATE = 3  # descriptors below are stdin, stdout and stderr
@@ -108,7 +108,7 @@ class Announcing:
         self._observer = observer
         self._detached = detached
 
-    def event(self, stamped: Stamped) -> None:
+    def event(self, stamped: TimestampedEvent) -> None:
         self._detached.tell_started()
         self._observer.event(stamped)
 

@@ -131,9 +131,9 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     from launcher.cli.between_servers import note_of_interface, note_of_mpi
     from launcher.cli.prepare import prepare
     from launcher.engines.assemble import assemble
-    from launcher.engines.joined import check_size, master_port, run_name, unused
+    from launcher.engines.external_run import check_size, master_port, run_name, unused
+    from launcher.engines.host_match import own_interface
     from launcher.engines.mpi_match import check_library
-    from launcher.engines.whereabouts import own_interface
     from launcher.runs.join import join_run
     from launcher.supervise.environment import overlaid, write_environment
 
@@ -179,7 +179,7 @@ def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str
     """
     from launcher.cli.reports import is_sample
     from launcher.core.addresses import names_of
-    from launcher.engines.whereabouts import check_server, read_host
+    from launcher.engines.host_match import check_server, read_host
 
     other_names = () if engine.node is None else (engine.node,)
     host = read_host(names_of(used.servers[rank.server_index]), other_names=other_names)
@@ -218,7 +218,7 @@ def _say(prepared: Prepared, spec: RunSpec, more: Iterable[str]) -> None:
     """Once for all ranks, on the engine's stderr."""
     from launcher.cli.columns import counted
     from launcher.cli.outlet import as_people_call_it
-    from launcher.engines.inherited import conflicts, notes
+    from launcher.engines.stale_env import conflicts, notes
 
     # MASTER_PORT has a note of its own
     environment = {name: value for name, value in prepared.request.inherited_env.items() if name != MASTER_PORT}
@@ -237,7 +237,7 @@ def _become(joined: _Joined, *, log: bool) -> int:
     """Returns only where the program could not be started, with the exit code for that."""
     from launcher.program.command import parse_python
     from launcher.supervise.become import become
-    from launcher.supervise.nursery import bootstrap_argv
+    from launcher.supervise.fork_server import bootstrap_argv
 
     rank, run_dir = joined.rank, joined.run_dir
     python = parse_python(rank.argv, joined.environment.get("PATH"), joined.spec.cwd)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from launcher.cli.options import RunOptions
     from launcher.cli.prepare import Prepared
     from launcher.engines.assemble import Draft, Request
-    from launcher.engines.inherited import Conflict
+    from launcher.engines.stale_env import Conflict
     from launcher.engines.variables import Variable
 
 EPILOG = """\b
@@ -45,7 +45,7 @@ DECIDED: Mapping[str, Any] = {"dry_run": True, "json": False, "detach": False}
 NOT_TAKEN = ("dry_run", "json")
 REMOVED = "(removed)"
 FREE_PORT = "(a free port)"
-WIDEST_VALUE = 28  # columns that all rows keep for values; a longer one pushes its own origin to the right
+MAX_VALUE = 28  # columns that all rows keep for values; a longer one pushes its own origin to the right
 WIDEST = 100  # columns of prose
 
 
@@ -108,7 +108,7 @@ def _chosen_draft(prepared: Prepared, global_rank: int, master_port: int | None)
 
 
 def _explained(chosen: Draft, request: Request, *, port_given: bool, everything: bool) -> Explained:
-    from launcher.engines.inherited import conflicts
+    from launcher.engines.stale_env import conflicts
 
     there = (one for one in chosen.variables if one.value is not None or one.instead_of is not None)
     decided = [one if port_given else _with_free_port(one) for one in there]
@@ -181,7 +181,7 @@ def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
 
     shown = [tuple(map(printable, row)) for row in rows]
     name_width = max(len(name) for name, _, _ in shown)
-    value_width = max(len(value) for _, value, _ in shown if len(value) <= WIDEST_VALUE)
+    value_width = max(len(value) for _, value, _ in shown if len(value) <= MAX_VALUE)
     for name, value, origin in shown:
         yield f"{name:<{name_width}}  {value:<{value_width}}  {origin}".rstrip()
 
@@ -199,7 +199,7 @@ def _origin(variable: Variable) -> Iterator[str]:
 
 def _dangers(found: Sequence[Conflict]) -> Iterator[str]:
     """What would go wrong if ranks saw what the shell has; for a variable that they do see, what does."""
-    from launcher.engines.inherited import Fate
+    from launcher.engines.stale_env import Fate
 
     for conflict in found:
         names = ", ".join(one.name for one in conflict.found)

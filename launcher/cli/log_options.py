@@ -11,8 +11,8 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.logs.levels import level_named
 from launcher.logs.select import Matcher, Selector, moment, ranks_of
-from launcher.runs.live import RunState
 from launcher.runs.recorded import Place
+from launcher.runs.status import RunState
 
 FIRST_FAILED = "first-failed"
 # What a prefix may hold, and of which type.

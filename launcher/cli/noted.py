@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from launcher.core.verdict import Confidence, Verdict
 
 if TYPE_CHECKING:
-    from launcher.runs.live import RunState
+    from launcher.runs.status import RunState
 
 
 def noted_verdict(state: RunState) -> Verdict | None:

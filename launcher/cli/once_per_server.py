@@ -52,7 +52,7 @@ def _is_first(rank: EngineRank, error: TlaunchError) -> bool:
 def _name_machine(error: TlaunchError, rank: EngineRank) -> None:
     """Of several servers, only one may lack a file, or have another table."""
     host = os.uname().nodename
-    named = rf"is on (server )?(\S+ \()?{re.escape(host)}[),]"  # by launcher/engines/whereabouts.py
+    named = rf"is on (server )?(\S+ \()?{re.escape(host)}[),]"  # by launcher/engines/host_match.py
     if re.search(named, error.message) is None:
         separator = "\n" if "\n" in error.message else " "  # a report ends with a line of its own
         error.message += f"{separator}(rank {rank.global_rank} on {host})"

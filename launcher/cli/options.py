@@ -19,7 +19,7 @@ BRING_ALL = frozenset(("mpi", "slurm"))  # engines that start the agents of all 
 DEFAULT_JOIN_S = 300.0
 DEFAULT_LOST_S = 15.0
 DEFAULT_COORDINATOR_PORT = 29450
-LONGEST_NAME_BYTES = 200  # of the 255 that a file system takes
+MAX_NAME_BYTES = 200  # of the 255 that a file system takes
 FORWARDABLE = ("USR1", "USR2", "HUP", "WINCH", "URG")
 _FLAGS = {"engine_options": "--engine-option", "settings": "--set"}  # those that are called otherwise
 # What tells a rank who it is comes from the table and the layout alone.
@@ -220,7 +220,7 @@ def _check_name(name: str) -> None:
         raise UsageError(
             f"--name {name!r} cannot be part of a directory's name", hint="letters, digits, dots and dashes do"
         )
-    check_name_length(name, LONGEST_NAME_BYTES, "the run's time")
+    check_name_length(name, MAX_NAME_BYTES, "the run's time")
 
 
 def check_name_length(name: str, longest_bytes: int, added: str) -> None:

@@ -19,8 +19,8 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Layout, Supervision
 from launcher.core.resources import stand_in_note
 from launcher.engines.assemble import OWN_TABLE, Request, used_cluster, wants_own_table
-from launcher.engines.inherited import VISIBLE_DEVICES
 from launcher.engines.placement import read_machine
+from launcher.engines.stale_env import VISIBLE_DEVICES
 from launcher.logs.terminal import escaped
 from launcher.mesh.layouts import resolve_layout
 

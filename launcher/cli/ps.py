@@ -15,7 +15,7 @@ from launcher.core.json_text import json_text
 from launcher.core.printable import printable
 
 if TYPE_CHECKING:
-    from launcher.runs.live import RunState
+    from launcher.runs.status import RunState
 
 EPILOG = """\b
 Examples:
@@ -78,7 +78,7 @@ def to_lines(states: list[RunState], width: int | None) -> list[str]:
 
 
 def _states(runs_dir: Path, *, everything: bool) -> list[RunState]:
-    from launcher.runs.live import look
+    from launcher.runs.status import look
     from launcher.runs.store import run_at, run_names
 
     directories = [run_at(runs_dir.absolute() / name) for name in run_names(runs_dir)]

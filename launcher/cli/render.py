@@ -73,7 +73,7 @@ TAKEN = (
 )  # fmt: skip
 NAMES = ("bash", "mpirun", "slurm", "kubernetes", "hostfile", "rankfile")
 FLAVORS = ("openmpi", "mpich", "run", "exec", "job", "mpi")
-LONGEST_SLURM_NAME_BYTES = 160  # the run's is its time, this, and the job's number, place in its array and restarts
+MAX_SLURM_NAME_BYTES = 160  # the run's is its time, this, and the job's number, place in its array and restarts
 # What only some kinds make use of
 OF_KIND = {
     "grace": ("bash", "kubernetes", "slurm"),
@@ -224,7 +224,7 @@ def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
     request = _placed(kind, prepared.request, chosen, cwd, wishes)
     name = _name(kind, prepared, chosen)
     if kind.name == "slurm":
-        check_name_length(name, LONGEST_SLURM_NAME_BYTES, "the job's own in the name of its run")
+        check_name_length(name, MAX_SLURM_NAME_BYTES, "the job's own in the name of its run")
     return job_of(
         request,
         name,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from launcher.cli.run_options import MOST_DEVICES
+from launcher.cli.run_options import MAX_DEVICES
 from launcher.cli.whole import Whole
 from launcher.core.errors import UsageError
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-LONGEST_WARNING_S = 65535  # Slurm's own limit
-MOST_RESTARTS = 1000
-MOST_CPUS = 4096  # of one device
+MAX_WARNING_S = 65535  # Slurm's own limit
+MAX_RESTARTS = 1000
+MAX_CPUS = 4096  # of one device
 # Of sbatch: what says how many nodes a job has, which, and what of their memory.
 _COUNTS_NODES = ("-N", "--nodes")
 _NAMES_NODES = ("-w", "--nodelist", "-F", "--nodefile")
@@ -37,7 +37,7 @@ def slurm_options(command: Command) -> Command:
     """Those that only a job file for Slurm makes use of."""
     for option in reversed((
         click.option(
-            "--nodes", type=Whole(1, MOST_DEVICES), metavar="N",
+            "--nodes", type=Whole(1, MAX_DEVICES), metavar="N",
             help="slurm: any N nodes, with --devices each.  [default: 1, or as many as the rank table has servers]",
         ),
         click.option(
@@ -45,16 +45,16 @@ def slurm_options(command: Command) -> Command:
             help="slurm: wait for the nodes that the rank table names.  [default: where it gives addresses too]",
         ),
         click.option(
-            "--cpus-per-device", type=Whole(1, MOST_CPUS), metavar="N",
+            "--cpus-per-device", type=Whole(1, MAX_CPUS), metavar="N",
             help="slurm: share nodes with other jobs, and have N CPUs for each device.  [default: whole nodes]",
         ),
         click.option("--time-limit", metavar="TIME", help="slurm: minutes, or as Slurm writes it: 1-12:00:00."),
         click.option(
-            "--warn-before", type=Whole(1, LONGEST_WARNING_S), default=300, metavar="SECONDS",
+            "--warn-before", type=Whole(1, MAX_WARNING_S), default=300, metavar="SECONDS",
             help="slurm: ranks get SIGTERM so long before the limit.  [default: 300]",
         ),
         click.option(
-            "--restarts", type=Whole(0, MOST_RESTARTS), default=0, metavar="N",
+            "--restarts", type=Whole(0, MAX_RESTARTS), default=0, metavar="N",
             help="slurm: up to N jobs more, one after the other, until one ends well.  [default: 0]",
         ),
         click.option("--submit", is_flag=True, help="slurm: hand the script to sbatch, and print the job's id."),

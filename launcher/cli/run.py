@@ -13,7 +13,7 @@ from launcher.cli.chosen_run import runs_dir_option
 from launcher.cli.options import DEFAULT_JOIN_S, DEFAULT_LOST_S
 from launcher.cli.run_options import (
     FILE,
-    LONGEST_S,
+    MAX_S,
     allow_idle_devices_option,
     chip_option,
     coordinator_port_option,
@@ -61,8 +61,8 @@ lost, or did not come; 2 wrong usage or unreadable files, a program that is not 
 143 stopped by SIGHUP, Ctrl-C, SIGQUIT, SIGTERM; 137 also: what watches over the ranks was killed.
 """
 
-MOST_RESTARTS = 10**6
-SMALLEST_LOG_BYTES = 64 << 10  # whole blocks of a file system are moved, and half of it stays
+MAX_RESTARTS = 10**6
+MIN_LOG_BYTES = 64 << 10  # whole blocks of a file system are moved, and half of it stays
 
 
 @click.command(cls=TakesCommand, context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
@@ -79,7 +79,7 @@ SMALLEST_LOG_BYTES = 64 << 10  # whole blocks of a file system are moved, and ha
 @server_option
 @join_timeout_option(DEFAULT_JOIN_S, "All servers have to come within so long.")
 @click.option(
-    "--lost-after", type=Seconds(min=1, max=LONGEST_S), default=DEFAULT_LOST_S, metavar="SECONDS",
+    "--lost-after", type=Seconds(min=1, max=MAX_S), default=DEFAULT_LOST_S, metavar="SECONDS",
     help=f"A server that is not heard for so long is lost.  [default: {DEFAULT_LOST_S:g}]",
 )  # fmt: skip
 @coordinator_port_option
@@ -94,15 +94,15 @@ SMALLEST_LOG_BYTES = 64 << 10  # whole blocks of a file system are moved, and ha
 @click.option("--name", metavar="NAME", help="The run's name, after its time.")
 @env_option
 @click.option(
-    "--grace", type=Seconds(min=0, max=LONGEST_S), default=DEFAULT_GRACE_S, metavar="SECONDS",
+    "--grace", type=Seconds(min=0, max=MAX_S), default=DEFAULT_GRACE_S, metavar="SECONDS",
     help=f"Between SIGTERM and SIGKILL.  [default: {DEFAULT_GRACE_S:g}]",
 )  # fmt: skip
 @click.option(
-    "--max-restarts", type=Whole(0, MOST_RESTARTS), default=0, metavar="N",
+    "--max-restarts", type=Whole(0, MAX_RESTARTS), default=0, metavar="N",
     help="Start all ranks again after a failure, up to N times.  [default: 0]",
 )  # fmt: skip
 @click.option(
-    "--hang-timeout", type=Seconds(min=0.1, max=LONGEST_S), metavar="SECONDS",
+    "--hang-timeout", type=Seconds(min=0.1, max=MAX_S), metavar="SECONDS",
     help="A rank without progress for so long hangs: stacks, then a restart or exit code 124.",
 )  # fmt: skip
 @click.option(
@@ -122,7 +122,7 @@ SMALLEST_LOG_BYTES = 64 << 10  # whole blocks of a file system are moved, and ha
     help=f"What to show of the ranks' lines: {', '.join(CONSOLES)}.  [default: rank0]",
 )  # fmt: skip
 @click.option(
-    "--log-max-size", type=Size(SMALLEST_LOG_BYTES), metavar="SIZE",
+    "--log-max-size", type=Size(MIN_LOG_BYTES), metavar="SIZE",
     help="Compress what a rank's log grows beyond, beside it: 64M, 1G.  [default: never]",
 )  # fmt: skip
 @master_port_option("free")

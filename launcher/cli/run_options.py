@@ -21,9 +21,9 @@ from launcher.core.env import TLAUNCH_SERVER
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-LONGEST_S = 7 * 24 * 3600
-MOST_DEVICES = 65536  # of --devices: a slip of the finger must not eat the machine
-MOST_WAYS = 10**6  # of one axis
+MAX_S = 7 * 24 * 3600
+MAX_DEVICES = 65536  # of --devices: a slip of the finger must not eat the machine
+MAX_WAYS = 10**6  # of one axis
 
 
 class _File(click.Path):
@@ -69,12 +69,12 @@ env_option = click.option("--env", multiple=True, metavar="KEY=VALUE", help="A v
 
 
 def devices_option(where: str = " on this machine; with --engine slurm: on each node.") -> Callable[[Command], Command]:
-    return click.option("--devices", type=Whole(1, MOST_DEVICES), metavar="N", help=f"This many devices{where}")
+    return click.option("--devices", type=Whole(1, MAX_DEVICES), metavar="N", help=f"This many devices{where}")
 
 
 def join_timeout_option(default_s: float, what: str) -> Callable[[Command], Command]:
     return click.option(
-        "--join-timeout", type=Seconds(min=1, max=LONGEST_S), default=default_s, metavar="SECONDS",
+        "--join-timeout", type=Seconds(min=1, max=MAX_S), default=default_s, metavar="SECONDS",
         help=f"{what}  [default: {default_s:g}]",
     )  # fmt: skip
 
@@ -89,10 +89,10 @@ def layout_options(command: Command) -> Command:
     """How devices are divided among the axes."""
     for option in reversed((
         click.option(
-            "--dp", type=Whole(max=MOST_WAYS), metavar="N", help="Data parallel ways.  [default: devices / (mp * pp)]"
+            "--dp", type=Whole(max=MAX_WAYS), metavar="N", help="Data parallel ways.  [default: devices / (mp * pp)]"
         ),
-        click.option("--mp", type=Whole(max=MOST_WAYS), default=1, metavar="N", help="Model parallel ways.  [default: 1]"),
-        click.option("--pp", type=Whole(max=MOST_WAYS), default=1, metavar="N", help="Pipeline stages.  [default: 1]"),
+        click.option("--mp", type=Whole(max=MAX_WAYS), default=1, metavar="N", help="Model parallel ways.  [default: 1]"),
+        click.option("--pp", type=Whole(max=MAX_WAYS), default=1, metavar="N", help="Pipeline stages.  [default: 1]"),
         click.option("--micro-batches", type=Whole(), metavar="N", help="Parts of each data parallel rank's batch."),
     )):  # fmt: skip
         command = option(command)

@@ -8,8 +8,8 @@ from launcher.cli.columns import duration
 from launcher.cli.verdict_text import describe_status, headline
 from launcher.core.events import Cause
 from launcher.logs.terminal import one_line, printable
-from launcher.runs.live import RankState, RunState
 from launcher.runs.progress import State
+from launcher.runs.status import RankState, RunState
 
 
 def shown_name(state: RunState) -> str:

@@ -28,10 +28,10 @@ from launcher.logs.lines import Line
 from launcher.logs.merge import merge
 from launcher.logs.raised import first_tracebacks
 from launcher.logs.select import Selector
-from launcher.runs.live import RunState, Watch
 from launcher.runs.progress import State
 from launcher.runs.rank_logs import RankLogs
 from launcher.runs.recorded import read_recorded
+from launcher.runs.status import RunState, RunStatusReader
 
 FILES_OF_LOG = 3  # itself, its index, and a part of it
 LOOK_S = 0.5  # between two looks whether the run goes on, and at most so long for the rest of one whose files are gone
@@ -46,7 +46,7 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
     """
     options.check()
     run_dir = chosen_live(runs_dir, run)
-    watch = Watch(run_dir)
+    watch = RunStatusReader(run_dir)
     state, recorded = watch.look(), read_recorded(run_dir)
     global_ranks = options.chosen_ranks(recorded.places, state)
     near_ns = state.started_ns or time.time_ns()
@@ -93,7 +93,7 @@ def _show_all(logs: RankLogs, writer: Writer, shape: Format, options: LogOptions
             _say(f"{_of(undated)} tell no time: they are shown in turn, not in the order in which they were written")
 
 
-def _show_live(logs: RankLogs, writer: Writer, shape: Format, watch: Watch, options: LogOptions) -> int:
+def _show_live(logs: RankLogs, writer: Writer, shape: Format, watch: RunStatusReader, options: LogOptions) -> int:
     selector = options.selector()
     if options.plain:
         feed: Feed = PlainFeed(logs.follower(), shape)
@@ -175,7 +175,7 @@ _FOLLOWED_UNTIL = {
 }
 
 
-def _follow(feed: Feed, writer: Writer, watch: Watch, unfinished: Unfinished) -> RunState:
+def _follow(feed: Feed, writer: Writer, watch: RunStatusReader, unfinished: Unfinished) -> RunState:
     """Until the run is over and everything that it wrote has been shown; how it stands then.
 
     Raises:

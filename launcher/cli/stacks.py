@@ -17,7 +17,7 @@ from launcher.core.json_text import json_text
 
 if TYPE_CHECKING:
     from launcher.core.verdict import StackGroup
-    from launcher.runs.live import RunState
+    from launcher.runs.status import RunState
     from launcher.supervise.stacks import RankStack
     from launcher.supervise.survey import Part
 
@@ -63,7 +63,7 @@ def stacks(
     context: click.Context, /, *, run: str | None, ranks: str | None, full: bool, as_json: bool, runs_dir: Path
 ) -> None:
     from launcher.cli.outlet import write_out
-    from launcher.runs.live import look
+    from launcher.runs.status import look
     from launcher.supervise.stacks import group
 
     wanted = None if ranks is None else parse_ranks(ranks)
@@ -102,8 +102,8 @@ def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
     Raises:
         TlaunchError: nothing was seen.
     """
+    from launcher.engines.cluster.asker_endpoint import read_door
     from launcher.engines.cluster.askers import CoordinatorSilentError, ask_stacks
-    from launcher.engines.cluster.door import read_door
 
     door = None if state.state.over else read_door(state.run_dir)
     if door is None:

@@ -18,8 +18,8 @@ from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble, used_cluster
 from launcher.engines.command import EngineCommand
-from launcher.engines.inherited import conflicts, notes
 from launcher.engines.local import signals_held_back, start_agent
+from launcher.engines.stale_env import conflicts, notes
 from launcher.runs.create import create_run, free_name
 from launcher.supervise.port import HeldPort, check_port, hold_port
 

@@ -35,16 +35,16 @@ from launcher.core.records import Cluster, RunSpec, Server
 from launcher.core.resources import PACKAGE
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble
-from launcher.engines.cluster.door import AskersDoor, leave_door
+from launcher.engines.cluster.agent_connection import RANK_TABLE, listen
+from launcher.engines.cluster.agent_setup import ANY_PORT, awaited_begin, get_ready, start
+from launcher.engines.cluster.asker_endpoint import AskerEndpoint, write_endpoint
 from launcher.engines.cluster.job import Job, to_text
-from launcher.engines.cluster.membership import Door, Member, Membership, join
+from launcher.engines.cluster.join import AgentInfo, Endpoint, Session, join
 from launcher.engines.cluster.mpi_ranks import members_text, stretches_of
-from launcher.engines.cluster.peers import RANK_TABLE, listen
 from launcher.engines.cluster.plan import COMMAND, Plan
-from launcher.engines.cluster.server_part import ANY_PORT, awaited_begin, get_ready, start
 from launcher.engines.command import EngineCommand
+from launcher.engines.host_match import Host, read_host, servers_here
 from launcher.engines.local import signals_held_back, start_child
-from launcher.engines.whereabouts import Host, read_host, servers_here
 from launcher.logs.terminal import escaped
 from launcher.runs.create import create_run
 
@@ -112,7 +112,9 @@ def _coordinate(prepared: Prepared, wanted_name: str, options: RunOptions, host:
             key=secrets.token_hex(16),
         )
         port = listener.getsockname()[1]
-        leave_door(RunDir(spec.run_dir), AskersDoor(tuple((address, port) for address in reachable(host)), plan.key))
+        write_endpoint(
+            RunDir(spec.run_dir), AskerEndpoint(tuple((address, port) for address in reachable(host)), plan.key)
+        )
         detached = detach(RunDir(spec.run_dir).console_log) if options.detach else None
         if detached is not None and detached.is_parent:
             listener.close()
@@ -123,7 +125,7 @@ def _coordinate(prepared: Prepared, wanted_name: str, options: RunOptions, host:
     return attendance.attend()
 
 
-def open_door(host: Host, chosen_port: int | None) -> tuple[socket.socket, Door]:
+def open_door(host: Host, chosen_port: int | None) -> tuple[socket.socket, Endpoint]:
     """A listener, and where this machine's agent finds it, or all agents where no port is chosen.
 
     Raises:
@@ -138,7 +140,7 @@ def open_door(host: Host, chosen_port: int | None) -> tuple[socket.socket, Door]
         ) from error
     port = listener.getsockname()[1]
     addresses = reachable(host) if chosen_port is None else ("127.0.0.1",)
-    return listener, Door(tuple((address, port) for address in addresses), secrets.token_hex(16))
+    return listener, Endpoint(tuple((address, port) for address in addresses), secrets.token_hex(16))
 
 
 def _create(prepared: Prepared, wanted_name: str, options: RunOptions) -> RunSpec:
@@ -152,7 +154,7 @@ def _job(prepared: Prepared, options: RunOptions) -> Job:
     return Job(prepared.request, prepared.files, prepared.table_text, options.master_port)
 
 
-def own_agent(server: Server, door: Door) -> EngineCommand:
+def own_agent(server: Server, door: Endpoint) -> EngineCommand:
     """Starts the agent of this server alone."""
     variables = {**door_variables(door), env.TLAUNCH_SERVER: server.server_id}
     return EngineCommand("the agent of this server", OWN_AGENT, variables, {})
@@ -268,12 +270,12 @@ def _mpirun(
     return command
 
 
-def with_door(command: EngineCommand, door: Door) -> EngineCommand:
+def with_door(command: EngineCommand, door: Endpoint) -> EngineCommand:
     # Which server this machine is must not be what agents on others take themselves for.
     return replace(command, env={**command.env, env.TLAUNCH_SERVER: None, **door_variables(door)})
 
 
-def door_variables(door: Door) -> dict[str, str | None]:
+def door_variables(door: Endpoint) -> dict[str, str | None]:
     words = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in door.addresses)
     return {env.TLAUNCH_COORDINATOR: ",".join(words), env.TLAUNCH_COORDINATOR_TOKEN: door.token}
 
@@ -292,7 +294,7 @@ def engine_command(prepared: Prepared, options: RunOptions, spec: RunSpec) -> En
     """
     servers = prepared.used.servers
     host = read_host(server_names(servers))
-    door = Door(tuple((address, ANY_PORT) for address in reachable(host)), "chosen for each run")
+    door = Endpoint(tuple((address, ANY_PORT) for address in reachable(host)), "chosen for each run")
     command = engine_for(options, servers, host, mpi_ranks=prepared.request.mpi_ranks)
     return with_door(command(spec.run_dir), door)
 
@@ -321,7 +323,7 @@ def _take_part(prepared: Prepared, options: RunOptions, servers: tuple[Server, .
 
 def join_first_server(
     options: RunOptions, servers: tuple[Server, ...], host: Host, here: int, agreed: Mapping[str, str]
-) -> Membership:
+) -> Session:
     """As one of the servers on which the same command is started by hand.
 
     Raises:
@@ -329,13 +331,13 @@ def join_first_server(
     """
     first = servers[Cluster(servers).first_server].server_id
     whom = f"the launcher on server {first}"
-    member = Member(
+    member = AgentInfo(
         host=host.name,
         addresses=tuple(map(str, host.addresses)),
         said=servers[here].server_id,
         agreement=agreed,
     )
-    door = Door(((first, options.coordinator_port),), shared_token())
+    door = Endpoint(((first, options.coordinator_port),), shared_token())
     until = time.monotonic() + options.join_timeout
     return join(door, member, until, lambda why: say(awaited(f"{whom} ({why})", options.join_timeout)), whom)
 

@@ -17,8 +17,8 @@ from launcher.core.json_text import json_text
 if TYPE_CHECKING:
     from launcher.core.heartbeat import Heartbeat
     from launcher.core.run_dir import RunDir
-    from launcher.runs.live import RankLook, RunState
     from launcher.runs.recorded import Place, Recorded
+    from launcher.runs.status import RankLook, RunState
 
 EPILOG = """\b
 Examples:
@@ -52,8 +52,8 @@ class RankStatus:
 def status(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
     from launcher.cli.outlet import write_out
     from launcher.cli.run_words import as_json as run_as_json
-    from launcher.runs.live import look
     from launcher.runs.recorded import read_recorded
+    from launcher.runs.status import look
 
     run_dir = chosen_live(runs_dir, run)
     recorded = read_recorded(run_dir)

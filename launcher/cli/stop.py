@@ -15,7 +15,7 @@ from launcher.core.errors import EXIT_FAILURE, TlaunchError
 
 if TYPE_CHECKING:
     from launcher.runs.ending import Stopped
-    from launcher.runs.live import RunState
+    from launcher.runs.status import RunState
 
 EPILOG = """\b
 Examples:
@@ -40,11 +40,11 @@ does not say which.
 @click.pass_context
 def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float | None, runs_dir: Path) -> None:
     from launcher.runs import ending
-    from launcher.runs.live import Watch
+    from launcher.runs.status import RunStatusReader
 
     run_dir = chosen_only(runs_dir, run)
     try:
-        stopped = ending.stop(Watch(run_dir), kill=kill, timeout_s=timeout)
+        stopped = ending.stop(RunStatusReader(run_dir), kill=kill, timeout_s=timeout)
     except PermissionError:
         raise TlaunchError(
             f"{run_dir.root.name} belongs to another user, who alone can end it",

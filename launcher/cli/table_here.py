@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launcher.core.addresses import names_of
-from launcher.engines.whereabouts import Host, doubt, is_everywhere, read_host
+from launcher.engines.host_match import Host, doubt, is_everywhere, read_host
 
 if TYPE_CHECKING:
     from launcher.cli.options import RunOptions

@@ -9,7 +9,7 @@ import click
 from launcher.cli.size import Size
 from launcher.core.env import TLAUNCH_MAX_TABLE_SIZE
 
-SMALLEST_BYTES = 1 << 10
+MIN_BYTES = 1 << 10
 _KEPT = __name__
 
 
@@ -21,7 +21,7 @@ def _keep(context: click.Context, _option: click.Parameter, size_bytes: int | No
 
 
 max_table_size_option = click.option(
-    "--max-table-size", type=Size(SMALLEST_BYTES), metavar="SIZE", envvar=TLAUNCH_MAX_TABLE_SIZE,
+    "--max-table-size", type=Size(MIN_BYTES), metavar="SIZE", envvar=TLAUNCH_MAX_TABLE_SIZE,
     expose_value=False, callback=_keep,
     help=f"Read no larger rank table.  [default: ${TLAUNCH_MAX_TABLE_SIZE} or 40M]",
 )  # fmt: skip
@@ -29,7 +29,7 @@ max_table_size_option = click.option(
 
 def max_table_bytes() -> int:
     """What the command that goes on was told, or the default."""
-    from launcher.rank_table.files import LARGEST_TABLE_BYTES  # `--help` needs none of it
+    from launcher.rank_table.files import MAX_TABLE_BYTES  # `--help` needs none of it
 
     context = click.get_current_context(silent=True)
-    return (None if context is None else context.meta.get(_KEPT)) or LARGEST_TABLE_BYTES
+    return (None if context is None else context.meta.get(_KEPT)) or MAX_TABLE_BYTES

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from launcher.core.heartbeat import Beat, Heartbeat
     from launcher.core.run_dir import RunDir
-    from launcher.runs.live import RankLook, RunState
     from launcher.runs.metrics import StepMetrics
+    from launcher.runs.status import RankLook, RunState
     from launcher.runs.usage import Usage
 
 EPILOG = """\b
@@ -44,7 +44,7 @@ QUITS = frozenset(b"qQ\x04")
 SAMPLE_S = 0.3  # between the two looks that a single table needs
 HEADER = ("RANK", "STATE", "STEP", "LOSS", "TOKENS/S", "CPU", "RSS", "DEVICE", "BEAT")
 LEFT_BEGINNING = frozenset({"STATE"})
-LEAST_IMPORTANT = ("DEVICE", "BEAT", "RSS", "CPU", "TOKENS/S", "LOSS", "STEP")  # left out in this order
+MIN_IMPORTANT = ("DEVICE", "BEAT", "RSS", "CPU", "TOKENS/S", "LOSS", "STEP")  # left out in this order
 LINES_AROUND = 4  # of a screen: title, header, the line about the rest, the cursor's own
 PLAIN_COLUMNS = 120
 
@@ -59,7 +59,7 @@ class Row:
 
 
 @click.command(
-    epilog=EPILOG, help=f"Watch every rank's progress, CPU and memory until the run ends.\n\n{LIVE_RUN_HELP}"
+    epilog=EPILOG, help=f"RunStatusReader every rank's progress, CPU and memory until the run ends.\n\n{LIVE_RUN_HELP}"
 )
 @click.option("--once", is_flag=True, help="One table, as where stdout is no terminal.")
 @click.option(
@@ -81,9 +81,9 @@ class Sampler:
     def __init__(self, run_dir: RunDir) -> None:
         from launcher.cli.recent_metrics import RecentMetrics
         from launcher.cli.sparkline import has_blocks
-        from launcher.runs.live import Watch
+        from launcher.runs.status import RunStatusReader
 
-        self._watch = Watch(run_dir)
+        self._watch = RunStatusReader(run_dir)
         self._metrics = RecentMetrics(run_dir.metrics)
         self._plain = not has_blocks(sys.stdout.encoding)  # now: rich puts something else in its place
         self._steps: list[StepMetrics] = []
@@ -99,7 +99,7 @@ class Sampler:
     def look(self) -> tuple[RunState, list[Row]]:
         """One row per rank, ascending."""
         from launcher.core.heartbeat import read_heartbeat
-        from launcher.runs.live import RankState
+        from launcher.runs.status import RankState
         from launcher.runs.usage import usage_of
 
         state = self._watch.look()
@@ -147,7 +147,7 @@ def _table(state: RunState, rows: list[Row], width: int, most_rows: int | None) 
     shown = rows[:most_rows]
     header: tuple[str, ...] = HEADER
     cells = [tuple(_cells(row, state)) for row in shown]
-    for name in ("", *LEAST_IMPORTANT):
+    for name in ("", *MIN_IMPORTANT):
         kept = [place for place, each in enumerate(header) if each != name]
         header = tuple(header[place] for place in kept)
         cells = [tuple(row[place] for place in kept) for row in cells]

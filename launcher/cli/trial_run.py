@@ -20,7 +20,7 @@ from launcher.core.errors import exit_code_of
 from launcher.core.records import Server
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.verdict import Confidence
-from launcher.runs.live import read_report
+from launcher.runs.status import read_report
 
 LINKS = "launcher.trainer.links"
 SECONDS = 10

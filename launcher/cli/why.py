@@ -17,8 +17,8 @@ from launcher.core.json_text import json_text
 if TYPE_CHECKING:
     from launcher.core.report import Attempt
     from launcher.core.verdict import Verdict
-    from launcher.runs.live import RunState
     from launcher.runs.recorded import Recorded
+    from launcher.runs.status import RunState
 
 EPILOG = """\b
 Examples:
@@ -39,7 +39,7 @@ NOTE_NONE = "one that was killed, or is no Python program, notes none"
 @run_argument
 def why(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
     from launcher.cli.outlet import write_out
-    from launcher.runs.live import look
+    from launcher.runs.status import look
 
     state = look(chosen(runs_dir, run))
     if as_json:

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 
-from launcher.core.messages import LONGEST_LINE_BYTES, Message, from_line, to_line
+from launcher.core.messages import MAX_LINE_BYTES, Message, from_line, to_line
 
 CLOSED = "the connection was closed"
 CHUNK_BYTES = 1 << 18
@@ -22,7 +22,7 @@ class ChannelClosedError(Exception):
 class Channel:
     """Both ends are alike. After `ChannelClosedError` of what sends, `receive` gives what had come; then `close` it."""
 
-    def __init__(self, connection: socket.socket, longest_line_bytes: int = LONGEST_LINE_BYTES) -> None:
+    def __init__(self, connection: socket.socket, longest_line_bytes: int = MAX_LINE_BYTES) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection = connection

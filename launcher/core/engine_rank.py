@@ -20,7 +20,7 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 
 SLURM = "Slurm"  # as an EngineRank calls it
-_LONGEST_TOKEN = 48  # characters of a job's name in that of a directory
+_MAX_TOKEN = 48  # characters of a job's name in that of a directory
 
 
 @frozen
@@ -39,7 +39,7 @@ class EngineRank:
     def job_token(self) -> str:
         """`job` as a part of a file's name."""
         plain = re.sub(r"[^A-Za-z0-9._]+", "-", self.job).strip("-.")
-        return plain if len(plain) <= _LONGEST_TOKEN else hashlib.sha256(self.job.encode()).hexdigest()[:16]
+        return plain if len(plain) <= _MAX_TOKEN else hashlib.sha256(self.job.encode()).hexdigest()[:16]
 
 
 @frozen

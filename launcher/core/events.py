@@ -216,7 +216,7 @@ _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in _CLASSES}
 
 
 @frozen
-class Stamped:
+class TimestampedEvent:
     """An event with its time and place."""
 
     time_ns: int
@@ -224,14 +224,14 @@ class Stamped:
     event: Event
 
 
-def to_line(stamped: Stamped) -> str:
+def to_line(stamped: TimestampedEvent) -> str:
     """The JSON line of an event, its newline included; null for NaN and infinities, which JSON does not have."""
     head = {"schema": SCHEMA, "time_ns": stamped.time_ns, "server_index": stamped.server_index}
     record = {**head, "event": type(stamped.event).__name__, **asdict(stamped.event)}
     return json.dumps(finite(record), allow_nan=False) + "\n"
 
 
-def from_line(line: str | bytes) -> Stamped | None:
+def from_line(line: str | bytes) -> TimestampedEvent | None:
     """The inverse of `to_line`. Fields that a later version added, at any depth, are left out; None for its events.
 
     Raises:
@@ -244,11 +244,11 @@ def from_line(line: str | bytes) -> Stamped | None:
         )
         if schema != SCHEMA:
             raise ValueError(f"schema {schema}, but this version reads {SCHEMA}")
-        known(Stamped, {"time_ns": time_ns, "server_index": server_index})
+        known(TimestampedEvent, {"time_ns": time_ns, "server_index": server_index})
         kind = _KINDS.get(name)
         if kind is Judged and fields.get("verdict") is None:
             raise TypeError("a judgement without a verdict")  # noqa: TRY301 - told as other wrong types
-        return Stamped(time_ns, server_index, kind(**typed(known(kind, fields)))) if kind else None
+        return TimestampedEvent(time_ns, server_index, kind(**typed(known(kind, fields)))) if kind else None
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no event: {line!r}") from error
 

@@ -35,7 +35,7 @@ from typing import Any, BinaryIO
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.frozen import frozen
 
-LONGEST_BYTES = 4096
+MAX_BYTES = 4096
 TRIES = 3  # of reading
 _LARGEST = 1 << 63  # whole numbers beyond it are none that anybody counted
 
@@ -112,7 +112,7 @@ def _read(file: BinaryIO) -> Beat | None:
     for _ in range(TRIES):
         file.seek(0)
         # Up to its end: one read alone may stop where the file ended before it was rewritten.
-        beat = _understood(file.read(LONGEST_BYTES))
+        beat = _understood(file.read(MAX_BYTES))
         if beat is not None:
             return beat
     return None

@@ -5,23 +5,23 @@
                      <──────────────────  Welcome     which server that is, and what to do there; or Refused
     Ready            ──────────────────>              everything is in place here; or Refused
                      <──────────────────  Begin       every server is ready: start the ranks of attempt 0
-    Told ...         ──────────────────>              events, as they are written to the server's own events.jsonl
-    Testimony        ──────────────────>              a rank failed or hangs here, and this is what is known of all ranks
-                     <──────────────────  Inquire     ... to all other servers, which answer with their Testimony
+    EventReport ...         ──────────────────>              events, as they are written to the server's own events.jsonl
+    EvidenceReport        ──────────────────>              a rank failed or hangs here, and this is what is known of all ranks
+                     <──────────────────  EvidenceRequest     ... to all other servers, which answer with their EvidenceReport
                      <──────────────────  Decided     who is to blame; ranks are ended, and perhaps started again
-                     <──────────────────  Sound       before that, where no rank failed by itself: which servers reach which?
-    Sounded          ──────────────────>              whom this one does not reach
+                     <──────────────────  ProbeRequest       before that, where no rank failed by itself: which servers reach which?
+    ProbeResult          ──────────────────>              whom this one does not reach
     AttemptOver      ──────────────────>              nothing of the ranks is left here
                      <──────────────────  Begin       the next attempt, once that holds for every server; or Finish
     Done             ──────────────────>              and the connection is closed
 
 An agent that does not see the coordinator's run directory sends what ranks write there, and waits for each answer:
-    Piece, Whole     ──────────────────>              of a file that grows, of one that is rewritten
-                     <──────────────────  Kept        so much of it is there now
+    FileChunk, FileSnapshot     ──────────────────>              of a file that grows, of one that is rewritten
+                     <──────────────────  ChunkAck        so much of it is there now
 
 An agent that has lost the coordinator knocks once more when its ranks have ended, with `Freed` as its only word.
 
-At any time the coordinator asks `Ping`, and what answers with `Pong` is there; it may order `Stop` and `Pass`, and an
+At any time the coordinator asks `Ping`, and what answers with `Pong` is there; it may order `Stop` and `ForwardSignal`, and an
 agent whose launcher got a signal for all tells `SignalWanted`; one that has lost its launcher is `GivingUp`.
 
 Coordinators that each take the other for one of their servers tell each other `Rival`: see launcher/engines/cluster/rivals.py.
@@ -31,7 +31,7 @@ Somebody with the key of a run that goes on (launcher/engines/cluster/askers.py)
     AskStacks        ──────────────────>              TakeStacks  ──────────────>
                      <──────────────────  AllStacks                <──────────────  Stacks
 
-An agent that is welcomed to an examination says nothing of all that: it gets `Ask`, again and again, and tells `Answer`,
+An agent that is welcomed to an examination says nothing of all that: it gets `ProbeQuestion`, again and again, and tells `ProbeAnswer`,
 until `Finish`.
 """
 
@@ -50,8 +50,8 @@ from launcher.core.frozen import frozen
 from launcher.core.verdict import Verdict
 
 PROTOCOL = 2  # another number: no word of the other side is understood
-LONGEST_LINE_BYTES = 256 << 20
-LONGEST_FIRST_LINE_BYTES = 1 << 20  # of somebody who has not proved anything yet
+MAX_LINE_BYTES = 256 << 20
+MAX_FIRST_LINE_BYTES = 1 << 20  # of somebody who has not proved anything yet
 
 
 @frozen
@@ -67,7 +67,7 @@ class Hello:
     proof: str  # see `proof_of`
     nonce: str  # the agent's own: the coordinator proves itself too
     version: str  # of tlaunch
-    code: str  # see launcher.core.own_code
+    code: str  # see launcher.core.fingerprint
     python: str  # "3.11.2"
     host: str  # its name
     addresses: tuple[str, ...]  # of its interfaces
@@ -131,15 +131,15 @@ class Begin:
 
 
 @frozen
-class Told:
+class EventReport:
     line: str  # as in launcher.core.events
 
 
 @frozen
-class Piece:
+class FileChunk:
     """What came to a file that grows. Offsets count all that was ever written to it before (launcher/logs/stored.py)."""
 
-    kind: str  # see launcher.supervise.mirror
+    kind: str  # see launcher.supervise.file_upload
     global_rank: int
     offset: int
     end: int  # where the next piece begins; `offset` plus its length, unless bytes were lost there
@@ -149,7 +149,7 @@ class Piece:
 
 
 @frozen
-class Whole:
+class FileSnapshot:
     """A file that is rewritten, as it is now."""
 
     kind: str  # as above
@@ -159,8 +159,8 @@ class Whole:
 
 
 @frozen
-class Kept:
-    """The answer to a Piece or a Whole. Before it comes nothing more is sent of that file."""
+class ChunkAck:
+    """The answer to a FileChunk or a FileSnapshot. Before it comes nothing more is sent of that file."""
 
     kind: str
     global_rank: int
@@ -169,12 +169,12 @@ class Kept:
 
 
 @frozen
-class Inquire:
+class EvidenceRequest:
     attempt: int
 
 
 @frozen
-class Testimony:
+class EvidenceReport:
     """What is known of the ranks of one server when an attempt has failed: see launcher.supervise.court."""
 
     attempt: int
@@ -183,24 +183,24 @@ class Testimony:
 
 
 @frozen
-class SoundingTarget:
+class ProbeTarget:
     server_index: int
     addresses: tuple[str, ...]  # any of them will do
     ports: tuple[int, ...]  # and any of these
 
 
 @frozen
-class Sound:
+class ProbeRequest:
     """Try to connect to all of them at once, and say nothing there."""
 
     number: int
-    targets: tuple[SoundingTarget, ...]
+    targets: tuple[ProbeTarget, ...]
     timeout_s: float
 
 
 @frozen
-class Sounded:
-    """The answer to a Sound."""
+class ProbeResult:
+    """The answer to a ProbeRequest."""
 
     number: int
     unreached: tuple[tuple[int, str], ...]  # server_index, and why
@@ -232,7 +232,7 @@ class Stop:
 
 
 @frozen
-class Pass:
+class ForwardSignal:
     """A signal for every agent, as a head would send it: SIGQUIT, SIGTSTP, SIGCONT, or one that is forwarded to ranks."""
 
     signal: int
@@ -279,7 +279,7 @@ class Finish:
 
 
 @frozen
-class Ask:
+class ProbeQuestion:
     """A message for an Examinee: see launcher/doctor/examinee.py."""
 
     number: int  # its answer has the same
@@ -287,7 +287,7 @@ class Ask:
 
 
 @frozen
-class Answer:
+class ProbeAnswer:
     number: int
     content: Any
 
@@ -325,16 +325,16 @@ class Done:
 
 
 Message = (
-    Challenge | Hello | Rival | Welcome | Refused | Ready | Waiting | Begin | Told | Inquire | Testimony | Decided | AttemptOver
-    | Stop | Pass | SignalWanted | GivingUp | Ping | Pong | Ask | Answer | Finish | Done | Piece | Whole | Kept
-    | Sound | Sounded | AskStacks | TakeStacks | Stacks | AllStacks | Freed
+    Challenge | Hello | Rival | Welcome | Refused | Ready | Waiting | Begin | EventReport | EvidenceRequest | EvidenceReport | Decided | AttemptOver
+    | Stop | ForwardSignal | SignalWanted | GivingUp | Ping | Pong | ProbeQuestion | ProbeAnswer | Finish | Done | FileChunk | FileSnapshot | ChunkAck
+    | ProbeRequest | ProbeResult | AskStacks | TakeStacks | Stacks | AllStacks | Freed
 )  # fmt: skip
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        Challenge, Hello, Rival, Welcome, Refused, Ready, Waiting, Begin, Told, Inquire, Testimony, Decided, AttemptOver, Stop,
-        Pass, SignalWanted, GivingUp, Ping, Pong, Ask, Answer, Finish, Done, Piece, Whole, Kept,
-        Sound, Sounded, AskStacks, TakeStacks, Stacks, AllStacks, Freed,
+        Challenge, Hello, Rival, Welcome, Refused, Ready, Waiting, Begin, EventReport, EvidenceRequest, EvidenceReport, Decided, AttemptOver, Stop,
+        ForwardSignal, SignalWanted, GivingUp, Ping, Pong, ProbeQuestion, ProbeAnswer, Finish, Done, FileChunk, FileSnapshot, ChunkAck,
+        ProbeRequest, ProbeResult, AskStacks, TakeStacks, Stacks, AllStacks, Freed,
     )
 }  # fmt: skip
 

@@ -48,7 +48,7 @@ _SONAMES = (
     (MPICH, "MPICH", r"libmpich(fort|cxx)?\.so\.12"),  # as Debian calls it
     (None, "an MPI", r"libmpi(_\w+)?\.so(\.\d+)*"),
 )
-_LONGEST_NAME = 60
+_MAX_NAME = 60
 _VERSIONS = (
     (OPEN_MPI, "Open MPI", r"Open MPI v(\S+?),"),
     (MPICH, "MPICH", r"MPICH Version:\s*(\S+)"),
@@ -106,7 +106,7 @@ def library_that_says(said: str, loaded: Sequence[str] = ()) -> MpiLibrary:
             speaks_pmix = family == MPICH and "pmix" in said.lower()
             return MpiLibrary(family, f"{name} {match[1]}", path, int(major[0]) if major else None, speaks_pmix)
     first = said.strip("\0 \n").partition("\n")[0]
-    return MpiLibrary(None, first[:_LONGEST_NAME], path)
+    return MpiLibrary(None, first[:_MAX_NAME], path)
 
 
 def library_called(soname: str) -> MpiLibrary | None:

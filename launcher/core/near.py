@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 LONG = 6  # characters from which on a word may hold two slips
-SHORTEST_BEGINNING = 3  # characters of an unfinished word
+MIN_BEGINNING = 3  # characters of an unfinished word
 SHOWN = 3
 
 
@@ -16,14 +16,14 @@ def near(word: str, known: Iterable[str], *, limit: int = SHOWN) -> tuple[str, .
     count. A mere guess would mislead: what is farther away is left out.
     """
     wanted = _bare(word)
-    most = 0 if len(wanted) < SHORTEST_BEGINNING else 1 if len(wanted) < LONG else 2
+    most = 0 if len(wanted) < MIN_BEGINNING else 1 if len(wanted) < LONG else 2
     found = []
     for one in dict.fromkeys(known):
         name = _bare(one)
         count = slips(wanted, name) if abs(len(name) - len(wanted)) <= most else most + 1
         if count <= most:
             found.append((count, one))
-        elif len(wanted) >= SHORTEST_BEGINNING and name.startswith(wanted):
+        elif len(wanted) >= MIN_BEGINNING and name.startswith(wanted):
             found.append((most, one))
     return tuple(one for _, one in sorted(found))[:limit]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from launcher.core.errors import EXIT_FAILURE, exit_code_of
-from launcher.core.events import Stamped, from_line
+from launcher.core.events import TimestampedEvent, from_line
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.cgroup import RunGroup
@@ -22,9 +22,9 @@ from launcher.supervise.spawn import keep_descriptors_private
 from launcher.supervise.tree import forget_bystanders, spare_bystanders
 
 if TYPE_CHECKING:
-    from launcher.supervise.agent import HeadLink
+    from launcher.supervise.agent import LauncherLink
     from launcher.supervise.link import Link
-    from launcher.supervise.members import Members
+    from launcher.supervise.mpi_proxy import MpiProxies
 
 THIS_SERVER = 0
 
@@ -54,7 +54,7 @@ class LocalAgent:
         """Readable when there are events, and at their end."""
         return self._events_fd
 
-    def read(self) -> list[Stamped] | None:
+    def read(self) -> list[TimestampedEvent] | None:
         """The events that have come; None at their end. Blocks if there are none yet."""
         chunk = os.read(self._events_fd, 1 << 16)
         if not chunk:
@@ -89,7 +89,7 @@ def start_agent(
     server_index: int = THIS_SERVER,
     link: Link | None = None,
     first_attempt: int = 0,
-    members: Members | None = None,
+    members: MpiProxies | None = None,
 ) -> LocalAgent:
     """Fork the agent of this machine and return at once. Call inside `signals_held_back`, before any thread exists.
 
@@ -100,7 +100,7 @@ def start_agent(
         OSError: no process or pipe could be made.
     """
 
-    def supervise(head: HeadLink) -> int:
+    def supervise(head: LauncherLink) -> int:
         from launcher.supervise.agent import Agent  # noqa: PLC0415 - the head goes on without it meanwhile
 
         return Agent(
@@ -121,7 +121,7 @@ def start_agent(
     return agent
 
 
-def start_child(work: Callable[[HeadLink], int], run_dir: RunDir) -> LocalAgent:
+def start_child(work: Callable[[LauncherLink], int], run_dir: RunDir) -> LocalAgent:
     """Fork a process that does `work` and exits with what that returns. Conditions as of `start_agent`.
 
     Raises:
@@ -148,7 +148,7 @@ def start_child(work: Callable[[HeadLink], int], run_dir: RunDir) -> LocalAgent:
 
 
 def _be_child(
-    work: Callable[[HeadLink], int], run_dir: RunDir, head_pid: int, life_fd: int, events_fd: int
+    work: Callable[[LauncherLink], int], run_dir: RunDir, head_pid: int, life_fd: int, events_fd: int
 ) -> NoReturn:
     """In the child: never returns into the launcher's code, whatever happens."""
     exit_code = EXIT_FAILURE
@@ -158,9 +158,9 @@ def _be_child(
         forget_bystanders()
         _let_go_of_outputs()
         keep_descriptors_private()
-        from launcher.supervise.agent import HeadLink  # noqa: PLC0415 - the head goes on without it meanwhile
+        from launcher.supervise.agent import LauncherLink  # noqa: PLC0415 - the head goes on without it meanwhile
 
-        exit_code = work(HeadLink(death_fd=life_fd, events_fd=events_fd, pid=head_pid))
+        exit_code = work(LauncherLink(death_fd=life_fd, events_fd=events_fd, pid=head_pid))
     except BaseException:  # noqa: BLE001 - told, and then the head sees that the agent is gone
         _keep_traceback(run_dir.agent_log)
     finally:

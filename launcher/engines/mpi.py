@@ -34,8 +34,8 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Server
 from launcher.engines.command import START_DIRECTORY, EngineCommand, temporary_directory
+from launcher.engines.host_match import Host, servers_here
 from launcher.engines.render.limits import check_host_name, check_no_colon
-from launcher.engines.whereabouts import Host, servers_here
 from launcher.logs.terminal import escaped
 
 VERSION_TIMEOUT_S = 30.0

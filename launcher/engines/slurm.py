@@ -20,9 +20,9 @@ from launcher.core.records import Cluster, Server
 from launcher.doctor.facts import Resolved
 from launcher.doctor.names import patience_s, resolve
 from launcher.engines.command import START_DIRECTORY, EngineCommand
+from launcher.engines.host_match import Host, ServerIndex, read_host
 from launcher.engines.render.limits import check_host_name
 from launcher.engines.slurm_cpus import cpus_per_node, short_of_cpus
-from launcher.engines.whereabouts import Host, Register, read_host
 from launcher.logs.terminal import escaped
 from launcher.rank_table.generate import devices_per_server
 from launcher.rank_table.hostfiles import Place, counted_cluster, is_host_name
@@ -164,13 +164,15 @@ def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | Non
         RefusedLayoutError: a server is no node of the allocation, or could be several.
     """
     distinct = tuple(dict.fromkeys(servers))
-    claims = _claims(allocation.nodes, Register(distinct), [_by_names(node) for node in allocation.nodes])
+    claims = _claims(allocation.nodes, ServerIndex(distinct), [_by_names(node) for node in allocation.nodes])
     unanswered: list[str] = []
     if any(len(nodes) != 1 for nodes in claims):
         meant = host or read_host(name for server in distinct for name in names_of(server))
         meanings = _meanings(allocation.nodes)
         unanswered = [name for name, meaning in meanings.items() if not meaning.answered]
-        claims = _claims(allocation.nodes, Register(distinct, meant.resolved), _resolved(allocation, meant, meanings))
+        claims = _claims(
+            allocation.nodes, ServerIndex(distinct, meant.resolved), _resolved(allocation, meant, meanings)
+        )
     missing = [server.server_id for server, nodes in zip(distinct, claims, strict=True) if len(nodes) != 1]
     if missing:
         names = [node.name for node in allocation.nodes]
@@ -198,7 +200,7 @@ def cpus_notes(allocation: Allocation, servers: Sequence[Server], host: Host | N
     return short_of_cpus((name, cpus[name], len(server.devices)) for name, server in placed)
 
 
-def _claims(nodes: Sequence[Node], register: Register, hosts: Sequence[Sequence[Host]]) -> list[set[str]]:
+def _claims(nodes: Sequence[Node], register: ServerIndex, hosts: Sequence[Sequence[Host]]) -> list[set[str]]:
     """For each server the nodes that it could be."""
     claims: list[set[str]] = [set() for _ in register.servers]
     for node, as_hosts in zip(nodes, hosts, strict=True):

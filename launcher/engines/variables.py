@@ -12,8 +12,8 @@ from launcher.core.frozen import frozen
 from launcher.core.interfaces import interface_variables
 from launcher.core.records import Cluster, Layout, Supervision
 from launcher.core.run_dir import RunDir
-from launcher.engines.inherited import Fate, conflicts
 from launcher.engines.placement import Share
+from launcher.engines.stale_env import Fate, conflicts
 
 OTHER_OPEN_MPI = "a library of Open MPI 5 under the mpirun of Open MPI 4"
 

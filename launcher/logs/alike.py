@@ -18,12 +18,12 @@ from launcher.logs.terminal import without_colours
 from launcher.logs.times import time_in
 from launcher.logs.traceback_lines import TracebackLines
 
-MOST_NUMBERS = 16  # of a line, among which the ones that count are looked for
-MOST_CHARS = 2000  # of a line whose numbers are looked at; a longer one is alike only if it is equal
-MOST_KINDS = 500  # that are known at once, those that came last
-MOST_VALUES = 64  # of a number that are remembered, to see whether ranks have them in common
+MAX_NUMBERS = 16  # of a line, among which the ones that count are looked for
+MAX_CHARS = 2000  # of a line whose numbers are looked at; a longer one is alike only if it is equal
+MAX_KINDS = 500  # that are known at once, those that came last
+MAX_VALUES = 64  # of a number that are remembered, to see whether ranks have them in common
 ENOUGH_EVEN = 3  # times that a number has grown as it did before; each time that it has not takes back two
-MOST_EVEN = 12  # that are held in its favour
+MAX_EVEN = 12  # that are held in its favour
 
 _NUMBER = re.compile(
     r"(?<![\d.])(0[xX][\da-fA-F]{1,16}\b"
@@ -53,7 +53,7 @@ class Alike:
         self.time = self.text[found.start : found.end] if found else ""
         self.time_ns = line.time_ns if found else None  # of lines that carry one
         timeless = f"{self.text[: found.start]}{_TIME_HERE}{self.text[found.end :]}" if found else self.text
-        parts = _parts(timeless, words_from) if len(timeless) <= MOST_CHARS else [timeless]
+        parts = _parts(timeless, words_from) if len(timeless) <= MAX_CHARS else [timeless]
         self.numbers = parts[1::2]
         self.kind = kinds.of(_NUMBER_HERE.join(parts[::2]))
         self.kind.learn(line.global_rank, self.numbers)
@@ -75,11 +75,11 @@ class Kinds:
         self._kinds: dict[str, Kind] = {}
 
     def of(self, words: str) -> Kind:
-        if len(words) > MOST_CHARS:  # nobody learns of it, and it would be kept for long
+        if len(words) > MAX_CHARS:  # nobody learns of it, and it would be kept for long
             return Kind(words)
         kind = self._kinds.pop(words, None) or Kind(words)
         self._kinds[words] = kind  # now the last of them
-        if len(self._kinds) > MOST_KINDS:
+        if len(self._kinds) > MAX_KINDS:
             del self._kinds[next(iter(self._kinds))]
         return kind
 
@@ -96,7 +96,7 @@ class Kind:
         self._common: set[int] = set()  # numbers of which two ranks had the same value
 
     def learn(self, global_rank: int, numbers: Sequence[str]) -> None:
-        if not 0 < len(numbers) <= MOST_NUMBERS:
+        if not 0 < len(numbers) <= MAX_NUMBERS:
             return
         values = [int(number) if _WHOLE.fullmatch(number) else None for number in numbers]
         self._even = self._even or [0] * len(values)
@@ -107,14 +107,14 @@ class Kind:
             if value is not None and last is not None:
                 growth[at] = value - last
                 even = self._even[at] + (1 if growth[at] == grown[at] > 0 else -2)
-                self._even[at] = max(0, min(even, MOST_EVEN))
+                self._even[at] = max(0, min(even, MAX_EVEN))
                 self._see(at, value, global_rank)
         self._last[global_rank] = values, growth
         self.counting = tuple(at for at in sorted(self._common) if self._even[at] >= ENOUGH_EVEN)
 
     def _see(self, at: int, value: int, global_rank: int) -> None:
         rank_of = self._rank_of[at]
-        if len(rank_of) >= MOST_VALUES:
+        if len(rank_of) >= MAX_VALUES:
             rank_of.clear()
         if rank_of.setdefault(value, global_rank) != global_rank:
             self._common.add(at)

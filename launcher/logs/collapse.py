@@ -22,9 +22,9 @@ WINDOW_NS = 500_000_000
 LOOK_AHEAD = 32  # lines of a rank that are compared with those of others
 COUNTING_WEIGHT = 10
 FAR_APART_NS = 60_000_000_000  # a rank that says so much later what others said stands by itself
-MOST_COMPARED = 8  # different first lines that are looked into at once
-MOST_LINES_OF_RANK = 1000  # that wait; beyond it, or beyond so many characters, nothing is waited for
-MOST_CHARS = 8 << 20
+MAX_COMPARED = 8  # different first lines that are looked into at once
+MAX_LINES_OF_RANK = 1000  # that wait; beyond it, or beyond so many characters, nothing is waited for
+MAX_CHARS = 8 << 20
 TOGETHER = 256  # lines that are put before some are taken, where nobody writes any more
 
 
@@ -111,10 +111,10 @@ class Collapser:
 
     def _due(self, global_ranks: Sequence[int], now_ns: int | None) -> bool:
         """Whether the first lines of these have waited long enough."""
-        if now_ns is None or self._chars > MOST_CHARS:
+        if now_ns is None or self._chars > MAX_CHARS:
             return True
         came_ns = min(self._queues[global_rank][0].came_ns for global_rank in global_ranks)
-        return now_ns - came_ns >= self._window_ns or max(map(len, self._queues.values())) > MOST_LINES_OF_RANK
+        return now_ns - came_ns >= self._window_ns or max(map(len, self._queues.values())) > MAX_LINES_OF_RANK
 
     def _taken(self, global_rank: int) -> _Waiting:
         queue = self._queues[global_rank]
@@ -130,8 +130,8 @@ class Collapser:
         """Ranks whose first lines are alike and go next; and whether that is known, or nothing better is."""
         most, *others = self._alike()
         ahead = self._ahead(most) if others else []
-        unknown = others[MOST_COMPARED:]
-        for global_ranks in others[:MOST_COMPARED]:
+        unknown = others[MAX_COMPARED:]
+        for global_ranks in others[:MAX_COMPARED]:
             pair = first_in_common(ahead, self._ahead(global_ranks))
             if pair is None:
                 unknown.append(global_ranks)

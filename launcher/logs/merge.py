@@ -16,9 +16,9 @@ from itertools import count, groupby
 from launcher.logs.lines import Line
 
 WINDOW_NS = 200_000_000
-LONGEST_BLOCK = 200  # lines without a time that stay behind one with a time: then others have their turn
-MOST_LINES = 10_000  # that wait in a `Merger`
-MOST_BYTES = 16 << 20
+MAX_BLOCK = 200  # lines without a time that stay behind one with a time: then others have their turn
+MAX_LINES = 10_000  # that wait in a `Merger`
+MAX_BYTES = 16 << 20
 
 
 def merge(lines_of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
@@ -70,7 +70,7 @@ def _block(first: Line, following: Iterator[Line]) -> Generator[Line, None, Line
     """`first` and the lines that stay behind it; returns the line after them."""
     yield first
     for number, line in enumerate(following, 1):
-        if line.dated or number > LONGEST_BLOCK:
+        if line.dated or number > MAX_BLOCK:
             return line
         yield line
     return None
@@ -81,7 +81,7 @@ class Merger:
 
     It is shown when every rank that writes has given one, or `window_ns` after it came. Times of lines are compared
     with each other only; `now_ns` may be of any clock that does not go back. Whoever puts lines takes them often: a put
-    never fails, and beyond `MOST_LINES` or `MOST_BYTES` the next `take` gives what is too much.
+    never fails, and beyond `MAX_LINES` or `MAX_BYTES` the next `take` gives what is too much.
     """
 
     def __init__(self, global_ranks: Collection[int], window_ns: int = WINDOW_NS) -> None:
@@ -146,7 +146,7 @@ class Merger:
         return len(self._waiting) >= len(self._writing) and self._writing <= self._waiting.keys()
 
     def _too_much(self) -> bool:
-        return self._lines > MOST_LINES or self._bytes > MOST_BYTES
+        return self._lines > MAX_LINES or self._bytes > MAX_BYTES
 
     def _overdue(self, now_ns: int) -> bool:
         """Whether a line has waited long enough; those with earlier times, however new, go before it."""
@@ -157,7 +157,7 @@ class Merger:
         global_rank = heappop(self._firsts)[2]
         queue = self._waiting[global_rank]
         yield self._shown(queue.popleft())
-        for _ in range(LONGEST_BLOCK):
+        for _ in range(MAX_BLOCK):
             if not queue or queue[0].line.dated or queue[0].line.time_ns is None:
                 break
             yield self._shown(queue.popleft())

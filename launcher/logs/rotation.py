@@ -49,11 +49,11 @@ from launcher.logs.index import (
 )
 from launcher.logs.parts import BLOCK_BYTES, write_part
 
-LARGEST_PART_BYTES = 64 << 20
+MAX_PART_BYTES = 64 << 20
 FAR_BYTES = 64 << 30
 SOONEST_S, LATEST_S = 0.02, 0.25  # how often sizes are looked at: the more often the faster they grow
 RETRY_S = 10.0  # after a failure, a full disk for one
-_SMALLEST_BLOCK_BYTES = 4096
+_MIN_BLOCK_BYTES = 4096
 _KEEP_SIZE, _PUNCH_HOLE, _COLLAPSE_RANGE = 1, 2, 8
 _LIBC = ctypes.CDLL(None, use_errno=True)
 # Where a C library has two, this is the one whose offsets have 64 bits.
@@ -213,9 +213,9 @@ class _Log:
         size_bytes = os.fstat(live).st_size
         if size_bytes - index.hole_bytes <= self._max_bytes:
             return 0
-        block_bytes = max(os.fstatvfs(live).f_frsize, _SMALLEST_BLOCK_BYTES)
+        block_bytes = max(os.fstatvfs(live).f_frsize, _MIN_BLOCK_BYTES)
         enough = size_bytes - (self._max_bytes + 1) // 2 + 1
-        most = min(size_bytes - 1, index.hole_bytes + LARGEST_PART_BYTES)  # a file cannot lose its last block
+        most = min(size_bytes - 1, index.hole_bytes + MAX_PART_BYTES)  # a file cannot lose its last block
         return min(-(-enough // block_bytes), most // block_bytes) * block_bytes
 
     def _moved(self, index: Index, live: int, cut: int) -> Index:

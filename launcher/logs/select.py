@@ -2,7 +2,7 @@ r"""Which lines a person wants to see: of some ranks, from a level up, of a time
 
 A person's regular expression can take Python years: `(a+)+$` on a few dozen characters, `.*.*=` on one line of 64 KiB.
 So no search may use more than `SEARCH_S` seconds of CPU time. Of a line that needs more only the first `SHORT_CHARS` are
-searched, and an expression that is too slow even so is refused, with an error. After `MOST_SLOW` such lines all that are
+searched, and an expression that is too slow even so is refused, with an error. After `MAX_SLOW` such lines all that are
 half as long are cut at once, or a log of them would take hours. A timer of this process (ITIMER_VIRTUAL, SIGVTALRM)
 sees to that; it is set only where a search can be slow: in the main thread, where the line or the expression is not
 short and simple. In other threads, where no signal interrupts a search, expressions that repeat more than once are
@@ -29,7 +29,7 @@ from launcher.logs.times import SECOND_NS, time_in
 
 SEARCH_S = 0.5
 SHORT_CHARS = 500
-MOST_SLOW = 10  # lines that each may take `SEARCH_S`
+MAX_SLOW = 10  # lines that each may take `SEARCH_S`
 
 _REPEATS = re.compile(r"[*+?{]")
 _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -240,7 +240,7 @@ class Matcher:
             if len(text) <= SHORT_CHARS:
                 raise self._refused("takes too long on a line of this log") from None
             self._slow += 1
-            if self._slow >= MOST_SLOW:
+            if self._slow >= MAX_SLOW:
                 self._longest = max(SHORT_CHARS, min(self._longest, len(text)) // 2)
             return self._in_beginning(text)
 

@@ -11,7 +11,7 @@ from launcher.logs.stored import CHUNK_BYTES, StoredLog
 from launcher.logs.terminal import printable, shortened
 
 TAIL_BYTES = 1 << 16
-LARGEST_STEP_BYTES = 1 << 20  # back towards the start of a log, and in memory
+MAX_STEP_BYTES = 1 << 20  # back towards the start of a log, and in memory
 
 
 def tail(path: Path, offset: int = 0, limit_bytes: int = TAIL_BYTES) -> bytes:
@@ -89,7 +89,7 @@ def _chunks_from_end(log: StoredLog, start: int) -> Iterator[_Chunk]:
             del chunks[0]  # what is lost may begin before: it comes whole with the next step
         yield from reversed(chunks)
         behind = chunks[0].offset if chunks else behind
-        step_bytes = min(2 * step_bytes, LARGEST_STEP_BYTES)
+        step_bytes = min(2 * step_bytes, MAX_STEP_BYTES)
 
 
 def _nth_last_newline(data: bytes, number: int, place: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-LONGEST_LINE = 1000  # characters of one line that are shown
+MAX_LINE = 1000  # characters of one line that are shown
 _COLOUR_END = "\x1b[0m"
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _CUT_COLOUR = re.compile(r"\x1b[^m]*\Z")
@@ -56,10 +56,10 @@ def one_line(text: str) -> str:
 
 def shortened(line: str) -> str:
     """The beginning of what `printable` gave, with how much more there is: a line may be as long as its log."""
-    if len(line) <= LONGEST_LINE:
+    if len(line) <= MAX_LINE:
         return line
-    more_bytes = len(line[LONGEST_LINE:].encode(errors="replace"))
-    kept = _CUT_COLOUR.sub("", line[:LONGEST_LINE])
+    more_bytes = len(line[MAX_LINE:].encode(errors="replace"))
+    kept = _CUT_COLOUR.sub("", line[:MAX_LINE])
     return f"{kept}{_COLOUR_END if _COLOUR.search(kept) else ''}… {_amount(more_bytes)} more"
 
 

@@ -26,7 +26,7 @@ from launcher.logs.levels import LEVEL_NAMES
 from launcher.logs.lines import Line
 
 FIRST_CHARS = 64
-LONGEST_TIME_CHARS = 40
+MAX_TIME_CHARS = 40
 SECOND_NS = 1_000_000_000
 _YEAR_S = 365.2425 * 86400
 
@@ -70,14 +70,14 @@ class Found:
 
 def time_in(text: str, near_ns: int) -> Found | None:
     """The time that `text` begins with, nanoseconds since 1970. `near_ns`: about when, where that is needed to tell."""
-    found = _first_in(text[: FIRST_CHARS + LONGEST_TIME_CHARS], near_ns)
+    found = _first_in(text[: FIRST_CHARS + MAX_TIME_CHARS], near_ns)
     return None if found is None or found.behind_words else found
 
 
 def _first_of(raw: bytes, near_ns: int) -> Found | None:
-    if _QUICK.search(raw, 0, FIRST_CHARS + LONGEST_TIME_CHARS) is None:
+    if _QUICK.search(raw, 0, FIRST_CHARS + MAX_TIME_CHARS) is None:
         return None
-    return _first_in(raw[: FIRST_CHARS + LONGEST_TIME_CHARS].decode("latin-1"), near_ns)
+    return _first_in(raw[: FIRST_CHARS + MAX_TIME_CHARS].decode("latin-1"), near_ns)
 
 
 def _first_in(head: str, near_ns: int) -> Found | None:

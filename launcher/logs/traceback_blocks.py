@@ -14,9 +14,9 @@ from launcher.core.frozen import frozen
 MESSAGE_LINES = 12  # of a message, after its first
 MESSAGE_CHARS = 2000  # of an exception and its message that are shown
 GROUP_LINES = 200  # of the exceptions in a group that are shown
-MOST_TRACEBACKS = 500  # that are looked at, the last ones: a program may print them without end
-LONGEST_TITLE = 2000  # characters between two tracebacks, or in the line before one, that are looked at
-_MOST_HEADERS = 4  # in the lines of one traceback: source lines may quote one
+MAX_TRACEBACKS = 500  # that are looked at, the last ones: a program may print them without end
+MAX_TITLE = 2000  # characters between two tracebacks, or in the line before one, that are looked at
+_MAX_HEADERS = 4  # in the lines of one traceback: source lines may quote one
 
 HEADER = "Traceback (most recent call last):"
 _GROUP_HEADER = re.compile(r"^(.*?)\+ Exception Group $")
@@ -68,8 +68,8 @@ def blocks_from_first(text: str) -> Iterator[Block]:
 
 
 def blocks_from_last(text: str, end: int) -> Iterator[Block]:
-    """As `blocks_from_first`, of what begins before `end`, the last one first, up to `MOST_TRACEBACKS`."""
-    for _ in range(MOST_TRACEBACKS):
+    """As `blocks_from_first`, of what begins before `end`, the last one first, up to `MAX_TRACEBACKS`."""
+    for _ in range(MAX_TRACEBACKS):
         header = text.rfind(HEADER, 0, end)
         if header < 0:
             return
@@ -91,7 +91,7 @@ def _block_of(text: str, header: int) -> Block | None:
 
 def _begins_message(text: str, start: int, header: int) -> bool:
     """Whether it stands there as the message of an exception: behind its name, below the frames."""
-    if header - start > LONGEST_TITLE:
+    if header - start > MAX_TITLE:
         return False
     name = _BEGINS_MESSAGE.match(text[start:header])
     before = without_prefix(name["prefix"], _line_before(text, start)) if name else None
@@ -139,7 +139,7 @@ def _block(text: str, start: int) -> Block | None:
 def _line_before(text: str, start: int) -> str:
     """Without the end of a line that is far too long."""
     begin = text.rfind("\n", 0, max(0, start - 1)) + 1
-    return text[begin : max(0, start - 1)][:LONGEST_TITLE]
+    return text[begin : max(0, start - 1)][:MAX_TITLE]
 
 
 def _body(text: str, start: int, prefix: str) -> tuple[list[str], int]:
@@ -149,7 +149,7 @@ def _body(text: str, start: int, prefix: str) -> tuple[list[str], int]:
     for raw, after in lines_of(text, start, len(text)):
         line = without_prefix(prefix, raw)
         headers += HEADER in raw
-        if not line or headers > _MOST_HEADERS:
+        if not line or headers > _MAX_HEADERS:
             break
         body.append(line)
         if not line[0].isspace():

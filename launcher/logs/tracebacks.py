@@ -15,7 +15,7 @@ from launcher.logs.traceback_blocks import (
     END_OF_REMOTE,
     FRAME,
     HEADER,
-    LONGEST_TITLE,
+    MAX_TITLE,
     Block,
     blocks_from_first,
     blocks_from_last,
@@ -26,7 +26,7 @@ from launcher.logs.traceback_blocks import (
 
 TRACEBACK_CHARS = 8000
 NEAR_BYTES = 16 << 10  # of a log's end, where a traceback mostly is
-MOST_LINES_AFTER = 100  # that are counted
+MAX_LINES_AFTER = 100  # that are counted
 LINES_OF_LINK = 4  # between two tracebacks of one chain: empty, the sentence, empty; and the end of the first
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -47,7 +47,7 @@ class FoundTraceback:
     text: str  # with the exceptions that it was raised from; its last `TRACEBACK_CHARS` characters, messages cut
     first_cause: str | None = None  # of a chain: "KeyError: 'x' at data.py:8 in load", the exception it began with
     thread: str | None = None  # its name where it was not the main thread: the program went on
-    lines_after: int = 0  # what the program still wrote, up to `MOST_LINES_AFTER`: many mean that it lived on
+    lines_after: int = 0  # what the program still wrote, up to `MAX_LINES_AFTER`: many mean that it lived on
 
 
 def find_traceback(text: str) -> FoundTraceback | None:
@@ -123,7 +123,7 @@ def _found(chain: Sequence[Block], text: str) -> FoundTraceback:
         text=whole[-TRACEBACK_CHARS:],
         first_cause=chain[0].summary if len(chain) > 1 else None,
         thread=block.thread,
-        lines_after=sum(1 for _ in islice(_WORDS.finditer(text, block.end), MOST_LINES_AFTER)),
+        lines_after=sum(1 for _ in islice(_WORDS.finditer(text, block.end), MAX_LINES_AFTER)),
     )
 
 
@@ -147,7 +147,7 @@ def _chain(block: Block, text: str) -> list[Block]:
 
 def _linked(text: str, start: int, end: int, prefix: str) -> bool:
     """Whether nothing but one of the sentences that link exceptions stands there."""
-    if end - start > LONGEST_TITLE:
+    if end - start > MAX_TITLE:
         return False
     prefix = outside_group(prefix)
     between = [without_prefix(prefix, line) for line, _ in lines_of(text, start, end)]
@@ -156,5 +156,5 @@ def _linked(text: str, start: int, end: int, prefix: str) -> bool:
 
 def _continues(chain: Sequence[Block], text: str) -> bool:
     """Whether what stands before the chain may belong to it, as far as `text` tells, which may be the end of a longer one."""
-    before = text[max(0, chain[0].start - LONGEST_TITLE) : chain[0].start]
+    before = text[max(0, chain[0].start - MAX_TITLE) : chain[0].start]
     return before.count("\n") < LINES_OF_LINK or any(link in before for link in _LINKS)

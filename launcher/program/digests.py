@@ -18,7 +18,7 @@ from launcher.program.command import PythonCommand, parse_python, program_file
 from launcher.program.files import MPI, is_of_mpi4py, roots_of
 from launcher.program.imports import own_files
 
-MOST_BYTES = 32 << 20  # of one file; of a longer one its size and its beginning count
+MAX_BYTES = 32 << 20  # of one file; of a longer one its size and its beginning count
 DIGEST_CHARS = 12
 UNREADABLE = "unreadable"
 _OWN_PACKAGE = "launcher"  # whose code servers compare when they meet
@@ -91,7 +91,7 @@ def _digest(path: Path) -> str:
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            digest = sha256(file.read(MOST_BYTES))
+            digest = sha256(file.read(MAX_BYTES))
     except OSError:
         return UNREADABLE
     digest.update(str(size).encode())

@@ -10,8 +10,8 @@ from typing import BinaryIO
 _MAGIC = b"\x7fELF"
 _LOAD, _DYNAMIC = 1, 2  # kinds of segments
 _END, _NEEDED, _STRINGS = 0, 1, 5  # tags in the dynamic one
-_MOST_BYTES = 1 << 20  # of a table; a file that claims more is not believed
-_LONGEST_NAME = 4096
+_MAX_BYTES = 1 << 20  # of a table; a file that claims more is not believed
+_MAX_NAME = 4096
 
 
 def needed_libraries(path: Path) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ def _names(file: BinaryIO) -> Iterator[str]:
     if dynamic is None:
         return
     entry = struct.Struct(order + ("qQ" if wide else "iI"))
-    size = min(dynamic[3], _MOST_BYTES) // entry.size * entry.size
+    size = min(dynamic[3], _MAX_BYTES) // entry.size * entry.size
     tags: list[tuple[int, int]] = []
     for tag, value in entry.iter_unpack(_at(file, dynamic[1], size)):
         if tag == _END:
@@ -45,7 +45,7 @@ def _names(file: BinaryIO) -> Iterator[str]:
     strings = next((value for tag, value in tags if tag == _STRINGS), None)
     for tag, value in tags if strings is not None else ():
         if tag == _NEEDED and strings is not None:
-            name = _at(file, _offset_of(strings, segments) + value, _LONGEST_NAME, whole=False)
+            name = _at(file, _offset_of(strings, segments) + value, _MAX_NAME, whole=False)
             yield name.partition(b"\0")[0].decode(errors="replace")
 
 

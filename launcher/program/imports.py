@@ -31,8 +31,8 @@ LIBRARY = frozenset(
     tarfile tempfile textwrap threading traceback types typing urllib uuid weakref zipfile
     """.split()  # noqa: SIM905 - reads better
 )
-MOST_FILES = 200
-MOST_BYTES = 5_000_000
+MAX_FILES = 200
+MAX_BYTES = 5_000_000
 DYNAMO = "torch._dynamo"  # 2 s, and the first optimizer or torch.compile imports it
 _NEEDS_DYNAMO = frozenset({"optim", "compile"})
 _SHOWING_IMPORTS = ("PYTHONPROFILEIMPORTTIME", "PYTHONVERBOSE")  # somebody wants to see those of each rank
@@ -162,7 +162,7 @@ class _Reader:
         """Of a file that has not been run yet."""
         if path in self._seen:
             return
-        if len(self._seen) >= MOST_FILES or self._bytes >= MOST_BYTES:
+        if len(self._seen) >= MAX_FILES or self._bytes >= MAX_BYTES:
             self._may_change = True
             yield Unclear()
             return

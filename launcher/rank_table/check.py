@@ -23,7 +23,7 @@ from launcher.rank_table.shape import AT_MOST, Shapes
 
 MINDIE_MODE = 0o640
 SUFFIX = ".json"
-MOST_COUNTED = 10_000  # findings of one rule beyond those that are kept
+MAX_COUNTED = 10_000  # findings of one rule beyond those that are kept
 
 
 @frozen
@@ -67,9 +67,9 @@ def _rule_findings(table: Table, at_most: int) -> Iterator[Found]:
 def _first(count: int, findings: Iterator[Finding]) -> Iterator[Finding]:
     """At most `count` of the findings; the last of them says how many there are more, as far as those are counted."""
     kept = list(islice(findings, count))
-    left_out = sum(1 for _ in islice(findings, MOST_COUNTED))
+    left_out = sum(1 for _ in islice(findings, MAX_COUNTED))
     if left_out:
-        more = f"at least {left_out}" if left_out == MOST_COUNTED else str(left_out)
+        more = f"at least {left_out}" if left_out == MAX_COUNTED else str(left_out)
         kept[-1] = replace(kept[-1], message=f"{kept[-1].message} (and {more} more like it)")
     yield from kept
 

@@ -30,7 +30,7 @@ NEEDED = frozenset({"version", "status", "server_count", "server_list", "server_
 _SERVER_FIELDS = ("host_ip", "host_nic_ip", "super_pod_id")
 _DEVICE_FIELDS = ("device_ip", "super_device_id")
 _NAMED_AT_MOST = 10  # keys that nobody reads, in one note
-_LONGEST_NAME = 40  # characters of such a key
+_MAX_NAME = 40  # characters of such a key
 _UNKNOWN_KEY = "RT401"
 
 
@@ -75,7 +75,7 @@ def unread_note(reports: Iterable[TableReport]) -> str | None:
     keys = list(dict.fromkeys(key for report in reports for key in _unread_keys(report)))
     if not keys:
         return None
-    named = ", ".join(key[:_LONGEST_NAME] for key in islice(keys, _NAMED_AT_MOST))
+    named = ", ".join(key[:_MAX_NAME] for key in islice(keys, _NAMED_AT_MOST))
     more = f", and {len(keys) - _NAMED_AT_MOST:,} more" if len(keys) > _NAMED_AT_MOST else ""
     return f"left behind, since nobody reads them: {named}{more}"
 

@@ -28,11 +28,11 @@ _LOOKED_AT = 64  # bytes of a file without a byte order mark, a multiple of four
 _HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # so does a whole one start
 OTHER_DATA = "RT117"  # the code of a text that is too dense for a rank table
 _TOO_LARGE = "RT115"
-_LONGEST_INTEGER = 19  # digits; beyond it HCCL's parser keeps a float, and so do we
+_MAX_INTEGER = 19  # digits; beyond it HCCL's parser keeps a float, and so do we
 
 
 _MANY_VALUES = 1_000_000  # of a v2.0 table with 65,536 ranks in two layers
-_SHORTEST_VALUE = 10  # characters with all that belongs to it; a rank table has more than 13 for each comma
+_MIN_VALUE = 10  # characters with all that belongs to it; a rank table has more than 13 for each comma
 
 
 class LongInteger(float):
@@ -159,7 +159,7 @@ def _parse(text: str) -> Document:
 def _too_dense(text: str) -> Fault | None:
     """A text of millions of short values is a list of data. As objects in memory it would be many times as large."""
     commas = text.count(",")
-    if commas < _MANY_VALUES or len(text) > _SHORTEST_VALUE * commas:
+    if commas < _MANY_VALUES or len(text) > _MIN_VALUE * commas:
         return None
     message = f"the file holds {commas:,} commas, one for every {max(1, round(len(text) / commas))} characters"
     return Fault(OTHER_DATA, text.index(","), 1, message, "this is data of another kind: name the rank table")
@@ -218,7 +218,7 @@ class _Loader:
         return members
 
     def _integer(self, digits: str) -> int | float:
-        return int(digits) if len(digits) <= _LONGEST_INTEGER else self._float(digits, LongInteger)
+        return int(digits) if len(digits) <= _MAX_INTEGER else self._float(digits, LongInteger)
 
     def _float(self, number: str, kind: type[float] = float) -> float:
         value = kind(number)

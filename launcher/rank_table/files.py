@@ -15,11 +15,11 @@ PIPE_PATIENCE_S = 5
 # What HCCL takes of a v1.x table as a string; one of 131,072 devices has 12 to 24 MB. A v2.0 table of 65,536 ranks has
 # 20 MB in one layer of its network, and hundreds in three: who has one says so. Everything up to this size, whatever is
 # in it, is read and told about within 500 MB of memory, and a table of 131,072 devices within 300 MB.
-LARGEST_TABLE_BYTES = 40 << 20
+MAX_TABLE_BYTES = 40 << 20
 _PIECE_BYTES = 1 << 20
 
 
-def read_bytes(path: Path, max_bytes: int = LARGEST_TABLE_BYTES) -> bytes:
+def read_bytes(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
     """The whole file. Blocks, on a pipe for `PIPE_PATIENCE_S` until somebody writes.
 
     Raises:
@@ -40,7 +40,7 @@ def read_bytes(path: Path, max_bytes: int = LARGEST_TABLE_BYTES) -> bytes:
         raise UnreadableError(f"{path} cannot be read: {reason}") from None
 
 
-def read_stream(file: BinaryIO, name: str, max_bytes: int = LARGEST_TABLE_BYTES) -> bytes:
+def read_stream(file: BinaryIO, name: str, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
     """Everything up to the end, in pieces: asking for `max_bytes` at once would set that much memory aside.
 
     Raises:

@@ -12,7 +12,7 @@ from launcher.rank_table.generate import DEVICE_ID_LIMIT
 from launcher.rank_table.ip import FAMILY_NAMES, address_family
 from launcher.rank_table.rules.addresses import UNSET_ADDRESS
 
-LARGEST_CONF_BYTES = 1024 * 1024
+MAX_CONF_BYTES = 1024 * 1024
 # What the driver's tools and files say where no address is set.
 UNSET = ("", UNSET_ADDRESS, "0.0.0.0", "::")  # noqa: S104 - looked for, not listened on
 FAULTS_SHOWN = 20
@@ -32,8 +32,8 @@ def decode_conf(data: bytes, name: str) -> str:
     Raises:
         UnreadableError: it is far too large.
     """
-    if len(data) > LARGEST_CONF_BYTES:
-        limit = f"{LARGEST_CONF_BYTES >> 20} MiB"
+    if len(data) > MAX_CONF_BYTES:
+        limit = f"{MAX_CONF_BYTES >> 20} MiB"
         raise UnreadableError(f"{name} is larger than {limit}", hint="hccn.conf has a few lines for each device")
     return data.decode("utf-8", errors="replace")
 

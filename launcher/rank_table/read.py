@@ -16,7 +16,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
 from launcher.rank_table.diagnostics import Problem, Severity, render_problems
 from launcher.rank_table.document import Document, parse_document
-from launcher.rank_table.files import LARGEST_TABLE_BYTES, read_bytes
+from launcher.rank_table.files import MAX_TABLE_BYTES, read_bytes
 from launcher.rank_table.formats import Format
 from launcher.rank_table.profile import Profile
 
@@ -69,7 +69,7 @@ class TableReport:
         return render_problems(self.problems, self.document, str(self.path))
 
 
-def read_rank_table(path: Path, profile: Profile = AS_HCCL, *, max_bytes: int = LARGEST_TABLE_BYTES) -> TableReport:
+def read_rank_table(path: Path, profile: Profile = AS_HCCL, *, max_bytes: int = MAX_TABLE_BYTES) -> TableReport:
     """Read and check the table at `path`, as `profile` asks. Blocks while reading the file.
 
     A name that does not end in ".json" is a warning: HCCL refuses such a file by its name, other readers do not mind.

@@ -22,8 +22,8 @@ from launcher.rank_table.ip import family_of, is_unspecified, packed_address
 from launcher.rank_table.places import Pointer
 
 _LARGEST = 0xFFFFFFFF  # HCCL keeps these numbers in 32 bits
-_LARGEST_LENGTH = 10  # digits of it
-_LARGEST_SIGNED = 0x7FFFFFFF
+_MAX_LENGTH = 10  # digits of it
+_MAX_SIGNED = 0x7FFFFFFF
 _BLANKS = " \t\n\v\f\r"
 # HCCL reads numbers with C++'s stoull: blanks and a plus before them are skipped, whatever follows them is ignored.
 _LENIENT = re.compile(r"[ \t\n\v\f\r]*\+?0*([0-9]{1,11})")
@@ -38,7 +38,7 @@ def read_decimal(text: Any) -> int | None:
     """
     if not isinstance(text, str):
         return None
-    if text.isdecimal() and text.isascii() and len(text) < _LARGEST_LENGTH:
+    if text.isdecimal() and text.isascii() and len(text) < _MAX_LENGTH:
         return int(text)
     match = _LENIENT.match(text)
     number = int(match.group(1)) if match else _LARGEST + 1
@@ -57,7 +57,7 @@ def read_signed(text: str | None) -> int | None:
     else:
         magnitude = read_decimal(bare[1:]) if bare[1:2].isdigit() else None
         number = None if magnitude is None else -magnitude
-    return number if number is not None and abs(number) <= _LARGEST_SIGNED else None
+    return number if number is not None and abs(number) <= _MAX_SIGNED else None
 
 
 class DeviceRow(NamedTuple):

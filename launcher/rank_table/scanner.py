@@ -23,8 +23,8 @@ from launcher.rank_table.places import RepeatedKey
 from launcher.rank_table.plain import ENTRY, MEMBER, has_repeated_key
 
 MAX_DEPTH = 100  # a rank table of any format needs fewer than 15 levels
-MOST_FAULTS = 50_000  # a slip on every line of a large table; beyond it the text is something else
-MOST_REPEATS = 1000  # repeated keys that are told one by one
+MAX_FAULTS = 50_000  # a slip on every line of a large table; beyond it the text is something else
+MAX_REPEATS = 1000  # repeated keys that are told one by one
 
 
 @dataclass
@@ -82,8 +82,8 @@ class Scanner:
             if known is not None:
                 self._expect(known)
                 self._last = token
-            if len(self.faults) >= MOST_FAULTS and not self._done:
-                self._stop(faults.too_many(token.start, MOST_FAULTS))
+            if len(self.faults) >= MAX_FAULTS and not self._done:
+                self._stop(faults.too_many(token.start, MAX_FAULTS))
         self.faults = [fault._replace(repair=None) if self._is_doubtful(fault) else fault for fault in self.faults]
         return self
 
@@ -235,10 +235,10 @@ class Scanner:
 
     def _count_key(self, frame: _Frame, key: str, at: int) -> None:
         first = frame.seen.setdefault(key, at)
-        if first != at and len(self.repeats) < MOST_REPEATS:
+        if first != at and len(self.repeats) < MAX_REPEATS:
             pointer = (*(inner.name for inner in self._frames[2:]), key)
             self.repeats.append(RepeatedKey(pointer, first, at))
-            self._done = self._only_repeats and len(self.repeats) == MOST_REPEATS
+            self._done = self._only_repeats and len(self.repeats) == MAX_REPEATS
         frame.key, frame.comma = key, None
 
     # --- faults that are said and read over ---

@@ -15,10 +15,10 @@ from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId
 from launcher.core.records import DEFAULT_GRACE_S
-from launcher.runs.live import RunState, Watch
 from launcher.runs.orphans import Orphan, orphan
 from launcher.runs.progress import State
 from launcher.runs.recorded import read_recorded
+from launcher.runs.status import RunState, RunStatusReader
 
 LOOK_S = 0.5  # how often a wait looks at files, for processes that go away are seen at once
 HEARD_S = 2.0  # a head passes SIGTERM on at once; one that hangs or ignores it is passed over after so long
@@ -42,7 +42,7 @@ class Stopped:
     grace_s: float = DEFAULT_GRACE_S  # that orphans had
 
 
-def stop(watch: Watch, *, kill: bool, timeout_s: float | None) -> Stopped:
+def stop(watch: RunStatusReader, *, kill: bool, timeout_s: float | None) -> Stopped:
     """Ask the run to end (`kill`: without grace) and wait until its agent has gone, `timeout_s` at most.
 
     The agent ends ranks by its one rule and writes the report; ranks without an agent are ended by the same rule here.
@@ -77,7 +77,7 @@ def send(process: ProcessId, number: int) -> bool:
     return True
 
 
-def _end_orphans(watch: Watch, state: RunState, deadline: float, *, kill: bool) -> Stopped:
+def _end_orphans(watch: RunStatusReader, state: RunState, deadline: float, *, kill: bool) -> Stopped:
     """Of a lost run: ranks may have outlived launcher and agent, though the kernel should have ended them."""
     orphans = {look.global_rank: orphan(look.process) for look in state.ranks if look.process and look.process.lives}
     if not orphans or state.state is not State.LOST:
@@ -96,7 +96,7 @@ def _end_orphans(watch: Watch, state: RunState, deadline: float, *, kill: bool) 
     return Stopped(outcome, watch.look(), tuple(orphans), tuple(stubborn), grace_s)
 
 
-def _grace_s(watch: Watch) -> float:
+def _grace_s(watch: RunStatusReader) -> float:
     try:
         return read_recorded(watch.run_dir).grace_s
     except UnreadableError:
@@ -115,7 +115,7 @@ def _wait_for_ends(orphans: Mapping[int, Orphan], deadline: float) -> None:
             _wait_for_end(living[0], min(LOOK_S, left_s))
 
 
-def _introduced(watch: Watch, deadline: float) -> RunState:
+def _introduced(watch: RunStatusReader, deadline: float) -> RunState:
     """A run that is just being started is given the moment in which its agent says who it is."""
     limit = time.monotonic() + HEARD_S
     while (state := watch.look()).progress.agent is None and state.state is State.STARTING:
@@ -152,7 +152,7 @@ def _ask(process: ProcessId | None, number: int) -> bool:
     return False
 
 
-def _heard(watch: Watch, deadline: float) -> bool:
+def _heard(watch: RunStatusReader, deadline: float) -> bool:
     """Whether the agent says within HEARD_S that it ends the run, or has gone."""
     limit = time.monotonic() + HEARD_S
     while time.monotonic() < min(limit, deadline):
@@ -165,7 +165,7 @@ def _heard(watch: Watch, deadline: float) -> bool:
     return False
 
 
-def _wait(watch: Watch, deadline: float) -> bool:
+def _wait(watch: RunStatusReader, deadline: float) -> bool:
     """Until the run is over and its agent has gone, or the deadline; whether it has."""
     while True:
         state = watch.look()

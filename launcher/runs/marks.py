@@ -12,8 +12,8 @@ from launcher.core.metrics import Record, Saved, Validation
 from launcher.core.ranges import ranges
 from launcher.core.verdict import Verdict
 
-LONGEST_TEXT_CHARS = 200
-MOST_OF_A_KIND = 1000  # even; of what a program may write as often as it likes
+MAX_TEXT_CHARS = 200
+MAX_OF_A_KIND = 1000  # even; of what a program may write as often as it likes
 
 MarkKind = Literal[
     "validation", "saved", "slow", "hung", "failure", "stopping", "restart", "paused", "continued"
@@ -42,7 +42,7 @@ class ThinnedMarks:
 
     def take(self, mark: Mark) -> None:
         """In the order of their times."""
-        if self._seen == MOST_OF_A_KIND * self._every:
+        if self._seen == MAX_OF_A_KIND * self._every:
             del self._marks[1::2]
             self._every *= 2
         if self._seen % self._every == 0:
@@ -51,7 +51,7 @@ class ThinnedMarks:
         self._last = mark
 
     def marks(self) -> Iterator[Mark]:
-        """`MOST_OF_A_KIND` and one at most; each counts for those that follow it and are left out."""
+        """`MAX_OF_A_KIND` and one at most; each counts for those that follow it and are left out."""
         rest = (self._seen - 1) % self._every  # after the last that is kept, up to the very last
         for mark in self._marks:
             is_last = mark is self._marks[-1]
@@ -117,4 +117,4 @@ def _of_validation(record: Validation) -> str:
 
 def _line(text: str) -> str:
     """As one line, and not a long one."""
-    return " ".join(text.split())[:LONGEST_TEXT_CHARS]
+    return " ".join(text.split())[:MAX_TEXT_CHARS]

@@ -18,9 +18,9 @@ from launcher.core.metrics import SCHEMA, Record, Saved, StepMetrics, Validation
 
 __all__ = ["Metrics", "MetricsReader", "Record", "Saved", "StepMetrics", "Validation", "read_metrics"]
 
-LONGEST_BYTES = 65536  # of a line; what is longer is no record
+MAX_BYTES = 65536  # of a line; what is longer is no record
 REMEMBERED_BYTES = 512  # of what was read last: a whole line, as a rule, with its time
-LONGEST_VALUE = 40  # characters of one that is quoted
+MAX_VALUE = 40  # characters of one that is quoted
 _COMMON = ("time_ns", "attempt", "step")
 _NUMBERS = ("loss", "learning_rate", "tokens_per_s", "step_s", "validation_loss", "perplexity")
 _WHOLE_NUMBERS = ("memory_bytes", "epoch")
@@ -119,9 +119,9 @@ class MetricsReader:
 
     def _read_on(self, file: BinaryIO) -> bool:
         """A line, or a piece of one that is too long; False at the end."""
-        line = file.readline(LONGEST_BYTES)
+        line = file.readline(MAX_BYTES)
         is_whole = line.endswith(b"\n")
-        if not is_whole and len(line) < LONGEST_BYTES:
+        if not is_whole and len(line) < MAX_BYTES:
             return False
         self._offset += len(line)
         self._remembered = line[-REMEMBERED_BYTES:]
@@ -131,7 +131,7 @@ class MetricsReader:
         if is_whole and not is_rest:
             self._waiting.extend(self._understood(line))
         elif not is_rest:
-            self._found_strange(f"is longer than {LONGEST_BYTES:,} bytes")
+            self._found_strange(f"is longer than {MAX_BYTES:,} bytes")
         return True
 
     def _understood(self, line: bytes) -> tuple[Record, ...]:
@@ -223,7 +223,7 @@ def _wrong(fields: dict[str, Any], names: Iterable[str], expected: str) -> str |
 
 def _quoted(value: Any) -> str:
     text = json.dumps(value)
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+    return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 1]}…"
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -23,8 +23,8 @@ from launcher.core.events import (
     RankEnded,
     RankStarted,
     Slow,
-    Stamped,
     Stopping,
+    TimestampedEvent,
     Unkillable,
 )
 from launcher.core.proc import ProcessId
@@ -177,13 +177,13 @@ class Progress:
         )
         return (*self.past, current)
 
-    def take(self, stamped: Stamped) -> None:
+    def take(self, stamped: TimestampedEvent) -> None:
         if self.first_ns is None:
             self.first_ns = stamped.time_ns
         _ = any(take(stamped) for take in (self._take_run, self._take_ranks, self._take_ending))
         self.last_ns = max(self.last_ns, stamped.time_ns)  # servers' clocks are known within limits
 
-    def _take_run(self, stamped: Stamped) -> bool:
+    def _take_run(self, stamped: TimestampedEvent) -> bool:
         """What concerns the run as a whole."""
         event = stamped.event
         match event:
@@ -214,7 +214,7 @@ class Progress:
             self.agent, self.head = event.agent, event.head
             self.rank_count = self.rank_count if self._told_count else event.rank_count
 
-    def _take_ranks(self, stamped: Stamped) -> bool:
+    def _take_ranks(self, stamped: TimestampedEvent) -> bool:
         event = stamped.event
         match event:
             case RankStarted():
@@ -243,7 +243,7 @@ class Progress:
         if ended.failed and self.first_failure is None and self.stopping is None:
             self.first_failure = ended
 
-    def _take_ending(self, stamped: Stamped) -> bool:
+    def _take_ending(self, stamped: TimestampedEvent) -> bool:
         event, time_ns, server_index = stamped.event, stamped.time_ns, stamped.server_index
         match event:
             case Judged():

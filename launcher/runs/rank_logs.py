@@ -19,12 +19,12 @@ from launcher.logs.lines import OVERWRITES, Begun, Line, Splitter, attempt_at, p
 from launcher.logs.stored import CHUNK_BYTES
 from launcher.logs.times import Clock
 from launcher.runs.attempt_starts import AttemptStarts
-from launcher.runs.live import EventReader
+from launcher.runs.status import EventReader
 
-LONGEST_BLOCK_BYTES = 1 << 20  # as far as it has no newline
+MAX_BLOCK_BYTES = 1 << 20  # as far as it has no newline
 AT_ONCE_BYTES = 1 << 20  # of all logs together, before whoever reads them has a turn
 TIMED_BYTES = (8 << 10, 64 << 10, 256 << 10)  # in which the time of a line that tells none is looked for
-SMALLEST_BYTES = 512  # of one log
+MIN_BYTES = 512  # of one log
 
 
 def why_unreadable(log: Path) -> str | None:
@@ -87,7 +87,7 @@ class RankLog:
             complete, newline, partial = (partial + chunk).rpartition(b"\n")
             if newline:
                 yield complete + newline
-            elif len(partial) > LONGEST_BLOCK_BYTES:
+            elif len(partial) > MAX_BLOCK_BYTES:
                 size_bytes = piece_end(partial, len(partial) - 1)
                 yield partial[:size_bytes]
                 partial = partial[size_bytes:]
@@ -216,7 +216,7 @@ class RankLogs:
         self.note_attempts()
         came_bytes, last_attempt = 0, -1
         due = self._changes.due(ended=ended)
-        limit_bytes = min(CHUNK_BYTES, max(SMALLEST_BYTES, at_once_bytes // max(1, len(due))))
+        limit_bytes = min(CHUNK_BYTES, max(MIN_BYTES, at_once_bytes // max(1, len(due))))
         for attempt, global_rank in self._in_turn(due):
             if came_bytes and attempt > last_attempt:
                 return

@@ -13,7 +13,7 @@ from launcher.core.events import AgentStarted, from_line
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.logs.terminal import escaped
 
-MOST_TOLD = 8  # runs that a reference may mean; others are counted
+MAX_TOLD = 8  # runs that a reference may mean; others are counted
 _LATEST = re.compile(rf"{LATEST}(?:~[0-9]{{1,9}})?")
 _TIMED = re.compile(r"(?P<time>\d{8}-\d{6}-)(?P<given>.+)")  # as `tlaunch run` calls a run
 _COUNTED = re.compile(r"-\d+$")  # what makes the name of a second run in one second its own
@@ -195,5 +195,5 @@ def _known(runs_dir: Path, limit: int = 3) -> str:
 
 
 def _told(names: Sequence[str]) -> str:
-    more = len(names) - MOST_TOLD
-    return ", ".join(map(escaped, names[:MOST_TOLD])) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_TOLD
+    return ", ".join(map(escaped, names[:MAX_TOLD])) + (f" and {more} more" if more > 0 else "")

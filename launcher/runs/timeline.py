@@ -30,9 +30,9 @@ from launcher.core.heartbeat import read_heartbeat
 from launcher.core.proc import ProcessId
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Role, Verdict
-from launcher.runs.live import EventReader, read_report
 from launcher.runs.marks import Mark, MarkKind, ThinnedMarks, marks_of_event, marks_of_record
 from launcher.runs.metrics import MetricsReader, Record, StepMetrics
+from launcher.runs.status import EventReader, read_report
 
 __all__ = ["AttemptSpan", "Mark", "MarkKind", "RankRole", "RankSpan", "Timeline", "timeline"]
 

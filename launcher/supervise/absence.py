@@ -12,7 +12,7 @@ from launcher.supervise.evidence import Account, RankEvidence, file_and_line
 from launcher.supervise.symptoms import Kind
 
 LEAVES = "in destroy_process_group"
-FEWEST_ALIKE = 2  # ranks at one place make another one odd
+MIN_ALIKE = 2  # ranks at one place make another one odd
 NEED_A_DEAD_PEER = (Kind.PEER_CLOSED, Kind.STORE_LOST, Kind.PEER_FAILED)
 
 
@@ -105,7 +105,7 @@ def _odd(healthy: Sequence[RankEvidence]) -> list[RankEvidence]:
     """The one that is elsewhere while all others are at one place: perhaps they wait there, in a way unknown to us."""
     places = Counter(_place(rank) for rank in healthy if rank.alive)
     [(usual, times), *others] = places.most_common() or [("", 0)]
-    if times < FEWEST_ALIKE or len(others) != 1 or others[0][1] != 1:
+    if times < MIN_ALIKE or len(others) != 1 or others[0][1] != 1:
         return []
     return [rank for rank in healthy if rank.alive and _place(rank) != usual]
 

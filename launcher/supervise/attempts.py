@@ -12,28 +12,28 @@ from launcher.core.records import RankSpec, RunSpec
 from launcher.core.report import Attempt, RankExit, Report
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
+from launcher.supervise.attempt_monitor import AttemptMonitor
 from launcher.supervise.cgroup import RunGroup
-from launcher.supervise.crew import AttemptVariables, Crew
-from launcher.supervise.journal import Journal
+from launcher.supervise.event_log import EventLog
 from launcher.supervise.log_keeper import LogKeeper
 from launcher.supervise.port import HeldPort, hold_port
-from launcher.supervise.pulse import Pulse
+from launcher.supervise.progress_monitor import ProgressMonitor
+from launcher.supervise.rank_group import AttemptVariables, RankGroup
 from launcher.supervise.restart import Restarts
-from launcher.supervise.starter import Starter
-from launcher.supervise.watch import Watch
+from launcher.supervise.spawner import Spawner
 
 if TYPE_CHECKING:
     from launcher.supervise.court import Decision, Evidence
-    from launcher.supervise.soundings import Soundings
+    from launcher.supervise.soundings import ReachProbes
 
 
 class Attempts:
-    """Begins attempts, and knows what became of those that are over. `crew` and `watch` are the present one's."""
+    """Begins attempts, and knows what became of those that are over. `rank_group` and `watch` are the present one's."""
 
-    crew: Crew
-    watch: Watch
+    rank_group: RankGroup
+    watch: AttemptMonitor
     _others = False  # whether ranks of other servers belong to an attempt
-    soundings: Soundings | None = None  # while others may want to know whether they reach this server
+    soundings: ReachProbes | None = None  # while others may want to know whether they reach this server
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class Attempts:
         inherited: Mapping[str, str],
         *,
         port: HeldPort,
-        starter: Starter,
+        spawner: Spawner,
         log_keeper: LogKeeper,
         group: RunGroup,
-        journal: Journal,
+        event_log: EventLog,
         first: int = 0,
     ) -> None:
         """`first`: the number of the first attempt here; agents that were lost had those before."""
@@ -54,10 +54,10 @@ class Attempts:
         self._ranks = ranks
         self._inherited = inherited
         self._port = port
-        self._starter = starter
+        self._spawner = spawner
         self._log_keeper = log_keeper
         self._group = group
-        self._journal = journal
+        self._event_log = event_log
         self._run_dir = RunDir(spec.run_dir)  # of what ranks write
         self._restarts = Restarts(spec.supervision.max_restarts)
         self._over: list[Attempt] = []
@@ -68,26 +68,26 @@ class Attempts:
         """Ask for all ranks."""
         self._group.take_back()
         variables = AttemptVariables(self._first + len(self._over), self._port.number)
-        self._began_ns = self._journal.record(AttemptStarted(variables.number, variables.master_port))
-        self.crew = Crew(
+        self._began_ns = self._event_log.record(AttemptStarted(variables.number, variables.master_port))
+        self.rank_group = RankGroup(
             self._ranks,
             self._run_dir,
             variables,
             inherited=self._inherited,
-            starter=self._starter,
-            journal=self._journal,
+            spawner=self._spawner,
+            event_log=self._event_log,
         )
         supervision = self._spec.supervision
         global_ranks = [rank.global_rank for rank in self._ranks]
-        self.watch = Watch(
-            self.crew,
-            Pulse(self._run_dir, global_ranks, supervision.hang_timeout_s, self._spec.layout),
+        self.watch = AttemptMonitor(
+            self.rank_group,
+            ProgressMonitor(self._run_dir, global_ranks, supervision.hang_timeout_s, self._spec.layout),
             run_dir=self._run_dir,
             supervision=supervision,
-            starter=self._starter,
+            spawner=self._spawner,
             log_keeper=self._log_keeper,
             group=self._group,
-            journal=self._journal,
+            event_log=self._event_log,
             court=self,
             others=self._others,
         )
@@ -105,13 +105,13 @@ class Attempts:
         if not self._paused:
             self._paused = True
             self.watch.pause()
-            self._journal.record(Paused())
+            self._event_log.record(Paused())
 
     def resume(self) -> None:
         if self._paused:
             self._paused = False
             self.watch.resume()
-            self._journal.record(Continued())
+            self._event_log.record(Continued())
 
     def go_on(self, *, childless: bool) -> bool:
         """Begin the next attempt if the present one is over and is to be repeated; False once all is over."""
@@ -138,7 +138,7 @@ class Attempts:
         """As `launcher.supervise.court.Court`."""
         from launcher.supervise.court import judged  # noqa: PLC0415 - as above
 
-        return judged(evidence, self._journal)
+        return judged(evidence, self._event_log)
 
     # --- the end ---
 
@@ -176,7 +176,7 @@ class Attempts:
             attempts=tuple(self._over),
             not_restarting=self._refusal,
             unkillable=unkillable,
-            events_lost=self._journal.lost,
+            events_lost=self._event_log.lost,
         )
 
     def _restart(self, verdict: Verdict, step: int | None) -> bool:
@@ -187,7 +187,7 @@ class Attempts:
 
     def _refuse(self, reason: str) -> None:
         self._refusal = reason
-        self._journal.record(NotRestarting(reason))
+        self._event_log.record(NotRestarting(reason))
 
     def _end(self) -> None:
         self.watch.close()
@@ -198,7 +198,7 @@ class Attempts:
                 started_ns=self._began_ns,
                 ended_ns=time.time_ns(),
                 cause=self.watch.cause,
-                exits=tuple(self.crew.exits),
+                exits=tuple(self.rank_group.exits),
                 verdict=self.watch.verdict,
                 killed=self.watch.killed,
             )
@@ -211,7 +211,7 @@ class Attempts:
         try:
             former, self._port = self._port, hold_port()
         except OSError as error:
-            self._journal.record(Trouble(f"no other port can be had, the ranks meet on the same: {error.strerror}"))
+            self._event_log.record(Trouble(f"no other port can be had, the ranks meet on the same: {error.strerror}"))
         else:
             former.close()
 

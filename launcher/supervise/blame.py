@@ -47,7 +47,7 @@ from launcher.supervise.order import LATE_S
 
 __all__ = ["RankEvidence", "accounts_of", "first_by_itself", "is_doubtful", "judge"]
 
-SHORTEST_S = 0.0001  # a shorter time between two failures says nothing
+MIN_S = 0.0001  # a shorter time between two failures says nothing
 ALIKE_S = 5.0  # the same bug in every rank shows itself within the differences of their start
 
 
@@ -178,9 +178,7 @@ def _why_cause(cause: Account, others: Sequence[Account], alike: Sequence[Accoun
         what = "all" if len(alike) == len(others) else "of which"
         later_s = _later_s(first, cause)
         first_of_all = "was noticed first" if _another_perhaps_first(cause, alike) else "was first"
-        told = (
-            f"{first_of_all} by {_span(later_s)}" if later_s >= SHORTEST_S else "was noticed first, at the same moment"
-        )
+        told = f"{first_of_all} by {_span(later_s)}" if later_s >= MIN_S else "was noticed first, at the same moment"
         return f"{what} {len(alike) + 1} ranks failed alike; rank {cause.global_rank} {told}"
     if not others:
         outside = "it was killed from outside: by a person, a batch system or the kernel; "
@@ -195,9 +193,9 @@ def _why_cause(cause: Account, others: Sequence[Account], alike: Sequence[Accoun
 
 def _before(cause: Account, second: Account) -> str:
     later_s = _later_s(second, cause)
-    if later_s >= SHORTEST_S:
+    if later_s >= MIN_S:
         return f"it failed {_span(later_s)} before"
-    if later_s <= -SHORTEST_S:
+    if later_s <= -MIN_S:
         return f"it was noticed {_span(later_s)} after, but may have failed before"
     return "it failed just before" if _surely_before(cause, second) else "it was noticed at the same moment as"
 
@@ -283,7 +281,7 @@ def _later_s(one: Account, other: Account) -> float:
 
 def _relative(one: Account, cause: Account) -> str:
     later_s = _later_s(one, cause)
-    if abs(later_s) < SHORTEST_S:
+    if abs(later_s) < MIN_S:
         return "at the same moment"
     return f"{_span(later_s)} {'later' if later_s >= 0 else 'earlier, as far as clocks tell'}"
 

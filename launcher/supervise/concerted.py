@@ -9,13 +9,23 @@ from typing import Any
 
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import Cause, Judged, Stopping
-from launcher.core.messages import AttemptOver, Begin, Decided, Finish, Inquire, Message, Sound, Stop, Testimony
+from launcher.core.messages import (
+    AttemptOver,
+    Begin,
+    Decided,
+    EvidenceReport,
+    EvidenceRequest,
+    Finish,
+    Message,
+    ProbeRequest,
+    Stop,
+)
 from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.attempts import Attempts
 from launcher.supervise.court import Decision, Evidence, to_fields, told_beside, with_unheard
 from launcher.supervise.link import Link
 from launcher.supervise.port import HeldPort
-from launcher.supervise.soundings import Soundings, listening_ports
+from launcher.supervise.soundings import ReachProbes, listening_ports
 
 
 class ConcertedAttempts(Attempts):
@@ -34,9 +44,9 @@ class ConcertedAttempts(Attempts):
 
     def hear(self, message: Message) -> None:
         match message:
-            case Inquire(attempt=attempt) if attempt == self._number:
+            case EvidenceRequest(attempt=attempt) if attempt == self._number:
                 self._testify()
-            case Sound() if self.soundings is not None:
+            case ProbeRequest() if self.soundings is not None:
                 self.soundings.begin(message.number, message.targets, message.timeout_s)
             case Decided(attempt=attempt) if attempt == self._number:
                 self._hear_decision(message)
@@ -81,9 +91,9 @@ class ConcertedAttempts(Attempts):
         """All ranks here had ended well before one of another server failed: who asks here is to hear of it."""
         if self._over[-1].cause is Cause.FINISHED:
             self._over[-1] = replace(self._over[-1], cause=decided.cause, verdict=decided.verdict)
-            self._journal.record(Judged(decided.verdict))
+            self._event_log.record(Judged(decided.verdict))
             grace_s = self._spec.supervision.grace_from(time.time())
-            self._journal.record(Stopping(decided.cause, grace_s, restarts=decided.restarts))
+            self._event_log.record(Stopping(decided.cause, grace_s, restarts=decided.restarts))
 
     def _begin_again(self, port: int) -> None:
         self._waits = False
@@ -114,9 +124,9 @@ class ConcertedAttempts(Attempts):
             return super().decide(evidence)
         self._end_soundings()
         with suppress(OSError, AttributeError):  # no descriptor is left, or no epoll: others do not try this server
-            self.soundings = Soundings()
+            self.soundings = ReachProbes()
         port = None if self.soundings is None else self.soundings.port
-        self._link.send(Testimony(self._number, to_fields(evidence), port))
+        self._link.send(EvidenceReport(self._number, to_fields(evidence), port))
         return None
 
     def judge_alone(self, evidence: Evidence) -> Verdict:
@@ -130,7 +140,7 @@ class ConcertedAttempts(Attempts):
 
     def _step_soundings(self) -> None:
         if self.soundings is not None and (answer := self.soundings.step()) is not None and self._link is not None:
-            self._link.send(replace(answer, ports=listening_ports({*self.crew.leaders, *self.watch.left()})))
+            self._link.send(replace(answer, ports=listening_ports({*self.rank_group.leaders, *self.watch.left()})))
 
     def _end_soundings(self) -> None:
         if self.soundings is not None:

@@ -12,8 +12,8 @@ from launcher.core.frozen import frozen
 from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.blame import judge
 from launcher.supervise.dumps import RankStack
+from launcher.supervise.event_log import EventLog
 from launcher.supervise.evidence import RankEvidence, SeenStack
-from launcher.supervise.journal import Journal
 from launcher.supervise.stacks import group
 
 
@@ -54,12 +54,12 @@ class Court(Protocol):
         """What it amounts to where nobody else is heard any more."""
 
 
-def judged(evidence: Evidence, journal: Journal) -> Verdict:
+def judged(evidence: Evidence, event_log: EventLog) -> Verdict:
     """What it amounts to; never raises: ranks are ended as they must be, whatever a failing system shows us."""
     try:
         return evidence.verdict
     except Exception as error:  # noqa: BLE001 - see above
-        journal.record(Trouble(f"the failure cannot be judged: {error!r}"))
+        event_log.record(Trouble(f"the failure cannot be judged: {error!r}"))
         return Verdict(None, Confidence.UNSURE, "the evidence cannot be read")
 
 

@@ -17,8 +17,8 @@ from launcher.supervise.sources import Sources
 
 State = Literal["running", "stopped", "uninterruptible", "silent"]
 
-LONGEST_SOURCE = 80  # characters shown of a source line
-_MOST_LINES = 10**9
+MAX_SOURCE = 80  # characters shown of a source line
+_MAX_LINES = 10**9
 
 _HEADER = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):|Stack \(most recent .*\):")
 _FRAME = re.compile(r'  File (?:"(?P<file>.*)"|\?\?\?), line (?P<line>\d{1,9}|\?\?\?) in (?P<function>.*)')
@@ -159,7 +159,7 @@ def _py_spy_frames(thread: dict[str, Any]) -> Frames:
 
 
 def _line_number(told: Any) -> int | None:
-    return told if type(told) is int and 0 < told < _MOST_LINES else None
+    return told if type(told) is int and 0 < told < _MAX_LINES else None
 
 
 def _unescaped(text: str) -> str:
@@ -193,7 +193,7 @@ def _collective(frames: Frames, place: Frame, source: str | None) -> str | None:
 
 def _at(place: Frame, innermost: Frame, source: str | None) -> str:
     if source is not None:
-        shown = source if len(source) <= LONGEST_SOURCE else f"{source[: LONGEST_SOURCE - 3]}..."
+        shown = source if len(source) <= MAX_SOURCE else f"{source[: MAX_SOURCE - 3]}..."
         return f"at {place.shown(1)}: {shown}"
     return f"at {place.shown(1)}" if place is innermost else f"at {place.shown(1)}, inside {innermost.shown(1)}"
 

@@ -19,8 +19,8 @@ from launcher.logs.tracebacks import TRACEBACK_CHARS, FoundTraceback, traceback_
 TAIL_BYTES = 256 << 10
 MESSAGE_CHARS = 8000
 RECORD_BYTES = 1 << 20
-_MOST_NS = 1 << 63
-_LARGEST_WHOLE = 1 << 31  # of a pid, or an exit code
+_MAX_NS = 1 << 63
+_MAX_WHOLE = 1 << 31  # of a pid, or an exit code
 
 
 @frozen
@@ -91,7 +91,7 @@ def _record(fields: dict[str, Any]) -> FailureRecord | None:
     if pid is None or isinstance(time_ns, bool) or not isinstance(time_ns, int | float):
         return None
     return FailureRecord(
-        time_ns=int(time_ns) if 0 <= time_ns < _MOST_NS else None,
+        time_ns=int(time_ns) if 0 <= time_ns < _MAX_NS else None,
         pid=pid,
         kind=_text(fields.get("kind")) or "exception",
         type=_text(fields.get("type")),
@@ -106,7 +106,7 @@ def _record(fields: dict[str, Any]) -> FailureRecord | None:
 def _whole(value: Any) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool):
         return None
-    return value if abs(value) < _LARGEST_WHOLE else None
+    return value if abs(value) < _MAX_WHOLE else None
 
 
 def _text(value: Any) -> str | None:

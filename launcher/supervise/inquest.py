@@ -9,10 +9,10 @@ from launcher.core.disk import is_full
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.supervise.court import Evidence
-from launcher.supervise.crew import Crew
 from launcher.supervise.evidence import RankEvidence
 from launcher.supervise.failures import last_traceback, log_tail, read_failure
 from launcher.supervise.order import LATE_S
+from launcher.supervise.rank_group import RankGroup
 from launcher.supervise.stacks import Gathering, Target
 
 # Long enough for peers of a dead rank to fail too, and to leave their own account of it.
@@ -24,13 +24,16 @@ TAIL_BYTES = 16 << 10
 class Inquest:
     """Runs beside a supervision loop: nothing here waits. `step` when due, until `done`; then `evidence`."""
 
-    def __init__(self, run_dir: RunDir, crew: Crew, hung: Collection[int] = ()) -> None:
+    def __init__(self, run_dir: RunDir, rank_group: RankGroup, hung: Collection[int] = ()) -> None:
         self._run_dir = run_dir
-        self._crew = crew
+        self._rank_group = rank_group
         self._hung = hung
         self._settled_s = time.monotonic() + SETTLE_S
         self._gathering = Gathering(
-            {global_rank: Target(pid, run_dir.stacks_log(global_rank)) for global_rank, pid in crew.running.items()},
+            {
+                global_rank: Target(pid, run_dir.stacks_log(global_rank))
+                for global_rank, pid in rank_group.running.items()
+            },
             LIMIT_S,
         )
 
@@ -54,7 +57,7 @@ class Inquest:
     def evidence(self, steps: Mapping[int, int | None], highest_step: int | None) -> Evidence:
         """What is known by now. `steps`: the last step of every rank that tells; `highest_step`: that any has told."""
         stacks = self._gathering.stacks()
-        running, exits = self._crew.running, self._crew.exits
+        running, exits = self._rank_group.running, self._rank_group.exits
         ended = [self._of_ended(ended, index, steps) for index, ended in enumerate(exits)]
         living = [
             RankEvidence(
@@ -72,7 +75,7 @@ class Inquest:
 
     def _of_ended(self, ended: RankExit, index: int, steps: Mapping[int, int | None]) -> RankEvidence:
         global_rank = ended.global_rank
-        log, offset = self._run_dir.train_log(global_rank), self._crew.log_offsets[global_rank]
+        log, offset = self._run_dir.train_log(global_rank), self._rank_group.log_offsets[global_rank]
         failure = read_failure(self._run_dir.failure(global_rank), ended.pid)
         return RankEvidence(
             global_rank=global_rank,
@@ -84,8 +87,8 @@ class Inquest:
             failure=failure,
             logged=last_traceback(log, offset) if ended.failed else None,
             log_tail=log_tail(log, offset, TAIL_BYTES) if ended.failed else "",
-            oom=global_rank in self._crew.oom_killed,
-            open_mpi=global_rank in self._crew.open_mpi,
+            oom=global_rank in self._rank_group.oom_killed,
+            open_mpi=global_rank in self._rank_group.open_mpi,
             disk_full=ended.failed and failure is None and is_full(self._run_dir.device(global_rank)),
             step=steps.get(global_rank),
             exit_reason=ended.reason,

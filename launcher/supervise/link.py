@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from launcher.core.channel import Channel, ChannelClosedError, Silence
-from launcher.core.messages import Done, GivingUp, Message, Ping, Pong, SignalWanted, Told
+from launcher.core.messages import Done, EventReport, GivingUp, Message, Ping, Pong, SignalWanted
 
 LAST_WORDS_S = 5.0  # the coordinator gets so long to take them
 
@@ -49,7 +49,7 @@ class Link:
 
     def tell(self, line: str) -> None:
         """Hand on an event."""
-        self.send(Told(line))
+        self.send(EventReport(line))
 
     def take(self) -> list[Message]:
         """What has come. Questions whether we are there are answered here."""

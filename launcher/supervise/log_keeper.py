@@ -16,24 +16,24 @@ from types import FrameType
 from typing import NoReturn
 
 from launcher.core.events import Trouble
-from launcher.supervise.journal import Journal
+from launcher.supervise.event_log import EventLog
 
 NICENESS = 5  # ranks come first
 FINISH = b"f"
 PATIENCE_S = 5.0  # a disk that does not answer must not keep a run from ending
 _TICK_S = 0.01
-_LONGEST_WARNING_BYTES = 4096  # PIPE_BUF on Linux: written as a whole or not at all
+_MAX_WARNING_BYTES = 4096  # PIPE_BUF on Linux: written as a whole or not at all
 
 
 class LogKeeper:
     """Keeps each of `logs` (by global rank) below `max_bytes`, or nothing at all where that is None.
 
     Call `start` before any thread exists, then `take` whenever `fileno` is readable, and `close` at the end.
-    All that is told goes to `journal`.
+    All that is told goes to `event_log`.
     """
 
-    def __init__(self, logs: Mapping[int, Path], max_bytes: int | None, journal: Journal) -> None:
-        self._logs, self._max_bytes, self._journal = logs, max_bytes, journal
+    def __init__(self, logs: Mapping[int, Path], max_bytes: int | None, event_log: EventLog) -> None:
+        self._logs, self._max_bytes, self._event_log = logs, max_bytes, event_log
         self._pid: int | None = None
         self._warnings = -1
         self._silent = False  # it will never tell anything any more
@@ -59,7 +59,7 @@ class LogKeeper:
         except OSError as error:
             for descriptor in (warnings, their_warnings, their_life, life):
                 os.close(descriptor)
-            self._journal.record(Trouble(f"logs grow without limit, as no process could be made: {error.strerror}"))
+            self._event_log.record(Trouble(f"logs grow without limit, as no process could be made: {error.strerror}"))
             return
         if pid == 0:
             _keep_small(self._logs, self._max_bytes, their_life, their_warnings)
@@ -75,13 +75,13 @@ class LogKeeper:
         with suppress(BlockingIOError):
             while told := os.read(self._warnings, 1 << 16):
                 for warning in told.decode(errors="replace").splitlines():
-                    self._journal.record(Trouble(warning))
+                    self._event_log.record(Trouble(warning))
             self._silent = True  # it has ended: `note_ends` tells how
 
     def note_ends(self, statuses: Mapping[int, int]) -> None:
         """These children have been reaped: status by pid."""
         if self._pid in statuses:
-            self._journal.record(
+            self._event_log.record(
                 Trouble(f"logs grow without limit from now on: their keeper ended ({self._how(statuses)})")
             )
             self._pid = None
@@ -160,7 +160,7 @@ def _keep_small(logs: Mapping[int, Path], max_bytes: int, life: int, warnings: i
 
 
 def _tell(warnings: int, warning: str) -> None:
-    line = " ".join(warning.split()).encode(errors="replace")[: _LONGEST_WARNING_BYTES - 1] + b"\n"
+    line = " ".join(warning.split()).encode(errors="replace")[: _MAX_WARNING_BYTES - 1] + b"\n"
     with suppress(OSError):  # the agent has gone
         os.write(warnings, line)
 

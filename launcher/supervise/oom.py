@@ -28,7 +28,7 @@ from launcher.core.proc import PROC, stat
 KERNEL_LOG = Path("/dev/kmsg")
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # the inode of the machine's own: the kernel's log speaks of its pids
 _RECORD_BYTES = 8192  # a read takes one whole record, or fails
-_MOST_RECORDS = 100_000
+_MAX_RECORDS = 100_000
 _OVERWRITTEN = b"-"
 _KILLED = re.compile(rb"(?:oom-kill:.*,pid=|Killed process )(?P<pid>\d{1,9})")
 _COUNTERS = {"v2": "memory.events", "v1": "memory.oom_control"}
@@ -138,7 +138,7 @@ class _KernelLog:
 
     def killed(self) -> set[int]:
         """All pids so far."""
-        for _ in range(_MOST_RECORDS if self._descriptor is not None else 0):
+        for _ in range(_MAX_RECORDS if self._descriptor is not None else 0):
             if not (record := self._record()):
                 break
             self._pids.update(int(found["pid"]) for found in _KILLED.finditer(record))

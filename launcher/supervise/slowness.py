@@ -28,7 +28,7 @@ FACTOR = 1.3
 FACTOR_OF_TWO = 1.5
 FACTOR_UNLIKE = 3.0
 STEPS = 5
-SHORTEST_S = 0.005
+MIN_S = 0.005
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Slowness:
             return None
         pace.fresh = False
         usual_s, factor = limit
-        pace.judged.append((pace.busy_s, usual_s, pace.busy_s > max(SHORTEST_S, factor * usual_s)))
+        pace.judged.append((pace.busy_s, usual_s, pace.busy_s > max(MIN_S, factor * usual_s)))
         if pace.named and pace.all_alike(slow=False):
             pace.named = False
         if pace.named or not pace.all_alike(slow=True):

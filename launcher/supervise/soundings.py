@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
-from launcher.core.messages import Sounded, SoundingTarget
+from launcher.core.messages import ProbeResult, ProbeTarget
 from launcher.core.proc import PROC
 
 BACKLOG = 4096
@@ -24,7 +24,7 @@ _GOES_ON = {0, errno.EINPROGRESS}
 _NO_SUCH_FAMILY = {errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT}
 
 
-class Soundings:
+class ReachProbes:
     """Listens on a free port from the start, for others to try. Nothing here waits; `step` when readable or due."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Soundings:
         """Until what has not answered is given up; None where nothing goes on."""
         return None if self._number is None else max(0.0, self._deadline - time.monotonic())
 
-    def begin(self, number: int, targets: Iterable[SoundingTarget], timeout_s: float) -> None:
+    def begin(self, number: int, targets: Iterable[ProbeTarget], timeout_s: float) -> None:
         """Try all of them. What was begun before is forgotten."""
         self._forget()
         self._number, self._deadline = number, time.monotonic() + timeout_s
@@ -60,7 +60,7 @@ class Soundings:
                 for port in target.ports:
                     self._connect(target.server_index, address, port)
 
-    def step(self) -> Sounded | None:
+    def step(self) -> ProbeResult | None:
         """The answer, once it is known of every target. Whoever tries this server is let in meanwhile."""
         for descriptor, _ in self._epoll.poll(0):
             if self._listener is not None and descriptor == self._listener.fileno():
@@ -71,7 +71,7 @@ class Soundings:
             return None
         if self._open and time.monotonic() < self._deadline:
             return None
-        answer = Sounded(self._number, tuple(sorted(self._why.items())))
+        answer = ProbeResult(self._number, tuple(sorted(self._why.items())))
         self._forget()
         return answer
 

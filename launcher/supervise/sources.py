@@ -18,8 +18,8 @@ from itertools import islice
 
 from launcher.core.proc import PROC
 
-LARGEST_BYTES = 4 << 20
-MOST_LINKS = 40  # as in the kernel
+MAX_BYTES = 4 << 20
+MAX_LINKS = 40  # as in the kernel
 _OCTAL = re.compile(r"\\([0-7]{3})")  # spaces and the like in the table of mounts
 _LOCAL = frozenset({
     "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "bcachefs", "erofs", "squashfs", "iso9660", "udf", "vfat",
@@ -88,7 +88,7 @@ def is_local(path: str, known: dict[str, str]) -> bool:
         except (OSError, ValueError):
             continue
         links += 1
-        if links > MOST_LINKS:
+        if links > MAX_LINKS:
             return False
         pending += target.split("/")[::-1]
         place = "/" if target.startswith("/") else os.path.dirname(place)  # noqa: PTH120
@@ -106,7 +106,7 @@ def _kind_is_local(place: str, known: dict[str, str]) -> bool:
 def _line(path: str, number: int) -> str | None:
     try:
         found = os.stat(path)  # noqa: PTH116
-        if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_BYTES:
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
             return None
         with open(path, encoding="utf-8", errors="replace") as lines:  # noqa: PTH123
             text = next(islice(lines, number - 1, None), "")

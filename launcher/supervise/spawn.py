@@ -16,7 +16,7 @@ from launcher.supervise.linux import die_with_parent
 
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
-_LARGEST_COMPLAINT = 4096  # PIPE_BUF on Linux: a write up to this size is never mixed with another's
+_MAX_COMPLAINT = 4096  # PIPE_BUF on Linux: a write up to this size is never mixed with another's
 
 
 @frozen
@@ -45,7 +45,7 @@ class Complaints:
     def write(self, reason: str) -> None:
         """Called in the child."""
         # A character takes twelve bytes of JSON at most, so no line is ever cut.
-        line = json.dumps([os.getpid(), reason[: _LARGEST_COMPLAINT // 16]]).encode() + b"\n"
+        line = json.dumps([os.getpid(), reason[: _MAX_COMPLAINT // 16]]).encode() + b"\n"
         os.write(self._writer, line)
 
     def reason_of(self, pid: int) -> str | None:

@@ -30,8 +30,8 @@ LIMIT_S = 1.5
 LOOK_EVERY_S = 0.01  # a dump that has not grown between two looks so far apart may be whole
 LOCK_SHARE = 0.5  # of the limit: whoever else asks may be stopped, and hold its lock for ever
 AWAY_S = 0.25  # whoever looks so much too late was held up, and ranks that he had just asked perhaps too
-MOST_AWAY = 4  # times that this is made up for: not where every look takes long
-LARGEST_DUMP_BYTES = 4 << 20
+MAX_AWAY = 4  # times that this is made up for: not where every look takes long
+MAX_DUMP_BYTES = 4 << 20
 NETWORK_S = 0.5  # for source lines on file systems that may not answer, where somebody waits for them
 GROUPS_TOLD = 4
 _LATER = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # someone else asks, or there are no descriptors left for now
@@ -93,7 +93,7 @@ class Gathering:
 
     def _make_up_for(self, late_s: float) -> None:
         """Else who was held up for longer than the limit would take for silent whom he has only just asked."""
-        if late_s > AWAY_S and self._away < MOST_AWAY:
+        if late_s > AWAY_S and self._away < MAX_AWAY:
             self._away += 1
             self._deadline += late_s
             self._lock_until += late_s
@@ -248,7 +248,7 @@ class _Question:
         """What the log has got since the question; None if that is nothing to understand."""
         if self._log is None:
             return None
-        dump = parse_faulthandler(os.pread(self._log, LARGEST_DUMP_BYTES, self._start))
+        dump = parse_faulthandler(os.pread(self._log, MAX_DUMP_BYTES, self._start))
         return None if dump is None else understood(dump, self._sources, working_directory(self._pid))
 
 

@@ -12,7 +12,7 @@ from launcher.corpus.dataset import Splits, content_digest, find_splits, read_pa
 from launcher.corpus.sample import cached_sample
 from launcher.recipes.transformer.config import TransformerRecipe
 from launcher.trainer.data import Example, tokenize
-from launcher.trainer.heart import wait_for_long
+from launcher.trainer.heartbeat import wait_for_long
 from launcher.trainer.tokenizer import Tokenizer, obtain_tokenizer
 from launcher.trainer.world import World
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from launcher.trainer.heart import getting_on
+from launcher.trainer.heartbeat import getting_on
 from launcher.trainer.model import BEGIN, END, PAD, Transformer, attention_mask
 from launcher.trainer.tokenizer import Tokenizer
 

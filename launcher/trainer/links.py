@@ -36,12 +36,12 @@ from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
 from launcher.trainer.__main__ import leave
 from launcher.trainer.collectives import all_reduce
-from launcher.trainer.point_to_point import GROWTH, ITEM_BYTES, PINGS, SMALLEST_BYTES, one_way, ping, settle, stream
+from launcher.trainer.point_to_point import GROWTH, ITEM_BYTES, MIN_BYTES, PINGS, one_way, ping, settle, stream
 from launcher.trainer.world import Place, World, choose_device, open_world, this_place
 
 SECONDS = 30.0
-MOST_SECONDS = 300.0  # ranks that only wait for the others give up after GROUP_TIMEOUT
-LARGEST_BYTES = 64 << 20
+MAX_SECONDS = 300.0  # ranks that only wait for the others give up after GROUP_TIMEOUT
+MAX_BYTES = 64 << 20
 FOR_ALL_REDUCE = 0.25  # of the seconds; the rest is for pairs
 CARRIES = 0.5  # of what the busiest interface has carried
 LONGEST = 64  # bytes of the names of a server's interfaces
@@ -151,15 +151,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help="about how long to measure (default: %(default)g)"
     )
-    parser.add_argument("--largest", type=int, default=LARGEST_BYTES, metavar="BYTES", help="of one message")
+    parser.add_argument("--largest", type=int, default=MAX_BYTES, metavar="BYTES", help="of one message")
     parser.add_argument("--device", choices=("auto", "cpu"), default="auto")
     parser.add_argument("--output", type=Path, help="file for the result (default: links.json in the run directory)")
     return parser
 
 
 def _check(seconds: float) -> None:
-    if not 0 < seconds <= MOST_SECONDS:
-        raise UsageError(f"--seconds is {seconds:g}, not more than 0 and at most {MOST_SECONDS:g}")
+    if not 0 < seconds <= MAX_SECONDS:
+        raise UsageError(f"--seconds is {seconds:g}, not more than 0 and at most {MAX_SECONDS:g}")
 
 
 def _output(chosen: Path | None) -> Path:
@@ -187,7 +187,7 @@ def _leaders(world: World) -> list[int]:
 
 def _all_reduces(world: World, seconds: float, largest_bytes: int) -> Iterator[AllReduce]:
     """Sizes grow while the next one is likely to end in time. All ranks go by the slowest one's clock, so they agree."""
-    count, left_s, size = world.place.world_size, seconds, SMALLEST_BYTES
+    count, left_s, size = world.place.world_size, seconds, MIN_BYTES
     while size <= largest_bytes and left_s > 0:
         content = torch.zeros(size // ITEM_BYTES, device=world.device)
         first_s = _slowest(world, _timed(world, content))  # connections are made now

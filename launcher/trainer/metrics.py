@@ -22,17 +22,17 @@ from launcher.core.env import TLAUNCH_ATTEMPT, TLAUNCH_RUN_DIR
 from launcher.core.metrics import Record, Saved, StepMetrics, Validation, append
 from launcher.core.run_dir import RunDir
 from launcher.trainer.event_file import EventFile, tensorboard_is_installed
-from launcher.trainer.heart import device_memory_bytes
+from launcher.trainer.heartbeat import device_memory_bytes
 
 # Between two records of steps lie at least so many seconds, and so much of the time that the training has taken: a file
 # has 20,000 records for every e-fold of it.
 REST_S, REST_SHARE = 0.02, 1 / 20_000
-LARGEST_EXPONENT = 700  # beyond it there is no perplexity that a float holds
+MAX_EXPONENT = 700  # beyond it there is no perplexity that a float holds
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def perplexity_of(loss: float) -> float:
-    return math.exp(min(loss, LARGEST_EXPONENT))
+    return math.exp(min(loss, MAX_EXPONENT))
 
 
 @dataclass

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from launcher.trainer.world import World
 
-SMALLEST_BYTES = 16 << 10
+MIN_BYTES = 16 << 10
 GROWTH = 8  # from one size to the next
 PINGS = 20
 REPEATS = 3  # of the largest message
@@ -39,7 +39,7 @@ def stream(world: World, peer: int, seconds: float, largest_bytes: int, *, speak
     if not speaks:
         _listen(world, peer)
         return 0.0
-    size, left_s = SMALLEST_BYTES, seconds
+    size, left_s = MIN_BYTES, seconds
     rates: list[float] = []
     while size:
         taken_s = _say(world, peer, size)

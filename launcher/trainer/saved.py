@@ -26,7 +26,7 @@ from launcher.mesh.stages import split_into_stages
 from launcher.recipes.settings import Assignment, build
 from launcher.recipes.transformer.config import TransformerRecipe
 from launcher.trainer.collectives import Group
-from launcher.trainer.heart import getting_on
+from launcher.trainer.heartbeat import getting_on
 from launcher.trainer.model import Transformer
 from launcher.trainer.plan import Placement, keep_stage, placements, replace_parameter
 from launcher.trainer.session import Session, meta_model

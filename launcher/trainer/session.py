@@ -13,7 +13,7 @@ from launcher.mesh.stages import split_into_stages
 from launcher.recipes.transformer.config import TrainConfig, TransformerRecipe
 from launcher.trainer.collectives import all_reduce
 from launcher.trainer.data import Example, in_batches, own_micro_batches, token_count
-from launcher.trainer.heart import getting_on
+from launcher.trainer.heartbeat import getting_on
 from launcher.trainer.loss import token_loss_sum, vocabulary_parallel_token_loss_sum
 from launcher.trainer.model import Batch, Transformer
 from launcher.trainer.optimizer import ShardedAdamW

@@ -16,7 +16,7 @@ from launcher.core.resources import cache_dir
 from launcher.trainer.model import BEGIN, END, PAD, UNKNOWN
 
 RECIPE = "bpe-2"  # part of the cached file's name: change it when the training below changes
-LONGEST_SENTENCE_BYTES = 1 << 20  # sentencepiece would leave out what is longer than 4192
+MAX_SENTENCE_BYTES = 1 << 20  # sentencepiece would leave out what is longer than 4192
 
 
 class Tokenizer:
@@ -85,7 +85,7 @@ def train_tokenizer(sentences: Iterable[str], vocabulary_size: int) -> bytes:
             character_coverage=1.0,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
-            max_sentence_length=LONGEST_SENTENCE_BYTES,
+            max_sentence_length=MAX_SENTENCE_BYTES,
             pad_id=PAD,
             unk_id=UNKNOWN,
             bos_id=BEGIN,

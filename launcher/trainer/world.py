@@ -18,7 +18,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Axis, Coordinate, coordinate_of, group_of
 from launcher.trainer.collectives import ALONE, Group, all_reduce
-from launcher.trainer.heart import wait_for_long
+from launcher.trainer.heartbeat import wait_for_long
 from launcher.trainer.pipeline import Links
 from launcher.trainer.rendezvous import engine_variables
 

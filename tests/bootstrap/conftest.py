@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from launcher.program.command import parse_python
-from launcher.supervise.nursery import Forked, ForkFailed, ForkRequest, Nursery, Ready, Unusable, bootstrap_argv
+from launcher.supervise.fork_server import (
+    ForkFailed,
+    ForkRequest,
+    ForkResult,
+    ForkServer,
+    Ready,
+    Unusable,
+    bootstrap_argv,
+)
 
 PATIENCE_S = 120
 
@@ -50,7 +58,7 @@ class Ways:
         device_dirs = [self._fresh("forked") for _ in envs]
         command = parse_python(argv, os.environ["PATH"], self.cwd)
         common = environment(next(iter(envs)))
-        nursery = Nursery(
+        fork_server = ForkServer(
             command,
             tuple(modules),
             argv_shown=argv,
@@ -63,11 +71,11 @@ class Ways:
             for rank, (env, device_dir) in enumerate(zip(envs, device_dirs, strict=True))
         ]
         try:
-            pids = forked_pids(nursery, requests)
+            pids = forked_pids(fork_server, requests)
             statuses = {rank: self._reap(pid) for rank, pid in pids.items()}
         finally:
-            nursery.close()
-            os.waitpid(nursery.pid, 0)
+            fork_server.close()
+            os.waitpid(fork_server.pid, 0)
         return [Ended(statuses[rank], _text(path / "train.log"), path) for rank, path in enumerate(device_dirs)]
 
     def _start(self, argv, env, device_dir, executable):
@@ -98,19 +106,19 @@ def environment(changes):
     return {**kept, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", **(changes or {})}
 
 
-def forked_pids(nursery, requests):
+def forked_pids(fork_server, requests):
     """The pid of each rank; fails where one cannot be forked."""
     pids = {}
     deadline = time.monotonic() + PATIENCE_S
     while len(pids) < len(requests):
         assert time.monotonic() < deadline, "the preload process says nothing"
-        select.select([nursery], [nursery] if nursery.wants_write else [], [], 1)
-        nursery.send()
-        for told in nursery.take():
+        select.select([fork_server], [fork_server] if fork_server.wants_write else [], [], 1)
+        fork_server.send()
+        for told in fork_server.take():
             assert not isinstance(told, Unusable | ForkFailed), told
             if isinstance(told, Ready):
-                nursery.fork(requests)
-            elif isinstance(told, Forked):
+                fork_server.fork(requests)
+            elif isinstance(told, ForkResult):
                 pids[told.global_rank] = told.pid
     return pids
 

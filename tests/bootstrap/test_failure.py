@@ -122,7 +122,7 @@ def test_a_failure_that_cannot_be_told_changes_nothing(ways, source):
         from subprocess import run
 
         from launcher.program.command import parse_python
-        from launcher.supervise.nursery import bootstrap_argv
+        from launcher.supervise.fork_server import bootstrap_argv
 
         command = parse_python(argv, os.environ["PATH"], ways.cwd)
         for directory in (ways.cwd.parent / "gone", "/dev/null/no-directory"):

@@ -11,7 +11,7 @@ import pytest
 
 from launcher import bootstrap
 from launcher.program.command import parse_python
-from launcher.supervise.nursery import Nursery, Unusable
+from launcher.supervise.fork_server import ForkServer, Unusable
 
 MAIN = Path(bootstrap.__file__).with_name("__main__.py")
 SOURCE = "import sys\nprint(sys.argv, sys.path[0], sys.flags.optimize, __name__)\nsys.exit(5)\n"
@@ -51,10 +51,10 @@ def test_it_preloads_nothing(ways, python, version, tmp_path):
     argv = [python, "train.py"]
     command = parse_python(argv, os.environ["PATH"], ways.cwd)
     log = tmp_path / "preload.log"
-    nursery = Nursery(command, (), argv_shown=argv, common_environment=os.environ, cwd=ways.cwd, log=log)
-    assert select.select([nursery], [], [], 60)[0]
-    assert nursery.take() == [Unusable(f"Python {version} is older than 3.8")]
-    os.waitpid(nursery.pid, 0)
+    fork_server = ForkServer(command, (), argv_shown=argv, common_environment=os.environ, cwd=ways.cwd, log=log)
+    assert select.select([fork_server], [], [], 60)[0]
+    assert fork_server.take() == [Unusable(f"Python {version} is older than 3.8")]
+    os.waitpid(fork_server.pid, 0)
     assert log.read_text() == ""
 
 

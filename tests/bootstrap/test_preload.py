@@ -12,16 +12,16 @@ import pytest
 
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervision
 from launcher.program.command import parse_python
-from launcher.supervise.journal import Journal
-from launcher.supervise.nursery import Forked, ForkFailed, ForkRequest, Nursery, Ready, Unusable
-from launcher.supervise.starter import Starter
+from launcher.supervise.event_log import EventLog
+from launcher.supervise.fork_server import ForkFailed, ForkRequest, ForkResult, ForkServer, Ready, Unusable
+from launcher.supervise.spawner import Spawner
 
 PATIENCE_S = 240  # torch may be imported meanwhile
 CLOCK_S = 0.001  # what is lost in sums of floating-point times
 
 
 @pytest.fixture
-def nursery(ways, tmp_path):
+def fork_server(ways, tmp_path):
     """Start a preload process; whatever happens it is ended and reaped."""
     made = []
 
@@ -31,7 +31,9 @@ def nursery(ways, tmp_path):
         command = parse_python(argv, os.environ["PATH"], ways.cwd)
         environment = {**os.environ, **(env or {})}
         log = tmp_path / "preload.log"
-        made.append(Nursery(command, modules, argv_shown=argv, common_environment=environment, cwd=ways.cwd, log=log))
+        made.append(
+            ForkServer(command, modules, argv_shown=argv, common_environment=environment, cwd=ways.cwd, log=log)
+        )
         return made[-1]
 
     yield start
@@ -41,15 +43,15 @@ def nursery(ways, tmp_path):
         os.waitpid(each.pid, 0)
 
 
-def listen(nursery, count=1):
+def listen(fork_server, count=1):
     """The next messages, at least `count`."""
     told = []
     deadline = time.monotonic() + PATIENCE_S
     while len(told) < count:
         assert time.monotonic() < deadline, told
-        select.select([nursery], [nursery] if nursery.wants_write else [], [], 1)
-        nursery.send()
-        told += nursery.take()
+        select.select([fork_server], [fork_server] if fork_server.wants_write else [], [], 1)
+        fork_server.send()
+        told += fork_server.take()
     return told
 
 
@@ -64,23 +66,23 @@ def ends(tmp_path, rank=0):
     return (tmp_path / f"device{rank}" / "train.log").read_text()
 
 
-def test_modules_are_imported_once_for_all_ranks(ways, nursery, tmp_path, reap):
+def test_modules_are_imported_once_for_all_ranks(ways, fork_server, tmp_path, reap):
     """Every rank finds them loaded; what they print goes to the preload process's own log."""
     (ways.cwd / "heavy.py").write_text("import os; print('imported', flush=True); who = os.getpid()")
-    started = nursery("import os, heavy; print(heavy.who != os.getpid())", ("heavy",))
+    started = fork_server("import os, heavy; print(heavy.who != os.getpid())", ("heavy",))
     [ready] = listen(started)
     assert isinstance(ready, Ready)
     started.fork([request(tmp_path, rank) for rank in range(3)])
     told = listen(started, 3)
-    assert [type(each) for each in told] == [Forked] * 3
+    assert [type(each) for each in told] == [ForkResult] * 3
     assert [reap(each.pid) for each in told] == [0, 0, 0]
     assert [ends(tmp_path, rank) for rank in range(3)] == ["True\n"] * 3
     assert (tmp_path / "preload.log").read_text() == "imported\n"
 
 
-def test_it_forks_again(nursery, tmp_path, reap):
+def test_it_forks_again(fork_server, tmp_path, reap):
     """For another attempt, with another environment; the log goes on."""
-    started = nursery(
+    started = fork_server(
         "import os, time; print(os.environ['TRY'], 'GONE' in os.environ, time.tzname[0])", env={"GONE": "1"}
     )
     listen(started)
@@ -100,19 +102,19 @@ def test_it_forks_again(nursery, tmp_path, reap):
     ("import missing_thing", "importing heavy: ModuleNotFoundError: No module named 'missing_thing'"),
     ("raise SystemExit(3)", "importing heavy: SystemExit: 3"),
 ])  # fmt: skip
-def test_what_cannot_be_forked_is_refused(ways, nursery, source, reason):
+def test_what_cannot_be_forked_is_refused(ways, fork_server, source, reason):
     """The module and the reason are named, and the process ends."""
     (ways.cwd / "heavy.py").write_text(source)
-    [unusable] = listen(nursery("", ("json", "heavy")))
+    [unusable] = listen(fork_server("", ("json", "heavy")))
     assert unusable == Unusable(reason)
 
 
-def test_a_part_of_a_package_that_cannot_be_imported_is_left_out(ways, nursery, tmp_path, reap):
+def test_a_part_of_a_package_that_cannot_be_imported_is_left_out(ways, fork_server, tmp_path, reap):
     """The program may handle that, or never come to it; the log tells."""
     (ways.cwd / "heavy").mkdir()
     (ways.cwd / "heavy" / "__init__.py").write_text("import os\nwho = os.getpid()")
     (ways.cwd / "heavy" / "bad.py").write_text("1 / 0")
-    started = nursery("import os, heavy; print(heavy.who != os.getpid())", ("heavy", "heavy.bad", "heavy.missing"))
+    started = fork_server("import os, heavy; print(heavy.who != os.getpid())", ("heavy", "heavy.bad", "heavy.missing"))
     [ready] = listen(started)
     assert isinstance(ready, Ready)
     started.fork([request(tmp_path)])
@@ -125,7 +127,7 @@ def test_a_part_of_a_package_that_cannot_be_imported_is_left_out(ways, nursery, 
     ]
 
 
-def test_what_modules_note_when_they_are_imported_is_the_rank_s(nursery, tmp_path, reap):
+def test_what_modules_note_when_they_are_imported_is_the_rank_s(fork_server, tmp_path, reap):
     """The number of its thread, and the time at which logging began."""
     source = (
         "import logging, threading, time\n"
@@ -133,7 +135,7 @@ def test_what_modules_note_when_they_are_imported_is_the_rank_s(nursery, tmp_pat
         "print(threading.main_thread().native_id == threading.get_native_id())\n"
         "print(record.created - record.relativeCreated / 1000)"
     )
-    started = nursery(source, ("threading", "logging"))
+    started = fork_server(source, ("threading", "logging"))
     [ready] = listen(started)
     assert isinstance(ready, Ready)
     before_s = time.time()
@@ -176,12 +178,12 @@ def test_a_variable_that_imports_read_must_be_the_same_for_all_ranks(tmp_path, n
     spec = RunSpec(
         "x", tmp_path, Cluster.local(2), Layout(dp=2), ranks, tmp_path, "", 0, Supervision(preload=("json",))
     )
-    journal = Journal(tmp_path / "events.jsonl", 0)
-    starter = Starter(spec, ranks, os.environ, journal)
-    started = starter.preloading
+    event_log = EventLog(tmp_path / "events.jsonl", 0)
+    spawner = Spawner(spec, ranks, os.environ, event_log)
+    started = spawner.preloading
     pid = started and started.pid
-    starter.close()
-    journal.close()
+    spawner.close()
+    event_log.close()
     if pid:
         os.waitpid(pid, 0)
     events = (tmp_path / "events.jsonl").read_text()
@@ -189,14 +191,14 @@ def test_a_variable_that_imports_read_must_be_the_same_for_all_ranks(tmp_path, n
     assert (f"ranks start one by one: {name} differs between them" in events) != preloads
 
 
-def test_threads_that_end_before_a_fork_are_no_danger(ways, nursery):
+def test_threads_that_end_before_a_fork_are_no_danger(ways, fork_server):
     """As those of OpenBLAS, which numpy starts."""
     (ways.cwd / "heavy.py").write_text(
         "import os, threading\n"
         "end = threading.Event()\nthread = threading.Thread(target=end.wait)\nthread.start()\n"
         "os.register_at_fork(before=lambda: (end.set(), thread.join()))\n"
     )
-    [ready] = listen(nursery("", ("heavy",)))
+    [ready] = listen(fork_server("", ("heavy",)))
     assert isinstance(ready, Ready)
 
 
@@ -241,14 +243,14 @@ def test_an_open_device_is_refused(unsafe):
     os.close(descriptor)
 
 
-def test_random_numbers_differ_between_ranks(nursery, tmp_path, reap):
+def test_random_numbers_differ_between_ranks(fork_server, tmp_path, reap):
     """As they do between programs that are started one by one; keys of multiprocessing too."""
     pytest.importorskip("numpy")
     source = (
         "import random, multiprocessing, numpy.random\n"
         "print(random.random(), numpy.random.random(), bytes(multiprocessing.current_process().authkey))"
     )
-    started = nursery(source, ("random", "multiprocessing", "numpy", "numpy.random"))
+    started = fork_server(source, ("random", "multiprocessing", "numpy", "numpy.random"))
     [ready] = listen(started)
     assert isinstance(ready, Ready)
     started.fork([request(tmp_path, rank) for rank in range(3)])
@@ -257,10 +259,10 @@ def test_random_numbers_differ_between_ranks(nursery, tmp_path, reap):
     assert [len(set(column)) for column in columns] == [3, 3, 3]
 
 
-def test_a_rank_has_its_cores(nursery, tmp_path, reap):
+def test_a_rank_has_its_cores(fork_server, tmp_path, reap):
     """Before the program begins."""
     core = min(os.sched_getaffinity(0))
-    started = nursery("import os; print(os.sched_getaffinity(0))")
+    started = fork_server("import os; print(os.sched_getaffinity(0))")
     listen(started)
     started.fork([request(tmp_path, cpus=(core,))])
     [forked] = listen(started)
@@ -268,9 +270,9 @@ def test_a_rank_has_its_cores(nursery, tmp_path, reap):
     assert ends(tmp_path) == f"{{{core}}}\n"
 
 
-def test_a_log_that_cannot_be_written_is_told(nursery, tmp_path, reap):
+def test_a_log_that_cannot_be_written_is_told(fork_server, tmp_path, reap):
     """The rank ends with 126 before its program begins."""
-    started = nursery("print()")
+    started = fork_server("print()")
     listen(started)
     started.fork([request(tmp_path, log=tmp_path / "gone" / "train.log")])
     forked, failed = listen(started, 2)
@@ -278,9 +280,9 @@ def test_a_log_that_cannot_be_written_is_told(nursery, tmp_path, reap):
     assert reap(forked.pid) == 126
 
 
-def test_a_rank_leads_its_own_session_below_this_process(nursery, tmp_path, reap):
+def test_a_rank_leads_its_own_session_below_this_process(fork_server, tmp_path, reap):
     """It is a child of whoever asked, in a session of its own."""
-    started = nursery("import os; print(os.getsid(0) == os.getpid(), os.getppid())")
+    started = fork_server("import os; print(os.getsid(0) == os.getpid(), os.getppid())")
     listen(started)
     started.fork([request(tmp_path)])
     [forked] = listen(started)
@@ -288,11 +290,11 @@ def test_a_rank_leads_its_own_session_below_this_process(nursery, tmp_path, reap
     assert ends(tmp_path) == f"True {os.getpid()}\n"
 
 
-def test_ranks_live_on_when_the_preload_process_ends(nursery, tmp_path, reap):
+def test_ranks_live_on_when_the_preload_process_ends(fork_server, tmp_path, reap):
     """It is no parent of theirs."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    started = nursery(f"print(open({str(fifo)!r}).read())")
+    started = fork_server(f"print(open({str(fifo)!r}).read())")
     listen(started)
     started.fork([request(tmp_path)])
     [forked] = listen(started)
@@ -305,9 +307,9 @@ def test_ranks_live_on_when_the_preload_process_ends(nursery, tmp_path, reap):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_signals_of_a_terminal_do_not_end_it(nursery, tmp_path, number, reap):
+def test_signals_of_a_terminal_do_not_end_it(fork_server, tmp_path, number, reap):
     """And leave nothing behind in ranks, where they do what they always do."""
-    started = nursery(f"import os, time; os.kill(os.getpid(), {int(number)}); time.sleep(60)")
+    started = fork_server(f"import os, time; os.kill(os.getpid(), {int(number)}); time.sleep(60)")
     listen(started)
     os.kill(started.pid, number)
     started.fork([request(tmp_path)])
@@ -316,9 +318,9 @@ def test_signals_of_a_terminal_do_not_end_it(nursery, tmp_path, number, reap):
 
 
 @pytest.mark.parametrize("how", ["closed", "SIGTERM"])
-def test_it_ends_silently(nursery, tmp_path, how):
+def test_it_ends_silently(fork_server, tmp_path, how):
     """When nobody wants it any more."""
-    started = nursery("")
+    started = fork_server("")
     listen(started)
     started.close() if how == "closed" else os.kill(started.pid, signal.SIGTERM)
     os.waitid(os.P_PID, started.pid, os.WEXITED | os.WNOWAIT)
@@ -336,7 +338,7 @@ def test_it_dies_with_the_agent(ways, tmp_path, reap, wait_until):
         (ways.cwd / "train.py").write_text("import time; print('up', flush=True); time.sleep(600)")
         argv = [sys.executable, "train.py"]
         command = parse_python(argv, os.environ["PATH"], ways.cwd)
-        started = Nursery(
+        started = ForkServer(
             command, (), argv_shown=argv, common_environment=os.environ, cwd=ways.cwd, log=tmp_path / "preload.log"
         )
         listen(started)
@@ -361,11 +363,11 @@ def test_it_dies_with_the_agent(ways, tmp_path, reap, wait_until):
 
 
 @pytest.mark.slow
-def test_torch_can_be_preloaded(nursery, tmp_path, reap):
+def test_torch_can_be_preloaded(fork_server, tmp_path, reap):
     """With numpy and its threads; every rank may compute with two threads afterwards."""
     pytest.importorskip("torch")
     source = "import torch; torch.set_num_threads(2); x = torch.ones(500, 500); print((x @ x).sum().item())"
-    started = nursery(source, ("torch", "torch._dynamo"))
+    started = fork_server(source, ("torch", "torch._dynamo"))
     [ready] = listen(started)
     assert isinstance(ready, Ready)
     started.fork([request(tmp_path, rank) for rank in range(2)])

@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.cli.agent import _Silent
-from launcher.core.events import AgentEnded, Cause, Stamped, Unkillable
+from launcher.core.events import AgentEnded, Cause, TimestampedEvent, Unkillable
 
 
 @pytest.mark.parametrize(
@@ -21,5 +21,5 @@ def test_a_server_is_free_where_nothing_is_left_and_its_agent_could_not_say_so(e
     """Ranks of the next attempt may start there as soon as that is told."""
     observer = _Silent()
     for number, event in enumerate(events):
-        observer.event(Stamped(number, 0, event))
+        observer.event(TimestampedEvent(number, 0, event))
     assert observer.frees is frees

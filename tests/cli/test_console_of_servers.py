@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.cli.console import Console
-from launcher.core.events import COORDINATOR, Awaiting, Cause, RankStarted, Stamped, Stopping
+from launcher.core.events import COORDINATOR, Awaiting, Cause, RankStarted, Stopping, TimestampedEvent
 from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server
 
 RANKS = tuple(
@@ -33,7 +33,7 @@ def _console(tmp_path):
 
 def watch(console, *events):
     for number, (server_index, event) in enumerate(events):
-        console.event(Stamped(number, server_index, event))
+        console.event(TimestampedEvent(number, server_index, event))
     console.tick()
     console.finish(tuple)
 
@@ -73,7 +73,7 @@ def test_who_is_awaited_is_said(console, capfd):
 def test_who_ends_the_run_from_elsewhere_is_said(console, capfd, interrupted):
     """Once, with the server; what this launcher itself was told it does not take for another's wish."""
     here = console(None, "none")
-    here.event(Stamped(0, COORDINATOR, Stopping(Cause.STOPPED, 1.0, signal.SIGTERM, server="h1")))
+    here.event(TimestampedEvent(0, COORDINATOR, Stopping(Cause.STOPPED, 1.0, signal.SIGTERM, server="h1")))
     if interrupted:
         here.interrupted(signal.SIGTERM, at_once=False)
     here.tick()
@@ -86,7 +86,7 @@ def test_who_ends_the_run_from_elsewhere_is_said(console, capfd, interrupted):
 def test_a_console_that_is_held_up_shows_the_rest_all_the_same(console, capfd, monkeypatch):
     """Only a stdout that takes nothing is not waited for when a run has failed."""
     here = console(None, "all")
-    here.event(Stamped(0, 0, Stopping(Cause.FAILED, 1.0)))
+    here.event(TimestampedEvent(0, 0, Stopping(Cause.FAILED, 1.0)))
     now_s = chain([0.0], repeat(1000.0))
     monkeypatch.setattr("launcher.cli.console.time", SimpleNamespace(monotonic=lambda: next(now_s)))
     here.finish(tuple)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.messages import Ask
-from launcher.engines.cluster.membership import Door, Member, join
+from launcher.core.messages import ProbeQuestion
+from launcher.engines.cluster.join import AgentInfo, Endpoint, join
 
 SERVERS = ("127.0.0.1", "127.0.0.2")
 MEASURED = {"links-measured", "slow-link"}  # a busy machine may be slow one way
@@ -209,10 +209,10 @@ def test_a_stranger_who_joins_is_told_no_values_of_variables(launcher, table, po
     given = [f"--env={each}" for each in ("API_TOKEN=s3cret-0", "GLOO_SOCKET_IFNAME=nowhere0")]
     options = ("doctor", "--rank-table", table, "--coordinator-port", port, "--server", SERVERS[0], *given)
     head = launcher.start(*options, "--no-links")
-    stranger = Member(host="x", addresses=(), said=SERVERS[1], agreement={"command": "tlaunch doctor"})
-    membership = join(Door(((SERVERS[0], port),), ""), stranger, time.monotonic() + PATIENCE_S, lambda _why: None)
+    stranger = AgentInfo(host="x", addresses=(), said=SERVERS[1], agreement={"command": "tlaunch doctor"})
+    membership = join(Endpoint(((SERVERS[0], port),), ""), stranger, time.monotonic() + PATIENCE_S, lambda _why: None)
     channel = membership.channel()
-    asked = next(one for one in channel.wait_for(time.monotonic() + PATIENCE_S) if isinstance(one, Ask))
+    asked = next(one for one in channel.wait_for(time.monotonic() + PATIENCE_S) if isinstance(one, ProbeQuestion))
     channel.close()
     head.terminate()
     head.wait(PATIENCE_S)

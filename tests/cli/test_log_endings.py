@@ -367,7 +367,7 @@ def test_a_silent_run_costs_nothing(launcher, going_on):
 # --- lines as long as logs ---
 
 LONG_BYTES = 100 << 20
-MOST_MORE_KIB = 80 << 10  # several pieces and queues; the line alone, as text, would be 100 MB and more
+MAX_MORE_KIB = 80 << 10  # several pieces and queues; the line alone, as text, would be 100 MB and more
 
 
 @pytest.fixture(scope="module")
@@ -397,7 +397,7 @@ def test_a_line_of_100_mb_needs_little_memory(launcher, long_run, options, follo
     """It comes in pieces, and what stands around it is seen."""
     short_kib, _ = peak_of(launcher, long_run, *follow, *options, "short")
     long_kib, last = peak_of(launcher, long_run, *follow, *options, "long")
-    assert long_kib - short_kib < MOST_MORE_KIB
+    assert long_kib - short_kib < MAX_MORE_KIB
     assert b"end" in last
 
 
@@ -405,7 +405,7 @@ def test_errors_behind_a_line_of_100_mb_need_little_memory(launcher, long_run):
     """None are found in it."""
     short_kib, _ = peak_of(launcher, long_run, "--errors", "short")
     long_kib, last = peak_of(launcher, long_run, "--errors", "long")
-    assert long_kib - short_kib < MOST_MORE_KIB
+    assert long_kib - short_kib < MAX_MORE_KIB
     assert last == b"no traceback in these logs\n"
 
 

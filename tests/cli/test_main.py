@@ -40,7 +40,11 @@ def test_help_loads_no_command_and_nothing_heavy(tmp_path):
 def test_a_run_on_this_machine_loads_nothing_that_several_servers_need(tmp_path):
     """Neither what they ask each other nor what looks at ranks that hang."""
     modules = modules_after(["run", "--devices", "1", "--", "true"], tmp_path)
-    assert not modules & {"launcher.engines.cluster.peers", "launcher.supervise.survey", "launcher.core.messages"}
+    assert not modules & {
+        "launcher.engines.cluster.agent_connection",
+        "launcher.supervise.survey",
+        "launcher.core.messages",
+    }
 
 
 def test_run_help_loads_nothing_heavy(tmp_path):

@@ -13,7 +13,7 @@ from launcher.core.events import AgentEnded, AgentStarted, Cause, Judged, RankEn
 from launcher.core.proc import identify
 from launcher.core.report import Report
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
-from launcher.runs.live import look
+from launcher.runs.status import look
 
 SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
 acted_run = module_from_spec(SPEC)

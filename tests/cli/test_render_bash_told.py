@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from launcher.core.run_dir import RunDir
-from launcher.runs.live import look, runs_going_on
 from launcher.runs.progress import State
+from launcher.runs.status import look, runs_going_on
 
 WAITS = 'echo ready; trap "" HUP; while :; do sleep 0.1; done'
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from launcher.cli.report.charts import HEIGHT, WIDTH, Chart, Series, line_chart, swatch
-from launcher.cli.report.scales import MOST_POINTS
+from launcher.cli.report.scales import MAX_POINTS
 
 
 def chart(*lines, **options):
@@ -75,7 +75,7 @@ def test_whatever_the_numbers_everything_lies_within_the_picture(values):
 def test_long_lines_stay_small():
     """A thousand points at most, and a page that opens."""
     svg = line_chart(chart([(step, step % 97 + 1.0) for step in range(100_000)]))
-    assert sum(map(len, drawn(svg))) <= MOST_POINTS
+    assert sum(map(len, drawn(svg))) <= MAX_POINTS
     assert len(svg) < 60_000
 
 

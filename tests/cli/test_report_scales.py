@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from launcher.cli.report.scales import (
-    MOST_POINTS,
+    MAX_POINTS,
     flattened,
     label,
     linear_axis,
@@ -113,7 +113,7 @@ def test_numbers_have_as_many_digits_as_tell_them_apart():
 
 def test_short_lines_are_drawn_whole():
     """Nothing is left out where it need not be."""
-    points = [(step, float(step % 7)) for step in range(MOST_POINTS)]
+    points = [(step, float(step % 7)) for step in range(MAX_POINTS)]
     assert thinned(points) == points
 
 
@@ -126,12 +126,12 @@ def test_of_long_lines_extremes_and_gaps_are_kept():
     assert (54_321, 99.0) in kept
     assert (77_777, None) in kept
     assert min(y for _, y in kept if y is not None) == min(y for _, y in points if y is not None)
-    assert len(kept) <= MOST_POINTS
+    assert len(kept) <= MAX_POINTS
     assert kept == sorted(kept, key=lambda point: point[0])
 
 
 def test_gaps_everywhere_are_no_more_points_than_asked_for():
     """Every other step without a value."""
     points = [(step, None if step % 2 else float(step % 97)) for step in range(20_000)]
-    assert len(thinned(points)) <= MOST_POINTS
+    assert len(thinned(points)) <= MAX_POINTS
     assert len(thinned(points, 8)) <= 8

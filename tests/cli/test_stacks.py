@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.events import AgentStarted, RankEnded, RankStarted, Stamped, to_line
+from launcher.core.events import AgentStarted, RankEnded, RankStarted, TimestampedEvent, to_line
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.proc import ProcessId, identify, stat
 from launcher.core.run_dir import RunDir
@@ -33,7 +33,7 @@ class Run:
 
     def record(self, event):
         with self.dir.events.open("a") as events:
-            events.write(to_line(Stamped(time.time_ns(), 0, event)))
+            events.write(to_line(TimestampedEvent(time.time_ns(), 0, event)))
 
     def start(self, global_rank, what, *, started=None):
         """A rank that does `what`, or is another program where that is a list; `started`: what the event claims."""

@@ -15,7 +15,7 @@ from launcher.core.events import (
     NotRestarting,
     RankEnded,
     RankStarted,
-    Stamped,
+    TimestampedEvent,
 )
 from launcher.core.records import Cluster
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
@@ -33,7 +33,7 @@ def failed():
 def told(rank_count, *events):
     progress = Progress(rank_count)
     for number, event in enumerate(events):
-        progress.take(Stamped(number, 0, event))
+        progress.take(TimestampedEvent(number, 0, event))
     return progress
 
 

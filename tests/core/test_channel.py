@@ -7,7 +7,7 @@ import time
 import pytest
 
 from launcher.core.channel import CHUNK_BYTES, Channel, ChannelClosedError
-from launcher.core.messages import Begin, Done, Ping, Told, to_line
+from launcher.core.messages import Begin, Done, EventReport, Ping, to_line
 
 PATIENCE_S = 60
 
@@ -116,7 +116,7 @@ def pour(connection):
 def test_a_long_message_arrives(pair):
     """Sent as the other side takes it; neither of them waits."""
     channel, other = pair
-    message = Told("x" * (20 << 20))
+    message = EventReport("x" * (20 << 20))
     sender = Channel(other)
     sender.send(message)
     assert sender.wants_write

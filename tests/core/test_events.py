@@ -25,8 +25,8 @@ from launcher.core.events import (
     RankEnded,
     RankStarted,
     Slow,
-    Stamped,
     Stopping,
+    TimestampedEvent,
     Trouble,
     Unkillable,
     from_line,
@@ -81,9 +81,9 @@ EVENTS = [
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
 def test_every_event_survives_its_line(event):
     """Reading a line gives the event that was written, on exactly one line."""
-    line = to_line(Stamped(123456789, 1, event))
+    line = to_line(TimestampedEvent(123456789, 1, event))
     assert line.count("\n") == 1
-    assert from_line(line) == Stamped(123456789, 1, event)
+    assert from_line(line) == TimestampedEvent(123456789, 1, event)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_a_later_version_added_is_skipped():
     """A reader passes over an event it does not know, and over an unknown field of one that it does know."""
     head = '{"schema": 2, "time_ns": 1, "server_index": 0, "event": '
     assert from_line(head + '"Unheard", "cause": "unheard"}') is None
-    assert from_line(head + '"Killing", "count": 2, "pids": 3}') == Stamped(1, 0, Killing(2))
+    assert from_line(head + '"Killing", "count": 2, "pids": 3}') == TimestampedEvent(1, 0, Killing(2))
 
 
 def later(value):
@@ -115,7 +115,7 @@ def later(value):
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
 def test_fields_that_a_later_version_added_inside_of_an_event_are_skipped(event):
     """In a verdict, its failures and stacks, and in a process's identity too."""
-    stamped = Stamped(1, 0, event)
+    stamped = TimestampedEvent(1, 0, event)
     assert from_line(json.dumps(later(json.loads(to_line(stamped))))) == stamped
 
 
@@ -155,7 +155,7 @@ def test_no_report_is_refused(text):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_number_that_json_does_not_have_is_null(value):
     """No reader stumbles over it, and a reader of ours has a number again."""
-    line = to_line(Stamped(1, 0, Slow(3, value, 0.5, 4)))
+    line = to_line(TimestampedEvent(1, 0, Slow(3, value, 0.5, 4)))
     assert json.loads(line, parse_constant=pytest.fail)["busy_s"] is None
     slow = from_line(line).event
     assert math.isnan(slow.busy_s)
@@ -186,7 +186,7 @@ def test_a_report_is_json_whatever_is_in_it():
 )
 def test_a_value_of_another_type_makes_no_event(event, field, value):
     """Whoever reads may rely on what is declared, whatever became of the file."""
-    fields = json.loads(to_line(Stamped(5, 0, event)))
+    fields = json.loads(to_line(TimestampedEvent(5, 0, event)))
     assert from_line(json.dumps(fields)) is not None
     with pytest.raises(ValueError, match="no event"):
         from_line(json.dumps({**fields, field: value}))
@@ -195,13 +195,13 @@ def test_a_value_of_another_type_makes_no_event(event, field, value):
 @pytest.mark.parametrize(("field", "value"), [("time_ns", 1.5), ("server_index", "0"), ("time_ns", 1 << 63)])
 def test_a_time_or_a_place_of_another_type_makes_no_event(field, value):
     """They are of every event."""
-    fields = json.loads(to_line(Stamped(5, 0, Trouble("a"))))
+    fields = json.loads(to_line(TimestampedEvent(5, 0, Trouble("a"))))
     with pytest.raises(ValueError, match="no event"):
         from_line(json.dumps({**fields, field: value}))
 
 
 def test_a_judgement_without_a_verdict_is_no_event():
-    line = to_line(Stamped(1, 0, Judged(Verdict(None, Confidence.UNSURE, "no rank has failed"))))
+    line = to_line(TimestampedEvent(1, 0, Judged(Verdict(None, Confidence.UNSURE, "no rank has failed"))))
     fields = json.loads(line) | {"verdict": None}
     with pytest.raises(ValueError, match="no event"):
         from_line(json.dumps(fields))

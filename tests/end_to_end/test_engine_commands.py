@@ -11,8 +11,8 @@ import pytest
 
 from launcher.core.addresses import address_of
 from launcher.core.records import Device, Server
+from launcher.engines.host_match import Host
 from launcher.engines.mpi import find_mpirun, mpi_command
-from launcher.engines.whereabouts import Host
 
 from .conftest import start_slurm
 

@@ -1,7 +1,7 @@
 """Whether two machines see the same run directory."""
 
 from launcher.core.run_dir import RunDir
-from launcher.engines.cluster.common_disk import leave_mark, remove_mark, sees_mark
+from launcher.engines.cluster.shared_fs import leave_mark, remove_mark, sees_mark
 
 
 def test_who_sees_the_mark_shares_the_directory(tmp_path):

@@ -7,8 +7,8 @@ import pytest
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.records import Device, Server
+from launcher.engines.host_match import Host
 from launcher.engines.mpi import SSH_OPTIONS, Dialect, Mpirun, alone_variables, find_mpirun, mpi_command
-from launcher.engines.whereabouts import Host
 
 ALL = tuple(Dialect)
 OPEN = (Dialect.OPEN_MPI_4, Dialect.OPEN_MPI_5)

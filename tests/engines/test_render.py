@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.errors import UsageError
-from launcher.engines.inherited import leftovers
 from launcher.engines.render import words
 from launcher.engines.render.job import VARIABLES, Job
 from launcher.engines.render.kinds import KINDS
 from launcher.engines.render.templates import built_in
+from launcher.engines.stale_env import leftovers
 
 ODD = [
     "",

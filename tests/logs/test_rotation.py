@@ -124,7 +124,7 @@ def test_sizes_around_blocks(log, max_bytes, size_bytes):
 
 def test_a_long_log_is_moved_in_portions(log, rotator, monkeypatch):
     """No part is larger than can be read with little effort, and the rest follows at once."""
-    monkeypatch.setattr(rotation, "LARGEST_PART_BYTES", 1 << 16)
+    monkeypatch.setattr(rotation, "MAX_PART_BYTES", 1 << 16)
     append(log, lines(0, 100_000))
     delays = []
     while on_disk_bytes(log) > MAX_BYTES:
@@ -224,7 +224,7 @@ def rotated_all_the_time(log, max_bytes):
     child = os.fork()
     if child == 0:
         try:
-            rotation.LARGEST_PART_BYTES = 1 << 18
+            rotation.MAX_PART_BYTES = 1 << 18
             rotator = Rotator({0: log}, max_bytes)
             while rotator.step() <= rotation.SOONEST_S or not select.select([stop_read], [], [], 0)[0]:
                 pass

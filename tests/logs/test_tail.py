@@ -13,7 +13,7 @@ from launcher.logs.index import part_path
 from launcher.logs.parts import BLOCK_BYTES
 from launcher.logs.rotation import Rotator
 from launcher.logs.stored import CHUNK_BYTES, StoredLog
-from launcher.logs.tail import LARGEST_STEP_BYTES, TAIL_BYTES, last_lines, offset_of_last, tail
+from launcher.logs.tail import MAX_STEP_BYTES, TAIL_BYTES, last_lines, offset_of_last, tail
 
 MAX_BYTES = 100_000
 
@@ -78,7 +78,7 @@ def test_lines_are_counted_across_chunks(log, odd):
     for written in (data, data[:-1]):
         log.write_bytes(written)
         with closing(StoredLog(log)) as stored:
-            for count in (1, CHUNK_BYTES // 2, CHUNK_BYTES // 2 + 1, 140_000, LARGEST_STEP_BYTES, 1_499_999):
+            for count in (1, CHUNK_BYTES // 2, CHUNK_BYTES // 2 + 1, 140_000, MAX_STEP_BYTES, 1_499_999):
                 assert offset_of_last(stored, count) == len(data) - 2 * count
             assert offset_of_last(stored, 1_500_001) == 0
 
@@ -141,7 +141,7 @@ def test_the_last_lines_of_a_log_of_which_much_is_lost(log, width, ruin):
 def test_what_is_lost_is_larger_than_what_is_looked_at_together(log):
     """Nothing can be read in many steps back, and the line that tells so counts once."""
     data = numbered(7, count=600_000)
-    parts = rotate(log, data, turn_bytes=3 * LARGEST_STEP_BYTES)
+    parts = rotate(log, data, turn_bytes=3 * MAX_STEP_BYTES)
     part_path(log, parts[1]).unlink()
     lines = assert_last_are_those_of_all(log)
     assert sum(b"bytes lost: " in line for line in lines) == 1
@@ -190,13 +190,13 @@ def bytes_read():
 def test_memory_is_bounded(log):
     """Of a log that is one line."""
     log.touch()
-    os.truncate(log, 40 * LARGEST_STEP_BYTES)
+    os.truncate(log, 40 * MAX_STEP_BYTES)
     with closing(StoredLog(log)) as stored:
         tracemalloc.start()
         assert offset_of_last(stored, 1) == 0
         _, peak_bytes = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    assert peak_bytes < 3 * LARGEST_STEP_BYTES
+    assert peak_bytes < 3 * MAX_STEP_BYTES
 
 
 def test_where_nothing_can_be_read_there_are_no_lines(log):

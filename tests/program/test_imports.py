@@ -8,7 +8,7 @@ import pytest
 
 from launcher.program.command import PythonCommand
 from launcher.program.files import mentions_mpi
-from launcher.program.imports import MOST_FILES, TRAINER_MODULES, modules_to_preload, uses_mpi
+from launcher.program.imports import MAX_FILES, TRAINER_MODULES, modules_to_preload, uses_mpi
 
 
 @pytest.fixture
@@ -248,8 +248,8 @@ def test_missing_programs_need_nothing(tmp_path):
 
 def test_reading_is_bounded(write):
     """However many modules a project has."""
-    chain = {f"m{index}": f"import torch, m{index + 1}, random" for index in range(MOST_FILES + 50)}
-    chain[f"m{MOST_FILES + 40}"] = "import numpy"
+    chain = {f"m{index}": f"import torch, m{index + 1}, random" for index in range(MAX_FILES + 50)}
+    chain[f"m{MAX_FILES + 40}"] = "import numpy"
     assert look(write(train="import m0", **chain)) == ("torch",)  # what is not read may do anything
 
 

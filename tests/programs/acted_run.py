@@ -21,8 +21,8 @@ from launcher.core.events import (
     Cause,
     RankEnded,
     RankStarted,
-    Stamped,
     Stopping,
+    TimestampedEvent,
     to_line,
 )
 from launcher.core.proc import identify
@@ -67,7 +67,7 @@ def append(run_dir, *events, first_ns=None):
     with run_dir.events.open("a") as file:
         for number, event in enumerate(events):
             time_ns = time.time_ns() if first_ns is None else first_ns + number * 10**9
-            file.write(to_line(Stamped(time_ns, 0, event)))
+            file.write(to_line(TimestampedEvent(time_ns, 0, event)))
 
 
 @contextmanager

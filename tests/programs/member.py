@@ -13,7 +13,7 @@ from pathlib import Path
 
 from launcher.core.engine_rank import read_engine_rank
 from launcher.core.errors import exit_code_of
-from launcher.supervise.members import Left, Members, hand_over, meeting_name
+from launcher.supervise.mpi_proxy import Left, MpiProxies, hand_over, meeting_name
 
 
 def act_as_agent(members, directory, program):
@@ -64,7 +64,7 @@ if me.global_rank == 0:
     agent = os.fork()
     if agent == 0:
         os.setsid()
-        act_as_agent(Members(name, range(count)), directory, program)
+        act_as_agent(MpiProxies(name, range(count)), directory, program)
         os._exit(0)
 status = hand_over(name, os.environ, me.global_rank)
 if agent:

@@ -13,8 +13,8 @@ import pytest
 from launcher.core.events import AgentStarted, RankStarted
 from launcher.core.proc import identify
 from launcher.runs.ending import Outcome, send, stop
-from launcher.runs.live import Watch
 from launcher.runs.progress import State
+from launcher.runs.status import RunStatusReader
 
 SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
 acted_run = module_from_spec(SPEC)
@@ -32,7 +32,7 @@ def bystander():
 
 
 def stop_run(directory, *, kill=False, timeout_s=LONG_S):
-    return stop(Watch(acted_run.RunDir(directory)), kill=kill, timeout_s=timeout_s)
+    return stop(RunStatusReader(acted_run.RunDir(directory)), kill=kill, timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize("wish", ["alone", "head", "deaf-head"])

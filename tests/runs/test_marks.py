@@ -7,7 +7,7 @@ import pytest
 from launcher.core.events import AttemptStarted, Cause, Continued, Hung, Judged, Killing, Paused, Slow, Stopping
 from launcher.core.metrics import Saved, StepMetrics, Validation
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
-from launcher.runs.marks import LONGEST_TEXT_CHARS, MOST_OF_A_KIND, Mark, ThinnedMarks, marks_of_event, marks_of_record
+from launcher.runs.marks import MAX_OF_A_KIND, MAX_TEXT_CHARS, Mark, ThinnedMarks, marks_of_event, marks_of_record
 
 FAILURE = Failure(3, Role.CAUSE, "ValueError: no\nsuch \x1b[31mword" + "!" * 500, "it was first", time_ns=40)
 BLAMED = Verdict(3, Confidence.CERTAIN, "rank 3", (FAILURE,))
@@ -57,7 +57,7 @@ def test_a_failure_is_marked_where_it_happened():
     (mark,) = marks_of_event(Judged(BLAMED), 50)
     assert (mark.time_ns, mark.kind, mark.global_rank) == (40, "failure", 3)
     assert mark.text.startswith("ValueError: no such \x1b[31mword!!!")
-    assert len(mark.text) == LONGEST_TEXT_CHARS
+    assert len(mark.text) == MAX_TEXT_CHARS
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 999, 1000, 1001, 1999, 2000, 2001, 5000, 123_457])
@@ -69,10 +69,10 @@ def test_of_many_marks_some_stand_for_all(count):
     marks = list(thinned.marks())
     times = [mark.time_ns for mark in marks]
     assert sum(mark.count for mark in marks) == count
-    assert len(marks) <= MOST_OF_A_KIND + 1
+    assert len(marks) <= MAX_OF_A_KIND + 1
     assert times[:1] + times[-1:] == ([0, count - 1] if count else [])
     assert times == sorted(set(times))
-    assert len(marks) >= min(count, MOST_OF_A_KIND // 2)
+    assert len(marks) >= min(count, MAX_OF_A_KIND // 2)
 
 
 def test_records_in_words():

@@ -21,8 +21,8 @@ from launcher.core.events import (
     RankEnded,
     RankStarted,
     Slow,
-    Stamped,
     Stopping,
+    TimestampedEvent,
     Trouble,
     Unkillable,
 )
@@ -39,7 +39,7 @@ def told(*events, rank_count=None):
     """A progress that took `events`, the first at 1000 ns, one every nanosecond."""
     progress = Progress(rank_count)
     for number, event in enumerate(events):
-        progress.take(Stamped(1000 + number, 0, event))
+        progress.take(TimestampedEvent(1000 + number, 0, event))
     return progress
 
 
@@ -132,7 +132,7 @@ def told_by(*words, rank_count=None):
     """A progress that took (server_index, event), or (server_index, event, time)."""
     progress = Progress(rank_count)
     for number, (server_index, event, *time_ns) in enumerate(words):
-        progress.take(Stamped(*time_ns or [1000 + number], server_index, event))
+        progress.take(TimestampedEvent(*time_ns or [1000 + number], server_index, event))
     return progress
 
 

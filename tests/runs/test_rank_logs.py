@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.events import AttemptStarted, RankStarted, Stamped, to_line
+from launcher.core.events import AttemptStarted, RankStarted, TimestampedEvent, to_line
 from launcher.core.run_dir import RunDir
 from launcher.logs.rotation import Rotator
-from launcher.runs.rank_logs import LONGEST_BLOCK_BYTES, RankLogs, why_unreadable
+from launcher.runs.rank_logs import MAX_BLOCK_BYTES, RankLogs, why_unreadable
 
 MARK = "--- attempt 1 ---\n"
 
@@ -38,7 +38,7 @@ def opened(run_dir):
 
 def tell(run_dir, *events):
     with run_dir.events.open("a") as file:
-        file.writelines(to_line(Stamped(0, 0, event)) for event in events)
+        file.writelines(to_line(TimestampedEvent(0, 0, event)) for event in events)
 
 
 def attempts_of(logs):
@@ -165,7 +165,7 @@ def test_a_mark_waits_for_what_other_ranks_wrote_before(run_dir, opened, before)
 
 def test_blocks_of_a_long_line_end_between_characters(run_dir, opened):
     """A terminal would show none of the halves."""
-    text = "x" + "é" * LONGEST_BLOCK_BYTES
+    text = "x" + "é" * MAX_BLOCK_BYTES
     run_dir.train_log(0).write_text(text)
     blocks = list(opened().of_rank[0].blocks())
     assert len(blocks) > 1

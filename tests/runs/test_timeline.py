@@ -21,8 +21,8 @@ from launcher.core.events import (
     Preloading,
     RankEnded,
     RankStarted,
-    Stamped,
     Stopping,
+    TimestampedEvent,
     from_line,
     to_line,
 )
@@ -58,7 +58,7 @@ def blame(culprit, *failures):
 def make(directory, events, records=(), **other):
     """A run whose events and records come at the given times."""
     run_dir = acted_run.make(directory / "a", **other)
-    run_dir.events.write_text("".join(to_line(Stamped(time_ns, 0, event)) for time_ns, event in events))
+    run_dir.events.write_text("".join(to_line(TimestampedEvent(time_ns, 0, event)) for time_ns, event in events))
     for record in records:
         append(run_dir.metrics, record)
     return run_dir
@@ -178,7 +178,7 @@ def test_a_run_that_goes_on(tmp_path):
         ],
     )
     with run_dir.events.open("a") as file:
-        file.write(to_line(Stamped(30, 0, AgentEnded(Cause.FINISHED, 0)))[:-9])
+        file.write(to_line(TimestampedEvent(30, 0, AgentEnded(Cause.FINISHED, 0)))[:-9])
     found = timeline(run_dir)
     assert (found.started_ns, found.ended_ns) == (10, None)
     assert (found.attempts[0].ended_ns, roles(found.attempts[0])) == (None, ["running", "well", "hung"])
@@ -280,7 +280,7 @@ class Hesitating(timeline_module._Told):
     @property
     def agent_lives(self):
         with self.run_dir.events.open("a") as file:
-            file.write(to_line(Stamped(30, 0, AgentEnded(Cause.FINISHED, 0))))
+            file.write(to_line(TimestampedEvent(30, 0, AgentEnded(Cause.FINISHED, 0))))
         return super().agent_lives
 
 
@@ -395,7 +395,7 @@ def test_what_is_kept_does_not_grow_with_what_was_said(tmp_path):
 def test_a_verdict_that_is_none_is_passed_over(tmp_path, wrong):
     """Whatever somebody has written into events.jsonl; what comes after it counts."""
     found = Verdict(0, Confidence.CERTAIN, "r", (Failure(0, Role.CAUSE, "w", "r"),), (StackGroup((0,), "d", ("f",)),))
-    fields = json.loads(to_line(Stamped(2, 0, Judged(found))))
+    fields = json.loads(to_line(TimestampedEvent(2, 0, Judged(found))))
     for name, value in wrong.items():
         is_part = isinstance(value, list) and value and isinstance(value[0], dict)
         fields["verdict"][name] = [{**fields["verdict"][name][0], **value[0]}] if is_part else value
@@ -403,6 +403,6 @@ def test_a_verdict_that_is_none_is_passed_over(tmp_path, wrong):
         from_line(json.dumps(fields))
     run_dir = make(tmp_path, [(1, AttemptStarted(0, 1)), (1, RankStarted(0, 5))])
     with run_dir.events.open("a") as file:
-        file.write(json.dumps(fields) + "\n" + to_line(Stamped(3, 0, RankEnded(0, 5, 0))))
+        file.write(json.dumps(fields) + "\n" + to_line(TimestampedEvent(3, 0, RankEnded(0, 5, 0))))
     told = timeline(run_dir)
     assert (roles(told.attempts[0]), told.marks) == (["well"], ())

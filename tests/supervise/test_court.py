@@ -8,9 +8,9 @@ from launcher.core.verdict import Confidence
 from launcher.logs.tracebacks import FoundTraceback
 from launcher.supervise.court import Evidence, from_fields, judged, to_fields, together
 from launcher.supervise.dumps import RankStack
+from launcher.supervise.event_log import EventLog
 from launcher.supervise.evidence import RankEvidence
 from launcher.supervise.failures import FailureRecord
-from launcher.supervise.journal import Journal
 
 S = 10**9
 
@@ -56,11 +56,11 @@ def test_what_is_no_evidence_is_refused(fields):
 def test_the_first_failure_over_servers_is_named_by_one_clock(tmp_path):
     """The second server's clock is a minute ahead: what reads as later there was first."""
     first, second = Evidence((raised(0, 100.5), living(1))), Evidence((living(2), raised(3, 160.2)))
-    journal = Journal(tmp_path / "events.jsonl", 0)
-    assert judged(together({0: first, 1: second}, {1: 60 * S}), journal).culprit == 3
-    assert judged(together({0: first, 1: second}, {}), journal).culprit == 0
-    assert judged(together({1: second, 0: first}, {0: -60 * S, 1: -1 * S}), journal).culprit == 0
-    journal.close()
+    event_log = EventLog(tmp_path / "events.jsonl", 0)
+    assert judged(together({0: first, 1: second}, {1: 60 * S}), event_log).culprit == 3
+    assert judged(together({0: first, 1: second}, {}), event_log).culprit == 0
+    assert judged(together({1: second, 0: first}, {0: -60 * S, 1: -1 * S}), event_log).culprit == 0
+    event_log.close()
 
 
 def test_times_become_the_coordinator_s():
@@ -136,17 +136,17 @@ def test_ranks_of_servers_that_have_told_nothing_are_unheard():
 def test_evidence_that_cannot_be_judged_ends_no_judge(tmp_path):
     """It is told as trouble, and nobody is blamed."""
     broken = Evidence((RankEvidence(0, "x", 1, 0),))
-    journal = Journal(tmp_path / "events.jsonl", 0)
-    verdict = judged(broken, journal)
-    journal.close()
+    event_log = EventLog(tmp_path / "events.jsonl", 0)
+    verdict = judged(broken, event_log)
+    event_log.close()
     assert (verdict.culprit, verdict.confidence) == (None, Confidence.UNSURE)
     assert "cannot be judged" in (tmp_path / "events.jsonl").read_text()
 
 
 def test_nobody_heard_is_nobody_blamed(tmp_path):
     """Where all servers were lost before they could testify."""
-    journal = Journal(tmp_path / "events.jsonl", 0)
-    verdict = judged(together({}, {}), journal)
-    journal.close()
+    event_log = EventLog(tmp_path / "events.jsonl", 0)
+    verdict = judged(together({}, {}), event_log)
+    event_log.close()
     assert verdict.culprit is None
     assert "cannot be judged" not in (tmp_path / "events.jsonl").read_text()

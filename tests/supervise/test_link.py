@@ -9,7 +9,7 @@ import pytest
 
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.events import Cause
-from launcher.core.messages import Begin, Done, Finish, Ping, Pong, SignalWanted, Told
+from launcher.core.messages import Begin, Done, EventReport, Finish, Ping, Pong, SignalWanted
 from launcher.supervise.link import Link
 
 PATIENCE_S = 60
@@ -62,7 +62,7 @@ def test_events_and_wishes_go_up(pair):
     link.want(2)
     link.say_farewell((5,), 3)
     messages = other.wait_for(time.monotonic() + PATIENCE_S)
-    assert [next(messages) for _ in range(3)] == [Told("line\n"), SignalWanted(2), Done((5,), 3)]
+    assert [next(messages) for _ in range(3)] == [EventReport("line\n"), SignalWanted(2), Done((5,), 3)]
     with pytest.raises(ChannelClosedError):
         next(messages)
 

@@ -13,7 +13,7 @@ import pytest
 from launcher.core.events import Trouble, from_line
 from launcher.logs.index import index_path
 from launcher.logs.stored import StoredLog
-from launcher.supervise.journal import Journal
+from launcher.supervise.event_log import EventLog
 from launcher.supervise.log_keeper import LogKeeper
 
 MAX_BYTES = 64 << 10
@@ -30,12 +30,12 @@ def log(tmp_path):
 def keeper(tmp_path, log, monkeypatch):
     """Started; with what it has told. However slow it is, it may finish."""
     monkeypatch.setattr("launcher.supervise.log_keeper.PATIENCE_S", PATIENCE_S)
-    journal = Journal(tmp_path / "events.jsonl", 0)
-    made = LogKeeper({0: log}, MAX_BYTES, journal)
+    event_log = EventLog(tmp_path / "events.jsonl", 0)
+    made = LogKeeper({0: log}, MAX_BYTES, event_log)
     made.start()
     yield made
     made.close(finish=False)
-    journal.close()
+    event_log.close()
 
 
 def told(tmp_path):
@@ -132,7 +132,7 @@ def test_it_ends_with_its_agent(tmp_path, log):
     reader, writer = os.pipe()
     agent = os.fork()
     if agent == 0:
-        made = LogKeeper({0: log}, MAX_BYTES, Journal(tmp_path / "events.jsonl", 0))
+        made = LogKeeper({0: log}, MAX_BYTES, EventLog(tmp_path / "events.jsonl", 0))
         made.start()
         os.write(writer, json.dumps(list(made.processes)).encode())
         signal.pause()
@@ -149,9 +149,9 @@ def test_it_ends_with_its_agent(tmp_path, log):
 
 def test_nothing_is_started_where_nothing_is_to_be_kept_small(tmp_path, log):
     """Then it is no process at all."""
-    journal = Journal(tmp_path / "events.jsonl", 0)
-    keeper = LogKeeper({0: log}, None, journal)
+    event_log = EventLog(tmp_path / "events.jsonl", 0)
+    keeper = LogKeeper({0: log}, None, event_log)
     keeper.start()
     assert (keeper.processes, keeper.fileno()) == ((), -1)
     keeper.close(finish=True)
-    journal.close()
+    event_log.close()

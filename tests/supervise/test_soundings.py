@@ -7,15 +7,15 @@ import time
 
 import pytest
 
-from launcher.core.messages import SoundingTarget
-from launcher.supervise.soundings import Soundings, listening_ports
+from launcher.core.messages import ProbeTarget
+from launcher.supervise.soundings import ReachProbes, listening_ports
 
 PATIENCE_S = 60.0
 
 
 @pytest.fixture(name="two")
 def _two():
-    both = Soundings(), Soundings()
+    both = ReachProbes(), ReachProbes()
     yield both
     for each in both:
         each.close()
@@ -33,7 +33,7 @@ def answer_of(soundings, *others):
 def test_whoever_listens_is_reached(two):
     """Nobody has to take the connection for that; the other one lets it go."""
     asking, asked = two
-    asking.begin(7, [SoundingTarget(3, ("127.0.0.1",), (asked.port,))], PATIENCE_S)
+    asking.begin(7, [ProbeTarget(3, ("127.0.0.1",), (asked.port,))], PATIENCE_S)
     answer = answer_of(asking, asked)
     assert (answer.number, answer.unreached) == (7, ())
     assert asking.timeout_s is None
@@ -50,9 +50,9 @@ def test_who_refuses_is_not_reached_unless_in_another_way(two):
     asking, asked = two
     with socket.create_server(("127.0.0.1", 0)) as closed:
         refusing = closed.getsockname()[1]
-    asking.begin(1, [SoundingTarget(1, ("127.0.0.1",), (refusing,)), SoundingTarget(2, (), (asked.port,))], PATIENCE_S)
+    asking.begin(1, [ProbeTarget(1, ("127.0.0.1",), (refusing,)), ProbeTarget(2, (), (asked.port,))], PATIENCE_S)
     assert answer_of(asking).unreached == ((1, "Connection refused"), (2, "no answer"))
-    asking.begin(2, [SoundingTarget(1, ("127.0.0.2", "127.0.0.1"), (refusing, asked.port))], PATIENCE_S)
+    asking.begin(2, [ProbeTarget(1, ("127.0.0.2", "127.0.0.1"), (refusing, asked.port))], PATIENCE_S)
     assert answer_of(asking).unreached == ()
 
 
@@ -64,7 +64,7 @@ def test_without_a_descriptor_nothing_is_known(two):
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
     try:
-        asking.begin(1, [SoundingTarget(3, ("127.0.0.1",), (asked.port,))], PATIENCE_S)
+        asking.begin(1, [ProbeTarget(3, ("127.0.0.1",), (asked.port,))], PATIENCE_S)
         assert answer_of(asking).unreached == ()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
@@ -73,7 +73,7 @@ def test_without_a_descriptor_nothing_is_known(two):
 def test_what_is_no_address_is_not_reached(two):
     """Whoever has sent it."""
     asking, _ = two
-    asking.begin(1, [SoundingTarget(3, ("127.0.0.1",), (1 << 40,)), SoundingTarget(4, ("a:b",), (1,))], PATIENCE_S)
+    asking.begin(1, [ProbeTarget(3, ("127.0.0.1",), (1 << 40,)), ProbeTarget(4, ("a:b",), (1,))], PATIENCE_S)
     assert answer_of(asking).unreached == ((3, "no answer"), (4, "no answer"))
 
 
@@ -87,7 +87,7 @@ def test_who_says_nothing_is_given_up_in_time(two):
         for filler in fillers:
             filler.setblocking(False)
             filler.connect_ex(full.getsockname())
-        asking.begin(1, [SoundingTarget(1, ("127.0.0.1",), (full.getsockname()[1],))], 0.2)
+        asking.begin(1, [ProbeTarget(1, ("127.0.0.1",), (full.getsockname()[1],))], 0.2)
         assert answer_of(asking).unreached == ((1, "no answer"),)
         for filler in fillers:
             filler.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.supervise.sources import LARGEST_BYTES, Sources, is_local, mounts
+from launcher.supervise.sources import MAX_BYTES, Sources, is_local, mounts
 
 PATIENCE_S = 60
 
@@ -16,7 +16,7 @@ PATIENCE_S = 60
 def test_what_is_no_readable_source_is_left_out(tmp_path):
     """Missing files, directories, pipes, relative names, lines beyond the end, files that are no sources, odd names."""
     (tmp_path / "short.py").write_text("x\n")
-    (tmp_path / "large.py").write_bytes(b"x\n" * (LARGEST_BYTES // 2 + 1))
+    (tmp_path / "large.py").write_bytes(b"x\n" * (MAX_BYTES // 2 + 1))
     os.mkfifo(tmp_path / "pipe")
     for name, line in (("gone.py", 1), (".", 1), ("short.py", 9), ("large.py", 1), ("pipe", 1), ("nul\0", 1)):
         assert Sources().line(f"{tmp_path}/{name}", line) is None

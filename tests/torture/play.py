@@ -39,7 +39,7 @@ SHOWN_CHARACTERS = 4096
 BULK = "xxxxxxxx"  # as torture_rank.py prints it
 STALL_LOOK_S = 0.05
 STALL_S = 0.1  # a look that comes later than that had no core
-MOST_CORES = 8  # of more, processes find another one
+MAX_CORES = 8  # of more, processes find another one
 
 
 class Stalls:
@@ -47,7 +47,7 @@ class Stalls:
 
     def __init__(self) -> None:
         self._over = threading.Event()
-        cores = sorted(os.sched_getaffinity(0))[:MOST_CORES]
+        cores = sorted(os.sched_getaffinity(0))[:MAX_CORES]
         self._seconds, self._looked_at = dict.fromkeys(cores, 0.0), dict.fromkeys(cores, time.monotonic())
         self._threads = [threading.Thread(target=self._watch, args=(core,), daemon=True) for core in cores]
         for thread in self._threads:

@@ -19,8 +19,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from launcher.core.env import TLAUNCH_ATTEMPT, TLAUNCH_RUN_DIR
 from launcher.core.events import RankStarted
 from launcher.core.run_dir import RunDir
-from launcher.runs.live import EventReader
 from launcher.runs.metrics import MetricsReader, Saved, read_metrics
+from launcher.runs.status import EventReader
 from launcher.runs.timeline import timeline
 from launcher.trainer import metrics as metrics_module
 from launcher.trainer.metrics import REST_S, Metrics

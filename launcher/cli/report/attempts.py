@@ -18,7 +18,7 @@ from launcher.logs.stored import StoredLog
 from launcher.logs.tail import TAIL_BYTES
 from launcher.logs.terminal import one_line, printable, shortened
 from launcher.runs.attempt_starts import AttemptStarts
-from launcher.runs.live import EventReader
+from launcher.runs.status import EventReader
 
 LAST_LINES = 15
 

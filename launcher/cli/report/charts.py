@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from launcher.cli.report.scales import (
-    MOST_POINTS,
+    MAX_POINTS,
     Axis,
     Point,
     flattened,
@@ -27,9 +27,9 @@ from launcher.logs.terminal import one_line, without_colours
 WIDTH, HEIGHT = 560, 250  # in units of the picture, which the page scales
 LEFT, RIGHT, TOP, BOTTOM = 58, 28, 26, 38  # around the plot
 X_TICKS, Y_TICKS = 6, 4
-LONGEST_LABEL = 60  # characters
+MAX_LABEL = 60  # characters
 HOVER_COLUMNS = 140  # places of a chart that say their values when pointed at
-LEAST_OF_LINE = 8  # points, however many attempts share a series
+MIN_OF_LINE = 8  # points, however many attempts share a series
 STYLES = 7  # colours of the page, s0 to s6; each has its own pattern of dashes, too
 
 
@@ -54,9 +54,9 @@ class Series:
         return sum(map(len, self.lines))
 
     def drawn(self) -> list[list[Point]]:
-        """About `MOST_POINTS`, and a few of each attempt however many there are."""
+        """About `MAX_POINTS`, and a few of each attempt however many there are."""
         total = self.points
-        return [thinned(line, max(LEAST_OF_LINE, MOST_POINTS * len(line) // max(1, total))) for line in self.lines]
+        return [thinned(line, max(MIN_OF_LINE, MAX_POINTS * len(line) // max(1, total))) for line in self.lines]
 
 
 @frozen
@@ -230,4 +230,4 @@ def _said(value: float, frame: _Frame) -> str:
 
 
 def short_label(text: str) -> str:
-    return text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 1]}…"
+    return text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…"

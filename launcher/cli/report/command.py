@@ -38,9 +38,9 @@ Exit codes: 0 whatever became of the run; 1 the browser failed; 2 wrong usage, n
 """
 STDOUT = "-"
 SCHEMA = 1
-WIDEST_LINE = 40  # characters of a line of blocks
-LEAST_COLUMN = 24  # of a run that stands beside others; else they stand below each other
-LEAST_WIDTH = 20
+MAX_LINE = 40  # characters of a line of blocks
+MIN_COLUMN = 24  # of a run that stands beside others; else they stand below each other
+MIN_WIDTH = 20
 PLAIN_COLUMNS = 120
 
 
@@ -73,8 +73,8 @@ def to_lines(runs: Sequence[Facts], width: int, *, plain: bool = False) -> Itera
     from launcher.cli.report.words import HOW, may_be_told_how, missing, not_understood
 
     alone = len(runs) == 1
-    width = max(LEAST_WIDTH, width)
-    lines = _side_by_side if len(runs) > 1 and _column(len(runs), width) >= LEAST_COLUMN else _below_each_other
+    width = max(MIN_WIDTH, width)
+    lines = _side_by_side if len(runs) > 1 and _column(len(runs), width) >= MIN_COLUMN else _below_each_other
     for line in lines(runs, width, plain=plain):
         yield from _fitting(line, width)
     for words in filter(None, (not_understood(facts, alone=alone) for facts in runs)):
@@ -121,7 +121,7 @@ def _one(facts: Facts, width: int, *, plain: bool) -> Iterator[str]:
     told = [(name, tell(facts)) for name, tell in FIGURES[2:]]
     told = [(name, words) for name, words in told if words != NOTHING]
     names, values = (max(len(pair[column]) for pair in told) for column in (0, 1))
-    room = max(0, min(WIDEST_LINE, width - names - values - 4))
+    room = max(0, min(MAX_LINE, width - names - values - 4))
     for name, words in told:
         line = _drawn(name, facts, room, plain=plain)
         yield f"{called(name, [facts]).ljust(names)}  {words.ljust(values)}  {line}".rstrip()
@@ -143,7 +143,7 @@ def _side_by_side(runs: Sequence[Facts], width: int, *, plain: bool) -> Iterator
     for name, tell in FIGURES:
         if set(words := [tell(facts) for facts in runs]) != {NOTHING}:
             yield row(called(name, runs), words)
-            lines = [_drawn(name, facts, min(WIDEST_LINE, column), plain=plain) for facts in runs]
+            lines = [_drawn(name, facts, min(MAX_LINE, column), plain=plain) for facts in runs]
             if any(line.strip() for line in lines):
                 yield row("", lines)
 

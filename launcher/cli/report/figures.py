@@ -16,9 +16,9 @@ from launcher.cli.run_words import culprit, describe, shown_name
 from launcher.core import env
 from launcher.core.frozen import frozen
 from launcher.core.run_dir import RunDir
-from launcher.runs.live import RunState, look
 from launcher.runs.metrics import Metrics, StepMetrics, Validation, read_metrics
 from launcher.runs.progress import State
+from launcher.runs.status import RunState, look
 from launcher.runs.timeline import Timeline, timeline
 
 LARGEST = 1e300  # beyond it a difference of two numbers is none

@@ -11,7 +11,7 @@ from launcher.cli.verdict_text import describe_status, rank_list
 from launcher.core.frozen import frozen
 from launcher.runs.timeline import AttemptSpan, Mark, RankSpan, Timeline
 
-MOST_ROWS = 64  # with one rank each
+MAX_ROWS = 64  # with one rank each
 GROUPS = 32  # rows of ranks that did alike, of as many ranks each
 FEW = 8  # ranks that did alike, and no other did, have rows of their own
 DEVIATES = 0.05  # of the run's whole time: a rank that reached something so much earlier or later has its own row
@@ -58,7 +58,7 @@ class Row:
 def rows_of(timeline: Timeline, until_ns: int) -> list[Row]:
     """Ascending by rank. What goes on is drawn up to `until_ns`."""
     global_ranks = sorted({span.global_rank for attempt in timeline.attempts for span in attempt.ranks})
-    groups = [(rank,) for rank in global_ranks] if len(global_ranks) <= MOST_ROWS else _groups(timeline, until_ns)
+    groups = [(rank,) for rank in global_ranks] if len(global_ranks) <= MAX_ROWS else _groups(timeline, until_ns)
     spans = [{span.global_rank: span for span in attempt.ranks} for attempt in timeline.attempts]
     marks: dict[int, list[RankMark]] = {}
     for mark in timeline.marks:
@@ -160,8 +160,8 @@ def _split(
 ) -> Iterator[tuple[int, ...]]:
     odd = _odd_ones({rank: tuple(times[rank]) for rank in ranks}, tolerance_s)
     alone = {rank for rank in ranks if rank in marked or rank in odd} if len(ranks) > FEW else set(ranks)
-    if len(alone) > MOST_ROWS:  # most of them do: that is how this run is
-        alone = alone & marked if len(alone & marked) <= MOST_ROWS else set()
+    if len(alone) > MAX_ROWS:  # most of them do: that is how this run is
+        alone = alone & marked if len(alone & marked) <= MAX_ROWS else set()
     yield from ((rank,) for rank in sorted(alone))
     rest = [rank for rank in ranks if rank not in alone]
     yield from (tuple(rest[start : start + size]) for start in range(0, len(rest), size))

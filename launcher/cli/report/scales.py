@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from launcher.core.frozen import frozen
 
 Point = tuple[float, float | None]  # x, and y where there is one
-MOST_POINTS = 1000  # of one line
-SMALLEST_SPAN = 1e-9  # of an axis, as a part of its numbers: floats tell no more apart
+MAX_POINTS = 1000  # of one line
+MIN_SPAN = 1e-9  # of an axis, as a part of its numbers: floats tell no more apart
 NO_HALVES = 1 << 52  # from there on floats are whole numbers
 SPIKE = 0.2  # a line whose bulk takes less than this part of a linear axis is flattened by its extremes
 BULK = 0.02  # left out at either end, to find the bulk
-MOST_LOG_TICKS = 7
+MAX_LOG_TICKS = 7
 SMALLEST = 1e-300  # below it powers of ten are no floats
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 TIME_STEPS_S = (
@@ -54,7 +54,7 @@ def whole_axis(low: float, high: float, about: int) -> Axis:
     """
     low, high = math.floor(low), math.ceil(high)
     largest = max(abs(low), abs(high))
-    step = int(round_step(max(1.0, (high - low) / about, SMALLEST_SPAN * largest)))
+    step = int(round_step(max(1.0, (high - low) / about, MIN_SPAN * largest)))
     values = range(-(-low // step) * step, high + 1, step) or (low,)
     margin = 0 if low < high else 0.5 if largest < NO_HALVES else 1
     return Axis(low - margin, high + margin, tuple((value, label(value, step)) for value in values))
@@ -64,9 +64,9 @@ def log_axis(low: float, high: float) -> Axis:
     """From and to 1, 2 or 5 times powers of ten, or fewer of them where these are too many. `low` is above 0."""
     for factors in ((1, 2, 5), (1, 3), (1,)):
         ticks = _log_ticks(low, high, factors)
-        if len(ticks) <= MOST_LOG_TICKS:
+        if len(ticks) <= MAX_LOG_TICKS:
             break
-    shown = ticks[:: max(1, -(-len(ticks) // MOST_LOG_TICKS))]
+    shown = ticks[:: max(1, -(-len(ticks) // MAX_LOG_TICKS))]
     return Axis(ticks[0], ticks[-1], tuple((value, label(value, value)) for value in shown), is_log=True)
 
 
@@ -74,8 +74,8 @@ def _log_ticks(low: float, high: float, factors: tuple[int, ...]) -> list[float]
     """At least two: none above `low`, none below `high`, and all between."""
     powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     ticks = [factor * 10.0**power for power in powers for factor in factors]
-    first = max(index for index, value in enumerate(ticks) if value <= low * (1 + SMALLEST_SPAN))
-    last = min(index for index, value in enumerate(ticks) if value >= high * (1 - SMALLEST_SPAN))
+    first = max(index for index, value in enumerate(ticks) if value <= low * (1 + MIN_SPAN))
+    last = min(index for index, value in enumerate(ticks) if value >= high * (1 - MIN_SPAN))
     return ticks[first : max(last, first + 1) + 1]
 
 
@@ -148,7 +148,7 @@ def time_label(seconds: float, step_s: float) -> str:
     raise AssertionError(seconds)
 
 
-def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+def thinned(points: Sequence[Point], most: int = MAX_POINTS) -> list[Point]:
     """`points` themselves, or the lowest and the highest of each of as many parts as make `most`, in order, gaps kept."""
     if len(points) <= most:
         return list(points)
@@ -173,9 +173,9 @@ def _extremes(points: Sequence[Point]) -> Iterator[Point]:
 def _apart(low: float, high: float) -> tuple[float, float]:
     """The same numbers, or some around them where they lie too close together."""
     largest = max(abs(low), abs(high))
-    if high - low > max(SMALLEST_SPAN * largest, SMALLEST):
+    if high - low > max(MIN_SPAN * largest, SMALLEST):
         return low, high
-    margin = 0.1 * largest if largest > SMALLEST / SMALLEST_SPAN else 1.0
+    margin = 0.1 * largest if largest > SMALLEST / MIN_SPAN else 1.0
     return low - margin, high + margin
 
 

@@ -17,7 +17,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WIDTH = 1200  # pixels
 TALLEST = 30_000  # pixels: what Chromium can be trusted with
 PATIENCE_S = 60.0
-LONGEST_PLACE = 107 - len("/tlaunch-report-xxxxxxxx/org.chromium.Chromium.xxxxxx/SingletonSocket")  # bytes
+MAX_PLACE = 107 - len("/tlaunch-report-xxxxxxxx/org.chromium.Chromium.xxxxxx/SingletonSocket")  # bytes
 OPTIONS = (
     "--headless",
     "--disable-gpu",
@@ -78,7 +78,7 @@ def screenshot(page: str, policy: str) -> bytes:
 def _place() -> str:
     """Where temporary files belong, or /tmp where Chromium's socket, below it, would have too long a name."""
     usual = tempfile.gettempdir()
-    return usual if len(os.fsencode(usual)) <= LONGEST_PLACE else "/tmp"  # noqa: S108 - a directory of our own in it
+    return usual if len(os.fsencode(usual)) <= MAX_PLACE else "/tmp"  # noqa: S108 - a directory of our own in it
 
 
 def _height(document: str) -> int:

@@ -27,7 +27,7 @@ Exit codes: 0 the checksums would match; 1 they would not, and HCCL would stop w
 2 wrong usage, or a file that cannot be read.
 """
 SHOWN_AT_MOST = 20
-LONGEST_VALUE = 60  # characters
+MAX_VALUE = 60  # characters
 
 
 @click.command(epilog=EPILOG)
@@ -169,7 +169,7 @@ def _value(value: Any) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
+    return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 3]}..."
 
 
 # --- as JSON ---

@@ -33,8 +33,8 @@ Exit codes: 0; 1 the table has errors; 2 wrong usage, or a file that cannot be r
 devices.
 """
 AXES_SHOWN = ("mp", "dp", "pp")  # as neighbours in rank are: fastest first
-LONGEST_GROUP = 8  # ranks that are listed one by one
-LONGEST_OPTION = 40  # characters; network layers of an A5 table may take kilobytes
+MAX_GROUP = 8  # ranks that are listed one by one
+MAX_OPTION = 40  # characters; network layers of an A5 table may take kilobytes
 ENDLESS = 1_000_000  # columns: lines are for `grep` too, so none is wrapped
 WAYS = Whole(max=10**6)
 
@@ -231,7 +231,7 @@ def _members(ranks: tuple[int, ...]) -> str:
     """Nothing for a rank that is alone: there is nobody to talk to."""
     if len(ranks) == 1:
         return ""
-    shown = [*ranks[:2], "...", ranks[-1]] if len(ranks) > LONGEST_GROUP else ranks
+    shown = [*ranks[:2], "...", ranks[-1]] if len(ranks) > MAX_GROUP else ranks
     return "{" + ",".join(map(str, shown)) + "}"
 
 
@@ -251,7 +251,7 @@ def _group_summary(placement: Placement) -> Iterator[str]:
 
 def _option_words(options: Options) -> Iterator[str]:
     for key, text in options:
-        yield f"{key}={text}" if len(text) <= LONGEST_OPTION else f"{key}=({len(text):,} characters)"
+        yield f"{key}={text}" if len(text) <= MAX_OPTION else f"{key}=({len(text):,} characters)"
 
 
 # --- as JSON ---

@@ -12,7 +12,7 @@ from typing import TypeVar
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import TlaunchError
 from launcher.core.messages import PROTOCOL, AllStacks, AskStacks, Challenge, Message, is_proof, proof_of
-from launcher.engines.cluster.door import AskersDoor
+from launcher.engines.cluster.asker_endpoint import AskerEndpoint
 from launcher.engines.cluster.surveys import PURPOSE, SURVEY_S
 from launcher.supervise.survey import Part, part_from
 
@@ -25,7 +25,9 @@ class CoordinatorSilentError(TlaunchError):
     """Nobody can be asked who knows of all servers."""
 
 
-def ask_stacks(door: AskersDoor, ranks: tuple[tuple[int, int], ...] | None) -> tuple[Sequence[Part], Mapping[str, str]]:
+def ask_stacks(
+    door: AskerEndpoint, ranks: tuple[tuple[int, int], ...] | None
+) -> tuple[Sequence[Part], Mapping[str, str]]:
     """What every server tells of its ranks, and why, by its id, of each server that does not.
 
     Blocks, for `CONNECT_S` seconds for each address and `ANSWER_S` for the answer at most.

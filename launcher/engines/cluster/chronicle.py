@@ -5,33 +5,33 @@ from __future__ import annotations
 import time
 
 from launcher.core import atomic
-from launcher.core.events import COORDINATOR, AgentEnded, Event, Stamped, Trouble
+from launcher.core.events import COORDINATOR, AgentEnded, Event, TimestampedEvent, Trouble
 from launcher.core.messages import Done, Finish
 from launcher.core.records import RunSpec, Server
 from launcher.core.report import Report
 from launcher.core.run_dir import RunDir
 from launcher.engines.cluster.tidings import passed_on
 from launcher.runs.progress import Progress
-from launcher.supervise.agent import HeadLink
-from launcher.supervise.journal import Journal
+from launcher.supervise.agent import LauncherLink
+from launcher.supervise.event_log import EventLog
 
 
 class Chronicle:
     """Keeps what happens, whoever noticed it, and knows how the run stands: `progress`."""
 
-    def __init__(self, spec: RunSpec, run_dir: RunDir, head: HeadLink) -> None:
+    def __init__(self, spec: RunSpec, run_dir: RunDir, head: LauncherLink) -> None:
         self._spec = spec
         self._run_dir = run_dir
         self._head = head
         self._started_ns = time.time_ns()
         self._unkillable: set[int] = set()
         self._events_lost = 0  # on servers
-        self.journal = Journal(run_dir.events, COORDINATOR, head.events_fd)
+        self.event_log = EventLog(run_dir.events, COORDINATOR, head.events_fd)
         self.progress = Progress(len(spec.ranks))
 
     def record(self, event: Event) -> None:
         """What concerns all servers."""
-        self._keep(Stamped(time.time_ns(), COORDINATOR, event))
+        self._keep(TimestampedEvent(time.time_ns(), COORDINATOR, event))
 
     def take(self, line: str, ahead_ns: int, server: Server, server_index: int) -> None:
         """What an agent has told, with our time instead of its own."""
@@ -50,7 +50,7 @@ class Chronicle:
         except OSError as error:
             self.record(Trouble(f"cannot write {self._run_dir.report}: {error.strerror}"))
         self.record(AgentEnded(finish.cause, finish.exit_code))
-        self.journal.close(self._head.death_fd)
+        self.event_log.close(self._head.death_fd)
 
     def _report(self, finish: Finish) -> Report:
         return Report(
@@ -63,9 +63,9 @@ class Chronicle:
             attempts=self.progress.attempts,
             not_restarting=self.progress.not_restarting,
             unkillable=tuple(sorted(self._unkillable)),
-            events_lost=self.journal.lost + self._events_lost,
+            events_lost=self.event_log.lost + self._events_lost,
         )
 
-    def _keep(self, stamped: Stamped) -> None:
+    def _keep(self, stamped: TimestampedEvent) -> None:
         self.progress.take(stamped)
-        self.journal.keep(stamped)
+        self.event_log.keep(stamped)

@@ -22,14 +22,14 @@ from launcher.core import env
 from launcher.core.descriptors import limit_to, make_room_for_servers, own_limit
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.events import Cause
-from launcher.core.messages import Answer, Ask, Finish, Hello, Refused
+from launcher.core.messages import Finish, Hello, ProbeAnswer, ProbeQuestion, Refused
 from launcher.core.records import Server
 from launcher.doctor.absence import Absence, absence_of, hanging, late, lost, silent
+from launcher.engines.cluster.agent_connection import AgentConnection
 from launcher.engines.cluster.engine_end import GRACE_S, PATIENCE_S
 from launcher.engines.cluster.engine_process import EngineProcess
-from launcher.engines.cluster.peers import Peer
 from launcher.engines.cluster.plan import Plan
-from launcher.engines.cluster.roll_call import RollCall
+from launcher.engines.cluster.registration import Registration
 from launcher.engines.command import EngineCommand
 from launcher.supervise.linux import become_subreaper
 from launcher.supervise.tree import Ending, something_left, spare_bystanders
@@ -60,7 +60,7 @@ class Consultation:
         self._servers = servers
         self._alone = alone
         self._directory = directory
-        self._roll_call = RollCall(plan, servers, NAME)
+        self._registration = Registration(plan, servers, NAME)
         self._engines: dict[int | None, EngineProcess] = {}  # None: the one that starts all
         self._ended_at: dict[int | None, float] = {}
         self._left: dict[int, str] = {}
@@ -74,7 +74,7 @@ class Consultation:
 
     @property
     def missing(self) -> list[int]:
-        known = {*self._roll_call.peers, *self.absences}
+        known = {*self._registration.peers, *self.absences}
         return [index for index in range(len(self._servers)) if index not in known]
 
     def gather(self, tell: Callable[[Sequence[str]], None]) -> None:
@@ -127,10 +127,10 @@ class Consultation:
         """Wait for no answer; whom it was sent to. Who has failed to answer once is asked no more."""
         self._number += 1
         self._answers = {}
-        asked = [index for index in messages if index in self._roll_call.peers and index not in self.absences]
+        asked = [index for index in messages if index in self._registration.peers and index not in self.absences]
         for index in asked:
-            self._roll_call.peers[index].ask()
-            self._roll_call.peers[index].send(Ask(self._number, messages[index]))
+            self._registration.peers[index].ask()
+            self._registration.peers[index].send(ProbeQuestion(self._number, messages[index]))
         return asked
 
     def troubles(self) -> Iterator[str]:
@@ -141,35 +141,35 @@ class Consultation:
 
     def offsets_s(self) -> Mapping[int, float]:
         """How far the clock of each server is ahead of this machine's."""
-        clocks = {index: peer.clock for index, peer in self._roll_call.peers.items()}
+        clocks = {index: peer.clock for index, peer in self._registration.peers.items()}
         return {index: clock.ahead_ns / 1e9 for index, clock in clocks.items() if clock.known}
 
     def step(self, until: float) -> None:
         """Take what comes, for a moment. Whoever waits for something else calls this meanwhile."""
         self._beat()
-        peers = [*self._roll_call.strangers, *self._roll_call.peers.values()]
+        peers = [*self._registration.strangers, *self._registration.peers.values()]
         poll = select.poll()
         poll.register(self._plan.listener, select.POLLIN)
         for peer in peers:
             poll.register(peer, select.POLLIN | (select.POLLOUT if peer.channel.wants_write else 0))
         poll.poll(max(0.0, min(STEP_S, until - time.monotonic())) * 1000)
-        for _ in self._roll_call.accept():
+        for _ in self._registration.accept():
             pass
         self._hear_strangers()
-        for index, peer in list(self._roll_call.peers.items()):
+        for index, peer in list(self._registration.peers.items()):
             self._hear(index, peer)
 
     def finish(self, exit_code: int) -> None:
         """Tell all servers how it ended."""
-        for peer in self._roll_call.peers.values():
+        for peer in self._registration.peers.values():
             peer.send(Finish(Cause.FINISHED, exit_code))
 
     def close(self) -> None:
         """Let go of all agents, and end the engines. Blocks for a few seconds at most."""
-        for peer in (*self._roll_call.strangers, *self._roll_call.peers.values()):
+        for peer in (*self._registration.strangers, *self._registration.peers.values()):
             peer.close(ENGINE_LAST_S)
         self._plan.listener.close()
-        self._wait_for_engines(PATIENCE_S if self._roll_call.peers else 0.0)
+        self._wait_for_engines(PATIENCE_S if self._registration.peers else 0.0)
         self._end_what_is_left()
         for engine in self._engines.values():
             engine.clean_up()
@@ -259,14 +259,14 @@ class Consultation:
     # --- what is said ---
 
     def _hear_strangers(self) -> None:
-        for stranger in list(self._roll_call.strangers):
-            before = len(self._roll_call.peers)
-            self._roll_call.hear(stranger, joining=True)
-            if len(self._roll_call.peers) > before:
+        for stranger in list(self._registration.strangers):
+            before = len(self._registration.peers)
+            self._registration.hear(stranger, joining=True)
+            if len(self._registration.peers) > before:
                 self._last_came = time.monotonic()
-        while self._roll_call.refused:
-            self._object(*self._roll_call.refused.pop(0))
-        for stranger in self._roll_call.dismiss():
+        while self._registration.refused:
+            self._object(*self._registration.refused.pop(0))
+        for stranger in self._registration.dismiss():
             stranger.close()
 
     def _object(self, hello: Hello, error: TlaunchError) -> None:
@@ -274,19 +274,19 @@ class Consultation:
         index = self._index_of(hello)
         if index is not None and index in self._engines:
             return
-        if index is not None and index not in self._roll_call.peers:
+        if index is not None and index not in self._registration.peers:
             self.absences[index] = Absence("refused", error.message, error.hint)
         else:
             self.objections.append((index, error))
 
     def _index_of(self, hello: Hello) -> int | None:
         with suppress(TlaunchError):
-            return self._roll_call.place_of(hello)
+            return self._registration.place_of(hello)
         return None
 
-    def _hear(self, index: int, peer: Peer) -> None:
+    def _hear(self, index: int, peer: AgentConnection) -> None:
         for message in peer.take():
-            if isinstance(message, Answer) and message.number == self._number:
+            if isinstance(message, ProbeAnswer) and message.number == self._number:
                 self._answers[index] = message.content
             elif isinstance(message, Refused):
                 self.absences[index] = Absence("refused", message.message, message.hint)
@@ -295,17 +295,17 @@ class Consultation:
             if self._has_gathered:  # before that it may come again
                 self.absences.setdefault(index, lost(peer.lost))
             peer.close()
-            del self._roll_call.peers[index]
+            del self._registration.peers[index]
 
     def _is_awaited(self, index: int) -> bool:
-        return index in self._roll_call.peers and index not in self._answers
+        return index in self._registration.peers and index not in self._answers
 
     def _beat(self) -> None:
         """Agents that hear nothing leave."""
         now = time.monotonic()
         if now >= self._next_beat:
             self._next_beat = now + BEAT_S
-            for peer in self._roll_call.peers.values():
+            for peer in self._registration.peers.values():
                 peer.ask()
 
     def _wait_for_engines(self, patience_s: float) -> None:

@@ -37,39 +37,39 @@ from launcher.core.messages import (
     AttemptOver,
     Begin,
     Done,
+    EventReport,
+    EvidenceReport,
+    EvidenceRequest,
+    FileChunk,
+    FileSnapshot,
+    ForwardSignal,
     GivingUp,
-    Inquire,
     Message,
-    Pass,
-    Piece,
+    ProbeResult,
     SignalWanted,
-    Sounded,
     Stacks,
-    Testimony,
-    Told,
     Waiting,
-    Whole,
 )
 from launcher.core.proc import identify
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import used_cluster
+from launcher.engines.cluster.agent_connection import AgentConnection
+from launcher.engines.cluster.asker_endpoint import remove_door
 from launcher.engines.cluster.chronicle import Chronicle
-from launcher.engines.cluster.common_disk import leave_mark, remove_mark
-from launcher.engines.cluster.door import remove_door
+from launcher.engines.cluster.connections import BEATS, Connections
 from launcher.engines.cluster.engine_end import EngineEnd
+from launcher.engines.cluster.engine_output import turned_back
 from launcher.engines.cluster.engine_process import EngineProcess
-from launcher.engines.cluster.engine_words import turned_back
-from launcher.engines.cluster.gathering import Gathering
-from launcher.engines.cluster.mirrored import Mirrored
+from launcher.engines.cluster.file_receiver import FileReceiver
+from launcher.engines.cluster.join_barrier import JoinBarrier
 from launcher.engines.cluster.outcome import Outcome
-from launcher.engines.cluster.peers import Peer
 from launcher.engines.cluster.plan import Plan
-from launcher.engines.cluster.roll_call import ComesTwiceError, RollCall, take_first_words
-from launcher.engines.cluster.switchboard import BEATS, Switchboard
-from launcher.supervise.agent import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, HeadLink, identity_of
+from launcher.engines.cluster.registration import DuplicateServerError, Registration, take_first_words
+from launcher.engines.cluster.shared_fs import leave_mark, remove_mark
+from launcher.supervise.agent import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, LauncherLink, identity_of
 from launcher.supervise.log_keeper import LogKeeper
-from launcher.supervise.wakeup import Wakeup
+from launcher.supervise.signal_pipe import SignalPipe
 
 INQUEST_S = 5.0  # for all servers to tell what they know; each looks for less than two seconds
 FAREWELL_S = 30.0  # for the last words of agents that are there: they may have large logs to store yet
@@ -87,7 +87,7 @@ class Phase(Enum):
 class Coordinator:
     """Runs in a process of its own, as an agent does. Nothing in its loop waits for a single server."""
 
-    def __init__(self, spec: RunSpec, plan: Plan, head: HeadLink) -> None:
+    def __init__(self, spec: RunSpec, plan: Plan, head: LauncherLink) -> None:
         self._spec = spec
         self._plan = plan
         self._head = head
@@ -97,19 +97,19 @@ class Coordinator:
         self._chronicle = Chronicle(spec, self._run_dir, head)
         self._record = self._chronicle.record
         self._mark = leave_mark(self._run_dir)
-        self._roll_call = RollCall(plan, self._servers, spec.name, self._mark)
-        self._log_keeper = LogKeeper({}, None, self._chronicle.journal)  # of what is mirrored
-        self._mirrored = Mirrored(self._run_dir, spec.ranks, lambda trouble: self._record(Trouble(trouble)))
+        self._registration = Registration(plan, self._servers, spec.name, self._mark)
+        self._log_keeper = LogKeeper({}, None, self._chronicle.event_log)  # of what is mirrored
+        self._mirrored = FileReceiver(self._run_dir, spec.ranks, lambda trouble: self._record(Trouble(trouble)))
         self._outcome = Outcome(spec, plan, self._servers, self._chronicle)
         self._forwarded = frozenset(spec.supervision.forward_signals)
         self._asks_to_stop = ASKS_TO_STOP - self._forwarded
         numbers = {signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *self._asks_to_stop}
-        self._wakeup = Wakeup(numbers.union(signal.Signals(number) for number in self._forwarded))
+        self._signal_pipe = SignalPipe(numbers.union(signal.Signals(number) for number in self._forwarded))
         self._selector = selectors.DefaultSelector()
-        self._switchboard = Switchboard(
-            self._roll_call, self._selector, plan.silence_s, on_words=self._on_words, on_loss=self._on_loss
+        self._connections = Connections(
+            self._registration, self._selector, plan.silence_s, on_words=self._on_words, on_loss=self._on_loss
         )
-        self._gathering = Gathering(plan, self._roll_call, self._first_server)
+        self._gathering = JoinBarrier(plan, self._registration, self._first_server)
         self._engine: EngineProcess | None = None
         self._phase = Phase.GATHERING
         self._deadline: float | None = None  # of the phase, monotonic
@@ -122,39 +122,39 @@ class Coordinator:
 
     def run(self) -> int:
         """Coordinate until nothing of the run is left; its exit code. Blocks. Call once, in the main thread."""
-        self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_signals)
+        self._selector.register(self._signal_pipe, selectors.EVENT_READ, self._on_signals)
         self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
-        self._selector.register(self._plan.listener, selectors.EVENT_READ, self._switchboard.on_knock)
+        self._selector.register(self._plan.listener, selectors.EVENT_READ, self._connections.on_knock)
         self._record(AgentStarted(identity_of(os.getpid()), identify(self._head.pid), len(self._spec.ranks)))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the head forks with signals held back, and so would we
         self._gather()
         while self._phase is not Phase.OVER:
             self._listen()
-            self._switchboard.look()  # who has gone with a last word
+            self._connections.look()  # who has gone with a last word
             self._step()
         return self._close()
 
     # --- what may happen ---
 
     def _listen(self) -> None:
-        if self._switchboard.beat():
+        if self._connections.beat():
             self._log_keeper.take()
-        self._switchboard.look()
-        if self._chronicle.journal.backlog:
-            self._chronicle.journal.send()
+        self._connections.look()
+        if self._chronicle.event_log.backlog:
+            self._chronicle.event_log.send()
         for key, _ in self._selector.select(self._timeout_s()):
             key.data()
 
     def _timeout_s(self) -> float:
         gathering_due = self._gathering.due if self._phase is Phase.GATHERING else None
-        due = [self._switchboard.next_beat, self._deadline, gathering_due]
-        if self._roll_call.strangers or self._chronicle.journal.backlog:
+        due = [self._connections.next_beat, self._deadline, gathering_due]
+        if self._registration.strangers or self._chronicle.event_log.backlog:
             due.append(time.monotonic() + 0.1)
         return max(0.0, min(moment for moment in due if moment is not None) - time.monotonic())
 
-    def _on_words(self, peer: Peer) -> None:
+    def _on_words(self, peer: AgentConnection) -> None:
         if peer.server_index is None:
-            error = self._roll_call.hear(peer, joining=self._phase is Phase.GATHERING)
+            error = self._registration.hear(peer, joining=self._phase is Phase.GATHERING)
             if error is not None and self._phase is Phase.GATHERING:
                 self._on_misfit(error)
             return
@@ -166,14 +166,14 @@ class Coordinator:
         for message in peer.take():
             self._take(peer, message)
 
-    def _take(self, peer: Peer, message: Message) -> None:
+    def _take(self, peer: AgentConnection, message: Message) -> None:
         """Of an agent of a known server."""
         assert peer.server_index is not None, "it has been welcomed"
         match message:
-            case Told(line=line):
+            case EventReport(line=line):
                 index = peer.server_index
                 self._chronicle.take(line, peer.clock.ahead_ns, self._servers[index], index)
-            case Testimony(attempt=attempt) if attempt == self._attempt:
+            case EvidenceReport(attempt=attempt) if attempt == self._attempt:
                 self._outcome.hearing.take(peer.server_index, message.evidence, peer.clock, message.port)
                 self._inquire()
             case AttemptOver(attempt=attempt) if attempt == self._attempt:
@@ -186,8 +186,8 @@ class Coordinator:
             case GivingUp(reason=reason):  # it ends its ranks, and says when that is done
                 self._note_loss(peer.server_index, reason, peer)
             case Stacks():
-                self._roll_call.surveys.take(peer.server_index, message)
-            case Sounded():
+                self._registration.surveys.take(peer.server_index, message)
+            case ProbeResult():
                 self._outcome.hearing.take_reach(peer.server_index, message)
             case Done():
                 peer.done = True
@@ -195,11 +195,11 @@ class Coordinator:
             case _:
                 self._mirror(peer, message)
 
-    def _mirror(self, peer: Peer, message: Message) -> None:
+    def _mirror(self, peer: AgentConnection, message: Message) -> None:
         """Keep what a server's ranks wrote to its own disk. While that comes, the end waits for the rest of it."""
         if peer.server_index is None or peer.ready is None or peer.ready.shares_files:
             return
-        if not isinstance(message, Piece | Whole):
+        if not isinstance(message, FileChunk | FileSnapshot):
             return
         kept = self._mirrored.take(peer.server_index, message, peer.clock.ahead_ns)
         if kept is not None:
@@ -209,13 +209,13 @@ class Coordinator:
 
     def _on_misfit(self, error: TlaunchError) -> None:
         """Nothing can begin with a server that is not like the others; but by hand, somebody may have started one twice."""
-        if isinstance(error, ComesTwiceError) and not self._plan.brings_all:
+        if isinstance(error, DuplicateServerError) and not self._plan.brings_all:
             self._record(Trouble(f"refused: {error.message}"))
         else:
             self._refuse(error)
 
     def _on_signals(self) -> None:
-        for number in self._wakeup.take():
+        for number in self._signal_pipe.take():
             self._on_signal(number)
 
     def _on_signal(self, number: int, *, by_server: int | None = None) -> None:
@@ -223,46 +223,46 @@ class Coordinator:
         if number == KILLS_AT_ONCE or number in self._asks_to_stop:
             self._stop(Cause.STOPPED, number, by_server=by_server)
         if number == KILLS_AT_ONCE or number in self._forwarded:
-            self._switchboard.send_all(Pass(number))
+            self._connections.send_all(ForwardSignal(number))
         if number in self._forwarded:
             self._record(Forwarded(number))
         if number in {PAUSES, CONTINUES} and self._paused != (number == PAUSES):
             self._paused = number == PAUSES
-            self._switchboard.send_all(Pass(number))
+            self._connections.send_all(ForwardSignal(number))
             self._record(Paused() if self._paused else Continued())
 
     def _on_head_lost(self) -> None:
         self._selector.unregister(self._head.death_fd)
-        self._chronicle.journal.forget_head()
+        self._chronicle.event_log.forget_head()
         self._stop(Cause.HEAD_LOST)
 
     # --- who is there ---
 
-    def _on_loss(self, server_index: int, peer: Peer) -> None:
+    def _on_loss(self, server_index: int, peer: AgentConnection) -> None:
         if self._phase is Phase.GATHERING:
             self._on_turning_back(server_index, peer)
         if peer.done or self._phase in {Phase.GATHERING, Phase.LEAVING}:
             return
-        self._roll_call.note_unheard(peer, self._spec.supervision.grace_s)
+        self._registration.note_unheard(peer, self._spec.supervision.grace_s)
         self._note_loss(server_index, peer.lost or "", peer)
 
-    def _on_turning_back(self, server_index: int, peer: Peer) -> None:
+    def _on_turning_back(self, server_index: int, peer: AgentConnection) -> None:
         """One that had come has gone before anything began. An engine brings nobody twice; a person may."""
         if self._plan.brings_all:
             names = {index: self._names.get(index, (server.server_id,)) for index, server in enumerate(self._servers)}
-            absent = [index for index in names if index != server_index and index not in self._roll_call.peers]
+            absent = [index for index in names if index != server_index and index not in self._registration.peers]
             self._refuse(turned_back(self._engine, server_index, peer.lost or "", names, absent))
         else:
             self._gathering.hurry()
 
-    def _note_loss(self, server_index: int, reason: str, peer: Peer) -> None:
+    def _note_loss(self, server_index: int, reason: str, peer: AgentConnection) -> None:
         if server_index not in self._outcome.hearing.lost:
-            hears_others = self._roll_call.hears_others(self._plan.silence_s)
+            hears_others = self._registration.hears_others(self._plan.silence_s)
             self._outcome.note_loss(server_index, reason, peer, hears_others=hears_others)
             self._record(Trouble(f"server {self._servers[server_index].server_id} is lost: {reason}"))
             self._inquire()
 
-    def _id_of(self, peer: Peer) -> str:
+    def _id_of(self, peer: AgentConnection) -> str:
         return self._servers[peer.server_index].server_id if peer.server_index is not None else peer.address
 
     # --- from phase to phase ---
@@ -277,7 +277,7 @@ class Coordinator:
             case Phase.GATHERING:
                 self._step_gathering()
             case Phase.RUNNING | Phase.ENDING:
-                if all(peer.over for peer in self._roll_call.peers.values()):
+                if all(peer.over for peer in self._registration.peers.values()):
                     self._go_on()
             case Phase.JUDGING:
                 self._step_judging()
@@ -293,7 +293,7 @@ class Coordinator:
     def _gather(self) -> None:
         """Have an agent on every server, by the engine or by waiting for those who are started by hand."""
         self._enter(Phase.GATHERING)
-        self._gathering = Gathering(self._plan, self._roll_call, self._first_server)
+        self._gathering = JoinBarrier(self._plan, self._registration, self._first_server)
         environment = dict(os.environ)
         limit_to(self._usual_files)  # what the engine starts keeps the limit that the person has set
         try:
@@ -305,21 +305,21 @@ class Coordinator:
     def _step_gathering(self) -> None:
         if (error := self._gathering.in_vain(self._engine)) is not None:
             self._refuse(error)
-        elif self._roll_call.complete:
+        elif self._registration.complete:
             self._begin()
         elif missing := self._gathering.missing_to_tell():
             limit_s = self._plan.join_timeout_s
             self._record(Awaiting(missing, self._gathering.seconds, limit_s))
-            self._switchboard.send_all(Waiting(missing, limit_s))
+            self._connections.send_all(Waiting(missing, limit_s))
 
     def _refuse(self, error: TlaunchError) -> None:
         """Nothing starts, also where an attempt was to be repeated."""
         self._outcome.refuse(error)
-        self._roll_call.refusal = error
+        self._registration.refusal = error
         self._leave()
 
     def _begin(self) -> None:
-        first = self._roll_call.peers[self._first_server].ready
+        first = self._registration.peers[self._first_server].ready
         if first is not None and first.master_port is not None:
             self._master_port = first.master_port
         if self._gathering.told:
@@ -329,38 +329,38 @@ class Coordinator:
 
     def _keep_logs_small(self) -> None:
         """Those that are copied here: agents see to the others."""
-        far = {index for index, peer in self._roll_call.peers.items() if peer.ready and not peer.ready.shares_files}
+        far = {index for index, peer in self._registration.peers.items() if peer.ready and not peer.ready.shares_files}
         ranks = [rank.global_rank for rank in self._spec.ranks if rank.server_index in far]
         if ranks:
             logs = {global_rank: self._run_dir.train_log(global_rank) for global_rank in ranks}
-            self._log_keeper = LogKeeper(logs, self._spec.supervision.log_max_bytes, self._chronicle.journal)
+            self._log_keeper = LogKeeper(logs, self._spec.supervision.log_max_bytes, self._chronicle.event_log)
             self._log_keeper.start()
 
     def _start_attempt(self) -> None:
-        for index, peer in self._roll_call.peers.items():
+        for index, peer in self._registration.peers.items():
             self._names[index] = (self._servers[index].server_id, *([peer.hello.host] if peer.hello else []))
         self._outcome.begin_attempt()
-        for peer in self._roll_call.peers.values():
+        for peer in self._registration.peers.values():
             peer.over = False
         if self._engine is not None:
             self._engine.forget_words()
         self._record(AttemptStarted(self._attempt, self._master_port))
-        self._switchboard.send_all(Begin(self._attempt, self._master_port))
+        self._connections.send_all(Begin(self._attempt, self._master_port))
         if self._paused:
-            self._switchboard.send_all(Pass(PAUSES))
+            self._connections.send_all(ForwardSignal(PAUSES))
         self._enter(Phase.RUNNING)
 
     def _inquire(self) -> None:
         """Something failed: ask all servers what they know."""
         if self._phase is Phase.RUNNING:
             self._enter(Phase.JUDGING, INQUEST_S)
-            for server_index in self._outcome.hearing.awaited(self._roll_call.peers):
-                self._roll_call.peers[server_index].send(Inquire(self._attempt))
-                self._roll_call.peers[server_index].ask()  # an answer shows that it was there after the failure
+            for server_index in self._outcome.hearing.awaited(self._registration.peers):
+                self._registration.peers[server_index].send(EvidenceRequest(self._attempt))
+                self._registration.peers[server_index].ask()  # an answer shows that it was there after the failure
 
     def _step_judging(self) -> None:
         """Judge once all have been heard. Who is silent may be lost, and then that is the cause: wait to see."""
-        peers = self._roll_call.peers
+        peers = self._registration.peers
         silent = [peers[index] for index in self._outcome.hearing.awaited(peers)]
         if not silent or self._outcome.hearing.reach is not None:
             self._check_reach()
@@ -374,12 +374,12 @@ class Coordinator:
     def _check_reach(self) -> None:
         """Judge, once it is known which servers reach each other, where that matters."""
         master = (self._first_server, self._master_port)
-        self._deadline = self._outcome.hearing.check_reach(self._roll_call.peers, master, self._plan.resolved)
+        self._deadline = self._outcome.hearing.check_reach(self._registration.peers, master, self._plan.resolved)
         if self._deadline is None:
             self._judge()
 
     def _judge(self) -> None:
-        self._switchboard.send_all(self._outcome.judge(self._attempt, self._engine))
+        self._connections.send_all(self._outcome.judge(self._attempt, self._engine))
         self._enter(Phase.ENDING)
 
     def _stop(self, cause: Cause, number: int | None = None, *, by_server: int | None = None) -> None:
@@ -393,7 +393,7 @@ class Coordinator:
         if self._phase is Phase.GATHERING:
             self._leave()
             return
-        self._switchboard.send_all(stop)
+        self._connections.send_all(stop)
         self._enter(Phase.ENDING)
 
     def _go_on(self) -> None:
@@ -407,17 +407,17 @@ class Coordinator:
 
     def _leave(self) -> None:
         assert self._outcome.finish is not None, "it is decided"
-        self._switchboard.send_all(self._outcome.finish)
+        self._connections.send_all(self._outcome.finish)
         self._enter(Phase.LEAVING, FAREWELL_S)
         self._engine_end = None
 
     def _step_leaving(self) -> None:
         """First the agents go, then the engine, by itself or not; then whatever it left."""
-        if any(not peer.done for peer in self._roll_call.peers.values()) and not self._overdue:
+        if any(not peer.done for peer in self._registration.peers.values()) and not self._overdue:
             return
-        if self._outcome.again and time.monotonic() < self._roll_call.unheard.until:
+        if self._outcome.again and time.monotonic() < self._registration.unheard.until:
             self._deadline = (
-                self._roll_call.unheard.until
+                self._registration.unheard.until
             )  # the engine's end would take agents that end their ranks yet
             return
         if self._engine_end is None:
@@ -433,10 +433,10 @@ class Coordinator:
     def _be_over(self, end: EngineEnd) -> None:
         if end.by_itself and self._engine:
             self._outcome.note_engine_end(self._engine, self._names)
-        self._switchboard.forget_all()
+        self._connections.forget_all()
         if self._outcome.again:
             self._attempt += 1
-            self._roll_call.unheard.forget()
+            self._registration.unheard.forget()
             self._outcome.forget_end()
             self._gather()
         else:
@@ -448,5 +448,5 @@ class Coordinator:
         remove_door(self._run_dir)
         self._chronicle.close(self._outcome.finish)
         self._selector.close()
-        self._wakeup.close()
+        self._signal_pipe.close()
         return self._outcome.finish.exit_code

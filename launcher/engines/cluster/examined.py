@@ -16,17 +16,17 @@ from typing import Any
 
 from launcher.core.channel import Channel, ChannelClosedError, Silence
 from launcher.core.errors import TlaunchError
-from launcher.core.messages import Answer, Ask, Finish, Message, Ping, Pong
+from launcher.core.messages import Finish, Message, Ping, Pong, ProbeAnswer, ProbeQuestion
 from launcher.doctor.examinee import Examinee
-from launcher.engines.cluster import programs
-from launcher.engines.cluster.membership import Membership
+from launcher.engines.cluster import program_check
+from launcher.engines.cluster.join import Session
 
 # Given a question, and what tells whether the next one waits already: the answer, or None for the Examinee to find it.
 Answering = Callable[[Mapping[str, Any], Callable[[], bool]], Mapping[str, Any] | None]
 
 
-def be_examined(membership: Membership, also: Answering = lambda _message, _is_over: None) -> Finish:
-    """Answer until the coordinator is done; its last word. Blocks. `also` is asked before the Examinee is.
+def be_examined(membership: Session, also: Answering = lambda _message, _is_over: None) -> Finish:
+    """ProbeAnswer until the coordinator is done; its last word. Blocks. `also` is asked before the Examinee is.
 
     Raises:
         TlaunchError: the coordinator is lost.
@@ -41,13 +41,13 @@ def be_examined(membership: Membership, also: Answering = lambda _message, _is_o
 
 
 class _Examined:
-    def __init__(self, membership: Membership, also: Answering) -> None:
+    def __init__(self, membership: Session, also: Answering) -> None:
         self._channel: Channel = membership.channel()
         self._silence = Silence(self._channel, membership.welcome.silence_s)
         self._also = also
         self._examinee = Examinee()
-        self._waiting: list[Ask] = []
-        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._waiting: list[ProbeQuestion] = []
+        self._answers: queue.SimpleQueue[ProbeAnswer] = queue.SimpleQueue()
         self._wakes, self._waker = os.pipe()
         self._is_answering = False
 
@@ -74,7 +74,7 @@ class _Examined:
     def _take(self, message: Message) -> None:
         if isinstance(message, Ping):
             self._channel.send(Pong(message.sent_ns, time.time_ns()))
-        elif isinstance(message, Ask):
+        elif isinstance(message, ProbeQuestion):
             self._waiting.append(message)
 
     def _wait(self) -> None:
@@ -99,13 +99,13 @@ class _Examined:
             self._is_answering = True
             threading.Thread(target=self._find_out, args=(self._waiting.pop(0),), daemon=True).start()
 
-    def _find_out(self, ask: Ask) -> None:
+    def _find_out(self, ask: ProbeQuestion) -> None:
         try:
             found = self._also(ask.content, lambda: bool(self._waiting))
-            if found is None and ask.content.get("do") == programs.QUESTION:
-                found = programs.answer_to(ask.content)
+            if found is None and ask.content.get("do") == program_check.QUESTION:
+                found = program_check.answer_to(ask.content)
             content = self._examinee.answer(ask.content) if found is None else found
         except Exception as error:  # noqa: BLE001 - a thread that ends without an answer leaves this server mute
             content = {"trouble": f"{type(error).__name__}: {error}"}
-        self._answers.put(Answer(ask.number, content))
+        self._answers.put(ProbeAnswer(ask.number, content))
         os.write(self._waker, b".")

@@ -11,17 +11,17 @@ from typing import Any
 
 from launcher.core.addresses import names_of
 from launcher.core.events import Cause, Trouble
-from launcher.core.messages import Sounded
+from launcher.core.messages import ProbeResult
 from launcher.core.ranges import ranges
 from launcher.core.records import Server
 from launcher.core.verdict import Confidence, Role, Verdict
+from launcher.engines.cluster.agent_connection import AgentConnection, Clock
 from launcher.engines.cluster.losses import Loss, at_most_likely, has_own_fault, weigh
-from launcher.engines.cluster.peers import Clock, Peer
 from launcher.engines.cluster.reach_check import Apart, Pair, ReachCheck, cut_off
 from launcher.supervise.absence import stopped
 from launcher.supervise.blame import accounts_of
 from launcher.supervise.court import Evidence, from_fields, judged, together, told_beside
-from launcher.supervise.journal import Journal
+from launcher.supervise.event_log import EventLog
 from launcher.supervise.stacks import sentence
 
 SHOWN = 4  # pairs of servers
@@ -34,14 +34,14 @@ class Hearing:
     def __init__(
         self,
         servers: Sequence[Server],
-        journal: Journal,
+        event_log: EventLog,
         hang_timeout_s: float | None = None,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """`hang_timeout_s`: ranks that are told to hang have made no progress for so long. `now_ns`: the wall clock."""
         self._now_ns = now_ns
         self._servers = servers
-        self._journal = journal
+        self._event_log = event_log
         self._hang_timeout_s = hang_timeout_s
         self._testimonies: dict[int, Evidence] = {}
         self._ahead_ns: dict[int, int] = {}  # of the clocks of those that have testified
@@ -99,14 +99,14 @@ class Hearing:
     def verdict(self) -> tuple[Verdict, Cause, int | None]:
         """Who is to blame, why the attempt ends, and the highest step that any rank has told."""
         evidence = self._evidence()
-        verdict = judged(evidence, self._journal)
+        verdict = judged(evidence, self._event_log)
         try:
             if self.apart and not self.lost and not has_own_fault(accounts_of(evidence.ranks)):
                 verdict = self._with_partition(verdict, evidence)
             if self.lost:
                 verdict = self._with_losses(verdict, evidence)
         except Exception as error:  # noqa: BLE001 - as in `judged`: ranks are ended, whatever is shown to us
-            self._journal.record(Trouble(f"what was lost cannot be judged: {error!r}"))
+            self._event_log.record(Trouble(f"what was lost cannot be judged: {error!r}"))
             verdict = told_beside(verdict, self._losses_told()) if self.lost else verdict
         if verdict.confidence is Confidence.CERTAIN:
             verdict = self._without_unheard(verdict)
@@ -130,7 +130,10 @@ class Hearing:
         return together(self._testimonies, self._ahead_ns, self._error_ns, unheard)
 
     def check_reach(
-        self, peers: Mapping[int, Peer], master: tuple[int, int], resolved: Iterable[tuple[str, Iterable[object]]] = ()
+        self,
+        peers: Mapping[int, AgentConnection],
+        master: tuple[int, int],
+        resolved: Iterable[tuple[str, Iterable[object]]] = (),
     ) -> float | None:
         """Ask servers whether they reach each other, where that matters: when to call again, monotonic; None: done.
 
@@ -148,7 +151,7 @@ class Hearing:
         self.apart = self.reach.apart
         return None
 
-    def take_reach(self, server_index: int, answer: Sounded) -> None:
+    def take_reach(self, server_index: int, answer: ProbeResult) -> None:
         """Whom a server does not reach. What nobody has asked is not heard."""
         if self.reach is not None:
             self.reach.take(server_index, answer)

@@ -25,7 +25,7 @@ from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.ranges import ranges
 from launcher.core.records import Server
-from launcher.supervise.members import Left, Members, hand_over, meeting_name
+from launcher.supervise.mpi_proxy import Left, MpiProxies, hand_over, meeting_name
 
 GATHER_S = 60.0  # for all of a server's processes to come; an engine starts them at about the same time
 # An engine sends SIGTERM and then, a second later, SIGKILL, when a rank calls MPI_Abort: that rank's own end is to be
@@ -133,14 +133,14 @@ def fork_guard() -> int:
 # --- the agent's guard ---
 
 
-def open_door(place: Place, token: str) -> Members:
+def open_door(place: Place, token: str) -> MpiProxies:
     """Where the processes of this server are awaited.
 
     Raises:
         TlaunchError: an agent of this run and server is here already.
     """
     try:
-        return Members(_name(place, token), place.global_ranks)
+        return MpiProxies(_name(place, token), place.global_ranks)
     except OSError as error:
         raise TlaunchError(
             f"another agent of this run serves the ranks of this server: {error.strerror}",
@@ -148,7 +148,7 @@ def open_door(place: Place, token: str) -> Members:
         ) from error
 
 
-def gather(members: Members, patience_s: float = GATHER_S) -> None:
+def gather(members: MpiProxies, patience_s: float = GATHER_S) -> None:
     """Wait until each process of this server has said who it is. Blocks.
 
     Raises:

@@ -10,11 +10,11 @@ from launcher.core.events import Cause, Judged, NotBegun, NotRestarting, Stoppin
 from launcher.core.messages import Decided, Finish, Stop
 from launcher.core.records import RunSpec, Server
 from launcher.core.verdict import Verdict
+from launcher.engines.cluster.agent_connection import AgentConnection
 from launcher.engines.cluster.chronicle import Chronicle
+from launcher.engines.cluster.engine_output import cancelled, gave_up, killed
 from launcher.engines.cluster.engine_process import EngineProcess
-from launcher.engines.cluster.engine_words import cancelled, gave_up, killed
 from launcher.engines.cluster.hearing import Hearing
-from launcher.engines.cluster.peers import Peer
 from launcher.engines.cluster.plan import Plan
 from launcher.supervise.attempts import exit_code_of_failure
 from launcher.supervise.restart import Restarts
@@ -47,9 +47,9 @@ class Outcome:
         self.stopped_by_server = False
 
     def _new_hearing(self) -> Hearing:
-        return Hearing(self._servers, self._chronicle.journal, self._supervision.hang_timeout_s)
+        return Hearing(self._servers, self._chronicle.event_log, self._supervision.hang_timeout_s)
 
-    def note_loss(self, server_index: int, why: str, peer: Peer, *, hears_others: bool) -> None:
+    def note_loss(self, server_index: int, why: str, peer: AgentConnection, *, hears_others: bool) -> None:
         """A server is lost, or gives itself up. `hears_others`: agents of other machines are heard."""
         now_ns, now_monotonic_ns = time.time_ns(), time.monotonic_ns()
 

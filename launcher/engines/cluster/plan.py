@@ -25,4 +25,4 @@ class Plan:
     engine_anew: bool = False  # whether an attempt needs the engine's processes anew, and not just its ranks
     resolved: tuple[tuple[str, frozenset[str]], ...] = ()  # what names of servers mean here
     same_program: bool = True  # whether all servers must have it
-    key: str = ""  # of those who ask where ranks are (launcher/engines/cluster/door.py)
+    key: str = ""  # of those who ask where ranks are (launcher/engines/cluster/asker_endpoint.py)

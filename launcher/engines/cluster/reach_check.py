@@ -15,16 +15,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from launcher.core.addresses import address_of, names_of
 from launcher.core.frozen import frozen
-from launcher.core.messages import Sound, Sounded, SoundingTarget
+from launcher.core.messages import ProbeRequest, ProbeResult, ProbeTarget
 from launcher.core.records import Server
-from launcher.engines.cluster.peers import Peer
+from launcher.engines.cluster.agent_connection import AgentConnection
 
 Pair = tuple[int, int]  # from, to: by server_index
 ALL_PAIRS = 16  # servers of which every pair is tried
-MOST_TWICE = 64  # pairs that are looked at again
+MAX_TWICE = 64  # pairs that are looked at again
 TRY_S = 2.0  # enough for a first packet that was lost to be sent again
 ANSWER_S = 1.5  # beyond that, for agents that are busy
-MOST_ADDRESSES = 4
+MAX_ADDRESSES = 4
 
 
 @frozen
@@ -41,7 +41,7 @@ class ReachCheck:
 
     def __init__(
         self,
-        peers: Mapping[int, Peer],
+        peers: Mapping[int, AgentConnection],
         servers: Sequence[Server],
         doors: Mapping[int, int],
         *,
@@ -72,7 +72,7 @@ class ReachCheck:
         """When to step at the latest, monotonic."""
         return self._deadline
 
-    def take(self, server_index: int, answer: Sounded) -> None:
+    def take(self, server_index: int, answer: ProbeResult) -> None:
         """What a server has found. Of servers that it was not to try, nobody wants to hear."""
         if answer.number != self._number or server_index not in self._awaited:
             return
@@ -97,7 +97,7 @@ class ReachCheck:
         return True
 
     def _look_again(self) -> None:
-        self._suspects = dict(itertools.islice(self._failed.items(), MOST_TWICE))
+        self._suspects = dict(itertools.islice(self._failed.items(), MAX_TWICE))
         asked: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
         for one, other in self._suspects:
             for source, to in ((one, other), (other, one)):
@@ -111,9 +111,9 @@ class ReachCheck:
         self._awaited = {index for index in asked if index in self._peers}
         self._deadline = time.monotonic() + TRY_S + ANSWER_S
         for index in self._awaited:
-            targets = tuple(SoundingTarget(to, self._addresses(to), ports) for to, ports in asked[index])
+            targets = tuple(ProbeTarget(to, self._addresses(to), ports) for to, ports in asked[index])
             self._tried[index] = {target.server_index for target in targets}
-            self._peers[index].send(Sound(self._number, targets, TRY_S))
+            self._peers[index].send(ProbeRequest(self._number, targets, TRY_S))
 
     def _addresses(self, server_index: int) -> tuple[str, ...]:
         """Those of the table, since ranks use them; else what its names mean, else where it comes from and what it says."""
@@ -124,7 +124,7 @@ class ReachCheck:
         meant = [str(address) for name in names for address in self._resolved.get(name, ())]
         for found in ([name for name in names if address_of(name)], _of_others(meant), _of_others(own)):
             if found:
-                return tuple(dict.fromkeys(found))[:MOST_ADDRESSES]
+                return tuple(dict.fromkeys(found))[:MAX_ADDRESSES]
         return ()
 
 

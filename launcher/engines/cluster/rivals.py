@@ -22,13 +22,13 @@ from contextlib import suppress
 from launcher.core.addresses import address_of, names_of
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedLayoutError
-from launcher.core.messages import LONGEST_FIRST_LINE_BYTES, PROTOCOL, Challenge, Rival, is_proof, proof_of
+from launcher.core.messages import MAX_FIRST_LINE_BYTES, PROTOCOL, Challenge, Rival, is_proof, proof_of
 from launcher.core.records import Cluster, Server
 from launcher.engines.cluster.plan import COMMAND, Plan
 
 FIRST_ROUND_S, ROUND_S = 1.0, 3.0  # a door that has not answered by the next round is left
 LOOK_S = 0.2  # between two looks for answers
-MOST_DOORS = 64  # of one round; then it is the turn of others
+MAX_DOORS = 64  # of one round; then it is the turn of others
 
 
 class Rivalry:
@@ -131,10 +131,10 @@ class Knocks:
         self._next_round = time.monotonic() + ROUND_S
         doors = [address for server in missing for address in self._addresses(server) if address not in self._own]
         self._turn = self._turn % len(doors) if doors else 0
-        for address in (doors[self._turn :] + doors[: self._turn])[:MOST_DOORS]:
+        for address in (doors[self._turn :] + doors[: self._turn])[:MAX_DOORS]:
             with suppress(OSError):  # no way there, or no descriptors left for now
                 self._open.append(_Knock(address, self._port, self._rivalry))
-        self._turn += MOST_DOORS
+        self._turn += MAX_DOORS
 
     def _addresses(self, server: Server) -> set[str]:
         names = names_of(server)
@@ -158,7 +158,7 @@ class _Knock:
         self._rivalry = rivalry
         self._nonce = os.urandom(16).hex()
         self._introduced = False
-        self._channel = Channel(_connecting(address, port), LONGEST_FIRST_LINE_BYTES)
+        self._channel = Channel(_connecting(address, port), MAX_FIRST_LINE_BYTES)
 
     def answer(self) -> Rival | None:
         """Of a coordinator that knows the token; None as long as none has come.

@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher.core.messages import AllStacks, AskStacks, Stacks, TakeStacks, is_proof, proof_of
 from launcher.core.records import Server
-from launcher.engines.cluster.peers import Peer
+from launcher.engines.cluster.agent_connection import AgentConnection
 
 SURVEY_S = 4.0  # for all servers to answer; each asks its ranks for less than two seconds
 PURPOSE = "stacks"  # a proof of this is good for nothing else
@@ -17,7 +17,7 @@ PURPOSE = "stacks"  # a proof of this is good for nothing else
 
 @dataclass
 class _Survey:
-    asker: Peer
+    asker: AgentConnection
     nonce: str
     deadline: float  # monotonic
     awaited: set[int]  # server indices
@@ -28,7 +28,7 @@ class _Survey:
 class Surveys:
     """Of those who know the run's key. Nothing here waits."""
 
-    def __init__(self, key: str, servers: Sequence[Server], peers: Mapping[int, Peer]) -> None:
+    def __init__(self, key: str, servers: Sequence[Server], peers: Mapping[int, AgentConnection]) -> None:
         """`key`: empty where nobody may ask. `peers`: those that are there, by server index; changes meanwhile."""
         self._key = key
         self._servers = servers
@@ -36,7 +36,7 @@ class Surveys:
         self._open: dict[int, _Survey] = {}
         self._number = 0
 
-    def begin(self, asked: AskStacks, asker: Peer, *, running: bool) -> bool:
+    def begin(self, asked: AskStacks, asker: AgentConnection, *, running: bool) -> bool:
         """Ask all servers, if `asker` may; whether he may. `running`: agents have been told to start ranks."""
         if not self._key or not is_proof(asked.proof, self._key, PURPOSE, asker.nonce, asked.nonce):
             return False

@@ -16,7 +16,7 @@ from launcher.core.events import (
     RankEnded,
     RankStarted,
     Slow,
-    Stamped,
+    TimestampedEvent,
     Trouble,
     Unkillable,
     from_line,
@@ -29,7 +29,7 @@ _PASSED_ON = (
 )  # fmt: skip
 
 
-def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> Iterator[Stamped]:
+def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> Iterator[TimestampedEvent]:
     """The event with the coordinator's time, if it is one for all: `ahead_ns` is how far the server's clock is ahead.
 
     A server speaks of itself and of its own ranks only.

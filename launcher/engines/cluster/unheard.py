@@ -23,7 +23,7 @@ from launcher.core.messages import PROTOCOL, Challenge, Freed, is_proof, proof_o
 MARGIN_S = 5.0  # for an agent to find out that it has lost us, beyond what it may take
 CONNECT_S = 1.0
 AGAIN_S = 0.5
-MOST_INHERITED = 1024  # descriptors
+MAX_INHERITED = 1024  # descriptors
 _PURPOSE = "freed"  # a proof of this is good for nothing else
 
 
@@ -94,7 +94,7 @@ def tell_freed_apart(address: tuple[str, int], token: str, agent: str, seconds: 
         nowhere = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
             os.dup2(nowhere, standard)
-        os.closerange(3, MOST_INHERITED)
+        os.closerange(3, MAX_INHERITED)
         tell_freed(address, token, agent, seconds)
     finally:
         os._exit(0)

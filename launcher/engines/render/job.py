@@ -13,8 +13,8 @@ from launcher.core import env
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Layout
 from launcher.engines.assemble import Draft, Request, draft, used_cluster
-from launcher.engines.inherited import Leftovers, leftovers
 from launcher.engines.render.nodes import Nodes
+from launcher.engines.stale_env import Leftovers, leftovers
 from launcher.engines.variables import Origin
 from launcher.rank_table.ip import address_family
 

@@ -8,7 +8,7 @@ from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.engines.render.job import Job
 from launcher.rank_table.hostfiles import is_host_name
 
-LONGEST_POD_NAME = 52  # a pod's name gets the job's, an index and five letters, and is a label of 63 at most
+MAX_POD_NAME = 52  # a pod's name gets the job's, an index and five letters, and is a label of 63 at most
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -78,10 +78,10 @@ def no_equals_sign_in_program(job: Job) -> None:
 
 
 def name_of_a_pod(job: Job) -> None:
-    if not _LABEL.fullmatch(job.name) or len(job.name) > LONGEST_POD_NAME:
+    if not _LABEL.fullmatch(job.name) or len(job.name) > MAX_POD_NAME:
         raise UsageError(
             f"--name {job.name!r} cannot be the name of a Kubernetes job",
-            hint=f"a letter, then small letters, digits and dashes, {LONGEST_POD_NAME} at most",
+            hint=f"a letter, then small letters, digits and dashes, {MAX_POD_NAME} at most",
         )
 
 

@@ -9,7 +9,7 @@ from launcher.rank_table.diagnostics import Severity
 from launcher.rank_table.formats import SERVER_LISTS
 from launcher.rank_table.ip import is_unspecified, packed_address, what_it_is_instead
 from launcher.rank_table.rows import DeviceRow, Table, read_decimal, split_addresses, text_at
-from launcher.rank_table.rules.identity import LARGEST_PORT
+from launcher.rank_table.rules.identity import MAX_PORT
 
 KEY, PORT_KEY = "backup_device_ip", "backup_device_port"
 DIES = 2  # of one NPU: devices 0 and 1, 2 and 3, ...
@@ -34,7 +34,7 @@ def backup_unusable(table: Table) -> Iterator[Finding]:
             hint = f"write the device_ip of the other die of its NPU, or leave {KEY} out"
             yield Finding(device.at(KEY), fault, hint)
         elif addresses and PORT_KEY in device.fields and not _is_port(device.fields[PORT_KEY]):
-            message = f"{PORT_KEY} is no port from 1 to {LARGEST_PORT} in quotes"
+            message = f"{PORT_KEY} is no port from 1 to {MAX_PORT} in quotes"
             yield Finding(device.at(PORT_KEY), message, f'write "16667", or leave {PORT_KEY} out')
 
 
@@ -64,4 +64,4 @@ def _are_one_npu(device: DeviceRow, other: DeviceRow) -> bool:
 
 
 def _is_port(written: object) -> bool:
-    return isinstance(written, str) and 1 <= (read_decimal(written) or 0) <= LARGEST_PORT
+    return isinstance(written, str) and 1 <= (read_decimal(written) or 0) <= MAX_PORT

@@ -13,7 +13,7 @@ from launcher.rank_table.rows import DeviceRow, ServerRow, Table, read_decimal
 NUMBERS = ("device_id", "rank_id")
 VNIC_PORT = "device_vnic_port"
 PORTS = frozenset({"device_port", VNIC_PORT, "host_port"})
-LARGEST_PORT = 65535
+MAX_PORT = 65535
 
 
 @rule("RT321", "a number that cannot be read", formats=STRINGS)
@@ -102,5 +102,5 @@ def port_unusable(table: Table) -> Iterator[Finding]:
             if not isinstance(written, str):
                 if key == VNIC_PORT:  # the types of the others are the shape's
                     yield Finding(device.at(key), f"{key} must be a string beside a device_port", hint)
-            elif not 1 <= (read_decimal(written) or 0) <= LARGEST_PORT:
-                yield Finding(device.at(key), f'{key} is "{written[:20]}", not a port from 1 to {LARGEST_PORT}', hint)
+            elif not 1 <= (read_decimal(written) or 0) <= MAX_PORT:
+                yield Finding(device.at(key), f'{key} is "{written[:20]}", not a port from 1 to {MAX_PORT}', hint)

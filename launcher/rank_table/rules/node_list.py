@@ -11,7 +11,7 @@ from launcher.rank_table.ip import FAMILY_NAMES, address_family, is_unspecified,
 from launcher.rank_table.keys import SUB_VERSION
 from launcher.rank_table.places import Pointer
 from launcher.rank_table.rows import DeviceRow, Table, read_signed, text_at
-from launcher.rank_table.rules.identity import LARGEST_PORT
+from launcher.rank_table.rules.identity import MAX_PORT
 
 V1_1 = frozenset({Format.V1_1})
 COLLECTIVE_ID_LIMIT = 127  # bytes
@@ -88,8 +88,8 @@ def rank_port_unusable(table: Table) -> Iterator[Finding]:
     """A port is a string from "0" to "65535"; "0", or no port, lets HCCL choose one."""
     for device in table.devices:
         written = text_at(device.fields, "port")
-        if written is not None and not 0 <= _number(written) <= LARGEST_PORT:
-            message = f'port is "{written[:20]}", not a port from 0 to {LARGEST_PORT}'
+        if written is not None and not 0 <= _number(written) <= MAX_PORT:
+            message = f'port is "{written[:20]}", not a port from 0 to {MAX_PORT}'
             yield Finding((*device.pointer, "port"), message, 'write "0" to let HCCL choose one')
 
 

@@ -18,7 +18,7 @@ from launcher.trainer.baseline import unigram_perplexity
 from launcher.trainer.corpus import Corpus, open_corpus
 from launcher.trainer.data import GlobalBatch, global_batches
 from launcher.trainer.greedy import translate
-from launcher.trainer.heart import Heart
+from launcher.trainer.heartbeat import HeartbeatWriter
 from launcher.trainer.metrics import Metrics, perplexity_of
 from launcher.trainer.model import Transformer
 from launcher.trainer.saved import check_can_save, gather, save_model, single_device_model
@@ -94,7 +94,7 @@ def _run_steps(session: Session, corpus: Corpus, metrics: Metrics) -> tuple[int,
     config = session.recipe.train
     last_step, validation_loss = 0, math.nan
     bar = unigram_perplexity(corpus.train, corpus.valid, session.recipe.model.vocabulary_size)
-    heart = Heart(session.world.device)
+    heart = HeartbeatWriter(session.world.device)
     for batch in global_batches(corpus.train, config):
         stopwatch = Stopwatch()
         learning_rate = learning_rate_at(batch.step, config)

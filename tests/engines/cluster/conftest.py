@@ -1,4 +1,4 @@
-"""A roll call at a real door, and those who knock there."""
+"""A registration at a real door, and those who knock there."""
 
 import select
 import socket
@@ -10,10 +10,10 @@ import pytest
 from launcher.core.channel import Channel
 from launcher.core.messages import Challenge, to_line
 from launcher.core.records import Device, Server
-from launcher.engines.cluster.membership import Door, Member, join
-from launcher.engines.cluster.peers import listen
+from launcher.engines.cluster.agent_connection import listen
+from launcher.engines.cluster.join import AgentInfo, Endpoint, join
 from launcher.engines.cluster.plan import Plan
-from launcher.engines.cluster.roll_call import RollCall, take_first_words
+from launcher.engines.cluster.registration import Registration, take_first_words
 from launcher.engines.command import EngineCommand
 
 PATIENCE_S = 60
@@ -35,7 +35,7 @@ class House:
             agreement=dict(agreement), resolved=resolved, key=key,
             same_program=same_program,
         )  # fmt: skip
-        self.roll_call = RollCall(self.plan, servers, "a-run")
+        self.registration = Registration(self.plan, servers, "a-run")
         self.joining = joining
         self.errors = []  # that concern the run
         self.told = []  # by peers, beside their first words
@@ -49,19 +49,21 @@ class House:
         deadline = time.monotonic() + PATIENCE_S
         while not (found := until()):
             assert time.monotonic() < deadline, (self.errors, self.told)
-            select.select([self.listener, *self.roll_call.strangers, *self.roll_call.peers.values()], [], [], 0.02)
+            select.select(
+                [self.listener, *self.registration.strangers, *self.registration.peers.values()], [], [], 0.02
+            )
             self._step()
         return found
 
     def _step(self):
-        list(self.roll_call.accept())
-        self.roll_call.surveys.step()
-        for stranger in self.roll_call.strangers:
-            self._note(self.roll_call.hear(stranger, joining=self.joining))
-        for stranger in self.roll_call.dismiss():
+        list(self.registration.accept())
+        self.registration.surveys.step()
+        for stranger in self.registration.strangers:
+            self._note(self.registration.hear(stranger, joining=self.joining))
+        for stranger in self.registration.dismiss():
             stranger.close(1.0)
             self.dismissed.append(stranger)
-        for peer in self.roll_call.peers.values():
+        for peer in self.registration.peers.values():
             if peer.lost is None:
                 self._note(
                     take_first_words(peer, self.servers[peer.server_index].server_id, peer.take(), self.told.append)
@@ -72,7 +74,7 @@ class House:
             self.errors.append(error)
 
     def close(self):
-        for peer in (*self.roll_call.strangers, *self.roll_call.peers.values()):
+        for peer in (*self.registration.strangers, *self.registration.peers.values()):
             peer.close()
         self.listener.close()
 
@@ -101,9 +103,9 @@ class Knocks:
 
     def join(self, house, *, token=None, patience_s=PATIENCE_S, ports=None, **member):
         """A future of the membership."""
-        who = Member(**{"host": "h1", "addresses": ("10.0.0.1", "127.0.0.1"), **member})
+        who = AgentInfo(**{"host": "h1", "addresses": ("10.0.0.1", "127.0.0.1"), **member})
         token = token or ("token" if who.agreement is None else "shared")
-        door = Door(tuple(("127.0.0.1", port) for port in ports or [house.port]), token)
+        door = Endpoint(tuple(("127.0.0.1", port) for port in ports or [house.port]), token)
         self._members.append(self._pool.submit(join, door, who, time.monotonic() + patience_s, lambda _why: None))
         return self._members[-1]
 
@@ -118,7 +120,7 @@ class Knocks:
     def say(self, house, make):
         """Send what `make` makes of the challenge's nonce, as one who knows the protocol; the channel."""
         channel = Channel(self.connect(house))
-        house.attend(lambda: house.roll_call.strangers)
+        house.attend(lambda: house.registration.strangers)
         (challenge,) = first(channel, 1)
         assert isinstance(challenge, Challenge)
         channel._connection.sendall(to_line(make(challenge.nonce)))

@@ -13,7 +13,7 @@ from launcher.core.descriptors import own_limit
 from launcher.core.records import Device, Server
 from launcher.engines.cluster.consultation import Consultation
 from launcher.engines.cluster.job import EXAMINATION
-from launcher.engines.cluster.peers import listen
+from launcher.engines.cluster.agent_connection import listen
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.command import EngineCommand
 

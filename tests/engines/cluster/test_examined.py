@@ -10,9 +10,9 @@ import pytest
 
 from launcher.core.channel import Channel
 from launcher.core.events import Cause
-from launcher.core.messages import Answer, Ask, Finish, Welcome
+from launcher.core.messages import Finish, ProbeAnswer, ProbeQuestion, Welcome
 from launcher.engines.cluster.examined import be_examined
-from launcher.engines.cluster.membership import Membership
+from launcher.engines.cluster.join import Session
 
 PATIENCE_S = 20
 
@@ -26,7 +26,7 @@ def _examined():
     threads = []
 
     def start(also):
-        membership = Membership(theirs, Welcome("", 0, "examination", silence_s=PATIENCE_S))
+        membership = Session(theirs, Welcome("", 0, "examination", silence_s=PATIENCE_S))
         threads.append(threading.Thread(target=be_examined, args=(membership, also)))
         threads[-1].start()
         return ours
@@ -57,5 +57,7 @@ def test_a_question_that_fails_is_answered_with_why_and_the_next_one_is_heard(ex
         return {"well": True}
 
     channel = examined(also)
-    assert answer_to(channel, Ask(1, {"do": "fail"})) == Answer(1, {"trouble": f"{type(error).__name__}: {error}"})
-    assert answer_to(channel, Ask(2, {"do": "else"})) == Answer(2, {"well": True})
+    assert answer_to(channel, ProbeQuestion(1, {"do": "fail"})) == ProbeAnswer(
+        1, {"trouble": f"{type(error).__name__}: {error}"}
+    )
+    assert answer_to(channel, ProbeQuestion(2, {"do": "else"})) == ProbeAnswer(2, {"well": True})

@@ -6,23 +6,23 @@ import pytest
 
 from launcher.core.records import Device, Server
 from launcher.core.verdict import Confidence, Role
+from launcher.engines.cluster.agent_connection import Clock
 from launcher.engines.cluster.hearing import Hearing
-from launcher.engines.cluster.peers import Clock
 from launcher.engines.cluster.reach_check import Apart
 from launcher.supervise.court import Evidence, to_fields
 from launcher.supervise.dumps import RankStack
+from launcher.supervise.event_log import EventLog
 from launcher.supervise.evidence import RankEvidence
 from launcher.supervise.failures import FailureRecord
-from launcher.supervise.journal import Journal
 
 SERVERS = (Server("10.0.0.1", (Device(0, 0),)), Server("10.0.0.2", (Device(0, 1),)))
 
 
 @pytest.fixture(name="hearing")
 def _hearing(tmp_path):
-    journal = Journal(tmp_path / "events.jsonl", 0)
-    yield Hearing(SERVERS, journal)
-    journal.close(None)
+    event_log = EventLog(tmp_path / "events.jsonl", 0)
+    yield Hearing(SERVERS, event_log)
+    event_log.close(None)
 
 
 def raised(global_rank):
@@ -83,12 +83,12 @@ def test_nothing_is_certain_while_a_server_has_not_been_heard(hearing):
 
 def test_a_loss_is_blamed_for_no_failure_that_only_an_unheard_server_puts_in_doubt(tmp_path):
     """That may have been before it; the loss was not, as far as all know that were heard."""
-    journal = Journal(tmp_path / "events.jsonl", 0)
-    hearing = Hearing((*SERVERS, Server("10.0.0.3", (Device(0, 2),))), journal)
+    event_log = EventLog(tmp_path / "events.jsonl", 0)
+    hearing = Hearing((*SERVERS, Server("10.0.0.3", (Device(0, 2),))), event_log)
     hearing.lost[1] = "nothing was heard of it"
     hearing.take(0, to_fields(Evidence((raised(0),))), Clock())
     verdict, _, _ = hearing.verdict()
-    journal.close(None)
+    event_log.close(None)
     assert (verdict.culprit, verdict.server, verdict.confidence) == (0, None, Confidence.LIKELY)
     assert verdict.reason.endswith(
         "; server 10.0.0.2 with rank 1 was lost: nothing was heard of it; server 10.0.0.3 with rank 2 was not heard in time"
@@ -104,9 +104,9 @@ STOPPED = RankStack("stopped", "stopped (SIGSTOP)")
 
 @pytest.fixture(name="two_each")
 def _two_each(tmp_path):
-    journal = Journal(tmp_path / "events.jsonl", 0)
-    yield Hearing(TWO_EACH, journal, hang_timeout_s=10.0)
-    journal.close(None)
+    event_log = EventLog(tmp_path / "events.jsonl", 0)
+    yield Hearing(TWO_EACH, event_log, hang_timeout_s=10.0)
+    event_log.close(None)
 
 
 def living(global_rank, stack):

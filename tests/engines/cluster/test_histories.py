@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from launcher.core.records import Device, Server
+from launcher.engines.cluster.agent_connection import Clock
 from launcher.engines.cluster.hearing import Hearing
-from launcher.engines.cluster.peers import Clock
 from launcher.engines.cluster.reach_check import Apart
 from launcher.supervise.court import Evidence, to_fields
 from launcher.supervise.dumps import RankStack
+from launcher.supervise.event_log import EventLog
 from launcher.supervise.evidence import RankEvidence
 from launcher.supervise.failures import FailureRecord
-from launcher.supervise.journal import Journal
 
 COUNT = 1000
 START_S = 1_700_000_000.0
@@ -308,12 +308,12 @@ class _Agent:
 class _Coordinator:
     """Plays a history through a Hearing: what comes when, whom it asks, whom it loses, when it decides."""
 
-    def __init__(self, history: History, journal) -> None:
+    def __init__(self, history: History, event_log) -> None:
         self._source = random.Random(history.seed + 1)
         self._history = history
         self._agents = [_Agent(history, index, self._source) for index in range(len(history.servers))]
         self._now_s = 4.0
-        self._hearing = Hearing(history.servers, journal, history.hang_timeout_s, self._now_ns)
+        self._hearing = Hearing(history.servers, event_log, history.hang_timeout_s, self._now_ns)
         self._queue: list = []
         self._places = itertools.count()
         self._asked: list[list[float]] = [[] for _ in history.servers]
@@ -438,9 +438,9 @@ class _Coordinator:
         return self._hearing.verdict()[0]
 
 
-def hold(history: History, journal):
+def hold(history: History, event_log):
     """The verdict; None where nothing of the history calls for one."""
-    return _Coordinator(history, journal).run()
+    return _Coordinator(history, event_log).run()
 
 
 def is_right(history: History, verdict) -> bool:
@@ -455,19 +455,19 @@ def is_right(history: History, verdict) -> bool:
     return verdict.confidence.value != "certain"
 
 
-@pytest.fixture(name="journal")
-def _journal(tmp_path):
-    journal = Journal(tmp_path / "events.jsonl", 0)
-    yield journal
-    journal.close(None)
+@pytest.fixture(name="event_log")
+def _event_log(tmp_path):
+    event_log = EventLog(tmp_path / "events.jsonl", 0)
+    yield event_log
+    event_log.close(None)
 
 
-def test_no_verdict_on_a_drawn_history_is_certain_and_wrong(journal):
+def test_no_verdict_on_a_drawn_history_is_certain_and_wrong(event_log):
     """And of those that call themselves likely most are right, although causes lie a moment apart in many histories."""
     counted, wrong = Counter(), []
     for seed in range(COUNT):
         history = draw(seed)
-        verdict = hold(history, journal)
+        verdict = hold(history, event_log)
         if verdict is None:
             continue
         right = is_right(history, verdict)
@@ -480,12 +480,12 @@ def test_no_verdict_on_a_drawn_history_is_certain_and_wrong(journal):
 
 
 @pytest.mark.parametrize("beside", ["own", "http", "alike", "stop"])
-def test_no_verdict_is_certain_and_wrong_where_one_server_after_the_other_is_lost(journal, beside):
+def test_no_verdict_is_certain_and_wrong_where_one_server_after_the_other_is_lost(event_log, beside):
     """Three or four causes each, most of them losses, a moment or some seconds apart."""
     wrong, counted = [], Counter()
     for seed in range(COUNT // 4):
         history = draw(seed, (beside, *LOSSES), (3, 4))
-        if (verdict := hold(history, journal)) is None:
+        if (verdict := hold(history, event_log)) is None:
             continue
         right = is_right(history, verdict)
         counted[verdict.confidence.value, right] += 1

@@ -13,8 +13,8 @@ import pytest
 from launcher.core.errors import RefusedTableError
 from launcher.core.records import Cluster, Device, Layout, Server, Supervision
 from launcher.engines.assemble import Request
+from launcher.engines.cluster.agent_setup import check_table
 from launcher.engines.cluster.job import Job, from_text, to_text
-from launcher.engines.cluster.server_part import check_table
 from launcher.engines.placement import Machine
 
 HERE, THERE = Machine.uniform(4), Machine.uniform(2)

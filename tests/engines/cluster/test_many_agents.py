@@ -1,4 +1,4 @@
-"""A coordinator with more agents than any test has servers: a swarm speaks for all of them, and no rank is started."""
+"""A coordinator with more agents than any test has servers: simulated agents stand for all of them, and no rank is started."""
 
 import json
 import os
@@ -17,14 +17,14 @@ from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Se
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Confidence
 from launcher.engines.cluster import coordinator, engine_end
+from launcher.engines.cluster.agent_connection import listen
 from launcher.engines.cluster.coordinator import Coordinator
-from launcher.engines.cluster.gathering import Gathering
-from launcher.engines.cluster.peers import listen
+from launcher.engines.cluster.join_barrier import JoinBarrier
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.command import EngineCommand
 from launcher.engines.local import signals_held_back, start_child
 
-SWARM = Path(__file__).parents[3] / "benchmarks" / "programs" / "swarm.py"
+SIMULATION = Path(__file__).parents[3] / "benchmarks" / "programs" / "simulated_agents.py"
 COUNT, RANKS = 50, 2
 TOKEN = "known to all"
 
@@ -48,14 +48,14 @@ def spec_in(folder, count):
 
 @pytest.fixture
 def coordinate(tmp_path, monkeypatch):
-    """Gives a function that has a swarm coordinated until nothing is left: exit code, events, and its notes if it was let end by itself."""
-    monkeypatch.setattr(engine_end, "PATIENCE_S", 60.0)  # for the swarm to write its notes
+    """Gives a function that has simulated agents coordinated until nothing is left: exit code, events, and its notes if it was let end by itself."""
+    monkeypatch.setattr(engine_end, "PATIENCE_S", 60.0)  # for the simulation to write its notes
 
     def run(*options, count=COUNT, join_timeout_s=60.0):
         spec = spec_in(tmp_path, count)
         listed, notes = tmp_path / "servers", tmp_path / "notes"
         listed.write_text("\n".join(server.server_id for server in spec.cluster.servers))
-        argv = (sys.executable, str(SWARM), "--servers", str(listed), "--ranks", str(RANKS), "--notes", str(notes))
+        argv = (sys.executable, str(SIMULATION), "--servers", str(listed), "--ranks", str(RANKS), "--notes", str(notes))
         with signals_held_back(), listen() as listener:
             door = {
                 env.TLAUNCH_COORDINATOR: f"127.0.0.1:{listener.getsockname()[1]}",
@@ -64,7 +64,7 @@ def coordinate(tmp_path, monkeypatch):
             }
             plan = Plan(
                 listener=listener, token=TOKEN, shared_token="", silence_s=30.0, join_timeout_s=join_timeout_s,
-                engine=EngineCommand("swarm", (*argv, *options), door, {}), brings_all=True, job="a job", agreement={},
+                engine=EngineCommand("simulated agents", (*argv, *options), door, {}), brings_all=True, job="a job", agreement={},
             )  # fmt: skip
             child = start_child(lambda head: Coordinator(spec, plan, head).run(), RunDir(spec.run_dir))
         events = []
@@ -116,11 +116,11 @@ def test_one_that_vanishes_is_named_and_the_others_end(coordinate):
     assert ended == set(range(COUNT * RANKS)) - {17 * RANKS, 17 * RANKS + 1}
 
 
-class AfterAllOthers(Gathering):
+class AfterAllOthers(JoinBarrier):
     """Tells who is missing when it is one only, and gives up no sooner: how long the others take proves nothing."""
 
     def missing_to_tell(self):
-        return super().missing_to_tell() if self.told or len(self._roll_call.missing) == 1 else ()
+        return super().missing_to_tell() if self.told or len(self._registration.missing) == 1 else ()
 
     def in_vain(self, engine):
         return super().in_vain(engine) if self.told else None
@@ -128,7 +128,7 @@ class AfterAllOthers(Gathering):
 
 def test_one_that_never_gets_ready_is_named_and_nothing_begins(coordinate, monkeypatch):
     """The others are told that it is over; that one too."""
-    monkeypatch.setattr(coordinator, "Gathering", AfterAllOthers)
+    monkeypatch.setattr(coordinator, "JoinBarrier", AfterAllOthers)
     code, events, notes = coordinate("--never-ready", "3", join_timeout_s=3.0)
     assert code == EXIT_FAILURE
     [refusal] = of(NotBegun, events)

@@ -11,12 +11,12 @@ from launcher.core.events import Cause, Judged, NotRestarting, Stopping
 from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server, Supervision
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Confidence
+from launcher.engines.cluster.agent_connection import Clock
 from launcher.engines.cluster.chronicle import Chronicle
 from launcher.engines.cluster.engine_process import EngineProcess
 from launcher.engines.cluster.outcome import Outcome
-from launcher.engines.cluster.peers import Clock
 from launcher.engines.command import EngineCommand
-from launcher.supervise.agent import HeadLink
+from launcher.supervise.agent import LauncherLink
 from launcher.supervise.court import Evidence, to_fields
 from launcher.supervise.dumps import RankStack
 from launcher.supervise.evidence import RankEvidence
@@ -41,13 +41,13 @@ def _outcome(tmp_path):
         master_addr="10.0.0.1", master_port=0, supervision=Supervision(max_restarts=1),
     )  # fmt: skip
     reader, writer = os.pipe()
-    chronicle = Chronicle(spec, RunDir(tmp_path), HeadLink(death_fd=reader, events_fd=writer, pid=os.getpid()))
+    chronicle = Chronicle(spec, RunDir(tmp_path), LauncherLink(death_fd=reader, events_fd=writer, pid=os.getpid()))
     outcome = Outcome(spec, SimpleNamespace(brings_all=True, engine_anew=False, silence_s=15.0), SERVERS, chronicle)
     recorded = []
     outcome.events = lambda kind: [event for event in recorded if isinstance(event, kind)]
     chronicle.record, record = (lambda event: (recorded.append(event), record(event))), chronicle.record
     yield outcome
-    chronicle.journal.close(None)
+    chronicle.event_log.close(None)
     os.close(reader)
     os.close(writer)
 

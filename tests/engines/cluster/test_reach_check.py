@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from launcher.core.messages import Hello, Sounded
+from launcher.core.messages import Hello, ProbeResult
 from launcher.core.records import Device, Server
 from launcher.engines.cluster import reach_check
 from launcher.engines.cluster.reach_check import ALL_PAIRS, ReachCheck, cut_off, pairs_of
-from launcher.supervise.soundings import Soundings
+from launcher.supervise.soundings import ReachProbes
 
 PATIENCE_S = 60.0
 HERE, NOWHERE = "127.0.0.1", "255.255.255.255"  # to which nobody can connect
@@ -21,7 +21,7 @@ class Agent:
     hello, address = None, ""
 
     def __init__(self, *, deaf=False, ports=()):
-        self.soundings, self.deaf, self.ports, self.asked = Soundings(), deaf, ports, []
+        self.soundings, self.deaf, self.ports, self.asked = ReachProbes(), deaf, ports, []
 
     def send(self, message):
         self.asked.append(message)
@@ -116,8 +116,8 @@ def test_what_is_told_of_servers_that_were_not_to_be_tried_parts_nobody(check):
     servers = [Server(HERE, (Device(0, index),)) for index in range(2)]
     doors = {index: agent.soundings.port for index, agent in agents.items()}
     begun = ReachCheck(agents, servers, doors, master=(0, 1), resolved={})
-    begun.take(0, Sounded(1, ((0, "no answer"), (7, "no answer"), (-1, "no answer"))))
-    begun.take(1, Sounded(1, ((0, "no answer"),)))
+    begun.take(0, ProbeResult(1, ((0, "no answer"), (7, "no answer"), (-1, "no answer"))))
+    begun.take(1, ProbeResult(1, ((0, "no answer"),)))
     assert begun.step()
     assert begun.apart == ()
 

@@ -45,7 +45,7 @@ class Side:
 
     def __init__(self, house, listener, names, **options):
         self.house = house(listener=listener, servers=table(*names), **{"agreement": ALIKE, **options})
-        self.rivalry = self.house.roll_call.rivalry
+        self.rivalry = self.house.registration.rivalry
         self.knocks = Knocks(self.house.plan, self.rivalry)
         self.missing = self.house.servers[1:]
         self.error = None  # what its own knocks have brought
@@ -112,7 +112,7 @@ def test_who_knocks_after_a_refusal_is_answered_too(side, doors):
     """Of three coordinators two have found each other, and go."""
     here, there = side(doors[0], (HERE, THERE)), side(doors[1], (THERE, HERE), joining=False)
     there.looks = False
-    there.house.roll_call.refusal = RefusedLayoutError("server h3 coordinates a run of its own")
+    there.house.registration.refusal = RefusedLayoutError("server h3 coordinates a run of its own")
     attend([here, there], lambda: here.refused)
     assert here.refused.message.startswith(f"server {THERE} (")
 

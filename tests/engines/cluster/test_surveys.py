@@ -8,8 +8,8 @@ import pytest
 from launcher.core.messages import AskStacks, Stacks, TakeStacks, proof_of
 from launcher.core.run_dir import RunDir
 from launcher.engines.cluster import askers, surveys
+from launcher.engines.cluster.asker_endpoint import AskerEndpoint, read_door, remove_door, write_endpoint
 from launcher.engines.cluster.askers import CoordinatorSilentError, ask_stacks
-from launcher.engines.cluster.door import AskersDoor, leave_door, read_door, remove_door
 
 KEY = "the key"
 PATIENCE_S = 60
@@ -26,7 +26,7 @@ def ask():
     """A future of what somebody with a key is told."""
     with ThreadPoolExecutor() as pool:
         yield lambda house, key=KEY, ranks=None: pool.submit(
-            ask_stacks, AskersDoor((("127.0.0.1", house.port),), key), ranks
+            ask_stacks, AskerEndpoint((("127.0.0.1", house.port),), key), ranks
         )
 
 
@@ -56,10 +56,10 @@ def attend(house, future):
     """Until there is an answer; agents' words are handed on as a coordinator does."""
 
     def look():
-        for peer in house.roll_call.peers.values():
+        for peer in house.registration.peers.values():
             for message in peer.take():
                 if isinstance(message, Stacks):
-                    house.roll_call.surveys.take(peer.server_index, message)
+                    house.registration.surveys.take(peer.server_index, message)
         return future.done()
 
     house.attend(look)
@@ -70,7 +70,7 @@ def test_what_all_servers_find_is_told_together(running, ask):
     """Once each has answered; each is told which ranks are wanted."""
     house, channels = running
     future = ask(house, ranks=((0, 1),))
-    house.attend(lambda: house.roll_call.surveys._open)
+    house.attend(lambda: house.registration.surveys._open)
     for number, channel in enumerate(channels):
         question = asked(channel)
         assert question.ranks == ((0, 1),)
@@ -85,7 +85,7 @@ def test_a_server_that_gives_no_answer_in_time_is_named(running, ask, monkeypatc
     monkeypatch.setattr(surveys, "SURVEY_S", 0.5)
     house, channels = running
     future = ask(house)
-    house.attend(lambda: house.roll_call.surveys._open)
+    house.attend(lambda: house.registration.surveys._open)
     channels[0].send(Stacks(asked(channels[0]).number, one_rank(0)))
     parts, silent = attend(house, future).result()
     assert [rank.global_rank for part in parts for rank in part.ranks] == [0]
@@ -95,9 +95,9 @@ def test_a_server_that_gives_no_answer_in_time_is_named(running, ask, monkeypatc
 def test_a_server_that_is_lost_is_named(running, ask):
     """At once: nobody waits for it."""
     house, channels = running
-    house.roll_call.peers.pop(1).close()
+    house.registration.peers.pop(1).close()
     future = ask(house)
-    house.attend(lambda: house.roll_call.surveys._open)
+    house.attend(lambda: house.registration.surveys._open)
     channels[0].send(Stacks(asked(channels[0]).number, one_rank(0)))
     assert attend(house, future).result()[1] == {"h2": "it is lost, or has ended"}
 
@@ -141,16 +141,16 @@ def test_the_run_s_token_is_no_key_and_the_key_no_token(running, knocks):
 def test_words_that_belong_to_no_question_are_not_kept(running):
     """Of a server that answers too late, or what nobody has asked."""
     house, _ = running
-    house.roll_call.surveys.take(0, Stacks(7, one_rank(0)))
-    assert not house.roll_call.surveys._open
+    house.registration.surveys.take(0, Stacks(7, one_rank(0)))
+    assert not house.registration.surveys._open
 
 
 def test_a_door_is_for_its_owner_alone_and_is_removed(tmp_path):
     """What was left there is found again."""
     run_dir = RunDir(tmp_path)
     assert read_door(run_dir) is None
-    door = AskersDoor((("10.0.0.1", 4711), ("fe80::1", 4711)), KEY)
-    leave_door(run_dir, door)
+    door = AskerEndpoint((("10.0.0.1", 4711), ("fe80::1", 4711)), KEY)
+    write_endpoint(run_dir, door)
     assert read_door(run_dir) == door
     assert run_dir.door.stat().st_mode & 0o777 == 0o600
     remove_door(run_dir)
@@ -172,4 +172,4 @@ def test_a_machine_where_nobody_listens_is_told_with_its_reason():
     with pytest.raises(
         CoordinatorSilentError, match=r"127\.0\.0\.1 port 1: Connection refused; 127\.0\.0\.1 port 2: Conn"
     ):
-        ask_stacks(AskersDoor((("127.0.0.1", 1), ("127.0.0.1", 2)), KEY), None)
+        ask_stacks(AskerEndpoint((("127.0.0.1", 1), ("127.0.0.1", 2)), KEY), None)

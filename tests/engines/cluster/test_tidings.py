@@ -20,8 +20,8 @@ from launcher.core.events import (
     RankEnded,
     RankStarted,
     Slow,
-    Stamped,
     Stopping,
+    TimestampedEvent,
     Trouble,
     Unkillable,
     to_line,
@@ -45,13 +45,13 @@ H2 = Server("h2", tuple(Device(number, number + 1) for number in range(3)))  # r
 
 
 def heard(event, server_index=1):
-    return list(passed_on(to_line(Stamped(1000, server_index, event)), 400, H2, 1))
+    return list(passed_on(to_line(TimestampedEvent(1000, server_index, event)), 400, H2, 1))
 
 
 @pytest.mark.parametrize("event", PASSED_ON, ids=repr)
 def test_what_happens_to_ranks_is_told_by_the_coordinator_s_clock(event):
     """That server's is 400 ns ahead; whose word it is stays known."""
-    assert heard(event) == [Stamped(600, 1, event)]
+    assert heard(event) == [TimestampedEvent(600, 1, event)]
 
 
 @pytest.mark.parametrize("event", OWN, ids=repr)
@@ -62,7 +62,7 @@ def test_what_the_coordinator_has_said_is_not_told_twice(event):
 
 def test_trouble_names_its_server():
     """Since it is told to a person."""
-    assert heard(Trouble("disk full")) == [Stamped(600, 1, Trouble("server h2: disk full"))]
+    assert heard(Trouble("disk full")) == [TimestampedEvent(600, 1, Trouble("server h2: disk full"))]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_what_is_no_event_of_this_version_is_passed_over(line):
 
 def test_a_server_speaks_of_itself_and_its_own_ranks_only():
     """Whatever it calls itself; a rank of another server cannot be said to have ended."""
-    assert heard(Leftovers(2), server_index=-1) == [Stamped(600, 1, Leftovers(2))]
+    assert heard(Leftovers(2), server_index=-1) == [TimestampedEvent(600, 1, Leftovers(2))]
     assert heard(RankEnded(0, 9, 0)) == heard(RankStarted(4, 9)) == heard(Hung((0, 1), 30.0)) == []
 
 

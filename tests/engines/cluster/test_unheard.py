@@ -10,7 +10,7 @@ import pytest
 
 from launcher.core.messages import Freed, proof_of
 from launcher.engines.cluster import unheard
-from launcher.engines.cluster.peers import listen
+from launcher.engines.cluster.agent_connection import listen
 from launcher.engines.cluster.unheard import Unheard, longest_s, tell_freed
 
 PATIENCE_S = 60
@@ -46,8 +46,8 @@ def test_an_agent_that_comes_back_without_ranks_ends_the_wait_for_it(house, knoc
     opened = house()
     future = knocks.join(opened)
     opened.attend(future.done)
-    membership, lost = future.result(), opened.roll_call.unheard
-    assert membership.nonce == opened.roll_call.peers[0].hello.nonce
+    membership, lost = future.result(), opened.registration.unheard
+    assert membership.nonce == opened.registration.peers[0].hello.nonce
     assert membership.address == ("127.0.0.1", opened.port)
     lost.note(membership.nonce, 1000.0)
     lost.note("another", 500.0)
@@ -71,10 +71,10 @@ def test_an_agent_may_say_so_before_its_loss_is_noticed():
 def test_nobody_else_ends_it(house, knocks, agent, token):
     """Neither who does not know the run, nor an agent that was lost before."""
     opened = house()
-    opened.roll_call.unheard.note("a", 1000.0)
+    opened.registration.unheard.note("a", 1000.0)
     knocks.say(opened, lambda drawn: Freed(proof_of(token, "freed", drawn, agent), agent))
-    opened.attend(lambda: opened.dismissed or agent in opened.roll_call.unheard._freed)
-    assert opened.roll_call.unheard.until > time.monotonic()
+    opened.attend(lambda: opened.dismissed or agent in opened.registration.unheard._freed)
+    assert opened.registration.unheard.until > time.monotonic()
 
 
 def test_it_knocks_until_it_is_let_in(house, knock):
@@ -85,8 +85,8 @@ def test_it_knocks_until_it_is_let_in(house, knock):
     listener.accept()[0].close()
     listener.setblocking(False)
     opened = house(listener=listener)
-    opened.roll_call.unheard.note("a", 1000.0)
-    opened.attend(lambda: opened.roll_call.unheard.until == 0)
+    opened.registration.unheard.note("a", 1000.0)
+    opened.attend(lambda: opened.registration.unheard.until == 0)
     assert told.result() is True
 
 
@@ -100,7 +100,7 @@ def test_where_nobody_coordinates_any_more_it_goes_at_once():
 def test_an_engine_that_ends_the_agent_does_not_end_what_knocks(house):
     """It is in a session of its own, and holds nothing of what the agent had open."""
     opened = house()
-    opened.roll_call.unheard.note("a", 1000.0)
+    opened.registration.unheard.note("a", 1000.0)
     code = (
         "import sys; from launcher.engines.cluster.unheard import tell_freed_apart\n"
         "tell_freed_apart(('127.0.0.1', int(sys.argv[1])), 'token', 'a', 60.0)"
@@ -109,4 +109,4 @@ def test_an_engine_that_ends_the_agent_does_not_end_what_knocks(house):
     argv = [sys.executable, "-c", code, str(opened.port)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, check=False, start_new_session=True)
     assert (done.returncode, done.stderr) == (0, "")
-    opened.attend(lambda: opened.roll_call.unheard.until == 0)
+    opened.attend(lambda: opened.registration.unheard.until == 0)

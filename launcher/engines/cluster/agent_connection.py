@@ -1,0 +1,239 @@
+"""The coordinator's side of its connections: who is there, what their clocks say, and who has gone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping
+
+from launcher.core.addresses import addresses_of
+from launcher.core.channel import Channel, ChannelClosedError
+from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
+from launcher.core.messages import (
+    MAX_FIRST_LINE_BYTES,
+    PROTOCOL,
+    Challenge,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    Ready,
+    to_line,
+)
+from launcher.engines.host_match import ServerIndex
+
+STRANGER_S = 10.0  # who connects must say who he is within so long
+BACKLOG = 4096
+ANSWERS_KEPT = 32
+RANK_TABLE = "rank table"  # in what servers must have alike
+ROUNDING_NS = 2  # of halves of round trips
+FIRST_ASKED = 8  # times right after the welcome: a clock is wanted before anything fails
+
+
+class Clock:
+    """How far another server's wall clock is ahead of ours: by Cristian's algorithm, from the quickest answer of all."""
+
+    def __init__(self) -> None:
+        # Round trip and difference. Clocks drift, and are set: old answers are forgotten.
+        self._answers: deque[tuple[int, int]] = deque(maxlen=ANSWERS_KEPT)
+
+    @property
+    def known(self) -> bool:
+        """Whether it has been asked at all."""
+        return bool(self._answers)
+
+    @property
+    def ahead_ns(self) -> int:
+        return min(self._answers)[1] if self._answers else 0
+
+    @property
+    def error_ns(self) -> int:
+        """By so much the estimate may be wrong: half of the round trip of that answer."""
+        return min(self._answers)[0] // 2 if self._answers else 0
+
+    def take(self, here_ns: int, round_trip_ns: int, now_ns: int) -> None:
+        """Ahead = here - (now - round trip / 2): the answer of 162 that comes at 104, after 4, is of a clock 60 ahead.
+
+        An answer that cannot be true together with the best one tells that a clock was set, or has drifted, since then.
+        """
+        if round_trip_ns < 0:
+            return
+        ahead_ns = here_ns - (now_ns - round_trip_ns // 2)
+        if self._answers and abs(ahead_ns - self.ahead_ns) > round_trip_ns / 2 + self.error_ns + ROUNDING_NS:
+            self._answers.clear()
+        self._answers.append((round_trip_ns, ahead_ns))
+
+
+class AgentConnection:
+    """One connection, from its first byte on. Nothing here waits or raises."""
+
+    def __init__(self, connection: socket.socket, noticed: set[AgentConnection] | None = None) -> None:
+        """It puts itself into `noticed` when it is found lost, and when something waits to be sent."""
+        self._noticed = set() if noticed is None else noticed
+        self.channel = Channel(connection, MAX_FIRST_LINE_BYTES)
+        self.nonce = os.urandom(16).hex()
+        self.address = self.channel.peer
+        self.since = time.monotonic()
+        self.hello: Hello | None = None
+        self.server_index: int | None = None  # once it is known and wanted
+        self.ready: Ready | None = None
+        self.over = False  # nothing of the present attempt is left there
+        self.done = False  # it has said its last word
+        self.clock = Clock()
+        self.answered_ns: int | None = None  # of the monotonic clock: the last question that it answered was asked then
+        self._unanswered: deque[int] = deque()  # when it was asked since
+        self._to_ask = FIRST_ASKED
+        self._mute: str | None = None  # why nothing can be sent any more; last words may have come
+        self.lost: str | None = None  # why nothing more is heard of it
+        self.send(Challenge(PROTOCOL, self.nonce))
+
+    def fileno(self) -> int:
+        return self.channel.fileno()
+
+    @property
+    def silent_s(self) -> float:
+        return time.monotonic() - self.channel.heard_at
+
+    def send(self, message: Message) -> None:
+        self.send_line(to_line(message))
+
+    def send_line(self, line: bytes) -> None:
+        """A message as it travels: what many are told alike is written once."""
+        if self.lost is None and self._mute is None:
+            try:
+                self.channel.send_line(line)
+            except ChannelClosedError as error:
+                self._mute = str(error)
+            if self.is_mute or self.channel.wants_write:
+                self._noticed.add(self)
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether nothing can be sent to it any more: `take` gives its last words, and then it is lost."""
+        return self._mute is not None
+
+    def lose(self, why: str) -> None:
+        """Nothing more will be heard of it; the first reason counts."""
+        self.lost = self.lost or why
+        self._noticed.add(self)
+
+    def ask(self) -> None:
+        """By a clock that nobody sets: the answer brings it back."""
+        now_ns = time.monotonic_ns()
+        self._unanswered.append(now_ns)
+        self.send(Ping(now_ns))
+
+    @property
+    def unanswered_ns(self) -> int | None:
+        """When it was asked first what it has not answered; None where it has answered all."""
+        return self._unanswered[0] if self._unanswered else None
+
+    def take(self) -> list[Message]:
+        """What has come; answers to `ask` are kept here."""
+        taken: list[Message] = []
+        try:
+            for message in self.channel.receive():
+                if isinstance(message, Pong):
+                    self._take_pong(message)
+                else:
+                    taken.append(message)
+            if self._mute is None:
+                self.channel.flush()
+        except ChannelClosedError as error:
+            self.lose(str(error))
+        if self._mute is not None:
+            self.lose(self._mute)
+        return taken
+
+    def _take_pong(self, pong: Pong) -> None:
+        """The first ones one after the other: of questions asked at once the later answers would have to wait."""
+        now_ns = time.time_ns()  # first: held up between the two clocks, the answer counts as a slow one
+        self.clock.take(pong.here_ns, time.monotonic_ns() - pong.sent_ns, now_ns)
+        self.answered_ns = pong.sent_ns
+        while self._unanswered and self._unanswered[0] <= pong.sent_ns:
+            self._unanswered.popleft()
+        if self._to_ask:
+            self._to_ask -= 1
+            self.ask()
+
+    def close(self, patience_s: float = 0.0) -> None:
+        """Wait at most `patience_s` seconds until the last message has been sent."""
+        if self.lost is None and self._mute is None:
+            self.channel.drain(time.monotonic() + patience_s)
+        self.channel.close()
+
+
+def listen(port: int = 0) -> socket.socket:
+    """A socket on which agents are awaited, on every address of this machine.
+
+    Raises:
+        OSError: the port is in use.
+    """
+    if socket.has_dualstack_ipv6():
+        listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+    else:
+        listener = socket.create_server(("", port), backlog=BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+def server_of(hello: Hello, register: ServerIndex) -> int:
+    """Which server of the table said hello.
+
+    Its own word counts first, then its addresses and its name, and at last its place among the engine's processes.
+
+    Raises:
+        UsageError, RefusedLayoutError: it is none of them, or could be several.
+    """
+    if hello.said is not None:
+        return _said(hello.said, register)
+    fitting = register.find(hello.host, addresses_of(hello.addresses))
+    if len(fitting) == 1:
+        return fitting[0]
+    if not fitting and hello.index is not None and 0 <= hello.index < len(register.servers):
+        return hello.index
+    what = "could be any of" if fitting else "is none of"
+    ids = ", ".join(register.servers[index].server_id for index in fitting or range(len(register.servers)))
+    raise RefusedLayoutError(
+        f"{described(hello)} {what} the table's servers {ids}",
+        hint="--server or TLAUNCH_SERVER on that machine tells which server it is",
+    )
+
+
+def _said(said: str, register: ServerIndex) -> int:
+    if said not in register.places:
+        raise UsageError(
+            f"--server {said}: the rank table has no such server", hint=f"its servers are {', '.join(register.places)}"
+        )
+    return register.places[said]
+
+
+def described(hello: Hello) -> str:
+    found = addresses_of(hello.addresses)
+    outer = sorted(str(one) for one in found if one.version == 4 and not one.is_loopback)
+    return f"{hello.host} ({outer[0]})" if outer else hello.host
+
+
+def differences(hello: Hello, agreement: Mapping[str, str], server_id: str) -> TlaunchError | None:
+    """Why a server that was started by hand does not fit the first one; None where it does."""
+    if hello.agreement is None:  # the engine has brought it, and it is told what to do
+        return None
+    for what, ours in agreement.items():
+        theirs = hello.agreement.get(what, "nothing")
+        if theirs != ours:
+            return RefusedLayoutError(
+                f"server {server_id} was started with another {what}: {_shown(theirs, ours)}",
+                hint=_HINTS.get(what, "start the same command with the same options on every server"),
+            )
+    return None
+
+
+_HINTS = {RANK_TABLE: "have the same table on every server; `tlaunch table diff` tells where two of them differ"}
+
+
+def _shown(theirs: str, ours: str) -> str:
+    """Without digests, of which values could be guessed."""
+    there, here = (text.rpartition(" (")[0] or text if text.endswith(")") else text for text in (theirs, ours))
+    return f"{there} there, {here} on the first server" if there != here else f"{there}, of other values or words"

@@ -1,0 +1,98 @@
+"""A run whose ranks somebody else's engine has started: what they must find alike without talking to each other. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+
+from launcher.core import env
+from launcher.core.engine_rank import EngineRank
+from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.records import Layout
+from launcher.core.run_dir import LATEST
+from launcher.logs.terminal import escaped
+
+MIN_PORT = 20000
+PORTS = 10000  # below what Linux gives to outgoing connections (from 32768 on)
+HINT_RUN_ID = "TLAUNCH_RUN_ID=$(date +%Y%m%d-%H%M%S)"
+
+
+def check_size(rank: EngineRank, layout: Layout) -> None:
+    """The engine must have started as many ranks as the layout has.
+
+    Raises:
+        RefusedLayoutError: it has not, or this rank is beyond the layout.
+    """
+    wanted = layout.world_size
+    if rank.world_size is not None and rank.world_size != wanted:
+        raise RefusedLayoutError(
+            f"{rank.engine} started {_ranks(rank.world_size)}, but dp * mp * pp = "
+            f"{layout.dp} * {layout.mp} * {layout.pp} = {wanted}",
+            hint=f"start {wanted}, one for each device, or change --dp, --mp, --pp",
+        )
+    if rank.global_rank >= wanted:
+        raise RefusedLayoutError(
+            f"{rank.engine} started rank {rank.global_rank}, but {layout} has ranks 0 to {wanted - 1}"
+        )
+
+
+def run_name(rank: EngineRank, program_name: str, chosen: str | None, inherited: Mapping[str, str]) -> str:
+    """The run's name: TLAUNCH_RUN_ID as it is, else --name, or the program's, with the engine's own name of its job.
+
+    Raises:
+        UsageError: the engine has no name for its job, and nobody gives one.
+    """
+    if given := _given_name(inherited):
+        return _checked(given)
+    if rank.job:
+        return _checked(f"{chosen or program_name}-{rank.job_token}")
+    if chosen is None:
+        raise UsageError(
+            f"{rank.engine} gives its job no name, so the ranks cannot find one run directory",
+            hint=f"give one that no other run has: {HINT_RUN_ID} before mpiexec, or --name",
+        )
+    return _checked(chosen)
+
+
+def master_port(rank: EngineRank, name: str, chosen: int | None) -> int:
+    """--master-port, else one that follows from the job: alike on all its ranks.
+
+    MASTER_PORT of the environment is not: ranks beside mpirun inherit what those on other servers never get.
+    """
+    return MIN_PORT + _hash(rank.job or name) % PORTS if chosen is None else chosen
+
+
+def unused(
+    name: str, port: int, chosen_name: str | None, chosen_port: int | None, inherited: Mapping[str, str]
+) -> Iterator[str]:
+    """What somebody gave for the run's `name` and `port`, and others count more; a line each."""
+    if chosen_name is not None and _given_name(inherited) and chosen_name not in name:
+        yield f"--name {chosen_name} is not used: {env.TLAUNCH_RUN_ID}, {name}, is the whole name"
+    variable = inherited.get(env.MASTER_PORT)
+    if variable and chosen_port is None and variable != str(port):
+        yield (
+            f"{env.MASTER_PORT}={escaped(variable)} of the environment is not used, as ranks of other servers may not "
+            f"have it: {port} is; --master-port sets another one for all"
+        )
+
+
+def _given_name(inherited: Mapping[str, str]) -> str | None:
+    """In the environment of a tlaunch run around this one it is that run's."""
+    return None if env.TLAUNCH_RUN_DIR in inherited else inherited.get(env.TLAUNCH_RUN_ID)
+
+
+def _checked(name: str) -> str:
+    if "/" in name or name.startswith(".") or name == LATEST or not name.isprintable() or len(name.encode()) > 255:
+        raise UsageError(
+            f"{name!r} cannot be the name of a run directory",
+            hint=f"--name and {env.TLAUNCH_RUN_ID} give it; letters, digits, dots and dashes do",
+        )
+    return name
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode(errors="surrogateescape")).digest()[:8], "big")
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"

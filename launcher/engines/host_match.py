@@ -1,0 +1,253 @@
+"""Whether this machine is the server on which a rank table has a rank."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+
+from launcher.core.addresses import Address, address_of, addresses_of, names_of
+from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.frozen import frozen
+from launcher.core.interfaces import are_on_loopback, held_addresses, interface_of
+from launcher.core.ranges import ranges
+from launcher.core.records import Cluster, RankSpec, Server
+from launcher.doctor.names import patience_s, resolve
+from launcher.logs.terminal import escaped
+
+_HOST_NAME = re.compile(r"\w[\w.-]*")
+SHOWN = 4  # servers in a hint; the others are left out
+
+
+@frozen
+class Host:
+    """Facts about this machine."""
+
+    name: str
+    addresses: frozenset[Address]  # of its interfaces
+    resolved: tuple[tuple[str, frozenset[Address]], ...] = ()  # what names of servers mean here, as far as asked for
+    other_names: tuple[str, ...] = ()  # what others call it: Slurm's name of a node need not be the machine's own
+
+
+def read_host(names: Iterable[str] = (), *, other_names: tuple[str, ...] = ()) -> Host:
+    """This machine, and what those of `names` mean here that it does not know as its own. Blocks while it asks."""
+    own = os.uname().nodename
+    called = (own, *other_names)
+    addresses = frozenset(held.address for held in held_addresses())
+    unknown = dict.fromkeys(name for name in names if address_of(name) is None and not _among(called, name))
+    meanings = resolve(unknown, patience_s(len(unknown)))
+    resolved = tuple((name, addresses_of(found.addresses)) for name, found in meanings.items())
+    return Host(own, addresses, resolved, other_names)
+
+
+def own_interface(servers: Sequence[Server], index: int) -> str | None:
+    """Returns the interface by which ranks of servers[index], this machine, are to reach the others; None: libraries choose.
+
+    One server alone needs none: its ranks meet on loopback, and gloo finds that by itself where there is no network. Blocks
+    while it asks what the server's name means, where the table has no address of it.
+    """
+    if len(servers) == 1:
+        return None
+    called = names_of(servers[index])
+    unknown = () if any(map(address_of, called)) else called
+    meanings = {name: addresses_of(found.addresses) for name, found in resolve(unknown, patience_s(1)).items()}
+    return interface_of(called, held_addresses(), meanings, on_loopback=are_on_loopback(servers))
+
+
+class ServerIndex:
+    """The servers of one table by all that they are called: each of thousands of machines is looked up in it."""
+
+    def __init__(self, servers: Sequence[Server], resolved: Iterable[tuple[str, frozenset[Address]]] = ()) -> None:
+        """`resolved`: what names of servers mean, as far as asked for."""
+        self.servers = tuple(servers)
+        self._resolved = dict(resolved)
+        self._by_address: dict[Address, set[int]] = {}
+        self._by_name: dict[str, set[int]] = {}  # as far as the first dot
+        for index, server in enumerate(servers):
+            for name in names_of(server):
+                self._enter(name, index)
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Of servers, by their ids."""
+        return {server.server_id: index for index, server in enumerate(self.servers)}
+
+    def find(self, host: str, addresses: frozenset[Address], other_names: tuple[str, ...] = ()) -> tuple[int, ...]:
+        """Which servers that machine is. An address or a name that fits several of them proves nothing."""
+        alone = len(self.servers) == 1
+        candidates = (0,) if alone else sorted(self._candidates((host, *other_names), addresses))
+        names = (name for index in candidates for name in names_of(self.servers[index]))
+        meant = tuple((name, self._resolved[name]) for name in dict.fromkeys(names) if name in self._resolved)
+        known = Host(host, addresses, meant, other_names)
+        fitting = [_fitting(self.servers[index], known, alone=alone) for index in candidates]
+        claims = Counter(fact for facts in fitting for fact in facts)
+        return tuple(
+            index for index, facts in zip(candidates, fitting, strict=True) if any(claims[fact] == 1 for fact in facts)
+        )
+
+    def _enter(self, name: str, index: int) -> None:
+        address = address_of(name)
+        if address is None:
+            self._by_name.setdefault(_short(name), set()).add(index)
+        for meant in self._resolved.get(name, ()) if address is None else (address,):
+            self._by_address.setdefault(meant, set()).add(index)
+
+    def _candidates(self, names: Iterable[str], addresses: frozenset[Address]) -> set[int]:
+        """All that could fit, and perhaps more."""
+        named = (self._by_name.get(_short(name), ()) for name in names)
+        known = (self._by_address.get(address, ()) for address in addresses)
+        return {*chain.from_iterable(named), *chain.from_iterable(known)}
+
+
+def servers_here(servers: Sequence[Server], host: Host) -> tuple[Server, ...]:
+    """Which servers of one table this machine is. For many machines a `ServerIndex` tells it sooner."""
+    found = ServerIndex(servers, host.resolved).find(host.name, host.addresses, host.other_names)
+    return tuple(servers[index] for index in found)
+
+
+def doubt(server: Server, host: Host) -> str | None:
+    """What is worth a warning where ranks of a table's only server are to start on this machine; None: nothing is."""
+    if servers_here((server,), host) or _is_placeholder(server):
+        return None
+    name = escaped(server.server_id)
+    return (
+        f"server {name} of the rank table is not known to be this machine, {_called(host)} "
+        f"(--server {name} says that it is)"
+    )
+
+
+def is_everywhere(server: Server) -> bool:
+    """Whether any machine could call itself so."""
+    address = address_of(server.server_id)
+    return server.server_id == "localhost" or (address is not None and address.is_loopback)
+
+
+def is_here(name: str) -> bool:
+    """Whether that name or address is this machine's own. Asks the resolver for a name that is not its own."""
+    host = read_host([name])
+    address = address_of(name)
+    if address is None and _same_name(name, host.name):
+        return True
+    meant = dict(host.resolved).get(name, frozenset()) if address is None else {address}
+    return any(one.is_loopback or one in host.addresses for one in meant)
+
+
+def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, local_size: int | None) -> str | None:
+    """What is worth a warning about `rank` being here; `said` names this machine's server, whatever it looks like.
+
+    `local_size` is how many ranks the engine started here, where it tells.
+
+    Raises:
+        UsageError: `said` is none of the servers.
+        RefusedLayoutError: the table has this rank on another machine.
+    """
+    server = used.servers[rank.server_index]
+    if said is not None:
+        _check_said(said, rank, used)
+        return None
+    here = server in servers_here(used.servers, host)
+    if len(used.servers) == 1:
+        if not here or is_everywhere(server):
+            _check_all_are_here(server, local_size)
+        return doubt(server, host)
+    if not here:
+        raise RefusedLayoutError(
+            f"rank {rank.global_rank} is on {_described(used, host)}, and {_wanted(server)}",
+            hint=_hint_order(used),
+        )
+    return None
+
+
+def _check_said(said: str, rank: RankSpec, used: Cluster) -> None:
+    if said not in {server.server_id for server in used.servers}:
+        raise UsageError(
+            f"--server {said}: the rank table has no such server",
+            hint=f"its servers are {_listed([server.server_id for server in used.servers])}",
+        )
+    if said != rank.server_id:
+        raise RefusedLayoutError(
+            f"rank {rank.global_rank} is on server {said} (--server), and {_wanted(used.servers[rank.server_index])}",
+            hint=_hint_order(used),
+        )
+
+
+def _check_all_are_here(server: Server, local_size: int | None) -> None:
+    """Nothing but their number can tell that ranks of one server were spread over several."""
+    if local_size is not None and local_size < len(server.devices):
+        raise RefusedLayoutError(
+            f"all {len(server.devices)} ranks belong on one server, and the engine has started {local_size} on this one",
+            hint="start all of them on one server, or give a --rank-table that names every server; "
+            f"if they are all here, --server {server.server_id} says so",
+        )
+
+
+def _is_placeholder(server: Server) -> bool:
+    """Whether no machine can be called so: a blank, 0.0.0.0, 10.*.*.1."""
+    address = address_of(server.server_id)
+    return _HOST_NAME.fullmatch(server.server_id) is None if address is None else address.is_unspecified
+
+
+def _described(used: Cluster, host: Host) -> str:
+    known = next((server.server_id for server in servers_here(used.servers, host)), None)
+    if known is not None:
+        return f"server {known}" if known == host.name else f"server {known} ({host.name})"
+    alike = [server.server_id for server in used.servers if _fitting(server, host, alone=False)]
+    if alike:
+        return f"{_called(host)}, which could be any of servers {_listed(alike)}"
+    return f"{_called(host)}, which is none of the table's servers"
+
+
+def _called(host: Host) -> str:
+    other = next((name for name in host.other_names if not _same_name(name, host.name)), None)
+    return host.name if other is None else f"{other} ({host.name})"
+
+
+def _wanted(server: Server) -> str:
+    which = ranges(device.global_rank for device in server.devices)
+    return f"the rank table has rank{'s' * (len(server.devices) > 1)} {which} on server {server.server_id}"
+
+
+def _hint_order(used: Cluster) -> str:
+    slots = [f"{server.server_id} slots={len(server.devices)}" for server in used.servers]
+    return (
+        f"name the hosts in the order of the table, each with as many ranks as devices: {_listed(slots)}; "
+        "where a machine has another name, --server or TLAUNCH_SERVER tells which server it is"
+    )
+
+
+def _listed(words: list[str]) -> str:
+    return ", ".join(words[:SHOWN]) + (f" and {len(words) - SHOWN} more" if len(words) > SHOWN else "")
+
+
+def _fitting(server: Server, host: Host, *, alone: bool) -> set[Address | str]:
+    """What of this machine the table calls the server by. `alone`: there is no other server that localhost could be."""
+    facts = {fact for name in names_of(server) for fact in _known_as(name, host)}
+    return facts | {"localhost"} if alone and is_everywhere(server) else facts
+
+
+def _known_as(name: str, host: Host) -> Iterable[Address | str]:
+    address = address_of(name)
+    own = _among((host.name, *host.other_names), name) if address is None else ()
+    if own:
+        return own
+    meant = {address} if address is not None else dict(host.resolved).get(name, frozenset())
+    return (one for one in meant if one in host.addresses and not one.is_loopback)
+
+
+def _among(own: Iterable[str], name: str) -> tuple[str, ...]:
+    """Which of a machine's own names `name` is."""
+    return tuple(one for one in own if _same_name(name, one))
+
+
+def _same_name(one: str, other: str) -> bool:
+    """h2 is h2.example.org; two full names are the same only if they are equal."""
+    one, other = one.casefold(), other.casefold()
+    short = "." not in one or "." not in other
+    return one == other or (short and _short(one) == _short(other))
+
+
+def _short(name: str) -> str:
+    return name.casefold().partition(".")[0]

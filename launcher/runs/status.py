@@ -1,0 +1,294 @@
+"""How a run stands, told from any shell: its files, and whether the processes that they name still live.
+
+Files say what happened; only a look at processes tells a run that goes on from one whose launcher was killed without a
+word. Such a look is possible on the run's own machine, since its last start, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import field
+from enum import Enum
+from pathlib import Path
+
+from launcher.core.errors import UnreadableError
+from launcher.core.events import TimestampedEvent, from_line
+from launcher.core.frozen import frozen
+from launcher.core.proc import ProcessId, stat
+from launcher.core.report import Attempt, Report
+from launcher.core.run_dir import RunDir
+from launcher.core.verdict import Verdict
+from launcher.runs.engine_ranks import EngineRanks
+from launcher.runs.progress import ENDED_AS, Progress, State
+from launcher.runs.recorded import read_recorded
+from launcher.runs.store import run_at, run_names
+
+# Between the making of a run's directory and its agent's first word lies less than a second, on a machine at its limit
+# perhaps a few; then there was no launcher left to go on.
+FIRST_WORD_S = 30.0
+
+
+class RankState(str, Enum):
+    WAITING = "waiting"  # not started yet, or never
+    RUNNING = "running"  # of a run elsewhere: the last that was told
+    STOPPED = "stopped"  # its process has been stopped (SIGSTOP, Ctrl-Z)
+    ENDED = "ended"
+    GONE = "gone"  # its process is no more, and nobody was left to note how it ended
+    UNWATCHED = "unwatched"  # nobody knows its process but the engine that started it
+
+
+@frozen
+class RankLook:
+    """One rank of the attempt that goes on, or of the last one."""
+
+    global_rank: int
+    state: RankState
+    process: ProcessId | None  # None where there never was one
+    started_ns: int | None  # nanoseconds since 1970
+    ended_ns: int | None
+    status: int | None = None  # as in subprocess; None unless it has ended
+    reason: str | None = None  # why it could not be started
+
+
+@frozen
+class RunState:
+    """One look at a run. Times in nanoseconds since 1970, durations of what goes on up to the look."""
+
+    run_dir: RunDir
+    state: State
+    progress: Progress  # what events say; goes on changing if a `RunStatusReader` looks again
+    report: Report | None  # None before the end, or where it was never written
+    looked_ns: int
+    engine: str | None = None  # of a run that nobody watches over: who started its ranks
+    noted: Mapping[int, ProcessId] = field(default_factory=dict)  # of such a run, by global rank: what ranks noted
+    part: tuple[int, ...] | None = None  # global ranks of the only server whose files are here, if others have others
+
+    @property
+    def name(self) -> str:
+        return self.run_dir.root.name
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs, and for a run that nobody saw end."""
+        return self.report.exit_code if self.report else self.progress.exit_code
+
+    @property
+    def started_ns(self) -> int | None:
+        """The agent's first word; for a run without one, the making of its record."""
+        return self.progress.first_ns or (
+            self.report.started_ns if self.report else _modified_ns(self.run_dir.run_json)
+        )
+
+    @property
+    def ended_ns(self) -> int | None:
+        """The last word of a run that is over; None while it goes on."""
+        if not self.state.over:
+            return None
+        return self.report.ended_ns if self.report else self.progress.last_ns or None
+
+    @property
+    def elapsed_s(self) -> float | None:
+        """From start to end, or until now."""
+        if self.started_ns is None:
+            return None
+        return max(0.0, ((self.ended_ns or self.looked_ns) - self.started_ns) / 1e9)
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The last one may go on. A report knows best in which order ranks ended."""
+        return self.report.attempts if self.report and self.report.attempts else self.progress.attempts
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Of the attempt that goes on, or of the last one."""
+        return self.attempts[-1].verdict
+
+    @property
+    def host(self) -> str | None:
+        """Where it runs; None where nobody said."""
+        return self.progress.agent.host if self.progress.agent else None
+
+    @property
+    def ranks(self) -> Iterator[RankLook]:
+        """Every rank of the run, or of this `part`, ascending. Looks at the process of each one that has not ended."""
+        hosts: dict[tuple[str, str], bool] = {}  # whether that is this machine, since its last start
+        global_ranks = range(self.progress.rank_count) if self.part is None else self.part
+        return (self._rank(global_rank, hosts) for global_rank in global_ranks)
+
+    @property
+    def lives(self) -> bool:
+        """Whether something of it is seen to live: ranks, too, that outlived all others, or that an engine started."""
+        if self.state in {State.LOST, State.UNWATCHED}:
+            return any(rank.process.lives for rank in self.ranks if rank.process)
+        return self.state.going_on
+
+    def _rank(self, global_rank: int, hosts: dict[tuple[str, str], bool]) -> RankLook:
+        process = self.progress.process_of(global_rank) or self.noted.get(global_rank)
+        here = False
+        if process is not None:
+            place = process.host, process.boot
+            here = hosts[place] if place in hosts else hosts.setdefault(place, process.here)
+        started_ns = self.progress.started_ns.get(global_rank)
+        if (ended := self.progress.exits.get(global_rank)) is None:
+            return RankLook(global_rank, self._state_of(process, here=here), process, started_ns, None)
+        return RankLook(global_rank, RankState.ENDED, process, started_ns, ended.ended_ns, ended.status, ended.reason)
+
+    def _is_on_another_server(self, process: ProcessId) -> bool:
+        return self.progress.agent is not None and process.host != self.progress.agent.host
+
+    def _state_of(self, process: ProcessId | None, *, here: bool) -> RankState:
+        if self.engine is not None and (process is None or process.host != socket.gethostname()):
+            return RankState.UNWATCHED
+        if process is None:
+            return RankState.WAITING
+        if not here:
+            elsewhere = self.state is State.ELSEWHERE or self._is_on_another_server(process)
+            return RankState.RUNNING if elsewhere and not self.state.over else RankState.GONE
+        found = stat(process.pid)
+        if found is None or found.started != process.started or not found.living:
+            told = not self.state.over and self.engine is None  # its agent is about to say how it ended
+            return RankState.RUNNING if told else RankState.GONE
+        return RankState.STOPPED if found.stopped else RankState.RUNNING
+
+
+class RunStatusReader:
+    """Looks at one run again and again, and reads every event once. Holds no file open."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self.run_dir = run_dir
+        self._progress = Progress()
+        self._events = EventReader(run_dir.events)
+        self._engine: str | None = None
+        self._engine_ranks: EngineRanks | None = None
+        self._part = _part(run_dir)
+
+    def look(self) -> RunState:
+        """Reads files and asks for a few processes; never blocks, never raises for what it finds.
+
+        Files are read once more behind the processes: whoever has gone by then has written all that it ever will.
+        """
+        self._read()
+        while True:
+            agent, agent_lives = self._progress.agent, self._alive()
+            head_lives = not agent_lives and self._progress.head is not None and self._progress.head.lives
+            if not agent_lives and not self._progress.ended:
+                self._read()  # a last word may have come between reading and looking
+            report = read_report(self.run_dir)
+            if self._progress.agent == agent:
+                break
+        state = self._state(report, agent_lives=agent_lives, head_lives=head_lives)
+        noted = self._engine_ranks.look() if self._engine_ranks else {}
+        return RunState(self.run_dir, state, self._progress, report, time.time_ns(), self._engine, noted, self._part)
+
+    def _read(self) -> None:
+        for stamped in self._events.read():
+            self._progress.take(stamped)
+
+    def _alive(self) -> bool:
+        agent = self._progress.agent
+        return agent is not None and agent.lives
+
+    def _state(self, report: Report | None, *, agent_lives: bool, head_lives: bool) -> State:
+        if report is not None:
+            return ENDED_AS[report.cause]
+        progress = self._progress
+        if progress.ended or agent_lives:
+            return progress.state
+        if progress.agent is None:
+            return self._state_without_a_word()
+        if not progress.agent.here:
+            return State.ELSEWHERE
+        # A head that outlives its agent ends what that left behind, and writes the report.
+        return State.ENDING if head_lives else State.LOST
+
+    def _state_without_a_word(self) -> State:
+        if self._events.strange or self.run_dir.report.is_file():
+            return State.UNKNOWN
+        made_ns = _modified_ns(self.run_dir.run_json)
+        young = made_ns is not None and time.time_ns() - made_ns < FIRST_WORD_S * 1e9
+        if engine_ranks := self._ranks_of_engine():
+            engine_ranks.look()
+            return State.ENDED if engine_ranks.ended(all_noted=not young) else State.UNWATCHED
+        return State.STARTING if young else State.LOST
+
+    def _ranks_of_engine(self) -> EngineRanks | None:
+        """Those that an engine started, if it did: then run.json alone tells how many there are."""
+        if self._engine_ranks is None:
+            with suppress(UnreadableError):
+                recorded = read_recorded(self.run_dir)
+                self._engine = recorded.engine
+                if recorded.engine is not None:
+                    self._progress.rank_count = len(recorded.places)
+                    self._engine_ranks = EngineRanks(self.run_dir, recorded)
+        return self._engine_ranks
+
+
+class EventReader:
+    """Gives the events of a growing events.jsonl, each once; a last line that is not whole yet is left for later."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self.strange = 0  # lines that are no events of this version
+
+    def read(self) -> Iterator[TimestampedEvent]:
+        """What has come since the last call. Nothing where there is no file."""
+        with suppress(OSError), self._path.open("rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._offset += len(line)
+                yield from self._understood(line)
+
+    def _understood(self, line: bytes) -> Iterator[TimestampedEvent]:
+        try:
+            stamped = from_line(line)
+        except (ValueError, RecursionError):
+            self.strange += bool(line.strip())
+        else:
+            if stamped is not None:
+                yield stamped
+
+
+def look(run_dir: RunDir) -> RunState:
+    """How the run stands now. Reads its files once; never blocks, never raises for what it finds."""
+    return RunStatusReader(run_dir).look()
+
+
+def runs_going_on(runs_dir: Path) -> tuple[RunState, ...]:
+    """The runs in `runs_dir` of which something lives, newest first: those, too, whose ranks have outlived all others."""
+    run_dirs = (run_at((runs_dir / name).resolve()) for name in run_names(runs_dir))
+    # A report is an agent's last act: such runs need no look.
+    states = [look(run_dir) for run_dir in run_dirs if not run_dir.report.exists()]
+    living = [state for state in states if state.lives]
+    return tuple(sorted(living, key=lambda state: state.started_ns or 0, reverse=True))
+
+
+def _part(run_dir: RunDir) -> tuple[int, ...] | None:
+    """The ranks of the server whose own files are meant; None where they tell of all."""
+    if run_dir.server_index is None:
+        return None
+    try:
+        places = read_recorded(run_dir).places
+    except UnreadableError:
+        return ()
+    return tuple(place.global_rank for place in places if place.server_index == run_dir.server_index)
+
+
+def read_report(run_dir: RunDir) -> Report | None:
+    """None before the end, and where the report is one of another version."""
+    try:
+        return Report.from_json(run_dir.report.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _modified_ns(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None

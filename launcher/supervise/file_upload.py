@@ -1,0 +1,302 @@
+"""What the ranks of a server write, sent to the coordinator's run directory where that is not on a common disk.
+
+So logs, status and reports on the head's machine tell of all ranks, as on one server. Ranks notice nothing: their files
+are read as any reader reads them. Other words of the agent are never held up for long, since of each file one piece is
+under way at most, and of all together `WINDOW_BYTES`; what is late comes later, and before its last word the agent sends
+the rest. The files here are whole at any time: of a coordinator that is lost nothing more is needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import select
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.core.messages import ChunkAck, FileChunk, FileSnapshot, ForwardSignal
+from launcher.core.run_dir import RunDir
+from launcher.logs.stored import StoredLog
+from launcher.supervise.link import Link
+
+# Files by kind: where they are. Those that grow, and those that are rewritten.
+GROWING: Mapping[str, Callable[[RunDir, int], Path]] = {
+    "train.log": RunDir.train_log,
+    "stacks.log": RunDir.stacks_log,
+    "metrics.jsonl": lambda run_dir, _global_rank: run_dir.metrics,
+}
+REWRITTEN: Mapping[str, Callable[[RunDir, int], Path]] = {
+    "heartbeat": RunDir.heartbeat,
+    "failure.json": RunDir.failure,
+    "env.log": RunDir.env_log,
+}
+OF_ALL_RANKS = frozenset({"metrics.jsonl"})  # one for all ranks: sent in the name of a server's first one
+
+PIECE_BYTES = 64 << 10
+WINDOW_BYTES = 256 << 10  # under way at once
+MAX_WHOLE_BYTES = 4 << 20  # what is larger stays where it is
+RATE_BYTES_PER_S = 16 << 20  # while ranks run
+BURST_BYTES = 1 << 20
+EVERY_S = 0.2
+BEATS_EVERY_S = 1.0  # a thousand ranks' are then a thousand messages a second, for one coordinator
+RETRY_S = 5.0  # after trouble there
+FINISH_S = 20.0  # for what is left in the end
+
+
+class FileUpload:
+    """Call `step` whenever `timeout_s` has passed, `take` with each answer, in the end `finish` and `close`."""
+
+    def __init__(
+        self, run_dir: RunDir, global_ranks: Collection[int], link: Link, *, follows_another: bool = False
+    ) -> None:
+        """`follows_another`: an agent of this run was here before, and what it sent may not be here any more."""
+        self._run_dir = run_dir
+        self._link = link
+        self._files: dict[tuple[str, int], _File] = {}
+        for kind, place in GROWING.items():
+            for global_rank in sorted(global_ranks)[: 1 if kind in OF_ALL_RANKS else None]:
+                self._files[kind, global_rank] = _Growing(
+                    kind, global_rank, place(run_dir, global_rank), follows_another
+                )
+        for kind, place in REWRITTEN.items():
+            for global_rank in global_ranks:
+                path = place(run_dir, global_rank)
+                self._files[kind, global_rank] = _Rewritten(kind, global_rank, path, follows_another)
+        self._turns = deque(self._files.values())
+        self._under_way_bytes = 0
+        self._allowed_bytes = float(BURST_BYTES)
+        self._allowed_at = time.monotonic()
+        self._finishing = False
+
+    @property
+    def timeout_s(self) -> float | None:
+        """Until something is due; None where an answer has to come first."""
+        if self._under_way_bytes >= WINDOW_BYTES:
+            return None
+        moments = [file.due for file in self._turns if not file.awaits]
+        if not moments:
+            return None
+        now = time.monotonic()
+        short_s = 0.0 if self._finishing else -self._allowed_bytes / RATE_BYTES_PER_S
+        return max(0.0, min(moments) - now, self._allowed_at + short_s - now)
+
+    def step(self) -> None:
+        """Send what is due, in turn, as much as may be under way. Does not block."""
+        now = time.monotonic()
+        earned_bytes = (now - self._allowed_at) * RATE_BYTES_PER_S
+        self._allowed_bytes, self._allowed_at = min(BURST_BYTES, self._allowed_bytes + earned_bytes), now
+        for _ in range(len(self._turns)):
+            if self._under_way_bytes >= WINDOW_BYTES or (self._allowed_bytes < 0 and not self._finishing):
+                return
+            self._turns.rotate(-1)
+            file = self._turns[-1]
+            if not file.awaits and now >= file.due:
+                self._send_some(file, now)
+
+    def take(self, kept: ChunkAck) -> None:
+        """The coordinator's answer."""
+        file = self._files.get((kept.kind, kept.global_rank))
+        if file is None or not file.awaits:
+            return
+        self._under_way_bytes -= file.under_way_bytes
+        file.under_way_bytes = 0
+        file.awaits = False
+        file.answered(kept)
+        now = time.monotonic()
+        if kept.trouble:
+            file.due = now + RETRY_S
+            file.finished = self._finishing  # nobody waits for room on a disk
+        else:
+            file.due = now if file.behind or self._finishing else _next_tick(now, file.every_s)
+
+    def finish(self, interrupted: Callable[[], bool]) -> str | None:
+        """Send all that is left. Blocks, for `FINISH_S` at most; until `interrupted`, or the coordinator is lost.
+
+        What to tell of that which could not be sent, if anything could not.
+        """
+        self._finishing = True
+        for file in self._turns:
+            file.due = 0.0
+        deadline = time.monotonic() + FINISH_S
+        while self._link.lost is None and not all(file.finished for file in self._turns):
+            if time.monotonic() >= deadline or interrupted() or self._hears_end():
+                break
+            self.step()
+            self._wait(deadline)
+        return self._left()
+
+    def close(self) -> None:
+        for file in self._turns:
+            file.close()
+
+    def _send_some(self, file: _File, now: float) -> None:
+        try:
+            message, size_bytes = file.next()
+        except OSError:  # not to be read now, perhaps later
+            message, size_bytes = None, 0
+        if message is None:
+            file.due = _next_tick(now, file.every_s)
+            file.finished = self._finishing
+            if self._finishing:
+                file.due = float("inf")
+            return
+        file.awaits, file.under_way_bytes = True, size_bytes
+        self._under_way_bytes += size_bytes
+        self._allowed_bytes -= size_bytes
+        self._link.send(message)
+
+    def _hears_end(self) -> bool:
+        """Take answers; whether somebody wants this to end now."""
+        impatient = False
+        for message in self._link.take():
+            if isinstance(message, ChunkAck):
+                self.take(message)
+            impatient = impatient or (isinstance(message, ForwardSignal) and message.signal == signal.SIGQUIT)
+        return impatient
+
+    def _wait(self, deadline: float) -> None:
+        timeouts_s = (self.timeout_s, self._link.timeout_s, deadline - time.monotonic(), EVERY_S)
+        poll = select.poll()
+        poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.wants_write else 0))
+        poll.poll(1000 * max(0.0, min(seconds for seconds in timeouts_s if seconds is not None)))
+
+    def _left(self) -> str | None:
+        left = {file.global_rank: file.left_bytes() for file in self._turns if file.kind == "train.log"}
+        some = {global_rank: count for global_rank, count in left.items() if count}
+        if not some:
+            return None
+        first = ", ".join(f"{count} bytes of rank {global_rank}" for global_rank, count in list(some.items())[:4])
+        more = f" and some of {len(some) - 4} more" if len(some) > 4 else ""
+        return f"{first}{more} did not reach the head in time: they are in {self._run_dir.root} there"
+
+
+class _File(ABC):
+    """One file of one rank."""
+
+    every_s = EVERY_S
+
+    def __init__(self, kind: str, global_rank: int, path: Path) -> None:
+        self.kind, self.global_rank, self._path = kind, global_rank, path
+        self.due = 0.0  # monotonic: when to look at it
+        self.awaits = False  # an answer
+        self.under_way_bytes = 0
+        self.finished = False  # in the end: all of it has been sent
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is more, as far as is known."""
+        return False
+
+    @abstractmethod
+    def next(self) -> tuple[FileChunk | FileSnapshot | None, int]:
+        """What is to be sent, and its size.
+
+        Raises:
+            OSError: the file may not be read.
+        """
+
+    @abstractmethod
+    def answered(self, kept: ChunkAck) -> None: ...
+
+    def left_bytes(self) -> int:
+        return 0
+
+    def close(self) -> None:  # noqa: B027 - most have nothing open
+        """May be called twice."""
+
+
+class _Growing(_File):
+    def __init__(self, kind: str, global_rank: int, path: Path, follows_another: bool) -> None:
+        super().__init__(kind, global_rank, path)
+        self._log = StoredLog(path)
+        self._offset = 0  # up to here it is there
+        self._asks = follows_another  # how much is there
+        self._first_end = self._end()  # before ranks write: less than is there is another disk's file
+        self._anew = False
+        self._stays = False
+        self._behind = False
+
+    @property
+    def behind(self) -> bool:
+        return self._behind
+
+    def next(self) -> tuple[FileChunk | None, int]:
+        if self._asks:
+            return FileChunk(self.kind, self.global_rank, 0, 0, ""), 0
+        data = self._log.read(self._offset, PIECE_BYTES)
+        end = self._log.next_offset
+        if not data and end != self._offset:  # it has begun anew
+            self._offset, self._anew, self._stays = end, True, False
+            data = self._log.read(end, PIECE_BYTES)
+            end = self._log.next_offset
+        if not data and not self._anew:
+            return None, 0
+        self._behind = len(data) >= PIECE_BYTES or bool(self._log.lost_bytes)
+        encoded = base64.b64encode(data).decode()
+        return FileChunk(self.kind, self.global_rank, self._offset, end, encoded, self._anew, self._stays), len(data)
+
+    def answered(self, kept: ChunkAck) -> None:
+        asked, self._asks = self._asks, self._asks and kept.trouble
+        self._behind = self._behind or kept.end != self._log.next_offset
+        self._offset = kept.end
+        self._anew, self._stays = self._anew and kept.trouble, self._stays and kept.trouble
+        if asked and kept.end > self._first_end:
+            self._offset, self._anew, self._stays, self._behind = 0, True, True, True
+
+    def left_bytes(self) -> int:
+        return max(0, self._end() - self._offset)
+
+    def _end(self) -> int:
+        with suppress(OSError):
+            return self._log.end
+        return 0
+
+    def close(self) -> None:
+        self._log.close()
+
+
+class _Rewritten(_File):
+    def __init__(self, kind: str, global_rank: int, path: Path, follows_another: bool) -> None:
+        super().__init__(kind, global_rank, path)
+        self._sent: tuple[int, ...] | None = None  # what of it is there
+        self._stale = follows_another  # what is there is not of this agent
+        self._sending: tuple[int, ...] | None = None
+        if kind == "heartbeat":
+            self.every_s = BEATS_EVERY_S
+
+    def next(self) -> tuple[FileSnapshot | None, int]:
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            self._sending = None
+            gone = self._sent is not None or self._stale
+            return FileSnapshot(self.kind, self.global_rank, None, 0) if gone else None, 0
+        self._sending = (found.st_ino, found.st_mtime_ns, found.st_size)
+        if self._sending == self._sent or found.st_size > MAX_WHOLE_BYTES:
+            return None, 0
+        data = _contents(self._path)
+        encoded = base64.b64encode(data).decode()
+        return FileSnapshot(self.kind, self.global_rank, encoded, found.st_mtime_ns), len(data)
+
+    def answered(self, kept: ChunkAck) -> None:
+        if not kept.trouble:
+            self._sent, self._stale = self._sending, False
+
+
+def _contents(path: Path) -> bytes:
+    """What has its name may be a pipe: nobody waits for it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return os.read(descriptor, MAX_WHOLE_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def _next_tick(now: float, every_s: float) -> float:
+    """Alike for all files, so that a server wakes up once for all of them."""
+    return (now // every_s + 1) * every_s

@@ -1,0 +1,274 @@
+"""The agent's side of preloading: one process imports heavy modules once, and is then forked for every rank.
+
+    fork server (here)  -- {"program": ..., "modules": [...], "agent_pid": n} ------>  preload process (launcher/bootstrap)
+                    <-- {"ready": true, "seconds": s} | {"unsafe": why} | {"failed": why} --
+                    -- {"fork": [{"key": global_rank, "env": {...}, "log": ..., ...}, ...]} -->
+                    <-- {"key": global_rank, "pid": n} | {"key": global_rank, "error": why} --
+
+One JSON object a line, over a socket pair. A forked rank becomes the agent's own child before anything of the program
+runs, and is told of before that: an agent that calls `take` before it reaps knows every rank that it reaps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from launcher.core.frozen import frozen
+from launcher.core.proc import stat
+from launcher.program.command import PythonCommand
+from launcher.supervise.spawn import Complaints, Program, spawn
+
+_BOOTSTRAP = Path(__file__).parents[1] / "bootstrap" / "__main__.py"
+_MAX_LINE_BYTES = 1 << 20  # whatever is longer did not come from us
+TICKS_OF_WORK = 2  # a sleeping process uses none, one that imports uses all
+
+
+@frozen
+class ForkRequest:
+    """One rank to fork, with everything decided."""
+
+    global_rank: int
+    environment: Mapping[str, str]  # complete
+    log: Path  # stdout and stderr both append to it
+    device_dir: Path  # for failure.json and stacks.log
+    cpus: tuple[int, ...] | None = None
+
+
+@frozen
+class Ready:
+    """Everything is imported; forks are quick from now on."""
+
+    seconds: float  # that the imports took
+
+
+@frozen
+class Unusable:
+    """No rank can be forked (any more); said once. Ranks asked for and not told of follow as ForkFailed."""
+
+    reason: str
+    died: bool = False  # it ended without saying why, or said what makes no sense
+
+
+@frozen
+class ForkResult:
+    global_rank: int
+    pid: int  # a child of the agent, a session and process group of its own
+
+
+@frozen
+class ForkFailed:
+    """The rank does not run; if it was told as ForkResult before, its process ends with 126."""
+
+    global_rank: int
+    reason: str
+
+
+Told = Ready | Unusable | ForkResult | ForkFailed
+
+
+def bootstrap_argv(command: PythonCommand, device_dir: Path) -> tuple[str, ...]:
+    """A command that runs the same program with the failure hook and stack dumps, told in `device_dir`."""
+    return (*_python(command), "run", str(device_dir), command.kind, command.target, *command.arguments)
+
+
+class ForkServer:
+    """A preload process, from its start to its end. Nothing here blocks, except that `__init__` forks.
+
+    Raises (`__init__`):
+        OSError: no process could be made.
+    """
+
+    def __init__(
+        self,
+        command: PythonCommand,
+        modules: tuple[str, ...],
+        *,
+        argv_shown: Sequence[str],
+        common_environment: Mapping[str, str],
+        cwd: Path,
+        log: Path,
+    ) -> None:
+        self._complaints = Complaints()
+        self._socket, theirs = socket.socketpair()
+        self._socket.setblocking(False)
+        self._outgoing = bytearray()
+        self._incoming = bytearray()
+        self._worked = self._heard = time.monotonic()
+        self._ticks = 0  # of processor time, when it was last seen to work
+        self._reaped = False  # then its pid may be anyone's
+        self._asked: dict[int, float] = {}  # global rank -> when, for those not told of yet (monotonic)
+        self._usable = True
+        try:
+            os.set_inheritable(theirs.fileno(), True)
+            argv = _preload_argv(command, theirs.fileno(), argv_shown)
+            self.pid = spawn(Program(argv, common_environment, cwd, log), self._complaints)
+        except OSError:
+            self.close()
+            raise
+        finally:
+            theirs.close()
+        program = {"kind": command.kind, "target": command.target, "arguments": command.arguments}
+        shown = {**program, "shown_argv": list(argv_shown)}
+        self._say({"program": shown, "modules": modules, "agent_pid": os.getpid()})
+
+    def fileno(self) -> int:
+        """Readable when it has something to say: then call `take`. Only while it is usable."""
+        return self._socket.fileno()
+
+    @property
+    def usable(self) -> bool:
+        """False once Unusable was told, and after `close`: then nothing may be waited for on `fileno`."""
+        return self._usable
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether something is left to be sent: then wait until `fileno` is writable and call `send`."""
+        return bool(self._outgoing)
+
+    @property
+    def idle_s(self) -> float:
+        """For how long it has used no processor time to speak of, as far as it was looked at; 0 without /proc."""
+        found = stat(self.pid)
+        if found is None or found.ticks > self._ticks + TICKS_OF_WORK:
+            self._ticks = found.ticks if found else 0
+            self._worked = time.monotonic()
+        return time.monotonic() - self._worked
+
+    @property
+    def waiting_for_s(self) -> float:
+        """For how long it has said nothing although there are requests: a stopped process does not. 0: there are none."""
+        return time.monotonic() - max(min(self._asked.values()), self._heard) if self._asked else 0.0
+
+    def fork(self, requests: Sequence[ForkRequest]) -> None:
+        """Ask for ranks. Each will be told as ForkResult or ForkFailed by `take`, those of a lost process too."""
+        self._asked |= dict.fromkeys((request.global_rank for request in requests), time.monotonic())
+        if self._usable:
+            self._say({"fork": [_request_fields(request) for request in requests]})
+
+    def send(self) -> None:
+        """Send what it takes without blocking."""
+        try:
+            while self._outgoing:
+                del self._outgoing[: self._socket.send(self._outgoing)]
+        except BlockingIOError:
+            pass
+        except OSError:  # it has gone; what it said before can still be read, so `take` tells the end
+            self._outgoing.clear()
+
+    def take(self) -> list[Told]:
+        """Everything that it has said since the last call."""
+        told: list[Told] = []
+        ended = self._receive() if self._usable else None
+        *lines, self._incoming = self._incoming.split(b"\n")
+        try:
+            for line in lines:
+                told.append(self._read(bytes(line)))  # noqa: PERF401 - kept although a line raises
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            ended = f"the preload process wrote what cannot be read: {error}"
+        refused = next((message for message in told if isinstance(message, Unusable)), None)
+        if refused is not None:
+            return [message for message in told if message is not refused] + self._end(refused)
+        if ended is not None:
+            return told + self.give_up(ended)
+        return told if self._usable else told + self._refuse_rest()
+
+    def give_up(self, reason: str, *, died: bool = True) -> list[Told]:
+        """Kill the process and tell what its end means: Unusable, and ForkFailed for whom it owes an answer.
+
+        Call `take` just before: a rank that it has told of runs, and is not the process's any more.
+        """
+        if not self._usable:
+            return self._refuse_rest()
+        self.kill()
+        return self._end(Unusable(reason, died=died))
+
+    def kill(self) -> None:
+        """It keeps nothing that could be lost. Whoever reaps children reaps it."""
+        if not self._reaped:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def note_reaped(self) -> None:
+        self._reaped = True
+
+    def close(self) -> None:
+        """Let the process end by itself; its owner reaps it. Ranks that it forked run on. May be called twice."""
+        self._usable = False
+        self._outgoing.clear()
+        self._incoming.clear()
+        if self._socket.fileno() >= 0:
+            self._socket.close()
+            self._complaints.close()
+
+    def _say(self, message: Mapping[str, Any]) -> None:
+        # Bytes of the environment that are no text travel as they are: JSON here is bytes between the quotes.
+        self._outgoing += json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
+        self.send()
+
+    def _receive(self) -> str | None:
+        """Read all that has come; why there will be no more, if so."""
+        try:
+            while chunk := self._socket.recv(1 << 16):
+                self._heard = time.monotonic()
+                self._incoming += chunk
+                if len(self._incoming) > _MAX_LINE_BYTES:
+                    return "the preload process wrote more than it can have to say"
+        except BlockingIOError:
+            return None
+        except OSError:  # it ended before it had read everything
+            pass
+        return self._complaints.reason_of(self.pid) or "the preload process ended"
+
+    def _read(self, line: bytes) -> Told:
+        fields = json.loads(line)
+        if "key" in fields:
+            return self._read_rank(fields)
+        if "ready" in fields:
+            return Ready(float(fields["seconds"]))
+        return Unusable(str(fields["unsafe"] if "unsafe" in fields else fields["failed"]))
+
+    def _read_rank(self, fields: Mapping[str, Any]) -> ForkResult | ForkFailed:
+        global_rank = int(fields["key"])
+        failed = ForkFailed(global_rank, str(fields["error"])) if "error" in fields else None
+        told = failed or ForkResult(global_rank, int(fields["pid"]))
+        self._asked.pop(global_rank, None)
+        return told
+
+    def _end(self, unusable: Unusable) -> list[Told]:
+        self.close()
+        return [unusable, *self._refuse_rest(unusable.reason)]
+
+    def _refuse_rest(self, reason: str = "the preload process has ended") -> list[Told]:
+        refused: list[Told] = [ForkFailed(global_rank, reason) for global_rank in self._asked]
+        self._asked.clear()
+        return refused
+
+
+def _python(command: PythonCommand) -> tuple[str, ...]:
+    """The interpreter, found as it would be found without us, since it finds its own libraries by its argv[0]."""
+    return (command.name or command.interpreter, *command.options, str(_BOOTSTRAP))
+
+
+def _preload_argv(command: PythonCommand, descriptor: int, argv_shown: Sequence[str]) -> tuple[str, ...]:
+    """Long enough to be overwritten with the command that people shall see in `ps`."""
+    argv = (*_python(command), "preload", str(descriptor))
+    missing_bytes = len(os.fsencode(" ".join(argv_shown))) - len(os.fsencode(" ".join(argv))) - 1
+    return (*argv, "." * missing_bytes) if missing_bytes > 0 else argv
+
+
+def _request_fields(request: ForkRequest) -> dict[str, Any]:
+    return {
+        "key": request.global_rank,
+        "env": dict(request.environment),
+        "log": str(request.log),
+        "device_dir": str(request.device_dir),
+        "cpus": request.cpus,
+    }

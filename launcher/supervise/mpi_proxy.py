@@ -1,0 +1,328 @@
+"""Ranks in the place of the processes that an engine started: these, the members, hand over who they are, and wait.
+
+    member (here)  -- {"rank": n, "environment": {...}}, with the descriptor that PMI_FD names -->  agent (MpiProxies)
+                   <-- {"ended": status} ----------------------------------------------------------
+
+One JSON object a line each way, over a socket with an abstract name, so that nothing is left on a disk. mpirun starts one
+member for each device; one of each server is its agent as well. A rank then is a child of the agent (its log, its grace
+and its evidence are those of every rank), and yet is what the engine takes for its own process: MPI_Init finds
+the engine's daemon by the environment, and asks for nobody's pid.
+
+What an engine does about a failed rank, it does when a member *ends*. Who tells ends late gives its ranks their grace:
+
+| engine            | a rank ends without MPI_Finalize                 | MPI_Abort in a rank                                |
+|-------------------|--------------------------------------------------|----------------------------------------------------|
+| Open MPI 4, 5     | nothing, until its member ends                   | CONT, TERM, then KILL to all members               |
+| MPICH, Intel MPI  | nothing, while anyone holds PMI_FD open          | KILL to all members at once                        |
+| srun --mpi=pmi2   | nothing                                          | KILL to all members at once                        |
+| srun --mpi=pmix   | exit 0: nothing; killed: KILL to all members     | KILL to all members at once                        |
+
+MpiProxies hold their PMI_FD open while they wait, for Hydra kills all members when it sees its end.
+A member that is killed shows to the agent as Left, and an agent that is killed to its members as None.
+An agent that is to survive members that are killed must not be one of them, but a child in a session of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from hashlib import sha256
+
+from launcher.core.errors import TlaunchError
+from launcher.core.frozen import frozen
+
+PATIENCE_S = 60.0  # for an agent that has not yet begun to listen
+_RETRY_S = 0.01
+_DESCRIPTOR = "PMI_FD"  # Hydra's and Slurm's socket to their daemon: a number that holds in one process only
+_MAX_BYTES = 1 << 23  # the kernel gives no process a larger environment, unless its stack's limit was raised
+_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
+# Engines send these to every member. The agent, which is one of them, answers; the others wait for its word.
+_FOR_THE_AGENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
+                  signal.SIGTSTP, signal.SIGCONT)  # fmt: skip
+
+
+@frozen
+class Joined:
+    """`environment_of` this rank is known from now on."""
+
+    global_rank: int
+
+
+@frozen
+class Left:
+    """A member ended, or closed its socket, before its rank's end was told: the engine killed it, most likely."""
+
+    global_rank: int
+
+
+@frozen
+class Refused:
+    """Somebody who is none of the members, or says what makes no sense."""
+
+    reason: str
+
+
+Told = Joined | Left | Refused
+
+
+def meeting_name(*words: str) -> bytes:
+    """An abstract name of this user's, alike for all who say the same words: the job's name, the server's."""
+    digest = sha256("\0".join((str(os.getuid()), *words)).encode(errors="surrogateescape")).hexdigest()
+    return b"\0tlaunch-members-" + digest[:32].encode()
+
+
+# --- a member ---
+
+
+def hand_over(
+    name: bytes,
+    environment: Mapping[str, str],
+    global_rank: int,
+    *,
+    patience_s: float = PATIENCE_S,
+    pass_on: Callable[[int], None] | None = None,
+) -> int | None:
+    """Let the agent start this rank, and wait for its end: its status as in `subprocess`; None if the agent was lost.
+
+    Blocks. From then on this process ignores the signals that the agent answers, or has `pass_on` called with them: call
+    it last, in the main thread.
+
+    Raises:
+        TlaunchError: no agent listened in time, or somebody else's process does.
+    """
+    for number in _FOR_THE_AGENT:
+        signal.signal(number, signal.SIG_IGN if pass_on is None else lambda number, _frame: pass_on(number))
+    with _reach(name, time.monotonic() + patience_s) as connection:
+        if _user_of(connection) != os.getuid():
+            raise TlaunchError(
+                f"another user's process (uid {_user_of(connection)}) listens in the place of this server's agent",
+                hint="ask who runs it; nothing was handed over to it",
+            )
+        try:
+            _send_identity(connection, environment, global_rank)
+            return _ended(connection)
+        except (BrokenPipeError, ConnectionResetError):
+            return None
+
+
+def _reach(name: bytes, deadline: float) -> socket.socket:
+    while True:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(name)
+        except (ConnectionRefusedError, FileNotFoundError) as error:
+            connection.close()
+            if time.monotonic() > deadline:
+                raise TlaunchError(
+                    "no agent of this server listens", hint="see what the process of its lowest rank says"
+                ) from error
+            time.sleep(_RETRY_S)
+        else:
+            return connection
+
+
+def _send_identity(connection: socket.socket, environment: Mapping[str, str], global_rank: int) -> None:
+    line = _line({"rank": global_rank, "environment": dict(environment)})
+    number = environment.get(_DESCRIPTOR, "")
+    sent = 0
+    if number.isdecimal():
+        with suppress(OSError):  # it was closed on the way here: the rank will say what it misses
+            sent = socket.send_fds(connection, [line], [int(number)])
+    connection.sendall(line[sent:])
+
+
+def _ended(connection: socket.socket) -> int | None:
+    with connection.makefile("rb") as told:
+        line = told.readline()
+    return int(json.loads(line)["ended"]) if line.endswith(b"\n") else None
+
+
+# --- the agent ---
+
+
+@frozen
+class _Member:
+    """One that has said who it is."""
+
+    connection: socket.socket
+    environment: Mapping[str, str]
+    descriptor: int | None
+
+
+class _Caller:
+    """One that has connected, and what it has sent so far."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.received = bytearray()
+        self.descriptors: list[int] = []
+        self.global_rank: int | None = None  # once it has said who it is
+
+    def receive(self) -> bool:
+        """Take what has come; False at its end."""
+        try:
+            chunk, descriptors, _, _ = socket.recv_fds(self.connection, 1 << 16, 1)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        for number in descriptors:
+            os.set_inheritable(number, False)  # recv_fds of Python 3.11 forgets the flag that would do it
+        self.descriptors += descriptors
+        self.received += chunk
+        return bool(chunk)
+
+    def close(self) -> None:
+        self.connection.close()
+        for number in self.descriptors:
+            os.close(number)
+        self.descriptors.clear()
+
+
+class MpiProxies:
+    """The agent's end: collects who the members of its server are. Nothing here blocks.
+
+    Raises (`__init__`):
+        OSError: the name is taken: an agent of this job and server lives already.
+    """
+
+    def __init__(self, name: bytes, global_ranks: Iterable[int]) -> None:
+        self._awaited = set(global_ranks)
+        self._joined: dict[int, _Member] = {}
+        self._callers: dict[int, _Caller] = {}  # by the number of their connection
+        self._released: set[int] = set()
+        self._listener = socket.socket(socket.AF_UNIX)
+        try:
+            self._listener.bind(name)
+            self._listener.listen(socket.SOMAXCONN)
+            self._listener.setblocking(False)
+            self._epoll = select.epoll()
+        except OSError:
+            self._listener.close()
+            raise
+        self._epoll.register(self._listener, select.EPOLLIN)
+
+    def fileno(self) -> int:
+        """Readable when something has come: then call `step`."""
+        return self._epoll.fileno()
+
+    @property
+    def missing(self) -> frozenset[int]:
+        """The global ranks whose members have not said who they are."""
+        return frozenset(self._awaited - self._joined.keys())
+
+    def environment_of(self, global_rank: int) -> dict[str, str]:
+        """All that the engine gave this rank's member, with numbers of descriptors as they are here."""
+        member = self._joined[global_rank]
+        changed = {} if member.descriptor is None else {_DESCRIPTOR: str(member.descriptor)}
+        return {**member.environment, **changed}
+
+    def descriptors_of(self, global_rank: int) -> tuple[int, ...]:
+        """What this rank, and no other, has to inherit under the same numbers; executing a program closes them.
+
+        They stay open here, so that the engine does not see the rank's end before it is told.
+        """
+        descriptor = self._joined[global_rank].descriptor
+        return () if descriptor is None else (descriptor,)
+
+    def step(self) -> list[Told]:
+        """Everything that has happened since the last call."""
+        told: list[Told] = []
+        for number, _ in self._epoll.poll(0):
+            if number == self._listener.fileno():
+                told += self._welcome()
+            elif number in self._callers:
+                told += self._hear(self._callers[number])
+        return told
+
+    def tell_end(self, global_rank: int, status: int) -> None:
+        """Let a rank's member end; `status` as in `subprocess`. May be called again, or for one that has gone.
+
+        Tell when nothing is left that needs time: the engine may kill all members once one has ended.
+        """
+        member = self._joined.get(global_rank)
+        if member is not None and global_rank not in self._released:
+            self._released.add(global_rank)
+            with suppress(OSError):  # it has gone; and so few bytes always fit
+                member.connection.send(_line({"ended": status}))
+
+    def close(self) -> None:
+        """MpiProxies that were told nothing learn that there is no agent any more. May be called twice."""
+        for caller in self._callers.values():
+            caller.close()
+        self._callers.clear()
+        self._listener.close()
+        self._epoll.close()
+
+    def _welcome(self) -> list[Told]:
+        told: list[Told] = []
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return told
+            user = _user_of(connection)
+            if user != os.getuid():
+                connection.close()
+                told.append(Refused(f"a process of another user (uid {user}) wanted to be a rank"))
+                continue
+            connection.setblocking(False)
+            self._callers[connection.fileno()] = _Caller(connection)
+            self._epoll.register(connection, select.EPOLLIN)
+
+    def _hear(self, caller: _Caller) -> list[Told]:
+        goes_on = caller.receive()
+        told: list[Told] = []
+        if caller.global_rank is None and caller.received.endswith(b"\n"):
+            told.append(self._admit(caller))
+            goes_on = goes_on and caller.global_rank is not None
+        elif len(caller.received) > _MAX_BYTES:
+            told.append(Refused(f"a process sent more than {_MAX_BYTES} bytes and no end of a line"))
+            goes_on = False
+        if not goes_on:
+            told += self._part_from(caller)
+        return told
+
+    def _admit(self, caller: _Caller) -> Told:
+        try:
+            fields = json.loads(caller.received)
+            global_rank = int(fields["rank"])
+            environment = {str(name): str(value) for name, value in fields["environment"].items()}
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            return Refused(f"a process sent what cannot be read: {error}")
+        finally:
+            caller.received.clear()
+        if global_rank not in self.missing:
+            has = "has a member already" if global_rank in self._joined else "is none of this server"
+            return Refused(f"a process wanted to be rank {global_rank}, which {has}")
+        caller.global_rank = global_rank
+        descriptor = caller.descriptors[0] if caller.descriptors else None
+        self._joined[global_rank] = _Member(caller.connection, environment, descriptor)
+        return Joined(global_rank)
+
+    def _part_from(self, caller: _Caller) -> list[Told]:
+        """Its descriptor stays open if it was admitted: its rank may run on."""
+        number = caller.connection.fileno()
+        self._epoll.unregister(number)
+        if caller.global_rank is not None:
+            return [] if caller.global_rank in self._released else [Left(caller.global_rank)]
+        del self._callers[number]
+        caller.close()
+        return []
+
+
+def _user_of(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[1])
+
+
+def _line(message: Mapping[str, object]) -> bytes:
+    """Bytes of the environment that are no text are escaped as they are, and come back as they were."""
+    return json.dumps(message).encode() + b"\n"

@@ -1,0 +1,285 @@
+"""Whether the living ranks of an attempt get on: by their heartbeats, and until these come by logs and CPU time.
+
+A rank gets on when its heartbeat file (launcher/core/heartbeat.py) is another than at the last look. Before its first
+beat that names a step it also gets on when its log grows, or when its processes use at least 2 % of a core: programs
+that know nothing of heartbeats, and those that still import, load and compile, are judged by that.
+
+A rank that does not get on for the hang timeout hangs. The time is counted look by look: a look that comes late counts
+as one that came in time, so neither a stopped agent nor a machine that stood still makes ranks hang. Wall clocks, which
+may jump, are not used: it does not matter what a file's time says, only that it has changed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.core.events import Hung, Slow
+from launcher.core.heartbeat import read_heartbeat
+from launcher.core.proc import PROC
+from launcher.core.records import Layout
+from launcher.core.run_dir import RunDir
+from launcher.supervise.slowness import Slowness
+
+LOOKS_PER_HANG_TIMEOUT = 10
+# Heartbeats are looked at every half second, less often where there are many: every two seconds for 256 ranks.
+LOOK_S = 0.5
+LOOK_S_PER_RANK = 0.006
+LOOK_S_WITHOUT_BEATS = 5.0  # at last, while there is no heartbeat at all and no hang timeout
+MIN_LOOK_S = 0.02
+STANDS_STILL = 0.5  # of the hang timeout, when it is up for another rank
+LATE = 2  # a look counts for so many intervals at most
+WORKS = 0.02  # of a core
+DEEPEST = 64  # generations of processes below a rank
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+_Signature = tuple[int, int, int, int]
+
+
+@dataclass
+class _Watched:
+    """What is known of one rank in this attempt."""
+
+    heartbeat: str  # paths, as strings for speed
+    log: str
+    signature: _Signature | None  # of the heartbeat file when it was last read; at first, what an earlier attempt left
+    log_bytes: int
+    pid: int | None = None  # None: it does not run
+    step: int | None = None  # the last that it told
+    highest: int | None = None  # of all that it told
+    has_beaten: bool = False  # in this attempt, be it without a step
+    gets_on: bool = False  # a change was noticed since the last look
+    hangs: bool = False  # that was told
+    idle_s: float = 0.0
+
+
+class ProgressMonitor:
+    """Watches the ranks of one attempt on one server. Make it before the first of them starts.
+
+    Its owner sleeps for `timeout_s` and then calls `look`, which reads files, a little for each rank, and never waits.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        global_ranks: Iterable[int],
+        hang_timeout_s: float | None = None,
+        layout: Layout | None = None,
+    ) -> None:
+        self._hang_timeout_s = hang_timeout_s
+        self._slowness = Slowness(layout)
+        self._ranks = {global_rank: _unstarted(run_dir, global_rank) for global_rank in global_ranks}
+        self._cpu = _CpuUse()
+        self._look_s = LOOK_S + LOOK_S_PER_RANK * len(self._ranks)
+        self._without_beats_s = self._look_s
+        self._looked_at = time.monotonic()
+        self._paused = False
+
+    def started(self, global_rank: int, pid: int) -> None:
+        """The rank runs now, as process `pid`."""
+        if not self._living:
+            self._looked_at = time.monotonic()
+        self._ranks[global_rank].pid = pid
+
+    def ended(self, global_rank: int) -> None:
+        """The rank needs not get on any more. May be called for one that never started."""
+        self._ranks[global_rank].pid = None
+        self._slowness.forget(global_rank)
+
+    def pause(self) -> None:
+        """All ranks are stopped on purpose: no time counts until `resume`."""
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        self._looked_at = time.monotonic()
+
+    @property
+    def timeout_s(self) -> float | None:
+        """Seconds until the next look is due; None while there is nothing to look at."""
+        if self._paused or not self._living:
+            return None
+        return max(0.0, self._looked_at + self._interval_s - time.monotonic())
+
+    def look(self, now: float) -> list[Slow | Hung]:
+        """See who got on since the last look; what is new about that. `now` is of time.monotonic, in seconds.
+
+        A hang is told one interval after the first rank's time is up, together with all ranks that stand still for
+        half of that time: they wait for the first, or the other way round. Each is told once, until it gets on again.
+        """
+        living = self._living
+        if self._paused or not living:
+            return []
+        counted_s = min(now - self._looked_at, LATE * self._interval_s)
+        self._looked_at = now
+        self._read_beats(living)
+        self._notice_work(living, now)
+        for watched in living.values():
+            self._count(watched, counted_s)
+        self._without_beats_s = min(2 * self._without_beats_s, LOOK_S_WITHOUT_BEATS)
+        return [*self._newly_hung(living), *self._slowness.newly_slow()]
+
+    def steps(self) -> Mapping[int, int | None]:
+        """The last step that each rank told in this attempt, also of ranks that have ended. Reads the files."""
+        self._read_beats(self._ranks)
+        return {global_rank: watched.step for global_rank, watched in self._ranks.items()}
+
+    def highest_step(self) -> int | None:
+        """The highest step that any rank told in this attempt; None before the first. Reads the files."""
+        self._read_beats(self._ranks)
+        return max((watched.highest for watched in self._ranks.values() if watched.highest is not None), default=None)
+
+    @property
+    def _living(self) -> dict[int, _Watched]:
+        return {global_rank: watched for global_rank, watched in self._ranks.items() if watched.pid is not None}
+
+    @property
+    def _interval_s(self) -> float:
+        if self._hang_timeout_s is not None:
+            return max(MIN_LOOK_S, min(self._hang_timeout_s / LOOKS_PER_HANG_TIMEOUT, self._look_s))
+        if any(watched.has_beaten for watched in self._ranks.values()):
+            return self._look_s
+        return self._without_beats_s
+
+    def _read_beats(self, ranks: Mapping[int, _Watched]) -> None:
+        for global_rank, watched in ranks.items():
+            signature = _signature(watched.heartbeat)
+            # One that is gone is no sign of life: whoever starts the next attempt takes it away.
+            if signature is not None and signature != watched.signature:
+                watched.signature = signature
+                self._take_beat(global_rank, watched)
+
+    def _take_beat(self, global_rank: int, watched: _Watched) -> None:
+        watched.has_beaten = watched.gets_on = True
+        heartbeat = read_heartbeat(Path(watched.heartbeat))
+        step = heartbeat.beat.step if heartbeat else None
+        if heartbeat is None or step is None:
+            return
+        watched.step = step
+        watched.highest = step if watched.highest is None else max(step, watched.highest)
+        if heartbeat.beat.busy_s is not None and watched.pid is not None:
+            self._slowness.note(global_rank, step, heartbeat.beat.busy_s)
+
+    def _notice_work(self, living: Mapping[int, _Watched], now: float) -> None:
+        """The signs of life of ranks that have told no step yet; nobody asks for them without a hang timeout."""
+        if self._hang_timeout_s is None:
+            return
+        silent = [watched for watched in living.values() if watched.step is None]
+        for watched in silent:
+            log_bytes = _size(watched.log)
+            watched.gets_on |= log_bytes != watched.log_bytes
+            watched.log_bytes = log_bytes
+        if silent and self._cpu.is_due(now, self._hang_timeout_s / LOOKS_PER_HANG_TIMEOUT):
+            working = self._cpu.working({watched.pid for watched in silent if watched.pid is not None}, now)
+            for watched in silent:
+                watched.gets_on |= watched.pid in working
+
+    @staticmethod
+    def _count(watched: _Watched, counted_s: float) -> None:
+        watched.idle_s = 0.0 if watched.gets_on else watched.idle_s + counted_s
+        watched.hangs = watched.hangs and not watched.gets_on
+        watched.gets_on = False
+
+    def _newly_hung(self, living: Mapping[int, _Watched]) -> list[Hung]:
+        timeout_s = self._hang_timeout_s
+        if timeout_s is None:
+            return []
+        hung = {
+            global_rank: watched
+            for global_rank, watched in living.items()
+            if watched.idle_s >= STANDS_STILL * timeout_s and not watched.hangs
+        }
+        if max((watched.idle_s for watched in hung.values()), default=0.0) < timeout_s + self._interval_s:
+            return []
+        for watched in hung.values():
+            watched.hangs = True
+        return [Hung(tuple(sorted(hung)), max(watched.idle_s for watched in hung.values()))]
+
+
+class _CpuUse:
+    """Which process trees work, from one scan of all processes to the next."""
+
+    def __init__(self) -> None:
+        self._scanned_at = time.monotonic()
+        self._ticks: dict[int, int] = {}
+
+    def is_due(self, now: float, every_s: float) -> bool:
+        return now - self._scanned_at >= every_s
+
+    def working(self, leaders: Collection[int], now: float) -> set[int]:
+        """Those of `leaders` whose trees used at least `WORKS` of a core since the last scan."""
+        enough = WORKS * TICKS_PER_S * (now - self._scanned_at)
+        before, self._ticks = self._ticks, tree_ticks(leaders)
+        self._scanned_at = now
+        return {leader for leader, ticks in self._ticks.items() if ticks - before.get(leader, 0) >= max(1, enough)}
+
+
+class _Process(NamedTuple):
+    parent: int
+    session: int
+    ticks: int  # CPU time, that of reaped children included
+
+
+def tree_ticks(leaders: Collection[int]) -> dict[int, int]:
+    """CPU time in clock ticks of each of `leaders` and all below it. Empty sums where there is no /proc.
+
+    Descendants are found by their parents, and those whose parents have ended by the session that a leader leads.
+    """
+    ticks = dict.fromkeys(leaders, 0)
+    processes = dict(_every_process())
+    for pid, process in processes.items():
+        leader = _leader_of(pid, processes, ticks)
+        if leader is not None:
+            ticks[leader] += process.ticks
+    return ticks
+
+
+def _leader_of(pid: int, processes: Mapping[int, _Process], leaders: Collection[int]) -> int | None:
+    for _ in range(DEEPEST):  # a pid that was used again during the scan could close a circle
+        if pid in leaders:
+            return pid
+        if pid not in processes:
+            return None
+        if processes[pid].session in leaders:
+            return processes[pid].session
+        pid = processes[pid].parent
+    return None
+
+
+def _every_process() -> Iterator[tuple[int, _Process]]:
+    with suppress(FileNotFoundError):
+        for name in os.listdir(PROC):  # noqa: PTH208 - a scan of thousands of names, and no use for paths
+            if name.isdecimal():
+                with suppress(OSError):  # gone meanwhile
+                    yield int(name), _process(name)
+
+
+def _process(name: str) -> _Process:
+    with open(f"{PROC}/{name}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - as above
+        _, _, rest = file.read(4096).rpartition(b") ")  # a name may hold anything
+    fields = rest.split()
+    return _Process(int(fields[1]), int(fields[3]), sum(map(int, fields[11:15])))
+
+
+def _unstarted(run_dir: RunDir, global_rank: int) -> _Watched:
+    heartbeat, log = os.fspath(run_dir.heartbeat(global_rank)), os.fspath(run_dir.train_log(global_rank))
+    return _Watched(heartbeat, log, _signature(heartbeat), _size(log))
+
+
+def _signature(path: str) -> _Signature | None:
+    """Something that is another one after every write or touch; None where there is no such file."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - the path is a string, as that is three times as fast
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+
+
+def _size(path: str) -> int:
+    signature = _signature(path)
+    return 0 if signature is None else signature[2]

@@ -1,0 +1,225 @@
+"""The ranks of one server in one attempt: which wait, which run, how the others ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from launcher.core import env
+from launcher.core.attempt_mark import mark_of
+from launcher.core.engine_rank import may_use_open_mpi
+from launcher.core.events import RankEnded, RankStarted, Trouble
+from launcher.core.frozen import frozen
+from launcher.core.proc import stat
+from launcher.core.records import RankSpec
+from launcher.core.report import RankExit
+from launcher.core.run_dir import RunDir
+from launcher.supervise.environment import overlaid, write_environment
+from launcher.supervise.event_log import EventLog
+from launcher.supervise.oom import OomWatch
+from launcher.supervise.order import EndOrder
+from launcher.supervise.spawner import NotStarted, Spawner, StartRequest, StartResult
+
+
+@frozen
+class _Running:
+    global_rank: int
+    started_ns: int
+
+
+@frozen
+class AttemptVariables:
+    """What ranks hear of their attempt, laid over everything else."""
+
+    number: int
+    master_port: int
+
+    def as_environment(self) -> dict[str, str]:
+        return {
+            env.TLAUNCH_ATTEMPT: str(self.number),
+            env.TORCHELASTIC_RESTART_COUNT: str(self.number),
+            env.MASTER_PORT: str(self.master_port),
+        }
+
+
+class RankGroup:
+    """Has ranks started and keeps account of them. Knows nothing about why or when a run ends."""
+
+    def __init__(
+        self,
+        ranks: Sequence[RankSpec],
+        run_dir: RunDir,
+        variables: AttemptVariables,
+        *,
+        inherited: Mapping[str, str],
+        spawner: Spawner,
+        event_log: EventLog,
+    ) -> None:
+        self._run_dir = run_dir
+        self._event_log = event_log
+        self._spawner = spawner
+        self._end_order = EndOrder()
+        self._oom = OomWatch()
+        self._running: dict[int, _Running] = {}  # by pid. Invariant: not reaped yet, so the pid is the rank's own
+        # Status, time and lateness of reaped pids that may yet prove a rank's.
+        self._unclaimed: dict[int, tuple[int, int, float]] = {}
+        self._looked_s = self._looks_s = time.monotonic()  # when the last look at who has ended began, and this one
+        self._expected = {rank.global_rank for rank in ranks}  # neither started nor given up
+        self.log_offsets = {rank.global_rank: self._begin_log(rank, variables.number) for rank in ranks}
+        self.exits: list[RankExit] = []  # in the order in which they ended
+        self.oom_killed: set[int] = set()  # global ranks
+        wanted = [self._wanted(rank, overlaid(inherited, {**rank.env, **variables.as_environment()})) for rank in ranks]
+        self.open_mpi = {one.rank.global_rank for one in wanted if may_use_open_mpi(one.environment)}
+        spawner.ask(wanted)
+
+    def fileno(self) -> int:
+        """Readable when a rank has ended; -1 where pidfds do not exist."""
+        return self._end_order.fileno()
+
+    @property
+    def leaders(self) -> Iterable[int]:
+        """The pids of running ranks; each leads a session and a process group of its own."""
+        return tuple(self._running)
+
+    @property
+    def running(self) -> dict[int, int]:
+        """Pid by global rank."""
+        return {running.global_rank: pid for pid, running in self._running.items()}
+
+    @property
+    def all_started(self) -> bool:
+        return not self._expected
+
+    @property
+    def all_ended(self) -> bool:
+        return not self._expected and not self._running
+
+    def cancel(self) -> None:
+        """Start no more. Ranks that are being forked at this moment may still appear (`start` tells)."""
+        self._spawner.forget()
+
+    def start(self) -> tuple[list[int], list[RankExit]]:
+        """Start what can be started now: pids of new ranks, and how those ended that could not be started."""
+        pids, exits = [], []
+        for told in self._spawner.take():
+            if told.global_rank not in self._expected:
+                continue
+            self._expected.discard(told.global_rank)
+            match told:
+                case StartResult(pid=pid):
+                    exits += self._note_start(told.global_rank, pid)
+                    pids.append(pid)
+                case NotStarted(reason=reason, status=status):
+                    exits.append(self._keep(RankExit(told.global_rank, None, status, None, time.time_ns(), reason)))
+        return pids, exits
+
+    def look_at_the_dead(self) -> None:
+        """Call before children are reaped: what the system tells of them is gone afterwards."""
+        self._looks_s = time.monotonic()
+        for pid in self._end_order.collect():
+            if pid in self._running:
+                self._note_memory(pid, self._running[pid].global_rank)
+
+    def note_ends(self, statuses: Mapping[int, int], time_ns: int) -> list[RankExit]:
+        """Account for reaped processes, by pid; the ranks among them, in the order in which they ended.
+
+        Others are what ranks had left behind, or ranks whose pid nobody has told yet.
+        """
+        ranks = [pid for pid in statuses if pid in self._running]
+        late_s, self._looked_s = time.monotonic() - self._looked_s, self._looks_s
+        if self._expected:
+            others = [pid for pid in statuses if pid not in self._running]
+            self._unclaimed |= {pid: (statuses[pid], time_ns, late_s) for pid in others}
+        ordered, known = self._end_order.sort(ranks)
+        return [self._note_end(pid, statuses[pid], time_ns, late_s, order_known=known) for pid in ordered]
+
+    def close(self) -> None:
+        self._end_order.close()
+        self._oom.close()
+
+    # --- one rank ---
+
+    def _wanted(self, rank: RankSpec, environment: Mapping[str, str]) -> StartRequest:
+        self._write_environment(rank, environment)
+        for stale in (self._run_dir.heartbeat(rank.global_rank), self._run_dir.failure(rank.global_rank)):
+            with suppress(OSError):
+                stale.unlink()
+        return StartRequest(rank, environment)
+
+    def _begin_log(self, rank: RankSpec, attempt: int) -> int:
+        """How much was written to train.log before this attempt; a line in it separates attempts."""
+        if attempt == 0:
+            return 0
+        path = self._run_dir.train_log(rank.global_rank)
+        with suppress(OSError):  # a full disk: what was written before is still no part of this attempt
+            _append_line(path, mark_of(attempt))
+        return _end_of(path)
+
+    def _note_start(self, global_rank: int, pid: int) -> list[RankExit]:
+        ended = self._unclaimed.pop(pid, None)
+        if ended is None:
+            self._end_order.watch(pid)  # at once: the order of ends is known from here on
+            self._oom.note(pid)
+        found = stat(pid)
+        event = RankStarted(global_rank, pid, found.started if found else 0, self.log_offsets[global_rank])
+        started_ns = self._event_log.record(event, ended[1] if ended else None)  # no later than its end
+        self._running[pid] = _Running(global_rank, started_ns)
+        return [] if ended is None else [self._note_end(pid, *ended, order_known=False)]
+
+    def _note_end(self, pid: int, status: int, time_ns: int, late_s: float, *, order_known: bool) -> RankExit:
+        running = self._running.pop(pid)
+        if status == -signal.SIGKILL:
+            self._note_memory(pid, running.global_rank)  # it may have ended after `look_at_the_dead`
+        reason = self._spawner.reason_of(pid)
+        return self._keep(
+            RankExit(
+                running.global_rank, pid, status, running.started_ns, time_ns, reason,
+                order_known=order_known, late_s=round(late_s, 3),
+            )
+        )  # fmt: skip
+
+    def _note_memory(self, pid: int, global_rank: int) -> None:
+        if self._oom.killed(pid):
+            self.oom_killed.add(global_rank)
+
+    def _keep(self, ended: RankExit) -> RankExit:
+        self._event_log.record(RankEnded(ended.global_rank, ended.pid, ended.status, ended.reason), ended.ended_ns)
+        self.exits.append(ended)
+        return ended
+
+    def _write_environment(self, rank: RankSpec, environment: Mapping[str, str]) -> None:
+        """A rank can live without its env.log; a person should hear of it."""
+        path: Path = self._run_dir.env_log(rank.global_rank)
+        try:
+            write_environment(path, environment)
+        except OSError as error:
+            self._event_log.record(Trouble(f"cannot write {path}: {error.strerror}"))
+
+
+def _end_of(log: Path) -> int:
+    from launcher.logs.stored import StoredLog  # noqa: PLC0415 - a first attempt needs none of it
+
+    with suppress(OSError), closing(StoredLog(log)) as stored:
+        return stored.end
+    return 0
+
+
+def _append_line(log: Path, line: bytes) -> None:
+    """Whatever stands before it."""
+    with log.open("ab+", buffering=0) as file:
+        begun = _last_byte(file) not in {b"", b"\n"}
+        file.write(b"\n" * begun + line)
+
+
+def _last_byte(file: BinaryIO) -> bytes:
+    """Nothing of an empty file."""
+    while end := file.seek(0, os.SEEK_END):
+        file.seek(end - 1)
+        if last := file.read(1):
+            return last  # else the log was made smaller at this moment
+    return b""

@@ -1,0 +1,265 @@
+"""Whether a rank is on the server on which its table has it."""
+
+import socket
+import threading
+from ipaddress import ip_address
+
+import psutil
+import pytest
+
+from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.records import Cluster, Device, RankSpec, Server
+from launcher.doctor import names
+from launcher.engines.host_match import Host, check_server, doubt, own_interface, read_host, servers_here
+
+
+def server(name, first=0, count=2, **more):
+    return Server(name, tuple(Device(index, first + index) for index in range(count)), **more)
+
+
+def host(name="h1", addresses=("10.77.0.1", "127.0.0.1", "fe80::1"), **resolved):
+    meant = tuple((name, frozenset(map(ip_address, found))) for name, found in resolved.items())
+    return Host(name, frozenset(map(ip_address, addresses)), meant)
+
+
+def is_here(one, host, *others):
+    return one in servers_here((one, *others), host)
+
+
+TWO = Cluster((server("10.77.0.1"), server("10.77.0.2", first=2)))
+
+
+def rank_of(cluster, global_rank):
+    for index, each in enumerate(cluster.servers):
+        for device in each.devices:
+            if device.global_rank == global_rank:
+                return RankSpec(global_rank, 0, each.server_id, index, device.device_id, ("true",), {})
+    raise AssertionError(global_rank)
+
+
+@pytest.mark.parametrize(
+    "here",
+    [
+        server("10.77.0.1"), server("h1"), server("H1.example.org"), server("localhost"), server("127.0.0.1"),
+        server("::1"), server("fe80::1%eth0"), server("node-a", host_ip="10.77.0.1"),
+        server("node-a", host_nic_ip="10.77.0.1"), server("node-a", options=(("container_ip", "10.77.0.1"),)),
+    ],
+    ids=lambda each: each.server_id,
+)  # fmt: skip
+def test_a_server_is_known_by_addresses_and_names(here):
+    """Of any interface, in short or full, and by whatever else the table calls it."""
+    assert is_here(here, host())
+
+
+@pytest.mark.parametrize("name", ["10.77.0.2", "h2", "h11", "reserve", "0"])
+def test_another_server_is_not_here(name):
+    """Names that only begin alike are others."""
+    assert not is_here(server(name), host())
+
+
+@pytest.mark.parametrize("name", ["container_ip", "host_ip"])
+def test_an_address_of_two_servers_proves_nothing(name):
+    """Each host has the bridge's address; only what is one server's own counts."""
+
+    def bridged(server_id, first=0, address="172.17.0.1"):
+        more = {"host_ip": address} if name == "host_ip" else {"options": (("container_ip", address),)}
+        return server(server_id, first, **more)
+
+    one, other = bridged("10.77.0.1"), bridged("10.77.0.2", 2)
+    here = host(addresses=("10.77.0.1", "172.17.0.1", "127.0.0.1"))
+    assert servers_here((one, other), here) == (one,)
+    assert servers_here((bridged("10.9.0.1"), bridged("10.9.0.2", 2)), here) == ()
+    loopback = bridged("10.77.0.2", 2, "127.0.0.1")
+    assert not is_here(loopback, here, one)
+    assert not is_here(loopback, here)
+
+
+def test_a_short_name_that_two_servers_have_proves_nothing():
+    """Unless an address tells them apart."""
+    one, other = server("h1.a.org"), server("h1.b.org", 2)
+    assert servers_here((one, other), host("h1")) == ()
+    assert servers_here((one, other), host("h1.a.org")) == (one,)
+    told_apart = server("h1.b.org", 2, host_ip="10.77.0.1")
+    assert servers_here((one, told_apart), host("h1")) == (told_apart,)
+    with pytest.raises(
+        RefusedLayoutError, match=r"is on h1, which could be any of servers h1\.a\.org, h1\.b\.org, and"
+    ):
+        check_server(rank_of(Cluster((one, other)), 0), Cluster((one, other)), host("h1"), None, 2)
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "::1"])
+def test_one_of_several_servers_cannot_be_known_by_loopback(name):
+    """Every machine would be it; alone it may be."""
+    assert not is_here(server(name), host(), server("10.77.0.2", 2))
+    assert is_here(server(name), host())
+
+
+def test_two_full_names_are_the_same_only_if_equal():
+    """h1 of another domain is another machine."""
+    assert not is_here(server("h1.b.org"), host("h1.a.org"))
+    assert is_here(server("h1.A.org"), host("h1.a.org"))
+
+
+def test_a_name_counts_by_what_it_resolves_to():
+    """But not to a loopback address, which Debian gives to the host's own name."""
+    assert is_here(server("ib0-of-h1"), host(**{"ib0-of-h1": ["10.77.0.1"]}))
+    assert not is_here(server("h9"), host(h9=["127.0.1.1"]))
+    assert not is_here(server("h2"), host(h2=["10.77.0.2"]))
+
+
+def test_what_others_call_a_machine_counts_as_its_own_name_does():
+    """Slurm's name of a node; it is told beside the machine's own, if it differs."""
+    node = Host("h1", frozenset(), (), ("n7",))
+    table = Cluster((server("n7"), server("n8.example.org", 2)))
+    assert servers_here(table.servers, node) == (table.servers[0],)
+    assert servers_here((server("h1"), server("h2", 2)), node) == (server("h1"),)
+    assert check_server(rank_of(table, 0), table, node, None, 2) is None
+    with pytest.raises(RefusedLayoutError, match=r"rank 2 is on server n7 \(h1\), and the rank table has ranks 2-3 on"):
+        check_server(rank_of(table, 2), table, node, None, 2)
+    with pytest.raises(RefusedLayoutError, match=r"rank 0 is on n9 \(h1\), which is none of the table's servers"):
+        check_server(rank_of(table, 0), table, Host("h1", frozenset(), (), ("n9",)), None, 2)
+    assert "n9 (h1)" in check_server(
+        rank_of(table, 0), Cluster(table.servers[:1]), Host("h1", frozenset(), (), ("n9",)), None, 2
+    )
+
+
+def test_a_name_of_its_own_is_not_looked_up():
+    """Whoever gave it to the machine."""
+    assert read_host(["n7", "no-such-host.invalid"], other_names=("n7",)).resolved == (
+        ("no-such-host.invalid", frozenset()),
+    )
+
+
+def test_this_machine_is_what_its_interfaces_say():
+    """The real one, and a name that nobody has."""
+    found = read_host(["10.77.0.1", "no-such-host.invalid"])
+    addresses = {entry.address.partition("%")[0] for each in psutil.net_if_addrs().values() for entry in each}
+    assert {str(address) for address in found.addresses} <= addresses
+    assert ip_address("127.0.0.1") in found.addresses
+    assert dict(found.resolved) == {"no-such-host.invalid": frozenset()}
+
+
+def test_names_are_resolved_all_at_once(monkeypatch):
+    """A name server that is silent costs the time of one name, not of all."""
+    asked = threading.Barrier(8, timeout=20)
+
+    def answer(name, *_arguments, **_options):
+        asked.wait()  # for the others to be asked, too
+        return [(0, 0, 0, "", (f"10.77.0.{name[1:]}", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    names = [f"n{number}" for number in range(1, 9)]
+    found = read_host(names)
+    assert dict(found.resolved) == {name: frozenset({ip_address(f"10.77.0.{name[1:]}")}) for name in names}
+
+
+def test_a_name_server_that_is_silent_has_an_end(monkeypatch):
+    """What it would have said is unknown then."""
+    ended = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: ended.wait(20) and [])
+    monkeypatch.setattr(names, "RESOLVE_S", 0.1)
+    found = read_host(["n1", "n2"])
+    was_waited_for = ended.is_set()
+    ended.set()
+    assert (dict(found.resolved), was_waited_for) == ({"n1": frozenset(), "n2": frozenset()}, False)
+
+
+@pytest.mark.parametrize("global_rank", range(4))
+def test_ranks_on_their_servers_pass_without_a_word(global_rank):
+    """Each on its own."""
+    address = "10.77.0.1" if global_rank < 2 else "10.77.0.2"
+    assert check_server(rank_of(TWO, global_rank), TWO, host("h", [address]), None, 2) is None
+
+
+def test_a_rank_on_another_server_of_the_table_is_refused():
+    """With the host, the rank, the server that the table wants, and the order to write."""
+    with pytest.raises(RefusedLayoutError) as error:
+        check_server(rank_of(TWO, 3), TWO, host(), None, 2)
+    assert (
+        error.value.message
+        == "rank 3 is on server 10.77.0.1 (h1), and the rank table has ranks 2-3 on server 10.77.0.2"
+    )
+    assert "10.77.0.1 slots=2, 10.77.0.2 slots=2" in error.value.hint
+
+
+def test_a_machine_that_the_table_does_not_know_is_refused():
+    """With its name, and the option that says which server it is."""
+    with pytest.raises(RefusedLayoutError, match="rank 0 is on h9, which is none of the table's servers") as error:
+        check_server(rank_of(TWO, 0), TWO, host("h9", ["10.9.9.9"]), None, 2)
+    assert "--server or TLAUNCH_SERVER" in error.value.hint
+
+
+def test_what_a_person_says_counts():
+    """In both directions."""
+    stranger = host("h9", ["10.9.9.9"])
+    assert check_server(rank_of(TWO, 3), TWO, stranger, "10.77.0.2", None) is None
+    with pytest.raises(RefusedLayoutError, match=r"rank 3 is on server 10.77.0.1 \(--server\), and the rank table has"):
+        check_server(rank_of(TWO, 3), TWO, stranger, "10.77.0.1", None)
+    with pytest.raises(UsageError, match="--server h2: the rank table has no such server") as error:
+        check_server(rank_of(TWO, 3), TWO, stranger, "h2", None)
+    assert error.value.hint == "its servers are 10.77.0.1, 10.77.0.2"
+
+
+def test_a_table_of_one_unknown_server_is_worth_a_warning():
+    """A laptop trains with the table of a cluster."""
+    one = Cluster((server("10.0.40.11"),))
+    warning = check_server(rank_of(one, 0), one, host(), None, 2)
+    assert warning == (
+        "server 10.0.40.11 of the rank table is not known to be this machine, h1 (--server 10.0.40.11 says that it is)"
+    )
+    assert check_server(rank_of(one, 0), one, host("a", ["10.0.40.11"]), None, 1) is None
+
+
+@pytest.mark.parametrize("name", ["10.77.0.1", "h1", "h1.example.org", "127.0.0.1", "localhost", "ib0-of-h1"])
+def test_nothing_is_doubted_of_a_server_that_is_this_machine(name):
+    """By its address, its name, or what that means here; alone, by loopback too."""
+    assert doubt(server(name), host(**{"ib0-of-h1": ["10.77.0.1"]})) is None
+
+
+@pytest.mark.parametrize("name", ["", "0.0.0.0", "::", "10.*.*.1", "<server>", "-"])
+def test_nothing_is_doubted_of_a_placeholder(name):
+    """No machine is called so."""
+    assert doubt(server(name), host()) is None
+
+
+@pytest.mark.parametrize("name", ["10.99.0.1", "fd00::7", "h2", "h2.example.org"])
+def test_a_server_that_this_machine_is_not_known_to_be_is_doubted(name):
+    assert f"server {name} of the rank table is not known to be this machine, h1" in doubt(server(name), host())
+
+
+@pytest.mark.parametrize("name", ["10.0.40.11", "127.0.0.1", "localhost"])
+def test_ranks_of_one_server_that_were_spread_are_refused(name):
+    """Where no address tells servers apart, the engine's count does."""
+    one = Cluster((server(name, count=4),))
+    with pytest.raises(
+        RefusedLayoutError, match="all 4 ranks belong on one server, and the engine has started 2 on this"
+    ):
+        check_server(rank_of(one, 0), one, host(), None, 2)
+    assert check_server(rank_of(one, 0), one, host(), name, 2) is None
+
+
+def test_many_servers_are_not_all_listed():
+    """A hint stays short."""
+    many = Cluster(tuple(server(f"10.0.0.{index}", first=2 * index) for index in range(1, 10)))
+    with pytest.raises(RefusedLayoutError) as error:
+        check_server(rank_of(many, 2), many, host(), None, 2)
+    assert "10.0.0.4 slots=2 and 5 more" in error.value.hint
+
+
+def server_called(name):
+    return Server(name, (Device(0, 0),))
+
+
+def test_one_server_alone_needs_no_interface():
+    """Its ranks meet on loopback."""
+    assert own_interface([server_called("127.0.0.1")], 0) is None
+
+
+def test_servers_on_loopback_use_its_interface():
+    """As they are tried by hand; the kernel of this machine is asked which one that is."""
+    assert own_interface([server_called("127.0.0.1"), server_called("127.0.0.2")], 1) == "lo"
+
+
+def test_a_name_is_resolved_where_the_table_has_no_address():
+    """Localhost is loopback, by which no other server is reached."""
+    assert own_interface([server_called("localhost"), server_called("192.0.2.1")], 0) is None

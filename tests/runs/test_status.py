@@ -1,0 +1,338 @@
+"""How a run stands, from its files and the processes that they name."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted, Stopping
+from launcher.core.proc import identify
+from launcher.core.report import Report
+from launcher.runs import status
+from launcher.runs.engine_ranks import note_process
+from launcher.runs.progress import State
+from launcher.runs.status import FIRST_WORD_S, EventReader, RankState, RunStatusReader, look, read_report, runs_going_on
+
+SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
+acted_run = module_from_spec(SPEC)
+SPEC.loader.exec_module(acted_run)
+
+PATIENCE_S = 60
+
+
+def me():
+    return identify(os.getpid())
+
+
+def someone_gone():
+    """This pid, as it was used before this process."""
+    return replace(me(), started=me().started - 1)
+
+
+def report(cause, exit_code):
+    return Report("a", 0, cause, exit_code, 10, 20, ())
+
+
+def test_a_run_goes_on_while_its_agent_lives(tmp_path):
+    """With the process of each rank, and whether that was stopped."""
+    with acted_run.playing(tmp_path / "a", "stopped"):
+        state = look(acted_run.RunDir(tmp_path / "a"))
+        ranks = list(state.ranks)
+        assert (state.state, state.exit_code, state.ended_ns) == (State.RUNNING, None, None)
+        assert [rank.state for rank in ranks] == [RankState.RUNNING, RankState.STOPPED]
+        assert all(rank.process.lives and rank.started_ns for rank in ranks)
+
+
+def test_a_run_whose_agent_was_killed_is_lost(tmp_path):
+    """Nobody is left to say so but the look at its processes; its last event is its end."""
+    with acted_run.playing(tmp_path / "a", "vanish") as process:
+        process.wait(PATIENCE_S)
+        state = look(acted_run.RunDir(tmp_path / "a"))
+    assert (state.state, state.exit_code) == (State.LOST, None)
+    assert [rank.state for rank in state.ranks] == [RankState.GONE, RankState.GONE]
+    assert state.ended_ns == state.progress.last_ns
+
+
+@pytest.mark.parametrize("change", [{"host": "another"}, {"boot": "before"}], ids=lambda change: next(iter(change)))
+def test_of_a_run_elsewhere_nothing_is_claimed(tmp_path, change):
+    """Even if its agent's pid is in use here."""
+    agent = replace(me(), **change)
+    run_dir = acted_run.make(tmp_path / "a", [AgentStarted(agent, None, 2), RankStarted(0, 1, 1)])
+    state = look(run_dir)
+    assert state.state is State.ELSEWHERE
+    assert not state.state.over
+    assert not state.state.going_on
+    assert state.host == agent.host
+
+
+def test_a_pid_that_is_used_again_is_no_sign_of_life(tmp_path):
+    """Neither an agent's nor a rank's."""
+    run_dir = acted_run.make(
+        tmp_path / "a", [AgentStarted(someone_gone(), someone_gone(), 1), RankStarted(0, os.getpid(), 7)]
+    )
+    state = look(run_dir)
+    assert state.state is State.LOST
+    assert next(state.ranks).state is RankState.GONE
+
+
+def test_a_head_without_its_agent_is_ending_the_run(tmp_path):
+    """It will write the report."""
+    run_dir = acted_run.make(tmp_path / "a", [AgentStarted(someone_gone(), me(), 1), RankStarted(0, 1, 1)])
+    assert look(run_dir).state is State.ENDING
+
+
+def test_a_run_without_a_word_is_starting_for_a_while(tmp_path):
+    """Its launcher may have been killed in between: then it is lost."""
+    run_dir = acted_run.make(tmp_path / "a")
+    assert look(run_dir).state is State.STARTING
+    old_s = time.time() - 2 * FIRST_WORD_S
+    os.utime(run_dir.run_json, (old_s, old_s))
+    state = look(run_dir)
+    assert state.state is State.LOST
+    assert list(state.ranks) == []
+
+
+def test_a_report_is_enough(tmp_path):
+    """Where events were lost, it says how the run ended."""
+    state = look(acted_run.make(tmp_path / "a", report=report(Cause.FAILED, 7)))
+    assert (state.state, state.exit_code, state.elapsed_s) == (State.FAILED, 7, 1e-8)
+
+
+def test_events_are_enough(tmp_path):
+    """Where no report could be written, the last word says how the run ended."""
+    events = [AgentStarted(someone_gone(), None, 1), AttemptStarted(0, 1), RankStarted(0, 9, 9), RankEnded(0, 9, -6)]
+    run_dir = acted_run.make(tmp_path / "a", [*events, Stopping(Cause.FAILED, 1), AgentEnded(Cause.FAILED, 134)])
+    state = look(run_dir)
+    assert (state.state, state.exit_code, next(state.ranks).status) == (State.FAILED, 134, -signal.SIGABRT)
+    assert state.elapsed_s == 5.0
+
+
+def test_a_last_line_that_is_torn_is_read_when_it_is_whole(tmp_path):
+    """Each event is taken once, however often somebody looks."""
+    run_dir = acted_run.make(tmp_path / "a", [AgentStarted(me(), None, 2), RankStarted(0, 5, 5)])
+    whole = run_dir.events.read_bytes()
+    run_dir.events.write_bytes(whole[:-20])
+    watch = RunStatusReader(run_dir)
+    assert (watch.look().state, watch.look().progress.running) == (State.STARTING, 0)
+    run_dir.events.write_bytes(whole)
+    assert (watch.look().state, watch.look().progress.running) == (State.RUNNING, 1)
+
+
+def test_strange_lines_are_passed_over(tmp_path):
+    """Rubbish, other schemas and events of a later version; if there is nothing else, nothing is claimed."""
+    run_dir = acted_run.make(tmp_path / "a", [AgentStarted(me(), None, 2)])
+    strange = (
+        b'\xff\xfe\0\n{"schema": 1, "time_ns": 1, "server_index": 0, "event": "Killing"}\n[]\n' + b"[" * 100_000 + b"\n"
+    )
+    known = run_dir.events.read_bytes()
+    run_dir.events.write_bytes(strange + known + b'{"schema": 2, "time_ns": 1, "server_index": 0, "event": "New"}\n')
+    assert look(run_dir).state is State.STARTING
+    run_dir.events.write_bytes(strange)
+    assert look(run_dir).state is State.UNKNOWN
+    run_dir.events.unlink()
+    run_dir.report.write_text('{"schema": 1}')
+    assert look(run_dir).state is State.UNKNOWN
+
+
+def test_every_event_is_given_once(tmp_path):
+    """However often somebody reads, also while more come."""
+    run_dir = acted_run.make(tmp_path / "a", [RankStarted(0, 5), RankStarted(1, 6)])
+    reader = EventReader(run_dir.events)
+    assert [stamped.event.pid for stamped in reader.read()] == [5, 6]
+    assert list(reader.read()) == []
+    acted_run.append(run_dir, RankStarted(2, 7))
+    assert [stamped.event.pid for stamped in reader.read()] == [7]
+
+
+class Hesitating(RunStatusReader):
+    """Between reading events and looking for the agent it lets the agent say its last word and go."""
+
+    def _alive(self):
+        if not self.run_dir.root.joinpath("said").exists():
+            self.run_dir.root.joinpath("said").touch()
+            acted_run.append(self.run_dir, AgentEnded(Cause.FINISHED, 0))
+        return super()._alive()
+
+
+def test_a_last_word_between_reading_and_looking_counts(tmp_path):
+    """An agent that has just gone is not taken for one that was killed."""
+    run_dir = acted_run.make(tmp_path / "a", [AgentStarted(someone_gone(), None, 1)])
+    assert Hesitating(run_dir).look().state is State.FINISHED
+
+
+def test_a_last_word_that_comes_during_the_look_counts(tmp_path):
+    """A run that ends well is never called lost, at whatever moment somebody looks."""
+    with acted_run.playing(tmp_path / "a") as process:
+        watch = RunStatusReader(acted_run.RunDir(tmp_path / "a"))
+        assert watch.look().state is State.RUNNING
+        process.send_signal(signal.SIGTERM)
+        seen, deadline = set(), time.monotonic() + PATIENCE_S
+        while State.STOPPED not in seen and time.monotonic() < deadline:
+            process.poll()
+            seen.add(watch.look().state)
+    assert seen <= {State.RUNNING, State.ENDING, State.STOPPED}
+    assert State.STOPPED in seen
+
+
+@pytest.mark.parametrize("wishes", [(), ("head",)], ids=["agent", "agent and head"])
+def test_whoever_is_held_up_during_the_look_calls_no_good_end_lost(tmp_path, monkeypatch, wishes):
+    """The run ends just when its report was looked for and was not there yet."""
+    with acted_run.playing(tmp_path / "a", *wishes) as process:
+
+        def held_up(run_dir):
+            report = read_report(run_dir)
+            process.send_signal(signal.SIGTERM)
+            process.wait(PATIENCE_S)
+            return report
+
+        watch = RunStatusReader(acted_run.RunDir(tmp_path / "a"))
+        with monkeypatch.context() as patched:
+            patched.setattr(status, "read_report", held_up)
+            assert watch.look().state is State.RUNNING
+        assert watch.look().state is State.STOPPED
+
+
+def test_a_head_that_writes_the_report_during_the_look_leaves_no_run_lost(tmp_path, monkeypatch):
+    """It has outlived its agent, and goes just when its report was looked for and was not there yet."""
+    with subprocess.Popen(["sleep", "1000"]) as head:
+        run_dir = acted_run.make(tmp_path / "a", [AgentStarted(someone_gone(), identify(head.pid), 1)])
+
+        def held_up(run_dir):
+            report = read_report(run_dir)
+            head.kill()
+            head.wait()
+            return report
+
+        monkeypatch.setattr(status, "read_report", held_up)
+        assert look(run_dir).state is State.ENDING
+        assert look(run_dir).state is State.LOST
+
+
+def test_runs_that_go_on_are_found_newest_first(tmp_path):
+    """A report says that a run is over, whatever else its files say."""
+    with acted_run.playing(tmp_path / "b"), acted_run.playing(tmp_path / "a"):
+        acted_run.make(tmp_path / "c").report.write_text("{}")
+        assert [state.name for state in runs_going_on(tmp_path)] == ["a", "b"]
+    assert runs_going_on(tmp_path) == ()
+    assert runs_going_on(tmp_path / "missing") == ()
+
+
+def test_of_ranks_that_an_engine_started_only_the_engine_knows(tmp_path):
+    """Neither that they start, however young the run is, nor that anything was lost; their number is known."""
+    places = [{"global_rank": rank, "server_id": "a", "server_index": 0, "device_id": rank} for rank in range(3)]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"schema": 2, "engine": "Open MPI", "ranks": places}))
+    run_dir = acted_run.RunDir(tmp_path / "run")
+    for age_s in (0, 2 * FIRST_WORD_S):
+        os.utime(run_dir.run_json, (time.time() - age_s,) * 2)
+        state = look(run_dir)
+        assert (state.state, state.engine, state.exit_code) == (State.UNWATCHED, "Open MPI", None)
+        assert (state.state.going_on, state.state.over) == (False, False)
+        assert [rank.state for rank in state.ranks] == [RankState.UNWATCHED] * 3
+    assert runs_going_on(tmp_path) == ()
+
+
+def make_of_engine(directory, ranks=2, per_server=2, age_s=0.0):
+    """A run of `tlaunch exec`."""
+    places = [
+        {
+            "global_rank": rank,
+            "server_id": f"h{rank // per_server}",
+            "server_index": rank // per_server,
+            "device_id": rank,
+        }
+        for rank in range(ranks)
+    ]
+    run_dir = acted_run.RunDir(directory)
+    for rank in range(ranks):
+        run_dir.device(rank).mkdir(parents=True)
+    run_dir.run_json.write_text(json.dumps({"schema": 2, "engine": "Open MPI", "ranks": places}))
+    os.utime(run_dir.run_json, (time.time() - age_s,) * 2)
+    return run_dir
+
+
+def test_ranks_of_an_engine_are_seen_to_run_and_to_end(tmp_path):
+    """On their own machine, by what they noted; how they end, nobody here knows."""
+    run_dir = make_of_engine(tmp_path / "a")
+    with subprocess.Popen(["sleep", "1000"]) as one, subprocess.Popen(["sleep", "1000"]) as other:
+        watch = RunStatusReader(run_dir)
+        note_process(run_dir, 0, identify(one.pid))
+        assert [rank.state for rank in watch.look().ranks] == [RankState.RUNNING, RankState.UNWATCHED]
+        note_process(run_dir, 1, identify(other.pid))
+        state = watch.look()
+        assert (state.state, [rank.state for rank in state.ranks]) == (State.UNWATCHED, [RankState.RUNNING] * 2)
+        assert [going_on.name for going_on in runs_going_on(tmp_path)] == ["a"]
+        one.kill()
+        one.wait()
+        state = watch.look()
+        assert (state.state, [rank.state for rank in state.ranks]) == (
+            State.UNWATCHED,
+            [RankState.GONE, RankState.RUNNING],
+        )
+        other.kill()
+        other.wait()
+    state = watch.look()
+    assert (state.state, state.state.over, state.exit_code, state.engine) == (State.ENDED, True, None, "Open MPI")
+    assert [rank.state for rank in state.ranks] == [RankState.GONE] * 2
+    assert runs_going_on(tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [({"boot": "before"}, State.ENDED), ({"host": "another"}, State.UNWATCHED)],
+    ids=["before the last start", "another machine"],
+)
+def test_of_an_engines_ranks_elsewhere_nothing_is_claimed(tmp_path, change, expected):
+    """What ran here before the machine's last start runs no more; what runs elsewhere may."""
+    run_dir = make_of_engine(tmp_path / "a")
+    note_process(run_dir, 0, someone_gone())
+    note_process(run_dir, 1, replace(someone_gone(), **change))
+    state = look(run_dir)
+    assert (state.state, state.lives) == (expected, False)
+    gone = expected is State.ENDED
+    assert [rank.state for rank in state.ranks] == [RankState.GONE, RankState.GONE if gone else RankState.UNWATCHED]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "age_s", "expected"),
+    [(2, 0.0, State.UNWATCHED), (2, 2 * FIRST_WORD_S, State.ENDED), (3, 2 * FIRST_WORD_S, State.UNWATCHED)],
+    ids=["it may come", "it did not start", "another server's"],
+)
+def test_a_rank_of_an_engine_that_noted_nothing(tmp_path, ranks, age_s, expected):
+    """It may be about to do so, or never did, or did it where nobody here can see it."""
+    run_dir = make_of_engine(tmp_path / "a", ranks, age_s=age_s)
+    note_process(run_dir, 0, someone_gone())
+    assert look(run_dir).state is expected
+
+
+def test_a_note_that_nobody_understands_is_none(tmp_path):
+    """Torn, of another version, or rubbish."""
+    run_dir = make_of_engine(tmp_path / "a", 4, 4)
+    for rank, text in enumerate((b"", b"{", b"[1]", b'{"pid": 1}')):
+        run_dir.process(rank).write_bytes(text)
+    assert [rank.state for rank in look(run_dir).ranks] == [RankState.UNWATCHED] * 4
+
+
+def test_one_servers_part_is_told_by_its_own_files(tmp_path):
+    """Where no other server's files are: its ranks alone, by their global numbers, and its report."""
+    made = acted_run.make(tmp_path / "a", ranks=4)
+    record = json.loads(made.run_json.read_text())
+    for rank in record["ranks"]:
+        rank["server_index"] = rank["global_rank"] // 2
+    made.run_json.write_text(json.dumps(record))
+    part = acted_run.RunDir(made.root, 1)
+    part.events.parent.mkdir()
+    acted_run.append(part, AgentStarted(me(), None, 2), AttemptStarted(0, 1), RankStarted(3, os.getpid(), me().started))
+    state = look(part)
+    assert (state.state, state.part, state.progress.rank_count) == (State.RUNNING, (2, 3), 2)
+    assert [(rank.global_rank, rank.state) for rank in state.ranks] == [(2, RankState.WAITING), (3, RankState.RUNNING)]
+    assert [going_on.run_dir for going_on in runs_going_on(tmp_path)] == [part]
+    part.report.write_text(report(Cause.FINISHED, 0).to_json())
+    assert look(part).state is State.FINISHED
+    assert look(made).part is None

@@ -1,0 +1,92 @@
+"""The event log keeps events where it can, and never stands in the way."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.core.events import AgentEnded, Cause, RankStarted, Trouble, from_line
+from launcher.supervise.event_log import EventLog
+
+
+def lines(path):
+    return [from_line(line).event for line in path.read_text().splitlines()]
+
+
+def test_events_are_appended_one_a_line(tmp_path):
+    """What is recorded can be read again, in order."""
+    event_log = EventLog(tmp_path / "events.jsonl", 0)
+    events = [RankStarted(0, 1234), Trouble('with "quotes"\nand lines'), AgentEnded(Cause.FAILED, 7)]
+    for event in events:
+        event_log.record(event)
+    event_log.close()
+    assert lines(tmp_path / "events.jsonl") == events
+    assert event_log.lost == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_costs_events_only():
+    """On a device without space every event is lost, counted, and nothing is raised."""
+    event_log = EventLog(Path("/dev/full"), 0)
+    for rank in range(3):
+        event_log.record(RankStarted(rank, 1))
+    event_log.close()
+    assert event_log.lost == 3
+
+
+def test_a_missing_directory_costs_events_only(tmp_path):
+    """The head still hears what the file cannot keep."""
+    reader, writer = os.pipe()
+    event_log = EventLog(tmp_path / "gone" / "events.jsonl", 0, writer)
+    event_log.record(RankStarted(0, 1))
+    event_log.close()
+    assert from_line(os.read(reader, 4096)).event == RankStarted(0, 1)
+    assert event_log.lost == 1
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_head_that_does_not_read_is_waited_for_only_at_the_end(tmp_path):
+    """More than a pipe holds is kept back without blocking, and delivered whole once the head reads."""
+    reader, writer = os.pipe()
+    event_log = EventLog(tmp_path / "events.jsonl", 0, writer)
+    for rank in range(3000):
+        event_log.record(RankStarted(rank, rank))
+    assert event_log.backlog
+    received = b""
+    while event_log.backlog:
+        received += os.read(reader, 1 << 16)
+        event_log.send()
+    event_log.close()
+    os.close(writer)
+    while chunk := os.read(reader, 1 << 16):
+        received += chunk
+    os.close(reader)
+    assert [from_line(line).event.global_rank for line in received.splitlines()] == list(range(3000))
+    assert len(lines(tmp_path / "events.jsonl")) == 3000
+
+
+def test_a_head_that_has_gone_is_forgotten(tmp_path):
+    """EPIPE is no failure of supervision."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    event_log = EventLog(tmp_path / "events.jsonl", 0, writer)
+    event_log.record(RankStarted(0, 1))
+    assert not event_log.backlog
+    event_log.close()
+    os.close(writer)
+    assert lines(tmp_path / "events.jsonl") == [RankStarted(0, 1)]
+
+
+def test_closing_gives_up_on_a_head_that_goes_away(tmp_path):
+    """A backlog is dropped as soon as the death pipe says that nobody will read it."""
+    reader, writer = os.pipe()
+    death_reader, death_writer = os.pipe()
+    event_log = EventLog(tmp_path / "events.jsonl", 0, writer)
+    for rank in range(3000):
+        event_log.record(RankStarted(rank, rank))
+    os.close(death_writer)
+    event_log.close(death_reader)
+    assert not event_log.backlog
+    for descriptor in (reader, writer, death_reader):
+        os.close(descriptor)

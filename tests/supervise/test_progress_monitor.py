@@ -1,0 +1,297 @@
+"""Whether ranks get on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
+from launcher.core.events import Slow
+from launcher.core.heartbeat import Beat, beat
+from launcher.core.records import Layout
+from launcher.core.run_dir import RunDir
+from launcher.supervise.progress_monitor import LOOKS_PER_HANG_TIMEOUT, Hung, ProgressMonitor, tree_ticks
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "tests" / "programs" / "pulse_rank.py"
+TIMEOUT_S = 1.2
+PATIENCE_S = 60
+
+
+class Ranks:
+    """Starts ranks as an agent would, and looks after them."""
+
+    def __init__(self, root, count, *, hang_timeout_s=TIMEOUT_S):
+        self.run_dir = RunDir(root)
+        for global_rank in range(count):
+            self.run_dir.device(global_rank).mkdir(exist_ok=True)
+        self.progress_monitor = ProgressMonitor(self.run_dir, range(count), hang_timeout_s, Layout(dp=count))
+        self.processes = {}
+
+    def start(self, global_rank, *deeds):
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            TLAUNCH_HEARTBEAT_FILE: str(self.run_dir.heartbeat(global_rank)),
+        }
+        with self.run_dir.train_log(global_rank).open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, PROGRAM, *deeds], stdout=log, env=environment, start_new_session=True
+            )
+        self.processes[global_rank] = process
+        self.progress_monitor.started(global_rank, process.pid)
+        return process
+
+    def beat(self, global_rank, **values):
+        beat({TLAUNCH_HEARTBEAT_FILE: str(self.run_dir.heartbeat(global_rank))}, Beat(**values))
+
+    def look_until(self, enough, patience_s=PATIENCE_S):
+        """Look whenever a look is due; what was told until `enough` of it was there, or patience ended."""
+        told, ends = [], time.monotonic() + patience_s
+        while not enough(told) and time.monotonic() < ends:
+            time.sleep(self.progress_monitor.timeout_s)
+            told += self.progress_monitor.look(time.monotonic())
+        return told
+
+    def first_hang(self):
+        [hang, *_] = self.look_until(bool)
+        return hang
+
+    def stop(self):
+        for process in self.processes.values():
+            for stray in psutil.Process(process.pid).children(recursive=True):
+                stray.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # with the orphans
+            process.wait()
+
+
+@pytest.fixture(name="ranks")
+def _ranks(tmp_path):
+    with ExitStack() as stack:
+
+        def make(count, **options):
+            ranks = Ranks(tmp_path, count, **options)
+            stack.callback(ranks.stop)
+            return ranks
+
+        yield make
+
+
+@pytest.mark.parametrize("deeds", [(), ("print",), ("beat:3",), ("touch",), ("beat:1", "beat:2")])
+def test_a_rank_that_only_sleeps_hangs(ranks, deeds):
+    """Whatever it did before: after the timeout it is told, and not earlier."""
+    watched = ranks(1)
+    before = time.monotonic()
+    watched.start(0, *deeds)
+    hang = watched.first_hang()
+
+    assert isinstance(hang, Hung)
+    assert hang.global_ranks == (0,)
+    assert TIMEOUT_S <= hang.seconds <= time.monotonic() - before
+
+
+def test_ranks_that_get_on_do_not_hang(ranks, wait_until):
+    """They compute, print, beat, or processes that they have started do: only the last one, which sleeps, hangs.
+
+    Nobody looks again before each of the five has done something: on a busy machine that may take long.
+    """
+    deeds = [("spin",), ("talk",), ("keep-beating",), ("tree",), ("strays",), ()]
+    watched = ranks(len(deeds))
+    pids = [watched.start(global_rank, *deed).pid for global_rank, deed in enumerate(deeds)]
+
+    def signs():
+        ticks = tree_ticks([pids[rank] for rank in (0, 3, 4)])
+        beat_file, log = watched.run_dir.heartbeat(2), watched.run_dir.train_log(1)
+        return (*ticks.values(), log.stat().st_size, beat_file.exists() and beat_file.stat().st_mtime_ns)
+
+    def all_got_on(before):
+        return all(now != then for now, then in zip(signs(), before, strict=True))
+
+    wait_until(lambda: all(signs()), "all five at work")
+    told, now, looks_after = [], time.monotonic(), 0
+    while looks_after < 2 * LOOKS_PER_HANG_TIMEOUT:
+        before = signs()
+        wait_until(lambda before=before: all_got_on(before), "that all five got on")
+        now += TIMEOUT_S / LOOKS_PER_HANG_TIMEOUT
+        told += watched.progress_monitor.look(now)
+        looks_after += bool(told)
+
+    assert [hang.global_ranks for hang in told] == [(5,)]
+
+
+@pytest.mark.parametrize("deed", ["spin", "talk"])
+def test_a_rank_that_has_told_a_step_is_held_to_its_beats(ranks, deed):
+    """A rank in a collective may spin, and a thread may print: neither is a step."""
+    watched = ranks(1)
+    watched.start(0, "beat:1", deed)
+
+    assert watched.first_hang().global_ranks == (0,)
+
+
+def test_ranks_that_hang_together_are_told_together(ranks):
+    """One stops, the others wait for it a moment later: it is not told before their time is up too."""
+    watched = ranks(3)
+    for global_rank in range(3):
+        watched.start(global_rank)
+        watched.beat(global_rank, step=1)
+    told, now = [], time.monotonic()
+    for look in range(20):
+        if look == 1:
+            watched.beat(1, step=2)
+            watched.beat(2, step=2)
+        told += watched.progress_monitor.look(now + look * TIMEOUT_S / 12)
+
+    assert [hang.global_ranks for hang in told] == [(0, 1, 2)]
+
+
+def test_a_hang_is_told_once_until_the_rank_gets_on_again(ranks, wait_until):
+    """Then it may hang a second time."""
+    watched = ranks(1)
+    watched.start(0, "beat:1")
+    wait_until(lambda: watched.progress_monitor.steps() == {0: 1}, "its only beat")
+    watched.first_hang()
+    assert watched.look_until(bool, patience_s=2 * TIMEOUT_S) == []
+    watched.beat(0, step=2)
+
+    assert watched.first_hang().global_ranks == (0,)
+
+
+def test_a_rank_that_has_ended_cannot_hang(ranks):
+    """Nor can one that has not started; then there is nothing to look at."""
+    watched = ranks(2)
+    watched.start(0)
+    watched.look_until(bool, patience_s=TIMEOUT_S / 2)
+    watched.progress_monitor.ended(0)
+    watched.progress_monitor.ended(1)
+
+    assert watched.progress_monitor.timeout_s is None
+    assert watched.progress_monitor.look(time.monotonic() + 100 * TIMEOUT_S) == []
+
+
+def test_time_in_which_ranks_are_paused_does_not_count(ranks):
+    """They cannot get on then, however often somebody looks."""
+    watched = ranks(1)
+    watched.start(0)
+    watched.progress_monitor.pause()
+    now = time.monotonic()
+
+    assert watched.progress_monitor.timeout_s is None
+    assert [watched.progress_monitor.look(now + look * TIMEOUT_S / 10) for look in range(50)] == [[]] * 50
+
+    time.sleep(TIMEOUT_S / 2)
+    before = time.monotonic()
+    watched.progress_monitor.resume()
+    assert watched.progress_monitor.timeout_s + (time.monotonic() - before) > TIMEOUT_S / LOOKS_PER_HANG_TIMEOUT / 2
+    assert watched.first_hang().global_ranks == (0,)
+
+
+def test_a_look_that_comes_late_makes_nobody_hang(ranks):
+    """The agent or the whole machine stood still, and the ranks had no time either."""
+    watched = ranks(1)
+    watched.start(0)
+
+    assert watched.progress_monitor.look(time.monotonic() + 100 * TIMEOUT_S) == []
+
+
+def test_what_an_earlier_attempt_left_is_no_sign_of_life(ranks):
+    """Nor is taking it away, and its step is none of this attempt."""
+    ranks(1).beat(0, step=41)
+    watched = ranks(1)
+    watched.start(0)
+    watched.look_until(bool, patience_s=TIMEOUT_S / 3)
+    assert watched.progress_monitor.steps() == {0: None}
+    watched.run_dir.heartbeat(0).unlink()
+
+    assert watched.first_hang().seconds < 2 * TIMEOUT_S
+    assert watched.progress_monitor.steps() == {0: None}
+
+
+def test_steps_are_told_without_a_look_and_after_the_end(ranks):
+    """When a rank has failed, nobody waits for the next look."""
+    watched = ranks(2)
+    watched.start(0)
+    watched.beat(0, step=7)
+    watched.progress_monitor.ended(0)
+
+    assert watched.progress_monitor.steps() == {0: 7, 1: None}
+
+
+def test_the_highest_step_of_an_attempt_is_that_of_any_rank(ranks):
+    """Also one that is not the last: a program may go back."""
+    watched = ranks(2)
+    watched.start(0)
+    assert watched.progress_monitor.highest_step() is None
+    watched.beat(0, loss=1.0)
+    assert watched.progress_monitor.highest_step() is None
+    watched.beat(0, step=7)
+    watched.beat(1, step=3)
+    assert watched.progress_monitor.highest_step() == 7
+    watched.beat(0, step=5)
+    watched.beat(1, step=6)
+    assert watched.progress_monitor.highest_step() == 7
+
+
+def test_a_pipe_in_place_of_a_heartbeat_does_not_stop_the_looks(ranks):
+    """It would keep the agent, and with it every rank, from ending."""
+    watched = ranks(1)
+    watched.start(0)
+    os.mkfifo(watched.run_dir.heartbeat(0))
+    assert watched.progress_monitor.steps() == {0: None}
+
+
+def test_reading_steps_hides_no_sign_of_life_from_the_next_look(ranks):
+    """`status` may ask between two looks."""
+    watched = ranks(1)
+    watched.start(0)
+    for step in range(1, 20):
+        watched.beat(0, step=step)
+        watched.progress_monitor.steps()
+        time.sleep(min(watched.progress_monitor.timeout_s, TIMEOUT_S / 10))
+        assert watched.progress_monitor.look(time.monotonic()) == []
+
+
+def test_a_slow_rank_is_named(ranks):
+    """Also where nobody asked for hangs."""
+    watched = ranks(4, hang_timeout_s=None)
+    for global_rank in range(4):
+        watched.start(global_rank)
+    told = []
+    for step in range(1, 8):
+        for global_rank in range(4):
+            watched.beat(global_rank, step=step, busy_s=0.3 if global_rank == 2 else 0.1)
+        told += watched.progress_monitor.look(time.monotonic())
+
+    assert told == [Slow(2, busy_s=0.3, median_s=0.1, steps=5)]
+
+
+def test_without_a_hang_timeout_looks_become_rare_until_someone_beats(ranks, monkeypatch):
+    """Most programs know nothing of heartbeats."""
+    now = 1000.0
+    monkeypatch.setattr("launcher.supervise.progress_monitor.time", SimpleNamespace(monotonic=lambda: now))
+    watched = ranks(1, hang_timeout_s=None)
+    watched.start(0)
+    often = watched.progress_monitor.timeout_s
+    for _ in range(5):
+        assert watched.progress_monitor.look(now) == []
+    rarely = watched.progress_monitor.timeout_s
+    watched.beat(0, step=1)
+    watched.progress_monitor.look(now)
+
+    assert rarely > 4 * often > 0
+    assert watched.progress_monitor.timeout_s == often
+
+
+def test_the_cpu_time_of_a_tree_holds_orphans_and_strays(ranks, wait_until):
+    """Processes that left the session have a parent, and those without a parent are still in the session."""
+    watched = ranks(3, hang_timeout_s=None)
+    pids = [watched.start(rank, deed).pid for rank, deed in enumerate(["tree", "strays", "sleep:100"])]
+    wait_until(lambda: min(tree_ticks(pids[:2]).values()) >= 100, "the CPU time of both")
+
+    assert tree_ticks(pids)[pids[2]] < 100

@@ -1,0 +1,121 @@
+"""What one attempt leaves in the logs of its ranks for the next one."""
+
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervision
+from launcher.core.run_dir import RunDir
+from launcher.supervise.event_log import EventLog
+from launcher.supervise.rank_group import AttemptVariables, RankGroup
+from launcher.supervise.spawner import Spawner
+
+RANK = RankSpec(0, 0, "127.0.0.1", 0, 0, ("true",), {})
+
+
+@pytest.fixture(name="begin")
+def _begin(tmp_path):
+    """Begin an attempt, of which nothing is started; where its part of train.log begins."""
+    run_dir = RunDir(tmp_path)
+    run_dir.device(0).mkdir()
+    spec = RunSpec(
+        name="run",
+        run_dir=tmp_path,
+        cluster=Cluster(()),
+        layout=Layout(),
+        ranks=(RANK,),
+        cwd=tmp_path,
+        master_addr="127.0.0.1",
+        master_port=1,
+    )
+    event_log = EventLog(tmp_path / "events.jsonl", 0)
+    spawner = Spawner(spec, [RANK], {}, event_log)
+
+    def begin(number):
+        variables = AttemptVariables(number, 1)
+        rank_group = RankGroup([RANK], run_dir, variables, inherited={}, spawner=spawner, event_log=event_log)
+        rank_group.cancel()
+        rank_group.close()
+        return rank_group.log_offsets[0]
+
+    yield begin
+    spawner.close()
+    event_log.close()
+
+
+@pytest.fixture(name="log")
+def _log(tmp_path):
+    return RunDir(tmp_path).train_log(0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, "--- attempt 1 ---\n"),
+        ("", "--- attempt 1 ---\n"),
+        ("step 1\n", "step 1\n--- attempt 1 ---\n"),
+        ("step 1", "step 1\n--- attempt 1 ---\n"),
+        ("\n", "\n--- attempt 1 ---\n"),
+    ],
+)
+def test_the_line_between_attempts_is_a_line_of_its_own(begin, log, before, after):
+    """A rank that was killed in the middle of a line has left its beginning."""
+    if before is not None:
+        log.write_text(before)
+    assert begin(1) == len(after)
+    assert log.read_text() == after
+
+
+def test_the_first_attempt_has_no_line(begin, log):
+    """It needs none."""
+    assert begin(0) == 0
+    assert not log.exists()
+
+
+def test_an_attempt_begins_where_the_log_ends_though_no_line_can_be_written(begin, log):
+    """Else the last attempt's traceback would be taken for this one's."""
+    log.write_text("ValueError: of the last attempt\n")
+    size = log.stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        assert begin(1) == size
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert Path(log).stat().st_size == size
+
+
+def test_a_rank_that_ends_before_anybody_tells_of_it_is_in_no_known_order(tmp_path, wait_until):
+    """A preload process forks ranks: one may be reaped before it is told which one it is."""
+    program = "import os; open('pid', 'w').write(str(os.getpid())); raise SystemExit(3)"
+    rank = RankSpec(0, 0, "127.0.0.1", 0, 0, (sys.executable, "-c", program), {})
+    run_dir = RunDir(tmp_path)
+    run_dir.device(0).mkdir()
+    spec = RunSpec(
+        name="run", run_dir=tmp_path, cluster=Cluster(()), layout=Layout(), ranks=(rank,), cwd=tmp_path,
+        master_addr="127.0.0.1", master_port=1, supervision=Supervision(preload=("json",)),
+    )  # fmt: skip
+    event_log = EventLog(tmp_path / "events.jsonl", 0)
+    inherited = dict(os.environ)
+    spawner = Spawner(spec, [rank], inherited, event_log)
+    rank_group = RankGroup(
+        [rank], run_dir, AttemptVariables(0, 1), inherited=inherited, spawner=spawner, event_log=event_log
+    )
+    try:
+        wait_until(lambda: rank_group.start() == ([], []) and spawner.preloading.waiting_for_s, "the wish for a rank")
+        told = tmp_path / "pid"
+        pid, status = os.waitpid(int(wait_until(lambda: told.exists() and told.read_text(), "the rank")), 0)
+        assert rank_group.note_ends({pid: os.waitstatus_to_exitcode(status)}, 5) == []
+        [end] = wait_until(lambda: rank_group.start()[1], "that it is told")
+        assert (end.status, end.ended_ns, end.order_known) == (3, 5, False)
+        assert rank_group.all_ended
+    finally:
+        rank_group.close()
+        spawner.close()
+        event_log.close()
