@@ -1,14 +1,17 @@
-"""Frozen records as JSON and back, for what servers tell each other: the declared types say what a value becomes again.
+"""Records as JSON and back: the one codec for files that tlaunch writes and for messages between servers.
 
-Fields that another version added are left out, and fields that it lacks take their defaults, as in `core.frozen`.
+The declared types of a record's fields say what a value becomes again. Fields that another version added are left out,
+and fields that it lacks take their defaults. JSON has no NaN: a `float` that is null is NaN again. Numbers of the values
+in files that other programs write are read one by one, with `whole_number` and `real_number`.
 """
 
 from __future__ import annotations
 
+import math
 import reprlib
 import typing
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -16,15 +19,16 @@ from types import UnionType
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
-SHOWN_CHARS = 200  # of why something is no record
-WHOLE_NUMBERS_END = 1 << 63  # as the system's calls take them
-_SCALARS = (str, bool)
+MAX_ERROR_CHARS = 200
+MAX_WHOLE_NUMBER = (1 << 63) - 1  # as the system's calls take them
+_NOTHING = type(None)
+_Converter = Callable[[Any], Any]
 
 
 def encode(value: Any) -> Any:
-    """`value` as what `json.dumps` takes: records and mappings as objects, tuples as lists, paths and members as text."""
-    if is_dataclass(value):
-        return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
+    """Return `value` as `json.dumps` takes it: records and mappings as objects, tuples as lists, paths as text."""
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: encode(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Path):
@@ -37,82 +41,108 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type[T], value: Any, stands_for: Mapping[Any, Any] | None = None) -> T:
-    """The record of class `kind` that `encode` made `value` of. `stands_for`: what to make where a class is declared.
+    """Return the record of class `kind` that `encode` turned into `value`.
+
+    `stands_for` maps a class that fields declare to the class that is made instead.
 
     Raises:
-        ValueError: it was made of something else.
+        ValueError: `value` was made of something else, or a number in it is beyond 64 bits.
     """
     try:
-        return cast("T", _record(kind, value, stands_for or {}))
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ValueError(f"no {kind.__name__}: {str(error)[:SHOWN_CHARS]}") from error
+        return cast("T", _converter(cast("Any", kind), tuple((stands_for or {}).items()))(value))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"not a valid {kind.__name__}: {str(error)[:MAX_ERROR_CHARS]}") from error
 
 
-def _record(kind: Any, value: Mapping[str, Any], stands_for: Mapping[Any, Any]) -> Any:
-    _checked(value, isinstance(value, Mapping), "an object")
-    return kind(
-        **{
-            name: _value(declared, value[name], stands_for)
-            for name, (declared, needed) in _declared(kind).items()
-            if needed or name in value
-        }
-    )
+def whole_number(value: Any) -> int | None:
+    """Return `value` if it is an integer of at most 64 bits, else None."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if abs(value) <= MAX_WHOLE_NUMBER else None
+
+
+def real_number(value: Any, *, finite: bool = True) -> float | None:
+    """Return `value` as a float if it is a number, else None. NaN and infinities are numbers only where `finite` is False."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) or not finite else None
+    except OverflowError:
+        return None
 
 
 @cache
-def _declared(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """Of every field its type, and whether it has no default."""
-    types = typing.get_type_hints(kind)
-    return {field.name: (types[field.name], _is_needed(field)) for field in fields(kind) if field.init}
-
-
-def _is_needed(field: Field[Any]) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
-
-
-def _value(declared: Any, value: Any, stands_for: Mapping[Any, Any]) -> Any:
-    declared = stands_for.get(declared, declared)
+def _converter(declared: Any, stands_for: tuple[tuple[Any, Any], ...]) -> _Converter:
+    """Return the function that makes a value of the type `declared` out of what JSON holds."""
+    declared = dict(stands_for).get(declared, declared)
     origin, arguments = typing.get_origin(declared), typing.get_args(declared)
     if origin in {typing.Union, UnionType}:
-        return _one_of(arguments, value, stands_for)
+        return _optional(arguments, stands_for)
     if origin is typing.Literal:
-        return _checked(value, value in arguments, declared)
+        return _checked(lambda value: value in arguments, declared)
     if origin is tuple:
-        return _tuple(arguments, value, stands_for)
+        return _tuple(arguments, stands_for)
     if origin is not None:  # Mapping[str, X]
-        return {str(name): _value(arguments[1], each, stands_for) for name, each in value.items()}
-    return _plain(declared, value, stands_for)
-
-
-def _plain(declared: Any, value: Any, stands_for: Mapping[Any, Any]) -> Any:
+        convert = _converter(arguments[1], stands_for)
+        return lambda value: {str(name): convert(each) for name, each in value.items()}
     if declared in {Any, object}:
-        return value
-    if is_dataclass(declared):
-        return _record(declared, value, stands_for)
+        return lambda value: value
+    return _record(declared, stands_for) if is_dataclass(declared) else _scalar(declared)
+
+
+def _record(kind: Any, stands_for: tuple[tuple[Any, Any], ...]) -> _Converter:
+    types = typing.get_type_hints(kind)
+    wanted = [field for field in fields(kind) if field.init]
+    needed = {field.name for field in wanted if field.default is MISSING and field.default_factory is MISSING}
+    converters: dict[str, _Converter] = {}
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{reprlib.repr(value)} is not an object")
+        if not converters:  # made late, for a record may hold others of its own class
+            converters.update({field.name: _converter(types[field.name], stands_for) for field in wanted})
+        return kind(
+            **{name: convert(value[name]) for name, convert in converters.items() if name in needed or name in value}
+        )
+
+    return convert
+
+
+def _scalar(declared: Any) -> _Converter:
     if declared is float:
-        return float(_checked(value, type(value) in {int, float}, declared))
+        numbers = {int, float}
+        return lambda value: math.nan if value is None else float(_fitting(value, type(value) in numbers, declared))
     if declared is int:
-        return _checked(value, type(value) is int and abs(value) < WHOLE_NUMBERS_END, declared)
-    if declared in _SCALARS:
-        return _checked(value, type(value) is declared, declared)
-    return declared(_checked(value, isinstance(value, str), declared))  # paths and members of enumerations
+        return _checked(lambda value: type(value) is int and abs(value) <= MAX_WHOLE_NUMBER, declared)
+    if declared in {str, bool}:
+        return _checked(lambda value: type(value) is declared, declared)
+    return lambda value: declared(_fitting(value, isinstance(value, str), declared))  # paths, members of enumerations
 
 
-def _one_of(kinds: tuple[Any, ...], value: Any, stands_for: Mapping[Any, Any]) -> Any:
-    if value is None:
-        return _checked(None, type(None) in kinds, kinds)
-    (kind,) = (each for each in kinds if each is not type(None))  # nothing here is one of several records
-    return _value(kind, value, stands_for)
+def _optional(kinds: tuple[Any, ...], stands_for: tuple[tuple[Any, Any], ...]) -> _Converter:
+    (kind,) = (each for each in kinds if each is not _NOTHING)  # no field holds one of several records
+    convert = _converter(kind, stands_for)
+    return lambda value: None if value is None else convert(value)
 
 
-def _tuple(kinds: tuple[Any, ...], value: Any, stands_for: Mapping[Any, Any]) -> tuple[Any, ...]:
-    items = _checked(value, isinstance(value, list | tuple), "a list")
-    if len(kinds) == 2 and kinds[1] is Ellipsis:
-        return tuple(_value(kinds[0], each, stands_for) for each in items)
-    return tuple(_value(kind, each, stands_for) for kind, each in zip(kinds, items, strict=True))
+def _tuple(kinds: tuple[Any, ...], stands_for: tuple[tuple[Any, Any], ...]) -> _Converter:
+    converters = [_converter(kind, stands_for) for kind in kinds if kind is not Ellipsis]
+    is_long = kinds[-1] is Ellipsis
+
+    def convert(value: Any) -> tuple[Any, ...]:
+        items = _fitting(value, isinstance(value, list | tuple), "a list")
+        if is_long:
+            return tuple(map(converters[0], items))
+        return tuple(each(item) for each, item in zip(converters, items, strict=True))
+
+    return convert
 
 
-def _checked(value: Any, fits: bool, declared: Any) -> Any:
+def _checked(fits: Callable[[Any], bool], declared: Any) -> _Converter:
+    return lambda value: _fitting(value, fits(value), declared)
+
+
+def _fitting(value: Any, fits: bool, declared: Any) -> Any:
     if not fits:
-        raise TypeError(f"{reprlib.repr(value)} is not {declared}")  # it may be long and deep
+        raise TypeError(f"{reprlib.repr(value)} is not {declared}")  # a value may be long and deep
     return value

@@ -23,7 +23,6 @@ place. What stands after the object is not read.
 from __future__ import annotations
 
 import json
-import math
 import operator
 import os
 import stat
@@ -32,12 +31,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from launcher.core.codec import real_number, whole_number
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.frozen import frozen
 
 MAX_BYTES = 4096
 TRIES = 3  # of reading
-_LARGEST = 1 << 63  # whole numbers beyond it are none that anybody counted
 
 
 @frozen
@@ -134,11 +133,11 @@ def _understood(text: bytes) -> Beat | None:
     if not isinstance(fields, dict):
         return None
     return Beat(
-        step=_whole(fields.get("step")),
-        busy_s=_number(fields.get("busy_s")),
-        loss=_number(fields.get("loss"), finite=False),
-        tokens_per_s=_number(fields.get("tokens_per_s")),
-        device_memory_bytes=_whole(fields.get("device_memory_bytes")),
+        step=whole_number(fields.get("step")),
+        busy_s=real_number(fields.get("busy_s")),
+        loss=real_number(fields.get("loss"), finite=False),
+        tokens_per_s=real_number(fields.get("tokens_per_s")),
+        device_memory_bytes=whole_number(fields.get("device_memory_bytes")),
     )
 
 
@@ -148,22 +147,7 @@ def _plain(value: Any) -> float | None:
         return value
     with suppress(Exception):
         number = operator.index(value)
-        return number if -_LARGEST <= number < _LARGEST else None
+        return whole_number(number)
     with suppress(Exception):
         return float(value)
-    return None
-
-
-def _whole(value: Any) -> int | None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if -_LARGEST <= value < _LARGEST else None
-
-
-def _number(value: Any, *, finite: bool = True) -> float | None:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    with suppress(OverflowError):
-        number = float(value)
-        return number if math.isfinite(number) or not finite else None
     return None

@@ -353,7 +353,7 @@ def from_line(line: bytes) -> Message:
         name, value = json.loads(line)
         kind = _KINDS[name]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ValueError(f"no message: {line[:80]!r}") from error
+        raise ValueError(f"not a valid message: {line[:80]!r}") from error
     message: Message = decode(kind, value)
     return message
 

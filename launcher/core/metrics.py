@@ -22,18 +22,16 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from launcher.core.codec import real_number, whole_number
 from launcher.core.frozen import frozen
 from launcher.core.json_text import finite
 
 SCHEMA = 1
-_LARGEST = 1 << 63  # whole numbers beyond it are none that anybody counted
 
 
 @frozen
@@ -94,7 +92,7 @@ def from_line(line: bytes) -> tuple[Record, ...]:
     fields: Any = json.loads(line)
     if not isinstance(fields, dict) or fields.get("schema") != SCHEMA:
         raise ValueError(f"no metrics of schema {SCHEMA}: {line[:200]!r}")
-    time_ns, attempt, step = (_whole(fields.get(name)) for name in ("time_ns", "attempt", "step"))
+    time_ns, attempt, step = (whole_number(fields.get(name)) for name in ("time_ns", "attempt", "step"))
     if time_ns is None or attempt is None or step is None:
         raise ValueError(f"time_ns, attempt and step are not all there: {line[:200]!r}")
     return tuple(_records(time_ns, attempt, step, fields))
@@ -127,7 +125,7 @@ def _records(time_ns: int, attempt: int, step: int, fields: dict[str, Any]) -> I
     if told & (_OF_A_STEP_ALONE if is_validation or isinstance(saved, str) else _OF_A_STEP):
         yield _step(time_ns, attempt, step, fields)
     if is_validation:
-        numbers = (_number(fields.get(name)) for name in ("validation_loss", "perplexity"))
+        numbers = (real_number(fields.get(name)) for name in ("validation_loss", "perplexity"))
         yield Validation(time_ns, attempt, step, *numbers)
     if isinstance(saved, str):
         yield Saved(time_ns, attempt, step, saved)
@@ -138,24 +136,10 @@ def _step(time_ns: int, attempt: int, step: int, fields: dict[str, Any]) -> Step
         time_ns,
         attempt,
         step,
-        loss=_number(fields.get("loss")),
-        learning_rate=_number(fields.get("learning_rate")),
-        tokens_per_s=_number(fields.get("tokens_per_s")),
-        step_s=_number(fields.get("step_s")),
-        memory_bytes=_whole(fields.get("memory_bytes")),
-        epoch=_whole(fields.get("epoch")),
+        loss=real_number(fields.get("loss")),
+        learning_rate=real_number(fields.get("learning_rate")),
+        tokens_per_s=real_number(fields.get("tokens_per_s")),
+        step_s=real_number(fields.get("step_s")),
+        memory_bytes=whole_number(fields.get("memory_bytes")),
+        epoch=whole_number(fields.get("epoch")),
     )
-
-
-def _whole(value: Any) -> int | None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if -_LARGEST <= value < _LARGEST else None
-
-
-def _number(value: Any) -> float | None:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    with suppress(OverflowError):
-        return float(value) if math.isfinite(value) else None
-    return None

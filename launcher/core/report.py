@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any
 
-from launcher.core.events import SCHEMA, Cause, typed
-from launcher.core.frozen import frozen, known
+from launcher.core.codec import decode, encode
+from launcher.core.events import SCHEMA, Cause
+from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
 from launcher.core.verdict import Verdict
 
@@ -42,11 +42,6 @@ class Attempt:
     exits: tuple[RankExit, ...]  # in the order in which they ended; ranks never started are missing
     verdict: Verdict | None = None  # where it failed or hung
     killed: int = 0  # processes that had to be killed after the grace period
-
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Attempt:
-        exits = tuple(RankExit(**known(RankExit, ended)) for ended in fields["exits"])
-        return cls(**{**typed(known(cls, fields)), "exits": exits})
 
 
 @frozen
@@ -86,20 +81,16 @@ class Report:
         return self.attempts[-1].verdict if self.attempts else None
 
     def to_json(self) -> str:
-        return json_text(asdict(self))
+        return json_text(encode(self))
 
     @classmethod
     def from_json(cls, text: str) -> Report:
-        """The inverse of `to_json`.
+        """Return the report that `to_json` wrote.
 
         Raises:
             ValueError: the text is no report that this version knows.
         """
-        try:
-            fields: dict[str, Any] = json.loads(text)
-            if fields.get("schema") != SCHEMA:
-                raise ValueError(f"schema {fields.get('schema')}, but this version reads {SCHEMA}")
-            attempts = tuple(Attempt.from_fields(attempt) for attempt in fields.pop("attempts"))
-            return cls(**typed(known(cls, fields)), attempts=attempts)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"this is no report: {error}") from error
+        fields: Any = json.loads(text)
+        if isinstance(fields, dict) and fields.get("schema") != SCHEMA:
+            raise ValueError(f"schema {fields.get('schema')}, but this version reads {SCHEMA}")
+        return decode(cls, fields)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
 
-from launcher.core.frozen import frozen, known
+from launcher.core.frozen import frozen
 
 
 class Role(str, Enum):
@@ -52,23 +51,3 @@ class Verdict:
     server: str | None = None  # the id of the server that is to blame, where it is no rank
     signature: str | None = None  # the same for the same failure; None where it tells nothing of the program
     apart: tuple[tuple[str, str], ...] = ()  # ids of servers that do not reach each other
-
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Verdict:
-        """From what `dataclasses.asdict` and JSON make of it. Fields that a later version added are left out.
-
-        Raises:
-            KeyError, TypeError, ValueError: the fields are not those of a verdict.
-        """
-        failures = tuple(
-            Failure(**known(Failure, failure) | {"role": Role(failure["role"])}) for failure in fields["failures"]
-        )
-        stacks = tuple(_stack_group(known(StackGroup, group)) for group in fields["stacks"])
-        simple = known(cls, {name: fields[name] for name in ("culprit", "reason", "signature")})
-        simple |= known(cls, {"server": fields.get("server")})
-        apart = tuple((str(one), str(other)) for one, other in fields.get("apart", ()))
-        return cls(**simple, apart=apart, confidence=Confidence(fields["confidence"]), failures=failures, stacks=stacks)
-
-
-def _stack_group(fields: dict[str, Any]) -> StackGroup:
-    return StackGroup(tuple(fields["global_ranks"]), fields["doing"], tuple(fields["frames"]))

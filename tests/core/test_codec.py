@@ -53,7 +53,7 @@ def test_a_record_comes_back_as_it_was():
 @pytest.mark.parametrize("number", [1 << 63, -(1 << 63), 10**330])
 def test_a_number_that_no_call_of_the_system_takes_is_none(number):
     """It would break whoever does with it what one does."""
-    with pytest.raises(ValueError, match="no Inner"):
+    with pytest.raises(ValueError, match="not a valid Inner"):
         decode(Inner, {"number": number})
 
 
@@ -82,14 +82,14 @@ def vars_of(record):
 )  # fmt: skip
 def test_what_is_of_another_type_is_refused(changes):
     """As a ValueError, whatever it is."""
-    with pytest.raises(ValueError, match="no Outer: "):
+    with pytest.raises(ValueError, match="not a valid Outer: "):
         decode(Outer, {**through_json(WHOLE), **changes})
 
 
 @pytest.mark.parametrize("value", [None, 1, "x", "number", [], ["number"]], ids=repr)
 def test_what_is_no_object_is_no_record(value):
     """Not even one whose fields all have defaults."""
-    with pytest.raises(ValueError, match="no Inner: "):
+    with pytest.raises(ValueError, match="not a valid Inner: "):
         decode(Inner, value)
 
 
@@ -101,7 +101,7 @@ def test_a_refusal_shows_little_of_what_is_long_or_deep():
         value = value[0]
     for hostile in (["x" * 10**6], [0] * 10**6, deep):
         for name in ("name", "inner", "colour", "mode", "path"):
-            with pytest.raises(ValueError, match="no Outer") as caught:
+            with pytest.raises(ValueError, match="not a valid Outer") as caught:
                 decode(Outer, {**through_json(WHOLE), name: hostile})
             assert len(str(caught.value)) < 300
 

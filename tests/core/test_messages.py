@@ -102,7 +102,7 @@ def test_fields_that_another_version_added_are_left_out():
 )  # fmt: skip
 def test_what_is_no_message_is_refused_in_few_words(line):
     """Whoever sent it: a scanner of ports, another version, or worse."""
-    with pytest.raises(ValueError, match=r"^no ") as caught:
+    with pytest.raises(ValueError, match=r"^not a valid ") as caught:
         from_line(line)
     assert len(str(caught.value)) < 500
 

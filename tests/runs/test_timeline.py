@@ -399,7 +399,7 @@ def test_a_verdict_that_is_none_is_passed_over(tmp_path, wrong):
     for name, value in wrong.items():
         is_part = isinstance(value, list) and value and isinstance(value[0], dict)
         fields["verdict"][name] = [{**fields["verdict"][name][0], **value[0]}] if is_part else value
-    with pytest.raises(ValueError, match=r"no event|is not a valid"):
+    with pytest.raises(ValueError, match=r"not a valid "):
         from_line(json.dumps(fields))
     run_dir = make(tmp_path, [(1, AttemptStarted(0, 1)), (1, RankStarted(0, 5))])
     with run_dir.events.open("a") as file:

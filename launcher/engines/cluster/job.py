@@ -54,7 +54,7 @@ def from_text(text: str, inherited: Mapping[str, str], machine: Machine) -> Job:
         record: dict[str, Any] = json.loads(_unpacked(base64.b64decode(text)))
         record["request"] |= {"inherited_env": {}, "machine": encode(machine), "here": None, "interfaces": {}}
     except (ValueError, zlib.error, KeyError, TypeError) as error:
-        raise ValueError(f"no job: {error}") from error
+        raise ValueError(f"not a valid job: {error}") from error
     job = decode(Job, record)
     return replace(job, request=replace(job.request, inherited_env=inherited, machine=machine))
 
