@@ -13,7 +13,7 @@ Address = IPv4Address | IPv6Address
 
 @lru_cache(maxsize=1 << 14)
 def address_of(text: str) -> Address | None:
-    """None where `text` is none; a zone after % is left out."""
+    """Return the address that `text` is, without a zone after "%", or None if it is not an address."""
     try:
         return ip_address(text.partition("%")[0])
     except ValueError:
@@ -25,12 +25,12 @@ def addresses_of(texts: Iterable[str]) -> frozenset[Address]:
 
 
 def go_by_names(servers: Sequence[Server]) -> bool:
-    """Returns whether some of several servers are called by a name in the table, so that an mpirun hears it."""
+    """Return True if some of several servers are called by a name in the table, which mpirun then gets."""
     return len(servers) > 1 and any(address_of(server.server_id) is None for server in servers)
 
 
 def names_of(server: Server) -> tuple[str, ...]:
-    """All that a table calls the server itself, its id first."""
+    """Return all names and addresses that a table gives the server itself, its id first."""
     container_ip = dict(server.options).get("container_ip")
     others = (server.host_ip, server.host_nic_ip, container_ip)
     return tuple(dict.fromkeys((server.server_id, *(name for name in others if name and address_of(name)))))

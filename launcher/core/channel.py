@@ -1,4 +1,4 @@
-"""One connection over which messages travel, for a selector's loop: nothing here waits, but for `wait_for`."""
+"""A connection over which messages travel, for a selector's loop: only `wait_for` and `drain` block."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _AWAY_LOOKS = 4  # so many that were missed are no chance
 
 
 class ChannelClosedError(Exception):
-    """The other side has gone, or what came from it was no message."""
+    """The other side has closed the connection, or has sent something that is not a message."""
 
 
 class Channel:
-    """Both ends are alike. After `ChannelClosedError` of what sends, `receive` gives what had come; then `close` it."""
+    """One end of a connection. After a `ChannelClosedError` of `send`, `receive` still yields what had come; then `close` it."""
 
     def __init__(self, connection: socket.socket, longest_line_bytes: int = MAX_LINE_BYTES) -> None:
         connection.setblocking(False)
@@ -45,7 +45,7 @@ class Channel:
 
     @property
     def peer_address(self) -> tuple[str, int]:
-        """As `peer`, with the port."""
+        """The address and the port of the other side."""
         try:
             return self.peer, int(self._connection.getpeername()[1])
         except OSError:
@@ -53,7 +53,7 @@ class Channel:
 
     @property
     def is_local(self) -> bool:
-        """Whether the other side is on this machine, as far as addresses tell: they are the same."""
+        """True if both ends have the same address, so that the other side is on this machine."""
         try:
             return bool(self._connection.getpeername()[0] == self._connection.getsockname()[0])
         except OSError:
@@ -65,7 +65,7 @@ class Channel:
 
     @property
     def has_message(self) -> bool:
-        """Whether one has come that `receive` has not given yet: no selector tells of it."""
+        """True if a message has come that `receive` has not yielded yet; no selector reports it."""
         return self._received.find(b"\n", self._searched) >= 0
 
     def send(self, message: Message) -> None:
@@ -77,7 +77,7 @@ class Channel:
         self.send_line(to_line(message))
 
     def send_line(self, line: bytes) -> None:
-        """As `send`, of a message that is written already."""
+        """Send a message that is encoded already; see `send`."""
         self._to_send += line
         self.flush()
 
@@ -91,7 +91,7 @@ class Channel:
             raise ChannelClosedError(_why(error)) from error
 
     def receive(self) -> Iterator[Message]:
-        """The messages that have come. Those that came before the connection was lost are given first.
+        """Yield the messages that have come. Those that came before the connection was lost are yielded first.
 
         Raises:
             ChannelClosedError: the connection is lost, or what came is no message.
@@ -112,7 +112,7 @@ class Channel:
             raise ChannelClosedError(ended)
 
     def _read(self) -> str | None:
-        """Take what has come; why nothing more will, once that is known."""
+        """Read what has come. Return why nothing more will come, or None if more may."""
         try:
             while len(self._received) <= self.longest_line_bytes:
                 if not (chunk := self._connection.recv(CHUNK_BYTES)):
@@ -128,7 +128,7 @@ class Channel:
         return None
 
     def wait_for(self, deadline: float) -> Iterator[Message]:
-        """Messages as they come, until `deadline` (monotonic). Blocks.
+        """Yield messages as they come, until `deadline` (monotonic). Blocks.
 
         Raises:
             ChannelClosedError: as `receive`.
@@ -160,25 +160,25 @@ class Channel:
 
 
 class Silence:
-    """How long the other side has been silent, as far as this process was there to hear it.
+    """Measures how long the other side has been silent while this process was running.
 
-    A machine that was suspended, or a process that was stopped, has missed what was said meanwhile. Whoever looks at
-    least every `timeout_s` seconds is taken to have been away if he did not.
+    A machine that was suspended, or a process that was stopped, has missed what was sent meanwhile. The caller looks at
+    least every `timeout_s` seconds; if it did not, it is taken to have been stopped, and the silence starts anew.
     """
 
     def __init__(self, channel: Channel, limit_s: float) -> None:
-        """Counted from now on."""
+        """Start counting now. A silence of `limit_s` seconds is too long."""
         self.limit_s = limit_s
         self._channel = channel
         self._looked_at = channel.heard_at = time.monotonic()
 
     @property
     def timeout_s(self) -> float:
-        """When to look again at the latest."""
+        """Seconds until the caller has to look again."""
         return max(0.0, self._looked_at + self.limit_s / _LOOKS - time.monotonic())
 
     def is_too_long(self) -> bool:
-        """Call it once for each look."""
+        """Return True if the silence has reached the limit. Call it once for each look."""
         now = time.monotonic()
         if now - self._looked_at > _AWAY_LOOKS * self.limit_s / _LOOKS:
             self._channel.heard_at = now
@@ -187,6 +187,6 @@ class Silence:
 
 
 def _why(error: OSError) -> str:
-    """Whether the other side's end is heard of by a closed or by a reset connection is chance."""
+    """Return why a connection was lost. Whether a process that ended closes or resets its connection is chance."""
     gone = isinstance(error, ConnectionResetError | BrokenPipeError)
     return CLOSED if gone else error.strerror or str(error)

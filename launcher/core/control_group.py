@@ -1,4 +1,4 @@
-"""Where this process's control group (version 2) is, if it can be seen."""
+"""The location of this process's control group (version 2)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def own_directory() -> Path | None:
-    """Where this process's version 2 group is mounted."""
+    """Return the mounted directory of this process's version 2 group, or None if it has none that can be seen."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
         groups = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()

@@ -1,4 +1,4 @@
-"""What this process has open: how many files it may, and whether one can be read."""
+"""File descriptors of this process: the limit on their number, and whether one can be read."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ SPARE = 64  # for everything else that is open
 
 
 def is_readable(descriptor: int, within_s: float = 0.0) -> bool:
-    """Whether there is something to read, or the end. Blocks for `within_s` seconds at most."""
+    """Return True if `descriptor` has data or is at its end. Blocks for `within_s` seconds at most."""
     poll = select.poll()  # select.select knows no descriptor from 1024 on
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(within_s * 1000))
 
 
 def own_limit() -> int:
-    """How many this process may have open."""
+    """Return how many descriptors this process may have open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def limit_to(files: int) -> None:
-    """Go back to a limit that this process had: children that are started now get it too."""
+    """Set the limit back to `files`, which this process had before. Children that are started from now on get it too."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 def make_room(files: int) -> bool:
-    """Raise this process's own limit, if need be, so that it can have so many files open; whether it can.
+    """Raise this process's limit, if need be, so that it can have `files` files open. Return True if it can.
 
-    Children get the limit too: call it when none is to be started any more.
+    Children inherit the limit: call it when none is to be started any more.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files + SPARE
@@ -42,7 +42,7 @@ def make_room(files: int) -> bool:
 
 
 def make_room_for_servers(count: int) -> None:
-    """For a connection to every one of them; as `make_room`.
+    """Raise the limit, as `make_room` does, to hold a connection to each of `count` servers.
 
     Raises:
         UnreadableError: the system does not allow so many.

@@ -1,4 +1,4 @@
-"""Which accelerators the kernel shows this process, as files. No driver is asked, so that nothing can hang."""
+"""The accelerators that the kernel shows this process as files. No driver is asked, so that nothing can hang."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _NVIDIA = re.compile(r"nvidia([0-9]{1,6})")  # nvidiactl and nvidia-uvm are no d
 
 
 def davinci_ids(directory: Path = DEVICE_FILES) -> tuple[int, ...]:
-    """The ids of the Ascend devices of this machine, ascending; empty where there are none."""
+    """Return the ids of the Ascend devices of this machine, ascending; empty if there are none."""
     return _numbers(_DAVINCI, directory)
 
 
 def nvidia_ids(directory: Path = DEVICE_FILES) -> tuple[int, ...]:
-    """The minor numbers of NVIDIA's devices that this process may open, ascending; empty where there are none."""
+    """Return the minor numbers of NVIDIA's devices that this process may open, ascending; empty if there are none."""
     return _numbers(_NVIDIA, directory)
 
 

@@ -1,4 +1,4 @@
-"""Whether anything more can be written."""
+"""A check for a full disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FULL_BELOW_BYTES = 64 << 10  # a page or two may be left of a full disk
 
 
 def is_full(directory: Path) -> bool:
-    """Whether logs, and why a rank failed, may be missing: neither bytes nor files can be added."""
+    """Return True if no bytes or no files can be added there, so that logs and failure files may be missing."""
     try:
         there = os.statvfs(directory)
     except OSError:

@@ -1,4 +1,4 @@
-"""Which rank an engine around this process, mpirun or srun, made it. Pure: reads an environment that it is given.
+"""The rank that an engine around this process, mpirun or srun, gave it. Pure: reads an environment that it is given.
 
 | engine                 | rank and size                                | what names its job                       |
 |------------------------|----------------------------------------------|------------------------------------------|
@@ -25,7 +25,7 @@ _MAX_TOKEN = 48  # characters of a job's name in that of a directory
 
 @frozen
 class EngineRank:
-    """What an engine tells one of its processes."""
+    """The identity that an engine gives one of its processes."""
 
     engine: str  # as people call it
     global_rank: int
@@ -65,7 +65,7 @@ _HINT_FRESH_SHELL = "start mpirun or srun from a shell without variables of anot
 
 
 def read_engine_rank(environment: Mapping[str, str], pid: int) -> EngineRank | None:
-    """The innermost engine that started this process, or None without any. `pid` is this process's own.
+    """Return the rank in the innermost engine that started this process, or None without any. `pid` is this process's own.
 
     Raises:
         UsageError: a variable is no whole number or out of range, or two engines contradict each other.
@@ -81,7 +81,7 @@ def read_engine_rank(environment: Mapping[str, str], pid: int) -> EngineRank | N
 
 
 def read_task(environment: Mapping[str, str], pid: int) -> EngineRank | None:
-    """The task of a step of Slurm that this very process is, not one that started it; None if it is none.
+    """Return the task of a Slurm step that this very process is, or None. A task that started it does not count.
 
     Raises:
         UsageError: as `read_engine_rank`.
@@ -90,7 +90,7 @@ def read_task(environment: Mapping[str, str], pid: int) -> EngineRank | None:
 
 
 def may_use_open_mpi(environment: Mapping[str, str]) -> bool:
-    """Whether a process with this environment has a place in a world that Open MPI's library can join."""
+    """Return True if a process with this environment has a place in a world that Open MPI's library can join."""
     return any(environment.get(names.rank) for names in (_OPEN_MPI, _PMIX))
 
 
@@ -140,7 +140,7 @@ def _whole(name: str, environment: Mapping[str, str]) -> int | None:
 
 
 def _agreed(claims: list[EngineRank]) -> EngineRank | None:
-    """What all of them say; the first one tells most."""
+    """Return what all of them agree on, with the details of the first one."""
     for one in claims[1:]:
         if not _agree(claims[0], one):
             raise UsageError(
@@ -170,7 +170,7 @@ def _job_of_mpi(names: _Names, environment: Mapping[str, str]) -> str:
 
 
 def _tasks_on_node(environment: Mapping[str, str]) -> int | None:
-    """Of Slurm's notation: 2(x2),1 are two tasks on each of two nodes, and one on a third."""
+    """Return the tasks on a node, from Slurm's notation: 2(x2),1 are two tasks on each of two nodes, and one on a third."""
     node = environment.get("SLURM_NODEID", "")
     counts: list[int] = []
     for part in environment.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):

@@ -82,7 +82,7 @@ MASK = "********"
 
 
 def is_secret(name: str) -> bool:
-    """Whether values of this name, of a variable, an option or a header, are to be masked.
+    """Return True if values of this name, of a variable, an option or a header, have to be masked.
 
     >>> is_secret("HF_TOKEN"), is_secret("--apiKey"), is_secret("--max-tokens"), is_secret("TOKENIZERS_PARALLELISM")
     (True, True, False, False)
@@ -108,7 +108,7 @@ def masked(name: str, value: str) -> str:
 
 
 def masked_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """A command as it may be shown: the values of options whose names look secret, and secrets in words, masked.
+    """Return a command as it may be shown: the values of options whose names look secret, and secrets in words, masked.
 
     >>> masked_argv(["train", "--api-token", "abc", "--password=x", "--env=API_KEY=y", "--max-tokens", "3"])
     ('train', '--api-token', '********', '--password=********', '--env=API_KEY=********', '--max-tokens', '3')

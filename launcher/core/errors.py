@@ -25,7 +25,7 @@ EXIT_INTERRUPTED = 130
 
 
 class TlaunchError(Exception):
-    """What was read and why it is wrong (`message`), and what to do about it (`hint`)."""
+    """An error that a user can mend: `message` says what was read and why it is wrong, `hint` what to do about it."""
 
     exit_code = EXIT_FAILURE
     has_lines = False  # whether line ends of the message are its own, and not those of a name that it shows
@@ -36,7 +36,7 @@ class TlaunchError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        """The message, then the hint on a line of its own. No name of a file in either can look like another line."""
+        """Return the message, then the hint on a line of its own. No file name in either can look like another line."""
         message = self.message if self.has_lines else printable(self.message)
         return message if self.hint is None else f"{message}\nhint: {printable(self.hint)}"
 
@@ -63,5 +63,5 @@ class RefusedLayoutError(RefusedError):
 
 
 def exit_code_of(status: int) -> int:
-    """The exit code a shell would report for a process `status` as in `subprocess`: -15 (killed by 15) gives 143."""
+    """Return the exit code that a shell reports for a `status` as in `subprocess`: -15 (killed by 15) gives 143."""
     return 128 - status if status < 0 else status

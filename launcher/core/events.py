@@ -1,4 +1,4 @@
-"""What an agent tells: one event a line in events.jsonl and on its way to the head.
+"""The events of a run: one a line in events.jsonl and on the way from an agent to its launcher.
 
 Every line is one JSON object: {"schema": 2, "time_ns": ..., "server_index": ..., "event": "RankEnded", ...fields}.
 `time_ns` is the server's wall clock (nanoseconds since 1970), read as soon as the agent knew. The classes below are the
@@ -23,7 +23,7 @@ COORDINATOR = -1  # the server_index of events that concern all servers of sever
 
 
 class Cause(str, Enum):
-    """Why an agent ended its ranks, or that it did not have to."""
+    """The reason why an agent ended its ranks, or FINISHED if it did not have to."""
 
     FINISHED = "finished"  # every rank ended well
     FAILED = "failed"  # a rank failed
@@ -117,7 +117,7 @@ class Hung:
 
 @frozen
 class Judged:
-    """What an attempt failed of; evidence was gathered before anything was ended."""
+    """The verdict on a failed attempt; its evidence was collected before any rank was ended."""
 
     verdict: Verdict
 
@@ -134,7 +134,7 @@ class Stopping:
 
     @property
     def asked_by(self) -> str | None:
-        """In words: "SIGTERM", "SIGTERM at server 10.0.0.2"; None where no signal asked. What a table says may be in it."""
+        """The signal in words: "SIGTERM", "SIGTERM at server 10.0.0.2" (unescaped, from the table); None without a signal."""
         if self.signal is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Whether two machines run the same tlaunch, where versions do not tell: in checkouts that people work on."""
+"""A fingerprint of tlaunch's own code, to compare machines whose versions are the same but whose checkouts differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcher.core.resources import PACKAGE
 
 
 def fingerprint() -> str:
-    """Of the names and sizes of this package's modules: soon found out on a network file system too."""
+    """Return a digest of the names and sizes of this package's modules, which is quick on a network file system too."""
     found = sorted(_modules(str(PACKAGE), ""))
     return sha256(repr(found).encode()).hexdigest()[:12]
 

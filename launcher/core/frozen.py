@@ -1,4 +1,4 @@
-"""Immutable records that cost little when a module is loaded, and what becomes of them in JSON."""
+"""Immutable records that cost little when a module is loaded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def frozen(cls: type[T]) -> type[T]:
-    """As `@dataclass(frozen=True)`, for a third of its price: 0.1 ms instead of 0.4, of which a launcher has a hundred.
+    """Make `cls` a frozen dataclass for a third of the usual price: 0.1 ms instead of 0.4, for each of a hundred classes.
 
     A dataclass writes and compiles six methods for every class; here all but `__init__` are shared. That nothing is
     assigned is checked by mypy, and not again at run time.

@@ -1,4 +1,4 @@
-"""A sign of life that a rank leaves for whoever watches: one small file, rewritten after every step.
+"""The heartbeat of a rank: a small file that it rewrites after every step.
 
 Any program may take part. The file's path is in TLAUNCH_HEARTBEAT_FILE. Rewriting (or touching) it says "I am getting
 on"; one JSON object in it, all of whose keys are optional, says more:
@@ -41,7 +41,7 @@ TRIES = 3  # of reading
 
 @frozen
 class Beat:
-    """What one rewriting of the file says."""
+    """The contents of the heartbeat file."""
 
     step: int | None = None
     busy_s: float | None = None
@@ -94,9 +94,9 @@ def touch(environment: Mapping[str, str]) -> None:
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """The last beat; None before the first. Whatever a program wrote that is no number is left out.
+    """Return the last beat, or None before the first. Values that are not numbers are left out.
 
-    Something else than a file, be it a pipe that nobody writes to, is no beat, and nobody waits for it.
+    Anything but a regular file, such as a pipe without a writer, counts as no beat, and is not waited for.
     """
     try:
         with open(path, "rb", opener=_without_waiting) as file:
@@ -107,7 +107,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 
 
 def _read(file: BinaryIO) -> Beat | None:
-    """None where it says nothing. A file that is rewritten at this moment may be torn: then it is read again."""
+    """Return the beat in the file, or None if it is empty. A file that is being rewritten may be torn: it is read again."""
     for _ in range(TRIES):
         file.seek(0)
         # Up to its end: one read alone may stop where the file ended before it was rewritten.
@@ -142,7 +142,7 @@ def _understood(text: bytes) -> Beat | None:
 
 
 def _plain(value: Any) -> float | None:
-    """A number as Python's own; None for what is none. Whatever the value's class does, nothing is raised."""
+    """Return a number of any library as Python's own, or None if it is not a number. Never raises."""
     if type(value) is float:
         return value
     with suppress(Exception):

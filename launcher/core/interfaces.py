@@ -47,12 +47,12 @@ class Held:
     prefix: int  # bits of its network
 
     def shares_network(self, address: Address) -> bool:
-        """Whether `address` is in the network that this one is in."""
+        """Return True if `address` is in the network of this one."""
         return address in ip_network((self.address, self.prefix), strict=False)
 
 
 def held_addresses() -> tuple[Held, ...]:
-    """Returns all addresses of this machine's interfaces, in the kernel's order; nothing where it does not tell."""
+    """Return all addresses of this machine's interfaces, in the kernel's order; empty if it does not list them."""
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
             kernel.settimeout(_PATIENCE_S)
@@ -69,7 +69,7 @@ def interface_of(
     *,
     on_loopback: bool = False,
 ) -> str | None:
-    """Returns the interface by which ranks of this server are to reach the others; None: libraries choose by themselves.
+    """Return the interface by which ranks of this server are to reach the others, or None to let libraries choose.
 
     It is the one that has what the table calls the server by: of `called` an address, else what a name means here
     (`meanings`). None where no interface has such an address (it is translated, or a container's host has it), where
@@ -88,18 +88,18 @@ def interface_of(
 
 
 def are_on_loopback(servers: Iterable[Server]) -> bool:
-    """Returns whether a table has all of its servers on one machine, as it is tried by hand."""
+    """Return True if all servers of a table are on the loopback interface, as in a trial on one machine."""
     addresses = [(server.server_id, address_of(server.server_id)) for server in servers]
     return all(name == "localhost" or (address and address.is_loopback) for name, address in addresses)
 
 
 def interface_variables(interface: str | None) -> dict[str, str]:
-    """Returns what tells each library that interface."""
+    """Return the environment variables that set the interface of each library."""
     return {} if interface is None else {name: how.format(interface) for name, how in INTERFACE_VARIABLES.items()}
 
 
 def traffic(path: Path = _TRAFFIC) -> dict[str, int]:
-    """Returns how many bytes each interface has received and sent; nothing where the system does not tell."""
+    """Return the bytes that each interface has received and sent in all; empty if the system does not count them."""
     try:
         rows = [line.partition(":") for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[2:]]
         # Fields: bytes and seven more received, then bytes sent
@@ -138,7 +138,7 @@ def _answers(kernel: socket.socket) -> Iterator[Held]:
 
 
 def _held(message: bytes) -> Held | None:
-    """Between the two ends of a tunnel the own address is IFA_LOCAL, and IFA_ADDRESS the other end's."""
+    """Return the address of one message, or None. Of a tunnel, IFA_LOCAL is this end and IFA_ADDRESS the other one."""
     family, prefix, _, _, index = _ADDRESS_MESSAGE.unpack_from(message)
     if family not in {socket.AF_INET, socket.AF_INET6}:
         return None

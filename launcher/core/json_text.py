@@ -1,4 +1,4 @@
-"""JSON as every reader takes it."""
+"""JSON that every reader accepts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INDENT = 2
 
 
 def json_text(value: Any) -> str:
-    r"""`value` as an indented text that ends with its line; null for NaN and infinities, which JSON does not have.
+    r"""Return `value` as indented JSON with a final newline; null for NaN and infinities, which JSON does not have.
 
     >>> json_text({"loss": float("nan")})
     '{\n  "loss": null\n}\n'
@@ -25,7 +25,9 @@ def json_text(value: Any) -> str:
 
 
 def digest_of_meaning(content: bytes) -> str:
-    """Alike for texts that say the same: white space and the order of keys do not matter. What is no JSON has its bytes.
+    """Return a digest that is equal for texts of equal meaning: white space and the order of keys do not matter.
+
+    Text that is not JSON is digested byte for byte.
 
     >>> digest_of_meaning(b'{"a": 1, "b": 2}') == digest_of_meaning(b'{"b":2,"a":1}')
     True
@@ -36,7 +38,7 @@ def digest_of_meaning(content: bytes) -> str:
 
 
 def finite(value: Any) -> Any:
-    """A copy of `value` that JSON can hold: None for NaN and infinities, however deep they stand."""
+    """Return a copy of `value` that JSON can hold: with None for NaN and infinities at any depth."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

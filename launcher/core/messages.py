@@ -1,4 +1,4 @@
-"""What the coordinator of a run over several servers and the agent of each server tell each other, one JSON line each.
+"""The messages between the coordinator of a run over several servers and the agent of each server, one JSON line each.
 
     agent                                coordinator
     Hello            ──────────────────>              who I am; proves that it knows the run's token
@@ -56,7 +56,7 @@ MAX_FIRST_LINE_BYTES = 1 << 20  # of somebody who has not proved anything yet
 
 @frozen
 class Challenge:
-    """The coordinator's first word: whoever answers must know the run's token, which itself is never sent."""
+    """The coordinator's first message: the agent's answer proves that it knows the run's token, which itself is never sent."""
 
     protocol: int
     nonce: str
@@ -89,7 +89,7 @@ class Welcome:
 
 @frozen
 class Refused:
-    """One side will not take part: an error of tlaunch, with its exit code."""
+    """A refusal to take part: an error of tlaunch, with its exit code."""
 
     message: str
     hint: str | None = None
@@ -118,7 +118,7 @@ class Ready:
 
 @frozen
 class Waiting:
-    """Not all servers have come yet."""
+    """A notice that not all servers have joined yet."""
 
     missing: tuple[str, ...]  # server ids
     limit_s: float | None = None  # for so long in all
@@ -137,7 +137,7 @@ class EventReport:
 
 @frozen
 class FileChunk:
-    """What came to a file that grows. Offsets count all that was ever written to it before (launcher/logs/stored.py)."""
+    """New bytes of a file that grows. Offsets count all that was ever written to it before (launcher/logs/stored.py)."""
 
     kind: str  # see launcher.supervise.file_upload
     global_rank: int
@@ -150,7 +150,7 @@ class FileChunk:
 
 @frozen
 class FileSnapshot:
-    """A file that is rewritten, as it is now."""
+    """The present contents of a file that is rewritten."""
 
     kind: str  # as above
     global_rank: int
@@ -160,7 +160,7 @@ class FileSnapshot:
 
 @frozen
 class ChunkAck:
-    """The answer to a FileChunk or a FileSnapshot. Before it comes nothing more is sent of that file."""
+    """The answer to a FileChunk or a FileSnapshot. The agent sends nothing more of that file before it."""
 
     kind: str
     global_rank: int
@@ -175,7 +175,7 @@ class EvidenceRequest:
 
 @frozen
 class EvidenceReport:
-    """What is known of the ranks of one server when an attempt has failed: see launcher.supervise.court."""
+    """The evidence of one server about a failed attempt: see launcher.supervise.court."""
 
     attempt: int
     evidence: Any
@@ -191,7 +191,7 @@ class ProbeTarget:
 
 @frozen
 class ProbeRequest:
-    """Try to connect to all of them at once, and say nothing there."""
+    """A request to connect to all targets at once, without sending anything there."""
 
     number: int
     targets: tuple[ProbeTarget, ...]
@@ -224,7 +224,7 @@ class AttemptOver:
 
 @frozen
 class Stop:
-    """End the ranks by the grace rule; nothing is started again."""
+    """An order to end the ranks by the grace rule, without a restart."""
 
     cause: Cause
     signal: int | None = None
@@ -233,28 +233,28 @@ class Stop:
 
 @frozen
 class ForwardSignal:
-    """A signal for every agent, as a head would send it: SIGQUIT, SIGTSTP, SIGCONT, or one that is forwarded to ranks."""
+    """A signal for every agent, as a launcher would send it: SIGQUIT, SIGTSTP, SIGCONT, or one that is forwarded to ranks."""
 
     signal: int
 
 
 @frozen
 class SignalWanted:
-    """A signal came to this server's launcher or agent that concerns the whole run: an end, a pause, one to forward."""
+    """A signal to this server's launcher or agent that concerns the whole run: an end, a pause, one to forward."""
 
     signal: int
 
 
 @frozen
 class GivingUp:
-    """This server's part of the run cannot go on; its ranks are being ended."""
+    """A notice that this server's part of the run cannot go on; its ranks are being ended."""
 
     reason: str
 
 
 @frozen
 class Freed:
-    """Of an agent that had lost its coordinator: nothing of its ranks is left (launcher/engines/cluster/unheard.py)."""
+    """A notice from an agent that had lost its coordinator: its ranks have ended (launcher/engines/cluster/unheard.py)."""
 
     proof: str  # that it knows the run's token
     agent: str  # the nonce of its Hello
@@ -280,7 +280,7 @@ class Finish:
 
 @frozen
 class ProbeQuestion:
-    """A message for an Examinee: see launcher/doctor/examinee.py."""
+    """A question for a server's probe handler: see launcher/doctor/examinee.py."""
 
     number: int  # its answer has the same
     content: Any
@@ -344,7 +344,7 @@ def to_line(message: Message) -> bytes:
 
 
 def from_line(line: bytes) -> Message:
-    """The inverse of `to_line`.
+    """Return the message of a line that `to_line` wrote.
 
     Raises:
         ValueError: the line is no message of this version.
@@ -359,7 +359,7 @@ def from_line(line: bytes) -> Message:
 
 
 def proof_of(token: str, *nonces: str) -> str:
-    """That its sender knows `token`: an HMAC of the nonces that both sides drew by lot."""
+    """Return the proof that its sender knows `token`: an HMAC of the random nonces of both sides."""
     secret, drawn = (text.encode(errors="surrogatepass") for text in (token, ":".join(nonces)))  # a stranger's nonce
     return hmac.new(secret, drawn, hashlib.sha256).hexdigest()
 

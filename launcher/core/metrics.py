@@ -1,4 +1,4 @@
-"""metrics.jsonl: what a training measures of itself, one JSON object a line.
+"""metrics.jsonl: the measurements of a training, one JSON object a line.
 
     {"schema": 1, "time_ns": N, "attempt": A, "step": S, ...}
 
@@ -77,12 +77,12 @@ _OF_A_VALIDATION = frozenset({"validation_loss", "perplexity"})
 
 
 def to_line(record: Record) -> bytes:
-    """Its line, newline included; null for NaN and infinities, which JSON does not have."""
+    """Return the line of a record, its newline included; null for NaN and infinities, which JSON does not have."""
     return json.dumps(finite({"schema": SCHEMA, **vars(record)}), allow_nan=False).encode() + b"\n"
 
 
 def from_line(line: bytes) -> tuple[Record, ...]:
-    """The inverse of `to_line`; a step comes before a validation, and that before what was saved.
+    """Return the records of a line that `to_line` wrote: a step before a validation, and that before what was saved.
 
     Unknown keys are left out, missing ones None; of kinds of a later version there is nothing.
 

@@ -1,4 +1,4 @@
-"""Which MPI a program would load, and whether that one can join the job of the mpirun around it.
+"""The MPI library that a program would load, and whether it can join the job of the mpirun around it.
 
 Where it cannot, most libraries make every rank the only one of a world of its own: the run computes N times the same and
 ends with 0. An engine tells its processes who they are by a protocol, and the library has to speak the same:
@@ -81,7 +81,7 @@ class MpiLibrary:
 def library_of_python(
     interpreter: Sequence[str], environment: Mapping[str, str], cwd: Path, first_on_path: str = ""
 ) -> MpiLibrary | None:
-    """What mpi4py loads there; None where it cannot be imported, or does not tell. Starts that Python: some 0.1 s.
+    """Return the library that mpi4py loads there, or None if that cannot be found out. Starts that Python: some 0.1 s.
 
     `interpreter`: with its options. `first_on_path`: the directory of its script.
     """
@@ -98,7 +98,7 @@ def library_of_python(
 
 
 def library_that_says(said: str, loaded: Sequence[str] = ()) -> MpiLibrary:
-    """By its words of MPI_Get_library_version, and the files that are loaded."""
+    """Return the library whose MPI_Get_library_version is `said`; `loaded` are the paths of its files."""
     path = min(loaded, key=lambda one: (not Path(one).name.startswith("libmpi.so"), one), default="")
     for family, name, version in _VERSIONS:
         if match := re.match(version, said):
@@ -110,28 +110,25 @@ def library_that_says(said: str, loaded: Sequence[str] = ()) -> MpiLibrary:
 
 
 def library_called(soname: str) -> MpiLibrary | None:
-    """That a program which was compiled for it asks the loader for; None: it is none of MPI's."""
+    """Return the library of that soname, as compiled programs ask the loader for it, or None if it is not an MPI."""
     found = ((family, name) for family, name, pattern in _SONAMES if re.fullmatch(pattern, soname))
     family, name = next(found, (None, None))
     return None if name is None else MpiLibrary(family, name, soname)
 
 
 def is_of_open_mpi_4(environment: Mapping[str, str]) -> bool:
-    """Returns whether the mpirun of Open MPI 4 has started whoever has this environment."""
+    """Return True if the mpirun of Open MPI 4 has started a process with this environment."""
     return environment.get("PMIX_NAMESPACE", "").isdecimal() and not environment.get(_SLURM_STEP)
 
 
 def variables_for(library: MpiLibrary, *, by_open_mpi_4: bool) -> Mapping[str, str]:
-    """Returns what ranks of servers that go by names need in their environment not to hang; mostly nothing."""
+    """Return the variables without which ranks of servers that go by names would hang; mostly none."""
     is_new = library.family == OPEN_MPI and library.major is not None and library.major >= _FIRST_OF_PRRTE
     return _WITHOUT_HAN if is_new and by_open_mpi_4 else {}
 
 
 def why_apart(library: MpiLibrary, environment: Mapping[str, str]) -> str | None:
-    """What would become of ranks that do not find each other by this library under the engine around them, in words.
-
-    None: nothing that is known.
-    """
+    """Return what would happen to ranks that cannot meet with this library under the engine around them, or None."""
     if library.family is None:
         return None
     offered = {protocol for protocol, names in _OFFERS.items() if any(environment.get(name) for name in names)}

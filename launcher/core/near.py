@@ -1,4 +1,4 @@
-"""Which known words a person may have meant who typed one that is not known."""
+"""Suggestions for a word that is not known."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ SHOWN = 3
 
 
 def near(word: str, known: Iterable[str], *, limit: int = SHOWN) -> tuple[str, ...]:
-    """Return those of `known` that are one slip away (two in a long word), or that begin with `word`, the best first.
+    """Return those of `known` that are one edit away (two in a long word), or that begin with `word`, the best first.
 
-    A slip is a character too much, missing, wrong, or exchanged with its neighbour. Case and dashes in front do not
+    An edit is a character too many, missing, wrong, or exchanged with its neighbour. Case and dashes in front do not
     count. A mere guess would mislead: what is farther away is left out.
     """
     wanted = _bare(word)
@@ -29,13 +29,13 @@ def near(word: str, known: Iterable[str], *, limit: int = SHOWN) -> tuple[str, .
 
 
 def did_you_mean(words: Iterable[str]) -> str | None:
-    """Return the question in words; None where there is nothing to ask."""
+    """Return the question that suggests `words`, or None if there are none."""
     offered = list(words)
     return f"did you mean {' or '.join(offered)}?" if offered else None
 
 
 def slips(one: str, other: str) -> int:
-    """Return how many slips lie between two words: their optimal string alignment."""
+    """Return how many edits lie between two words: their optimal string alignment distance."""
     before: list[int] = []
     row = list(range(len(other) + 1))
     for i, a in enumerate(one, start=1):

@@ -1,10 +1,10 @@
-"""Text of others on one line, as a message may show it: the name of a file may hold anything, line ends too."""
+"""Text from elsewhere as a message may show it, on one line: the name of a file may hold anything, line ends too."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    r"""`text` with nothing in it that ends the line, moves a terminal's cursor or turns its direction.
+    r"""Return `text` with everything escaped that ends a line, moves a terminal's cursor or turns its direction.
 
     >>> printable("no\nerror: all is well.json")
     'no\\u000aerror: all is well.json'

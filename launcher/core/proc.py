@@ -1,4 +1,4 @@
-"""What Linux tells about a process in /proc. Elsewhere nothing is told, and every answer is None or empty."""
+"""Processes as Linux shows them in /proc. On other systems every answer is None or empty."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Stat(NamedTuple):
 
     @property
     def living(self) -> bool:
-        """A zombie only waits to be reaped."""
+        """False for a zombie, which only waits to be reaped."""
         return self.state not in "ZX"
 
     @property
     def exiting(self) -> bool:
-        """It ends at this moment: no signal will reach it, and its memory may have gone already."""
+        """True once the process is ending: no signal will reach it, and its memory may have been freed."""
         return not self.living or bool(self.flags & _PF_EXITING)
 
     @property
@@ -41,7 +41,7 @@ class Stat(NamedTuple):
 
 @frozen
 class ProcessId:
-    """One process of one machine, for ever: pids are used again, also after a boot."""
+    """The identity of a process across machines and boots: pids alone are used again."""
 
     pid: int
     started: int
@@ -50,24 +50,24 @@ class ProcessId:
 
     @property
     def here(self) -> bool:
-        """Whether it is, or was, a process of this machine since its last start: only then can `lives` tell."""
+        """True for a process of this machine since its last boot: `lives` is meaningful only then."""
         return (self.host, self.boot) == (socket.gethostname(), boot_id())
 
     @property
     def lives(self) -> bool:
-        """Whether it still runs here."""
+        """True if the process still runs on this machine."""
         found = stat(self.pid) if self.here else None
         return found is not None and found.started == self.started and found.living
 
 
 def identify(pid: int) -> ProcessId | None:
-    """None where there is no such process, or no /proc."""
+    """Return the identity of a process, or None if there is no such process or no /proc."""
     found = stat(pid)
     return None if found is None else ProcessId(pid, found.started, socket.gethostname(), boot_id())
 
 
 def stat(pid: int) -> Stat | None:
-    """None where there is no such process, or no /proc."""
+    """Return /proc/PID/stat, or None if there is no such process or no /proc."""
     try:
         text = (PROC / str(pid) / "stat").read_bytes()
     except OSError:
@@ -86,7 +86,7 @@ def stat(pid: int) -> Stat | None:
 
 
 def every_process() -> Iterator[Stat]:
-    """In the order of the listing; those that end meanwhile are left out."""
+    """Yield all processes in the order of the listing, without those that end meanwhile."""
     with suppress(FileNotFoundError):
         for name in os.listdir(PROC):  # noqa: PTH208 - a scan of thousands of names, and no use for paths
             if name.isdecimal() and (found := stat(int(name))):
@@ -94,7 +94,7 @@ def every_process() -> Iterator[Stat]:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether the process has a handler for signal `number`: without one it might be ended by it."""
+    """Return True if the process has a handler for signal `number`; without one the signal may end it."""
     try:
         status = (PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -104,7 +104,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def boot_id() -> str:
-    """Another one after every boot; empty where the system does not tell."""
+    """Return an id that changes with every boot; empty if the system has none."""
     try:
         return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

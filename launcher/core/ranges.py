@@ -1,4 +1,4 @@
-"""Many numbers in few words."""
+"""Ranges of numbers as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Shortened, in ascending order.
+    """Return the numbers in ascending order, with ranges for those that follow each other.
 
     >>> ranges([0, 1, 2, 3, 8, 10, 11])
     '0-3,8,10-11'

@@ -43,7 +43,7 @@ class Server:
 
 @frozen
 class Cluster:
-    """What a rank table says. Invariant: the global ranks of all devices are exactly 0 .. n-1."""
+    """The contents of a rank table. Invariant: the global ranks of all devices are exactly 0 .. n-1."""
 
     servers: tuple[Server, ...]
     source: Path | None = field(default=None, compare=False)  # the table's file; None when made from --devices
@@ -55,7 +55,7 @@ class Cluster:
 
     @property
     def first_server(self) -> int:
-        """The index of the one that has rank 0."""
+        """The index of the server that has rank 0."""
         return next(index for index, server in enumerate(self.servers) if server.devices[0].global_rank == 0)
 
     @classmethod
@@ -66,7 +66,7 @@ class Cluster:
 
 @frozen
 class Layout:
-    """How many ways each axis splits the work. Rank arithmetic is in `launcher.mesh`.
+    """The parallel degree of each axis. Rank arithmetic is in `launcher.mesh`.
 
     Data parallel (dp) copies the model, model parallel (mp) splits every layer, pipeline parallel (pp) splits the
     stack of layers into stages.
@@ -82,7 +82,7 @@ class Layout:
         return self.dp * self.mp * self.pp
 
     def __str__(self) -> str:
-        """As people write it: dp=2 mp=2 pp=2."""
+        """Return the layout as people write it: dp=2 mp=2 pp=2."""
         return f"dp={self.dp} mp={self.mp} pp={self.pp}"
 
 
@@ -103,7 +103,7 @@ class RankSpec:
 
 @frozen
 class Supervision:
-    """How an agent treats its ranks."""
+    """The rules by which an agent supervises its ranks."""
 
     grace_s: float = DEFAULT_GRACE_S  # between SIGTERM and SIGKILL, on every path
     max_restarts: int = 0
@@ -115,14 +115,17 @@ class Supervision:
     kill_wait_s: float | None = None  # what that system lets pass between its own SIGTERM and SIGKILL
 
     def grace_from(self, now_s: float) -> float:
-        """Of an end that begins at `now_s` (wall clock): no more than is left. A moment that has passed was put off."""
+        """Return the grace period of an end that begins at `now_s` (wall clock): no longer than the batch system leaves.
+
+        A `killed_at_s` that has passed was postponed, and no longer limits it.
+        """
         if self.killed_at_s is None or self.killed_at_s <= now_s:
             return self.grace_s
         return min(self.grace_s, max(0.0, self.killed_at_s - now_s - LAST_WORDS_S))
 
     @property
     def grace_when_told_s(self) -> float:
-        """Of an end that the batch system asks for by SIGTERM."""
+        """The grace period of an end that the batch system asks for by SIGTERM."""
         return (
             self.grace_s if self.kill_wait_s is None else min(self.grace_s, max(0.0, self.kill_wait_s - LAST_WORDS_S))
         )

@@ -1,4 +1,4 @@
-"""report.json: what an agent says of its server when all is over. Times in nanoseconds since 1970."""
+"""report.json: the outcome of a run on one server. Times are in nanoseconds since 1970."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launcher.core.verdict import Verdict
 
 @frozen
 class RankExit:
-    """How one rank ended, as the report keeps it."""
+    """The end of one rank."""
 
     global_rank: int
     pid: int | None
@@ -32,7 +32,7 @@ class RankExit:
 
 @frozen
 class Attempt:
-    """From one start of all ranks to their end. Times in nanoseconds since 1970."""
+    """An attempt, from the start of all ranks to their end. Times are in nanoseconds since 1970."""
 
     number: int
     master_port: int
@@ -46,7 +46,7 @@ class Attempt:
 
 @frozen
 class Report:
-    """report.json: how the run ended on one server. Times in nanoseconds since 1970."""
+    """The report of a run on one server. Times are in nanoseconds since 1970."""
 
     run: str
     server_index: int
@@ -62,22 +62,22 @@ class Report:
 
     @property
     def exits(self) -> tuple[RankExit, ...]:
-        """Of the last attempt."""
+        """The exits of the last attempt."""
         return self.attempts[-1].exits if self.attempts else ()
 
     @property
     def killed(self) -> int:
-        """Over all attempts."""
+        """The number of processes killed in all attempts."""
         return sum(attempt.killed for attempt in self.attempts)
 
     @property
     def culprit(self) -> int | None:
-        """The global rank that the last attempt failed of."""
+        """The global rank at which the last attempt failed."""
         return None if self.verdict is None else self.verdict.culprit
 
     @property
     def verdict(self) -> Verdict | None:
-        """Of the last attempt."""
+        """The verdict on the last attempt."""
         return self.attempts[-1].verdict if self.attempts else None
 
     def to_json(self) -> str:

@@ -1,4 +1,4 @@
-"""The judgement of one attempt: which rank failed first, which only followed, and what every rank was doing."""
+"""The verdict on a failed attempt: the rank that failed first, those that only followed, and what every rank was doing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Confidence(str, Enum):
 
 @frozen
 class Failure:
-    """What went wrong on one rank. One that still runs can be a cause too: others wait for it in vain."""
+    """A failure of one rank. A rank that still runs can be a cause too: others wait for it in vain."""
 
     global_rank: int
     role: Role

@@ -88,7 +88,7 @@ def test_what_is_no_message_closes_the_channel(pair):
     other.sendall(to_line(Ping(1)) + b"GET / HTTP/1.1\r\n")
     messages = channel.wait_for(soon())
     assert next(messages) == Ping(1)
-    with pytest.raises(ChannelClosedError, match="no message: b'GET"):
+    with pytest.raises(ChannelClosedError, match="not a valid message: b'GET"):
         next(messages)
 
 
