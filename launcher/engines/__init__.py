@@ -1,1 +1,1 @@
-"""Where agents are started, and with what: the RunSpec, the agent of this machine."""
+"""Engines: what starts an agent on each server (this machine, mpirun, srun, a job file), and the RunSpec that it gets."""

@@ -58,7 +58,7 @@ class Draft:
 
 
 def used_cluster(cluster: Cluster, world_size: int) -> Cluster:
-    """The cluster cut to ranks below `world_size`; servers that lose all their devices go too."""
+    """Return the cluster cut to ranks below `world_size`, without servers that have none of them."""
     kept = (
         replace(server, devices=tuple(device for device in server.devices if device.global_rank < world_size))
         for server in cluster.servers
@@ -67,12 +67,12 @@ def used_cluster(cluster: Cluster, world_size: int) -> Cluster:
 
 
 def wants_own_table(cluster: Cluster, used: Cluster, engine: str | None) -> bool:
-    """Whether ranks read a table in the run directory, and not the one that was given."""
+    """Return True if ranks read a table in the run directory instead of the one that was given."""
     return used.device_count < cluster.device_count or (len(used.servers) > 1 and engine is None)
 
 
 def assemble(request: Request, *, name: str, master_port: int) -> RunSpec:
-    """The run called `name`: every rank with its command and what tlaunch adds to its environment.
+    """Return the spec of the run `name`: every rank with its command and what tlaunch adds to its environment.
 
     Raises:
         RefusedLayoutError: `request.bind` asks for cores that this machine does not have.
@@ -143,7 +143,7 @@ def _drafts_of(
 
 
 def _shares(server_index: int, used: Cluster, request: Request) -> tuple[Share, ...]:
-    """The cores of other servers are not known here: nothing is bound there, and they count as this one."""
+    """Return the share of each rank of a server. Other servers' cores are not known: nothing is bound there."""
     is_here = len(used.servers) == 1 or server_index == request.here
     return shares_of(len(used.servers[server_index].devices), request.bind if is_here else "none", request.machine)
 

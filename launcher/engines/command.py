@@ -1,4 +1,4 @@
-"""What an engine is started with, decided before it starts."""
+"""The command of an engine, decided before it starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START_DIRECTORY = Path("/")
 
 
 def temporary_directory() -> Path:
-    """The system's: where files of an engine stand that are removed once it has ended."""
+    """Return the system's directory for temporary files, which hold an engine's files until it has ended."""
     return Path(gettempdir())
 
 

@@ -18,7 +18,7 @@ HINT_RUN_ID = "TLAUNCH_RUN_ID=$(date +%Y%m%d-%H%M%S)"
 
 
 def check_size(rank: EngineRank, layout: Layout) -> None:
-    """The engine must have started as many ranks as the layout has.
+    """Check that the engine has started as many ranks as the layout has.
 
     Raises:
         RefusedLayoutError: it has not, or this rank is beyond the layout.
@@ -37,10 +37,10 @@ def check_size(rank: EngineRank, layout: Layout) -> None:
 
 
 def run_name(rank: EngineRank, program_name: str, chosen: str | None, inherited: Mapping[str, str]) -> str:
-    """The run's name: TLAUNCH_RUN_ID as it is, else --name, or the program's, with the engine's own name of its job.
+    """Return the run's name: TLAUNCH_RUN_ID as it is, else --name or the program's name, followed by the engine's job id.
 
     Raises:
-        UsageError: the engine has no name for its job, and nobody gives one.
+        UsageError: the engine has no id for its job, and the user gives none.
     """
     if given := _given_name(inherited):
         return _checked(given)
@@ -65,7 +65,7 @@ def master_port(rank: EngineRank, name: str, chosen: int | None) -> int:
 def unused(
     name: str, port: int, chosen_name: str | None, chosen_port: int | None, inherited: Mapping[str, str]
 ) -> Iterator[str]:
-    """What somebody gave for the run's `name` and `port`, and others count more; a line each."""
+    """Yield a note for a name and a port that the user chose but that others override."""
     if chosen_name is not None and _given_name(inherited) and chosen_name not in name:
         yield f"--name {chosen_name} is not used: {env.TLAUNCH_RUN_ID}, {name}, is the whole name"
     variable = inherited.get(env.MASTER_PORT)
@@ -77,7 +77,7 @@ def unused(
 
 
 def _given_name(inherited: Mapping[str, str]) -> str | None:
-    """In the environment of a tlaunch run around this one it is that run's."""
+    """Return TLAUNCH_RUN_ID, unless it is that of a tlaunch run around this one."""
     return None if env.TLAUNCH_RUN_DIR in inherited else inherited.get(env.TLAUNCH_RUN_ID)
 
 

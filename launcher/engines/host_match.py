@@ -1,4 +1,4 @@
-"""Whether this machine is the server on which a rank table has a rank."""
+"""Matches machines with the servers of a rank table, by names and addresses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Host:
 
 
 def read_host(names: Iterable[str] = (), *, other_names: tuple[str, ...] = ()) -> Host:
-    """This machine, and what those of `names` mean here that it does not know as its own. Blocks while it asks."""
+    """Return this machine, with the addresses of those `names` that are not its own. Blocks while the resolver is asked."""
     own = os.uname().nodename
     called = (own, *other_names)
     addresses = frozenset(held.address for held in held_addresses())
@@ -44,10 +44,10 @@ def read_host(names: Iterable[str] = (), *, other_names: tuple[str, ...] = ()) -
 
 
 def own_interface(servers: Sequence[Server], index: int) -> str | None:
-    """Returns the interface by which ranks of servers[index], this machine, are to reach the others; None: libraries choose.
+    """Return the interface by which ranks of servers[index], this machine, are to reach the others; None: libraries choose.
 
-    One server alone needs none: its ranks meet on loopback, and gloo finds that by itself where there is no network. Blocks
-    while it asks what the server's name means, where the table has no address of it.
+    A single server needs none: its ranks meet on loopback, which gloo finds without a network, too. Blocks while the
+    server's name is resolved, if the table has no address of it.
     """
     if len(servers) == 1:
         return None
@@ -61,7 +61,7 @@ class ServerIndex:
     """The servers of one table by all that they are called: each of thousands of machines is looked up in it."""
 
     def __init__(self, servers: Sequence[Server], resolved: Iterable[tuple[str, frozenset[Address]]] = ()) -> None:
-        """`resolved`: what names of servers mean, as far as asked for."""
+        """Index `servers`. `resolved` has the addresses of their names, as far as they were resolved."""
         self.servers = tuple(servers)
         self._resolved = dict(resolved)
         self._by_address: dict[Address, set[int]] = {}
@@ -72,11 +72,11 @@ class ServerIndex:
 
     @cached_property
     def places(self) -> Mapping[str, int]:
-        """Of servers, by their ids."""
+        """The index of each server by its id."""
         return {server.server_id: index for index, server in enumerate(self.servers)}
 
     def find(self, host: str, addresses: frozenset[Address], other_names: tuple[str, ...] = ()) -> tuple[int, ...]:
-        """Which servers that machine is. An address or a name that fits several of them proves nothing."""
+        """Return the indices of the servers that a machine is. An address or a name that fits several proves nothing."""
         alone = len(self.servers) == 1
         candidates = (0,) if alone else sorted(self._candidates((host, *other_names), addresses))
         names = (name for index in candidates for name in names_of(self.servers[index]))
@@ -103,13 +103,13 @@ class ServerIndex:
 
 
 def servers_here(servers: Sequence[Server], host: Host) -> tuple[Server, ...]:
-    """Which servers of one table this machine is. For many machines a `ServerIndex` tells it sooner."""
+    """Return the servers of a table that this machine is. For many machines a `ServerIndex` is faster."""
     found = ServerIndex(servers, host.resolved).find(host.name, host.addresses, host.other_names)
     return tuple(servers[index] for index in found)
 
 
 def doubt(server: Server, host: Host) -> str | None:
-    """What is worth a warning where ranks of a table's only server are to start on this machine; None: nothing is."""
+    """Return a warning if this machine does not look like a table's only server, else None."""
     if servers_here((server,), host) or _is_placeholder(server):
         return None
     name = escaped(server.server_id)
@@ -120,13 +120,13 @@ def doubt(server: Server, host: Host) -> str | None:
 
 
 def is_everywhere(server: Server) -> bool:
-    """Whether any machine could call itself so."""
+    """Return True if any machine could have this name or address, such as localhost."""
     address = address_of(server.server_id)
     return server.server_id == "localhost" or (address is not None and address.is_loopback)
 
 
 def is_here(name: str) -> bool:
-    """Whether that name or address is this machine's own. Asks the resolver for a name that is not its own."""
+    """Return True if that name or address is this machine's own. Other names are resolved, which blocks."""
     host = read_host([name])
     address = address_of(name)
     if address is None and _same_name(name, host.name):
@@ -136,9 +136,9 @@ def is_here(name: str) -> bool:
 
 
 def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, local_size: int | None) -> str | None:
-    """What is worth a warning about `rank` being here; `said` names this machine's server, whatever it looks like.
+    """Return a warning about `rank` being on this machine, or None. `said` names this machine's server, if the user did.
 
-    `local_size` is how many ranks the engine started here, where it tells.
+    `local_size` is the number of ranks that the engine started here, if it says so.
 
     Raises:
         UsageError: `said` is none of the servers.
@@ -185,7 +185,7 @@ def _check_all_are_here(server: Server, local_size: int | None) -> None:
 
 
 def _is_placeholder(server: Server) -> bool:
-    """Whether no machine can be called so: a blank, 0.0.0.0, 10.*.*.1."""
+    """Return True if no machine can have this name: a blank, 0.0.0.0, 10.*.*.1."""
     address = address_of(server.server_id)
     return _HOST_NAME.fullmatch(server.server_id) is None if address is None else address.is_unspecified
 
@@ -223,7 +223,7 @@ def _listed(words: list[str]) -> str:
 
 
 def _fitting(server: Server, host: Host, *, alone: bool) -> set[Address | str]:
-    """What of this machine the table calls the server by. `alone`: there is no other server that localhost could be."""
+    """Return the names and addresses of this machine by which the table calls the server; localhost only if it is `alone`."""
     facts = {fact for name in names_of(server) for fact in _known_as(name, host)}
     return facts | {"localhost"} if alone and is_everywhere(server) else facts
 
@@ -238,7 +238,7 @@ def _known_as(name: str, host: Host) -> Iterable[Address | str]:
 
 
 def _among(own: Iterable[str], name: str) -> tuple[str, ...]:
-    """Which of a machine's own names `name` is."""
+    """Return those of a machine's own names that `name` is."""
     return tuple(one for one in own if _same_name(name, one))
 
 

@@ -26,10 +26,10 @@ class Observer(Protocol):
     def event(self, stamped: TimestampedEvent) -> None: ...
 
     def interrupted(self, number: int, *, at_once: bool) -> None:
-        """A signal was passed down; `at_once` when it ends the run without grace."""
+        """Take note of a signal that was passed down; `at_once` if it ends the run without grace."""
 
     def tick(self) -> bool:
-        """Called about every TICK_S seconds; again at once where it returns True. Events wait while it lasts."""
+        """Do what is due about every TICK_S seconds. Return True to be called again at once. Events wait meanwhile."""
 
 
 class _Shelter:
@@ -145,7 +145,7 @@ class LauncherLoop:
         return self._observer.tick()
 
     def _sweep(self, agent_exit_code: int) -> None:
-        """The agent went away without a last word: end what it left, and report in its place."""
+        """End what an agent left that went away without a report, and write the report in its place."""
         sweep = OrphanCleanup(self._spec, self._agent.group, agent_exit_code, self._observer.event, self._server_index)
         self._kill_now = sweep.kill_now
         self._ended = sweep.run()

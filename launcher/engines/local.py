@@ -55,7 +55,7 @@ class LocalAgent:
         return self._events_fd
 
     def read(self) -> list[TimestampedEvent] | None:
-        """The events that have come; None at their end. Blocks if there are none yet."""
+        """Return the events that have come, or None at their end. Blocks if there are none yet."""
         chunk = os.read(self._events_fd, 1 << 16)
         if not chunk:
             return None
@@ -150,7 +150,7 @@ def start_child(work: Callable[[LauncherLink], int], run_dir: RunDir) -> LocalAg
 def _be_child(
     work: Callable[[LauncherLink], int], run_dir: RunDir, head_pid: int, life_fd: int, events_fd: int
 ) -> NoReturn:
-    """In the child: never returns into the launcher's code, whatever happens."""
+    """Do the child's work. Never returns into the launcher's code, whatever happens."""
     exit_code = EXIT_FAILURE
     try:
         os.setsid()  # a terminal's Ctrl-C is for the head alone
@@ -168,13 +168,13 @@ def _be_child(
 
 
 def _keep_traceback(path: Path) -> None:
-    """A file that exists only if the agent itself broke."""
+    """Write the traceback of a broken agent to `path`."""
     with suppress(OSError), path.open("a", encoding="utf-8", errors="backslashreplace") as file:
         traceback.print_exc(file=file)
 
 
 def _let_go_of_outputs() -> None:
-    """An agent that outlives its head must not keep a pipe's reader waiting."""
+    """Close stdout and stderr, so that an agent which outlives its launcher keeps no pipe's reader waiting."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)

@@ -65,7 +65,7 @@ class Mpirun:
 
 @frozen
 class _Words:
-    """How a dialect calls what all of them can."""
+    """The options of a dialect of mpirun, for what all dialects can do."""
 
     options: tuple[tuple[str, ...], ...]  # each with its values, as one unit that a user's own takes the place of
     hostfile: str
@@ -118,7 +118,7 @@ _SAME_OPTION = {"machinefile": "hostfile", "f": "hostfile", "rtos": "runtime-opt
 
 
 def find_mpirun(environment: Mapping[str, str], path: str | None = None) -> Mpirun:
-    """The mpirun that `environment` has on its PATH, or the one of the given name or path. Starts it for its version.
+    """Return the mpirun on the PATH of `environment`, or the one of the given name or path. Starts it for its version.
 
     Raises:
         UnreadableError: there is none, or it is none of those whose options are known.
@@ -226,7 +226,7 @@ def _version_of(said: str) -> tuple[Dialect, str] | None:
 
 
 def _hostfile(dialect: Dialect, servers: Sequence[Server], counts: Sequence[int], host: Host) -> str:
-    """A line for each process, or for Hydra a line with the number of them."""
+    """Return the hostfile: a line for each process, or for Hydra a line for each server with the number of processes."""
     here = servers_here(tuple(dict.fromkeys(servers)), host) if dialect is Dialect.OPEN_MPI_4 else ()
     lines: list[str] = []
     for server, count in zip(servers, counts, strict=True):
@@ -256,13 +256,13 @@ def _check_words(agent: Sequence[str]) -> None:
 
 
 def _no_prefix(mpirun: Mpirun) -> Iterator[tuple[str, ...]]:
-    """Called by its path, Open MPI puts its libraries first on other servers: there all ranks would take the system's."""
+    """Yield the option that keeps Open MPI, called by its path, from putting its libraries first on other servers."""
     if mpirun.dialect is not Dialect.HYDRA and str(Path(mpirun.path).parent) in _SYSTEM_DIRECTORIES:
         yield ("--noprefix",)
 
 
 def _exported(dialect: Dialect, names: Sequence[str], options: Sequence[str]) -> Iterator[str]:
-    """Of a variable that is exported twice Open MPI 4 takes the last one, 5 the first: the user's alone is written."""
+    """Yield the options that export `names`, without those that the user exports: of two, Open MPI 4 takes the last, 5 the first."""
     if dialect is Dialect.HYDRA:
         return
     values = (value for option, value in pairwise(options) if option in {"-x", "--x"})
@@ -284,12 +284,12 @@ def _decided(
 
 
 def _reaches_otherwise(words: _Words, environment: Mapping[str, str], options: Sequence[str]) -> bool:
-    """Whether the user says how servers are reached: by a program that may not know ssh's options, or with his own."""
+    """Return True if the user chose the remote shell, which may not know ssh's options, or its options."""
     return any(Path(value.partition(" ")[0]).name != "ssh" for _, value in _reach(words, environment, options))
 
 
 def _reach(words: _Words, environment: Mapping[str, str], options: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """What the user says of it: parameters and their values, those on the command line first."""
+    """Yield the user's parameters for the remote shell with their values, those of the command line first."""
     for option, value in pairwise([*options, ""]):
         if option.lstrip("-") in words.reach:
             yield option.lstrip("-"), value
@@ -298,7 +298,7 @@ def _reach(words: _Words, environment: Mapping[str, str], options: Sequence[str]
 
 
 def _remote_shell(words: _Words, environment: Mapping[str, str], options: Sequence[str]) -> tuple[str, ...]:
-    """The program that this mpirun starts for every other server."""
+    """Return the command that this mpirun starts for every other server."""
     named = [value for name, value in _reach(words, environment, options) if re.search(r"(?i)agent|exec$", name)]
     own = next((shlex.split(value) for value in named if value), None)
     return tuple(own) if own else ("ssh", *shlex.split(SSH_OPTIONS))

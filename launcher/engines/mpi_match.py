@@ -47,16 +47,16 @@ def check_library(
     by_names: bool = False,
     mentioned: bool = False,
 ) -> Mapping[str, str]:
-    """Of a rank's program, in the rank's environment. Blocks for some 0.1 s where it is a Python program with mpi4py.
+    """Check that the MPI of a rank's program can join this engine's job. Return variables without which ranks would hang.
 
-    Returns variables that its ranks need in addition, unless the user has set them: else they would hang. `by_names`:
-    there are several servers, and mpirun may have heard of them by name.
+    Blocks for some 0.1 s for a Python program with mpi4py. Variables that the user has set are not returned. `by_names`:
+    there are several servers, and mpirun may have got their names.
 
-    One that cannot be read is taken to use mpi4py where that is installed: its user has asked for MPI ranks. Of programs
-    of another language nobody knows. `mentioned`: look for mpi4py in the program's own file only, as each of many ranks can.
+    A program that cannot be read is taken to use mpi4py if that is installed: its user has asked for MPI ranks. Programs
+    of other languages are not checked. `mentioned`: look for mpi4py in the program's own file only, as each of many ranks can.
 
     Raises:
-        RefusedError: its MPI cannot join this engine's job. What nobody can tell is not refused.
+        RefusedError: its MPI cannot join this engine's job. What is unknown is not refused.
     """
     found = _library(argv, environment, cwd, mentioned=mentioned)
     if found is None:
@@ -77,7 +77,7 @@ def check_library(
 def variables_under(
     mpirun: Mpirun, argv: Sequence[str], environment: Mapping[str, str], cwd: Path
 ) -> Mapping[str, str]:
-    """As `check_library` returns them for servers that go by names, before anything is started: by the program and its MPI here."""
+    """Return the variables of `check_library` for servers that go by names, before anything is started."""
     from launcher.engines.mpi import Dialect  # noqa: PLC0415 - see below
 
     if mpirun.dialect is not Dialect.OPEN_MPI_4:
@@ -87,10 +87,7 @@ def variables_under(
 
 
 def compiled_for(argv: Sequence[str], search_path: str | None, cwd: Path) -> MpiLibrary | None:
-    """The MPI that a compiled program names in its file, by a name that tells its family if there is one.
-
-    None where it names none.
-    """
+    """Return the MPI that a compiled program names in its file, preferring a name that tells the family; None without one."""
     file = program_file(argv, search_path, cwd)
     names = () if file is None else needed_libraries(file)
     libraries = [library for name in names if (library := library_called(name)) is not None]
@@ -100,7 +97,7 @@ def compiled_for(argv: Sequence[str], search_path: str | None, cwd: Path) -> Mpi
 def _library(
     argv: Sequence[str], environment: Mapping[str, str], cwd: Path, *, mentioned: bool
 ) -> tuple[str, MpiLibrary] | None:
-    """Whose it is and that it loads it, in words, and what."""
+    """Return the program's MPI, after a phrase that says which program loads it, or None."""
     python = parse_python(argv, environment.get("PATH"), cwd)
     if python is None:
         library = compiled_for(argv, environment.get("PATH"), cwd)
@@ -118,9 +115,9 @@ def _named(name: str, path: str) -> str:
 
 
 def _engine_here(environment: Mapping[str, str]) -> Mpirun | None:
-    """By the process that has started this one, however many of ours are in between; None for srun.
+    """Return the mpirun that started this process, past any of our own processes in between; None for srun.
 
-    Slurm's is root's, and may show itself to nobody else: then by the environment.
+    Slurm's daemon belongs to root and may be hidden from other users: then the environment tells.
     """
     from launcher.engines.mpi import Dialect, Mpirun, find_mpirun  # noqa: PLC0415 - ranks that are not refused need none of it
 
@@ -162,7 +159,7 @@ def _ways_out(library: MpiLibrary, engine: Mpirun | None, environment: Mapping[s
 
 
 def _mpirun_of(library: MpiLibrary, environment: Mapping[str, str]) -> Mpirun | None:
-    """In the `bin` beside the library's own directory, or beside one above it."""
+    """Return the mpirun in the `bin` beside the library's directory, or beside one above it."""
     from launcher.engines.mpi import find_mpirun  # noqa: PLC0415 - see above
 
     own = {name: value for name, value in environment.items() if name != "OPAL_PREFIX"}  # another Open MPI's

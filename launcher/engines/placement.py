@@ -1,4 +1,4 @@
-"""Which cores of this machine each rank may use, and how many threads that makes. Pure, but for `read_machine`.
+"""The cores of this machine that each rank may use, and its number of threads. Pure, but for `read_machine`.
 
 Words: a *cpu* is what the system schedules on (a hardware thread), a *core* is what computes: one cpu, or the siblings
 that share it. A *node* is a part of the machine whose cores reach their memory equally fast.
@@ -55,7 +55,7 @@ class Machine:
 
 @frozen
 class Share:
-    """What one rank computes with."""
+    """The cores of one rank."""
 
     cpus: tuple[int, ...] | None  # the only ones that it may use; None: all of the launcher's
     threads: int  # a sensible OMP_NUM_THREADS
@@ -64,7 +64,7 @@ class Share:
 
 
 def read_machine(system: Path = SYSTEM) -> Machine:
-    """What the system says of the cpus that this process may use. What it does not say is taken to be uniform."""
+    """Return the cpus that this process may use, as the system describes them. What it leaves out is taken to be uniform."""
     usable = _usable_cpus()
     cores = _cores(usable, system / "cpu")
     node_of = _nodes(system / "node")
@@ -75,7 +75,7 @@ def read_machine(system: Path = SYSTEM) -> Machine:
 
 
 def shares_of(local_world_size: int, bind: Bind, machine: Machine) -> tuple[Share, ...]:
-    """The share of each local rank, in their order.
+    """Return the share of each local rank, in their order.
 
     none: every rank may use everything. core: disjoint runs of neighbouring cores, siblings together, inside one node
     where there are as many ranks as nodes. numa: all cores of one node, as many ranks on each as its cores allow, in
@@ -168,7 +168,7 @@ def _usable_cpus() -> tuple[int, ...]:
 
 
 def _cores(usable: tuple[int, ...], cpu_directory: Path) -> tuple[Core, ...]:
-    """The usable cpus, those that share a core together."""
+    """Return the usable cpus, grouped by the core that they share."""
     found: dict[int, Core] = {}
     for cpu in usable:
         siblings = _cpu_list(cpu_directory / f"cpu{cpu}/topology/thread_siblings_list") or {cpu}
@@ -178,13 +178,13 @@ def _cores(usable: tuple[int, ...], cpu_directory: Path) -> tuple[Core, ...]:
 
 
 def _nodes(node_directory: Path) -> dict[int, int]:
-    """The node of each cpu; empty where the system does not tell."""
+    """Return the node of each cpu; empty if the system does not say."""
     paths = node_directory.glob("node[0-9]*/cpulist")
     return {cpu: int(path.parent.name.removeprefix("node")) for path in paths for cpu in _cpu_list(path)}
 
 
 def _cpu_list(path: Path) -> set[int]:
-    """Of the kernel's notation, as 0-3,8; empty where nothing can be read."""
+    """Return the cpus of a file in the kernel's notation, as 0-3,8; empty if it cannot be read."""
     try:
         runs = [run.partition("-") for run in path.read_text(encoding="ascii").strip().split(",") if run]
         return {cpu for first, _, last in runs for cpu in range(int(first), int(last or first) + 1)}

@@ -45,7 +45,7 @@ _OF_TASKS = (
 
 @frozen
 class Node:
-    """What Slurm calls a node."""
+    """A node under the names that Slurm has for it."""
 
     name: str
     hostname: str
@@ -65,10 +65,10 @@ class Allocation:
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation:
-    """The job of Slurm that this process is in. Asks the controller for its nodes.
+    """Return the Slurm job that this process is in. Asks the controller for its nodes.
 
     Raises:
-        UsageError: it is in none.
+        UsageError: this process is not in a job.
         UnreadableError: Slurm does not answer, or with what is not understood.
     """
     job_id, listed = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_NODELIST", "")
@@ -89,7 +89,7 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
 
 
 def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> Cluster:
-    """The nodes as servers, each with as many devices as its GPUs, or as asked for.
+    """Return the nodes as servers, each with as many devices as its GPUs, or as asked for.
 
     Raises:
         UsageError: neither Slurm nor the user says how many.
@@ -156,7 +156,7 @@ def slurm_command(
 
 
 def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | None = None) -> tuple[str, ...]:
-    """Which node of the allocation each server is, by its names and addresses. Asks the resolver if names differ.
+    """Return the node of the allocation that each server is, by names and addresses. Asks the resolver if names differ.
 
     A server may come several times, where ranks are dealt out to servers in turn.
 
@@ -187,7 +187,7 @@ def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | Non
 
 
 def cpus_notes(allocation: Allocation, servers: Sequence[Server], host: Host | None = None) -> tuple[str, ...]:
-    """What to say where a node has fewer CPUs than ranks. Asks the resolver as `nodes_of` does, and raises as it.
+    """Return warnings about nodes that have fewer CPUs than ranks. Asks the resolver as `nodes_of` does.
 
     Raises:
         RefusedLayoutError: a server is no node of the allocation, or could be several.
@@ -219,13 +219,13 @@ def _by_names(node: Node) -> tuple[Host, ...]:
 
 @lru_cache(maxsize=1)
 def _meanings(nodes: Sequence[Node]) -> Mapping[str, Resolved]:
-    """Of all that they are called. A silent name server is waited for once."""
+    """Return the addresses of all names of the nodes. A silent name server is waited for once."""
     names = dict.fromkeys(name for node in nodes for name in (*_names(node), node.address))
     return resolve(names, patience_s(len(names)))
 
 
 def _resolved(allocation: Allocation, meant: Host, meanings: Mapping[str, Resolved]) -> list[tuple[Host, ...]]:
-    """By node."""
+    """Return the hosts that each name stands for, by node."""
     resolved = []
     for node in allocation.nodes:
         found = addresses_of(text for name in (*_names(node), node.address) for text in meanings[name].addresses)
@@ -241,7 +241,7 @@ def _names(node: Node) -> Sequence[str]:
 
 
 def _nodes(names: Sequence[str], said: str) -> tuple[Node, ...]:
-    """Of `scontrol --oneliner show node`, in the order of `names`."""
+    """Return the nodes in the output of `scontrol --oneliner show node`, in the order of `names`."""
     told: dict[str, Node] = {}
     for line in said.splitlines():
         fields: dict[str, str] = dict(re.findall(r"(?:^|\s)(NodeName|NodeAddr|NodeHostName)=(\S+)", line))
@@ -253,7 +253,7 @@ def _nodes(names: Sequence[str], said: str) -> tuple[Node, ...]:
 
 
 def _gpus_per_node(environment: Mapping[str, str], node_count: int) -> int | None:
-    """By whichever way they were asked for. Only the first node of a batch job is told how many it has."""
+    """Return the GPUs per node, however they were asked for. Only the first node of a batch job knows its own number."""
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
         if count := _gpus(environment, name):
             return count
@@ -276,7 +276,7 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 
 
 def ask(argv: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    """What a command of Slurm says on stdout.
+    """Return the stdout of a Slurm command.
 
     Raises:
         UnreadableError: it does not answer, or says that it failed.
@@ -291,7 +291,7 @@ def ask(argv: tuple[str, ...], environment: Mapping[str, str]) -> str:
 def answer_of(
     argv: tuple[str, ...], environment: Mapping[str, str], text: str = "", *, timeout_s: float = ASK_TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
-    """What a command of Slurm makes of `text` on stdin, whatever its exit code.
+    """Run a Slurm command with `text` on stdin and return its result, whatever its exit code.
 
     Raises:
         UnreadableError: it is not there, or does not answer.
@@ -310,7 +310,7 @@ def answer_of(
 
 
 def _hint_nodes(server_ids: Sequence[str]) -> str:
-    """Of names that no node can have nothing is made that might be copied to a shell."""
+    """Return the hint about nodes. Names that no node can have are left out, so that nothing odd is copied to a shell."""
     without = "run without --rank-table on the nodes that it gives"
     if not all(map(is_host_name, server_ids)):
         return without

@@ -1,4 +1,4 @@
-"""Whether a job of Slurm has a CPU for each rank on its nodes, as its environment tells. Pure.
+"""Warnings about a Slurm job with fewer CPUs than ranks on a node, from its environment. Pure.
 
 salloc and sbatch give a task one CPU unless they are asked for more: under task/cgroup all ranks of a node share it.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 
 def cpus_per_node(environment: Mapping[str, str]) -> tuple[int, ...]:
-    """What the job has on each of its nodes, in Slurm's order; nothing where that is not told.
+    """Return the CPUs of the job on each of its nodes, in Slurm's order; empty if unknown.
 
     >>> cpus_per_node({"SLURM_JOB_CPUS_PER_NODE": "72(x2),36"})
     (72, 72, 36)
@@ -23,7 +23,7 @@ def cpus_per_node(environment: Mapping[str, str]) -> tuple[int, ...]:
 
 
 def short_here(environment: Mapping[str, str], ranks: int) -> tuple[str, ...]:
-    """What to say of `ranks` ranks on the node of a job that this process is on; nothing where it is on none."""
+    """Return warnings about `ranks` ranks on this node of a job; none outside of a job."""
     node, told = environment.get("SLURMD_NODENAME", ""), environment.get("SLURM_CPUS_ON_NODE", "")
     if not node or not environment.get("SLURM_JOB_ID") or not re.fullmatch(r"\d+", told, re.ASCII):
         return ()
@@ -31,7 +31,7 @@ def short_here(environment: Mapping[str, str], ranks: int) -> tuple[str, ...]:
 
 
 def short_of_cpus(nodes: Iterable[tuple[str, int, int]]) -> tuple[str, ...]:
-    """What to say of `nodes`, each with its CPUs and ranks; nothing where each rank has a CPU."""
+    """Return warnings about `nodes`, each given with its CPUs and ranks; none if each rank has a CPU."""
     short = [(ranks / max(cpus, 1), name, cpus, ranks) for name, cpus, ranks in nodes if cpus < ranks]
     if not short:
         return ()

@@ -23,7 +23,7 @@ _NO_LIMIT = ("UNLIMITED", "INFINITE")
 
 
 def seconds_of(text: str) -> int | None:
-    """A time as sbatch takes and squeue tells it; None for no limit.
+    """Return the seconds of a time as sbatch takes it and squeue prints it; None for no limit.
 
     >>> seconds_of("90"), seconds_of("2:30"), seconds_of("36:00:00"), seconds_of("1-12"), seconds_of("UNLIMITED")
     (5400, 150, 129600, 129600, None)
@@ -45,10 +45,10 @@ def seconds_of(text: str) -> int | None:
 
 
 def time_left_s(allocation: Allocation, environment: Mapping[str, str]) -> float | None:
-    """Until the job's time limit; None where it has none. Asks the controller: the limit can be changed meanwhile.
+    """Return the seconds until the job's time limit, or None without one. Asks the controller: the limit can be changed.
 
     Raises:
-        UnreadableError: Slurm does not answer, and has told no end in the environment either.
+        UnreadableError: Slurm does not answer, and its environment has no end time either.
     """
     try:
         # The first job of an array has the array's number too: Slurm would tell of all of them.
@@ -71,7 +71,7 @@ def _told_s(left: str) -> float | None:
 
 
 def kill_wait_s(environment: Mapping[str, str]) -> float | None:
-    """What Slurm lets pass between SIGTERM and SIGKILL, at the time limit too; None where it does not tell."""
+    """Return the seconds that Slurm lets pass between SIGTERM and SIGKILL, or None if its configuration has none."""
     with suppress(UnreadableError):
         match = re.search(r"^KillWait\s*=\s*(\d+) sec", ask(("scontrol", "show", "config"), environment), re.MULTILINE)
         return float(match[1]) if match else None
@@ -79,7 +79,7 @@ def kill_wait_s(environment: Mapping[str, str]) -> float | None:
 
 
 def within_job(supervision: Supervision, allocation: Allocation, environment: Mapping[str, str]) -> Supervision:
-    """As `supervision`, but knowing when Slurm will kill what is left. Asks the controller; silence is no limit."""
+    """Return `supervision` with the time at which Slurm kills the job. Asks the controller; without an answer, no limit."""
     waits_s = kill_wait_s(environment)
     try:
         left_s = time_left_s(allocation, environment)

@@ -23,7 +23,7 @@ VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
 
 
 class Fate(str, Enum):
-    """What becomes of a variable on its way to a rank."""
+    """The treatment of a variable on its way to a rank."""
 
     REPLACED = "replaced"  # a rank gets the value that this run gives it
     REMOVED = "taken away"
@@ -39,7 +39,7 @@ class Found:
 
 @frozen
 class Conflict:
-    """What one launcher left that does not fit this run."""
+    """The variables of one other launcher that do not fit this run."""
 
     family: str  # who sets such variables: "torchrun", "Slurm", ...
     found: tuple[Found, ...]  # Invariant: not empty
@@ -59,7 +59,7 @@ class _Family:
         return re.compile("|".join(f"({name.replace('*', '.*')})" for name in self.names))
 
     def place(self, name: str) -> int:
-        """Which of `names` this is, from 1; 0 for none."""
+        """Return the position of `name` among `names`, from 1; 0 if it is not among them."""
         match = self._pattern.fullmatch(name)
         return match.lastindex or 0 if match else 0
 
@@ -144,7 +144,7 @@ def _widest(names: Iterable[str]) -> Iterator[str]:
 def conflicts(
     environment: Mapping[str, str], decided: Mapping[str, str | None], *, within_engine: bool = False
 ) -> tuple[Conflict, ...]:
-    """What `environment` says that a rank must not believe, one record per family of launchers.
+    """Return the variables in `environment` that would mislead a rank, one record per family of launchers.
 
     `decided` is what tlaunch lays over it for some rank, or for any: None takes a variable away. A variable of another
     launcher that it does not name is to be taken away too; the same value in both is no conflict. `within_engine`: the
@@ -190,7 +190,7 @@ def _met(family: _Family, environment: Mapping[str, str], decided: Mapping[str, 
 
 
 def _who(family: _Family, environment: Mapping[str, str]) -> str:
-    """A rank that starts tlaunch inherits from tlaunch what others would have from torchrun."""
+    """Return the name of the launcher. A rank that starts tlaunch inherits from tlaunch what others have from torchrun."""
     outer = environment.get(env.TLAUNCH_RUN_ID)
     return family.name if outer is None or family not in {_TORCHRUN, _MINDSPORE} else "another tlaunch run"
 

@@ -19,7 +19,7 @@ OTHER_OPEN_MPI = "a library of Open MPI 5 under the mpirun of Open MPI 4"
 
 
 class Origin(str, Enum):
-    """Who gave a variable its value."""
+    """The source of a variable's value."""
 
     INHERITED = "inherited"  # from the shell that starts tlaunch
     OPTION = "--env"
@@ -41,7 +41,7 @@ class Variable:
 def run_variables(
     used: Cluster, layout: Layout, supervision: Supervision, run_dir: Path, master: tuple[str, int]
 ) -> Iterator[Variable]:
-    """What all ranks of a run have in common."""
+    """Yield the variables that all ranks of a run have in common."""
     size, product = str(layout.world_size), f"dp={layout.dp} * mp={layout.mp} * pp={layout.pp}"
     server_count = len(used.servers)
     rank_0_where = "all ranks are on one server" if server_count == 1 else "the server of rank 0"
@@ -74,7 +74,7 @@ def table_variable(used: Cluster, path: Path | None, *, whole: bool) -> Variable
 
 
 def rank_variables(used: Cluster, server_index: int, local_rank: int, run_dir: Path) -> Iterator[Variable]:
-    """What belongs to one rank, or to the ranks of one server."""
+    """Yield the variables of one rank, or of the ranks of one server."""
     server = used.servers[server_index]
     device, origin = server.devices[local_rank], _from(used)
     rank = str(device.global_rank)
@@ -93,7 +93,7 @@ def rank_variables(used: Cluster, server_index: int, local_rank: int, run_dir: P
 def removed_variables(
     inherited: Mapping[str, str], decided: Iterable[Variable], *, within_engine: bool = False
 ) -> Iterator[Variable]:
-    """What other launchers left in the environment, and tlaunch has no value for. The same for all ranks."""
+    """Yield variables that other launchers left and for which tlaunch has no value. They are the same for all ranks."""
     for conflict in conflicts(inherited, {one.name: one.value for one in decided}, within_engine=within_engine):
         for found in conflict.found:
             if found.fate is Fate.REMOVED:
@@ -103,7 +103,7 @@ def removed_variables(
 def default_variables(
     share: Share, interface: str | None = None, mpi_variables: Mapping[str, str] | None = None
 ) -> tuple[Variable, ...]:
-    """What only fills a gap: a person's own choice, in the environment or by --env, stands.
+    """Return variables that fill a gap: the user's own choice, in the environment or by --env, stands.
 
     `interface`: of this server, by which its ranks reach others; None: libraries choose. `mpi_variables`: what the ranks'
     MPI needs under the mpirun around them.

@@ -1,4 +1,4 @@
-"""What templates are told about a job. Pure."""
+"""The job as templates see it. Pure."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class SecretVariable:
 
 @frozen
 class Wishes:
-    """What only job files need."""
+    """The options that only job files have."""
 
     flavor: str = ""
     tlaunch: str = "tlaunch"
@@ -196,7 +196,7 @@ def job_of(
     table_text: str | None,
     reduced_table: str | None,
 ) -> Job:
-    """What `tlaunch run` would start, for templates. The environment of this machine plays no part in it."""
+    """Return the job that `tlaunch run` would start, for templates. It does not depend on this machine's environment."""
     elsewhere = replace(request, inherited_env={}, bind="none")
     ranks = draft(elsewhere, name=name, master_port=master_port or 0)
     used = used_cluster(request.cluster, request.layout.world_size)
@@ -242,7 +242,7 @@ def job_of(
 
 
 def with_workers(cluster: Cluster, name: str) -> Cluster:
-    """The cluster with its servers named as the workers of the MPIJob `name` are, in the order of their ranks."""
+    """Return the cluster with its servers named like the workers of the MPIJob `name`, in the order of their ranks."""
     in_order = sorted(cluster.servers, key=lambda server: server.devices[0].global_rank)
     named = (replace(server, server_id=f"{name}-worker-{index}.{name}") for index, server in enumerate(in_order))
     return replace(cluster, servers=tuple(named))
@@ -273,7 +273,7 @@ def _shared(first: Draft) -> dict[str, str]:
 
 
 def _secrets(user_env: Mapping[str, str]) -> Iterator[str]:
-    """Those that a shell can export."""
+    """Yield the names of secret variables that a shell can export."""
     for name, value in user_env.items():
         if env.masked(name, value) != value and _SHELL_NAME.fullmatch(name):
             yield name

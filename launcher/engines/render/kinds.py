@@ -1,4 +1,4 @@
-"""What can be rendered: kinds of job files, and the template of each."""
+"""The kinds of job files, and the template of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kind of job file cannot express, one small function each: it raises, and names the value."""
+"""Limits of kinds of job files: a function for each raises an error that names the value which cannot be expressed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_no_colon(name: str) -> None:
 
 
 def hosts_hold_runs_of_ranks(job: Job) -> None:
-    """A hostfile is filled from its first host to its last."""
+    """Refuse ranks that do not fill the hosts of a hostfile from the first to the last."""
     seen: set[str] = set()
     for block in job.blocks:
         if block.name in seen:
@@ -56,7 +56,7 @@ def no_lone_colon(job: Job) -> None:
 
 
 def no_lone_colon_for_srun(job: Job) -> None:
-    """Where COMMAND stands behind srun; an agent gets it otherwise."""
+    """Refuse a lone ":" in a COMMAND behind srun, which takes it for a separator."""
     if job.flavor == "exec":
         _refuse_lone_colon(job, "srun")
 

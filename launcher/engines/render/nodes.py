@@ -1,8 +1,8 @@
-"""Which nodes a job of Slurm asks for: any, or those that a rank table names. Pure.
+"""The nodes that a Slurm job asks for: any, or those that a rank table names. Pure.
 
-A rank table that gives addresses is of its own servers: HCCL talks to those, and a job on other nodes would be refused
-when it starts. So it waits for them, by name. One that only names servers and counts their devices says nothing that does
-not hold on other nodes: its job takes whichever Slurm has, and does not wait for one that has died.
+A rank table with addresses holds on its own servers only: HCCL uses these addresses, and a job on other nodes would be
+refused when it starts. So the job waits for these nodes, by name. A table that only names servers and counts their devices
+holds on other nodes, too: its job takes whichever Slurm has, and does not wait for one that has died.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from launcher.rank_table.ip import address_family
 
 @frozen
 class Nodes:
-    """What a job asks for beside their number."""
+    """The nodes that a job asks for, beside their number."""
 
     names: tuple[str, ...] = ()  # that Slurm knows; empty: it is not asked for nodes by name
     devices_per_node: int | None = None  # of any nodes; None: the job reads its rank table, or is none of Slurm
@@ -41,7 +41,7 @@ def unnamed_cluster(nodes: int, devices: int) -> Cluster:
 
 
 def nodes_for(cluster: Cluster, used: Cluster, *, pinned: bool, chosen_by_hand: bool) -> Nodes:
-    """What a job of `cluster`, whose ranks are on `used`, asks for.
+    """Return the nodes for a job of `cluster`, whose ranks are on `used`.
 
     pinned: the table's own servers are wanted in any case. chosen_by_hand: an option for sbatch names nodes already.
 
@@ -88,7 +88,7 @@ def _by_address(used: Cluster, table: str, *, pinned: bool, chosen_by_hand: bool
 
 
 def _why_kept(cluster: Cluster) -> str | None:
-    """What of the table holds on its own servers alone; None: nothing."""
+    """Return what in the table holds on its own servers alone, or None."""
     counts = {len(server.devices) for server in cluster.servers}
     if len(counts) > 1:
         return f"its servers have {min(counts)} to {max(counts)} devices"

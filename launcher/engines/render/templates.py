@@ -20,11 +20,11 @@ def built_in() -> Path:
 
 
 def fill(template: str, job: Job, own: Path | None = None) -> str:
-    """The text of `template` for `job`. Templates of the same name in `own` are taken instead.
+    """Return the text of `template` for `job`. A template of the same name in `own` is taken instead.
 
     Raises:
         UnreadableError: `own` is no directory, or holds what cannot be read.
-        UsageError: a template is wrong, told with file and line; or a value that its format cannot express.
+        UsageError: a template is wrong (with file and line), or a value cannot be expressed in its format.
     """
     if own is not None and not own.is_dir():
         raise UnreadableError(f"--templates {own}: there is no such directory")

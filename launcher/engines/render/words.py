@@ -26,14 +26,14 @@ def sh(value: Any) -> str:
 
 
 def yaml(value: Any) -> str:
-    """A scalar of YAML: JSON is one, once what only JSON allows is written as an escape."""
+    """Return `value` as a scalar of YAML: JSON is one, once what only JSON allows is escaped."""
     if not isinstance(value, str):
         return json.dumps(value)
     return _NOT_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(_text(value), ensure_ascii=False))
 
 
 def yaml_block(value: Any, indent: int) -> str:
-    """A text of several lines, for people to read: as a literal block where it can be one."""
+    """Return a text of several lines, as a readable literal block if it can be one."""
     text = _text(value)
     if not text.endswith("\n") or text.endswith("\n\n") or text[:1] in " \t\n" or _NOT_IN_A_BLOCK.search(text):
         return yaml(text)
@@ -63,12 +63,12 @@ def in_json(value: Any) -> str:
 
 
 def masked(value: Any) -> Any:
-    """The words of a command, or variables by their names, as they may be shown."""
+    """Return the words of a command, or variables by name, with secrets masked."""
     return masked_environment(value) if isinstance(value, Mapping) else masked_argv(value)
 
 
 def comment(value: Any) -> str:
-    """In a comment, which ends with its line."""
+    """Return `value` for a comment, which ends with its line."""
     return escaped(str(value))
 
 
