@@ -1,4 +1,4 @@
-"""Where in each rank's log each attempt begins, as events and the marks in the logs tell."""
+"""The offset in each rank's log at which each attempt begins, from events and the marks in the logs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from launcher.core.events import AttemptStarted, Event, RankStarted
 
 
 class AttemptStarts:
-    """Of all ranks. Offsets are logical; that of an attempt after the first is where its mark stands."""
+    """The starts of attempts in the logs of all ranks. An attempt after the first starts at its mark."""
 
     def __init__(self) -> None:
         self.attempt = 0  # the one that was started last
@@ -28,7 +28,7 @@ class AttemptStarts:
                 pass
 
     def note(self, global_rank: int, offset: int, attempt: int) -> None:
-        """What stands from `offset` on was written by `attempt`, or a later one."""
+        """Take note that `attempt`, or a later one, wrote what begins at `offset`."""
         starts = self.of(global_rank)
         if starts and starts[-1][0] > offset:  # its log was emptied: what it wrote since is all that stands before
             starts[:] = [(0, starts[-1][1])]

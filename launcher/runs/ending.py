@@ -33,7 +33,7 @@ class Outcome(str, Enum):
 
 @frozen
 class Stopped:
-    """What became of the wish to end a run."""
+    """The outcome of a request to end a run."""
 
     outcome: Outcome
     state: RunState  # afterwards
@@ -78,7 +78,7 @@ def send(process: ProcessId, number: int) -> bool:
 
 
 def _end_orphans(watch: RunStatusReader, state: RunState, deadline: float, *, kill: bool) -> Stopped:
-    """Of a lost run: ranks may have outlived launcher and agent, though the kernel should have ended them."""
+    """End ranks of a lost run that outlived launcher and agent, though the kernel should have ended them."""
     orphans = {look.global_rank: orphan(look.process) for look in state.ranks if look.process and look.process.lives}
     if not orphans or state.state is not State.LOST:
         return Stopped(Outcome.NOT_RUNNING, state)
@@ -116,7 +116,7 @@ def _wait_for_ends(orphans: Mapping[int, Orphan], deadline: float) -> None:
 
 
 def _introduced(watch: RunStatusReader, deadline: float) -> RunState:
-    """A run that is just being started is given the moment in which its agent says who it is."""
+    """Wait a moment for a run that is being started until its agent has written its first event. Return its state."""
     limit = time.monotonic() + HEARD_S
     while (state := watch.look()).progress.agent is None and state.state is State.STARTING:
         if time.monotonic() > min(limit, deadline):
@@ -136,7 +136,7 @@ def _ask_someone(state: RunState, *, kill: bool) -> bool:
 
 
 def _kill_by_head(head: ProcessId | None) -> bool:
-    """A head without an agent is ending what that left; its second Ctrl-C lets no grace pass."""
+    """Have a launcher without an agent, which is ending what that left, end it without grace. Return False if it has gone."""
     if not _ask(head, signal.SIGINT):
         return False
     time.sleep(LOOK_S / 5)  # two signals of one number that come at once count as one
@@ -153,7 +153,7 @@ def _ask(process: ProcessId | None, number: int) -> bool:
 
 
 def _heard(watch: RunStatusReader, deadline: float) -> bool:
-    """Whether the agent says within HEARD_S that it ends the run, or has gone."""
+    """Return True if the agent reports within HEARD_S that it ends the run, or has gone."""
     limit = time.monotonic() + HEARD_S
     while time.monotonic() < min(limit, deadline):
         state = watch.look()
@@ -166,7 +166,7 @@ def _heard(watch: RunStatusReader, deadline: float) -> bool:
 
 
 def _wait(watch: RunStatusReader, deadline: float) -> bool:
-    """Until the run is over and its agent has gone, or the deadline; whether it has."""
+    """Wait until the run is over and its agent has gone, or the deadline. Return True if it has gone."""
     while True:
         state = watch.look()
         agent = state.progress.agent
@@ -193,7 +193,7 @@ def _wait_for_end(process: ProcessId, limit_s: float) -> None:
 
 @contextmanager
 def _handle(process: ProcessId) -> Iterator[int | None]:
-    """A descriptor that means one process, whatever becomes of its pid; None: no such pid; -1: not known here."""
+    """Yield a descriptor of one process, whatever becomes of its pid; None if there is no such pid, -1 without support."""
     if not hasattr(os, "pidfd_open"):
         yield -1
         return

@@ -37,16 +37,16 @@ class EngineRanks:
         self._noted: dict[int, ProcessId] = {}  # by global rank
 
     def look(self) -> Mapping[int, ProcessId]:
-        """The processes noted by now, by global rank."""
+        """Return the processes noted by now, by global rank."""
         for place in self._places:
             if place.global_rank not in self._noted and (process := self._read(place.global_rank)):
                 self._noted[place.global_rank] = process
         return self._noted
 
     def ended(self, *, all_noted: bool) -> bool:
-        """Whether every rank has ended, as far as can be told here, by what the last look found.
+        """Return True if every rank has ended, as far as is known here, by the last look.
 
-        `all_noted`: a rank that has noted nothing, on a server where others have, will never do so: it did not start.
+        `all_noted`: a rank without a note, on a server where others have one, did not start and will never write one.
         """
         if not self._noted or not all(map(_has_ended, self._noted.values())):
             return False

@@ -79,7 +79,7 @@ def _check_agreement(run_dir: RunDir, text: str) -> None:
 
 
 def _agreed_on(text: str) -> dict[str, Any] | None:
-    """What makes ranks of a record one run; None for what is no record, or none yet."""
+    """Return the fields of a run.json that all ranks of a run share; None if the text is not such a record yet."""
     try:
         fields: Any = json.loads(text)
         layout = " ".join(f"{axis}={ways}" for axis, ways in fields["layout"].items())
@@ -89,7 +89,7 @@ def _agreed_on(text: str) -> dict[str, Any] | None:
 
 
 def _differences(found: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
-    """What this rank has, and what the first one had."""
+    """Yield each difference between this rank's record and that of the first rank."""
     if own["port"] != found["port"]:
         yield f"this one has MASTER_PORT {own['port']}, the first had {found['port']}"
     if own["layout"] != found["layout"]:

@@ -41,7 +41,7 @@ class ThinnedMarks:
         self._last: Mark | None = None
 
     def take(self, mark: Mark) -> None:
-        """In the order of their times."""
+        """Take a mark. Marks come in the order of their times."""
         if self._seen == MAX_OF_A_KIND * self._every:
             del self._marks[1::2]
             self._every *= 2
@@ -116,5 +116,5 @@ def _of_validation(record: Validation) -> str:
 
 
 def _line(text: str) -> str:
-    """As one line, and not a long one."""
+    """Return `text` as one line of bounded length."""
     return " ".join(text.split())[:MAX_TEXT_CHARS]

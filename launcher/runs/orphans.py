@@ -18,7 +18,7 @@ class Orphan:
     watcher: int | None  # leads the group of a rank of a run.sh; it tells how that ended, and ends with it
 
     def living(self) -> list[ProcessId]:
-        """The rank, if it lives, and all others of its group that do."""
+        """Return the living processes of the rank and its group."""
         host, boot = self.process.host, self.process.boot
         others = [
             ProcessId(found.pid, found.started, host, boot)
@@ -29,7 +29,7 @@ class Orphan:
 
 
 def orphan(process: ProcessId) -> Orphan:
-    """The rank whose own process this is, which lives."""
+    """Return the rank whose own process this living one is."""
     group, found = _group(process.pid), stat(process.pid)
     if group == process.pid:
         return Orphan(process, group, None)

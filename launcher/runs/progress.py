@@ -1,4 +1,4 @@
-"""What is known of a run so far, from its events alone: the one place that folds events into a state."""
+"""The state of a run, folded from its events alone in this one place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from launcher.core.verdict import Verdict
 
 
 class State(str, Enum):
-    """Where a run is. Events tell all but the last five, for which somebody has to look at processes and files."""
+    """The state of a run. Events alone give all but the last five, which need a look at processes and files."""
 
     STARTING = "starting"
     PRELOADING = "preloading"
@@ -53,12 +53,12 @@ class State(str, Enum):
 
     @property
     def going_on(self) -> bool:
-        """Whether processes of the run live, as far as can be told."""
+        """True if processes of the run live, as far as is known."""
         return not self.over and self not in {State.ELSEWHERE, State.UNWATCHED, State.UNKNOWN}
 
     @property
     def over(self) -> bool:
-        """Whether nothing of the run is left, as far as can be told."""
+        """True if nothing of the run is left, as far as is known."""
         return self is State.ENDED or self in ENDED_AS.values()
 
 
@@ -94,7 +94,7 @@ class Progress:
         self._begin(0, 0, 0)
 
     def _begin(self, number: int, master_port: int, started_ns: int) -> None:
-        """What is known of one attempt only."""
+        """Reset what belongs to one attempt only."""
         self.attempt = number
         self.starts: dict[int, RankStarted] = {}  # by global rank
         self.started_ns: dict[int, int] = {}  # by global rank
@@ -126,12 +126,12 @@ class Progress:
 
     @property
     def ended(self) -> bool:
-        """Whether the agent has said its last word."""
+        """True once the agent has written its last event."""
         return self.exit_code is not None
 
     @property
     def running(self) -> int:
-        """How many ranks have a process."""
+        """The number of ranks that have a process."""
         return len(self.started_ns.keys() - self.exits.keys())
 
     @property
@@ -141,7 +141,7 @@ class Progress:
 
     @property
     def state(self) -> State:
-        """As far as events tell: never LOST because something was killed without a word, never ELSEWHERE."""
+        """The state as far as events show it: never LOST, for a killed process writes no event, and never ELSEWHERE."""
         if self.ended:
             return ENDED_AS[self.cause]
         if self.stopping is not None:
@@ -155,7 +155,7 @@ class Progress:
         return State.RESTARTING if self.attempt else State.STARTING
 
     def process_of(self, global_rank: int) -> ProcessId | None:
-        """The rank's process in this attempt, as something that can be asked whether it lives."""
+        """Return the identity of the rank's process in this attempt, or None."""
         start = self.starts.get(global_rank)
         agent = self.agents.get(self._server_of.get(global_rank, COORDINATOR), self.agent)
         if start is None or agent is None:
@@ -184,7 +184,7 @@ class Progress:
         self.last_ns = max(self.last_ns, stamped.time_ns)  # servers' clocks are known within limits
 
     def _take_run(self, stamped: TimestampedEvent) -> bool:
-        """What concerns the run as a whole."""
+        """Take an event that concerns the run as a whole. Return True if it does."""
         event = stamped.event
         match event:
             case AgentStarted():
@@ -208,7 +208,7 @@ class Progress:
         return True
 
     def _take_agent(self, server_index: int, event: AgentStarted) -> None:
-        """Of several servers the coordinator speaks first, and for all."""
+        """Take an event about an agent. Of several servers, the coordinator's comes first and counts for all."""
         self.agents[server_index] = event.agent
         if server_index == COORDINATOR or COORDINATOR not in self.agents:
             self.agent, self.head = event.agent, event.head

@@ -16,7 +16,7 @@ _masked = lru_cache(maxsize=256)(masked)  # thousands of ranks have most of thei
 
 
 def spec_to_json(spec: RunSpec) -> str:
-    """The whole spec, one rank after the other; paths as text, a variable that is taken away as null."""
+    """Return the whole spec as JSON, one rank after the other; a variable that is removed is null."""
     record: dict[str, Any] = {
         "schema": SCHEMA,
         "name": spec.name,
@@ -38,7 +38,7 @@ def spec_to_json(spec: RunSpec) -> str:
 
 
 def masked_environment(environment: Mapping[str, str | None]) -> dict[str, str | None]:
-    """What may be shown of a rank's variables."""
+    """Return a rank's variables with secrets masked."""
     return {name: None if value is None else _masked(name, value) for name, value in environment.items()}
 
 

@@ -1,4 +1,4 @@
-"""What later readers need of run.json: who is where, and by which rules the run goes. Tolerant of other versions."""
+"""The part of run.json that later readers need: where each rank is, and the rules of the run. Tolerant of other versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from launcher.core.run_dir import RunDir
 
 @frozen
 class Place:
-    """Where a rank runs, as the rank table has it."""
+    """The place of a rank, as the rank table has it."""
 
     global_rank: int
     server_id: str
@@ -30,10 +30,10 @@ class Recorded:
 
 
 def read_recorded(run_dir: RunDir) -> Recorded:
-    """What run.json says.
+    """Read run.json.
 
     Raises:
-        UnreadableError: it is missing, unreadable, or no record of a run.
+        UnreadableError: it is missing, unreadable, or not a record of a run.
     """
     path = run_dir.run_json
     try:

@@ -1,4 +1,4 @@
-"""How a run stands, told from any shell: its files, and whether the processes that they name still live.
+"""The state of a run as any shell can read it: its files, and whether the processes that they name still live.
 
 Files say what happened; only a look at processes tells a run that goes on from one whose launcher was killed without a
 word. Such a look is possible on the run's own machine, since its last start, and nowhere else.
@@ -103,12 +103,12 @@ class RunState:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Of the attempt that goes on, or of the last one."""
+        """The verdict on the present or the last attempt."""
         return self.attempts[-1].verdict
 
     @property
     def host(self) -> str | None:
-        """Where it runs; None where nobody said."""
+        """The machine on which the run was started; None if unknown."""
         return self.progress.agent.host if self.progress.agent else None
 
     @property
@@ -120,7 +120,7 @@ class RunState:
 
     @property
     def lives(self) -> bool:
-        """Whether something of it is seen to live: ranks, too, that outlived all others, or that an engine started."""
+        """True if a process of the run is seen to live, also a rank that outlived all others, or that an engine started."""
         if self.state in {State.LOST, State.UNWATCHED}:
             return any(rank.process.lives for rank in self.ranks if rank.process)
         return self.state.going_on
@@ -166,9 +166,9 @@ class RunStatusReader:
         self._part = _part(run_dir)
 
     def look(self) -> RunState:
-        """Reads files and asks for a few processes; never blocks, never raises for what it finds.
+        """Return the state of the run. Reads files and asks for a few processes; never blocks, never raises for what it finds.
 
-        Files are read once more behind the processes: whoever has gone by then has written all that it ever will.
+        Files are read once more after the processes were looked up: a process that has gone has written all it ever will.
         """
         self._read()
         while True:
@@ -215,7 +215,7 @@ class RunStatusReader:
         return State.STARTING if young else State.LOST
 
     def _ranks_of_engine(self) -> EngineRanks | None:
-        """Those that an engine started, if it did: then run.json alone tells how many there are."""
+        """Return the ranks that an engine started, or None: then run.json alone says how many there are."""
         if self._engine_ranks is None:
             with suppress(UnreadableError):
                 recorded = read_recorded(self.run_dir)
@@ -235,7 +235,7 @@ class EventReader:
         self.strange = 0  # lines that are no events of this version
 
     def read(self) -> Iterator[TimestampedEvent]:
-        """What has come since the last call. Nothing where there is no file."""
+        """Yield the events written since the last call; none if there is no file."""
         with suppress(OSError), self._path.open("rb") as file:
             file.seek(self._offset)
             for line in file:
@@ -255,12 +255,12 @@ class EventReader:
 
 
 def look(run_dir: RunDir) -> RunState:
-    """How the run stands now. Reads its files once; never blocks, never raises for what it finds."""
+    """Return the present state of the run. Reads its files once; never blocks, never raises for what it finds."""
     return RunStatusReader(run_dir).look()
 
 
 def runs_going_on(runs_dir: Path) -> tuple[RunState, ...]:
-    """The runs in `runs_dir` of which something lives, newest first: those, too, whose ranks have outlived all others."""
+    """Return the runs in `runs_dir` with a living process, newest first, also those of which only ranks are left."""
     run_dirs = (run_at((runs_dir / name).resolve()) for name in run_names(runs_dir))
     # A report is an agent's last act: such runs need no look.
     states = [look(run_dir) for run_dir in run_dirs if not run_dir.report.exists()]
@@ -269,7 +269,7 @@ def runs_going_on(runs_dir: Path) -> tuple[RunState, ...]:
 
 
 def _part(run_dir: RunDir) -> tuple[int, ...] | None:
-    """The ranks of the server whose own files are meant; None where they tell of all."""
+    """Return the ranks of the server whose own files are meant; None if the files cover all servers."""
     if run_dir.server_index is None:
         return None
     try:

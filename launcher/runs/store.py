@@ -20,9 +20,9 @@ _COUNTED = re.compile(r"-\d+$")  # what makes the name of a second run in one se
 
 
 def find_run(runs_dir: Path, reference: str | None, tell: Callable[[str], None] = lambda _: None) -> RunDir:
-    """The run that `reference` means, of several as `find_runs` has them the newest; None for the latest.
+    """Return the run that `reference` names, the newest of several (see `find_runs`); None names the latest.
 
-    `tell` gets a line where that is not what a person may have expected.
+    `tell` gets a line if that is not what a person may have expected.
 
     Raises:
         UnreadableError: there is no such run.
@@ -41,9 +41,9 @@ def find_run(runs_dir: Path, reference: str | None, tell: Callable[[str], None] 
 
 
 def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
-    """The run of which `reference` is the directory or its name; else those that were given it by --name, newest first.
+    """Return the run with this directory or name, else the runs that were given this --name, newest first.
 
-    Where there is none, the one run whose name, or name by --name, begins so.
+    If there is none, return the only run whose name or --name begins with `reference`.
 
     Raises:
         UnreadableError: there is no such run.
@@ -69,14 +69,14 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
 
 
 def means_latest(reference: str) -> bool:
-    """Whether it is "latest", or "latest~2" for what came two runs before that."""
+    """Return True for "latest" and for "latest~2", the run two before it."""
     return _LATEST.fullmatch(reference) is not None
 
 
 def run_at(root: Path) -> RunDir:
-    """The run in this directory. Where there are only parts of it, each of one server, it is this machine's, or the first.
+    """Return the run in this directory. If it holds only the parts of single servers, take this machine's, or the first.
 
-    So it is where servers do not share the head's disk, or each was started by a run.sh.
+    That is so if servers do not share the launcher's file system, or if each was started by a run.sh.
     """
     if os.path.lexists(RunDir(root).events):
         return RunDir(root)
@@ -87,7 +87,7 @@ def run_at(root: Path) -> RunDir:
 
 
 def _began_here(part: RunDir) -> bool:
-    """Whether the agent of this server's part is, or was, on this machine."""
+    """Return True if the agent of this server's part is, or was, on this machine."""
     with suppress(OSError, ValueError, RecursionError), part.events.open("rb") as events:
         first = from_line(events.readline())
         return first is not None and isinstance(first.event, AgentStarted) and first.event.agent.here
@@ -95,7 +95,7 @@ def _began_here(part: RunDir) -> bool:
 
 
 def run_names(runs_dir: Path) -> tuple[str, ...]:
-    """The runs in `runs_dir`, oldest first as far as names begin with their time. Empty if there is no directory."""
+    """Return the runs in `runs_dir`, oldest first as far as names begin with their time. Empty if there is no directory."""
     if not os.path.isdir(runs_dir):  # noqa: PTH112 - see `_is_file`
         return ()
     return tuple(sorted(path.parent.name for path in runs_dir.glob("[!.]*/run.json") if path.parent.name != LATEST))
@@ -110,7 +110,7 @@ def _is_readable(path: Path) -> bool:
 
 
 def _given(names: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """What the run in each of these directories may have been called by --name, or by default."""
+    """Return the names that the run in each of these directories may have been given by --name, or by default."""
     all_names = frozenset(names)
     called: dict[str, tuple[str, ...]] = {}
     for name in names:
@@ -127,7 +127,7 @@ def _given(names: Collection[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _latest(runs_dir: Path, tell: Callable[[str], None]) -> RunDir:
-    """Where the link tells nothing, as where a job file has made a directory of its own, the newest that can be read."""
+    """Return the run that `latest` links to, or the newest readable one if the link is missing, as with job files."""
     latest = RunDir(runs_dir / LATEST)
     if _is_readable(latest.run_json):
         return run_at(latest.root.resolve())

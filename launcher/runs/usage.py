@@ -1,4 +1,4 @@
-"""What processes use, each with all that it started: one scan of /proc for all of them."""
+"""The CPU time and memory of processes with their descendants, from one scan of /proc for all of them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class _Process(NamedTuple):
 
 
 def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
-    """By pid. Of each leader: itself, what is below it, and orphans in the session that it leads.
+    """Return the usage of each leader by pid: of itself, its descendants, and orphans in the session that it leads.
 
-    Leaders that have gone are missing; where there is no /proc, all are.
+    Leaders that have gone are missing; without /proc, all are.
     """
     processes = {process.pid: process for process in _scan()}
     owners: dict[int, int | None] = {leader: leader for leader in leaders}
@@ -48,7 +48,7 @@ def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
 
 
 def _owner(process: _Process, processes: dict[int, _Process], owners: dict[int, int | None]) -> int | None:
-    """The leader whose process this is; None for a stranger's. Remembers the way in `owners`."""
+    """Return the leader whose process this is, or None. Remembers the path in `owners`."""
     way = []
     current: _Process | None = process
     owner = None

@@ -56,7 +56,7 @@ class RunGroup:
                 (self._directory / "cgroup.kill").write_text("1", encoding="ascii")
 
     def remove(self) -> None:
-        """Once nothing is in it. Groups that ranks had made in it go too."""
+        """Remove the group once it is empty, with the groups that ranks have made in it."""
         if self._directory is not None:
             _remove(self._directory)
 
@@ -77,7 +77,7 @@ def _made(name: str) -> Path | None:
 
 
 def _remove_forgotten(parent: Path) -> None:
-    """Groups of agents that were killed together with their heads, or whose heads were killed when they had just ended."""
+    """Remove groups of agents that were killed together with their launchers, or whose launchers were killed after them."""
     for group in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError, ValueError):
             os.kill(int(group.name.removeprefix(_PREFIX)), 0)

@@ -25,7 +25,7 @@ def overlaid(inherited: Mapping[str, str], changes: Mapping[str, str | None]) ->
 
 
 def common(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """The variables that have the same value in all of them."""
+    """Return the variables that have the same value in all `environments`."""
     first = environments[0] if environments else {}
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in environments)}
 

@@ -1,9 +1,9 @@
-"""What the ranks of a server write, sent to the coordinator's run directory where that is not on a common disk.
+"""Uploads the files of a server's ranks to the coordinator's run directory if the servers share no file system.
 
-So logs, status and reports on the head's machine tell of all ranks, as on one server. Ranks notice nothing: their files
-are read as any reader reads them. Other words of the agent are never held up for long, since of each file one piece is
-under way at most, and of all together `WINDOW_BYTES`; what is late comes later, and before its last word the agent sends
-the rest. The files here are whole at any time: of a coordinator that is lost nothing more is needed.
+So logs, status and reports on the launcher's machine cover all ranks, as on one server. Ranks notice nothing: their files
+are read as any reader reads them. The agent's messages are never held up for long: at most one chunk of each file is on
+its way, and at most `WINDOW_BYTES` in all. What is late comes later, and before its last message the agent sends the
+rest. The files on this server are complete at any time, also if the coordinator is lost.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class FileUpload:
 
     @property
     def timeout_s(self) -> float | None:
-        """Until something is due; None where an answer has to come first."""
+        """Seconds until something is due; None if an answer has to come first."""
         if self._under_way_bytes >= WINDOW_BYTES:
             return None
         moments = [file.due for file in self._turns if not file.awaits]
@@ -99,7 +99,7 @@ class FileUpload:
                 self._send_some(file, now)
 
     def take(self, kept: ChunkAck) -> None:
-        """The coordinator's answer."""
+        """Take the coordinator's answer."""
         file = self._files.get((kept.kind, kept.global_rank))
         if file is None or not file.awaits:
             return
@@ -189,12 +189,12 @@ class _File(ABC):
 
     @property
     def behind(self) -> bool:
-        """Whether there is more, as far as is known."""
+        """True if more has to be sent, as far as is known."""
         return False
 
     @abstractmethod
     def next(self) -> tuple[FileChunk | FileSnapshot | None, int]:
-        """What is to be sent, and its size.
+        """Return the next message to send, or None, and its size in bytes.
 
         Raises:
             OSError: the file may not be read.
@@ -289,7 +289,7 @@ class _Rewritten(_File):
 
 
 def _contents(path: Path) -> bytes:
-    """What has its name may be a pipe: nobody waits for it."""
+    """Return the contents of a file. A pipe of that name is not waited for."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         return os.read(descriptor, MAX_WHOLE_BYTES)

@@ -75,7 +75,7 @@ Told = Ready | Unusable | ForkResult | ForkFailed
 
 
 def bootstrap_argv(command: PythonCommand, device_dir: Path) -> tuple[str, ...]:
-    """A command that runs the same program with the failure hook and stack dumps, told in `device_dir`."""
+    """Return a command that runs the same program with the failure hook and stack dumps, which write to `device_dir`."""
     return (*_python(command), "run", str(device_dir), command.kind, command.target, *command.arguments)
 
 
@@ -130,7 +130,7 @@ class ForkServer:
 
     @property
     def wants_write(self) -> bool:
-        """Whether something is left to be sent: then wait until `fileno` is writable and call `send`."""
+        """True if something is left to be sent: then wait until `fileno` is writable and call `send`."""
         return bool(self._outgoing)
 
     @property
@@ -191,7 +191,7 @@ class ForkServer:
         return self._end(Unusable(reason, died=died))
 
     def kill(self) -> None:
-        """It keeps nothing that could be lost. Whoever reaps children reaps it."""
+        """Kill the process, which keeps nothing that could be lost. The caller's reaper of children reaps it."""
         if not self._reaped:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -253,7 +253,7 @@ class ForkServer:
 
 
 def _python(command: PythonCommand) -> tuple[str, ...]:
-    """The interpreter, found as it would be found without us, since it finds its own libraries by its argv[0]."""
+    """Return the interpreter as it would be found without us: it finds its own libraries by its argv[0]."""
     return (command.name or command.interpreter, *command.options, str(_BOOTSTRAP))
 
 

@@ -35,7 +35,7 @@ class Link:
 
     @property
     def timeout_s(self) -> float:
-        """Until silence may have become a loss; nothing once there is one, so that it is told."""
+        """Seconds until silence may have become a loss; 0 once the connection is lost."""
         if self._channel.has_message or self._mute is not None or self.lost is not None:
             return 0.0
         return self._silence.timeout_s
@@ -52,7 +52,7 @@ class Link:
         self.send(EventReport(line))
 
     def take(self) -> list[Message]:
-        """What has come. Questions whether we are there are answered here."""
+        """Return the messages that have come. Pings are answered here."""
         taken: list[Message] = []
         if self.lost is not None:
             return taken
@@ -77,11 +77,11 @@ class Link:
         self.send(SignalWanted(number))
 
     def give_up(self, reason: str) -> None:
-        """This server's ranks are ended, whatever others do."""
+        """Tell the coordinator that this server's ranks are being ended, whatever others do."""
         self.send(GivingUp(reason))
 
     def say_farewell(self, unkillable: tuple[int, ...], events_lost: int) -> None:
-        """The last word. Waits a little until it has been sent."""
+        """Send the last message. Blocks for a moment until it has been sent."""
         self.send(Done(unkillable, events_lost))
         if self.lost is None and self._mute is None:
             self._channel.drain(time.monotonic() + LAST_WORDS_S)

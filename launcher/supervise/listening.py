@@ -1,4 +1,4 @@
-"""What a selector listens to among things that come and go while its loop runs."""
+"""The registrations of a selector for files that come and go while its loop runs."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ Told = Joined | Left | Refused
 
 
 def meeting_name(*words: str) -> bytes:
-    """An abstract name of this user's, alike for all who say the same words: the job's name, the server's."""
+    """Return an abstract socket name of this user, equal for all who give the same words: the job's name, the server's."""
     digest = sha256("\0".join((str(os.getuid()), *words)).encode(errors="surrogateescape")).hexdigest()
     return b"\0tlaunch-members-" + digest[:32].encode()
 
@@ -225,9 +225,9 @@ class MpiProxies:
         return {**member.environment, **changed}
 
     def descriptors_of(self, global_rank: int) -> tuple[int, ...]:
-        """What this rank, and no other, has to inherit under the same numbers; executing a program closes them.
+        """Return the descriptors that this rank alone has to inherit under the same numbers; exec closes them otherwise.
 
-        They stay open here, so that the engine does not see the rank's end before it is told.
+        They stay open here, so that the engine does not see the rank's end before the agent reports it.
         """
         descriptor = self._joined[global_rank].descriptor
         return () if descriptor is None else (descriptor,)

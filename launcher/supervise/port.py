@@ -38,7 +38,7 @@ def hold_port() -> HeldPort:
 
 
 def check_port(number: int) -> HeldPort:
-    """The port that the user chose, after a look whether it is free now.
+    """Return the port that the user chose, after a check that it is free now.
 
     Raises:
         UsageError: something uses the port.

@@ -1,10 +1,10 @@
-"""Whether the living ranks of an attempt get on: by their heartbeats, and until these come by logs and CPU time.
+"""Detects hanging ranks of an attempt: by their heartbeats, and until these come by logs and CPU time.
 
-A rank gets on when its heartbeat file (launcher/core/heartbeat.py) is another than at the last look. Before its first
-beat that names a step it also gets on when its log grows, or when its processes use at least 2 % of a core: programs
-that know nothing of heartbeats, and those that still import, load and compile, are judged by that.
+A rank makes progress when its heartbeat file (launcher/core/heartbeat.py) has changed since the last look. Before its
+first beat that names a step, a log that grows, or processes that use at least 2 % of a core, count as progress, too:
+programs without heartbeats, and those that still import, load and compile, are judged by that.
 
-A rank that does not get on for the hang timeout hangs. The time is counted look by look: a look that comes late counts
+A rank that makes no progress for the hang timeout hangs. The time is counted look by look: a look that comes late counts
 as one that came in time, so neither a stopped agent nor a machine that stood still makes ranks hang. Wall clocks, which
 may jump, are not used: it does not matter what a file's time says, only that it has changed.
 """
@@ -43,7 +43,7 @@ _Signature = tuple[int, int, int, int]
 
 @dataclass
 class _Watched:
-    """What is known of one rank in this attempt."""
+    """The state of one rank in this attempt."""
 
     heartbeat: str  # paths, as strings for speed
     log: str
@@ -81,13 +81,13 @@ class ProgressMonitor:
         self._paused = False
 
     def started(self, global_rank: int, pid: int) -> None:
-        """The rank runs now, as process `pid`."""
+        """Take note that the rank runs as process `pid`."""
         if not self._living:
             self._looked_at = time.monotonic()
         self._ranks[global_rank].pid = pid
 
     def ended(self, global_rank: int) -> None:
-        """The rank needs not get on any more. May be called for one that never started."""
+        """Take note that the rank has ended. May be called for a rank that never started."""
         self._ranks[global_rank].pid = None
         self._slowness.forget(global_rank)
 
@@ -125,12 +125,12 @@ class ProgressMonitor:
         return [*self._newly_hung(living), *self._slowness.newly_slow()]
 
     def steps(self) -> Mapping[int, int | None]:
-        """The last step that each rank told in this attempt, also of ranks that have ended. Reads the files."""
+        """Return the last step that each rank reported in this attempt, also of ranks that have ended. Reads the files."""
         self._read_beats(self._ranks)
         return {global_rank: watched.step for global_rank, watched in self._ranks.items()}
 
     def highest_step(self) -> int | None:
-        """The highest step that any rank told in this attempt; None before the first. Reads the files."""
+        """Return the highest step that any rank reported in this attempt; None before the first. Reads the files."""
         self._read_beats(self._ranks)
         return max((watched.highest for watched in self._ranks.values() if watched.highest is not None), default=None)
 
@@ -166,7 +166,7 @@ class ProgressMonitor:
             self._slowness.note(global_rank, step, heartbeat.beat.busy_s)
 
     def _notice_work(self, living: Mapping[int, _Watched], now: float) -> None:
-        """The signs of life of ranks that have told no step yet; nobody asks for them without a hang timeout."""
+        """Take note of logs and CPU time of ranks that have not reported a step yet."""
         if self._hang_timeout_s is None:
             return
         silent = [watched for watched in living.values() if watched.step is None]
@@ -202,7 +202,7 @@ class ProgressMonitor:
 
 
 class _CpuUse:
-    """Which process trees work, from one scan of all processes to the next."""
+    """Measures which process trees work, from one scan of all processes to the next."""
 
     def __init__(self) -> None:
         self._scanned_at = time.monotonic()
@@ -212,7 +212,7 @@ class _CpuUse:
         return now - self._scanned_at >= every_s
 
     def working(self, leaders: Collection[int], now: float) -> set[int]:
-        """Those of `leaders` whose trees used at least `WORKS` of a core since the last scan."""
+        """Return those of `leaders` whose trees used at least `WORKS` of a core since the last scan."""
         enough = WORKS * TICKS_PER_S * (now - self._scanned_at)
         before, self._ticks = self._ticks, tree_ticks(leaders)
         self._scanned_at = now

@@ -50,7 +50,7 @@ class ProxyControl:
                 event_log.record(Trouble(told.reason))
 
     def engine_gone(self) -> str | None:
-        """Once members have left, and time enough has passed: what to say of it. Told once."""
+        """Return what to report once the engine has killed proxies and enough time has passed. Returned once, else None."""
         if self._deadline is None or time.monotonic() < self._deadline:
             return None
         self._deadline = None
@@ -65,6 +65,6 @@ class ProxyControl:
 
 
 def _differences(environment: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str | None]:
-    """What makes `environment` of `inherited`, laid over it."""
+    """Return the variables that turn `inherited` into `environment`; None removes one."""
     added = {name: value for name, value in environment.items() if inherited.get(name) != value}
     return {**added, **dict.fromkeys(inherited.keys() - environment.keys())}

@@ -34,7 +34,7 @@ class _Running:
 
 @frozen
 class AttemptVariables:
-    """What ranks hear of their attempt, laid over everything else."""
+    """The variables that tell ranks of their attempt, laid over all others."""
 
     number: int
     master_port: int
@@ -152,7 +152,7 @@ class RankGroup:
         return StartRequest(rank, environment)
 
     def _begin_log(self, rank: RankSpec, attempt: int) -> int:
-        """How much was written to train.log before this attempt; a line in it separates attempts."""
+        """Write the line that separates attempts to train.log. Return the size of the log before it."""
         if attempt == 0:
             return 0
         path = self._run_dir.train_log(rank.global_rank)
@@ -193,7 +193,7 @@ class RankGroup:
         return ended
 
     def _write_environment(self, rank: RankSpec, environment: Mapping[str, str]) -> None:
-        """A rank can live without its env.log; a person should hear of it."""
+        """Write the rank's env.log. If that fails, the rank starts all the same, and an event reports it."""
         path: Path = self._run_dir.env_log(rank.global_rank)
         try:
             write_environment(path, environment)

@@ -1,4 +1,4 @@
-"""Which rank is slower than those that do the same work, told from the busy time of their steps.
+"""Detects a rank that is slower than those that do the same work, by the busy time of their steps.
 
 The rule. A step of a rank is slow if its busy time is more than 5 ms and
 
@@ -53,7 +53,7 @@ class Slowness:
         self._paces: dict[int, _Pace] = {}
 
     def note(self, global_rank: int, step: int, busy_s: float) -> None:
-        """A rank has done step number `step` in `busy_s` seconds of its own. A step told twice counts once."""
+        """Take note that a rank has done step number `step` in `busy_s` seconds of its own. A step counts once."""
         pace = self._paces.get(global_rank)
         if pace is None:
             self._paces[global_rank] = _Pace(self._stage_of(global_rank), step, busy_s)
@@ -61,7 +61,7 @@ class Slowness:
             pace.step, pace.busy_s, pace.fresh = step, busy_s, True
 
     def forget(self, global_rank: int) -> None:
-        """The rank has ended: others are no longer held against it."""
+        """Take note that the rank has ended: others are no longer compared with it."""
         self._paces.pop(global_rank, None)
 
     def newly_slow(self) -> list[Slow]:
@@ -95,7 +95,7 @@ class Slowness:
         )
 
     def _limit(self, global_rank: int, alike: Mapping[int, float], typical_s: float) -> tuple[float, float] | None:
-        """What the rank is held against, and the factor that makes it slow; None where it is the only rank."""
+        """Return the time that the rank is compared with and the factor that makes it slow; None if it is the only rank."""
         if len(alike) > 2:
             return typical_s, FACTOR
         if len(alike) == 2:
@@ -108,7 +108,7 @@ class Slowness:
 
 
 def _median(values: Iterable[float]) -> float:
-    """Of one value at least. The library's would load fractions and decimals whenever a run starts."""
+    """Return the median of at least one value. The library's would load fractions and decimals whenever a run starts."""
     ordered = sorted(values)
     half = len(ordered) // 2
     return (ordered[half] + ordered[~half]) / 2

@@ -21,7 +21,7 @@ _MAX_COMPLAINT = 4096  # PIPE_BUF on Linux: a write up to this size is never mix
 
 @frozen
 class Program:
-    """What to start, with everything decided."""
+    """A program to start, with everything decided."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
@@ -43,13 +43,13 @@ class Complaints:
         self._reasons: dict[int, str] = {}
 
     def write(self, reason: str) -> None:
-        """Called in the child."""
+        """Write why the child could not start its program. Called in the child."""
         # A character takes twelve bytes of JSON at most, so no line is ever cut.
         line = json.dumps([os.getpid(), reason[: _MAX_COMPLAINT // 16]]).encode() + b"\n"
         os.write(self._writer, line)
 
     def reason_of(self, pid: int) -> str | None:
-        """Why the child `pid`, already reaped, never became its program; None if it did."""
+        """Return why the child `pid`, already reaped, never became its program; None if it did."""
         with suppress(BlockingIOError):
             while chunk := os.read(self._reader, 1 << 16):
                 self._reasons.update(json.loads(line) for line in chunk.splitlines())
@@ -89,7 +89,7 @@ def spawn(program: Program, complaints: Complaints) -> int:
 
 
 def _become(program: Program, complaints: Complaints, agent_pid: int) -> None:
-    """In the child: turn into the program, or say why not. Never returns, whatever happens."""
+    """Turn the child into the program, or write why that failed. Never returns, whatever happens."""
     code = EXIT_NOT_EXECUTABLE
     try:
         with _using("a session of its own"):
@@ -117,7 +117,7 @@ def _prepare(program: Program) -> None:
 
 
 def _exec(program: Program, complaints: Complaints) -> int:
-    """Returns only when the program could not be started, with the exit code a shell would use."""
+    """Execute the program. Return only if that failed, with the exit code that a shell would use."""
     try:
         os.execvpe(program.argv[0], program.argv, program.environment)  # noqa: S606 - no shell is wanted
     except OSError as error:

@@ -1,4 +1,4 @@
-"""How processes of ranks come into being: forked from a preload process where there is one, else started one by one."""
+"""Starts the processes of ranks: forked from a preload process if there is one, else one by one."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ class Spawner:
 
     @property
     def processes(self) -> Collection[int]:
-        """What must live on while ranks are ended, to fork them again."""
+        """The processes that must live on while ranks are ended, to fork them again."""
         return () if self._fork_server is None or self._closing else (self._fork_server.pid,)
 
     @property
     def timeout_s(self) -> float | None:
-        """Until `take` has work to do even if nothing happens; None if it needs something to happen."""
+        """Seconds until `take` has work to do even if nothing happens; None if it needs an event."""
         if self._not_wanted or (self._waiting and (self._fork_server is None or self._ready)):
             return 0.0
         if self._fork_server is not None and self._forking:
@@ -132,7 +132,7 @@ class Spawner:
         self._waiting.clear()
 
     def take(self) -> list[Told]:
-        """What has come of it. Never blocks for longer than a fork takes."""
+        """Return what became of requests since the last call. Never blocks for longer than a fork takes."""
         told = self._hear()
         told += self._not_wanted
         self._not_wanted.clear()
@@ -147,12 +147,12 @@ class Spawner:
         return told
 
     def note_ends(self, pids: Collection[int]) -> None:
-        """These children have been reaped: from now on their pids may be anyone's."""
+        """Take note that these children have been reaped: from now on their pids may be anyone's."""
         if self._fork_server is not None and self._fork_server.pid in pids:
             self._fork_server.note_reaped()
 
     def reason_of(self, pid: int) -> str | None:
-        """Why the process `pid`, already reaped, never became its program; None if it did."""
+        """Return why the process `pid`, already reaped, never became its program; None if it did."""
         return self._forked_in_vain.pop(pid, None) or self._complaints.reason_of(pid)
 
     def end_preloading(self) -> None:
@@ -172,7 +172,7 @@ class Spawner:
     # --- the preload process ---
 
     def _program(self, environments: list[dict[str, str]]) -> tuple[PythonCommand | None, dict[str, str]]:
-        """What ranks run, if that is Python, and the variables that all of them share."""
+        """Return the Python program that ranks run, or None, and the variables that all ranks share."""
         shared = common(environments)
         argv = {rank.argv for rank in self._spec.ranks}
         if len(argv) != 1 or not environments:
@@ -180,7 +180,7 @@ class Spawner:
         return parse_python(argv.pop(), shared.get("PATH"), self._spec.cwd), shared
 
     def _may_preload(self, environments: list[dict[str, str]]) -> bool:
-        """Not where a rank's own value of a variable would be read too early, by the preload process."""
+        """Return False if the preload process would read a variable too early that has another value in each rank."""
         differing = read_at_import(environments)
         if differing:
             what = ", ".join(differing)
@@ -249,7 +249,7 @@ class Spawner:
         return told
 
     def _note_failed_fork(self, global_rank: int, reason: str) -> list[NotStarted]:
-        """A rank that has a process already will be seen to end; one of a lost preload process still waits."""
+        """Return the rank as not started, unless it has a process already, whose end will be seen."""
         if global_rank in self._forked and global_rank not in self._forking:
             self._forked_in_vain[self._forked[global_rank]] = reason
         if self._forking.pop(global_rank, None) is None:

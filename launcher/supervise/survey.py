@@ -1,4 +1,4 @@
-"""Where the ranks of one server are, found out by its agent for somebody who asks the run's coordinator."""
+"""The stacks of a server's ranks, collected by its agent for a client that asks the run's coordinator."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Located:
 
 @frozen
 class Part:
-    """What one server tells."""
+    """The answer of one server."""
 
     ranks: tuple[Located, ...] = ()
     trouble: str | None = None  # why it cannot tell
 
 
 def part_from(content: Any) -> Part:
-    """The inverse of what `Survey` sends.
+    """Return the answer that `Survey` has sent.
 
     Raises:
-        ValueError: it is nothing of the kind.
+        ValueError: `content` is something else.
     """
     return decode(Part, content)
 
@@ -55,7 +55,7 @@ class Survey:
 
     @property
     def timeout_s(self) -> float | None:
-        """Until the next step makes sense; None while nobody asks."""
+        """Seconds until the next step; None while no question is open."""
         return min((gathering.timeout_s for _, gathering in self._open.values()), default=None)
 
     def begin(self, asked: TakeStacks, running: Mapping[int, int]) -> None:
@@ -101,5 +101,5 @@ class Survey:
 
 
 def is_among(global_rank: int, ranges: tuple[tuple[int, int], ...] | None) -> bool:
-    """Whether it is in one of the ranges, of which the first and the last rank are given; None stands for all ranks."""
+    """Return True if the rank is in one of the ranges, given by first and last rank; None stands for all ranks."""
     return ranges is None or any(first <= global_rank <= last for first, last in ranges)

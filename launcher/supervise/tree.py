@@ -55,7 +55,7 @@ def spare_bystanders() -> None:
 
 
 def forget_bystanders() -> None:
-    """In an agent: those of the head are not below it, and their numbers may come again."""
+    """Forget the launcher's bystanders in an agent: they are not below it, and their pids may be used again."""
     _bystanders.forget()
 
 
@@ -94,9 +94,9 @@ def something_left() -> bool:
 
 
 def descendants(spared: Collection[int] = ()) -> list[int]:
-    """The pid of every living process below this one; without bystanders, and without `spared` and what is below them.
+    """Return the pid of every living process below this one, without bystanders, and without `spared` and what is below them.
 
-    Empty where there is no /proc.
+    Empty if there is no /proc.
     """
     return [process.pid for process in _below(_bystanders, spared) if process.living]
 
@@ -187,11 +187,11 @@ class Ending:
 
     @property
     def in_vain(self) -> bool:
-        """Whether something has outlived SIGKILL for so long that waiting for it makes no sense."""
+        """True if something has outlived SIGKILL for so long that waiting for it makes no sense."""
         return self._killing_since is not None and time.monotonic() - self._killing_since > KILL_PATIENCE_S
 
     def end_too(self, pid: int) -> None:
-        """A rank appeared only now: it is ended like the rest."""
+        """End a rank that appeared only now, like the rest."""
         signal_rank(pid, signal.SIGTERM)
 
     def kill_now(self) -> None:
