@@ -1,1 +1,1 @@
-"""Who is where: ranks, coordinates, groups, stages. Pure arithmetic, standard library only."""
+"""The mesh of ranks: coordinates, groups, stages. Pure arithmetic, standard library only."""

@@ -27,7 +27,7 @@ class Coordinate:
 
 
 def coordinate_of(global_rank: int, layout: Layout) -> Coordinate:
-    """Where `global_rank` stands.
+    """Return the coordinate of `global_rank`.
 
     Raises:
         ValueError: the rank is not one of the layout's.
@@ -40,7 +40,7 @@ def coordinate_of(global_rank: int, layout: Layout) -> Coordinate:
 
 
 def rank_at(coordinate: Coordinate, layout: Layout) -> int:
-    """The inverse of `coordinate_of`."""
+    """Return the global rank at `coordinate`, the inverse of `coordinate_of`."""
     return (coordinate.pp * layout.dp + coordinate.dp) * layout.mp + coordinate.mp
 
 
@@ -59,11 +59,11 @@ def groups(axis: Axis, layout: Layout) -> tuple[tuple[int, ...], ...]:
 
 
 def group_of(global_rank: int, axis: Axis, layout: Layout) -> tuple[int, ...]:
-    """The group along `axis` that `global_rank` is in."""
+    """Return the group along `axis` that `global_rank` is in."""
     return next(ranks for ranks in groups(axis, layout) if global_rank in ranks)
 
 
 def crossing_groups(axis: Axis, layout: Layout, cluster: Cluster) -> tuple[tuple[int, ...], ...]:
-    """The groups along `axis` whose traffic leaves a server."""
+    """Return the groups along `axis` whose traffic leaves a server."""
     server_of = {device.global_rank: index for index, server in enumerate(cluster.servers) for device in server.devices}
     return tuple(ranks for ranks in groups(axis, layout) if len({server_of[rank] for rank in ranks}) > 1)

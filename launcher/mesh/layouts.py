@@ -17,7 +17,7 @@ def resolve_layout(
     micro_batches: int = 1,
     allow_idle_devices: bool = False,
 ) -> Layout:
-    """The layout for `device_count` devices; `dp` left out means as many copies as fit.
+    """Return the layout for `device_count` devices; without `dp`, with as many copies as fit.
 
     Raises:
         RefusedLayoutError: an axis below 1, more ranks than devices, or idle devices that nobody allowed.
@@ -43,7 +43,7 @@ def resolve_layout(
 
 
 def nearest_layouts(wanted: Layout, device_count: int, limit: int = 3) -> tuple[Layout, ...]:
-    """The layouts that use every device, nearest first.
+    """Return the layouts that use every device, nearest first.
 
     Distance is counted in doublings, so mp=4 is as far from mp=2 as mp=1 is:  Σ |log2(axis / wanted axis)|.
     Ties keep mp, then pp, closest, since a change of dp changes no shape of the model.

@@ -14,7 +14,7 @@ from launcher.core.frozen import frozen
 
 @frozen
 class Stage:
-    """What one pipeline stage computes."""
+    """The layers of one pipeline stage."""
 
     index: int
     count: int

@@ -1,1 +1,1 @@
-"""What the bundled programs can be told, and the checks that need no torch: the launcher refuses before it starts."""
+"""Settings of the bundled programs, and the checks that need no torch: the launcher refuses before it starts."""

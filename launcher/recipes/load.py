@@ -21,7 +21,7 @@ PACKAGED = Path(__file__).resolve().parent
 
 
 def load_transformer(config: str | None, settings: Sequence[str] = ()) -> TransformerRecipe:
-    """The Transformer's recipe from an optional configuration and any number of KEY=VALUE settings.
+    """Return the Transformer's recipe from an optional configuration and any number of KEY=VALUE settings.
 
     `config` is a file, or the name of a packaged configuration ("recipes/transformer/tutorial.toml").
 
@@ -34,7 +34,7 @@ def load_transformer(config: str | None, settings: Sequence[str] = ()) -> Transf
 
 
 def find_config(config: str) -> Path:
-    """The file that `config` names: itself, or the packaged one of that name.
+    """Return the file that `config` names: itself, or the packaged one of that name.
 
     Raises:
         UnreadableError: neither exists.
@@ -48,7 +48,7 @@ def find_config(config: str) -> Path:
 
 
 def packaged_config(config: str) -> Path | None:
-    """The packaged configuration that is taken where `config` is no file here; None where it is one, or none is."""
+    """Return the packaged configuration for a `config` that is not a file here; None if it is one, or there is none."""
     path, packaged = Path(config), PACKAGED / config.removeprefix("recipes/")
     if path.is_file() or ".." in path.parts or path.is_absolute():
         return None
@@ -76,7 +76,7 @@ def _flattened(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def _line_of(name: str, text: str) -> int:
-    """The line that sets `name`: tomllib keeps no positions, so look for the key below its section's header."""
+    """Return the line that sets `name`: tomllib keeps no positions, so look for the key below its section's header."""
     section, _, key = name.rpartition(".")
     current = ""
     for number, line in enumerate(text.splitlines(), start=1):

@@ -16,7 +16,7 @@ Section = TypeVar("Section")
 
 @frozen
 class Bounds:
-    """What a setting's value must satisfy, and one line that says what it means."""
+    """The limits of a setting's value, and one line that says what it means."""
 
     help: str
     minimum: float | None = None
@@ -24,7 +24,7 @@ class Bounds:
     choices: tuple[str, ...] = ()
 
     def complaint(self, value: Any) -> str | None:
-        """Why `value` is not allowed, in the words that follow "is", or None."""
+        """Return why `value` is not allowed, in the words that follow "is", or None."""
         if self.choices and value not in self.choices:
             return f"not one of {', '.join(self.choices)}"
         if isinstance(value, float) and not math.isfinite(value):
@@ -88,7 +88,7 @@ def build(recipe: type[Section], assignments: Sequence[Assignment]) -> Section:
 
 
 def _section_class(section: dataclasses.Field[Any]) -> Any:
-    """The dataclass of one section: a recipe names it as the section's default factory."""
+    """Return the dataclass of one section: a recipe names it as the section's default factory."""
     return section.default_factory
 
 
@@ -117,7 +117,7 @@ def _unknown(assignment: Assignment, known: Mapping[str, object]) -> UsageError:
 
 
 def _meant(name: str, known: Mapping[str, object]) -> Sequence[str]:
-    """The setting of that name in another section, or else one with a slip in it."""
+    """Return the setting of that name in another section, or else settings with similar names."""
     own = name.rpartition(".")[2]
     names: dict[str, list[str]] = {}
     for setting_name in known:
@@ -126,7 +126,7 @@ def _meant(name: str, known: Mapping[str, object]) -> Sequence[str]:
 
 
 def as_template(recipe: type) -> str:
-    """A configuration file that states every setting's default and meaning, to be copied and changed."""
+    """Return a configuration file that states every setting's default and meaning, to be copied and changed."""
     lines: list[str] = []
     for section in dataclasses.fields(recipe):
         lines += ["", f"[{section.name}]"]

@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _output(chosen: Path | None) -> Path | None:
-    """Where the model goes; None when nobody says."""
+    """Return the directory for the model, or None if none was chosen."""
     run_dir = os.environ.get(env.TLAUNCH_RUN_DIR)
     return chosen or (RunDir(Path(run_dir)).model if run_dir else None)
 

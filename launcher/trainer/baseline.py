@@ -1,4 +1,4 @@
-"""What a model that ignores the source and the word order would reach: the bar that learning has to clear."""
+"""The loss of a model that ignores the source and the word order: the bar that learning has to clear."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Group:
 
     @property
     def scatters(self) -> bool:
-        """Whether reduce_scatter is cheaper than all_reduce here; gloo's is an all_reduce and a copy."""
+        """True if reduce_scatter is cheaper than all_reduce here; gloo's is an all_reduce and a copy."""
         return self.handle is not None and dist.get_backend(self.handle) != "gloo"
 
 
@@ -34,7 +34,7 @@ ALONE = Group(ranks=(0,), index=0)
 
 
 def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = "sum") -> Tensor:
-    """The sum or maximum over the group, in place; `tensor` must be contiguous. Blocks on CPU backends."""
+    """Reduce a contiguous `tensor` to the sum or maximum over the group, in place, and return it. Blocks on CPU backends."""
     if group.size > 1:
         with waiting:
             dist.all_reduce(tensor, op=_OPERATIONS[operation], group=group.handle)
@@ -85,10 +85,10 @@ class _LeaveModelParallel(torch.autograd.Function):
 
 
 def enter_model_parallel(tensor: Tensor, group: Group) -> Tensor:
-    """Where a replicated tensor enters sharded computation ("f" of Megatron-LM, arXiv:1909.08053)."""
+    """Return `tensor` as it enters sharded computation ("f" of Megatron-LM, arXiv:1909.08053)."""
     return _EnterModelParallel.apply(tensor, group)
 
 
 def leave_model_parallel(partial: Tensor, group: Group) -> Tensor:
-    """Where partial results of sharded computation become one replicated tensor ("g" of Megatron-LM)."""
+    """Return the replicated tensor that partial results of sharded computation add up to ("g" of Megatron-LM)."""
     return _LeaveModelParallel.apply(partial, group)

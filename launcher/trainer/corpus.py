@@ -67,7 +67,7 @@ def _check_enough(train: Pairs, splits: Splits, batch_size: int) -> None:
 
 
 def _sample(world: World) -> Path:
-    """The generated corpus: the first rank of each server makes it while the others wait."""
+    """Return the packaged corpus: the first rank of each server unpacks it while the others wait."""
     if world.place.local_rank == 0:
         cached_sample()
     if world.place.world_size > 1:

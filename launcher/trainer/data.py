@@ -46,7 +46,7 @@ def tokenize(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, config: Dat
 
 @frozen
 class GlobalBatch:
-    """What all ranks together train on in one optimizer step. All numbers count from 1."""
+    """The pairs that all ranks together train on in one optimizer step. All numbers count from 1."""
 
     epoch: int
     step_of_epoch: int  # as the tutorials' log lines count
@@ -56,7 +56,7 @@ class GlobalBatch:
 
 
 def global_batches(examples: Sequence[Example], config: TrainConfig) -> Iterator[GlobalBatch]:
-    """The batches of a whole training; what is left of an epoch after its last full batch is not used in it."""
+    """Yield the batches of a whole training; what is left of an epoch after its last full batch is not used in it."""
     steps_per_epoch = len(examples) // config.batch_size
     last_step = config.steps or config.epochs * steps_per_epoch
     for step in range(1, last_step + 1):
@@ -68,7 +68,7 @@ def global_batches(examples: Sequence[Example], config: TrainConfig) -> Iterator
 
 
 def epoch_order(example_count: int, *, seed: int, epoch: int) -> list[int]:
-    """The order in which epoch number `epoch` (from 0) visits the examples."""
+    """Return the order in which epoch number `epoch` (from 0) visits the examples."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     return torch.randperm(example_count, generator=generator).tolist()
 
@@ -81,7 +81,7 @@ def token_count(examples: Sequence[Example]) -> int:
 def own_micro_batches(
     examples: Sequence[Example], layout: Layout, coordinate: Coordinate, device: torch.device
 ) -> list[Batch]:
-    """This rank's share of a global batch, cut into micro batches, each padded to its own longest sentence.
+    """Return this rank's share of a global batch, cut into micro batches, each padded to its own longest sentence.
 
     A global batch whose size dp * micro batches does not divide (the last of a validation) is filled up with pairs
     whose labels are all PAD: they cost time but count nothing.

@@ -27,7 +27,7 @@ _CASTAGNOLI = 0x82F63B78  # the polynomial, its lowest power first
 
 
 def tensorboard_is_installed() -> bool:
-    """Looks for its files; imports nothing."""
+    """Return True if TensorBoard is installed. Looks for its files; imports nothing."""
     return find_spec("tensorboard") is not None
 
 
@@ -42,7 +42,7 @@ class EventFile:
     """
 
     def __init__(self, directory: Path, *, attempt: int, purge_step: int | None) -> None:
-        """What earlier attempts wrote of `purge_step` and later steps is not shown any more."""
+        """Open a new event file. What earlier attempts wrote of `purge_step` and later steps is not shown any more."""
         self._messages = import_module("tensorboard.compat.proto.event_pb2")
         self._summaries = import_module("tensorboard.compat.proto.summary_pb2")
         directory.mkdir(exist_ok=True)

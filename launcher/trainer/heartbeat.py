@@ -20,7 +20,7 @@ FIRST_NAP_S, MAX_NAP_S = 0.0005, 0.02
 
 @dataclass
 class _Since:
-    """What has happened since the last beat."""
+    """The work since the last beat."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -42,7 +42,7 @@ class HeartbeatWriter:
     def stepped(
         self, step: int, seconds: float, busy_s: float, *, tokens: int, loss: float | None, is_last: bool
     ) -> None:
-        """A step has been taken in `seconds`, in `busy_s` of which this rank worked; `tokens` are those of all ranks."""
+        """Take note of a step that took `seconds`, in `busy_s` of which this rank worked; `tokens` are those of all ranks."""
         since = self._since
         since.steps += 1
         since.seconds += seconds
@@ -92,6 +92,6 @@ def wait_for_long(work: dist.Work | None) -> None:
 
 
 def device_memory_bytes(device: torch.device) -> int | None:
-    """The most that tensors have taken on the accelerator so far; None where torch does not tell."""
+    """Return the most bytes that tensors have taken on the accelerator so far; None if torch does not report it."""
     tell = getattr(torch.accelerator, "max_memory_allocated", None)
     return None if device.type == "cpu" or tell is None else int(tell(device))

@@ -12,7 +12,7 @@ HEAD_STD = 0.01  # small, so that the first loss is the logarithm of the vocabul
 
 
 def initial_weight(name: str, full_shape: torch.Size, seed: int) -> Tensor:
-    """The whole float32 tensor that parameter `name` of the single-device model starts with, on the CPU.
+    """Return the whole float32 tensor that parameter `name` of the single-device model starts with, on the CPU.
 
     Biases are 0 and norms 1. Embeddings are normal with deviation d^-1/2 and linear layers uniform as in Glorot and
     Bengio 2010: within +-sqrt(6 / (inputs + outputs)).

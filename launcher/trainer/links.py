@@ -49,7 +49,7 @@ LONGEST = 64  # bytes of the names of a server's interfaces
 
 @frozen
 class AllReduce:
-    """Of `bytes` on each rank. `bus` is comparable for any number of ranks, and to what the hardware promises.
+    """The speed of an all_reduce of `bytes` on each rank. `bus` can be compared for any number of ranks, and with the hardware's.
 
     Formula: bus = algorithm * 2 (n - 1) / n, algorithm = bytes / seconds; nccl-tests, doc/PERFORMANCE.md.
     """
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(world: World, seconds: float, largest_bytes: int) -> dict[str, object]:
-    """What links.json holds. All ranks must call it; only rank 0's result is whole."""
+    """Measure all links and return the contents of links.json. All ranks must call it; only rank 0's result is complete."""
     if world.place.world_size == 1:
         return {"world_size": 1, "server_count": 1, "all_reduce": [], "pairs": []}
     leaders, before = _leaders(world), traffic()
@@ -125,9 +125,9 @@ def measure(world: World, seconds: float, largest_bytes: int) -> dict[str, objec
 
 
 def carriers(before: Mapping[str, int], after: Mapping[str, int], at_least: int) -> tuple[str, ...]:
-    """Returns the interfaces that carried the data, by bytes before and after; the one that carried most is the first.
+    """Return the interfaces that carried the data, by bytes before and after; the one that carried most comes first.
 
-    A bridge, a bond and a virtual network count what the card below them counts too. Nothing where none carried
+    A bridge, a bond and a virtual network count what the card below them counts too. Empty if none carried
     `at_least` bytes: data went past all of them, as it does by RDMA and through shared memory.
     """
     carried = {name: count - before.get(name, 0) for name, count in after.items()}
@@ -175,7 +175,7 @@ def _as_copies(place: Place) -> Place:
 
 
 def _leaders(world: World) -> list[int]:
-    """The first rank of each server, by the server's index. Without one, ranks are taken to fill servers in order."""
+    """Return the first rank of each server, by the server's index. Without one, ranks are taken to fill servers in order."""
     place = world.place
     written = os.environ.get(env.GROUP_RANK, "")
     server = int(written) if written.isdecimal() else place.global_rank // place.local_world_size
@@ -215,7 +215,7 @@ def _slowest(world: World, seconds: float) -> float:
 
 
 def _pairs(world: World, leaders: list[int], seconds: float, largest_bytes: int) -> list[Pair]:
-    """What leaders found is added up, since every pair is measured by one of them, and all the others have zeros."""
+    """Return what the leaders measured. It is added up: one of them measures each pair, and all the others have zeros."""
     count = len(leaders)
     found = torch.zeros(count, count, 3, device=world.device)
     schedule = list(rounds(count))

@@ -24,14 +24,14 @@ from launcher.trainer.model import PAD
 
 
 def token_loss_sum(logits_NV: Tensor, labels_N: Tensor, smoothing: float) -> Tensor:
-    """The loss of one device that holds all logits: a scalar, the sum over all labels but PAD."""
+    """Return the loss of one device that holds all logits: a scalar, the sum over all labels but PAD."""
     return functional.cross_entropy(logits_NV, labels_N, ignore_index=PAD, label_smoothing=smoothing, reduction="sum")
 
 
 def vocabulary_parallel_token_loss_sum(
     logits_NW: Tensor, labels_N: Tensor, smoothing: float, *, first_id: int, vocabulary_size: int, group: Group
 ) -> Tensor:
-    """The same sum where this rank holds the logits of ids `first_id` .. `first_id` + W - 1 only.
+    """Return the same sum on a rank that holds only the logits of ids `first_id` .. `first_id` + W - 1.
 
     Every rank of `group` gets the whole sum, and the gradient of its own logits. Blocks until all have called it.
     """

@@ -1,4 +1,4 @@
-"""What the training measures of itself, kept for whoever looks later: metrics.jsonl, and the same for TensorBoard.
+"""The measurements of the training, kept for later readers: metrics.jsonl, and the same for TensorBoard.
 
 One rank writes both, under tlaunch only. They are rationed, so that steps of a millisecond do not become slower by them,
 nor files of a month too large to be drawn.
@@ -37,7 +37,7 @@ def perplexity_of(loss: float) -> float:
 
 @dataclass
 class _Since:
-    """What has happened since the last record of steps."""
+    """The work since the last record of steps."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -74,7 +74,7 @@ class Metrics:
     def stepped(
         self, step: int, seconds: float, *, epoch: int, tokens: int, loss: float, learning_rate: float, is_last: bool
     ) -> None:
-        """A step has been taken in `seconds`; `tokens` are those of all ranks."""
+        """Take note of a step that took `seconds`; `tokens` are those of all ranks."""
         if not self._writes or not self._keepers:
             return
         was_finite, self._is_finite = self._is_finite, math.isfinite(loss)
@@ -90,7 +90,7 @@ class Metrics:
             self._write_steps()
 
     def validated(self, step: int, loss: float) -> None:
-        """The mean loss per token of the validation data after `step`, in nats."""
+        """Record the mean loss per token of the validation data after `step`, in nats."""
         if self._writes:
             self._write_steps()
             self._keep(Validation(time.time_ns(), self._attempt, step, loss, perplexity_of(loss)))
@@ -152,7 +152,7 @@ class _Keeper:
 
 
 def _say(line: str) -> None:
-    """In this rank's log, in such letters as it takes, if it takes any."""
+    """Print a line to this rank's log, in letters that its encoding has. Never raises."""
     with suppress(Exception):
         encoding = sys.stdout.encoding
         print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
@@ -191,7 +191,7 @@ class _Scalars:
 
 
 def _values(record: Record) -> dict[str, float]:
-    """By tag."""
+    """Return the values of a record by their TensorBoard tag."""
     named: dict[str, float | None] = {}
     match record:
         case StepMetrics():
@@ -214,7 +214,7 @@ def _attempt(environment: Mapping[str, str]) -> int:
 
 
 def memory_bytes(device: torch.device) -> int | None:
-    """The most that tensors have taken on an accelerator; on the CPU what this process holds. None: nobody tells."""
+    """Return the most bytes that tensors have taken on an accelerator, or what this process holds on the CPU; None if unknown."""
     with suppress(Exception):  # after a failure accelerators may refuse to answer
         return device_memory_bytes(device) if device.type != "cpu" else _resident_bytes()
     return None

@@ -37,7 +37,7 @@ PAD, UNKNOWN, BEGIN, END = range(4)
 
 
 def attention_mask(source_BS: Tensor) -> Tensor:
-    """True where a source token may be attended to: B11S."""
+    """Return the mask B11S: True where a source token may be attended to."""
     return (source_BS != PAD)[:, None, None, :]
 
 

@@ -94,7 +94,7 @@ class ShardedAdamW:
         return own
 
     def _norm(self, gradient: Tensor) -> float:
-        """The norm over all parameters of the model, each counted once although mp ranks repeat some."""
+        """Return the norm over all parameters of the model, each counted once although mp ranks repeat some."""
         squares = torch.zeros(1, device=gradient.device, dtype=gradient.dtype)
         for region, part in self._slices_of_regions():
             square = gradient[part].square().sum()

@@ -38,7 +38,7 @@ Schedule = tuple[Action, ...]
 
 
 def one_forward_one_backward(stage: int, stage_count: int, micro_batches: int) -> Schedule:
-    """The 1F1B schedule of one stage."""
+    """Return the 1F1B schedule of one stage."""
     ahead = min(micro_batches, stage_count - 1 - stage)
     forwards = [Action("forward", index) for index in range(micro_batches)]
     backwards = [Action("backward", index) for index in range(micro_batches)]
@@ -47,7 +47,7 @@ def one_forward_one_backward(stage: int, stage_count: int, micro_batches: int) -
 
 
 def forward_only(micro_batches: int) -> Schedule:
-    """The schedule of a validation."""
+    """Return the schedule of a validation."""
     return tuple(Action("forward", index) for index in range(micro_batches))
 
 

@@ -23,7 +23,7 @@ from launcher.trainer.model import Transformer
 
 @frozen
 class Placement:
-    """Which part of a parameter of the single-device model this rank holds."""
+    """The part of a parameter of the single-device model that this rank holds."""
 
     full_shape: torch.Size
     dim: int | None = None  # the tensor dim that model parallelism splits; None: every rank holds all of it
@@ -97,7 +97,7 @@ def _own_ids_only(module: nn.Module, group: Group) -> None:
 
 
 def _nothing_more(_module: nn.Module, _group: Group) -> None:
-    """A layer split by output features needs no communication of its own: its block's entry has it."""
+    """Do nothing: a layer split by output features needs no communication of its own, its block's entry has it."""
 
 
 BLOCK = Style({}, _enter_here)
@@ -122,7 +122,7 @@ PLAN: tuple[tuple[str, Style], ...] = (
 
 
 def part_bounds(size: int, group: Group) -> tuple[int, int]:
-    """This rank's part [start, stop) of `size` rows: 65 rows over 2 ranks are 0..31 and 32..64.
+    """Return this rank's part [start, stop) of `size` rows: 65 rows over 2 ranks are 0..31 and 32..64.
 
     start = floor(size * index / ranks), so parts differ by one row at most and none is empty while ranks <= size.
     """
@@ -130,7 +130,7 @@ def part_bounds(size: int, group: Group) -> tuple[int, int]:
 
 
 def placements(model: Transformer, model_parallel: Group) -> dict[str, Placement]:
-    """Where every parameter of `model` (all its parts, or those of one stage) lies on this rank."""
+    """Return the placement of every parameter of `model` (all its parts, or those of one stage) on this rank."""
     styles = dict(_planned(model))
     found = {}
     for name, parameter in model.named_parameters():

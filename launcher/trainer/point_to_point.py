@@ -1,4 +1,4 @@
-"""How fast one rank reaches another: small messages there and back, then larger ones one way. Both call the same."""
+"""The speed between two ranks: small messages there and back, then larger ones one way. Both call the same functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ITEM_BYTES = 4  # of float32, which every backend can add
 
 
 def ping(world: World, peer: int, *, speaks: bool) -> float:
-    """The first ones are not counted: connections are made then, and the peer may still be with another one."""
+    """Return the round-trip time. The first messages are not counted: connections are made then, and the peer may be busy."""
     token = torch.zeros(1, device=world.device)
     taken_s = []
     for _ in range(PINGS):

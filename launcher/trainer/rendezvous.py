@@ -23,7 +23,7 @@ _claimed: dict[bytes, socket.socket] = {}  # for as long as this process lives
 
 @frozen
 class _Meeting:
-    """What ranks agreed on by MPI."""
+    """The agreement of the ranks, made by MPI."""
 
     address: str
     port: str
@@ -32,7 +32,7 @@ class _Meeting:
 
 
 def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What torchrun would have set, where an engine started this rank and nobody says who it is; else nothing.
+    """Return the variables that torchrun would have set for a rank that an engine started; none if they are set already.
 
     Blocks until all ranks have come, unless the environment says where they meet.
 
@@ -131,7 +131,7 @@ def _mpi(rank: EngineRank) -> Any:
 
 
 def _own_address(names: list[str]) -> str | None:
-    """Of rank 0, as the ranks on hosts called `names` would reach it; None if it cannot be told."""
+    """Return the address at which ranks on hosts called `names` would reach rank 0, or None if it is unknown."""
     others = [name for name in dict.fromkeys(names) if name != names[0]]
     if not others:
         return "127.0.0.1"

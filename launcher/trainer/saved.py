@@ -36,7 +36,7 @@ WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.mode
 
 
 def gather(session: Session, tensors: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-    """The tensors of the single-device model, on the CPU of rank 0; None elsewhere. All ranks must call it.
+    """Return the tensors of the single-device model, on the CPU of rank 0; None elsewhere. All ranks must call it.
 
     `tensors` are this rank's parts, one for each of its parameters. The ranks of the first data-parallel copy send
     what they hold, one message each, in the order of their ranks.
@@ -92,7 +92,7 @@ def check_can_save(directory: Path) -> None:
 
 
 def load_model(directory: str | Path) -> tuple[Transformer, TransformerRecipe, Tokenizer]:
-    """The whole model on the CPU, ready to translate or to validate; its recipe and its tokenizer.
+    """Return the whole model on the CPU, ready to translate or to validate, with its recipe and its tokenizer.
 
     Raises:
         UnreadableError: a file is missing.
@@ -118,7 +118,7 @@ def load_model(directory: str | Path) -> tuple[Transformer, TransformerRecipe, T
 def _placements_of(
     recipe: TransformerRecipe, stage: int, stage_count: int, part: int, part_count: int
 ) -> dict[str, Placement]:
-    """What the rank at (`stage`, `part`) holds, in the order in which it sends."""
+    """Return the placements of the rank at (`stage`, `part`), in the order in which it sends its tensors."""
     model = meta_model(recipe)
     keep_stage(model, split_into_stages(recipe.model.encoder_layers, recipe.model.decoder_layers, stage_count)[stage])
     return placements(model, Group(ranks=tuple(range(part_count)), index=part))
@@ -135,7 +135,7 @@ def _put(whole: dict[str, Tensor], placed: dict[str, Placement], flat: Tensor) -
 
 
 def single_device_model(recipe: TransformerRecipe, weights: dict[str, Tensor], device: torch.device) -> Transformer:
-    """The whole model with `weights`, ready to translate."""
+    """Return the whole model with `weights`, ready to translate."""
     model = meta_model(recipe)
     for name, value in weights.items():
         replace_parameter(model, name, value.to(device))

@@ -69,7 +69,7 @@ class Session:
 
     @torch.no_grad()
     def validate(self, examples: Sequence[Example]) -> float:
-        """The mean loss per target token without smoothing or dropout, in nats, on every rank. All must call it."""
+        """Return the mean loss per target token without smoothing or dropout, in nats, on every rank. All must call it."""
         self.model.eval()
         schedule = forward_only(self.world.place.layout.micro_batches)
         total = torch.zeros(1, device=self.world.device, dtype=self.dtype)
@@ -80,7 +80,7 @@ class Session:
         return float(self.world.sum_over_all(total if speaks else torch.zeros_like(total))) / token_count(examples)
 
     def _run(self, schedule: Schedule, examples: Sequence[Example], smoothing: float) -> Tensor:
-        """This rank's share of the mean loss over `examples`, zero where the stage is not the last."""
+        """Return this rank's share of the mean loss over `examples`, zero on all stages but the last."""
         world = self.world
         batches = own_micro_batches(examples, world.place.layout, world.place.coordinate, world.device)
         pipeline = Pipeline(
@@ -118,13 +118,13 @@ class Session:
 
 
 def meta_model(recipe: TransformerRecipe) -> Transformer:
-    """The whole single-device model without storage: names and shapes only."""
+    """Return the whole single-device model without storage: names and shapes only."""
     with torch.device("meta"):
         return Transformer(recipe.model, recipe.data)
 
 
 def learning_rate_at(step: int, config: TrainConfig) -> float:
-    """The learning rate of step number `step` (from 1): linear warm-up over W steps, then falling as sqrt(W / step).
+    """Return the learning rate of step number `step` (from 1): linear warm-up over W steps, then falling as sqrt(W / step).
 
     As in Vaswani et al. 2017, scaled to reach `learning_rate` at step W. Without warm-up it is constant.
     """

@@ -28,7 +28,7 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        """How many ids it uses; at most the vocabulary size that was asked for."""
+        """The number of ids in use; at most the vocabulary size that was asked for."""
         return int(self._processor.vocab_size())
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
@@ -36,7 +36,7 @@ class Tokenizer:
         return self._processor.encode(list(sentences), num_threads=1)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids` up to the first END; other marks are left out."""
+        """Return the text of `ids` up to the first END; other marks are left out."""
         words = list(ids)
         if END in words:
             words = words[: words.index(END)]
@@ -44,7 +44,7 @@ class Tokenizer:
 
 
 def obtain_tokenizer(sentences: Sequence[str], *, vocabulary_size: int, beside: Path) -> tuple[bytes, Path]:
-    """The tokenizer of some sentences, from the cache beside the data or newly trained; and where it is kept.
+    """Return the tokenizer of some sentences, from the cache beside the data or newly trained, and the path of its file.
 
     The cached file's name holds a digest of the sentences and of everything else that decides the result, so it is
     never stale. Where the data's directory cannot be written to, the user's cache directory serves.

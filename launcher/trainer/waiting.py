@@ -1,4 +1,4 @@
-"""How long this rank waits for others, so that the time in which it works itself can be told.
+"""The time that this rank waits for others, from which the time of its own work follows.
 
 On CPU backends a collective blocks until the others have come, and so does taking a message: the time spent there is
 waiting, with the transfer in it. Accelerators run both in the background, so that nothing is known of their waiting.

@@ -27,7 +27,7 @@ GROUP_TIMEOUT = timedelta(minutes=10)
 
 @frozen
 class Place:
-    """Who this process is, as its environment says. One process alone needs no environment."""
+    """The place of this process among all, from its environment. A single process needs no environment."""
 
     global_rank: int
     world_size: int
@@ -87,13 +87,13 @@ VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VIS
 
 
 def choose_device(place: Place, wanted: str, environment: Mapping[str, str]) -> torch.device:
-    """The accelerator of this rank where every local rank has one of its own, else the CPU.
+    """Return the accelerator of this rank if every local rank has one of its own, else the CPU.
 
     DEVICE_ID counts physical devices, so it is the index where a program sees all of them. Where a variable narrows
     what is seen, local rank number i takes the i-th device of it. All ranks of a server decide alike.
 
     Raises:
-        UsageError: DEVICE_ID is none of the devices.
+        UsageError: DEVICE_ID is not one of the devices.
     """
     if wanted == "cpu" or not torch.accelerator.is_available():
         return torch.device("cpu")
@@ -126,17 +126,17 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank speaks for all where one has to."""
+        """True for the one rank that prints and writes for all."""
         return self.place.global_rank == 0
 
     def sum_over_all(self, tensor: Tensor) -> Tensor:
-        """The sum over every rank, in place, axis by axis: small groups are faster than one large group."""
+        """Reduce `tensor` to the sum over every rank, in place, axis by axis: small groups are faster than one large group."""
         for group in (self.mp, self.dp, self.pp):
             all_reduce(tensor, group)
         return tensor
 
     def from_rank_0(self, make: Callable[[], bytes]) -> bytes:
-        """What `make` gives on rank 0, on every rank. All must call it.
+        """Return on every rank what `make` returns on rank 0. All must call it.
 
         Raises:
             TlaunchError: on every rank alike, when it is raised on rank 0 (or an OSError is, as UnreadableError). So
@@ -248,7 +248,7 @@ def _told(told: bytes) -> TlaunchError | None:
 
 
 def this_place(*, micro_batches: int) -> Place:
-    """This process's, after it has met the others where mpirun or srun started them by itself.
+    """Return this process's place, after it has met the others if mpirun or srun started them.
 
     Raises:
         UsageError, RefusedLayoutError: as `place_from_environment`, or the ranks cannot find each other.

@@ -32,7 +32,7 @@ ANY_PORT = 0  # in a spec, until the server of rank 0 has told
 
 @frozen
 class AgentSetup:
-    """What one server has to do, the port that it holds for rank 0, if that is here, and which program it has."""
+    """The task of one server: its spec, the port that it holds for rank 0, if that is here, and the digests of its program."""
 
     spec: RunSpec
     server_index: int
@@ -45,10 +45,10 @@ class AgentSetup:
 
 
 def door_of(environment: Mapping[str, str]) -> Endpoint:
-    """Where an engine's agent finds its coordinator.
+    """Return the coordinator's endpoint for an engine's agent.
 
     Raises:
-        UsageError: the environment does not tell.
+        UsageError: the environment has none.
     """
     token = environment.get(env.TLAUNCH_COORDINATOR_TOKEN, "")
     addresses = tuple(
@@ -62,15 +62,15 @@ def door_of(environment: Mapping[str, str]) -> Endpoint:
 
 
 def is_examination(membership: Session) -> bool:
-    """Whether the coordinator has questions, and nothing to be started."""
+    """Return True if the coordinator only has questions, and no ranks to start."""
     return membership.welcome.job == EXAMINATION
 
 
 def told_job(membership: Session) -> Job:
-    """What the coordinator wants done here.
+    """Return the job that the coordinator sent.
 
     Raises:
-        UsageError: it says nothing of the kind.
+        UsageError: it sent none.
     """
     try:
         return from_text(membership.welcome.job or "", dict(os.environ), read_machine())
@@ -79,10 +79,10 @@ def told_job(membership: Session) -> Job:
 
 
 def check_table(job: Job) -> None:
-    """A rank table that stands at the same path here has to say the same.
+    """Check that a rank table at the same path on this machine has the same meaning.
 
     Raises:
-        RefusedTableError: it is not.
+        RefusedTableError: it has not.
     """
     source = job.request.cluster.source
     if source is None or job.table_text is None:
@@ -131,14 +131,14 @@ def get_ready(
 
 
 def at_place(request: Request, server_index: int) -> Request:
-    """Returns the request with what is this machine's own, which is that server. May block as `own_interface` does."""
+    """Return the request with what belongs to this machine, which is that server. May block as `own_interface` does."""
     servers = used_cluster(request.cluster, request.layout.world_size).servers
     interface = own_interface(servers, server_index)
     return replace(request, here=server_index, interfaces={} if interface is None else {server_index: interface})
 
 
 def awaited_begin(part: AgentSetup, membership: Session, tell: Callable[[Waiting], None]) -> Begin:
-    """As `Session.wait_for_start`. Why there is none is noted in the run directory, for who asks there later."""
+    """Wait as `Session.wait_for_start` does. Why no start comes is recorded in the run directory, for later readers."""
     try:
         return membership.wait_for_start(part.master_port, tell, part.program)
     except TlaunchError as error:
@@ -178,7 +178,7 @@ def _note_not_begun(run_dir: RunDir, membership: Session, error: TlaunchError) -
 
 
 def _point_to_latest(spec: RunSpec) -> None:
-    """As the head does where the run directory is its own: commands on this server find the run without a name."""
+    """Link `latest` to the run, so that commands on this server find it without a name."""
     with suppress(OSError):
         atomic.point_link(spec.run_dir.parent / LATEST, spec.run_dir.name)
 

@@ -1,4 +1,4 @@
-"""Why an engine could not put an agent on a server: asked in the engine's own way, since most engines keep that to themselves."""
+"""Finds out why an engine could not start an agent on a server, in the engine's own way, for most engines do not say."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ sys.exit("it does not reach this machine: " + ", ".join(f"{door}: {why[door]}" f
 def unreachable(
     shell: Sequence[str], server_ids: Sequence[str], environment: Mapping[str, str], doors: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Of those of `server_ids` that cannot be reached, or do not reach any of `doors` here, what the remote shell says.
+    """Return what the remote shell says of those `server_ids` that cannot be reached, or do not reach any of `doors` here.
 
     Blocks, for `LIMIT_S` seconds at most. `shell`: the remote shell with its options: `shell... HOST COMMAND` is what an
     engine starts. `doors`: "HOST:PORT", of this machine. Nothing is asked of more than `MOST` servers.
@@ -60,7 +60,7 @@ def unreachable(
 
 
 def _in_one_line(program: str) -> str:
-    """The same, for a csh too, which takes no line end inside of quotes."""
+    """Return the program on one line, since a csh takes no line end inside of quotes."""
     return f'import base64; exec(base64.b64decode("{base64.b64encode(program.encode()).decode()}"))'
 
 

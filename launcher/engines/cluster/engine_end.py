@@ -30,7 +30,7 @@ class EngineEnd:
 
     @property
     def due(self) -> float:
-        """When the next step makes sense, monotonic. An engine's end wakes its parent up anyway."""
+        """The monotonic time of the next step. An engine's end wakes its parent up anyway."""
         if self._ending is None:
             return self._patience_ends
         timeout_s = self._ending.timeout_s

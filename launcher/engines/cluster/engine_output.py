@@ -1,4 +1,4 @@
-"""What an engine's own words say of the servers."""
+"""What the output of an engine says about the servers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def not_come(engine: EngineProcess | None, why: str, missing: tuple[str, ...]) -
 def turned_back(
     engine: EngineProcess | None, index: int, why: str, names: Mapping[int, Sequence[str]], absent: Sequence[int]
 ) -> TlaunchError:
-    """Of a server that had come, and was lost before its ranks were started: an engine may have given up another one.
+    """Return the error of a server that was lost before its ranks were started: an engine may have given up another one.
 
     index: of the server in `names`, which has what each is called, its id first. absent: those that have not come.
     """
@@ -64,7 +64,7 @@ def turned_back(
 def _given_up(
     engine: EngineProcess, said: Sequence[str], names: Mapping[int, Sequence[str]], absent: Sequence[int]
 ) -> Sequence[int]:
-    """Those for which an engine has ended the others; none where it is silent, or means one that had come."""
+    """Return the servers for which an engine has ended the others; none if it is silent, or means one that had joined."""
     of_servers = (line for line in said if any(_mentioned(known_as, [line]) for known_as in names.values()))
     only = _only_one_of(names, [next(of_servers, "")])  # the reason stands before the end of the others
     if only is None:
@@ -73,28 +73,28 @@ def _given_up(
 
 
 def own_agent_ended(engine: EngineProcess) -> TlaunchError:
-    """Of the agent of this server, where others are started by hand."""
+    """Return the error of this server's own agent, where others are started by hand."""
     why = f"{engine.name} ended with exit code {engine.exit_code} before the ranks were started"
     return TlaunchError(why + _quoted(engine.last_lines()), hint=f"what it said is in {engine.log}")
 
 
 def cancelled(engine: EngineProcess) -> str | None:
-    """What Slurm said where it was told to end the run: by a person, a limit or a more urgent job."""
+    """Return what Slurm said when it ended the run for a person, a limit or a more urgent job, or None."""
     said = engine.last_lines()
     return shortened(f"{engine.name}: {said[-1]}") if any(CANCELLED in line for line in said) else None
 
 
 def killed(engine: EngineProcess | None) -> Verdict | None:
-    """Of an engine that somebody else's SIGKILL has ended: its agents may be killed with it, or told to end."""
+    """Return the verdict on an engine that a SIGKILL has ended: its agents may be killed with it, or told to end."""
     if engine is None or not engine.was_killed:
         return None
     return Verdict(None, Confidence.CERTAIN, f"{engine.name} itself was killed, by SIGKILL (signal 9)")
 
 
 def gave_up(engine: EngineProcess, servers: Sequence[Server], names: Mapping[int, Sequence[str]]) -> Verdict | None:
-    """Of an engine that has ended the agents of its own accord; None where it ended well, without a word.
+    """Return the verdict on an engine that ended the agents of its own accord; None if it ended well, without output.
 
-    `names`: what servers are called, by server_index.
+    `names`: the names of servers, by server_index.
     """
     said = engine.last_lines()
     if not said and not engine.exit_code:
@@ -108,7 +108,7 @@ def gave_up(engine: EngineProcess, servers: Sequence[Server], names: Mapping[int
 
 
 def _words_of_ssh(engine: EngineProcess) -> list[str]:
-    """Why a server could not be reached, each line once: what an engine concludes from it says less."""
+    """Return ssh's own lines about servers that it could not reach, each once: they say more than the engine's."""
     lines = dict.fromkeys(line.strip() for line in engine.last_lines(_ALL_LINES))
     return [line for line in lines if line.startswith("ssh: ") or absence_of([line], "").code in _OF_SSH]
 
@@ -124,7 +124,7 @@ def _quoted(lines: Sequence[str]) -> str:
 
 
 def _only_one_of(names: Mapping[int, Sequence[str]], lines: Sequence[str]) -> int | None:
-    """The server that these lines mention; None where they mention several, of which any could be meant."""
+    """Return the only server that these lines mention; None if they mention several, of which any could be meant."""
     mentioned = [index for index, known_as in names.items() if _mentioned(known_as, lines)]
     return mentioned[0] if len(mentioned) == 1 else None
 

@@ -60,13 +60,13 @@ class EngineProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """As of a shell; None while it runs."""
+        """The exit code as a shell reports it; None while the engine runs."""
         status = self._process.poll()
         return None if status is None else exit_code_of(status)
 
     @property
     def was_killed(self) -> bool:
-        """By SIGKILL itself: some engines end with 137 when a process of theirs was."""
+        """True if SIGKILL ended the engine itself: some engines exit with 137 when a process of theirs was killed."""
         return self._process.poll() == -signal.SIGKILL
 
     def signal(self, number: int) -> None:
@@ -75,7 +75,7 @@ class EngineProcess:
             os.killpg(self._process.pid, number)
 
     def clean_up(self) -> None:
-        """Once it has ended: what it leaves in the system's directory for temporary files, its own files there too."""
+        """Remove what the engine, which has ended, leaves in the system's temporary directory."""
         directory = temporary_directory()
         for path in self._command.files:
             if path.parent == directory:
@@ -87,7 +87,7 @@ class EngineProcess:
                     path.parent.rmdir()
 
     def why_not(self, server_ids: Sequence[str]) -> dict[str, str]:
-        """Of these servers those that cannot be reached in the engine's way, or not back, with the reason.
+        """Return those of these servers that cannot be reached in the engine's way, or cannot reach back, with the reason.
 
         Blocks for some seconds.
         """
@@ -97,12 +97,12 @@ class EngineProcess:
         return unreachable(self._command.shell, server_ids, self._environment, doors)
 
     def forget_words(self) -> None:
-        """What it has said until now explains nothing that happens later."""
+        """Forget the output until now: it explains nothing that happens later."""
         with suppress(OSError):
             self._begins_at = self.log.stat().st_size
 
     def last_lines(self, count: int = LAST_LINES) -> list[str]:
-        """The end of what it has said."""
+        """Return the last lines of the engine's output."""
         with suppress(OSError), self.log.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(self._begins_at, end - TAIL_BYTES))

@@ -105,7 +105,7 @@ def _appended(path: Path, data: bytes, *, empty_first: bool) -> Iterable[int]:
 
 
 def _replace(path: Path, data: bytes, written_ns: int, mode: int) -> None:
-    """As launcher.core.atomic, but for the wait until it is on the disk: beats come every second, from every rank."""
+    """Replace a file as launcher.core.atomic does, without fsync: heartbeats come every second, from every rank."""
     aside = path.with_name(f".{path.name}.mirrored")
     try:
         aside.touch(mode=mode)

@@ -1,4 +1,4 @@
-"""What the agents of other servers need to know to do their part: a Request as text, without what is this machine's own."""
+"""The job that agents of other servers get: a Request as text, without what belongs to this machine."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def to_text(job: Job) -> str:
 
 
 def from_text(text: str, inherited: Mapping[str, str], machine: Machine) -> Job:
-    """The inverse, on a `machine` of its own with an environment of its own.
+    """Return the job of `text` for another `machine`, with the environment `inherited` there.
 
     Raises:
-        ValueError: the text is no job of this version.
+        ValueError: the text is not a job of this version.
     """
     try:
         record: dict[str, Any] = json.loads(_unpacked(base64.b64decode(text)))
@@ -60,15 +60,15 @@ def from_text(text: str, inherited: Mapping[str, str], machine: Machine) -> Job:
 
 
 def _packed(data: bytes) -> bytes:
-    """A table stands in a job up to three times, farther apart than zlib looks back, and every agent is sent all of it."""
+    """Compress `data`. A job holds a table up to three times, farther apart than zlib looks back, and every agent gets it."""
     return zlib.compress(data) if lzma is None else bytes(lzma.compress(data, preset=PRESET))
 
 
 def _unpacked(packed: bytes) -> bytes:
-    """The inverse.
+    """Return the data that `_packed` compressed.
 
     Raises:
-        ValueError, zlib.error: it is none.
+        ValueError, zlib.error: it did not.
     """
     if not packed.startswith(_OF_LZMA):
         return zlib.decompress(packed)

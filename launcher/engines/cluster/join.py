@@ -47,7 +47,7 @@ Word = TypeVar("Word")
 
 @frozen
 class Endpoint:
-    """Where the coordinator is, and what proves that it is the right one."""
+    """The addresses of the coordinator, and the token that proves that it is the right one."""
 
     addresses: tuple[tuple[str, int], ...]  # the first that answers as it should is taken
     token: str
@@ -82,9 +82,9 @@ class Session:
             self._channel.drain(time.monotonic() + CONNECT_S)
 
     def compare_files(self, run_dir: RunDir) -> bool:
-        """Whether the run directory here is the coordinator's own. Call it before `wait_for_start`, which tells it.
+        """Find out if the run directory here is the coordinator's own. Call it before `wait_for_start`, which reports it.
 
-        Where it is not, it gets what tells how to ask the coordinator.
+        If it is not, the coordinator's endpoint is written to it.
         """
         self._shares_files = self.welcome.mark is None or sees_mark(run_dir, self.welcome.mark)
         if not self._shares_files and self.welcome.key:
@@ -207,10 +207,10 @@ def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> No
 
 
 def check_place(spec: RunSpec) -> None:
-    """What ranks need to start must be here.
+    """Check that what ranks need to start is on this machine.
 
     Raises:
-        UnreadableError: the directory in which ranks start is not.
+        UnreadableError: the directory in which ranks start is missing.
     """
     if not spec.cwd.is_dir():
         raise UnreadableError(
@@ -223,7 +223,7 @@ def check_place(spec: RunSpec) -> None:
 
 
 def _enter(address: tuple[str, int], token: str, member: AgentInfo, until: float) -> Session | str:
-    """Why not, if this address is not the coordinator's, or nobody is there yet."""
+    """Return the session with the coordinator at this address, or why there is none."""
     try:
         channel = _connect(address, until)
     except (OSError, UnicodeError) as error:  # a name may be none
@@ -271,7 +271,7 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
 
 
 def _first_word(channel: Channel, kind: type[Word], patience_s: float = CONNECT_S) -> Word:
-    """The next message, which must be of this kind; a refusal is raised as what it is."""
+    """Return the next message, which must be of this kind. A refusal is raised as the error that it holds."""
     for message in channel.wait_for(time.monotonic() + patience_s):
         if isinstance(message, kind):
             return message

@@ -44,7 +44,7 @@ class Stretch:
 
 @frozen
 class Place:
-    """What one of the engine's processes stands for."""
+    """The place of one of the engine's processes in the run."""
 
     global_rank: int
     server_index: int
@@ -52,12 +52,12 @@ class Place:
 
     @property
     def is_lowest(self) -> bool:
-        """Whether this process becomes the agent of its server too."""
+        """True if this process also becomes the agent of its server."""
         return self.global_rank == min(self.global_ranks)
 
 
 def stretches_of(servers: Sequence[Server]) -> tuple[Stretch, ...]:
-    """In the order of global ranks: a table may deal them out to servers in turn."""
+    """Return the stretches of ranks of each server, in the order of global ranks: a table may deal them out in turn."""
     placed = sorted((device.global_rank, index) for index, server in enumerate(servers) for device in server.devices)
     found = groupby(index for _, index in placed)
     return tuple(Stretch(index, sum(1 for _ in same)) for index, same in found)
@@ -134,7 +134,7 @@ def fork_guard() -> int:
 
 
 def open_door(place: Place, token: str) -> MpiProxies:
-    """Where the processes of this server are awaited.
+    """Open the socket at which the processes of this server are awaited.
 
     Raises:
         TlaunchError: an agent of this run and server is here already.
@@ -169,7 +169,7 @@ def gather(members: MpiProxies, patience_s: float = GATHER_S) -> None:
 
 
 def check_server(place: Place, server_index: int, servers: Sequence[Server]) -> None:
-    """The machine that an engine's process is on must be the server whose ranks it stands for.
+    """Check that an engine's process is on the server whose ranks it stands for.
 
     Raises:
         RefusedLayoutError: the engine was told to use another order of servers.

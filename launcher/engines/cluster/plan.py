@@ -1,4 +1,4 @@
-"""What the coordinator of a run needs beside the run itself."""
+"""The settings of a run's coordinator, beside the run itself."""
 
 from __future__ import annotations
 

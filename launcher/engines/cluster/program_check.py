@@ -1,4 +1,4 @@
-"""Whether all servers have the same program: by digests of its files (launcher/program/digests.py), compared here."""
+"""Checks that all servers have the same program: compares digests of its files (launcher/program/digests.py)."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ def odd_programs(programs: Mapping[int, Digests], servers: Sequence[Server]) -> 
 
 
 def refusal(programs: Mapping[int, Digests], servers: Sequence[Server]) -> RefusedLayoutError | None:
-    """Why a run of such programs does not start."""
+    """Return the error of a run with such programs, or None."""
     odd = odd_programs(programs, servers)
     return None if odd is None else RefusedLayoutError(odd.message, hint=odd.hint)
 
 
 def question(words: Sequence[str], request: Request) -> dict[str, Any]:
-    """Of an examination: which program those words start. Of the run's variables none is sent but where modules are."""
+    """Return the question for the digests of the program that those words start. Only PYTHONPATH of its variables is sent."""
     variables = {name: value for name, value in request.user_env.items() if name in _FOR_PYTHON}
     return {"do": QUESTION, "words": list(words), "cwd": str(request.cwd), "variables": variables}
 
 
 def answer_to(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What this server has."""
+    """Return this server's answer to such a question."""
     try:
         environment = {**os.environ, **{str(name): str(value) for name, value in asked["variables"].items()}}
         return {"program": digests_of([str(word) for word in asked["words"]], environment, Path(asked["cwd"]))}
@@ -76,7 +76,7 @@ def answer_to(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def programs_of(answers: Mapping[int, Mapping[str, Any]]) -> dict[int, Digests]:
-    """Of the servers that have answered."""
+    """Return the digests of the servers that have answered."""
     told = {index: answer.get("program") for index, answer in answers.items()}
     return {
         index: {str(name): str(digest) for name, digest in one.items()}

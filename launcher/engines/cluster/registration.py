@@ -1,4 +1,4 @@
-"""Who has come: connections from their first byte until they are agents of known servers."""
+"""The registration of agents: connections from their first byte until they are agents of known servers."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ class Registration:
 
     @property
     def complete(self) -> bool:
-        """Whether all servers are ready. Quick as long as one has not come."""
+        """True once all servers are ready. Quick as long as one has not joined."""
         return len(self.peers) == len(self._servers) and all(peer.ready for peer in self.peers.values())
 
     def unlike(self) -> TlaunchError | None:
-        """Why servers that are all ready do not fit each other: they have different programs."""
+        """Return the error if the servers, which are all ready, have different programs."""
         ready = {index: peer.ready for index, peer in self.peers.items() if peer.ready is not None}
         if not self._plan.same_program:
             return None
@@ -84,9 +84,9 @@ class Registration:
         return tuple(server.server_id for index, server in enumerate(self._servers) if not self.is_ready(index))
 
     def hears_others(self, silence_s: float) -> bool:
-        """Whether an agent of another machine is heard: then this machine's network is there.
+        """Return True if an agent of another machine is heard, so that this machine's network works.
 
-        `silence_s`: who is not heard for so long is lost.
+        `silence_s`: an agent that is not heard for so many seconds is lost.
         """
         return any(
             one.lost is None and not one.channel.is_local and one.silent_s < silence_s / 2
@@ -94,7 +94,7 @@ class Registration:
         )
 
     def absent(self, own: int) -> list[Server]:
-        """Those that have not even come, but for the one with the index `own`."""
+        """Return the servers that have not even connected, without the one with the index `own`."""
         return [server for index, server in enumerate(self._servers) if index != own and index not in self.peers]
 
     def accept(self) -> Iterator[AgentConnection]:
@@ -110,9 +110,9 @@ class Registration:
             stranger.lose("too many strangers")  # the oldest: who belongs here says so at once
 
     def hear(self, stranger: AgentConnection, *, joining: bool) -> TlaunchError | None:
-        """What a stranger says. An error concerns the run: somebody who knows its token does not fit.
+        """Take the messages of an unauthenticated connection. Return an error if an agent with the run's token does not fit.
 
-        `joining`: whether servers are awaited at all.
+        `joining`: servers are awaited.
         """
         for message in stranger.take():
             if stranger.lost is not None and isinstance(message, Hello):
@@ -138,7 +138,7 @@ class Registration:
         return None
 
     def place_of(self, hello: Hello) -> int:
-        """Which server it is.
+        """Return the index of the server that sent `hello`.
 
         Raises:
             UsageError, RefusedLayoutError: as `launcher.engines.cluster.agent_connection.server_of`.
@@ -175,7 +175,7 @@ class Registration:
         return is_proof(hello.proof, self._token_of(hello), stranger.nonce, hello.nonce)
 
     def _token_of(self, hello: Hello) -> str:
-        """Who is started by hand brings a job of its own, and is told no more than the run's name."""
+        """Return the token for an agent. One started by hand has a job of its own, and gets no more than the run's name."""
         return self._plan.token if hello.agreement is None else self._plan.shared_token
 
     def _take_in(self, hello: Hello, stranger: AgentConnection, *, joining: bool) -> None:
@@ -204,7 +204,7 @@ class Registration:
 
 
 def refusal_of(refused: Refused, server_id: str) -> TlaunchError:
-    """What an agent said that will not take part."""
+    """Return the error of an agent that refuses to take part."""
     error = RefusedError if refused.exit_code == RefusedError.exit_code else TlaunchError
     made = error(f"server {server_id}: {refused.message}", hint=refused.hint)
     made.exit_code = refused.exit_code
@@ -214,7 +214,7 @@ def refusal_of(refused: Refused, server_id: str) -> TlaunchError:
 def take_first_words(
     peer: AgentConnection, server_id: str, messages: Sequence[Message], tell: Callable[[Message], None]
 ) -> TlaunchError | None:
-    """Of an agent that has been welcomed: ready, or an error. `tell` takes everything else."""
+    """Take the first messages of an agent that has been welcomed. Return its error, if any; `tell` takes other messages."""
     for message in messages:
         if isinstance(message, Ready):
             peer.ready = message

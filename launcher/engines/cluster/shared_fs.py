@@ -1,4 +1,4 @@
-"""Whether a server sees the run directory that the coordinator has, told by a file that nobody else can have made."""
+"""A probe for a shared file system: a server that sees the coordinator's mark file shares its run directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def leave_mark(run_dir: RunDir) -> str | None:
 
 
 def remove_marks(run_dir: RunDir) -> None:
-    """Of a coordinator that could not do it itself."""
+    """Remove the marks of a coordinator that could not do it itself."""
     for path in run_dir.root.glob(f"{_MARK}*"):
         with suppress(OSError):
             path.unlink()
@@ -37,7 +37,7 @@ def remove_mark(run_dir: RunDir, mark: str | None) -> None:
 
 
 def sees_mark(run_dir: RunDir, mark: str) -> bool:
-    """Whether that file is here. Blocks for `LOOKS` * `AGAIN_S` seconds at most where it is not."""
+    """Return True if the mark file is here. Otherwise blocks for up to `LOOKS` * `AGAIN_S` seconds."""
     for look in range(LOOKS):
         if look:
             time.sleep(AGAIN_S)

@@ -48,6 +48,6 @@ def _check_batch(batch_size: int, layout: Layout) -> None:
 
 
 def _multiples_near(value: int, factor: int) -> str:
-    """The multiples of `factor` on both sides of `value`, zero left out."""
+    """Return the multiples of `factor` on both sides of `value` in words, zero left out."""
     below = value - value % factor
     return " or ".join(str(multiple) for multiple in (below, below + factor) if multiple > 0)

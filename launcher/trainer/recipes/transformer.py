@@ -28,7 +28,7 @@ from launcher.trainer.world import World
 
 
 def train(recipe: TransformerRecipe, world: World, data: Path | None, output: Path | None) -> None:
-    """The whole program on one rank; every rank must call it. `output` None keeps no model.
+    """Train on one rank; every rank must call it. Without `output` no model is kept.
 
     Raises:
         TlaunchError: unusable data, or a gradient that is not finite.
@@ -67,7 +67,7 @@ def say(line: str) -> None:
 
 
 def say_of_all(line: str, world: World) -> None:
-    """As `say`, on every rank that has a log of its own: elsewhere once is enough."""
+    """Print a line, as `say` does, on every rank that has a log of its own; elsewhere on one rank."""
     if world.is_first or TLAUNCH_RUN_DIR in os.environ:
         say(line)
 
