@@ -152,7 +152,7 @@ class RankGroup:
         return StartRequest(rank, environment)
 
     def _begin_log(self, rank: RankSpec, attempt: int) -> int:
-        """Write the line that separates attempts to train.log. Return the size of the log before it."""
+        """Write the line that separates attempts to train.log. Return the offset at which this attempt begins."""
         if attempt == 0:
             return 0
         path = self._run_dir.train_log(rank.global_rank)
