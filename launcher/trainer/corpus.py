@@ -32,7 +32,7 @@ class Corpus:
 
 
 def open_corpus(recipe: TransformerRecipe, world: World, data: Path | None) -> Corpus:
-    """Read the corpus at `data`, or the generated sample. All ranks must call it; the tokenizer comes from rank 0.
+    """Read the corpus at `data`, or the built-in sample. All ranks must call it; the tokenizer comes from rank 0.
 
     Raises:
         UnreadableError: missing or malformed files.
@@ -67,7 +67,7 @@ def _check_enough(train: Pairs, splits: Splits, batch_size: int) -> None:
 
 
 def _sample(world: World) -> Path:
-    """The generated corpus: the first rank of each server makes it while the others wait."""
+    """Return the built-in corpus: the first rank of each server unpacks it while the others wait."""
     if world.place.local_rank == 0:
         cached_sample()
     if world.place.world_size > 1:
