@@ -16,7 +16,7 @@ from pathlib import Path
 
 from launcher.program.command import PythonCommand, parse_python, program_file
 from launcher.program.files import MPI, is_of_mpi4py, roots_of
-from launcher.program.imports import own_files
+from launcher.program.import_scan import own_files
 
 MOST_BYTES = 32 << 20  # of one file; of a longer one its size and its beginning count
 DIGEST_CHARS = 12

@@ -1,7 +1,8 @@
-"""Where the files of a Python program are, as far as that is known without asking Python, and what a look at one tells."""
+"""Where the files of a Python program are, as far as that is known without asking Python."""
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -74,3 +75,28 @@ def files_of(name: str, roots: Iterable[Path]) -> list[tuple[Path, str]]:
         if files:
             return files
     return []
+
+
+def added_directory(node: ast.AST, file: Path | None, cwd: Path) -> Path | None:
+    """Return the directory that `sys.path.insert(...)` or `append` in `file` probably adds; None for any other node.
+
+    Its texts are taken as parts of a path, below as many parents of `__file__`, or of a variable, as there are words for that.
+    """
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="path"), attr="insert" | "append"), args=[*_, added]):
+            nodes = list(ast.walk(added))
+        case _:
+            return None
+    texts = [part.value for part in nodes if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+    ups = sum(part.attr in {"dirname", "parent"} for part in nodes if isinstance(part, ast.Attribute))
+    for part in nodes:
+        match part:
+            case ast.Subscript(value=ast.Attribute(attr="parents"), slice=ast.Constant(value=int(level))):
+                ups += level + 1
+    names = {part.id for part in nodes if isinstance(part, ast.Name)} - {"os", "Path", "pathlib", "str", "sys"}
+    if not names or file is None:
+        return Path(os.path.normpath(cwd.joinpath(*texts)))
+    base = file if "__file__" in names else file.parent
+    for _ in range(ups):
+        base = base.parent
+    return Path(os.path.normpath(base.joinpath(*(text.lstrip("/") for text in texts))))

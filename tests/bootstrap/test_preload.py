@@ -150,7 +150,7 @@ def test_what_modules_note_when_they_are_imported_is_the_rank_s(nursery, tmp_pat
 ])  # fmt: skip
 def test_the_library_can_be_preloaded(ways, options):
     """All that is ever imported ahead of it, with every option; the program notices nothing."""
-    from launcher.program.imports import LIBRARY
+    from launcher.program.import_scan import LIBRARY
 
     (ways.cwd / "train.py").write_text(
         f"import {', '.join(sorted(LIBRARY))}\n"
