@@ -1,8 +1,8 @@
 """What runs inside a rank's own Python before its program does: failure hook, stack dumps, preloading.
 
-Executed by path, perhaps by a Python in which tlaunch is not installed: standard library only, syntax of Python 3.8
-(of `__main__.py`: any), nothing of the rest of tlaunch. It loads itself as `_tlaunch_bootstrap` and imports as little as it can, since a program
-may have modules of any name beside it. `__main__.py` tells how it is called.
+Executed by path, perhaps by a Python in which tlaunch is not installed: standard library only, Python 3.10 or newer (any
+Python 3 can read `__main__.py`), nothing of the rest of tlaunch. It loads itself as `_tlaunch_bootstrap` and imports as
+little as it can, since a program may have modules of any name beside it. `__main__.py` says how it is called.
 """
 
 import sys

@@ -45,8 +45,7 @@ class Program:
 
 def prepare(program: Program, born_with: dict[str, Any]) -> None:
     """All that precedes the program's own code, imports of its modules included."""
-    if hasattr(sys, "orig_argv"):
-        sys.orig_argv[:] = program.command_line
+    sys.orig_argv[:] = program.command_line
     first = {"script": program.target, "module": "-m", "code": "-c"}[program.kind]
     sys.argv[:] = [first, *program.arguments]
     renew_main(program, born_with)
@@ -76,8 +75,8 @@ def execute(program: Program) -> None:
 
 
 def _absolute(path: str) -> str:
-    """As CPython does it since 3.9: nothing is tidied up."""
-    if sys.version_info < (3, 9) or path.startswith("/"):
+    """Return it as CPython makes it: nothing is tidied up."""
+    if path.startswith("/"):
         return path
     try:
         return os.getcwd() if path == "." else os.getcwd() + "/" + path

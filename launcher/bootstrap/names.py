@@ -47,15 +47,6 @@ def rename(new: str) -> None:
 
 def _interpreter() -> list[str]:
     """The interpreter and its options, as this process was started with them."""
-    words = getattr(sys, "orig_argv", None) or _started_with()
+    words = sys.orig_argv
     before = next((index for index, word in enumerate(words) if word.endswith("/bootstrap/__main__.py")), 1)
-    return list(words[:before]) or [sys.executable]
-
-
-def _started_with() -> list[str]:
-    """For Pythons without sys.orig_argv (3.8, 3.9)."""
-    try:
-        with open("/proc/self/cmdline", "rb") as file:
-            return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
-    except OSError:
-        return []
+    return words[:before] or [sys.executable]

@@ -193,7 +193,7 @@ def test_coverage(ways, same):
     assert same("-m", "coverage", "run", "train.py").status == 0
 
 
-@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13", "3.14"])
+@pytest.mark.parametrize("version", ["3.10", "3.12", "3.13", "3.14"])
 def test_other_versions_of_python(ways, facts, same, version):
     """A rank's Python need not be the launcher's, nor as new."""
     python = f"python{version}"
