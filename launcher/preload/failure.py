@@ -15,7 +15,7 @@ import time
 from _signal import SIGRTMAX  # type: ignore[import-not-found] # without the imports of `signal`
 
 from . import frames, mpi
-from .wire import to_json
+from .protocol import to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ def to_json(value: Any) -> str:
     return repr(value)
 
 
-class Wire:
+class Connection:
     """Lines to and from the agent. Shared by the processes that are forked: a line is one write, so none is torn."""
 
     def __init__(self, descriptor: int) -> None:

@@ -89,4 +89,4 @@ def _source(file: str, line: int) -> str:
 
 
 def _is_own(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_HERE) or frame.f_globals.get("__package__") == "_tlaunch_bootstrap"
+    return frame.f_code.co_filename.startswith(_HERE) or frame.f_globals.get("__package__") == "_tlaunch_preload"

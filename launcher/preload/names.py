@@ -48,5 +48,5 @@ def rename(new: str) -> None:
 def _interpreter() -> list[str]:
     """The interpreter and its options, as this process was started with them."""
     words = sys.orig_argv
-    before = next((index for index, word in enumerate(words) if word.endswith("/bootstrap/__main__.py")), 1)
+    before = next((index for index, word in enumerate(words) if word.endswith("/preload/__main__.py")), 1)
     return words[:before] or [sys.executable]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher import bootstrap
+from launcher import preload
 from launcher.program.command import parse_python
 from launcher.supervise.nursery import Nursery, Unusable
 
 PATIENCE_S = 120
-MAIN = Path(bootstrap.__file__).with_name("__main__.py")
+MAIN = Path(preload.__file__).with_name("__main__.py")
 SOURCE = "import sys\nprint(sys.version_info[:2], sys.argv, sys.path[0], sys.flags.optimize, __name__)\nsys.exit(5)\n"
 
 

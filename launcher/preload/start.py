@@ -6,8 +6,8 @@ import os
 import sys
 
 from . import failure, names
-from .imitate import Program, execute, prepare
-from .own import forget_collisions, note_imports
+from .import_isolation import forget_collisions, note_imports
+from .run_main import Program, execute, prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ def main(born_with: dict[str, Any]) -> None:
         names.show(program.command_line)
         failure.install(os.path.abspath(device_dir))
     else:
-        from . import preload  # needs more of the library than a program should find loaded
+        from . import serve  # needs more of the library than a program should find loaded
 
-        program = preload.serve(int(sys.argv[2]), born_with)  # returns in every forked rank
+        program = serve.serve(int(sys.argv[2]), born_with)  # returns in every forked rank
     forget_collisions()
     execute(program)

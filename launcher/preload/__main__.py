@@ -1,7 +1,7 @@
 """Become a Python program, with a hook that reports failures; at once, or forked from a process that is ready for it.
 
-python [options] .../bootstrap/__main__.py run DEVICE_DIR script|module|code TARGET [ARGUMENTS...]
-python [options] .../bootstrap/__main__.py preload DESCRIPTOR [PADDING]
+python [options] .../preload/__main__.py run DEVICE_DIR script|module|code TARGET [ARGUMENTS...]
+python [options] .../preload/__main__.py preload DESCRIPTOR [PADDING]
 
 A Python older than 3.10 reads this file alone: it runs the program without a hook, and preloads nothing.
 """
@@ -20,13 +20,13 @@ def _load_start():  # type: ignore[no-untyped-def] # noqa: ANN202 - the package'
 
     directory = __file__.rpartition("/")[0] or "."
     spec = spec_from_file_location(
-        "_tlaunch_bootstrap", directory + "/__init__.py", submodule_search_locations=[directory]
+        "_tlaunch_preload", directory + "/__init__.py", submodule_search_locations=[directory]
     )
     assert spec is not None, "there is a finder"
     assert spec.loader is not None, "there is a loader for .py files"
     sys.modules[spec.name] = package = module_from_spec(spec)
     spec.loader.exec_module(package)
-    return __import__("_tlaunch_bootstrap.start").start
+    return __import__("_tlaunch_preload.start").start
 
 
 def _do_without() -> None:
@@ -39,7 +39,7 @@ def _do_without() -> None:
         return
     with open("/proc/self/cmdline", "rb") as file:
         words = file.read().split(b"\0")[:-1]
-    this = next(index for index, word in enumerate(words) if word.endswith(b"/bootstrap/__main__.py"))
+    this = next(index for index, word in enumerate(words) if word.endswith(b"/preload/__main__.py"))
     kind, target = words[this + 3 : this + 5]
     before = {b"module": [b"-m"], b"code": [b"-c"], b"script": [b"--"] if target.startswith(b"-") else []}[kind]
     os.execv(sys.executable, words[:this] + before + words[this + 4 :])  # noqa: S606 - no shell is wanted

@@ -18,8 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .preload import _Shown
-    from .wire import Wire
+    from .protocol import Connection
+    from .serve import _Shown
 
 _NOT_STARTED = 126  # exit code
 _LOOK_AGAIN_S = 0.0002
@@ -34,7 +34,7 @@ class Rank:
         self.middle_pid = middle_pid
 
 
-def settle(rank: Rank, wire: Wire, agent_pid: int, shown: _Shown) -> None:
+def settle(rank: Rank, connection: Connection, agent_pid: int, shown: _Shown) -> None:
     """Returns when the program may begin; a failure before is told to the agent, and ends this process with 126."""
     request = rank.request
     try:
@@ -51,21 +51,21 @@ def settle(rank: Rank, wire: Wire, agent_pid: int, shown: _Shown) -> None:
         names.rename(shown.name)
     except OSError as error:
         about = "" if error.filename is None else f"cannot use {os.fsdecode(error.filename)}: "
-        _give_up(wire, request["key"], about + str(error.strerror))
+        _give_up(connection, request["key"], about + str(error.strerror))
     except BaseException as error:
-        _give_up(wire, request["key"], repr(error))
-    wire.close()
+        _give_up(connection, request["key"], repr(error))
+    connection.close()
     failure.install(os.path.abspath(request["device_dir"]))
 
 
-def _give_up(wire: Wire, key: int, reason: str) -> None:
-    wire.say({"key": key, "error": reason[:1000]})
+def _give_up(connection: Connection, key: int, reason: str) -> None:
+    connection.say({"key": key, "error": reason[:1000]})
     os._exit(_NOT_STARTED)
 
 
 def _wait_for_adoption(rank: Rank, agent_pid: int) -> None:
     """Until the process between has ended and the agent is the parent, and knows of this rank."""
-    from .preload import die_with
+    from .serve import die_with
 
     told = os.read(rank.go, 1)
     os.close(rank.go)

@@ -205,10 +205,10 @@ def unsafe():
     """The module that tells whether this process may be forked, anew."""
     import importlib.util
 
-    from launcher import bootstrap
+    from launcher import preload
 
-    path = os.path.join(os.path.dirname(bootstrap.__file__), "unsafe.py")  # noqa: PTH118, PTH120
-    spec = importlib.util.spec_from_file_location("unsafe", path)
+    path = os.path.join(os.path.dirname(preload.__file__), "fork_safety.py")  # noqa: PTH118, PTH120
+    spec = importlib.util.spec_from_file_location("fork_safety", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

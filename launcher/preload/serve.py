@@ -13,13 +13,13 @@ import os
 import sys
 import time
 
-from . import names, own
+from . import import_isolation, names
 from .failure import out_of_the_way
+from .fork_safety import why_unsafe
 from .frames import message
-from .imitate import Program, prepare, renew_main
+from .protocol import Connection
 from .rank import Rank, settle
-from .unsafe import why_unsafe
-from .wire import Wire
+from .run_main import Program, prepare, renew_main
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def serve(descriptor: int, born_with: dict[str, Any]) -> Program:
     began = time.perf_counter()
     former_name = names.name()
     names.rename(_NAME)
-    wire = Wire(out_of_the_way(descriptor))
+    connection = Connection(out_of_the_way(descriptor))
     # Not ignored, only kept waiting: ranks find both as a program expects them.
     _signal.pthread_sigmask(_signal.SIG_SETMASK, {_signal.SIGINT, _signal.SIGHUP})
-    own.note_imports()
-    first = wire.take()
+    import_isolation.note_imports()
+    first = connection.take()
     if first is None:
         os._exit(0)
     die_with(first["agent_pid"])
@@ -48,10 +48,10 @@ def serve(descriptor: int, born_with: dict[str, Any]) -> Program:
     prepare(program, born_with)
     refusal = _import_uncollected(first["modules"])
     if refusal:
-        wire.say(refusal)
+        connection.say(refusal)
         os._exit(0)
-    wire.say({"ready": True, "seconds": time.perf_counter() - began})
-    _fork_whom_asked(wire, _Shown(former_name, fields["shown_argv"]), first["agent_pid"])
+    connection.say({"ready": True, "seconds": time.perf_counter() - began})
+    _fork_whom_asked(connection, _Shown(former_name, fields["shown_argv"]), first["agent_pid"])
     renew_main(program, born_with)
     return program
 
@@ -107,10 +107,10 @@ def _import(modules: list[str]) -> dict[str, Any] | None:
     return None
 
 
-def _fork_whom_asked(wire: Wire, shown: _Shown, agent_pid: int) -> None:
+def _fork_whom_asked(connection: Connection, shown: _Shown, agent_pid: int) -> None:
     """Returns in a forked rank, ready to become its program."""
     while True:
-        message = wire.take()
+        message = connection.take()
         if message is None:
             os._exit(0)
         _flush()
@@ -119,18 +119,18 @@ def _fork_whom_asked(wire: Wire, shown: _Shown, agent_pid: int) -> None:
             middle = os.fork()
         except OSError as error:
             for request in requests:
-                wire.say({"key": request["key"], "error": f"no process could be made: {error.strerror}"})
+                connection.say({"key": request["key"], "error": f"no process could be made: {error.strerror}"})
             continue
         if middle == 0:
-            settle(_fork_ranks(wire, requests), wire, agent_pid, shown)
+            settle(_fork_ranks(connection, requests), connection, agent_pid, shown)
             return
         _, status = os.waitpid(middle, 0)
         if status:
-            wire.say({"failed": f"the process that forks ranks ended with wait status {status}"})
+            connection.say({"failed": f"the process that forks ranks ended with wait status {status}"})
             os._exit(0)
 
 
-def _fork_ranks(wire: Wire, requests: list[dict[str, Any]]) -> Rank:
+def _fork_ranks(connection: Connection, requests: list[dict[str, Any]]) -> Rank:
     """In the process between: returns in each rank, ends otherwise."""
     middle = os.getpid()
     reader, writer = os.pipe()
@@ -138,12 +138,12 @@ def _fork_ranks(wire: Wire, requests: list[dict[str, Any]]) -> Rank:
         try:
             pid = os.fork()
         except OSError as error:
-            wire.say({"key": request["key"], "error": f"no process could be made: {error.strerror}"})
+            connection.say({"key": request["key"], "error": f"no process could be made: {error.strerror}"})
             continue
         if pid == 0:
             os.close(writer)
             return Rank(request, reader, middle)
-        if not wire.say({"key": request["key"], "pid": pid}):
+        if not connection.say({"key": request["key"], "pid": pid}):
             os.kill(pid, _signal.SIGKILL)  # nobody would know of it
     os.write(writer, b"." * len(requests))  # ranks that get no byte are not known to the agent, or not all of them
     os._exit(0)
