@@ -1,4 +1,4 @@
-"""What runs inside a rank's own Python before its program does: failure hook, stack dumps, preloading.
+"""The inside of the fork server and of ranks, before the program runs: preloading, failure hook, stack dumps.
 
 Executed by path, perhaps by a Python in which tlaunch is not installed: standard library only, Python 3.10 or newer (any
 Python 3 can read `__main__.py`), nothing of the rest of tlaunch. It loads itself as `_tlaunch_preload` and imports as

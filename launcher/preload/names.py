@@ -1,17 +1,19 @@
-"""What `ps` and `top` show of this process: the program's command, not this package's."""
+"""The name and the command line that `ps` and `top` show of this process: the program's."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-_LONGEST_NAME_BYTES = 15
+_MAX_NAME_BYTES = 15
 
 
 def command_line(kind: str, target: str, arguments: list[str]) -> list[str]:
-    """As if the interpreter had been started with the program itself. Only while `sys.orig_argv` is as it was."""
+    """Return the words that would start the program itself. Call while `sys.orig_argv` is as it was."""
+    words = sys.orig_argv
+    before = next((index for index, word in enumerate(words) if word.endswith("/preload/__main__.py")), 1)
     options = {"script": [], "module": ["-m"], "code": ["-c"]}[kind]
-    return [*_interpreter(), *options, target, *arguments]
+    return [*(words[:before] or [sys.executable]), *options, target, *arguments]
 
 
 def show(words: list[str]) -> None:
@@ -29,7 +31,7 @@ def show(words: list[str]) -> None:
 
 
 def name() -> str:
-    """The short name of this process; empty where it cannot be told."""
+    """Return the short name of this process; empty without /proc."""
     try:
         with open("/proc/self/comm", "rb") as file:
             return os.fsdecode(file.read().rstrip(b"\n"))
@@ -40,13 +42,6 @@ def name() -> str:
 def rename(new: str) -> None:
     try:
         with open("/proc/self/comm", "wb") as file:
-            file.write(os.fsencode(new)[:_LONGEST_NAME_BYTES])
+            file.write(os.fsencode(new)[:_MAX_NAME_BYTES])
     except OSError:
         pass
-
-
-def _interpreter() -> list[str]:
-    """The interpreter and its options, as this process was started with them."""
-    words = sys.orig_argv
-    before = next((index for index, word in enumerate(words) if word.endswith("/preload/__main__.py")), 1)
-    return words[:before] or [sys.executable]

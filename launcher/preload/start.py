@@ -1,4 +1,4 @@
-"""The first step: which way a program is to be begun."""
+"""The first step: start a program at once, or serve forks of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def main(born_with: dict[str, Any]) -> None:
-    """Does what `sys.argv` says. Returns or raises as the program does; `born_with`: a script's first globals."""
+    """Do what `sys.argv` says; return or raise as the program does. `born_with`: a script's first globals."""
     if sys.argv[1] == "run":
         _, _, device_dir, kind, target, *arguments = sys.argv
         note_imports()

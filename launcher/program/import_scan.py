@@ -1,4 +1,4 @@
-"""What a Python program imports, read from its text; nothing is executed.
+"""The imports of a Python program, read from its text; nothing is executed.
 
 `modules_to_preload` follows the program as Python would run it, up to the first statement that does more than import,
 define or name something: what is imported above that finds the same when it is imported ahead. Only modules that are

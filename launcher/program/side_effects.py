@@ -1,4 +1,4 @@
-"""Which statements of a module do nothing that a later import could notice, as far as their text tells.
+"""The statements of a module that do nothing which a later import could notice, as far as their text shows.
 
 A statement that only defines a function or names a value runs none of the program's own code: nothing is called, no
 object of a class of its own exists yet, and no name is bound that Python itself looks at (`__getattr__`, `__path__`).
