@@ -18,17 +18,14 @@ _leaving = False
 
 def leave_with(status: int) -> None:
     """End with this status, which is not 0, after all other work at exit. Do nothing unless the world has several ranks."""
-    if _waits_in_finalize(sys.modules.get("mpi4py.MPI")):
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    if mpi is None or sys.modules["mpi4py"].rc.finalize is False:
+        return
+    if mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() > 1:
         import atexit
 
         pid = os.getpid()
         atexit.register(lambda: _leave(status, pid))
-
-
-def _waits_in_finalize(mpi: Any) -> bool:
-    if mpi is None or sys.modules["mpi4py"].rc.finalize is False:
-        return False
-    return bool(mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() > 1)
 
 
 def _leave(status: int, pid: int) -> None:

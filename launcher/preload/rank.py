@@ -43,7 +43,10 @@ def settle(rank: Rank, connection: Connection, agent_pid: int, shown: Shown) -> 
         if request["cpus"] is not None:
             os.sched_setaffinity(0, request["cpus"])
         _redirect(request["log"])
-        _replace_environment(request["env"])
+        for name in set(os.environ) - set(request["env"]):
+            del os.environ[name]
+        os.environ.update(request["env"])
+        time.tzset()
         _draw_again()
         _refresh_notes()
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
@@ -83,13 +86,6 @@ def _redirect(log: str) -> None:
         os.dup2(descriptor, standard)
     os.close(nowhere)
     os.close(output)
-
-
-def _replace_environment(environment: dict[str, str]) -> None:
-    for name in set(os.environ) - set(environment):
-        del os.environ[name]
-    os.environ.update(environment)
-    time.tzset()
 
 
 def _draw_again() -> None:
