@@ -195,7 +195,9 @@ class _WholeProgram:
         self.files: set[Path] = set()  # what was read, and what could not be
         self._cwd = cwd
         self._roots = roots_of(command, cwd, environment)
-        self._imports: set[_Import] = set()
+        self._imports: dict[
+            _Import, None
+        ] = {}  # in order: where too many files are left out, all servers leave out the same
         self._waiting = deque(_first_files(command, cwd, self._roots))
         self.is_complete = command.kind == "code" or bool(self._waiting)  # there is a program, and it could be read
         if command.kind == "code":
@@ -225,13 +227,14 @@ class _WholeProgram:
         except _UNREADABLE:
             self.is_complete = False
             return
-        known, searched = set(self._imports), len(self._roots)
+        known, searched = len(self._imports), len(self._roots)
         for node in source.walk():
-            self._imports.update(source.imports(node))
+            self._imports |= dict.fromkeys(source.imports(node))
             added = added_directory(node, path, self._cwd)
             if added is not None and added not in self._roots:
                 self._roots.append(added)
-        for found in self._imports - known if len(self._roots) == searched else self._imports:
+        # What was not found before may be in a directory that was added now.
+        for found in list(self._imports)[known if len(self._roots) == searched else 0 :]:
             self._waiting += found.files(self._roots)
 
 
