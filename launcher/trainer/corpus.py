@@ -17,7 +17,7 @@ from launcher.trainer.tokenizer import Tokenizer, obtain_tokenizer
 from launcher.trainer.world import World
 
 HELD_OUT = 20  # without a validation split, one training pair in so many is held out ...
-HELD_OUT_AT_MOST = 1000  # ... up to this number
+MAX_HELD_OUT = 1000  # ... up to this number
 
 Pairs = list[tuple[str, str]]
 
@@ -78,7 +78,7 @@ def _sample(world: World) -> Path:
 def _with_validation(train: Pairs, splits: Splits) -> tuple[Pairs, Pairs]:
     if splits.valid is not None:
         return train, read_pairs(splits.valid)
-    count = min(max(1, len(train) // HELD_OUT), HELD_OUT_AT_MOST)
+    count = min(max(1, len(train) // HELD_OUT), MAX_HELD_OUT)
     return train[:-count], train[-count:]
 
 
