@@ -52,3 +52,14 @@ def test_the_readme_command_works_from_an_installed_copy(installed):
 
     assert done.returncode == 0, done.stderr
     assert "RANK_ID=7" in done.stdout
+
+
+def test_the_built_in_corpus_comes_with_the_wheel(installed, tmp_path):
+    """It is unpacked from an installed copy."""
+    done = python(
+        installed,
+        "from pathlib import Path; from launcher.corpus.sample import write_sample; print(write_sample(Path(sys.argv[1]))[0])",
+        tmp_path,
+    )
+
+    assert Path(done.stdout.strip()).read_text().count("\n") == 12_000, done.stderr

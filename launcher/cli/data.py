@@ -21,7 +21,7 @@ Example:
       --split test --output data/"""
 SAMPLE_EXAMPLE = """\b
 Example:
-  tlaunch data sample --output data/ --train 20000
+  tlaunch data sample --output data/
   tlaunch run --devices 2 --data data/"""
 
 
@@ -63,23 +63,20 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
 
 @data.command(epilog=SAMPLE_EXAMPLE)
 @click.option("--output", required=True, type=A_FILE, metavar="DIR", help="Where the files go.")
-@click.option("--train", type=Whole(min=1), default=12_000, show_default=True, metavar="N", help="Pairs.")
-@click.option("--valid", type=Whole(min=0), default=500, show_default=True, metavar="N", help="Pairs.")
-@click.option("--test", type=Whole(min=0), default=500, show_default=True, metavar="N", help="Pairs.")
-@click.option("--seed", type=Whole(), default=1, show_default=True, metavar="N", help="Another seed, other sentences.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
-def sample(*, output: Path, train: int, valid: int, test: int, seed: int, force: bool) -> None:
-    """Write a French-English corpus drawn from a grammar: what the trainer uses when it gets no --data.
+def sample(*, output: Path, force: bool) -> None:
+    """Write the built-in French-English corpus: what the trainer uses when it gets no --data.
 
-    The same seed and sizes give the same text. The test split is written as a pair of .sgm files too.
+    12,000 training, 500 validation and 500 test pairs, drawn from a grammar. The test split is written as a pair of
+    .sgm files too.
     """
     from launcher.corpus.files import refuse_overwriting  # loaded by this command alone
-    from launcher.corpus.sample import sample_files, write_sample  # loaded by this command alone
+    from launcher.corpus.sample import SIZES, sample_files, write_sample  # loaded by this command alone
 
     if not force:
-        refuse_overwriting(sample_files(output, train=train, valid=valid, test=test))
-    written = write_sample(output, train=train, valid=valid, test=test, seed=seed)
-    click.echo(f"drew {train:,} training, {valid:,} validation and {test:,} test pairs, seed {seed}", err=True)
+        refuse_overwriting(sample_files(output))
+    written = write_sample(output)
+    click.echo(f"wrote {', '.join(f'{size:,} {split}' for split, size in SIZES.items())} pairs", err=True)
     _print_paths(written)
 
 

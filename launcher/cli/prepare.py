@@ -162,7 +162,7 @@ def _mpi_ranks(
 
         uses = compiled_for(options.command, environment.get("PATH"), _working_directory()) is not None or None
     else:
-        from launcher.program.imports import uses_mpi  # the same
+        from launcher.program.import_scan import uses_mpi  # the same
 
         uses = uses_mpi(python, _working_directory(), environment)
     if uses is not None:
@@ -179,7 +179,7 @@ def _alone_note(options: RunOptions, python: PythonCommand | None, environment: 
     if options.by_engine or python is None:
         return ()
     from launcher.program.files import is_of_mpi4py, mentions_mpi  # see above
-    from launcher.program.imports import uses_mpi
+    from launcher.program.import_scan import uses_mpi
 
     cwd = _working_directory()
     if not (mentions_mpi(python, cwd, environment) and uses_mpi(python, cwd, environment)):
@@ -284,7 +284,7 @@ def _preload(options: RunOptions, argv: tuple[str, ...], environment: Mapping[st
     if options.no_preload:
         return None
     from launcher.program.command import parse_python  # see above
-    from launcher.program.imports import modules_to_preload
+    from launcher.program.import_scan import modules_to_preload
 
     program = parse_python(argv, environment.get("PATH"), _working_directory())
     if program is None:

@@ -16,7 +16,7 @@
         device0/train.log.<offset>.gz, train.log.parts.json   what was compressed of it (launcher/logs/rotation.py)
         device0/process.json  which process the rank is, where an engine started it (launcher/runs/engine_ranks.py)
         device0/heartbeat     a sign of life, rewritten by programs that take part (launcher/core/heartbeat.py)
-        device0/failure.json  what the rank's own failure hook saw (launcher/bootstrap/failure.py)
+        device0/failure.json  what the rank's own failure hook saw (launcher/preload/failure.py)
         device0/stacks.log    Python stacks, each time that somebody asked for them
         device1/...
         model/            weights, configuration and tokenizer that the bundled trainer leaves

@@ -1,1 +1,1 @@
-"""Sentence pairs: from WMT files or plain text, or drawn from a grammar, to the files a trainer reads."""
+"""Sentence pairs: from WMT files, plain text or the built-in sample, to the files a trainer reads."""

@@ -1,4 +1,4 @@
-"""Find, read and fingerprint pair files: what the trainer needs to know about a corpus."""
+"""Find, read and fingerprint pair files, as the trainer does with a corpus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK_BYTES = 1 << 20
 
 @frozen
 class Splits:
-    """The pair files of one direction. None where there is none."""
+    """The pair files of one direction; None for a split without a file."""
 
     train: Path
     valid: Path | None
@@ -26,19 +26,22 @@ class Splits:
 
 
 def find_splits(path: Path, direction: str) -> Splits:
-    """The pair files of `direction` ("fr_en" or "en_fr") in the directory `path`; or `path` itself, if it is a file.
+    """Return the pair files of `direction` ("fr_en" or "en_fr") in the directory `path`, or `path` itself if it is a file.
 
     Raises:
         UsageError: no such direction, or a file whose name says the other one.
         UnreadableError: nothing there, or a directory without a training split.
     """
-    chosen = _checked_direction(direction)
+    if direction not in DIRECTIONS:
+        raise UsageError(f"{direction}: there is no such direction", hint=f"use one of {', '.join(DIRECTIONS)}")
+    chosen: Direction = direction
     if path.is_file():
         _refuse_other_direction(path, chosen)
         return Splits(path, None, None)
     if not path.is_dir():
         raise UnreadableError(f"{path}: there is no such file or directory of sentence pairs", hint=MAKE_ONE)
-    train, valid, test = (_file_or_none(path / pair_file_name(chosen, split)) for split in SPLITS)
+    files = (path / pair_file_name(chosen, split) for split in SPLITS)
+    train, valid, test = (file if file.is_file() else None for file in files)
     if train is None:
         raise UnreadableError(
             f"{path}: there is no {pair_file_name(chosen, 'train')} in this directory; it holds {_contents(path)}",
@@ -48,7 +51,7 @@ def find_splits(path: Path, direction: str) -> Splits:
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
-    """Every (source, target) of a pair file, gzip or plain. Holds them all in memory.
+    """Return every (source, target) of a pair file, gzip or plain.
 
     Raises:
         UnreadableError: missing, unreadable, not UTF-8, without pairs, or a line that is not two texts with one tab
@@ -62,7 +65,7 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
 
 def content_digest(paths: Iterable[Path]) -> str:
-    """One SHA-256 (hexadecimal) for the bytes of all files in the given order, whatever their names. Streams.
+    """Return one SHA-256 (hexadecimal) of the bytes of all files in the given order, whatever their names.
 
     Each file is digested by itself first, so that bytes that move from one file to the next change the result.
 
@@ -71,18 +74,19 @@ def content_digest(paths: Iterable[Path]) -> str:
     """
     whole = hashlib.sha256()
     for path in paths:
-        whole.update(_file_digest(path))
+        digest = hashlib.sha256()
+        try:
+            with path.open("rb") as file:
+                while block := file.read(BLOCK_BYTES):
+                    digest.update(block)
+        except OSError as error:
+            raise UnreadableError(f"{path}: cannot be read: {error.strerror}") from error
+        whole.update(digest.digest())
     return whole.hexdigest()
 
 
-def _checked_direction(direction: str) -> Direction:
-    if direction not in DIRECTIONS:
-        raise UsageError(f"{direction}: there is no such direction", hint=f"one of {', '.join(DIRECTIONS)}")
-    return direction
-
-
 def _refuse_other_direction(path: Path, direction: Direction) -> None:
-    """Nothing fails when the columns are swapped, a model is just trained on the wrong task; so the name counts."""
+    """Refuse a file whose name says the other direction: swapped columns would train a model on the wrong task."""
     other = next(candidate for candidate in DIRECTIONS if candidate != direction)
     if path.name.startswith(f"wmt14.{other}."):
         raise UsageError(
@@ -91,11 +95,8 @@ def _refuse_other_direction(path: Path, direction: Direction) -> None:
         )
 
 
-def _file_or_none(path: Path) -> Path | None:
-    return path if path.is_file() else None
-
-
 def _contents(directory: Path, limit: int = 5) -> str:
+    """Name the first `limit` files of a directory, and count the rest."""
     try:
         names = sorted(entry.name for entry in directory.iterdir())
     except OSError as error:
@@ -114,14 +115,3 @@ def _pair(line: str, path: Path, number: int) -> tuple[str, str]:
         empty = "target" if source.strip() else "source"
         raise UnreadableError(f"{path}:{number}: the {empty} is empty", hint=MAKE_ONE)
     return source, targets[0]
-
-
-def _file_digest(path: Path) -> bytes:
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while block := file.read(BLOCK_BYTES):
-                digest.update(block)
-    except OSError as error:
-        raise UnreadableError(f"{path}: cannot be read: {error.strerror}") from error
-    return digest.digest()

@@ -1,4 +1,4 @@
-"""The names of pair files, and how several of them are written: together or not at all."""
+"""The names of pair files, and the writing of several of them: together or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 
 def pair_file_name(direction: Direction, split: Split) -> str:
-    """The training split goes by the tutorial's name, the others add theirs.
+    """Return the file name of a split: the training split has the tutorial's, the others add theirs.
 
     >>> pair_file_name("fr_en", "train"), pair_file_name("en_fr", "valid")
     ('wmt14.fr_en.txt', 'wmt14.en_fr.valid.txt')
@@ -27,7 +27,7 @@ def pair_file_name(direction: Direction, split: Split) -> str:
 
 
 def pair_files(directory: Path, split: Split) -> tuple[Path, Path]:
-    """Both directions of one split: French-English, English-French."""
+    """Return both directions of one split: French-English, English-French."""
     return (directory / pair_file_name("fr_en", split), directory / pair_file_name("en_fr", split))
 
 
@@ -39,19 +39,21 @@ def write_pairs(pairs: Iterable[tuple[str, str]], french_english: TextIO, englis
 
 
 def refuse_overwriting(paths: Iterable[Path]) -> None:
-    """Make sure that nothing is lost.
+    """Refuse to replace files.
 
     Raises:
         UsageError: one of `paths` exists.
     """
     if existing := [path for path in paths if path.exists()]:
         others = f", and {len(existing) - 1} more" if len(existing) > 1 else ""
-        raise UsageError(f"{existing[0]} exists already{others}", hint="--force replaces it, --output writes elsewhere")
+        raise UsageError(
+            f"{existing[0]} exists already{others}", hint="add --force to replace it, or choose another --output"
+        )
 
 
 @contextmanager
 def replacing_together(paths: Sequence[Path]) -> Iterator[Sequence[TextIO]]:
-    """Give an open text file for each of `paths`; all take their names at the end, or none on any failure.
+    """Open a text file for each of `paths`; all take their names at the end, or none on any failure.
 
     Everything that commonly fails (the writing, the disk, a directory in the way) fails before the first name
     changes. Only a power cut or SIGKILL between two renames can leave one file new and the next one old.

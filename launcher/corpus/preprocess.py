@@ -28,7 +28,7 @@ Sides = tuple[str | None, str | None]  # French, English; None where the partner
 
 @frozen
 class Preprocessed:
-    """What became of two files. `kept + sum(dropped.values())` is the number of pairs that were looked at."""
+    """The result for two files. `kept + sum(dropped.values())` is the number of pairs that were read."""
 
     written: tuple[Path, ...]
     kept: int
@@ -37,10 +37,10 @@ class Preprocessed:
     warnings: tuple[str, ...]  # what the files say about themselves and contradicts the options
 
     def __str__(self) -> str:
-        """One line: kept, dropped and why."""
+        """Say in one line how many pairs were kept, how many dropped, and why."""
         dropped = sum(self.dropped.values())
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.dropped.items())
-        return f"kept {self.kept:,} of {self.kept + dropped:,} pairs" + (f"; dropped: {reasons}" if dropped else "")
+        reasons = f"; dropped: {_counts(self.dropped)}" if dropped else ""
+        return f"kept {self.kept:,} of {self.kept + dropped:,} pairs{reasons}"
 
 
 def preprocess(
@@ -54,9 +54,9 @@ def preprocess(
 ) -> Preprocessed:
     """Write both directions of `split` below `output`, both or neither.
 
-    Pairs of `.sgm` files are matched by doc id and segment id, other files line by line; both streams and remembers
+    Pairs of `.sgm` files are matched by doc id and segment id, other files line by line. Memory holds
     only a digest of each pair of the training split, whose exact repetitions are dropped. Validation and test sets
-    keep their repetitions, so that scores on them stay comparable. `max_words` counts blanks-separated words.
+    keep their repetitions, so that scores on them stay comparable. `max_words` counts words between blanks.
 
     Raises:
         UsageError: the same file twice, one `.sgm` and one plain text, or files that exist and no `force`.
@@ -73,7 +73,8 @@ def preprocess(
         write_pairs(sieve.sifted(source.pairs()), *files)
         if not sieve.kept:
             raise RefusedError(
-                f"{fr} and {en}: no pair is left of {sum(sieve.dropped.values())}: {_counts(sieve.dropped)}",
+                f"{fr} and {en}: no pair is left of {sum(sieve.dropped.values())}: "
+                + (_counts(sieve.dropped) or "both files are empty"),
                 hint="do both files belong to the same set, with the same doc and seg ids?" if _is_sgm(fr) else None,
             )
     return Preprocessed(written, sieve.kept, dict(sieve.dropped), source.missing(), source.warnings())
@@ -109,7 +110,7 @@ class _SgmPair:
     en: SgmFile
 
     def pairs(self) -> Iterator[Sides]:
-        """In the order of the French file, then what only the English file has."""
+        """Yield pairs in the order of the French file, then the segments that only the English file has."""
         for key, segment in self.fr.segments.items():
             yield segment.text, self.en.segments[key].text if key in self.en.segments else None
         for key, segment in self.en.segments.items():
@@ -129,7 +130,8 @@ class _SgmPair:
         stated = [
             f"{file.path} says that its language is {file.language}, but it was given as the {wanted} side"
             for file, wanted in ((self.fr, "French"), (self.en, "English"))
-            if file.language is not None and _language_code(file.language) not in LANGUAGE_NAMES[wanted]
+            # the language without the region: "fr-FR" is "fr"
+            if file.language is not None and re.split("[-_]", file.language.lower())[0] not in LANGUAGE_NAMES[wanted]
         ]
         if self.fr.set_id and self.en.set_id and self.fr.set_id != self.en.set_id:
             stated.append(f"{self.fr.path} is of set {self.fr.set_id}, but {self.en.path} is of set {self.en.set_id}")
@@ -138,7 +140,7 @@ class _SgmPair:
 
 @dataclass
 class _Sieve:
-    """Keeps good pairs and counts the others by reason."""
+    """The filter of pairs: keeps good ones and counts the others by reason."""
 
     max_words: int
     keeps_duplicates: bool
@@ -163,19 +165,16 @@ class _Sieve:
             return "empty side"
         if any(len(text.split(" ")) > self.max_words for text in pair):
             return f"longer than {self.max_words} words"
-        if not self.keeps_duplicates and self._is_repeated(pair):
-            return "duplicate"
+        if not self.keeps_duplicates:
+            digest = hashlib.blake2b("\t".join(pair).encode(), digest_size=12).digest()
+            if digest in self._seen:
+                return "duplicate"
+            self._seen.add(digest)
         return None
-
-    def _is_repeated(self, pair: tuple[str, str]) -> bool:
-        digest = hashlib.blake2b("\t".join(pair).encode(), digest_size=12).digest()
-        repeated = digest in self._seen
-        self._seen.add(digest)
-        return repeated
 
 
 def _text_lines(path: Path) -> Iterator[str]:
-    """The lines of a plain text, which must not be markup: tags as sentences would train without complaint."""
+    """Yield the lines of a plain text, and refuse markup: tags as sentences would train without complaint."""
     for number, line in enumerate(read_lines(path), start=1):
         if number == 1 and re.match(r"\s*<(srcset|refset|tstset|mteval|doc|\?xml|!doctype)\b", line, re.IGNORECASE):
             raise UsageError(
@@ -199,10 +198,5 @@ def _refuse_mixture(fr: Path, en: Path) -> None:
         )
 
 
-def _language_code(stated: str) -> str:
-    """The language without the region: "fr-FR" is "fr"."""
-    return re.split("[-_]", stated.lower())[0]
-
-
 def _counts(dropped: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()) or "both files are empty"
+    return ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())

@@ -46,7 +46,7 @@ class Segment:
 
 @frozen
 class SgmFile:
-    """What one file says. Invariant: `segments` is not empty and in the order of the file."""
+    """The content of one file. Invariant: `segments` is not empty and in the order of the file."""
 
     path: Path
     segments: Mapping[Key, Segment]
@@ -55,7 +55,7 @@ class SgmFile:
 
 
 def read_sgm(path: Path) -> SgmFile:
-    """Every segment of `path` (gzip or plain) by doc id and segment id.
+    """Return every segment of `path` (gzip or plain) by doc id and segment id.
 
     A doc or segment without an id goes by its place: "#1", "#2", ...
 
@@ -65,12 +65,12 @@ def read_sgm(path: Path) -> SgmFile:
     """
     reading = _Reading(path, "\n".join(read_lines(path)))
     for markup in MARKUP.finditer(reading.text):
-        reading.take(markup)
-    return reading.finished()
+        reading.read(markup)
+    return reading.finish()
 
 
 class _Reading:
-    """Where the reader stands between two tags."""
+    """The state of the reader between two tags."""
 
     def __init__(self, path: Path, text: str) -> None:
         self.path = path
@@ -84,7 +84,8 @@ class _Reading:
         self._segment_count = 0  # in this doc
         self._open: tuple[str, int, int] | None = None  # segment id, where its tag starts, where its text starts
 
-    def take(self, markup: re.Match[str]) -> None:
+    def read(self, markup: re.Match[str]) -> None:
+        """Apply one tag."""
         if markup["broken"]:
             raise self._error(
                 markup.start(),
@@ -97,11 +98,18 @@ class _Reading:
         elif name == "doc":
             self._refuse_open_segment(markup)
             if not closes:
-                self._begin_doc(_attributes(markup))
+                self._doc_count += 1
+                self._segment_count = 0
+                self._doc_id = _attributes(markup).get("docid") or f"#{self._doc_count}"
         elif name in {"srcset", "refset", "tstset"} and not closes:
-            self._begin_set(name, _attributes(markup))
+            # a source set's language is `srclang`; references and translations state theirs as `trglang`
+            attributes = _attributes(markup)
+            language = attributes.get("srclang" if name == "srcset" else "trglang", "any")
+            self.language = self.language or (None if language.lower() == "any" else language)
+            self.set_id = self.set_id or attributes.get("setid")
 
-    def finished(self) -> SgmFile:
+    def finish(self) -> SgmFile:
+        """Return what was read, once nothing is left open."""
         if self._open is not None:
             segment_id, start, _ = self._open
             raise self._error(start, f"<seg> {segment_id} is never closed", hint="is the file cut off?")
@@ -111,17 +119,6 @@ class _Reading:
                 hint="an .sgm file holds <doc>s with <seg id=...> sentences; a text file is named .txt or .fr/.en",
             )
         return SgmFile(self.path, self.segments, self.language, self.set_id)
-
-    def _begin_set(self, name: str, attributes: dict[str, str]) -> None:
-        """A source set's language is `srclang`; references and translations state theirs as `trglang`."""
-        language = attributes.get("srclang" if name == "srcset" else "trglang", "any")
-        self.language = self.language or (None if language.lower() == "any" else language)
-        self.set_id = self.set_id or attributes.get("setid")
-
-    def _begin_doc(self, attributes: dict[str, str]) -> None:
-        self._doc_count += 1
-        self._segment_count = 0
-        self._doc_id = attributes.get("docid") or f"#{self._doc_count}"
 
     def _open_segment(self, markup: re.Match[str]) -> None:
         self._refuse_open_segment(markup)
@@ -140,7 +137,9 @@ class _Reading:
                 f"doc {self._doc_id} has a second seg {segment_id}; the first is on line {earlier.line}",
                 hint="keep one reference per file: pairs are matched by doc id and seg id",
             )
-        self.segments[key] = Segment(*key, _plain(self.text[text_start : markup.start()]), self._line(start))
+        # stray markup is taken out first, so that a resolved `&lt;b&gt;` stays
+        text = normalised(_resolved(MARKUP.sub(" ", self.text[text_start : markup.start()])))
+        self.segments[key] = Segment(*key, text, self._line(start))
         self._open = None
 
     def _refuse_open_segment(self, markup: re.Match[str]) -> None:
@@ -159,16 +158,11 @@ class _Reading:
 
 
 def _attributes(markup: re.Match[str]) -> dict[str, str]:
-    """Names in lower case; values resolved, and stripped of the blanks that some sets carry inside their quotes."""
+    """Return names in lower case, values resolved and stripped of the blanks that some sets carry inside their quotes."""
     return {
         name.lower(): _resolved(double or single or bare).strip()
         for name, double, single, bare in ATTRIBUTE.findall(markup["attributes"])
     }
-
-
-def _plain(body: str) -> str:
-    """A segment's text: stray markup taken out first, so that a resolved `&lt;b&gt;` stays."""
-    return normalised(_resolved(MARKUP.sub(" ", body)))
 
 
 def _resolved(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Text as people deliver it, line by line: gzip or plain, byte order marks, wrong encodings, odd blanks."""
+"""The lines of texts as they are delivered: gzip or plain, byte order marks, wrong encodings, odd blanks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 def read_lines(path: Path) -> Generator[str, None, None]:
-    """Every line of `path` without its end, UTF-8, unpacked when the file is gzip (whatever its name).
+    """Yield every line of `path` without its end, UTF-8, unpacked when the file is gzip (whatever its name).
 
     Only a newline ends a line: U+2028, U+0085 and their like occur inside the sentences of web corpora, and would
     shift one side of a parallel text against the other.
@@ -34,16 +34,16 @@ def read_lines(path: Path) -> Generator[str, None, None]:
 
 
 def normalised(text: str) -> str:
-    """`text` composed (NFC), with every run of blanks, tabs, newlines and control characters as one blank.
+    """Compose `text` (NFC), and make every run of blanks, tabs, newlines and control characters one blank.
 
-    Afterwards it holds no tab and nothing that anybody takes for the end of a line, so it fits a column of a pair file.
+    The result holds no tab and nothing that a reader takes for the end of a line, so it fits a column of a pair file.
     """
     return " ".join(CONTROLS.sub(" ", unicodedata.normalize("NFC", text)).split())
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """`path` for reading bytes. Looks ahead instead of opening twice, so that a pipe can be read too."""
+    """Open `path` for reading bytes; look ahead instead of opening twice, so that a pipe can be read too."""
     try:
         with path.open("rb") as raw:
             if raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC):

@@ -1,4 +1,4 @@
-"""Read a command line as Python itself would: interpreter, options, program, arguments.
+"""The command line of a Python program, read as Python itself reads it: interpreter, options, program, arguments.
 
 Only what can be imitated exactly counts. For everything else the answer is None, and the command is started as it is.
 """
@@ -18,7 +18,7 @@ _PYTHON = re.compile(r"python(3(\.\d+t?)?)?")
 _FLAGS = frozenset("bBdEIOPqRsStu")  # without a value. Not here: -i, -h, -V, -x, and -v, which would show too much
 _LONG_OPTION = "--check-hash-based-pycs"  # the only one after which a program still runs
 _PROGRAM_KINDS: dict[str, Kind] = {"m": "module", "c": "code"}
-_FIRST_LINE_BYTES = 256  # as far as Linux reads a `#!` line
+_MAX_SHEBANG_BYTES = 256  # as far as Linux reads a `#!` line
 
 
 @frozen
@@ -34,7 +34,7 @@ class PythonCommand:
 
 
 def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> PythonCommand | None:
-    """What `argv`, started in `cwd` with PATH `search_path`, runs; None where that is no Python program we can imitate.
+    """Return what `argv`, started in `cwd` with PATH `search_path`, runs; None unless that is Python and can be imitated.
 
     `env python ...` and scripts with a `#!` line for Python count as Python.
     """
@@ -46,11 +46,17 @@ def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> Pyt
         return None
     if _is_python(words[0]):
         return _parse(found, words)
-    return _parse_script(found, words, search_path, cwd)
+    # A script that is executed itself: its `#!` line, as the kernel and `env` read it.
+    before = _without_env(_shebang(found))
+    interpreter = _find(before[0], search_path, cwd) if before and _is_python(before[0]) else None
+    if interpreter is None:
+        return None
+    typed = words[0] if "/" in words[0] else found  # a script found on PATH is given to Python with its directory
+    return _parse(interpreter, [*before, typed, *words[1:]])
 
 
 def program_file(argv: Sequence[str], search_path: str | None, cwd: Path) -> Path | None:
-    """The file that starting `argv` would run, of `env COMMAND` that of COMMAND; None where there is none."""
+    """Return the file that `argv` would run, for `env COMMAND` that of COMMAND; None where there is none."""
     words = _without_env(list(argv))
     found = _find(words[0], search_path, cwd) if words else None
     return None if found is None else Path(found)
@@ -61,14 +67,14 @@ def _is_python(word: str) -> bool:
 
 
 def _without_env(words: list[str]) -> list[str]:
-    """`env COMMAND` is COMMAND, if neither options nor variables stand between them."""
+    """Take `env` away, if neither options nor variables stand between it and the command; else return nothing."""
     if words[:1] in (["env"], ["/usr/bin/env"], ["/bin/env"]):
         return words[1:] if len(words) > 1 and not words[1].startswith("-") and "=" not in words[1] else []
     return words
 
 
 def _find(word: str, search_path: str | None, cwd: Path) -> str | None:
-    """The absolute path that exec would take. Links stay as they are."""
+    """Return the absolute path that exec would take. Links stay as they are."""
     directories = [""] if "/" in word else (search_path or os.defpath).split(os.pathsep)
     for directory in directories:
         path = os.path.join(cwd, directory, word)  # noqa: PTH118 - a Path would tidy it up
@@ -77,24 +83,14 @@ def _find(word: str, search_path: str | None, cwd: Path) -> str | None:
     return None
 
 
-def _parse_script(script: str, words: list[str], search_path: str | None, cwd: Path) -> PythonCommand | None:
-    """The `#!` line of a directly executed script, as the kernel and `env` read it."""
-    before = _without_env(_shebang(script))
-    found = _find(before[0], search_path, cwd) if before and _is_python(before[0]) else None
-    if found is None:
-        return None
-    typed = words[0] if "/" in words[0] else script  # a script found on PATH is given to Python with its directory
-    return _parse(found, [*before, typed, *words[1:]])
-
-
 def _shebang(script: str) -> list[str]:
-    """The words of a script's first line; empty where there is none that can be taken apart safely."""
+    """Return the words of a script's first line; empty where there is none that can be taken apart safely."""
     try:
         with Path(script).open("rb") as file:
-            line = file.read(_FIRST_LINE_BYTES).split(b"\n")[0]
+            line = file.read(_MAX_SHEBANG_BYTES).split(b"\n")[0]
     except OSError:
         return []
-    if not line.startswith(b"#!") or len(line) == _FIRST_LINE_BYTES:
+    if not line.startswith(b"#!") or len(line) == _MAX_SHEBANG_BYTES:
         return []
     words = os.fsdecode(line[2:]).split()
     if words[1:2] == ["-S"] and os.path.basename(words[0]) == "env":  # noqa: PTH119

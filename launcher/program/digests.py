@@ -1,4 +1,4 @@
-"""What a command's own files hold, as digests by name: whether two servers have the same program.
+"""Digests of a command's own files, by name, which tell whether two servers have the same program.
 
 Of a Python program these are its own file and the modules of its own that it imports, as far as its text tells; of a
 shell's script that script; of anything else the file that is run. What is installed with the system or by pip is not
@@ -14,9 +14,9 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from launcher.program.command import PythonCommand, parse_python, program_file
+from launcher.program.command import parse_python, program_file
 from launcher.program.files import MPI, is_of_mpi4py, roots_of
-from launcher.program.imports import own_files
+from launcher.program.import_scan import own_files
 
 MAX_BYTES = 32 << 20  # of one file; of a longer one its size and its beginning count
 DIGEST_CHARS = 12
@@ -28,7 +28,7 @@ _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh"})
 
 
 def digests_of(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> dict[str, str]:
-    """By file name; empty for a program of which no file is its own. Reads at most some hundred files, and never raises."""
+    """Return digests by file name; none for a program without a file of its own. Read at most some hundred files, never raise."""
     try:
         return {name: _digest(path) for name, path in _files(argv, environment, cwd)}
     except (OSError, ValueError):  # a path with a null byte, a directory that may not be looked at
@@ -36,7 +36,7 @@ def digests_of(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -
 
 
 def essential_words(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> tuple[str, ...]:
-    """Those that tell which program it is, for others to look at: without arguments, which may be secret."""
+    """Return the words that tell which program it is, for others to see: without arguments, which may be secret."""
     python = parse_python(argv, environment.get("PATH"), cwd)
     if python is None or is_of_mpi4py(python):
         return tuple(argv[:2])
@@ -48,7 +48,10 @@ def _files(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> It
     if python is None:
         yield from _of_no_python(argv, environment, cwd)
         return
-    python = _below_mpi4py(python)
+    if is_of_mpi4py(python) and python.target in {MPI, f"{MPI}.run"} and python.arguments:
+        target, *arguments = python.arguments  # `python -m mpi4py train.py` runs train.py
+        if not target.startswith("-"):
+            python = replace(python, kind="script", target=target, arguments=tuple(arguments))
     if python.kind == "module" and python.target.partition(".")[0] == _OWN_PACKAGE:
         return
     roots = roots_of(python, cwd, environment)
@@ -71,18 +74,8 @@ def _of_no_python(argv: Sequence[str], environment: Mapping[str, str], cwd: Path
         yield _name(program, (cwd, program.parent)), program
 
 
-def _below_mpi4py(python: PythonCommand) -> PythonCommand:
-    """`python -m mpi4py train.py` runs train.py."""
-    if not is_of_mpi4py(python) or python.target not in {MPI, f"{MPI}.run"} or not python.arguments:
-        return python
-    target, *arguments = python.arguments
-    return (
-        python if target.startswith("-") else replace(python, kind="script", target=target, arguments=tuple(arguments))
-    )
-
-
 def _name(path: Path, roots: Iterable[Path]) -> str:
-    """As it is called below the innermost of `roots` in which it is."""
+    """Return its path below the innermost of `roots` in which it is."""
     below = (path.relative_to(root) for root in roots if path.is_relative_to(root))
     return str(min(below, key=lambda name: len(name.parts), default=path))
 

@@ -1,4 +1,4 @@
-"""Which shared libraries a compiled program asks for, read from its file. Nothing is executed, as `ldd` would."""
+"""The shared libraries that a compiled program asks for, read from its file. Nothing is executed, as `ldd` would."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import BinaryIO
 _MAGIC = b"\x7fELF"
 _LOAD, _DYNAMIC = 1, 2  # kinds of segments
 _END, _NEEDED, _STRINGS = 0, 1, 5  # tags in the dynamic one
-_MAX_BYTES = 1 << 20  # of a table; a file that claims more is not believed
-_MAX_NAME = 4096
+_MAX_TABLE_BYTES = 1 << 20  # of a table; a file that claims more is not believed
+_MAX_NAME_BYTES = 4096
 
 
 def needed_libraries(path: Path) -> tuple[str, ...]:
-    """As the program names them (DT_NEEDED): "libmpi.so.40"; none of a program that needs none, or is no such file.
+    """Return their names as the program has them (DT_NEEDED), "libmpi.so.40"; none where the file is no such program.
 
-    What these need in turn is not looked for.
+    Libraries that these need in turn are not looked for.
     """
     try:
         with path.open("rb") as file:
@@ -36,7 +36,7 @@ def _names(file: BinaryIO) -> Iterator[str]:
     if dynamic is None:
         return
     entry = struct.Struct(order + ("qQ" if wide else "iI"))
-    size = min(dynamic[3], _MAX_BYTES) // entry.size * entry.size
+    size = min(dynamic[3], _MAX_TABLE_BYTES) // entry.size * entry.size
     tags: list[tuple[int, int]] = []
     for tag, value in entry.iter_unpack(_at(file, dynamic[1], size)):
         if tag == _END:
@@ -45,12 +45,12 @@ def _names(file: BinaryIO) -> Iterator[str]:
     strings = next((value for tag, value in tags if tag == _STRINGS), None)
     for tag, value in tags if strings is not None else ():
         if tag == _NEEDED and strings is not None:
-            name = _at(file, _offset_of(strings, segments) + value, _MAX_NAME, whole=False)
+            name = _at(file, _offset_of(strings, segments) + value, _MAX_NAME_BYTES, whole=False)
             yield name.partition(b"\0")[0].decode(errors="replace")
 
 
 def _segments(file: BinaryIO, order: str, *, wide: bool) -> Iterator[tuple[int, int, int, int]]:
-    """(kind, offset, address, size in the file) of each."""
+    """Yield (kind, offset, address, size in the file) of each."""
     header = struct.Struct(order + ("HHIQQQIHHH" if wide else "HHIIIIIHHH"))
     *_, start, _, _, _, entry_size, count = header.unpack(_at(file, 16, header.size))
     layout = struct.Struct(order + ("IIQQQQ" if wide else "IIIIII"))
@@ -60,7 +60,7 @@ def _segments(file: BinaryIO, order: str, *, wide: bool) -> Iterator[tuple[int, 
 
 
 def _offset_of(address: int, segments: list[tuple[int, int, int, int]]) -> int:
-    """Where in the file stands what would be loaded at `address`.
+    """Return the offset in the file of what would be loaded at `address`.
 
     Raises:
         ValueError: nowhere.

@@ -1,7 +1,8 @@
-"""Where the files of a Python program are, as far as that is known without asking Python, and what a look at one tells."""
+"""The files of a Python program, as far as they can be found without asking Python."""
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -14,7 +15,7 @@ TRAINER = "launcher.trainer"
 
 
 def mentions_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
-    """Whether the program's own file has the word mpi4py in it: a small part of what `uses_mpi` reads, for one rank."""
+    """Return whether the program's own file has the word mpi4py in it: a small part of what `uses_mpi` reads."""
     if command.kind == "code":
         return MPI in command.target
     main = main_file(command, cwd, roots_of(command, cwd, environment))
@@ -24,7 +25,7 @@ def mentions_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, st
 
 
 def first_on_path(command: PythonCommand, cwd: Path) -> str:
-    """What Python puts before all else on its path for this program, unless its options forbid it."""
+    """Return what Python puts first on its path for this program, unless its options forbid it."""
     if command.kind != "script":
         return ""
     script = cwd / command.target
@@ -32,12 +33,12 @@ def first_on_path(command: PythonCommand, cwd: Path) -> str:
 
 
 def is_of_mpi4py(command: PythonCommand) -> bool:
-    """`python -m mpi4py program.py`, and what else is in that package."""
+    """Return whether it is `python -m mpi4py program.py`, or another module of that package."""
     return command.kind == "module" and command.target.partition(".")[0] == MPI
 
 
 def roots_of(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
-    """Where the program's own modules may be: sys.path, as far as it is known without asking Python."""
+    """Return the directories of the program's own modules: sys.path, as far as it is known without asking Python."""
     letters = "".join(option[1:] for option in command.options if option.startswith("-") and option[1:].isalpha())
     first = [] if set("IP") & set(letters) or environment.get("PYTHONSAFEPATH") else [cwd]
     if command.kind == "script":
@@ -48,6 +49,7 @@ def roots_of(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) 
 
 
 def main_file(command: PythonCommand, cwd: Path, roots: list[Path]) -> Path | None:
+    """Return the file that runs as `__main__`, which may not exist; None for a module that is not found."""
     if command.kind == "script":
         script = cwd / command.target
         return script / "__main__.py" if script.is_dir() else script
@@ -58,7 +60,7 @@ def main_file(command: PythonCommand, cwd: Path, roots: list[Path]) -> Path | No
 
 
 def files_of(name: str, roots: Iterable[Path]) -> list[tuple[Path, str]]:
-    """The files that `import name` runs, with the package that each belongs to; empty if it is not the program's own.
+    """Return the files that `import name` runs, each with its package; none if it is not the program's own.
 
     A name that is no module itself (`from package import name`) leads to its package.
     """
@@ -74,3 +76,28 @@ def files_of(name: str, roots: Iterable[Path]) -> list[tuple[Path, str]]:
         if files:
             return files
     return []
+
+
+def added_directory(node: ast.AST, file: Path | None, cwd: Path) -> Path | None:
+    """Return the directory that `sys.path.insert(...)` or `append` in `file` probably adds; None for any other node.
+
+    Its texts are taken as parts of a path, below as many parents of `__file__`, or of a variable, as there are words for that.
+    """
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="path"), attr="insert" | "append"), args=[*_, added]):
+            nodes = list(ast.walk(added))
+        case _:
+            return None
+    texts = [part.value for part in nodes if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+    ups = sum(part.attr in {"dirname", "parent"} for part in nodes if isinstance(part, ast.Attribute))
+    for part in nodes:
+        match part:
+            case ast.Subscript(value=ast.Attribute(attr="parents"), slice=ast.Constant(value=int(level))):
+                ups += level + 1
+    names = {part.id for part in nodes if isinstance(part, ast.Name)} - {"os", "Path", "pathlib", "str", "sys"}
+    if not names or file is None:
+        return Path(os.path.normpath(cwd.joinpath(*texts)))
+    base = file if "__file__" in names else file.parent
+    for _ in range(ups):
+        base = base.parent
+    return Path(os.path.normpath(base.joinpath(*(text.lstrip("/") for text in texts))))

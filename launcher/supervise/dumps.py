@@ -27,7 +27,7 @@ _OTHERS_CUT = "..."  # faulthandler shows 100 threads, the newest first: the mai
 
 # Not the user's own: the standard library, installed packages, what Python or tlaunch put below the program.
 _FOREIGN = re.compile(
-    r"/lib(?:64)?/python\d(?:\.\d+)?t?/|/python\d+\.zip/|/(?:site|dist)-packages/|^<frozen |/launcher/bootstrap/"
+    r"/lib(?:64)?/python\d(?:\.\d+)?t?/|/python\d+\.zip/|/(?:site|dist)-packages/|^<frozen |/launcher/preload/"
     r"|/torch/(?:distributed|nn|autograd|utils)/"
 )
 _BUNDLED = "/launcher/trainer/"  # wherever it is installed, it is the program that the user chose

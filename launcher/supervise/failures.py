@@ -25,7 +25,7 @@ _MAX_WHOLE = 1 << 31  # of a pid, or an exit code
 
 @frozen
 class FailureRecord:
-    """failure.json, written by the hook inside the rank (launcher/bootstrap/failure.py)."""
+    """failure.json, written by the hook inside the rank (launcher/preload/failure.py)."""
 
     time_ns: int | None  # wall clock, nanoseconds since 1970, of the exception itself; None: no such time can be
     pid: int

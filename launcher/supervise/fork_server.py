@@ -1,6 +1,6 @@
 """The agent's side of preloading: one process imports heavy modules once, and is then forked for every rank.
 
-    fork server (here)  -- {"program": ..., "modules": [...], "agent_pid": n} ------>  preload process (launcher/bootstrap)
+    fork server (here)  -- {"program": ..., "modules": [...], "agent_pid": n} ------>  preload process (launcher/preload)
                     <-- {"ready": true, "seconds": s} | {"unsafe": why} | {"failed": why} --
                     -- {"fork": [{"key": global_rank, "env": {...}, "log": ..., ...}, ...]} -->
                     <-- {"key": global_rank, "pid": n} | {"key": global_rank, "error": why} --
@@ -26,7 +26,7 @@ from launcher.core.proc import stat
 from launcher.program.command import PythonCommand
 from launcher.supervise.spawn import Complaints, Program, spawn
 
-_BOOTSTRAP = Path(__file__).parents[1] / "bootstrap" / "__main__.py"
+_BOOTSTRAP = Path(__file__).parents[1] / "preload" / "__main__.py"
 _MAX_LINE_BYTES = 1 << 20  # whatever is longer did not come from us
 TICKS_OF_WORK = 2  # a sleeping process uses none, one that imports uses all
 

@@ -25,7 +25,7 @@ from launcher.supervise.sources import Sources
 
 __all__ = ["STACKS_SIGNAL", "Gathering", "RankStack", "Target", "gather", "group", "sentence"]
 
-STACKS_SIGNAL = signal.SIGRTMAX - 3  # launcher/bootstrap has the same
+STACKS_SIGNAL = signal.SIGRTMAX - 3  # launcher/preload has the same
 LIMIT_S = 1.5
 LOOK_EVERY_S = 0.01  # a dump that has not grown between two looks so far apart may be whole
 LOCK_SHARE = 0.5  # of the limit: whoever else asks may be stopped, and hold its lock for ever

@@ -1,12 +1,14 @@
 """Which files a command's program has of its own, and when two servers have the same."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from launcher.program.digests import UNREADABLE, digests_of, essential_words
+from launcher.program.import_scan import MAX_FILES
 
 
 @pytest.fixture
@@ -134,3 +136,16 @@ def test_words_that_say_which_program_it_is_have_no_arguments(place):
     assert essential_words(python, environment, cwd) == python[:3]
     assert essential_words(("bash", "train.sh", "secret"), environment, cwd) == ("bash", "train.sh")
     assert essential_words((), environment, cwd) == ()
+
+
+def test_servers_leave_out_the_same_files_of_a_large_program(place):
+    """Which ones is no matter of chance: another process, with another seed of `hash`, finds the same."""
+    names = [f"m{number}" for number in range(MAX_FILES + 50)]
+    cwd = place("here", {"train.py": f"import {', '.join(names)}", **{f"{name}.py": "" for name in names}})
+    code = (
+        "import sys; from pathlib import Path; from launcher.program.digests import digests_of\n"
+        f"print(sorted(digests_of(({sys.executable!r}, 'train.py'), {{}}, Path({str(cwd)!r}))))"
+    )
+    seeds = ({**os.environ, "PYTHONHASHSEED": seed} for seed in "12")
+    shown = [subprocess.check_output([sys.executable, "-c", code], env=environment) for environment in seeds]
+    assert shown[0] == shown[1]

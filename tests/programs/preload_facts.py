@@ -63,7 +63,7 @@ FACTS = {
     "command line": text(Path("/proc/self/cmdline")),
     "own name": text(Path("/proc/self/comm")),
     "cpus": sorted(os.sched_getaffinity(0)),
-    "modules": sorted(name for name in sys.modules if not name.startswith("_tlaunch_bootstrap")),
+    "modules": sorted(name for name in sys.modules if not name.startswith("_tlaunch_preload")),
 }  # fmt: skip
 for name, value in FACTS.items():
     print(f"{name}: {value}")

@@ -20,7 +20,7 @@ Thread 0x00007f772e81c6c0 (most recent call first):
 Current thread 0x00007f772fa82b80 (most recent call first):
   File "/home/me/project/data.py", line 88 in load
   File "/home/me/project/train.py", line 40 in <module>
-  File "/opt/launcher/bootstrap/start.py", line 9 in run
+  File "/opt/launcher/preload/start.py", line 9 in run
 """
 # As Python 3.14 writes it: with names of threads, and perhaps what C was doing.
 NAMED = b"""\
@@ -133,7 +133,7 @@ def test_the_place_is_the_users_own_code():
         ("/home/me/project/train.py", 40, "step"),
         ("/home/me/project/train.py", 50, "<module>"),
         ("<frozen runpy>", 88, "_run_code"),
-        ("/opt/launcher/bootstrap/start.py", 9, "run"),
+        ("/opt/launcher/preload/start.py", 9, "run"),
     )
     assert (stack.place, stack.in_collective) == ("train.py:40 in step", False)
     assert stack.doing == "at train.py:40 in step, inside threading.py:327 in wait"

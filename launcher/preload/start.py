@@ -1,4 +1,4 @@
-"""The first step: which way a program is to be begun."""
+"""The first step: start a program at once, or serve forks of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import sys
 
 from . import failure, names
-from .imitate import Program, execute, prepare
-from .own import forget_collisions, note_imports
+from .import_isolation import forget_collisions, note_imports
+from .run_main import Program, execute, prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def main(born_with: dict[str, Any]) -> None:
-    """Does what `sys.argv` says. Returns or raises as the program does; `born_with`: a script's first globals."""
+    """Do what `sys.argv` says; return or raise as the program does. `born_with`: a script's first globals."""
     if sys.argv[1] == "run":
         _, _, device_dir, kind, target, *arguments = sys.argv
         note_imports()
@@ -24,8 +24,8 @@ def main(born_with: dict[str, Any]) -> None:
         names.show(program.command_line)
         failure.install(os.path.abspath(device_dir))
     else:
-        from . import preload  # needs more of the library than a program should find loaded
+        from . import serve  # needs more of the library than a program should find loaded
 
-        program = preload.serve(int(sys.argv[2]), born_with)  # returns in every forked rank
+        program = serve.serve(int(sys.argv[2]), born_with)  # returns in every forked rank
     forget_collisions()
     execute(program)

@@ -1,4 +1,4 @@
-"""Which modules were imported for this package's own sake, and must not be taken for the program's of the same name."""
+"""Modules that this package imported for its own sake, and that must not be taken for the program's of the same name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _own: set[str] = set()
 
 
 def note_imports() -> None:
-    """Call when everything of this package's own is imported, before anything is for the program."""
+    """Note what is imported now as this package's. Call before anything is imported for the program."""
     _own.update(set(sys.modules) - LOADED_BEFORE)
 
 
@@ -20,14 +20,12 @@ def forget_collisions() -> None:
 
     Only where there is such a file: loading a module of the library twice is harmless, but not free.
     """
-    beside = _names_in(sys.path[0]) if _own and sys.path else set()
+    if not (_own and sys.path):
+        return
+    try:
+        beside = {name.partition(".")[0] for name in os.listdir(sys.path[0] or ".")}
+    except OSError:
+        return
     for name in _own:
         if name.partition(".")[0] in beside:
             sys.modules.pop(name, None)
-
-
-def _names_in(directory: str) -> set[str]:
-    try:
-        return {name.partition(".")[0] for name in os.listdir(directory or ".")}
-    except OSError:
-        return set()

@@ -95,10 +95,12 @@ def test_relative_imports_of_a_module(ways, same):
 
 def test_modules_beside_the_program_come_first(ways, same):
     """Also where they have the name of a module of the library that the bootstrap uses itself."""
-    for name in ("struct", "faulthandler", "fcntl", "names", "failure", "wire"):
+    for name in ("struct", "faulthandler", "fcntl", "names", "failure", "protocol"):
         (ways.cwd / f"{name}.py").write_text(f"mine = '{name}'")
-    (ways.cwd / "train.py").write_text("import names, failure, wire, struct\nprint(struct.mine, names.mine, wire.mine)")
-    assert same("train.py").log == "struct names wire\n"
+    (ways.cwd / "train.py").write_text(
+        "import names, failure, protocol, struct\nprint(struct.mine, names.mine, protocol.mine)"
+    )
+    assert same("train.py").log == "struct names protocol\n"
 
 
 ENDS = {
@@ -140,7 +142,7 @@ def test_a_program_ends_as_it_would(ways, same, source):
     """The status, and every byte of what is printed: tracebacks without a frame of ours."""
     (ways.cwd / "train.py").write_text(source, encoding="latin-1" if "latin" in source else "utf-8")
     ended = same("train.py")
-    assert "launcher/bootstrap" not in ended.log
+    assert "launcher/preload" not in ended.log
 
 
 @pytest.mark.parametrize("source", ["1 / 0", "import sys; sys.exit(3)", "raise KeyboardInterrupt", "if", "print('é')"])
@@ -148,7 +150,7 @@ def test_code_and_modules_end_as_they_would(ways, same, source):
     """The same for `-c` and `-m`."""
     (ways.cwd / "module.py").write_text(source)
     for arguments in (("-c", source), ("-m", "module")):
-        assert "launcher/bootstrap" not in same(*arguments).log
+        assert "launcher/preload" not in same(*arguments).log
 
 
 @pytest.mark.parametrize("arguments", [["missing.py"], ["-m", "missing"], ["empty"], ["-m", "empty"], ["."]])
@@ -193,7 +195,7 @@ def test_coverage(ways, same):
     assert same("-m", "coverage", "run", "train.py").status == 0
 
 
-@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13", "3.14"])
+@pytest.mark.parametrize("version", ["3.10", "3.12", "3.13", "3.14"])
 def test_other_versions_of_python(ways, facts, same, version):
     """A rank's Python need not be the launcher's, nor as new."""
     python = f"python{version}"

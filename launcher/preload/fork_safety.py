@@ -1,4 +1,4 @@
-"""Whether this process may be forked: by what it holds, not by what a module promises."""
+"""The check that this process may be forked: by what it holds, not by what a module promises."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 import sys
 import time
 
-_PATIENCE_S = 3.0
+_MAX_WAIT_S = 3.0
 _DEVICES = ("/dev/nvidia", "/dev/davinci", "/dev/kfd", "/dev/dri/render", "/dev/hisi_hdc", "/dev/devmm_svm")
 _ACCELERATORS = ("torch.cuda", "torch.xpu", "torch_npu.npu", "torch_mlu.mlu")
 
 
 def why_unsafe() -> str | None:
-    """Completes the sentence "importing X ..."; None if nothing speaks against it."""
+    """Return the end of the sentence "importing X ..."; None if nothing speaks against a fork."""
     threads = _threads()
     if threads > 1:
         threads = _threads_after_a_fork()
@@ -31,22 +31,23 @@ def _threads() -> int:
 
 
 def _threads_after_a_fork() -> int:
-    """Some libraries (OpenBLAS) end their threads before every fork and start them again when there is work.
+    """Return how many are left once this process has forked: some libraries (OpenBLAS) end their threads for that.
 
-    One that was waited for may still be on its way out of the system: it does not sleep, as those that stay mostly do.
+    They start them again when there is work. A thread that was joined may still be on its way out of the system: it does
+    not sleep, as those that stay mostly do.
     """
     pid = os.fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _MAX_WAIT_S
     while _threads() > 1 and _others_run() and time.monotonic() < deadline:
         time.sleep(0.01)
     return _threads()
 
 
 def _others_run() -> bool:
-    """Whether every thread but the main one is on a processor, or waits for one, or is gone."""
+    """Return whether every thread but the main one is on a processor, or waits for one, or is gone."""
     for name in os.listdir("/proc/self/task"):
         try:
             with open("/proc/self/task/" + name + "/stat", "rb") as file:
@@ -78,7 +79,7 @@ def _open_device() -> str | None:
 
 
 def _initialised_accelerator() -> str | None:
-    """The state that the module keeps, asked for without asking the device."""
+    """Return what a module says of itself, without asking the device."""
     for name in _ACCELERATORS:
         module = sys.modules.get(name)
         try:

@@ -1,4 +1,7 @@
-"""JSON, one object a line, without the library's package: a program may have a `json.py` or an `enum.py` of its own."""
+"""Messages to and from the agent: JSON, one object a line.
+
+The library's package is not used: a program may have a `json.py` or an `enum.py` of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class _Rules:
-    """What the scanner of the library's accelerator asks for."""
+    """The settings that the scanner of the library's accelerator asks for."""
 
     strict = False
     object_hook = None
@@ -25,7 +28,7 @@ class _Rules:
 
 
 def to_json(value: Any) -> str:
-    """Of None, booleans, integers, floats, strings and dictionaries of these."""
+    """Write None, booleans, integers, floats, strings and dictionaries of these."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
@@ -35,15 +38,15 @@ def to_json(value: Any) -> str:
     return repr(value)
 
 
-class Wire:
-    """Lines to and from the agent. Shared by the processes that are forked: a line is one write, so none is torn."""
+class Connection:
+    """The socket to the agent. Shared by the processes that are forked: a line is one write, so none is torn."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._received = b""
 
-    def take(self) -> Any:
-        """Wait for the next message; None when there will be none."""
+    def receive(self) -> Any:
+        """Wait for the next message, and return it; None at the end."""
         while b"\n" not in self._received:
             try:
                 chunk = os.read(self._descriptor, 1 << 20)
@@ -56,8 +59,8 @@ class Wire:
         scan: Any = make_scanner(_Rules())  # type: ignore[arg-type]
         return scan(os.fsdecode(line), 0)[0]
 
-    def say(self, message: dict[str, Any]) -> bool:
-        """False when nobody listens any more."""
+    def send(self, message: dict[str, Any]) -> bool:
+        """Return False when the agent does not listen any more."""
         try:
             os.write(self._descriptor, to_json(message).encode() + b"\n")
         except OSError:

@@ -1,4 +1,4 @@
-"""A process that was just forked for a rank: make it what an interpreter started for this rank alone would be.
+"""The first steps of a forked rank: they make it what an interpreter started for this rank alone would be.
 
 Not imitated: ranks share the seed of `hash` if PYTHONHASHSEED does not set it, and have the preload process's addresses
 in memory. /proc/self/environ shows the environment that the preload process was started with, and /proc/self/cmdline no
@@ -18,24 +18,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .preload import _Shown
-    from .wire import Wire
+    from .protocol import Connection
+    from .serve import Shown
 
 _NOT_STARTED = 126  # exit code
 _LOOK_AGAIN_S = 0.0002
 
 
 class Rank:
-    """What the agent asked for, and how this process knows that the one between has done its work."""
+    """The agent's request for a rank, and what the process between has left to it."""
 
     def __init__(self, request: dict[str, Any], go: int, middle_pid: int) -> None:
         self.request = request
-        self.go = go  # descriptor: a byte for every rank once the agent knows of all; end of file if that never happens
+        self.go = go  # descriptor: gives a byte once the agent knows of all ranks, or the end of file
         self.middle_pid = middle_pid
 
 
-def settle(rank: Rank, wire: Wire, agent_pid: int, shown: _Shown) -> None:
-    """Returns when the program may begin; a failure before is told to the agent, and ends this process with 126."""
+def settle(rank: Rank, connection: Connection, agent_pid: int, shown: Shown) -> None:
+    """Return when the program may begin; report a failure before that to the agent, and end with 126."""
     request = rank.request
     try:
         _wait_for_adoption(rank, agent_pid)
@@ -43,33 +43,36 @@ def settle(rank: Rank, wire: Wire, agent_pid: int, shown: _Shown) -> None:
         if request["cpus"] is not None:
             os.sched_setaffinity(0, request["cpus"])
         _redirect(request["log"])
-        _replace_environment(request["env"])
-        _be_different()
-        _begin_anew()
+        for name in set(os.environ) - set(request["env"]):
+            del os.environ[name]
+        os.environ.update(request["env"])
+        time.tzset()
+        _draw_again()
+        _refresh_notes()
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         names.show(shown.argv)
         names.rename(shown.name)
     except OSError as error:
         about = "" if error.filename is None else f"cannot use {os.fsdecode(error.filename)}: "
-        _give_up(wire, request["key"], about + str(error.strerror))
+        _give_up(connection, request["key"], about + str(error.strerror))
     except BaseException as error:
-        _give_up(wire, request["key"], repr(error))
-    wire.close()
+        _give_up(connection, request["key"], repr(error))
+    connection.close()
     failure.install(os.path.abspath(request["device_dir"]))
 
 
-def _give_up(wire: Wire, key: int, reason: str) -> None:
-    wire.say({"key": key, "error": reason[:1000]})
+def _give_up(connection: Connection, key: int, reason: str) -> None:
+    connection.send({"key": key, "error": reason[:1000]})
     os._exit(_NOT_STARTED)
 
 
 def _wait_for_adoption(rank: Rank, agent_pid: int) -> None:
-    """Until the process between has ended and the agent is the parent, and knows of this rank."""
-    from .preload import die_with
+    """Wait until the process between has ended, and the agent is the parent and knows of this rank."""
+    from .serve import die_with
 
-    told = os.read(rank.go, 1)
+    is_known = os.read(rank.go, 1)
     os.close(rank.go)
-    if not told:  # the agent may have another process started for this rank
+    if not is_known:  # the agent may have another process started for this rank
         raise RuntimeError("the process that forks ranks was ended")
     while os.getppid() == rank.middle_pid:  # its descriptors close a moment before its children get another parent
         time.sleep(_LOOK_AGAIN_S)
@@ -85,15 +88,8 @@ def _redirect(log: str) -> None:
     os.close(output)
 
 
-def _replace_environment(environment: dict[str, str]) -> None:
-    for name in set(os.environ) - set(environment):
-        del os.environ[name]
-    os.environ.update(environment)
-    time.tzset()
-
-
-def _be_different() -> None:
-    """What an interpreter draws by lot at its start is drawn again: no two ranks shall have the same."""
+def _draw_again() -> None:
+    """Draw again what an interpreter draws by lot at its start: no two ranks may have the same."""
     numpy_random = sys.modules.get("numpy.random.mtrand")
     if numpy_random is not None:
         numpy_random.seed()  # `random` does so itself after a fork
@@ -106,8 +102,8 @@ def _be_different() -> None:
         process._children.clear()
 
 
-def _begin_anew() -> None:
-    """What modules note of the process and of the time when they are imported."""
+def _refresh_notes() -> None:
+    """Correct what modules note of the process and of the time when they are imported."""
     threading = sys.modules.get("threading")
     if threading is not None:
         note = getattr(threading.current_thread(), "_set_native_id", None)  # stale before Python 3.13

@@ -1,4 +1,4 @@
-"""Frames: which are the program's, and how they are told. Nothing is imported to tell a failure."""
+"""The program's frames, and tracebacks of them as text. Nothing is imported for that when a rank fails."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _OTHERS = ("/site-packages/", "/dist-packages/", "<frozen ", _LIBRARY, _HERE)
 
 
 def of_program(traceback: TracebackType | None) -> TracebackType | None:
-    """Without the outermost frames, which are this package's."""
+    """Return it without the outermost frames, which are this package's."""
     while traceback is not None and _is_own(traceback.tb_frame):
         traceback = traceback.tb_next
     return traceback
 
 
 def places(traceback: TracebackType | None) -> list[tuple[str, int, str]]:
-    """File, line and function of every frame, innermost last."""
+    """Return file, line and function of every frame, innermost last."""
     found = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
@@ -33,7 +33,7 @@ def places(traceback: TracebackType | None) -> list[tuple[str, int, str]]:
 
 
 def places_of_stack(frame: FrameType | None) -> list[tuple[str, int, str]]:
-    """The same for a running frame and its callers, without this package's."""
+    """Return the same for a running frame and its callers, without this package's."""
     found: list[tuple[str, int, str]] = []
     while frame is not None:
         if not _is_own(frame):
@@ -43,13 +43,13 @@ def places_of_stack(frame: FrameType | None) -> list[tuple[str, int, str]]:
 
 
 def where(found: list[tuple[str, int, str]]) -> str | None:
-    """As train.py:88 in step: the innermost frame of the program's own code, else of any."""
+    """Return "train.py:88 in step": the innermost frame of the program's own code, else of any."""
     own = [place for place in found if not any(part in place[0] for part in _OTHERS)] or found
     return "{}:{} in {}".format(os.path.basename(own[-1][0]), *own[-1][1:]) if own else None
 
 
 def text(error: BaseException | None, found: list[tuple[str, int, str]]) -> str:
-    """A traceback. By the library's module if that is loaded: it knows causes, groups and source lines."""
+    """Format a traceback, by the library's module if that is loaded: it knows causes, groups and source lines."""
     library: Any = sys.modules.get("traceback")
     if error is not None and hasattr(library, "format_exception"):
         return "".join(library.format_exception(type(error), error, of_program(error.__traceback__)))
@@ -63,7 +63,7 @@ def text(error: BaseException | None, found: list[tuple[str, int, str]]) -> str:
 
 
 def message(value: object) -> str:
-    """What the program says of it. Its own code is run for that, and may fail."""
+    """Return `str(value)`. That may run the program's code, and fail."""
     try:
         return str(value)
     except BaseException:
@@ -71,13 +71,13 @@ def message(value: object) -> str:
 
 
 def kind(error: BaseException) -> str:
-    """The name of its class, as tracebacks show it."""
+    """Return the name of its class, as tracebacks show it."""
     cls = type(error)
     return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _source(file: str, line: int) -> str:
-    """One line of a program, indented as in tracebacks; empty where it cannot be read."""
+    """Return one line of a program, indented as in tracebacks; empty where it cannot be read."""
     try:
         with open(file, encoding="utf-8", errors="replace") as lines:
             for number, text_of_line in enumerate(lines, 1):
@@ -89,4 +89,4 @@ def _source(file: str, line: int) -> str:
 
 
 def _is_own(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_HERE) or frame.f_globals.get("__package__") == "_tlaunch_bootstrap"
+    return frame.f_code.co_filename.startswith(_HERE) or frame.f_globals.get("__package__") == "_tlaunch_preload"

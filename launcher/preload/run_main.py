@@ -1,11 +1,11 @@
-"""Run a program as `python TARGET ARGUMENTS` would: what CPython's Modules/main.c and pythonrun.c do, in Python.
+"""The run of a program as `__main__`: what CPython's Modules/main.c and pythonrun.c do, in Python.
 
 In the order of CPython: sys.argv, sys.path[0], a fresh `__main__`, the code, and for an exception the hook. Exceptions
 leave this package as they are and end the interpreter itself, so that exit codes, SIGINT, `atexit` and threads are
 CPython's own doing; only the frames of this package are taken out of what is shown.
 
-Not imitated: below the program's own frames there are a few of this package, for whoever looks (`inspect.stack()[-1]`,
-`sys._getframe`), and they count towards the limit of recursion.
+Not imitated: below the program's own frames there are a few of this package, which `inspect.stack()[-1]` and
+`sys._getframe` show, and they count towards the limit of recursion.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PYC_HEADER_BYTES = 16
 
 
 class Program:
-    """What to run. `kind`: script, module or code."""
+    """The program to run. `kind`: script, module or code."""
 
     def __init__(self, kind: str, target: str, arguments: list[str]) -> None:
         self.kind = kind
@@ -44,9 +44,8 @@ class Program:
 
 
 def prepare(program: Program, born_with: dict[str, Any]) -> None:
-    """All that precedes the program's own code, imports of its modules included."""
-    if hasattr(sys, "orig_argv"):
-        sys.orig_argv[:] = program.command_line
+    """Set up what precedes the program's own code: sys.argv, `__main__`, sys.path."""
+    sys.orig_argv[:] = program.command_line
     first = {"script": program.target, "module": "-m", "code": "-c"}[program.kind]
     sys.argv[:] = [first, *program.arguments]
     renew_main(program, born_with)
@@ -56,13 +55,13 @@ def prepare(program: Program, born_with: dict[str, Any]) -> None:
 def renew_main(program: Program, born_with: dict[str, Any]) -> None:
     """Give the program an empty `__main__`: in a forked rank one that is younger than `gc.freeze`.
 
-    Whatever a frozen one comes to hold would never be finalised: files would not be flushed at the end.
+    What a frozen one comes to hold would never be finalised: files would not be flushed at the end.
     """
     sys.modules["__main__"] = _fresh_main(program, born_with)
 
 
 def execute(program: Program) -> None:
-    """Run the program in this process. Returns or raises as it does."""
+    """Run the program in this process; return or raise as it does."""
     try:
         _run(program, sys.modules["__main__"].__dict__)
     except SystemExit as stop:
@@ -76,8 +75,8 @@ def execute(program: Program) -> None:
 
 
 def _absolute(path: str) -> str:
-    """As CPython does it since 3.9: nothing is tidied up."""
-    if sys.version_info < (3, 9) or path.startswith("/"):
+    """Return it as CPython makes it: nothing is tidied up."""
+    if path.startswith("/"):
         return path
     try:
         return os.getcwd() if path == "." else os.getcwd() + "/" + path
@@ -86,7 +85,7 @@ def _absolute(path: str) -> str:
 
 
 def _importer(path: str) -> object:
-    """What can import from `path`; None where it is no directory or archive."""
+    """Return what can import from `path`; None where it is no directory or archive."""
     for hook in sys.path_hooks:
         try:
             sys.path_importer_cache[path] = hook(path)
@@ -117,15 +116,10 @@ def _insert_path(program: Program) -> None:
         sys.path.insert(0, program.path)
     elif not getattr(sys.flags, "safe_path", sys.flags.isolated):
         try:
-            sys.path.insert(0, _path_of(program))
+            beside = os.path.dirname(os.path.realpath(program.target)) if program.kind == "script" else ""
+            sys.path.insert(0, os.getcwd() if program.kind == "module" else beside)
         except OSError:  # the working directory is gone
             pass
-
-
-def _path_of(program: Program) -> str:
-    if program.kind == "script":
-        return os.path.dirname(os.path.realpath(program.target))
-    return os.getcwd() if program.kind == "module" else ""
 
 
 def _run(program: Program, main: dict[str, Any]) -> None:
@@ -134,14 +128,10 @@ def _run(program: Program, main: dict[str, Any]) -> None:
     elif program.kind == "code":
         exec(_code_of_text(program.target + "\n"), main)
     else:
-        _run_module(program)
+        import runpy
 
-
-def _run_module(program: Program) -> None:
-    import runpy
-
-    name = "__main__" if program.holds_main else program.target
-    runpy._run_module_as_main(name, alter_argv=not program.holds_main)  # type: ignore[attr-defined]
+        name = "__main__" if program.holds_main else program.target
+        runpy._run_module_as_main(name, alter_argv=not program.holds_main)  # type: ignore[attr-defined]
 
 
 def _code_of_text(source: str) -> CodeType:
@@ -171,7 +161,7 @@ def _code_of_file(program: Program) -> CodeType:
 
 
 def _hide_own_frames(program: Program) -> None:
-    """Have the hook that is in place now, the program's own perhaps, see the program's frames only."""
+    """Let the hook that is in place now, the program's own perhaps, see the program's frames only."""
     hook = sys.excepthook
 
     def shown(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -187,7 +177,7 @@ def _hide_own_frames(program: Program) -> None:
 
 
 def _forget_file(program: Program) -> None:
-    """CPython takes these away as soon as a script's own code has ended, before threads and `atexit` have."""
+    """Take `__file__` away, as CPython does when a script's own code has ended, before threads and `atexit` have."""
     if program.is_file:
         for name in ("__file__", "__cached__"):
             sys.modules["__main__"].__dict__.pop(name, None)

@@ -1,9 +1,9 @@
-"""The failure hook: what ends a rank is told in its failure.json, at the time at which it happens.
+"""The failure hook: writes what ends a rank into its failure.json, when it happens.
 
     {"schema": 1, "time_ns": ..., "pid": ..., "kind": "exception" | "exit" | "os_exit", "type": "ValueError" | null,
      "message": ..., "where": "train.py:88 in step" | null, "traceback": ..., "status": 1, "thread": "MainThread"}
 
-The first thing told stands. Whatever goes wrong here is kept silent: a program must run as it would without us.
+What is written first stands. Errors of this module are swallowed: a program must run as it would without it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from _signal import SIGRTMAX  # type: ignore[import-not-found] # without the imports of `signal`
 
 from . import frames, mpi
-from .wire import to_json
+from .protocol import to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,36 +25,42 @@ STACKS_SIGNAL = SIGRTMAX - 3  # writes the Python stacks of all threads to stack
 FILE = "failure.json"
 STACKS_FILE = "stacks.log"
 _SCHEMA = 1
-_MAX_TRACEBACK = 8000
-_MAX_MESSAGE = 4000
-_OUT_OF_THE_WAY = 100  # descriptors of ours begin here, so that a program's first file has the number it expects
+_MAX_TRACEBACK_CHARS = 8000
+_MAX_MESSAGE_CHARS = 4000
+_MIN_DESCRIPTOR = 100
 
 
 class _Hook:
-    """Where this process tells its failure. Processes that it forks are not the rank and tell nothing."""
+    """The writer of this process's failure.json. Processes that it forks are not the rank and write nothing."""
 
     def __init__(self, device_dir: str) -> None:
         self.path = os.path.join(device_dir, FILE)
         self.pid = os.getpid()
-        self.told = False
+        self.has_written = False
 
-    def tell(self, fields: dict[str, Any]) -> None:
-        if self.told or os.getpid() != self.pid:
+    def write(self, fields: dict[str, Any]) -> None:
+        if self.has_written or os.getpid() != self.pid:
             return
-        self.told = True
-        beside = f"{self.path}.{self.pid}"
+        self.has_written = True
+        aside = f"{self.path}.{self.pid}"
         try:
-            _write(beside, to_json(fields) + "\n")
-            os.replace(beside, self.path)
+            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                rest = (to_json(fields) + "\n").encode("utf-8", "backslashreplace")
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+            finally:
+                os.close(descriptor)
+            os.replace(aside, self.path)
         except OSError:
-            os.unlink(beside)
+            os.unlink(aside)
 
 
 _hook: _Hook | None = None
 
 
 def install(device_dir: str) -> None:
-    """Tell failures in `device_dir`, and stacks whenever STACKS_SIGNAL comes. Call in the rank's own process."""
+    """Write failures into `device_dir`, and stacks whenever STACKS_SIGNAL comes. Call in the rank's own process."""
     global _hook  # noqa: PLW0603 - one rank, one hook
     _hook = _Hook(device_dir)
     _wrap_os_exit()
@@ -65,38 +71,32 @@ def install(device_dir: str) -> None:
 
 
 def note_exception(error: BaseException) -> None:
-    """The program ends with this."""
+    """Record the exception that ends the program."""
     time_ns = time.time_ns()
     try:
         found = frames.places(frames.of_program(error.__traceback__))
-        _tell(time_ns, "exception", 1, error=error, found=found)
+        _record(time_ns, "exception", 1, error=error, found=found)
         mpi.leave_with(130 if isinstance(error, KeyboardInterrupt) else 1)
     except Exception:
         pass
 
 
 def note_exit(stop: SystemExit) -> None:
-    """The program ends by `sys.exit`, well or not."""
+    """Record an end by `sys.exit`, unless the program ends well."""
     time_ns = time.time_ns()
     try:
-        status = _status(stop.code)
+        status = 0 if stop.code is None else stop.code & 0xFF if isinstance(stop.code, int) else 1
         if status:
-            # A traceback of sys.exit tells nothing, but the exception that led to it might.
+            # The traceback of sys.exit says nothing, but the exception that led to it might.
             found = frames.places(frames.of_program(stop.__traceback__))
             message = "" if isinstance(stop.code, int) else frames.message(stop.code)
-            _tell(time_ns, "exit", status, error=stop.__context__, found=found, message=message)
+            _record(time_ns, "exit", status, error=stop.__context__, found=found, message=message)
             mpi.leave_with(status)
     except Exception:
         pass
 
 
-def _status(code: object) -> int:
-    if code is None:
-        return 0
-    return code & 0xFF if isinstance(code, int) else 1
-
-
-def _tell(
+def _record(
     time_ns: int,
     kind: str,
     status: int,
@@ -113,16 +113,17 @@ def _tell(
         "pid": _hook.pid,
         "kind": kind,
         "type": None if error is None else frames.kind(error),
-        "message": (message or ("" if error is None else frames.message(error)))[:_MAX_MESSAGE],
+        "message": (message or ("" if error is None else frames.message(error)))[:_MAX_MESSAGE_CHARS],
         "where": frames.where(found),
-        "traceback": frames.text(error, found)[-_MAX_TRACEBACK:],
+        "traceback": frames.text(error, found)[-_MAX_TRACEBACK_CHARS:],
         "status": status,
         "thread": _thread_name(),
     }
-    _hook.tell(fields)
+    _hook.write(fields)
 
 
 def _thread_name() -> str:
+    """Return the current thread's name, without importing threading for it."""
     threading = sys.modules.get("threading")
     if threading is None:
         return "MainThread"
@@ -135,12 +136,12 @@ def _thread_name() -> str:
 def _wrap_os_exit() -> None:
     original = os._exit
     current_frame = sys._getframe  # kept here: at the very end the names of modules are gone
-    tell, places, exception = _tell, frames.places_of_stack, sys.exc_info
+    record, places, exception = _record, frames.places_of_stack, sys.exc_info
 
     def _exit(status):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - signature of os._exit
         try:
             if isinstance(status, int) and status & 0xFF:
-                tell(time.time_ns(), "os_exit", status & 0xFF, error=exception()[1], found=places(current_frame(1)))
+                record(time.time_ns(), "os_exit", status & 0xFF, error=exception()[1], found=places(current_frame(1)))
         except Exception:
             pass
         original(status)
@@ -150,7 +151,7 @@ def _wrap_os_exit() -> None:
 
 
 def _show_stacks(device_dir: str) -> None:
-    """Of all threads: on standard error when the process crashes, in stacks.log on demand."""
+    """Have the stacks of all threads written: to standard error when the process crashes, to stacks.log on demand."""
     if sys.stderr is not None and not faulthandler.is_enabled():
         faulthandler.enable()
     path = os.path.join(device_dir, STACKS_FILE)
@@ -159,23 +160,16 @@ def _show_stacks(device_dir: str) -> None:
 
 
 def out_of_the_way(descriptor: int) -> int:
-    """The same file under a high number, where limits allow one; closed on exec."""
+    """Return the same file under a high number, where limits allow one; closed on exec.
+
+    A program's first file then has the number that it expects.
+    """
     import fcntl
 
     try:
-        moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
+        moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _MIN_DESCRIPTOR)
     except OSError:
         os.set_inheritable(descriptor, False)
         return descriptor
     os.close(descriptor)
     return moved
-
-
-def _write(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        rest = text.encode("utf-8", "backslashreplace")
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-    finally:
-        os.close(descriptor)

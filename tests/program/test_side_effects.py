@@ -1,4 +1,4 @@
-"""What a program finds when it imports is the same with and without preloading. Each is run both ways, by the command."""
+"""What a program finds when it imports is the same with and without preloading."""
 
 import os
 import subprocess
@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from launcher.program.command import PythonCommand
+from launcher.program.import_scan import modules_to_preload
 
 PATIENCE_S = 120
 # numpy looks at NUMPY_MADVISE_HUGEPAGE when it is imported, and remembers.
@@ -88,7 +91,16 @@ CHANGES = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
+REAL = ["a function of a helper", "in a module", "loaded modules"]
+
+
+def write_program(directory, source):
+    for name, text in {**FILES, "train.py": f"{source}\n{SHOW}\n"}.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+
+
+@pytest.fixture
 def _needs_numpy():
     numpy = pytest.importorskip("numpy")
     if not hasattr(numpy._core.multiarray, "_set_madvise_hugepage"):
@@ -96,11 +108,9 @@ def _needs_numpy():
 
 
 @pytest.fixture
-def shown(tmp_path):
-    """Write a program, and give what a rank of it prints, run with some options of tlaunch."""
-    for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+def shown(tmp_path, _needs_numpy):
+    """Give what a rank of a program prints, run with some options of tlaunch."""
+    write_program(tmp_path, "")
 
     def run(command, *options):
         argv = [sys.executable, "-m", "launcher", "run", "--devices", "1", "--name", f"run{len(options)}", *options]
@@ -117,9 +127,17 @@ def shown(tmp_path):
 
 
 @pytest.mark.parametrize("source", CHANGES.values(), ids=CHANGES)
-def test_a_change_before_an_import_is_seen_by_it(tmp_path, shown, source):
-    """Whoever makes it; and it would not be, were numpy imported ahead."""
-    (tmp_path / "train.py").write_text(f"{source}\n{SHOW}\n")
+def test_nothing_is_preloaded_below_a_change(tmp_path, source):
+    """Whoever makes it, and however it is hidden."""
+    write_program(tmp_path, source)
+    command = PythonCommand(sys.executable, (), "script", "train.py", ())
+    assert "numpy" not in modules_to_preload(command, tmp_path, {})
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_change_before_an_import_is_seen_by_it(tmp_path, shown, name):
+    """By ranks of the real command; and it would not be, were numpy imported ahead."""
+    write_program(tmp_path, CHANGES[name])
     expected = shown(["train.py"], "--no-preload")
     assert shown(["train.py"]) == expected
     assert shown(["train.py"], "--preload", "numpy") != expected
@@ -128,14 +146,3 @@ def test_a_change_before_an_import_is_seen_by_it(tmp_path, shown, source):
 def test_the_package_of_a_module_runs_before_it(shown):
     """`python -m package.inner`: what its `__init__` changes is seen."""
     assert shown(["-m", "package.inner"]) == shown(["-m", "package.inner"], "--no-preload")
-
-
-@pytest.mark.slow
-def test_the_number_of_threads_is_what_the_program_says(tmp_path, shown):
-    """OMP_NUM_THREADS, set by a helper; torch reads it when it is imported."""
-    pytest.importorskip("torch")
-    (tmp_path / "threads.py").write_text("import os\ndef setup():\n    os.environ['OMP_NUM_THREADS'] = '1'\n")
-    (tmp_path / "train.py").write_text(
-        "from threads import setup\nsetup()\nimport torch\nprint(torch.get_num_threads())"
-    )
-    assert shown(["train.py"]) == shown(["train.py"], "--no-preload") == "1\n"

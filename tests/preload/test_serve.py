@@ -152,7 +152,7 @@ def test_what_modules_note_when_they_are_imported_is_the_rank_s(fork_server, tmp
 ])  # fmt: skip
 def test_the_library_can_be_preloaded(ways, options):
     """All that is ever imported ahead of it, with every option; the program notices nothing."""
-    from launcher.program.imports import LIBRARY
+    from launcher.program.import_scan import LIBRARY
 
     (ways.cwd / "train.py").write_text(
         f"import {', '.join(sorted(LIBRARY))}\n"
@@ -207,10 +207,10 @@ def unsafe():
     """The module that tells whether this process may be forked, anew."""
     import importlib.util
 
-    from launcher import bootstrap
+    from launcher import preload
 
-    path = os.path.join(os.path.dirname(bootstrap.__file__), "unsafe.py")  # noqa: PTH118, PTH120
-    spec = importlib.util.spec_from_file_location("unsafe", path)
+    path = os.path.join(os.path.dirname(preload.__file__), "fork_safety.py")  # noqa: PTH118, PTH120
+    spec = importlib.util.spec_from_file_location("fork_safety", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

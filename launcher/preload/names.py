@@ -1,4 +1,4 @@
-"""What `ps` and `top` show of this process: the program's command, not this package's."""
+"""The name and the command line that `ps` and `top` show of this process: the program's."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ _MAX_NAME_BYTES = 15
 
 
 def command_line(kind: str, target: str, arguments: list[str]) -> list[str]:
-    """As if the interpreter had been started with the program itself. Only while `sys.orig_argv` is as it was."""
+    """Return the words that would start the program itself. Call while `sys.orig_argv` is as it was."""
+    words = sys.orig_argv
+    before = next((index for index, word in enumerate(words) if word.endswith("/preload/__main__.py")), 1)
     options = {"script": [], "module": ["-m"], "code": ["-c"]}[kind]
-    return [*_interpreter(), *options, target, *arguments]
+    return [*(words[:before] or [sys.executable]), *options, target, *arguments]
 
 
 def show(words: list[str]) -> None:
@@ -29,7 +31,7 @@ def show(words: list[str]) -> None:
 
 
 def name() -> str:
-    """The short name of this process; empty where it cannot be told."""
+    """Return the short name of this process; empty without /proc."""
     try:
         with open("/proc/self/comm", "rb") as file:
             return os.fsdecode(file.read().rstrip(b"\n"))
@@ -43,19 +45,3 @@ def rename(new: str) -> None:
             file.write(os.fsencode(new)[:_MAX_NAME_BYTES])
     except OSError:
         pass
-
-
-def _interpreter() -> list[str]:
-    """The interpreter and its options, as this process was started with them."""
-    words = getattr(sys, "orig_argv", None) or _started_with()
-    before = next((index for index, word in enumerate(words) if word.endswith("/bootstrap/__main__.py")), 1)
-    return list(words[:before]) or [sys.executable]
-
-
-def _started_with() -> list[str]:
-    """For Pythons without sys.orig_argv (3.8, 3.9)."""
-    try:
-        with open("/proc/self/cmdline", "rb") as file:
-            return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
-    except OSError:
-        return []

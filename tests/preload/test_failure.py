@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from launcher.bootstrap import failure as hook
+from launcher.preload import failure as hook
 
 SOURCES = {
     "exception": ("import threading\ndef step():\n    raise ValueError('no such word')\nstep()", {
@@ -75,7 +75,7 @@ def test_the_traceback_tells_causes_and_source_lines(train, loaded):
     assert "{}['key']" in traceback
     assert "KeyError: 'key'" in traceback
     assert traceback.rstrip().endswith("ValueError: b")
-    assert "bootstrap" not in traceback
+    assert "launcher/preload" not in traceback
 
 
 @pytest.mark.parametrize("loaded", ["", "import traceback\n"])

@@ -1,0 +1,55 @@
+"""Become a Python program, with a hook that reports failures; at once, or forked from a process that is ready for it.
+
+python [options] .../preload/__main__.py run DEVICE_DIR script|module|code TARGET [ARGUMENTS...]
+python [options] .../preload/__main__.py preload DESCRIPTOR [PADDING]
+
+A Python older than 3.10 reads this file alone: it runs the program without a hook, and preloads nothing.
+"""
+
+_born_with = dict(globals())  # what this Python gives to the `__main__` of every script: first of all, hence pristine
+
+import sys  # noqa: E402
+
+_MIN_VERSION = (3, 10)
+
+
+def _load_start():  # type: ignore[no-untyped-def] # noqa: ANN202 - the package's types cannot be imported here
+    """Load the siblings under a private name, by hand: importlib is a package that a program may want to see unloaded."""
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import spec_from_file_location
+
+    directory = __file__.rpartition("/")[0] or "."
+    spec = spec_from_file_location(
+        "_tlaunch_preload", directory + "/__init__.py", submodule_search_locations=[directory]
+    )
+    assert spec is not None, "there is a finder"
+    assert spec.loader is not None, "there is a loader for .py files"
+    sys.modules[spec.name] = package = module_from_spec(spec)
+    spec.loader.exec_module(package)
+    return __import__("_tlaunch_preload.start").start
+
+
+def _do_without() -> None:
+    """Become the program alone, or report to the agent that nothing can be preloaded."""
+    import os
+
+    if sys.argv[1] == "preload":
+        version, minimum = (".".join(map(str, numbers[:2])) for numbers in (sys.version_info, _MIN_VERSION))
+        os.write(int(sys.argv[2]), f'{{"failed": "Python {version} is older than {minimum}"}}\n'.encode())
+        return
+    with open("/proc/self/cmdline", "rb") as file:
+        words = file.read().split(b"\0")[:-1]
+    this = next(index for index, word in enumerate(words) if word.endswith(b"/preload/__main__.py"))
+    kind, target = words[this + 3 : this + 5]
+    before = {b"module": [b"-m"], b"code": [b"-c"], b"script": [b"--"] if target.startswith(b"-") else []}[kind]
+    os.execv(sys.executable, words[:this] + before + words[this + 4 :])  # noqa: S606 - no shell is wanted
+
+
+if __name__ == "__main__" and sys.version_info < _MIN_VERSION:
+    _do_without()
+elif __name__ == "__main__":
+    if not getattr(sys.flags, "safe_path", sys.flags.isolated):
+        del sys.path[0]  # this directory
+    _load_start().main(  # type: ignore[no-untyped-call,unused-ignore]
+        {name: value for name, value in _born_with.items() if name.startswith("__")}
+    )

@@ -1,0 +1,263 @@
+"""What a program will import, found in its text alone."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+from launcher.program.command import PythonCommand
+from launcher.program.files import mentions_mpi
+from launcher.program.import_scan import MAX_FILES, TRAINER_MODULES, modules_to_preload, own_files, uses_mpi
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_all(**sources):
+        """Files by name: `package_in_INIT` is package/__init__.py."""
+        for name, source in sources.items():
+            path = tmp_path / f"{name.replace('INIT', '__init__').replace('MAIN', '__main__').replace('_in_', '/')}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(source)
+        return tmp_path
+
+    return write_all
+
+
+def script(target="train.py"):
+    return PythonCommand("/bin/python", (), "script", target, ())
+
+
+def look(cwd, kind="script", target="train.py", *, options=(), environment=None):
+    return modules_to_preload(PythonCommand("/bin/python", options, kind, target, ()), cwd, environment or {})
+
+
+@pytest.mark.parametrize(("source", "expected"), [
+    ("import os, json", ("json",)),
+    ("from pathlib import Path\nimport torch, json.decoder", ("pathlib", "torch", "json")),
+    ("import turtle, antigravity", ()),
+    ("import numpy as np", ("numpy",)),
+    ("import torch.nn.functional as F", ("torch", "torch.nn.functional")),
+    ("from torch.distributed import init_process_group", ("torch", "torch.distributed")),
+    ("import datasets, torch, transformers, torchvision, pandas", ("torch",)),
+    ("'text'\nimport re\n\n\nre.compile('')", ("re",)),
+    ("LR: float = 1e-3\n__version__ = '1'\nRANK = os.environ['RANK']\nimport torch", ("torch",)),
+    ("async def f(x: int = 1, *rest) -> str:\n    os.environ['A'] = x\nimport torch", ("torch",)),
+    ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\nimport numpy", ("typing", "numpy")),
+    ("import torch, os\nos.environ['A'] = '1'\nimport numpy", ("torch",)),
+    ("import torch\ntorch.cuda.set_device(0)\nimport numpy", ("torch",)),
+    ("import torch\ntorch.npu.set_device(0)\nimport numpy", ("torch",)),
+    ("import torch\nDEVICE = torch.accelerator.current_accelerator()\nimport numpy", ("torch",)),
+    ("import torch\ntorch.backends.cudnn.benchmark = True\nimport numpy", ("torch",)),
+    ("import torch\ntry:\n    import torch_npu\nexcept ImportError:\n    pass\nimport numpy", ("torch",)),
+    ("import sys\nif sys.argv[1:]:\n    import torch", ()),
+    ("def main():\n    import torch\nmain()", ()),
+    ("import json\nif __name__ == '__main__':\n    import torch", ("json",)),
+    ("import json\nimport torch\nx = (", ()),
+    ("import torch\n\0", ()),
+    ("\xff", ()),
+])  # fmt: skip
+def test_what_is_imported_above_everything_else_is_preloaded(write, source, expected):
+    """Imports of a script's top level, in their order; only of what may be imported before a fork."""
+    assert look(write(train=source)) == expected
+
+
+@pytest.mark.parametrize(("source", "has_it"), [
+    ("import torch\n\ndef main(m):\n    return torch.optim.SGD(m.parameters())\n", True),
+    ("import torch\nfrom torch.optim import AdamW\nmain()\n", True),
+    ("import torch\nmain(torch.compile)\n", True),
+    ("import torch\nprint(torch.ones(1))\n", False),
+    ("import os, torch\nrank = os.environ['RANK']\nmain(torch.compile, os.environ.get('A'))\n", True),
+    ("import os, torch\nos.environ.setdefault('A', '1')\nmain(torch.optim)\n", False),
+    ("import os, torch\nos.environ['TORCHDYNAMO_VERBOSE'] = '1'\ntorch.optim\n", False),
+    ("import re, torch\nre.compile('')\n", False),
+])  # fmt: skip
+def test_torch_s_compiler_is_preloaded_where_it_will_be_imported(write, source, has_it):
+    """Else the first optimizer of each rank would import it, unless the program may set variables that it reads."""
+    assert ("torch._dynamo" in look(write(train=source))) is has_it
+
+
+def test_the_environment_is_the_program_s_before_its_imports(write):
+    """What is imported after a change may look at it, wherever the change is."""
+    source = "import settings\nimport torch"
+    assert look(write(train=source, settings="import os, json\nos.environ['A'] = '1'")) == ("json",)
+    assert look(write(train=source, settings="def main():\n    os.environ['A'] = '1'")) == ("torch",)
+
+
+def test_modules_of_the_program_are_read_where_they_are_imported(write):
+    """Beside the script, in packages, by relative imports, in circles; their part for `__main__` does not run."""
+    cwd = write(
+        train="import model\nfrom data import loader\nimport numpy",
+        model="import train, random\nif __name__ == '__main__':\n    import torch.nn",
+        data_in_INIT="",
+        data_in_loader="from . import words\nfrom .deep.inner import x",
+        data_in_words="import torch.utils.data",
+        data_in_deep_in_INIT="from ..words import *",
+        data_in_deep_in_inner="import json\nx = 1",
+    )
+    assert look(cwd) == ("torch", "torch.utils.data", "json", "numpy", "random")
+
+
+def test_the_program_imported_by_its_module_runs_once_more(write):
+    """Then its changes come before what that module imports next."""
+    cwd = write(train="import model\nos.environ['A'] = '1'\nimport numpy", model="import json, train, torch")
+    assert look(cwd) == ("json",)
+
+
+@pytest.mark.parametrize("source", [
+    "class A:\n    ...", "@f\ndef g(): ...", "def __getattr__(name): ...", "__path__ = []", "f()", "x = f()", "x[0] = 1",
+    "x.y = 1", "x += 1", "del x", "assert x", "with x: ...", "for x in y: ...", "while x: ...", "x = [f for f in y]",
+    "x = lambda: f()", "def g(x=f()): ...", "x: f() = 1", "(x := 1)", "match x:\n    case 1: ...", "if x: ...",
+    "if TYPE_CHECKING:\n    ...\nelse:\n    f()",
+])  # fmt: skip
+def test_whatever_else_a_module_does_ends_that(write, source):
+    """In a module of its own as in the program, whose imports below count no more."""
+    for text in (source, "import other"):
+        assert look(write(train=f"import torch\n{text}\nimport numpy", other=source)) == ("torch",)
+
+
+def test_a_module_of_the_program_hides_one_of_the_library(write):
+    """It is never imported ahead, nor is anything after it: that may find the wrong one, too."""
+    assert look(write(train="import json, random", random="import numpy")) == ("json",)
+    assert look(write(train="import torch, numpy", torch="import json")) == ("json", "numpy")
+
+
+def test_modules_and_directories(write):
+    """`-m package` and a directory begin at `__main__`; `-m package.module` runs the package first."""
+    cwd = write(package_in_INIT="import numpy", package_in_MAIN="import torch", package_in_run="x = 1")
+    assert look(cwd, "module", "package") == ("numpy", "torch")
+    assert look(cwd, "script", "package") == ("torch",)
+    assert look(cwd, "module", "package.run") == ("numpy",)
+
+
+def test_code_of_the_command_line(write):
+    """Its modules are in the working directory."""
+    cwd = write(model="import torch")
+    assert look(cwd, "code", "import model") == ("torch",)
+    assert look(cwd, "code", "import model", options=("-I",)) == ()
+
+
+def test_python_path_is_searched(write, tmp_path):
+    """As Python does, unless it is told not to."""
+    cwd = write(train="import model", lib_in_model="import torch")
+    assert look(cwd) == ()
+    assert look(cwd, environment={"PYTHONPATH": "lib"}) == ("torch",)
+    assert look(cwd, environment={"PYTHONPATH": "lib"}, options=("-E",)) == ()
+
+
+def test_nothing_is_said_of_the_program(write):
+    """Python tells of its doubtful syntax itself, when it runs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert look(write(train="import torch\nif 1 is 1:\n    '\\d'")) == ("torch",)
+
+
+@pytest.mark.parametrize("name", ["PYTHONPROFILEIMPORTTIME", "PYTHONVERBOSE"])
+def test_imports_that_shall_be_seen_are_done_by_ranks(write, name):
+    """Each shows its own."""
+    assert look(write(train="import torch"), environment={name: "1"}) == ()
+
+
+def test_missing_programs_need_nothing(tmp_path):
+    """Scripts and modules alike."""
+    assert look(tmp_path) == look(tmp_path, "module", "missing") == look(tmp_path, "module", "a.b.c") == ()
+
+
+def test_reading_is_bounded(write):
+    """However many modules a project has, and however deep they lie."""
+    chain = {f"m{index}": f"import torch, m{index + 1}, numpy" for index in range(MAX_FILES + 50)}
+    assert look(write(train="import m0", **chain)) == ("torch",)
+    assert len(own_files(script(), write(), {})) == MAX_FILES
+
+
+@pytest.mark.parametrize("addition", [
+    "sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'lib'))",
+    "sys.path.append('lib')",
+    "sys.path.insert(0, str(Path(__file__).resolve().parent.parent / 'lib'))",
+    "sys.path.insert(0, str(Path(__file__).parents[1] / 'lib'))",
+    "HERE = os.path.dirname(os.path.realpath(__file__))\nif HERE not in sys.path:\n    sys.path.insert(1, HERE + '/../lib')",
+])  # fmt: skip
+def test_the_program_s_files_are_found_where_it_says(write, addition):
+    """In directories that it adds to the search path, however it spells them, and by modules imported before."""
+    source = f"import inside\nfrom pathlib import Path\n{addition}\n"
+    cwd = write(program_in_train=source, lib_in_inside="import deeper", lib_in_deeper="from mpi4py import MPI")
+    names = {path.name for path in own_files(script("program/train.py"), cwd, {})}
+    assert names == {"train.py", "inside.py", "deeper.py"}
+    assert uses_mpi(script("program/train.py"), cwd, {})
+
+
+def test_the_bundled_trainer_has_its_own_list(tmp_path):
+    """Known, not looked for."""
+    assert look(tmp_path, "module", "launcher.trainer") == TRAINER_MODULES
+
+
+@pytest.mark.parametrize(("sources", "expected"), [
+    ({"train": "from mpi4py import MPI"}, True),
+    ({"train": "import mpi4py.MPI as MPI"}, True),
+    ({"train": "def main():\n    from mpi4py import MPI"}, True),
+    ({"train": "import numpy\nif use_mpi:\n    import mpi4py"}, True),
+    ({"train": "from parts import talk", "parts_in_INIT": "", "parts_in_talk": "from mpi4py import MPI"}, True),
+    ({"train": "import broken\nimport mpi4py", "broken": "def"}, True),
+    ({"train": "import torch, socket"}, False),
+    ({"train": "x = 'import mpi4py'"}, False),
+    ({"train": "from . import mpi4py\nimport mpi4py", "mpi4py": "x = 1"}, False),
+    ({"train": "def"}, None),
+])  # fmt: skip
+def test_programs_that_use_mpi(write, sources, expected):
+    """By mpi4py, wherever the program or a module of its own imports it; not what only has its name."""
+    assert uses_mpi(script(), write(**sources), {}) is expected
+
+
+def test_mpi4py_may_be_on_the_path_that_the_environment_gives(write):
+    """As a cluster's modules do it; it is no module of the program's own for that."""
+    cwd = write(train="from mpi4py import MPI", lib_in_mpi4py_in_INIT="", lib_in_mpi4py_in_MPI="")
+    assert uses_mpi(script(), cwd, {"PYTHONPATH": "lib"})
+
+
+def test_mpi_of_a_module_and_of_code(write):
+    """As for preloading."""
+    cwd = write(package_in_INIT="", package_in_MAIN="from mpi4py import MPI")
+    assert uses_mpi(PythonCommand("/bin/python", (), "module", "package", ()), cwd, {})
+    assert uses_mpi(PythonCommand("/bin/python", (), "code", "import mpi4py", ()), cwd, {})
+    assert uses_mpi(PythonCommand("/bin/python", (), "module", "mpi4py", ("train.py",)), cwd, {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "expected"),
+    [
+        ("script", "none.py", None),
+        ("module", "installed.train", None),
+        ("module", "http.server", False),
+        ("module", "launcher.trainer", False),
+    ],
+)
+def test_a_program_that_cannot_be_read_may_use_mpi(write, kind, target, expected):
+    """An installed package is where only Python would find it; the standard library uses none."""
+    cwd = write(other="x = 1")
+    assert uses_mpi(PythonCommand("/bin/python", (), kind, target, ()), cwd, {}) is expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "expected"),
+    [
+        ("script", "train.py", True),
+        ("script", "parts/other.py", False),
+        ("script", "none.py", False),
+        ("module", "train", True),
+        ("module", "parts", False),
+        ("module", "mpi4py.run", True),
+        ("code", "import mpi4py", True),
+        ("code", "pass", False),
+    ],
+)
+def test_programs_whose_own_file_speaks_of_mpi(write, kind, target, expected):
+    """Modules that it imports are not looked into: every rank asks, not one for all."""
+    cwd = write(
+        train="from mpi4py import MPI", parts_in_MAIN="import train", parts_in_INIT="", parts_in_other="import train"
+    )
+    assert mentions_mpi(PythonCommand("/bin/python", (), kind, target, ()), cwd, {}) is expected
+
+
+def test_the_bundled_trainer_is_no_program_of_mpi():
+    """It meets by MPI only where an engine has started it; even read from its own sources."""
+    root = Path(__file__).parents[2]
+    assert not uses_mpi(PythonCommand("/bin/python", (), "module", "launcher.trainer", ()), root, {})
