@@ -12,6 +12,7 @@ from launcher.cli.report.charts import Chart, Series, charts_of
 from launcher.cli.report.drawing import to_png, to_svg
 from launcher.cli.report.picture import Text
 from launcher.cli.report.rank_rows import KINDS, Bar, RankChart, Row
+from launcher.core.errors import UsageError
 from launcher.core.metrics import StepMetrics, Validation
 from launcher.runs.marks import Mark
 from launcher.runs.metrics import Metrics
@@ -147,3 +148,15 @@ def test_a_picture_is_as_wide_as_a_page_and_as_high_as_its_rows():
     assert all(len(picture.getcolors(1 << 16)) > 10 for picture in pictures)
     whole = Image.open(io.BytesIO(to_png([[paragraphs], [chart, chart], [rank_chart()]])))
     assert whole.size == (1200, sum(picture.height for picture in pictures))
+
+
+def test_a_picture_that_is_too_high_is_refused():
+    """It is never cut."""
+    with pytest.raises(UsageError):
+        to_png([[[Text("a line", 16)] * 1000]])
+
+
+def test_axes_show_numbers_as_people_write_them():
+    """With thousands separated, and millions and more by a letter."""
+    for low, high, label in ((0, 2.2e6, "2M"), (0, 25_000, "20,000"), (0.0, 3e-4, "0.0003"), (0, 1.2e17, "1e+17")):
+        assert label in texts(to_svg(Chart("loss", (Series("training", (((1, low), (2, high)),)),))))

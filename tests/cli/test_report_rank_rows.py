@@ -28,6 +28,18 @@ def test_a_few_ranks_have_a_row_each():
     assert rows[1].bars[1].text == "attempt 0: failed of its own (exit code 1), 1.0 s to 4.0 s"
 
 
+def test_imports_have_a_bar_of_their_own():
+    """From the start of the attempt, before there are ranks."""
+    attempt = AttemptSpan(0, 0, 10 * SECOND_NS, 2 * SECOND_NS, (span(0, start=2.5, first=3.0),))
+    times = Timeline(0, 10 * SECOND_NS, (attempt,), ())
+    [row] = rank_chart(SimpleNamespace(times=times, ended_ns=None, state=None)).rows
+    assert [(bar.start_s, bar.end_s, bar.kind) for bar in row.bars] == [
+        (0, 2, "imports"),
+        (2.5, 3, "starting"),
+        (3, 10, "well"),
+    ]
+
+
 def test_what_goes_on_is_drawn_until_now():
     """A rank without an end."""
     [row] = chart([span(0, "running", end=None)], ended_s=20).rows

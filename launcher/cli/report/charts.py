@@ -104,6 +104,6 @@ def _is_flattened(values: Sequence[float]) -> bool:
 
 
 def _gaps(series: Sequence[Series]) -> str:
-    counts = [(each.label, sum(map(len, each.lines)) - len(each.values)) for each in series]
+    counts = [(each.label, sum(map(len, each.lines)) - len(each.values)) for each in series if each.values]
     texts = [counted(count, "point") + (f" of {label}" if len(series) > 1 else "") for label, count in counts if count]
     return f"{' and '.join(texts)} without a finite value: the line stops there." if texts else ""

@@ -98,12 +98,12 @@ def _write_pages(runs: list[RunFacts], html: str | None, png: str | None) -> Non
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
         write_out(to_html(runs, to_svg))
     elif html is not None:
-        _put(html, to_html(runs, to_svg).encode())
+        put(html, to_html(runs, to_svg).encode())
     if png is not None:
-        _put(png, to_png(rows_of(runs)))
+        put(png, to_png(rows_of(runs)))
 
 
-def _put(name: str, content: bytes) -> None:
+def put(name: str, content: bytes) -> None:
     """Write a file; through a symbolic link, what that leads to.
 
     Raises:

@@ -37,13 +37,13 @@ WIDTH = 12.0  # inches of a picture
 CHART_HEIGHT, LEGEND_ROW = 2.6, 0.2  # inches
 MARGIN = 0.25  # inches around a picture's texts
 MAX_HEIGHT = 30_000  # pixels of a picture
-MAX_TIPS = 12  # marks that a tip tells of
+MAX_TIPS = 12  # lines of a tip
 PAPER, TEXT, FAINT, GRID = "#ffffff", "#1b1f24", "#5f6873", "#e8ebef"
 # Okabe and Ito, for eyes of every kind.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", TEXT)
 # Colours and dashes go round in different circles: thirty-five series differ in one of them.
 DASHES = ("-", (0, (6, 2)), (0, (1.5, 2)), (0, (7, 2, 1.5, 2)), (0, (12, 3)))
-# How each kind of bar is filled: with a colour, and a hatch that tells the same without colours.
+# How each kind of bar is filled: with a colour, and a hatch for those who see or print no colours.
 FILLS = {
     "imports": ("#c9ced6", "...."), "starting": ("#a3abb7", ""), "well": (COLOURS[2], ""), "running": (COLOURS[0], "///"),
     "culprit": (COLOURS[1], "xxxx"), "consequence": ("#f3cd7e", "\\\\\\\\"), "hung": (COLOURS[3], "||||"),
@@ -55,30 +55,11 @@ SIGNS = {
     "hung": ("P", "no progress"), "failure": ("X", "failure"), "stopping": ("D", "all are ended"),
     "restart": ("*", "restart"), "paused": ("H", "paused"), "continued": (">", "continued"),
 }  # fmt: skip
+# Distances of ticks on an axis of times.
 TIME_STEPS_S = (
-    0.1,
-    0.2,
-    0.5,
-    1,
-    2,
-    5,
-    10,
-    15,
-    30,
-    60,
-    120,
-    300,
-    600,
-    900,
-    1800,
-    3600,
-    7200,
-    14400,
-    21600,
-    43200,
-    86400,
-)
-NICE = (1, 2, 5, 10)  # distances of ticks, times powers of ten
+    0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400,
+)  # fmt: skip
+NICE = (1, 2, 5, 10)  # times powers of ten: distances of ticks on other axes
 STYLE = {
     "svg.fonttype": "none", "svg.hashsalt": "tlaunch", "text.parse_math": False, "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "sans-serif"], "font.monospace": ["DejaVu Sans Mono", "monospace"], "font.size": 9,
@@ -116,12 +97,12 @@ def to_svg(chart: Chart | RankChart) -> str:
         figure.savefig(file, format="svg", transparent=True, metadata=metadata)
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
+    for colour, name in VARIABLES.items():
+        svg = svg.replace(f": {colour}", f": var(--{name})")
+    # Every chart would have the same ids; those that are referred to are hashes of what they name, and stay.
+    svg = re.sub(r' id="[a-zA-Z.]+(2d)?_\d+"', "", svg)
     for number, tip in enumerate(tips):
         svg = svg.replace(f'<g id="tip-{number}">', f"<g><title>{escape(tip)}</title>")
-    # Every chart would have the same ones; those that are referred to are hashes of what they name.
-    svg = re.sub(r' id="[a-zA-Z.]+(2d)?_\d+"', "", svg)
-    for colour, name in VARIABLES.items():
-        svg = svg.replace(colour, f"var(--{name})")
     title = chart.title if isinstance(chart, Chart) else "ranks over time"
     return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
 
@@ -146,7 +127,8 @@ def _width(labels: Sequence[str], columns: int) -> float:
     return sum(max(map(len, labels[first : first + rows])) / 13 + 0.6 for first in range(0, len(labels), rows))
 
 
-Drawn = tuple[float, list[tuple[Artist, str]], list[str]]  # height in inches, legend, tips
+# Height in inches without the legend, the legend's samples and names, and tips.
+Drawn = tuple[float, list[tuple[Artist, str]], list[str]]
 
 
 def _draw_lines(axes: Axes, chart: Chart) -> Drawn:

@@ -83,7 +83,7 @@ def rank_chart(facts: RunFacts) -> RankChart:
             spans.setdefault(attempt.number, []).append((attempt, span))
         bars = chain.from_iterable(_bars(found, chart, until_ns) for _, found in sorted(spans.items()))
         label = f"{rank_list(group)} ({len(group)})" if len(group) > 1 else rank_list(group)
-        rows.append(Row(label, tuple(bars), tuple(marks.get(group[0], ()))))
+        rows.append(Row(label, tuple(bars), tuple(mark for rank in group for mark in marks.get(rank, ()))))
     return replace(chart, rows=tuple(rows))
 
 
@@ -128,7 +128,7 @@ def _grouped(
         }
         alone = _unusual(moments, DEVIATION * chart.seconds) | marked.intersection(ranks)
         if len(alone) > MAX_ROWS:  # most ranks are unusual: that is how this run is
-            alone = set()
+            alone &= marked if len(marked) <= MAX_ROWS else set()
         yield from ((rank,) for rank in alone)
         rest = [rank for rank in ranks if rank not in alone]
         size = -(-len(of_rank) // GROUPS)
