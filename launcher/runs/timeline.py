@@ -157,7 +157,7 @@ class _Rank:
 
 @dataclass(slots=True)
 class _Attempt:
-    """What is known of the attempt that runs."""
+    """The attempt that runs, as far as it is known."""
 
     number: int
     started_ns: int
@@ -235,7 +235,7 @@ class _EventsSeen:
 
     @property
     def broke_off(self) -> bool:
-        """Whether agent and head are gone without a last event. Of another machine this cannot be known: False."""
+        """True where agent and head are gone without a last event. Of another machine this cannot be known: False."""
         if self._agent is None or not self._agent.here or self._agent.lives:
             return False
         return self._head is None or not self._head.lives

@@ -9,16 +9,20 @@ from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from launcher.cli.chosen_run import RUN_HELP, chosen, json_option, runs_dir_option
+from launcher.cli.outlet import write_out
+from launcher.cli.report.facts import RunFacts, gather
+from launcher.cli.report.text import to_lines
+from launcher.cli.run_words import as_json as state_to_json
+from launcher.cli.sparkline import has_blocks
+from launcher.core.atomic import replacing
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.json_text import json_text
-
-if TYPE_CHECKING:
-    from launcher.cli.report.facts import RunFacts
+from launcher.logs.terminal import escaped
 
 EPILOG = """\b
 Examples:
@@ -50,11 +54,6 @@ PLAIN_COLUMNS = 120
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @runs_dir_option
 def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json: bool, runs_dir: Path) -> None:
-    from launcher.cli.outlet import write_out
-    from launcher.cli.report.facts import gather
-    from launcher.cli.report.text import to_lines
-    from launcher.cli.sparkline import has_blocks
-
     _check(html, png, as_json=as_json)
     run_dirs = [chosen(runs_dir, run) for run in runs] or [chosen(runs_dir, None)]
     facts = [gather(run_dir) for run_dir in run_dirs]
@@ -70,8 +69,6 @@ def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json:
 
 def _check(html: str | None, png: str | None, *, as_json: bool) -> None:
     """Refuse what cannot be written, before anything is read."""
-    from launcher.logs.terminal import escaped
-
     for option, name in (("--html", html), ("--png", png)):
         if name is not None and (not name or name.endswith(os.sep)):
             raise UsageError(f"{option} needs a file's name{f', not {escaped(name)}' if name else ''}")
@@ -88,7 +85,7 @@ def _check(html: str | None, png: str | None, *, as_json: bool) -> None:
 
 
 def _write_pages(runs: list[RunFacts], html: str | None, png: str | None) -> None:
-    from launcher.cli.outlet import write_out
+    # Text and JSON need neither matplotlib nor Jinja2, which take a second to import.
     from launcher.cli.report.drawing import to_png, to_svg
     from launcher.cli.report.page import to_html
     from launcher.cli.report.picture import rows_of
@@ -110,12 +107,9 @@ def put(name: str, content: bytes) -> None:
         UsageError: it is a directory, a device, ...
         UnreadableError: it cannot be written.
     """
-    from launcher.core.atomic import replacing
-    from launcher.logs.terminal import escaped
-
     shown, target = escaped(os.fsdecode(name)), Path(os.path.realpath(name))
     if os.path.exists(target) and not os.path.isfile(target):  # noqa: PTH110, PTH113 - Path's own raise where these do not
-        raise UsageError(f"{shown} is no regular file", hint="--html - writes to stdout")
+        raise UsageError(f"{shown} is not a regular file", hint="--html - writes to stdout")
     try:
         with replacing(target) as aside:
             aside.write_bytes(content)
@@ -127,8 +121,6 @@ def put(name: str, content: bytes) -> None:
 
 
 def _to_json(facts: RunFacts) -> dict[str, Any]:
-    from launcher.cli.run_words import as_json
-
     metrics = facts.metrics
     counts = {
         "step_records": len(metrics.steps),
@@ -137,4 +129,4 @@ def _to_json(facts: RunFacts) -> dict[str, Any]:
         "first_strange_line": metrics.first_strange,
         "metrics_unreadable": metrics.unreadable,
     }
-    return as_json(facts.state) | {"ended_ns": facts.ended_ns} | asdict(facts.totals) | counts
+    return state_to_json(facts.state) | {"ended_ns": facts.ended_ns} | asdict(facts.totals) | counts

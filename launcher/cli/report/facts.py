@@ -1,4 +1,4 @@
-"""What a report shows about one run, in numbers: the same for the terminal, for JSON and for the page."""
+"""Reads what a report shows about one run: the same numbers for the terminal, for JSON and for the page."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ class RunFacts:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the run ended as it should not."""
+        """True where the run failed, hung or was lost."""
         return self.state.state in {State.FAILED, State.HUNG, State.LOST}
 
     @property
     def not_restarting(self) -> str | None:
-        """Why restarts that were left were not used."""
+        """The reason for which restarts that were left were not used."""
         report = self.state.report
         return report.not_restarting if report else self.state.progress.not_restarting
 

@@ -1,4 +1,4 @@
-"""What stands in a report's picture: texts, and the same charts as in the page."""
+"""The contents of a report's picture: texts, and the same charts as in the page."""
 
 from __future__ import annotations
 

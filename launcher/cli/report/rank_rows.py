@@ -1,4 +1,4 @@
-"""What a run's ranks did over time, as rows of a chart: one per rank, or one per many ranks that did alike."""
+"""Ranks over time as rows of a chart: one per rank, or one per many ranks that did alike."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = {
 
 @frozen
 class Bar:
-    """What the ranks of a row did for a while, in seconds after the run's start."""
+    """A span of time of the ranks of a row, in seconds after the run's start."""
 
     start_s: float
     end_s: float
