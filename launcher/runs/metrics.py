@@ -1,4 +1,4 @@
-"""What a run has measured of itself: reads metrics.jsonl, once or again and again while it grows."""
+"""Reads metrics.jsonl, once or again and again while it grows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from launcher.core.metrics import SCHEMA, Record, Saved, StepMetrics, Validation
 
 __all__ = ["Metrics", "MetricsReader", "Record", "Saved", "StepMetrics", "Validation", "read_metrics"]
 
-MAX_BYTES = 65536  # of a line; what is longer is no record
-REMEMBERED_BYTES = 512  # of what was read last: a whole line, as a rule, with its time
-MAX_VALUE = 40  # characters of one that is quoted
+MAX_LINE_BYTES = 65536  # of a line; what is longer is no record
+TAIL_BYTES = 512  # of what was read last: a whole line, as a rule, with its time
+MAX_VALUE_CHARS = 40  # characters of one that is quoted
 _COMMON = ("time_ns", "attempt", "step")
 _NUMBERS = ("loss", "learning_rate", "tokens_per_s", "step_s", "validation_loss", "perplexity")
 _WHOLE_NUMBERS = ("memory_bytes", "epoch")
@@ -29,13 +29,13 @@ _MAY_BE_WRONG = re.compile(
     rb'"(?:%b|%b|saved)"\s*:\s*["\[{tf]|"(?:%b)"\s*:\s*-?(?:\d+[.eE]|[NI])|"saved"\s*:\s*[-\dNI]'
     % tuple("|".join(names).encode() for names in (_NUMBERS, _WHOLE_NUMBERS, _WHOLE_NUMBERS))
 )
-_LOSS_TOLD = re.compile(rb'"loss"\s*:\s*[-\dnNI]')
-_VALIDATION_TOLD = re.compile(rb'"validation_loss"\s*:\s*[-\dnNI]')
+_HAS_LOSS = re.compile(rb'"loss"\s*:\s*[-\dnNI]')
+_HAS_VALIDATION = re.compile(rb'"validation_loss"\s*:\s*[-\dnNI]')
 
 
 @frozen
 class Metrics:
-    """A whole file, each kind in the order of its lines."""
+    """The records of a whole file, each kind in the order of its lines."""
 
     steps: tuple[StepMetrics, ...]
     validations: tuple[Validation, ...]
@@ -47,16 +47,17 @@ class Metrics:
 
 
 class MetricsReader:
-    """Gives the records of a growing metrics.jsonl, each once. Holds no file open.
+    """Reads the records of a growing metrics.jsonl, each once. Holds no file open.
 
     A last line that is not whole yet is left for later. A file that shrank, was replaced, or holds something else where
     the last record stood, is read anew.
     """
 
     def __init__(self, path: Path, *, last_bytes: int | None = None, keep_nan: bool = False) -> None:
-        """`last_bytes`: of a file that is longer only its end is read, from the first whole line in it.
+        """Read nothing yet.
 
-        `keep_nan`: a loss that its line told, and that is not finite, is NaN; None only where the line told none.
+        `last_bytes`: only so much of the end of a longer file is read, from the first whole line in it.
+        `keep_nan`: a loss that stands in its line and is not finite is NaN; None only where the line has no loss.
         """
         self.found = False  # at the last call: a file that may be opened
         self.unreadable: str | None = None  # at the last call: why, where there is something: "Permission denied"
@@ -87,11 +88,11 @@ class MetricsReader:
         file.seek(self._offset)
 
     def read(self) -> list[Record]:
-        """What has come since the last call, in the order of its lines; nothing where there is no file."""
+        """Return what has come since the last call, in the order of its lines; nothing where there is no file."""
         return list(self.stream())
 
     def stream(self) -> Iterator[Record]:
-        """As `read`, one by one: of a long file no more than a line is held in memory."""
+        """Yield what `read` returns, holding no more than a line in memory."""
         self.found, self.unreadable = False, None
         try:
             with open(self._path, "rb", opener=_without_waiting) as file:
@@ -107,7 +108,7 @@ class MetricsReader:
             self.unreadable = error.strerror
 
     def _go_on(self, file: BinaryIO) -> None:
-        """To where the last reading ended, if this is still the same file."""
+        """Seek to where the last reading ended, or begin anew where this is another file."""
         file.seek(self._offset - len(self._remembered))
         if not self._remembered or file.read(len(self._remembered)) != self._remembered:
             self._begin(file)
@@ -118,20 +119,20 @@ class MetricsReader:
                 yield self._waiting.popleft()
 
     def _read_on(self, file: BinaryIO) -> bool:
-        """A line, or a piece of one that is too long; False at the end."""
-        line = file.readline(MAX_BYTES)
+        """Read a line, or a piece of one that is too long; return False at the end."""
+        line = file.readline(MAX_LINE_BYTES)
         is_whole = line.endswith(b"\n")
-        if not is_whole and len(line) < MAX_BYTES:
+        if not is_whole and len(line) < MAX_LINE_BYTES:
             return False
         self._offset += len(line)
-        self._remembered = line[-REMEMBERED_BYTES:]
+        self._remembered = line[-TAIL_BYTES:]
         is_rest, self._is_within = self._is_within, not is_whole
         if not is_rest and self._lines is not None:
             self._lines += 1
         if is_whole and not is_rest:
             self._waiting.extend(self._understood(line))
         elif not is_rest:
-            self._found_strange(f"is longer than {MAX_BYTES:,} bytes")
+            self._found_strange(f"is longer than {MAX_LINE_BYTES:,} bytes")
         return True
 
     def _understood(self, line: bytes) -> tuple[Record, ...]:
@@ -152,7 +153,7 @@ class MetricsReader:
 
 
 def read_metrics(path: Path, *, keep_nan: bool = False) -> Metrics:
-    """All that the file holds now; empty where there is none. Takes memory for every line: see `MetricsReader.stream`."""
+    """Return all that the file holds now; empty where there is none. Every line takes memory: see `MetricsReader.stream`."""
     reader = MetricsReader(path, keep_nan=keep_nan)
     steps: list[StepMetrics] = []
     validations: list[Validation] = []
@@ -178,15 +179,15 @@ def read_metrics(path: Path, *, keep_nan: bool = False) -> Metrics:
 
 def _with_nan(record: Record, line: bytes) -> Record:
     match record:
-        case StepMetrics(loss=None) if _LOSS_TOLD.search(line):
+        case StepMetrics(loss=None) if _HAS_LOSS.search(line):
             return replace(record, loss=math.nan)
-        case Validation(validation_loss=None) if _VALIDATION_TOLD.search(line):
+        case Validation(validation_loss=None) if _HAS_VALIDATION.search(line):
             return replace(record, validation_loss=math.nan)
     return record
 
 
 def _why_no_record(line: bytes) -> str:
-    """Of a line that `from_line` refused."""
+    """Return what is wrong with a line that `from_line` refused."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
@@ -204,7 +205,7 @@ def _why_no_record(line: bytes) -> str:
 
 
 def _wrong_value(fields: dict[str, Any]) -> str | None:
-    """Of a line with all that every record has."""
+    """Return the first value of a wrong type in a record, or None."""
     return (
         _wrong(fields, _NUMBERS, "a number")
         or _wrong(fields, _WHOLE_NUMBERS, "a whole number")
@@ -223,7 +224,7 @@ def _wrong(fields: dict[str, Any], names: Iterable[str], expected: str) -> str |
 
 def _quoted(value: Any) -> str:
     text = json.dumps(value)
-    return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 1]}…"
+    return text if len(text) <= MAX_VALUE_CHARS else f"{text[: MAX_VALUE_CHARS - 1]}…"
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -1,8 +1,8 @@
-"""When what happened in a run: attempts, their ranks, and what is worth a mark, as plain data.
+"""The timeline of a run as plain data: its attempts, their ranks, and the moments that are worth a mark.
 
-From events.jsonl, metrics.jsonl and, where a run broke off without a word, heartbeats. Each file is read once, line by
-line; what is kept is a small record per rank and attempt, a mark for each event that is worth one, and of what a program
-wrote to metrics.jsonl a thousand marks of each kind, however many there were.
+It is read from events.jsonl, metrics.jsonl and, where a run broke off without a last event, heartbeats. Each file is read
+once, line by line; what is kept is a small record per rank and attempt, a mark for each event that is worth one, and of
+what a program wrote to metrics.jsonl a thousand marks of each kind, however many there were.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class RankSpan:
     """One rank in one attempt. Times in nanoseconds since 1970."""
 
     global_rank: int
-    started_ns: int  # of one that could not be started: when that was known
+    started_ns: int  # or when it was known that it could not be started
     first_step_ns: int | None  # the attempt's, by its metrics; None where the program writes none
-    ended_ns: int | None  # where nobody saw its end: its last sign of life, or the end of the run
-    status: int | None  # as in subprocess; None: it has not ended, or nobody saw how
+    ended_ns: int | None  # where its end was not recorded: its last sign of life, or the end of the run
+    status: int | None  # as in subprocess; None: it has not ended, or its end was not recorded
     # "culprit" and "consequence" as the verdict has it, whatever the status; then "well" for status 0, "hung" for what
     # made no progress, "ended" for all others that are over: most of them the launcher ended.
     role: RankRole
@@ -55,52 +55,54 @@ class RankSpan:
 
 @frozen
 class AttemptSpan:
-    """From one start of all ranks to their end. Times in nanoseconds since 1970."""
+    """One attempt, from the start of all ranks to their end. Times in nanoseconds since 1970."""
 
     number: int
     started_ns: int
-    ended_ns: int | None  # of the last rank; None while one goes on or is yet to be started
+    ended_ns: int | None  # of the last rank; None while one runs or is yet to be started
     imports_ended_ns: int | None  # when everything was imported that ranks are forked with; None: not in this attempt
-    ranks: tuple[RankSpan, ...]  # ascending; those that nobody has tried to start are missing
+    ranks: tuple[RankSpan, ...]  # ascending; without those that were never to be started
 
 
 @frozen
 class Timeline:
-    """Times in nanoseconds since 1970."""
+    """The attempts and marks of a run. Times in nanoseconds since 1970."""
 
-    started_ns: int  # 0 where nothing tells
-    ended_ns: int | None  # of a run that broke off: its last sign of life. None: it goes on, or is out of sight
+    started_ns: int  # 0 where it is unknown
+    ended_ns: int | None  # of a run that broke off: its last sign of life. None: it still runs, or on another machine
     attempts: tuple[AttemptSpan, ...]
     marks: tuple[Mark, ...]  # in the order of their times
 
 
 def timeline(run_dir: RunDir, records: Iterable[Record] | None = None) -> Timeline:
-    """What is known now; empty for a run that left no files. Reads, asks for two processes, and waits for nothing.
+    """Return what is known now; empty for a run that left no files. Blocks for nothing but reading.
 
-    `records`: those of metrics.jsonl, each kind in its order, for who has read them.
+    `records`: those of metrics.jsonl, each kind in its order, where the caller has read them already.
     """
     now_ns = time.time_ns()
-    measured = _Measured(now_ns)
+    metrics = _MetricsSeen(now_ns)
     for record in MetricsReader(run_dir.metrics).stream() if records is None else records:
-        measured.take(record)
-    told = _Told(measured.first_step_ns)
+        metrics.take(record)
+    seen = _EventsSeen(metrics.first_step_ns)
     events = EventReader(run_dir.events)
-    told.read(events)
-    if told.ended_ns is None and not told.agent_lives:
-        told.read(events)  # a last word may have come between reading and looking
-    beats = {} if told.ended_ns else told.last_beats(run_dir, now_ns)
-    ended_ns = told.ended_ns or _end_without_a_word(run_dir, told, max(told.last_ns, measured.last_ns, *beats.values()))
-    started_ns = told.started_ns or _start_without_a_word(run_dir)
-    marks = (*told.marks, *measured.marks_within(started_ns, max(started_ns, ended_ns or now_ns)))
+    seen.read(events)
+    if seen.ended_ns is None and not seen.agent_lives:
+        seen.read(events)  # the last event may have come between reading and looking
+    beats = {} if seen.ended_ns else seen.last_beats(run_dir, now_ns)
+    ended_ns = seen.ended_ns or _end_without_last_event(
+        run_dir, seen, max(seen.last_ns, metrics.last_ns, *beats.values())
+    )
+    started_ns = seen.started_ns or _start_without_events(run_dir)
+    marks = (*seen.marks, *metrics.marks_within(started_ns, max(started_ns, ended_ns or now_ns)))
     return Timeline(
         started_ns=started_ns,
         ended_ns=ended_ns,
-        attempts=told.attempts(ended_ns, beats),
+        attempts=seen.attempts(ended_ns, beats),
         marks=tuple(sorted(marks, key=lambda mark: mark.time_ns)),
     )
 
 
-def _start_without_a_word(run_dir: RunDir) -> int:
+def _start_without_events(run_dir: RunDir) -> int:
     report = read_report(run_dir)
     if report is not None:
         return report.started_ns
@@ -109,19 +111,19 @@ def _start_without_a_word(run_dir: RunDir) -> int:
     return 0
 
 
-def _end_without_a_word(run_dir: RunDir, told: _Told, last_ns: int) -> int | None:
-    """Of a run whose agent has not said its last word; `last_ns`: the last sign of life."""
+def _end_without_last_event(run_dir: RunDir, seen: _EventsSeen, last_ns: int) -> int | None:
+    """Return the end of a run without an AgentEnded; `last_ns`: its last sign of life."""
     report = read_report(run_dir)
     if report is not None:
         return report.ended_ns
-    return last_ns if told.broke_off else None
+    return last_ns if seen.broke_off else None
 
 
-# --- what the training measured ---
+# --- metrics.jsonl ---
 
 
-class _Measured:
-    """Takes the records of metrics.jsonl. Any program writes them: times that are still to come say nothing."""
+class _MetricsSeen:
+    """Takes the records of metrics.jsonl. Any program writes them: times in the future are not believed."""
 
     def __init__(self, now_ns: int) -> None:
         self.first_step_ns: dict[int, int] = {}  # by the attempt's number
@@ -138,12 +140,12 @@ class _Measured:
             self._marks.setdefault(mark.kind, ThinnedMarks()).take(mark)
 
     def marks_within(self, first_ns: int, last_ns: int) -> Iterator[Mark]:
-        """Those that lie outside are moved to its edge."""
+        """Yield all marks; those outside of the two times are moved to the nearer one."""
         for mark in chain.from_iterable(thinned.marks() for thinned in self._marks.values()):
             yield replace(mark, time_ns=min(max(mark.time_ns, first_ns), last_ns))
 
 
-# --- what the agent told ---
+# --- events.jsonl ---
 
 
 @dataclass(slots=True)
@@ -155,13 +157,13 @@ class _Rank:
 
 @dataclass(slots=True)
 class _Attempt:
-    """What is known of the attempt that goes on."""
+    """The attempt that runs, as far as it is known."""
 
     number: int
     started_ns: int
     imports_ended_ns: int | None = None
     ranks: dict[int, _Rank] = field(default_factory=dict)  # by global rank
-    roles: dict[int, RankRole] = field(default_factory=dict)  # those that a verdict gave
+    roles: dict[int, RankRole] = field(default_factory=dict)  # of the ranks that a verdict names
     hung: frozenset[int] = frozenset()
 
     def note_end(self, event: RankEnded, time_ns: int) -> None:
@@ -185,12 +187,12 @@ class _Attempt:
         return "ended" if over or status is not None else "running"
 
 
-class _Told:
+class _EventsSeen:
     """Takes events in their order. An attempt that is over becomes a span at once."""
 
     def __init__(self, first_step_ns: dict[int, int]) -> None:
         self.started_ns = 0
-        self.ended_ns: int | None = None  # None until the agent has said its last word
+        self.ended_ns: int | None = None  # None until the agent has ended
         self.last_ns = 0
         self.marks: list[Mark] = []
         self._first_step_ns = first_step_ns
@@ -233,29 +235,29 @@ class _Told:
 
     @property
     def broke_off(self) -> bool:
-        """Whether nobody is left who could say how it ended. What runs elsewhere cannot be told from here."""
+        """True where agent and head are gone without a last event. Of another machine this cannot be known: False."""
         if self._agent is None or not self._agent.here or self._agent.lives:
             return False
         return self._head is None or not self._head.lives
 
     def last_beats(self, run_dir: RunDir, now_ns: int) -> dict[int, int]:
-        """When each rank of which no end is known was last heard of, by global rank."""
+        """Return the time of the last heartbeat of each rank without a known end, by global rank."""
         beats: dict[int, int] = {}
         for global_rank, rank in self._current.ranks.items() if self._current else ():
             beat = read_heartbeat(run_dir.heartbeat(global_rank)) if rank.ended_ns is None else None
-            # Else an earlier attempt left it, or somebody else touched it.
+            # Any other beat is an earlier attempt's, or was written by another process.
             if beat is not None and rank.started_ns < beat.time_ns <= now_ns:
                 beats[global_rank] = beat.time_ns
         return beats
 
     def attempts(self, ended_ns: int | None, beats: Mapping[int, int]) -> tuple[AttemptSpan, ...]:
-        """All of them. `ended_ns`: the end of the run, None while it goes on; `beats`: see `last_beats`."""
+        """Return all attempts. `ended_ns`: the end of the run, None while it runs; `beats`: see `last_beats`."""
         if self._current is None:
             return tuple(self._past)
         return (*self._past, self._span(self._current, ended_ns, beats))
 
     def _span(self, attempt: _Attempt, over_ns: int | None, beats: Mapping[int, int]) -> AttemptSpan:
-        """`over_ns`: when it was known to be over; None while it goes on."""
+        """Return an attempt as a span. `over_ns`: when it was known to be over; None while it runs."""
         spans: list[RankSpan] = []
         for global_rank, rank in sorted(attempt.ranks.items()):
             unseen_ns = over_ns and beats.get(global_rank, over_ns)
@@ -281,7 +283,7 @@ def _take_rank(attempt: _Attempt, event: Event, time_ns: int) -> None:
         case RankEnded():
             attempt.note_end(event, time_ns)
         case Hung():
-            attempt.hung |= frozenset(event.global_ranks)  # each server tells of its own
+            attempt.hung |= frozenset(event.global_ranks)  # each server reports its own
         case Judged():
             attempt.note_verdict(event.verdict)
         case Preloaded():
@@ -291,7 +293,7 @@ def _take_rank(attempt: _Attempt, event: Event, time_ns: int) -> None:
 
 
 def _within(first_ns: int, time_ns: int | None, last_ns: int | None) -> int | None:
-    """`time_ns` if it is not outside of the other two."""
+    """Return `time_ns` where it is not outside of the other two."""
     if time_ns is None or time_ns < first_ns or (last_ns is not None and time_ns > last_ns):
         return None
     return time_ns

@@ -1,127 +1,162 @@
-"""Line charts as SVG, and what they say of themselves."""
+"""What a report's charts hold, and how they are drawn."""
 
+import io
 import math
 import re
-from itertools import pairwise
 from xml.etree import ElementTree as ET
 
 import pytest
+from PIL import Image
 
-from launcher.cli.report.charts import HEIGHT, WIDTH, Chart, Series, line_chart, swatch
-from launcher.cli.report.scales import MAX_POINTS
+from launcher.cli.report.charts import Chart, Series, charts_of
+from launcher.cli.report.drawing import to_png, to_svg
+from launcher.cli.report.picture import Text
+from launcher.cli.report.rank_rows import KINDS, Bar, RankChart, Row
+from launcher.core.errors import UsageError
+from launcher.core.metrics import StepMetrics, Validation
+from launcher.runs.marks import Mark
+from launcher.runs.metrics import Metrics
 
-
-def chart(*lines, **options):
-    return Chart("loss", (Series("loss", "training", tuple(map(tuple, lines))),), **options)
-
-
-def parsed(svg):
-    return ET.fromstring(svg.replace("&#10;", " "))
-
-
-def drawn(svg):
-    """The places on each path of the first series."""
-    group = next(each for each in parsed(svg).iter("g") if "data-series" in each.attrib)
-    return [re.findall(r"[ML](\S+) (\S+?)(?=[ML]|$)", path.attrib["d"]) for path in group.iter("path")]
+pytestmark = pytest.mark.usefixtures("report_fonts")
+SECOND_NS = 10**9
 
 
-def facts(svg):
-    return [each.attrib for each in parsed(svg).iter("g") if "data-series" in each.attrib]
+class Facts:
+    """The part of RunFacts that charts are made of."""
+
+    def __init__(self, name, steps, validations=()):
+        self.name, self.metrics = name, Metrics(tuple(steps), tuple(validations), ())
 
 
-def test_a_line_says_what_it_shows():
-    """First, last, lowest, highest, how many values and gaps: of the data, not of what is drawn."""
-    [told] = facts(line_chart(chart([(1, 7.1), (2, None), (3, 2.5), (4, 3.0)])))
-    assert {name: told[f"data-{name}"] for name in ("series", "count", "gaps", "first", "last", "min", "max")} == {
-        "series": "loss", "count": "3", "gaps": "1", "first": "7.1", "last": "3.0", "min": "2.5", "max": "7.1",
-    }  # fmt: skip
+def steps(*losses, attempt=0, **more):
+    return [StepMetrics(1, attempt, step, loss=loss, **more) for step, loss in enumerate(losses, start=1)]
 
 
-def test_a_line_stops_at_a_gap_and_a_lonely_value_is_a_dot():
-    """Nothing is drawn where nothing is known."""
-    svg = line_chart(chart([(1, 1.0), (2, 2.0), (3, None), (4, 4.0), (5, None), (6, 1.0), (7, 2.0)]))
-    [path] = re.findall(r'<path d="([^"]+)"/>', svg[svg.index("data-series") :])[:1]
-    assert path.count("M") == 2
-    assert path.count("L") == 2
-    assert svg.count('class="dot"') == 1
+def texts(svg):
+    return [each.text for each in ET.fromstring(svg).iter() if each.tag.endswith("text")]
+
+
+def tips(svg):
+    return [each.text for each in ET.fromstring(svg).iter() if each.tag.endswith("title")]
+
+
+def test_every_quantity_with_a_value_has_a_chart():
+    """The loss with the validations, the memory in the unit of its largest value."""
+    found = steps(4.0, 3.0, learning_rate=1e-4, tokens_per_s=5000.0, memory_bytes=3 << 29)
+    charts = list(charts_of([Facts("a", found, [Validation(1, 0, 2, 2.5)])]))
+    assert [chart.title for chart in charts] == ["loss", "learning rate", "tokens/s", "memory of one rank (GiB)"]
+    assert [series.label for series in charts[0].series] == ["training", "validation"]
+    assert [series.values for series in charts[0].series] == [[4.0, 3.0], [2.5]]
+    assert charts[3].divisor == 2**30
+    assert [chart.title for chart in charts_of([Facts("a", steps(4.0))])] == ["loss"]
+
+
+def test_attempts_are_lines_of_their_own_and_gaps_are_counted():
+    """A restart stands after the last step of the attempt that ended; several runs say whose it is."""
+    facts = Facts("a", [*steps(4.0, None, math.nan), *steps(3.9, 2.9, attempt=1)])
+    [chart] = charts_of([facts])
+    assert [len(line) for line in chart.series[0].lines] == [3, 2]
+    assert chart.restarts == ((3, "attempt 1 begins at step 1, after step 3"),)
+    assert chart.note == "2 points without a finite value: the line stops there."
+    [chart] = charts_of([facts, Facts("b", steps(1.0))])
+    assert [series.label for series in chart.series] == ["a", "b"]
+    assert chart.restarts == ((3, "a: attempt 1 begins at step 1, after step 3"),)
+    assert "2 points of a without" in chart.note
+
+
+@pytest.mark.parametrize(("last", "is_log"), [((), False), ((4000.0,), True), ((4000.0, 0.0), False)])
+def test_a_spike_asks_for_a_log_axis(last, is_log):
+    """Unless a log axis cannot show the other values."""
+    [chart] = charts_of([Facts("a", steps(*(2 + 5 * math.exp(-step / 25) for step in range(100)), *last))])
+    assert (chart.is_log, "log scale" in chart.title) == (is_log, is_log)
+    assert "log scale" in " ".join(texts(to_svg(chart))) or not is_log
 
 
 @pytest.mark.parametrize(
-    "values",
+    "points",
     [
-        [],
-        [None, None],
-        [1.0],
-        [0.0, 0.0],
-        [-1e300, 1e300],
-        [1e-300],
-        [5e-324, 0.0],
-        [1e-320],
-        [1.0, None, 1e12],
-        [2**62, -(2**62)],
+        [(1, 1.0)],
+        [(1, 1.0), (2, None), (3, 4.0)],
+        [(0, -1e299), (1, 1e299)],
+        [(1, 5e-324), (2, 0.0)],
+        [(2**63 - 1, 1.0), (2**63, 2.0)],
+        [(-(2**63), 1.0)],
+        [(step, step % 97 + 1.0) for step in range(100_000)],
     ],
 )
-def test_whatever_the_numbers_everything_lies_within_the_picture(values):
-    """And it is well-formed."""
-    svg = line_chart(chart(list(enumerate(values)), from_zero=True))
-    parsed(svg)
-    assert "nan" not in svg
-    assert "inf" not in svg
-    for attribute, limit in (("x", WIDTH), ("cx", WIDTH), ("y", HEIGHT), ("cy", HEIGHT)):
-        places = [float(text) for text in re.findall(rf' {attribute}="([^"]+)"', svg)]
-        assert all(0 <= place <= limit for place in places)
+def test_any_numbers_are_drawn(points):
+    """As well-formed XML of a size that a browser opens, with numbers only where numbers belong."""
+    svg = to_svg(Chart("loss", (Series("training", (tuple(points),)),)))
+    assert ET.fromstring(svg).tag.endswith("svg")
+    assert not re.search(r'"[^"]*\b(nan|inf)\b[^"]*"', svg)
+    assert len(svg) < 400_000
 
 
-def test_long_lines_stay_small():
-    """A thousand points at most, and a page that opens."""
-    svg = line_chart(chart([(step, step % 97 + 1.0) for step in range(100_000)]))
-    assert sum(map(len, drawn(svg))) <= MAX_POINTS
-    assert len(svg) < 60_000
-
-
-def test_labels_do_not_overlap():
-    """Neither beside nor below each other, also of large numbers."""
-    svg = parsed(line_chart(chart([(step, step * 1e3) for step in range(0, 100_001, 1000)])))
-    texts = [each for each in svg.iter("text") if each.attrib["class"] in {"x", "y"} and each.text != "step"]
-    across = sorted(
-        (float(each.attrib["x"]) - 3.5 * len(each.text), float(each.attrib["x"]) + 3.5 * len(each.text))
-        for each in texts
-        if each.attrib["class"] == "x"
-    )
-    assert all(before[1] < after[0] for before, after in pairwise(across))
-    assert across[-1][1] <= WIDTH
-    down = sorted(float(each.attrib["y"]) for each in texts if each.attrib["class"] == "y")
-    assert all(after - before > 12 for before, after in pairwise(down))
-
-
-def test_attempts_are_lines_of_their_own_and_restarts_are_marked():
-    """The earlier one is pale; nothing joins the two."""
-    svg = line_chart(chart([(1, 3.0), (2, 2.0)], [(1, 3.1), (2, 2.1), (3, 1.0)], restarts=((2, "attempt 1 <begins>"),)))
-    assert [len(path) for path in drawn(svg)] == [2, 3]
-    assert svg.count('class="former"') == 1
-    assert "<title>attempt 1 &lt;begins&gt;</title>" in svg
-
-
-def test_a_spike_is_told_by_a_log_scale():
-    """Which the title says; nothing is cut off."""
-    points = [(step, 2 + 5 * math.exp(-step / 25)) for step in range(100)]
-    spiked = chart([*points, (100, 4000.0)], may_be_log=True)
-    assert "loss, log scale" in line_chart(spiked)
-    assert facts(line_chart(spiked))[0]["data-max"] == "4000.0"
-    assert "log scale" not in line_chart(chart(points, may_be_log=True))
-
-
-def test_names_of_others_are_escaped():
-    """In text and in attributes, without what acts on a terminal."""
-    name = "<script>\x1b[2J\"'&\n"
-    svg = line_chart(Chart(name, (Series(name, name, (((1, 1.0), (2, 2.0)),), name),), restarts=((1, name),)))
-    parsed(svg)
-    assert "<script" not in svg
-    assert "\x1b" not in svg
+def test_a_chart_says_what_it_shows_and_how():
+    """Title, axis, a legend where there are several series, first, last, lowest and highest values, and restarts."""
+    lines = (((1, 7.5), (2, None), (3, 2.5)), ((1, 3.0), (2, 1.25)))
+    chart = Chart("loss", (Series("_a", lines), Series("b", (((1, 1.0),),), 1)), restarts=((2, "attempt 1 <begins>"),))
+    svg = to_svg(chart)
+    assert {"loss", "step", " _a", " b", " restart (earlier attempts are pale)"} <= set(texts(svg))
+    assert tips(svg).count("_a: 4 values, first 7.5, last 1.25, from 1.25 to 7.5") == 2
+    assert "attempt 1 <begins>" in tips(svg)
+    assert to_svg(chart) == svg
 
 
 def test_series_differ_by_more_than_colour():
-    """The first thirty-five in colour or dashes, neighbours in both."""
-    looks = [re.search(r'class="([^"]+)"><path', swatch(number))[1] for number in range(35)]
-    assert len(set(looks)) == 35
-    assert all(not set(before.split()[1:]) & set(after.split()[1:]) for before, after in pairwise(looks))
+    """Neighbours in their dashes, values that come rarely by rings."""
+    dashes = set()
+    for style in range(5):
+        svg = to_svg(Chart("loss", (Series("a", (((1, 1.0), (2, 2.0)),), style),)))
+        dashes.add(tuple(re.findall(r"stroke-dasharray: ([^;\"]+)", svg)))
+    assert len(dashes) == 5
+
+
+def rank_chart(marks=(), kinds=tuple(KINDS)):
+    rows = [Row(f"rank {n}", (Bar(n, 10 + n, kind, f"attempt 0: {kind}"),)) for n, kind in enumerate(kinds)]
+    return RankChart(tuple(rows), tuple(marks), 0, 30.0)
+
+
+def test_ranks_over_time_name_their_bars_and_marks():
+    """In the legend and beside the lanes; every kind of bar differs from the others by its hatch or is plain."""
+    marks = [Mark(5 * SECOND_NS, "saved", "model <1>", None, 8), Mark(6 * SECOND_NS, "saved", "again")]
+    svg = to_svg(rank_chart(marks))
+    assert {*(f" {name}" for name in KINDS.values()), "rank 0", "model saved", "time since the start"} <= set(
+        texts(svg)
+    )
+    assert "5.0 s: model <1>\n6.0 s: again\nand 7 more" in tips(svg)
+    assert "rank 1:\nattempt 0: starting" in tips(svg)
+    assert len(set(re.findall(r'<pattern id="(\w+)"', svg))) == 6
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J<script>&\"'", "$x^2$ \\frac", "_", "漢" * 90, "\ud800"])
+def test_names_of_others_act_nowhere(name):
+    """Neither in the page nor as a formula."""
+    svg = to_svg(next(charts_of([Facts(name, steps(1.0, 2.0)), Facts(name, steps(1.0, 2.0))])))
+    svg += to_svg(rank_chart([Mark(SECOND_NS, "saved", name)]))
+    assert "<script" not in svg
+    assert "\x1b" not in svg
+    assert "http" not in re.sub(r' xmlns(:\w+)?="[^"]+"', "", svg)
+
+
+def test_a_picture_is_as_wide_as_a_page_and_as_high_as_its_rows():
+    """1200 pixels; blocks of a row share it."""
+    chart = Chart("loss", (Series("training", (((1, 2.0), (2, 1.0)),)),))
+    paragraphs = [Text("A title", 16, bold=True), Text("漢字 and \x1b[2J" + "words " * 100, mono=True)]
+    pictures = [Image.open(io.BytesIO(to_png(rows))) for rows in ([[paragraphs]], [[chart, chart]], [[rank_chart()]])]
+    assert {(picture.format, picture.width) for picture in pictures} == {("PNG", 1200)}
+    assert all(len(picture.getcolors(1 << 16)) > 10 for picture in pictures)
+    whole = Image.open(io.BytesIO(to_png([[paragraphs], [chart, chart], [rank_chart()]])))
+    assert whole.size == (1200, sum(picture.height for picture in pictures))
+
+
+def test_a_picture_that_is_too_high_is_refused():
+    """It is never cut."""
+    with pytest.raises(UsageError):
+        to_png([[[Text("a line", 16)] * 1000]])
+
+
+def test_axes_show_numbers_as_people_write_them():
+    """With thousands separated, and millions and more by a letter."""
+    for low, high, label in ((0, 2.2e6, "2M"), (0, 25_000, "20,000"), (0.0, 3e-4, "0.0003"), (0, 1.2e17, "1e+17")):
+        assert label in texts(to_svg(Chart("loss", (Series("training", (((1, low), (2, high)),)),))))

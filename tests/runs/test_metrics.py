@@ -5,7 +5,7 @@ import os
 import pytest
 
 from launcher.core.metrics import append, to_line
-from launcher.runs.metrics import MAX_BYTES, MetricsReader, Saved, StepMetrics, Validation, read_metrics
+from launcher.runs.metrics import MAX_LINE_BYTES, MetricsReader, Saved, StepMetrics, Validation, read_metrics
 
 
 def steps(*numbers):
@@ -140,7 +140,7 @@ def test_strange_lines_are_counted_and_passed_over(tmp_path):
         ('{"schema": 1, "time_ns": 1%s, "attempt": 0, "step": 1}' % ("0" * 30), "has a number that is too large"),
         ("[1]", "is no JSON object"),
         ("loss=5", "is no JSON"),
-        ("7" * MAX_BYTES, "is longer than 65,536 bytes"),
+        ("7" * MAX_LINE_BYTES, "is longer than 65,536 bytes"),
     ],
 )
 def test_why_a_line_is_strange_is_told(tmp_path, line, why):
@@ -200,8 +200,8 @@ def test_a_line_without_end_takes_no_memory(tmp_path):
     """It is read in pieces, none of which is a record, whatever stands in it."""
     file = tmp_path / "metrics.jsonl"
     inside = to_line(*steps(7))
-    begin = inside[:-1].ljust(MAX_BYTES)
-    file.write_bytes(begin + b"7" * MAX_BYTES + inside + to_line(*steps(1)))
+    begin = inside[:-1].ljust(MAX_LINE_BYTES)
+    file.write_bytes(begin + b"7" * MAX_LINE_BYTES + inside + to_line(*steps(1)))
     reader = MetricsReader(file)
     assert reader.read() == steps(1)
     assert reader.strange == 1
@@ -210,7 +210,7 @@ def test_a_line_without_end_takes_no_memory(tmp_path):
 def test_the_end_of_a_line_without_end_is_no_record_later(tmp_path):
     """Also where it comes after a reading."""
     file = tmp_path / "metrics.jsonl"
-    file.write_bytes(b"7" * MAX_BYTES)
+    file.write_bytes(b"7" * MAX_LINE_BYTES)
     reader = MetricsReader(file)
     assert reader.read() == []
     with file.open("ab") as more:

@@ -272,7 +272,7 @@ def test_a_head_without_its_agent_has_yet_to_say_the_end(tmp_path):
     assert timeline(run_dir).ended_ns is None
 
 
-class Hesitating(timeline_module._Told):
+class Hesitating(timeline_module._EventsSeen):
     """Between reading events and looking for the agent it lets the agent say its last word and go."""
 
     run_dir: acted_run.RunDir
@@ -288,7 +288,7 @@ def test_a_last_word_between_reading_and_looking_counts(tmp_path, monkeypatch):
     """The end is when the agent said so, not its last word but one."""
     run_dir = make(tmp_path, [(10, AgentStarted(someone_gone(), None, 1)), (11, AttemptStarted(0, 1))])
     monkeypatch.setattr(Hesitating, "run_dir", run_dir, raising=False)
-    monkeypatch.setattr(timeline_module, "_Told", Hesitating)
+    monkeypatch.setattr(timeline_module, "_EventsSeen", Hesitating)
     assert timeline(run_dir).ended_ns == 30
 
 

@@ -1,151 +1,123 @@
-"""The attempts of a run for its report: what each failed of, and what the rank to blame wrote last."""
+"""The attempts of a run as a report shows them: why each failed, and what the culprit wrote last."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
+from pathlib import Path
 
 from launcher.cli.columns import duration
-from launcher.cli.report.figures import Facts
+from launcher.cli.report.facts import RunFacts
 from launcher.cli.verdict_text import NUMBER, culprit_failure, headline, rank_list
 from launcher.core.attempt_mark import mark_of
 from launcher.core.events import Cause, RankStarted
 from launcher.core.frozen import frozen
 from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
-from launcher.core.verdict import Failure, Role, Verdict
-from launcher.logs.stored import StoredLog
+from launcher.core.verdict import Role, Verdict
 from launcher.logs.tail import TAIL_BYTES
 from launcher.logs.terminal import one_line, printable, shortened
 from launcher.runs.attempt_starts import AttemptStarts
 from launcher.runs.status import EventReader
 
-LAST_LINES = 15
+MAX_LINES = 15  # of a traceback or a log
 
 
 @frozen
-class AttemptTold:
+class AttemptSummary:
+    """One attempt in words."""
+
     number: int
     took: str
     cause: str
-    verdict: str
-    sure: str  # how sure the verdict is, and why
-    culprit: int | None
-    words: tuple[str, ...]  # of the culprit: its traceback, else the end of its log in this attempt
-    log: str  # the culprit's
-    followed: str  # who failed only because others had, and of what
+    verdict: str = ""
+    confidence: str = ""  # of the verdict, and its reason
+    culprit: int | None = None
+    last_lines: tuple[str, ...] = ()  # the culprit's traceback, else the end of its log in this attempt
+    log: str = ""  # the culprit's
+    consequences: str = ""  # which ranks failed only because another had, and how
 
 
-def attempts_of(facts: Facts) -> Iterator[AttemptTold]:
-    parts = _LogParts(facts.state.run_dir)
+def attempts_of(facts: RunFacts) -> Iterator[AttemptSummary]:
+    """Yield the run's attempts in their order."""
+    starts = _starts(facts.state.run_dir)
     for attempt in facts.state.attempts:
         verdict = attempt.verdict
-        failure = culprit_failure(verdict) if verdict else None
         is_open = attempt.number == facts.state.attempts[-1].number and facts.state.report is None
-        reason = (failure.reason if failure else verdict.reason) if verdict else ""
-        yield AttemptTold(
-            number=attempt.number,
-            took=duration(max(0.0, (_end_ns(attempt, facts, is_open=is_open) - attempt.started_ns) / 1e9)),
-            cause=facts.state.state.value if is_open else attempt.cause.value,
-            verdict=headline(verdict) if verdict else _without_verdict(attempt),
-            sure=f"{verdict.confidence.value}: {reason}" if verdict else "",
-            culprit=verdict.culprit if verdict else None,
-            words=tuple(_words(attempt, parts)),
-            log=_log_of(verdict, facts.state.run_dir),
-            followed=_followed(verdict) if verdict else "",
+        ended_ns = (facts.ended_ns or facts.state.looked_ns) if is_open else attempt.ended_ns
+        took = duration(max(0.0, (ended_ns - attempt.started_ns) / 1e9))
+        cause = facts.state.state.value if is_open else attempt.cause.value
+        if verdict is None:
+            is_missing = attempt.cause in {Cause.FAILED, Cause.HUNG}
+            yield AttemptSummary(attempt.number, took, cause, "no judgement was recorded" if is_missing else "")
+            continue
+        failure = culprit_failure(verdict)
+        yield AttemptSummary(
+            attempt.number,
+            took,
+            cause,
+            headline(verdict),
+            f"{verdict.confidence.value}: {failure.reason if failure else verdict.reason}",
+            verdict.culprit,
+            tuple(
+                shortened(printable(line)) for line in _last_lines(attempt, facts.state.run_dir, starts)[-MAX_LINES:]
+            ),
+            "" if verdict.culprit is None else str(facts.state.run_dir.train_log(verdict.culprit)),
+            _consequences(verdict),
         )
 
 
-def _end_ns(attempt: Attempt, facts: Facts, *, is_open: bool) -> int:
-    """`is_open`: nobody has written down its end."""
-    return (facts.ended_ns or facts.state.looked_ns) if is_open else attempt.ended_ns
-
-
-def _without_verdict(attempt: Attempt) -> str:
-    return "no judgement was recorded" if attempt.cause in {Cause.FAILED, Cause.HUNG} else ""
-
-
-def _log_of(verdict: Verdict | None, run_dir: RunDir) -> str:
-    return "" if verdict is None or verdict.culprit is None else str(run_dir.train_log(verdict.culprit))
-
-
-def _followed(verdict: Verdict) -> str:
-    """In short: all the ranks, and what the first of them said."""
+def _consequences(verdict: Verdict) -> str:
+    """Return all ranks that only followed, and how the first of them failed."""
     failures = [failure for failure in verdict.failures if failure.role is Role.CONSEQUENCE]
     if not failures:
         return ""
-    what = shortened(one_line(failures[0].what))
-    return (
-        f"{rank_list(failure.global_rank for failure in failures)}: {what}{' and others' if _differ(failures) else ''}"
-    )
+    ways = {NUMBER.sub("#", failure.what) for failure in failures}
+    ranks = rank_list(failure.global_rank for failure in failures)
+    return f"{ranks}: {shortened(one_line(failures[0].what))}{' and others' if len(ways) > 1 else ''}"
 
 
-def _differ(failures: list[Failure]) -> bool:
-    return len({NUMBER.sub("#", failure.what) for failure in failures}) > 1
+# Where an attempt begins in a rank's log: the attempt, the offset of its mark, and the one of the text behind the mark.
+_Start = tuple[int, int, int]
 
 
-def _words(attempt: Attempt, parts: _LogParts) -> Iterator[str]:
+def _starts(run_dir: RunDir) -> dict[int, list[_Start]]:
+    """Return where the attempts began in each rank's log, by global rank; some of that may be gone from the log."""
+    found: dict[int, list[_Start]] = {}
+    starts = AttemptStarts()
+    for stamped in EventReader(run_dir.events).read():
+        starts.take(stamped.event)
+        match stamped.event:
+            case RankStarted(global_rank=global_rank, log_offset=text_offset):
+                mark_offset, attempt = starts.of(global_rank)[-1]
+                found.setdefault(global_rank, []).append((attempt, mark_offset, text_offset))
+    return found
+
+
+def _last_lines(attempt: Attempt, run_dir: RunDir, starts: dict[int, list[_Start]]) -> list[str]:
+    """Return the culprit's traceback, else the end of what it wrote in that attempt, as far as that is still there."""
     if attempt.verdict is None or attempt.verdict.culprit is None:
-        return
-    failure = culprit_failure(attempt.verdict)
-    if failure is not None and failure.traceback:
-        lines = failure.traceback.rstrip().split("\n")
-    else:
-        lines = parts.last_lines(attempt.verdict.culprit, attempt.number)
-    yield from (shortened(printable(line)) for line in lines[-LAST_LINES:])
+        return []
+    culprit, failure = attempt.verdict.culprit, culprit_failure(attempt.verdict)
+    text = failure.traceback if failure and failure.traceback else ""
+    following = iter(starts.get(culprit, ()))
+    start = next((start for start in following if start[0] == attempt.number), None)
+    if not text and start is not None:
+        with suppress(OSError):
+            text = _text_between(run_dir.train_log(culprit), start, next(following, None)).decode(errors="replace")
+    return text.rstrip().split("\n") if text.strip() else []
 
 
-@frozen
-class _Start:
-    """Of an attempt in a rank's log, by logical offsets."""
-
-    attempt: int
-    mark_offset: int
-    text_offset: int  # behind the mark
-
-
-class _LogParts:
-    """What of each rank's log each attempt wrote."""
-
-    def __init__(self, run_dir: RunDir) -> None:
-        self._run_dir = run_dir
-        self._starts: dict[int, list[_Start]] = {}  # by global rank; also of what is gone from the log
-        starts = AttemptStarts()
-        for stamped in EventReader(run_dir.events).read():
-            starts.take(stamped.event)
-            match stamped.event:
-                case RankStarted(global_rank=global_rank, log_offset=text_offset):
-                    mark_offset, attempt = starts.of(global_rank)[-1]
-                    self._starts.setdefault(global_rank, []).append(_Start(attempt, mark_offset, text_offset))
-
-    def last_lines(self, global_rank: int, attempt: int) -> list[str]:
-        """Of what the rank wrote in that attempt; nothing where it wrote nothing, or this part of the log is gone."""
-        starts = iter(self._starts.get(global_rank, ()))
-        start = next((start for start in starts if start.attempt == attempt), None)
-        if start is None:
-            return []
-        text = ""
-        with suppress(OSError), closing(StoredLog(self._run_dir.train_log(global_rank))) as log:
-            text = _text_between(log, start, next(starts, None)).decode(errors="replace").rstrip()
-        return text.split("\n") if text else []
-
-
-def _text_between(log: StoredLog, start: _Start, following: _Start | None) -> bytes:
-    """The end of it."""
-    if following is None:
-        end = log.end
-    elif _is_marked(log, following):
-        end = following.mark_offset
-    else:
-        return b""  # the log was emptied in that attempt, or later
-    begin = start.text_offset if start.text_offset <= end else log.start  # it was emptied in this attempt
-    return _bytes_between(log, max(begin, end - TAIL_BYTES), end)
-
-
-def _is_marked(log: StoredLog, start: _Start) -> bool:
-    mark = mark_of(start.attempt)
-    return _bytes_between(log, start.mark_offset, start.mark_offset + len(mark)) == mark
-
-
-def _bytes_between(log: StoredLog, begin: int, end: int) -> bytes:
-    return b"".join(chunk for _, chunk in log.chunks(begin, end))
+def _text_between(path: Path, start: _Start, following: _Start | None) -> bytes:
+    """Return the end of what stands between two starts in a log; the log may have been emptied at any time."""
+    with path.open("rb") as log:
+        end = log.seek(0, 2)
+        if following is not None:
+            number, end, _ = following
+            mark = mark_of(number)
+            log.seek(end)
+            if log.read(len(mark)) != mark:
+                return b""  # the log was emptied in that attempt, or later
+        begin = start[2] if start[2] <= end else 0  # the log was emptied in this attempt
+        log.seek(max(begin, end - TAIL_BYTES))
+        return log.read(end - log.tell())
