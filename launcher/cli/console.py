@@ -13,6 +13,7 @@ from contextlib import suppress
 from launcher.cli import verdict_text
 from launcher.cli.columns import awaited, counted, server_list
 from launcher.cli.console_feed import feed_of, format_of, ranks_of, shown_ranks
+from launcher.cli.log_feeds import truncated
 from launcher.cli.outlet import Outlet, as_people_call_it
 from launcher.cli.pace import Pace
 from launcher.cli.status_line import StatusLine
@@ -33,6 +34,7 @@ from launcher.core.events import (
 )
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
+from launcher.logs.growing import Truncation
 from launcher.logs.terminal import one_line, shortened
 from launcher.runs.progress import Progress
 
@@ -53,7 +55,7 @@ class Console:
         self.shown_dir = as_people_call_it(spec.run_dir)
         self._spec = spec
         shape = format_of(spec, shown, sys.stdout)
-        self._feed = feed_of(spec, shown, shape)
+        self._feed = feed_of(spec, shown, shape, self._say_truncated)
         self._stdout = Outlet(sys.stdout)
         self._status = StatusLine(sys.stderr)
         self._unfinished = Unfinished(shape, sys.stdout, before=self._status.erase)
@@ -116,6 +118,9 @@ class Console:
         if self.progress.verdict is not None:
             for line in verdict_text.render(self.progress.verdict, traceback=False):
                 self.say(line)
+
+    def _say_truncated(self, global_rank: int, truncation: Truncation) -> None:
+        self.say(truncated(RunDir(self.shown_dir).train_log(global_rank), truncation))
 
     def interrupted(self, number: int, *, at_once: bool) -> None:
         self._interrupted = True

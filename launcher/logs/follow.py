@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from launcher.logs.changes import Changes
 from launcher.logs.growing import GrowingLog, fair_shares
 from launcher.logs.lines import OVERWRITES, PIECE_BYTES, Begun, last_state, piece_end
-from launcher.logs.stored import CHUNK_BYTES
+from launcher.logs.tail import CHUNK_BYTES
 
 
 class Follower:
@@ -99,8 +99,9 @@ class _Log:
 
     def skip_to_last(self, keep_bytes: int) -> int:
         """How many bytes were left out, up to the start of a line."""
-        skipped = self._log.skip_to_last(keep_bytes, len(self._partial))
+        skipped = self._log.skip_to_last(keep_bytes)
         if skipped:
+            skipped += len(self._partial)
             self._partial = b""
         return skipped
 

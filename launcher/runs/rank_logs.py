@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
@@ -14,9 +15,9 @@ from launcher.core.events import AttemptStarted
 from launcher.core.run_dir import RunDir
 from launcher.logs.changes import Changes
 from launcher.logs.follow import Follower
-from launcher.logs.growing import GrowingLog
+from launcher.logs.growing import GrowingLog, Truncation
 from launcher.logs.lines import OVERWRITES, Begun, Line, Splitter, attempt_at, piece_end, with_attempts
-from launcher.logs.stored import CHUNK_BYTES
+from launcher.logs.tail import CHUNK_BYTES
 from launcher.logs.times import Clock
 from launcher.runs.attempt_starts import AttemptStarts
 from launcher.runs.live import EventReader
@@ -95,7 +96,7 @@ class RankLog:
             yield unfinished
 
     def read(self, limit_bytes: int) -> tuple[int, bytes]:
-        """Bytes of one attempt that came since the last call, at most so many, and the logical offset of the first.
+        """Bytes of one attempt that came since the last call, at most so many, and the offset of the first.
 
         Does not block.
         """
@@ -109,7 +110,7 @@ class RankLog:
         _, behind, now = attempt_at(offset, self._starts)
         end = offset if now is not None and now > attempt else int(min(behind, offset + len(chunk)))
         if end < offset + len(chunk):
-            self._log.unread_from(end)
+            self._log.position = end
         return chunk[: end - offset]
 
     def _note_mark(self, offset: int, chunk: bytes) -> None:
@@ -152,7 +153,7 @@ class RankLog:
 
     def skip_to_last_bytes(self, keep_bytes: int) -> int:
         """Leave out all but so many of the bytes that are unread; how many were left out, up to the start of a line."""
-        return self._log.skip_to_last(keep_bytes, 0)
+        return self._log.skip_to_last(keep_bytes)
 
     def close(self) -> None:
         self._log.close()
@@ -160,13 +161,12 @@ class RankLog:
     def _present(self) -> Iterator[tuple[int, bytes]]:
         """What is unread, up to the present end: whoever writes meanwhile does not keep us for ever."""
         end = self._log.end
-        while True:
+        while self._log.position < end:
             self.before_read()
-            offset, chunk = self._log.read()
-            # Where bytes were lost, a line that says so stands in their place, perhaps longer than they were.
-            yield offset, chunk if self._log.position <= end else chunk[: max(0, end - offset)]
-            if not chunk or self._log.position >= end:
+            offset, chunk = self._log.read(min(CHUNK_BYTES, end - self._log.position))
+            if not chunk:
                 return
+            yield offset, chunk
 
     def _told(self, lines: Iterator[Line]) -> Iterator[Line]:
         return map(self._clock.stamped, with_attempts(lines, self._starts))
@@ -180,13 +180,22 @@ class RankLogs:
     """The logs of some ranks of one run."""
 
     def __init__(
-        self, run_dir: RunDir, global_ranks: Collection[int], near_ns: int, *, environment: bool = False
-    ) -> None:
-        """`environment`: env.log of each rank instead of train.log. Logs that cannot be opened are left out."""
+        self, run_dir: RunDir, global_ranks: Collection[int], near_ns: int, *, environment: bool = False,
+        on_truncation: Callable[[int, Truncation], object] = lambda _rank, _truncation: None,
+    ) -> None:  # fmt: skip
+        """Open the logs; those that cannot be opened are left out.
+
+        `environment`: env.log of each rank instead of train.log. `on_truncation` is called with the global rank.
+        """
+        self._on_truncation = on_truncation
         path_of = run_dir.env_log if environment else run_dir.train_log
         self._named = {rank: path_of(rank) for rank in sorted(global_ranks)}
         self._left_out = {rank: why_unreadable(path) for rank, path in self._named.items()}
-        self._growing = {rank: GrowingLog(path) for rank, path in self._named.items() if self._left_out[rank] is None}
+        self._growing = {
+            rank: GrowingLog(path, partial(self._note_truncation, rank))
+            for rank, path in self._named.items()
+            if self._left_out[rank] is None
+        }
         self._starts = AttemptStarts()
         self.of_rank = {rank: RankLog(rank, log, self._starts, near_ns) for rank, log in self._growing.items()}
         self._watched: Changes | None = None
@@ -263,6 +272,12 @@ class RankLogs:
             if isinstance(stamped.event, AttemptStarted) and self._watched is not None:
                 for global_rank in self.of_rank:  # all that the attempt before wrote is there
                     self._changes.look_at(global_rank)
+
+    def _note_truncation(self, global_rank: int, truncation: Truncation) -> None:
+        starts = self._starts.of(global_rank)
+        if starts:  # what the log holds now was written by the last attempt
+            starts[:] = [(0, starts[-1][1])]
+        self._on_truncation(global_rank, truncation)
 
     def close(self) -> None:
         if self._watched is not None:

@@ -15,7 +15,6 @@ from launcher.core.verdict import Verdict
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.crew import AttemptVariables, Crew
 from launcher.supervise.journal import Journal
-from launcher.supervise.log_keeper import LogKeeper
 from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.pulse import Pulse
 from launcher.supervise.restart import Restarts
@@ -43,7 +42,6 @@ class Attempts:
         *,
         port: HeldPort,
         starter: Starter,
-        log_keeper: LogKeeper,
         group: RunGroup,
         journal: Journal,
         first: int = 0,
@@ -55,7 +53,6 @@ class Attempts:
         self._inherited = inherited
         self._port = port
         self._starter = starter
-        self._log_keeper = log_keeper
         self._group = group
         self._journal = journal
         self._run_dir = RunDir(spec.run_dir)  # of what ranks write
@@ -85,7 +82,6 @@ class Attempts:
             run_dir=self._run_dir,
             supervision=supervision,
             starter=self._starter,
-            log_keeper=self._log_keeper,
             group=self._group,
             journal=self._journal,
             court=self,

@@ -24,7 +24,6 @@ from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.crew import Crew
 from launcher.supervise.journal import Journal
-from launcher.supervise.log_keeper import LogKeeper
 from launcher.supervise.order import LATE_S
 from launcher.supervise.pulse import Pulse
 from launcher.supervise.starter import Starter
@@ -51,7 +50,6 @@ class Watch:
         run_dir: RunDir,
         supervision: Supervision,
         starter: Starter,
-        log_keeper: LogKeeper,
         group: RunGroup,
         journal: Journal,
         court: Court,
@@ -62,7 +60,6 @@ class Watch:
         self._run_dir = run_dir
         self._supervision = supervision
         self._starter = starter
-        self._log_keeper = log_keeper
         self._group = group
         self._journal = journal
         self._court = court
@@ -341,7 +338,7 @@ class Watch:
 
     def _spared(self) -> Collection[int]:
         """Processes of our own that must outlive the ranks."""
-        return (*self._starter.processes, *self._log_keeper.processes)
+        return self._starter.processes
 
     def _signal_ranks(self, number: int) -> None:
         for leader in self._crew.leaders:
