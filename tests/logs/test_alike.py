@@ -123,7 +123,7 @@ def test_a_number_that_stops_growing_evenly_counts_no_more():
 
 def test_what_is_known_is_bounded(monkeypatch):
     """The kinds of lines that came last are kept."""
-    monkeypatch.setattr(alike, "MOST_KINDS", 10)
+    monkeypatch.setattr(alike, "MAX_KINDS", 10)
     kinds = Kinds()
     often = kinds.of("often")
     for number in range(100):
@@ -133,7 +133,7 @@ def test_what_is_known_is_bounded(monkeypatch):
     for value in range(1000):
         _line(value % 2, f"step {value}", kinds)
     (kind,) = [kind for kind in kinds._kinds.values() if kind.words.startswith("step")]
-    assert len(kind._rank_of[0]) <= alike.MOST_VALUES
+    assert len(kind._rank_of[0]) <= alike.MAX_VALUES
 
 
 @given(st.lists(st.text(st.sampled_from("0123456789.,-+eExa: \x00\x01\x02\x1b[m")), min_size=1, max_size=4))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from launcher.logs import collapse as collapse_module
 from launcher.logs.collapse import (
-    MOST_LINES_OF_RANK,
+    MAX_LINES_OF_RANK,
     WINDOW_NS,
     Collapser,
     Shown,
@@ -276,15 +276,15 @@ def test_no_line_waits_for_more_than_two_windows():
     assert len(waited) > 1000
 
 
-@pytest.mark.parametrize(("count", "chars"), [(MOST_LINES_OF_RANK + 50, 1), (400, 1 << 16)])
+@pytest.mark.parametrize(("count", "chars"), [(MAX_LINES_OF_RANK + 50, 1), (400, 1 << 16)])
 def test_too_many_lines_do_not_wait(count, chars):
     """Memory is bounded while one rank writes much and another nothing."""
     collapser = Collapser([0, 1])
     put(collapser, *(line(0, "x" * chars) for _ in range(count)))
     given = len(collapser.take(0))
     assert given >= 50
-    assert count - given <= MOST_LINES_OF_RANK
-    assert (count - given) * chars <= collapse_module.MOST_CHARS
+    assert count - given <= MAX_LINES_OF_RANK
+    assert (count - given) * chars <= collapse_module.MAX_CHARS
     assert len(collapser.flush()) == count - given
     assert collapser._chars == 0
 

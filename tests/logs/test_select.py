@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from launcher.core.errors import UsageError
 from launcher.logs import select, times
-from launcher.logs.lines import PIECE_BYTES, Line, Splitter, shown
-from launcher.logs.select import MOST_SLOW, SHORT_CHARS, Grep, Matcher, Selector, moment, ranks_of
+from launcher.logs.lines import PIECE_BYTES, Line, LineReader, shown
+from launcher.logs.select import MAX_SLOW, SHORT_CHARS, Grep, Matcher, Selector, moment, ranks_of
 
 SECOND = 10**9
 
 
 def lines_of(text):
-    splitter = Splitter(0)
-    return [*splitter.put(0, text.encode()), *splitter.rest()]
+    reader = LineReader(0)
+    return [*reader.lines(0, text.encode()), *reader.last_line()]
 
 
 def chosen(lines, **wanted):
@@ -243,10 +243,10 @@ def test_a_log_of_lines_that_take_too_long_ends(monkeypatch):
     """After some of them, long ones are cut at once; short ones never."""
     monkeypatch.setattr(select, "SEARCH_S", 0.05)
     matcher = Matcher("x.*=")
-    for _ in range(3 * MOST_SLOW):
+    for _ in range(3 * MAX_SLOW):
         assert not matcher(LONG)
-    assert matcher._slow == MOST_SLOW
-    assert matcher.cut_short == 3 * MOST_SLOW
+    assert matcher._slow == MAX_SLOW
+    assert matcher.cut_short == 3 * MAX_SLOW
     assert matcher("a" * SHORT_CHARS + "x=c")
 
 

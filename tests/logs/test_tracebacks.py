@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.logs.traceback_blocks import GROUP_LINES, MESSAGE_CHARS, MESSAGE_LINES, MOST_TRACEBACKS
+from launcher.logs.traceback_blocks import GROUP_LINES, MAX_TRACEBACKS, MESSAGE_CHARS, MESSAGE_LINES
 from launcher.logs.tracebacks import (
     NEAR_BYTES,
     TRACEBACK_CHARS,
@@ -291,8 +291,8 @@ def test_a_traceback_in_a_message_replaces_none(printed, shown):
 def test_the_last_hundreds_of_tracebacks_are_looked_at():
     """From the end; unusable ones are passed over once each, and a log that is full of them is given up."""
     harmless = "Exception ignored in: <x>\n" + SIMPLE
-    assert find_traceback(SIMPLE + harmless * (MOST_TRACEBACKS - 1)).where == "train.py:88 in step"
-    assert find_traceback(SIMPLE + harmless * MOST_TRACEBACKS) is None
+    assert find_traceback(SIMPLE + harmless * (MAX_TRACEBACKS - 1)).where == "train.py:88 in step"
+    assert find_traceback(SIMPLE + harmless * MAX_TRACEBACKS) is None
 
 
 def work(function, *arguments):

@@ -9,7 +9,7 @@ import pytest
 from launcher.core.events import AttemptStarted, RankStarted, Stamped, to_line
 from launcher.core.run_dir import RunDir
 from launcher.logs.growing import Truncation
-from launcher.runs.rank_logs import LONGEST_BLOCK_BYTES, RankLogs, why_unreadable
+from launcher.runs.rank_logs import MAX_PIECE_BYTES, RankLogs, why_unreadable
 
 MARK = "--- attempt 1 ---\n"
 
@@ -165,7 +165,7 @@ def test_a_mark_waits_for_what_other_ranks_wrote_before(run_dir, opened, before)
 
 def test_blocks_of_a_long_line_end_between_characters(run_dir, opened):
     """A terminal would show none of the halves."""
-    text = "x" + "é" * LONGEST_BLOCK_BYTES
+    text = "x" + "é" * MAX_PIECE_BYTES
     run_dir.train_log(0).write_text(text)
     blocks = list(opened().of_rank[0].blocks())
     assert len(blocks) > 1
