@@ -22,7 +22,7 @@ MAX_NUMBERS = 16  # of a line, among which the ones that count are looked for
 MAX_CHARS = 2000  # of a line whose numbers are looked at; a longer one is alike only if it is equal
 MAX_KINDS = 500  # that are known at once, those that came last
 MAX_VALUES = 64  # of a number that are remembered, to see whether ranks have them in common
-ENOUGH_EVEN = 3  # times that a number has grown as it did before; each time that it has not takes back two
+MIN_EVEN = 3  # times that a number has grown as it did before; each time that it has not takes back two
 MAX_EVEN = 12  # that are held in its favour
 
 _NUMBER = re.compile(
@@ -75,7 +75,7 @@ class Kinds:
         self._kinds: dict[str, Kind] = {}
 
     def of(self, words: str) -> Kind:
-        if len(words) > MAX_CHARS:  # nobody learns of it, and it would be kept for long
+        if len(words) > MAX_CHARS:  # it is compared as a whole, and would take much memory
             return Kind(words)
         kind = self._kinds.pop(words, None) or Kind(words)
         self._kinds[words] = kind  # now the last of them
@@ -110,7 +110,7 @@ class Kind:
                 self._even[at] = max(0, min(even, MAX_EVEN))
                 self._see(at, value, global_rank)
         self._last[global_rank] = values, growth
-        self.counting = tuple(at for at in sorted(self._common) if self._even[at] >= ENOUGH_EVEN)
+        self.counting = tuple(at for at in sorted(self._common) if self._even[at] >= MIN_EVEN)
 
     def _see(self, at: int, value: int, global_rank: int) -> None:
         rank_of = self._rank_of[at]

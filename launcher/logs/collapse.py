@@ -1,9 +1,9 @@
 """Show once what several ranks say alike, as `[0-7] loss is 9.87..9.91`; what a rank says alone as `[3] ...`.
 
 Every rank's lines wait in a queue. While the first lines of all queues are alike, they are one. Where they differ, the
-lines behind them tell which ranks say something more and which leave something out: the queues are brought into step
+lines behind them show which ranks say something more and which leave something out: the queues are brought into step
 again by the longest sequence of lines that they have in common. Where none is seen, the first line that came goes first,
-when it has waited for long enough. Lines of different attempts, and those that tell times far apart, are never one.
+when it has waited for long enough. Lines of different attempts, or with times far apart, are never one.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ LOOK_AHEAD = 32  # lines of a rank that are compared with those of others
 COUNTING_WEIGHT = 10
 FAR_APART_NS = 60_000_000_000  # a rank that says so much later what others said stands by itself
 MAX_COMPARED = 8  # different first lines that are looked into at once
-MAX_LINES_OF_RANK = 1000  # that wait; beyond it, or beyond so many characters, nothing is waited for
+MAX_LINES_OF_RANK = 1000  # that wait; beyond it, or beyond `MAX_CHARS`, nothing is waited for
 MAX_CHARS = 8 << 20
-TOGETHER = 256  # lines that are put before some are taken, where nobody writes any more
+TOGETHER = 256  # lines of finished logs that are put before some are taken
 
 
 @frozen
@@ -115,7 +115,7 @@ class Collapser(Stage[_Waiting, Shown]):
             pair = first_in_common(ahead, self._ahead(global_ranks))
             if pair is None:
                 unknown.append(global_ranks)
-            elif pair[1] > 0:  # they say more; where `most` says more as well, whoever was first
+            elif pair[1] > 0:  # they say more; where `most` says more as well, the first that came
                 return (global_ranks if pair[0] == 0 else min(most, global_ranks, key=self._came)), True
         return min([most, *unknown], key=self._came), not unknown
 

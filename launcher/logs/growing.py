@@ -31,7 +31,7 @@ class GrowingLog:
     """Gives each byte that a log holds, and what is appended to it, once. Close it at the end.
 
     The log may not exist yet. One that is truncated, or removed and made again, is read again from its start, the latter
-    after the old file has been read to its end. A log that cannot be read gives nothing, and `trouble` tells why.
+    after the old file has been read to its end. A log that cannot be read gives nothing, and `trouble` says why.
     """
 
     def __init__(self, path: Path, on_truncation: Callable[[Truncation], object] = lambda _: None) -> None:

@@ -72,22 +72,22 @@ class Levels:
     """The level of every line: its own, or that of the line it belongs to; INFO where there is neither.
 
     To the line before belong pieces of it, indented lines and a traceback. But a traceback below a line that is no
-    warning counts as an ERROR: most likely nobody logged it, and the program ended there.
+    warning counts as an ERROR: most likely it was not logged, and the program ended there.
     """
 
     def __init__(self) -> None:
-        self._of_rank: dict[int, _Told] = {}
+        self._of_rank: dict[int, _RankLevel] = {}
 
     def of(self, line: Line, text: str) -> int:
         """Return the level of a line. `text`: of the line, without colours; a carriage return ends each part."""
-        told = self._of_rank.setdefault(line.global_rank, _Told())
-        if told.line_ended:
-            told.put(text)
-        told.line_ended = line.ends
-        return told.level
+        state = self._of_rank.setdefault(line.global_rank, _RankLevel())
+        if state.line_ended:
+            state.put(text)
+        state.line_ended = line.ends
+        return state.level
 
 
-class _Told:
+class _RankLevel:
     """The level of one rank's lines so far."""
 
     def __init__(self) -> None:

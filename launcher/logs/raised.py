@@ -15,7 +15,7 @@ from launcher.logs.tracebacks import TRACEBACK_CHARS, FoundTraceback, tracebacks
 FIRST_BYTES = 256 << 10  # of a log, from the line before a header on, that are read as one text
 
 _HEADER = HEADER.encode()
-# What ends a program without a traceback; of a SyntaxError of the script itself the lines before it tell the place.
+# What ends a program without a traceback; of a SyntaxError of the script itself the lines before it give the place.
 _CRASHES = (
     b"Fatal Python error: ",
     b"terminate called after throwing",
@@ -39,9 +39,8 @@ class Folded:
 def first_tracebacks(lines_of_rank: Mapping[int, Iterable[Line]]) -> list[Folded]:
     """Return the first traceback of each rank, one of the main thread if there is one, in the order of the lowest ranks.
 
-    Where there is none, what else Python or C++ print of a crash.
-    Those with the same frames and exception are one, though numbers in messages differ. Of every rank's lines as many
-    are read as it takes, and at most `FIRST_BYTES` kept.
+    Where a rank has none, what else Python or C++ print of a crash. Those with the same frames and exception are one,
+    though numbers in messages differ. Of every rank's lines as many are read as it takes, and at most `FIRST_BYTES` kept.
     """
     alike: dict[str, list[tuple[int, FoundTraceback]]] = {}
     for global_rank in sorted(lines_of_rank):
@@ -80,7 +79,7 @@ def _with_crashes(lines: Iterable[Line], crashes: list[FoundTraceback]) -> Itera
 def _texts_with_headers(lines: Iterable[Line]) -> Iterator[str]:
     """Yield texts that begin with the line before a header. A traceback that one text cuts off is whole in the next."""
     text = bytearray()
-    before = b""  # the line before, which tells whose traceback it is
+    before = b""  # the line before, which names the thread
     for line in lines:
         if text or _HEADER in line.raw:
             text += (b"" if text else before) + _with_end(line)

@@ -64,8 +64,8 @@ class Selector:
         self._matches = matches
         self._grep = Grep(before, after)
         self.matched = False  # whether any line did
-        self.without_time: set[int] = set()  # ranks of which lines were left out because nobody knows their time
-        self.dated: set[int] = set()  # ranks of which a line told its time
+        self.without_time: set[int] = set()  # ranks of which lines were left out because their time is unknown
+        self.dated: set[int] = set()  # ranks of which a line carried a time
         self.undated: set[int] = set()  # ranks of which a line came before any that did
 
     def put(self, line: Line) -> list[Line | None]:

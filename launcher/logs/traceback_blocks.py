@@ -254,7 +254,7 @@ class TracebackLines:
     """Tells which lines of one rank, in their order, stand in a traceback."""
 
     def __init__(self) -> None:
-        self._header: str | None = None  # the last line, if it is one: the next one tells what all of them begin with
+        self._header: str | None = None  # the last line, if it is one: the next one shows the common prefix
         self._prefix: str | None = None  # of the traceback that goes on
 
     def put(self, text: str) -> int | None:

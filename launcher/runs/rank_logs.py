@@ -24,7 +24,7 @@ from launcher.runs.live import EventReader
 
 MAX_PIECE_BYTES = 1 << 20  # of a line that is shown in pieces by `blocks`
 AT_ONCE_BYTES = 1 << 20  # of all logs together, before the caller has a turn
-TIMED_BYTES = (8 << 10, 64 << 10, 256 << 10)  # in which the time of a line that tells none is looked for
+TIMED_BYTES = (8 << 10, 64 << 10, 256 << 10)  # in which the time of a line that carries none is looked for
 MIN_BYTES = 512  # of one log
 
 
@@ -46,7 +46,7 @@ class RankLog:
     """The lines of one rank in their order, with times and attempts. Close it at the end."""
 
     def __init__(self, global_rank: int, log: GrowingLog, starts: AttemptStarts, near_ns: int) -> None:
-        """`near_ns`: about when the rank ran, nanoseconds since 1970, for lines that tell a time without a year."""
+        """Begin at the start of `log`. `near_ns`: about when the rank ran, for lines with a time without a year."""
         self._global_rank = global_rank
         self._log = log
         self._all_starts, self._starts = starts, starts.of(global_rank)
