@@ -34,7 +34,6 @@ from launcher.core.events import (
 )
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
-from launcher.logs.growing import Truncation
 from launcher.logs.terminal import one_line, shortened
 from launcher.runs.progress import Progress
 
@@ -55,7 +54,10 @@ class Console:
         self.shown_dir = as_people_call_it(spec.run_dir)
         self._spec = spec
         shape = format_of(spec, shown, sys.stdout)
-        self._feed = feed_of(spec, shown, shape, self._say_truncated)
+        shown_logs = RunDir(self.shown_dir)
+        self._feed = feed_of(
+            spec, shown, shape, lambda rank, what: self.say(truncated(shown_logs.train_log(rank), what))
+        )
         self._stdout = Outlet(sys.stdout)
         self._status = StatusLine(sys.stderr)
         self._unfinished = Unfinished(shape, sys.stdout, before=self._status.erase)
@@ -118,9 +120,6 @@ class Console:
         if self.progress.verdict is not None:
             for line in verdict_text.render(self.progress.verdict, traceback=False):
                 self.say(line)
-
-    def _say_truncated(self, global_rank: int, truncation: Truncation) -> None:
-        self.say(truncated(RunDir(self.shown_dir).train_log(global_rank), truncation))
 
     def interrupted(self, number: int, *, at_once: bool) -> None:
         self._interrupted = True

@@ -108,16 +108,13 @@ class Kind:
                 growth[at] = value - last
                 even = self._even[at] + (1 if growth[at] == grown[at] > 0 else -2)
                 self._even[at] = max(0, min(even, MAX_EVEN))
-                self._see(at, value, global_rank)
+                rank_of = self._rank_of[at]
+                if len(rank_of) >= MAX_VALUES:
+                    rank_of.clear()
+                if rank_of.setdefault(value, global_rank) != global_rank:
+                    self._common.add(at)
         self._last[global_rank] = values, growth
         self.counting = tuple(at for at in sorted(self._common) if self._even[at] >= MIN_EVEN)
-
-    def _see(self, at: int, value: int, global_rank: int) -> None:
-        rank_of = self._rank_of[at]
-        if len(rank_of) >= MAX_VALUES:
-            rank_of.clear()
-        if rank_of.setdefault(value, global_rank) != global_rank:
-            self._common.add(at)
 
 
 def _parts(text: str, words_from: int | None) -> list[str]:

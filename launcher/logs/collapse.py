@@ -86,7 +86,11 @@ class Collapser(Stage[_Waiting, Shown]):
             chosen, sure = self._choice()
             if not (sure and self._writing <= self._queues.keys()) and not self._due(chosen, now_ns):
                 return
-            lines = [self._taken(global_rank) for global_rank in chosen]
+            lines = [self._queues[global_rank].popleft() for global_rank in chosen]
+            self._chars -= sum(len(line.text) for line in lines)
+            for global_rank in chosen:
+                if not self._queues[global_rank]:
+                    del self._queues[global_rank]
             yield Shown(tuple(chosen), folded(lines))
 
     def _due(self, global_ranks: Sequence[int], now_ns: int | None) -> bool:
@@ -95,14 +99,6 @@ class Collapser(Stage[_Waiting, Shown]):
             return True
         came_ns = min(self._queues[global_rank][0].came_ns for global_rank in global_ranks)
         return now_ns - came_ns >= self._window_ns or max(map(len, self._queues.values())) > MAX_LINES_OF_RANK
-
-    def _taken(self, global_rank: int) -> _Waiting:
-        queue = self._queues[global_rank]
-        waiting = queue.popleft()
-        self._chars -= len(waiting.text)
-        if not queue:
-            del self._queues[global_rank]
-        return waiting
 
     # --- whose first lines go next ---
 

@@ -105,21 +105,18 @@ class _RankLevel:
             self.level, self._prefix = self._of_group
             self._raised = True
         elif (HEADER in text and not self._is_quoted(text)) or (self._prefix is None and _FAULTY_LINE.match(text)):
-            self._begin_traceback(text)
+            if self._prefix is None:
+                logged = self._is_own and self.level >= LEVELS["WARNING"]
+                self.level = self.level if logged else _highest_in(text) or LEVELS["ERROR"]
+            self._header, self._prefix = text, ""
+            self._raised = self._is_own = False
+            self._group = GroupFrame() if begins_group(text) else None
         elif self._prefix is None or not self._goes_on(text):
             self._prefix = None
             own = _highest_in(text)
             self._is_own = own is not None
             if self._is_own or not text[:1].isspace():
                 self.level = own or LEVELS["INFO"]
-
-    def _begin_traceback(self, text: str) -> None:
-        if self._prefix is None:
-            logged = self._is_own and self.level >= LEVELS["WARNING"]
-            self.level = self.level if logged else _highest_in(text) or LEVELS["ERROR"]
-        self._header, self._prefix = text, ""
-        self._raised = self._is_own = False
-        self._group = GroupFrame() if begins_group(text) else None
 
     def _is_in(self, group: GroupFrame, text: str) -> bool:
         """Return whether a line stands in the frame of a group."""

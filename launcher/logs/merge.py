@@ -116,17 +116,15 @@ class Merger(Stage[_Waiting, Line]):
         self._bytes += len(line.raw)
 
     def _ready(self, now_ns: int | None) -> Iterator[Line]:
-        while self._firsts and (now_ns is None or self._is_due(now_ns)):
-            yield from self._first_block()
-
-    def _is_due(self, now_ns: int) -> bool:
-        """Whether every rank has a line, too much waits, or a line has waited for long: earlier ones go before it."""
-        return (
-            (len(self._queues) >= len(self._writing) and self._writing <= self._queues.keys())
+        while self._firsts and (
+            now_ns is None
+            or (len(self._queues) >= len(self._writing) and self._writing <= self._queues.keys())
             or self._lines > MAX_LINES
             or self._bytes > MAX_BYTES
+            # A line has waited for long enough; those with earlier times, however new, go before it.
             or now_ns - self._oldest[0].came_ns >= self._window_ns
-        )
+        ):
+            yield from self._first_block()
 
     def _first_block(self) -> Iterator[Line]:
         """Yield the first line of all, and those of its rank that stay behind it."""

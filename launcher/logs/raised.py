@@ -86,16 +86,12 @@ def _texts_with_headers(lines: Iterable[Line]) -> Iterator[str]:
         before = _with_end(line)
         if len(text) >= FIRST_BYTES:
             yield text.decode(errors="replace")
-            del text[: _start_of_next(text)]
+            # Go on at the line before the last header, unless the text begins there.
+            header_line = text.rfind(b"\n", 0, text.rfind(_HEADER)) + 1
+            start = text.rfind(b"\n", 0, max(0, header_line - 1)) + 1
+            del text[: start or len(text)]
     if text:
         yield text.decode(errors="replace")
-
-
-def _start_of_next(text: bytearray) -> int:
-    """Return where the line before the last header begins; the end of the text if that is the whole text."""
-    header_line = text.rfind(b"\n", 0, text.rfind(_HEADER)) + 1
-    start = text.rfind(b"\n", 0, max(0, header_line - 1)) + 1
-    return start or len(text)
 
 
 def _with_end(line: Line) -> bytes:

@@ -78,7 +78,9 @@ class Selector:
             self.dated.add(line.global_rank)
         elif line.time_ns is None:
             self.undated.add(line.global_rank)
-        text = _searched(line) if self._level or self._matches else ""
+        text = ""
+        if self._level or self._matches:  # the parts of text that is overwritten (progress bars), with \r between
+            text = without_colours("\r".join(printable_parts(line.raw.decode("utf-8", errors="replace"))))
         if (self._level and self._levels.of(line, text) < self._level) or not self._in_time(line):
             return []
         if self._matches is None:
@@ -106,12 +108,6 @@ class Selector:
         return (self._since_ns is None or line.time_ns >= self._since_ns) and (
             self._until_ns is None or line.time_ns <= self._until_ns
         )
-
-
-def _searched(line: Line) -> str:
-    r"""Return the text of a line, with \r between the parts of text that is overwritten (progress bars)."""
-    parts = printable_parts(line.raw.decode("utf-8", errors="replace"))
-    return without_colours(parts[0] if len(parts) == 1 else "\r".join(parts))
 
 
 # --- ranks ---

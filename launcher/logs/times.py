@@ -78,9 +78,12 @@ def time_in(text: str, near_ns: int) -> Found | None:
 def _first_in(head: str, near_ns: int) -> Found | None:
     """Return a time; a date behind words where there is no other."""
     match = _CALENDAR.search(head)
-    if match is None or match.start() >= FIRST_CHARS or (time_ns := _calendar_ns(match, near_ns)) is None:
+    if match is None or (start := match.start()) >= FIRST_CHARS or int(match["second"]) > 60:
         return _epoch_in(head, near_ns)
-    start = match.start()
+    minute_ns = _found_minute_ns(match.group(*_MINUTE_FIELDS), near_ns)
+    if minute_ns is None:  # there is no such day or time
+        return _epoch_in(head, near_ns)
+    time_ns = minute_ns + int(match["second"]) * SECOND_NS + _fraction_ns(match["fraction"])
     if start > 1 and match["glog_month"] is None and _ends_in_words(head[:start]):
         return _epoch_in(head, near_ns) or Found(start, match.end(), time_ns, behind_words=True)
     return Found(start, match.end(), time_ns)
@@ -139,13 +142,6 @@ class Clock:
             self._column_of_words = -1 if self._column_of_words == -1 else found.start
             return None
         return found.time_ns
-
-
-def _calendar_ns(match: re.Match[str], near_ns: int) -> int | None:
-    """Return nanoseconds since 1970; None where there is no such day or time."""
-    second = int(match["second"])
-    minute_ns = _found_minute_ns(match.group(*_MINUTE_FIELDS), near_ns) if second <= 60 else None
-    return None if minute_ns is None else minute_ns + second * SECOND_NS + _fraction_ns(match["fraction"])
 
 
 @lru_cache(maxsize=1024)
