@@ -7,7 +7,7 @@ from launcher.core.events import AttemptStarted, Event, RankStarted
 
 
 class AttemptStarts:
-    """Of all ranks. Offsets are logical; that of an attempt after the first is where its mark stands."""
+    """The starts of the attempts of all ranks. The offset of an attempt after the first is where its mark stands."""
 
     def __init__(self) -> None:
         self.attempt = 0  # the one that was started last

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 
 from launcher.cli.columns import duration
 from launcher.cli.report.figures import Facts
@@ -14,8 +15,7 @@ from launcher.core.frozen import frozen
 from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Failure, Role, Verdict
-from launcher.logs.stored import StoredLog
-from launcher.logs.tail import TAIL_BYTES
+from launcher.logs.tail import TAIL_BYTES, bytes_between, opened
 from launcher.logs.terminal import one_line, printable, shortened
 from launcher.runs.attempt_starts import AttemptStarts
 from launcher.runs.status import EventReader
@@ -97,7 +97,7 @@ def _words(attempt: Attempt, parts: _LogParts) -> Iterator[str]:
 
 @frozen
 class _Start:
-    """Of an attempt in a rank's log, by logical offsets."""
+    """Where an attempt begins in a rank's log."""
 
     attempt: int
     mark_offset: int
@@ -125,27 +125,23 @@ class _LogParts:
         if start is None:
             return []
         text = ""
-        with suppress(OSError), closing(StoredLog(self._run_dir.train_log(global_rank))) as log:
+        with suppress(OSError), opened(self._run_dir.train_log(global_rank)) as log:
             text = _text_between(log, start, next(starts, None)).decode(errors="replace").rstrip()
         return text.split("\n") if text else []
 
 
-def _text_between(log: StoredLog, start: _Start, following: _Start | None) -> bytes:
-    """The end of it."""
+def _text_between(log: int, start: _Start, following: _Start | None) -> bytes:
+    """Read the end of what an attempt wrote, from a log (a descriptor)."""
     if following is None:
-        end = log.end
+        end = os.fstat(log).st_size
     elif _is_marked(log, following):
         end = following.mark_offset
     else:
         return b""  # the log was emptied in that attempt, or later
-    begin = start.text_offset if start.text_offset <= end else log.start  # it was emptied in this attempt
-    return _bytes_between(log, max(begin, end - TAIL_BYTES), end)
+    begin = start.text_offset if start.text_offset <= end else 0  # it was truncated in this attempt
+    return bytes_between(log, max(begin, end - TAIL_BYTES), end)
 
 
-def _is_marked(log: StoredLog, start: _Start) -> bool:
+def _is_marked(log: int, start: _Start) -> bool:
     mark = mark_of(start.attempt)
-    return _bytes_between(log, start.mark_offset, start.mark_offset + len(mark)) == mark
-
-
-def _bytes_between(log: StoredLog, begin: int, end: int) -> bytes:
-    return b"".join(chunk for _, chunk in log.chunks(begin, end))
+    return bytes_between(log, start.mark_offset, start.mark_offset + len(mark)) == mark
