@@ -2,9 +2,9 @@
 
 What `tlaunch logs` does, beside `tail` in the same round; a ratio is the median of the rounds' ratios. Four measurements:
 
-* ranks: 64 ranks write as fast as they can while their logs are rotated, followed by nobody, by `logs -f --merge`, or by
-  `tail -F` (into a file). With fewer cores than processes a follower takes its CPU time from the ranks, and the run takes
-  longer; whether it slows writing itself is told by the CPU time that the ranks need for the same lines.
+* ranks: 64 ranks write as fast as they can, followed by nobody, by `logs -f --merge`, or by `tail -F` (into a file). With
+  fewer cores than processes a follower takes its CPU time from the ranks, and the run takes longer; whether it slows
+  writing itself is told by the CPU time that the ranks need for the same lines.
 * throughput: all that eight logs hold (some 200 MB), to /dev/null and to a pipe that is read. tail copies bytes; logs
   makes them harmless for a terminal and writes the rank before each line, as `sed` does here after tail.
 * latency: from the write of a line to its arrival in a pipe, a line every 50 ms, each in another of all logs.

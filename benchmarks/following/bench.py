@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +37,11 @@ class Bench:
     def times(self, count: int) -> int:
         return max(1, round(count * self.scale))
 
-    def new_run(self, ranks: int, *program: str, options: Sequence[str] = ()) -> list[str]:
+    def new_run(self, ranks: int, *program: str) -> list[str]:
         """The command of a run, in a folder of its own."""
         self.runs = Path(tempfile.mkdtemp(dir=self.folder))
         runs = ["--runs-dir", str(self.runs)]
-        return [TLAUNCH, "run", "--console", "none", "--devices", str(ranks), *runs, *options, "--", *program]
+        return [TLAUNCH, "run", "--console", "none", "--devices", str(ranks), *runs, "--", *program]
 
     def logs_argv(self, *options: str) -> list[str]:
         return [TLAUNCH, "logs", "--runs-dir", str(self.runs), *options]
@@ -49,11 +49,11 @@ class Bench:
     def files(self, ranks: int) -> list[str]:
         return [str(self.runs / "latest" / f"device{rank}" / "train.log") for rank in range(ranks)]
 
-    def writers(self, ranks: int, lines: int, *options: str) -> tuple[subprocess.Popen[bytes], Path]:
+    def writers(self, ranks: int, lines: int) -> tuple[subprocess.Popen[bytes], Path]:
         """A run of ranks that write, and the folder where they note their CPU time."""
         noted = Path(tempfile.mkdtemp(dir=self.folder))
         program = [sys.executable, str(PROGRAMS / "writes_lines.py"), str(lines)]
-        argv = self.new_run(ranks, *program, options=options)
+        argv = self.new_run(ranks, *program)
         environment = {**os.environ, "BENCH_TIMES": str(noted)}
         return subprocess.Popen(argv, env=environment, stderr=subprocess.DEVNULL), noted
 

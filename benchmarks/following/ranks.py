@@ -12,7 +12,7 @@ from common.processes import PATIENCE_S, running, wait_until
 
 from following.bench import TAIL, Bench, Took
 
-RANKS, LINES, MAX_SIZE = 64, 50_000, "1M"
+RANKS, LINES = 64, 50_000
 CPU_BOUND = Bound(must=1.1, aim=1.02)
 NOBODY, MERGED = "nobody", "logs -f --merge"
 FOLLOWERS = (NOBODY, MERGED, TAIL)
@@ -24,7 +24,7 @@ def measure(bench: Bench, rounds: int, checks: Checks) -> None:
     rows = [{name: written(bench, lines, name) for name in turned(number)} for number in range(rounds)]
     walls = [{name: took.wall_s for name, took in row.items()} for row in rows]
     cpus = [{name: took.cpu_s for name, took in row.items()} for row in rows]
-    print(f"{RANKS} ranks write {lines} lines each, rotated at {MAX_SIZE}, {rounds} rounds:")
+    print(f"{RANKS} ranks write {lines} lines each, {rounds} rounds:")
     tell(walls, cpus, lines, checks)
 
 
@@ -48,7 +48,7 @@ def tell(walls: Sequence[Row], cpus: Sequence[Row], lines: int, checks: Checks) 
 def written(bench: Bench, lines: int, follower: str) -> Took:
     """The run's time, and the CPU time of all its ranks."""
     started_s = time.perf_counter()
-    run, noted = bench.writers(RANKS, lines, "--log-max-size", MAX_SIZE)
+    run, noted = bench.writers(RANKS, lines)
     wait_until((bench.runs / "latest" / f"device{RANKS - 1}" / "train.log").exists, run)
     argv = {MERGED: bench.logs_argv("-f", "--merge"), TAIL: ["tail", "-n", "+1", "-F", *bench.files(RANKS)]}
     with tempfile.TemporaryFile(dir=bench.folder) as shown, running(argv.get(follower, ["true"]), shown.fileno()):

@@ -13,6 +13,7 @@ from contextlib import suppress
 from launcher.cli import verdict_text
 from launcher.cli.columns import awaited, counted, server_list
 from launcher.cli.console_feed import feed_of, format_of, ranks_of, shown_ranks
+from launcher.cli.log_feeds import truncated
 from launcher.cli.outlet import Outlet, as_people_call_it
 from launcher.cli.pace import Pace
 from launcher.cli.status_line import StatusLine
@@ -53,7 +54,10 @@ class Console:
         self.shown_dir = as_people_call_it(spec.run_dir)
         self._spec = spec
         shape = format_of(spec, shown, sys.stdout)
-        self._feed = feed_of(spec, shown, shape)
+        shown_logs = RunDir(self.shown_dir)
+        self._feed = feed_of(
+            spec, shown, shape, lambda rank, what: self.say(truncated(shown_logs.train_log(rank), what))
+        )
         self._stdout = Outlet(sys.stdout)
         self._status = StatusLine(sys.stderr)
         self._unfinished = Unfinished(shape, sys.stdout, before=self._status.erase)

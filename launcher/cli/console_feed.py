@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import TextIO
 
 from launcher.cli.log_feeds import Feed, PlainFeed
@@ -11,7 +13,7 @@ from launcher.core.descriptors import make_room
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.logs.follow import Follower
-from launcher.logs.growing import GrowingLog
+from launcher.logs.growing import GrowingLog, Truncation
 from launcher.runs.recorded import Place
 
 
@@ -20,16 +22,20 @@ def format_of(spec: RunSpec, shown: tuple[int, ...], stdout: TextIO) -> Format:
     return Format(Look(color=True), stdout, places, shown)
 
 
-def feed_of(spec: RunSpec, global_ranks: tuple[int, ...], shape: Format) -> Feed:
-    """Close it at the end."""
+def feed_of(
+    spec: RunSpec, global_ranks: tuple[int, ...], shape: Format, on_truncation: Callable[[int, Truncation], object]
+) -> Feed:
+    """Open the feed of these ranks' logs; close it at the end. `on_truncation` is called with the global rank."""
     run_dir = RunDir(spec.run_dir)
-    make_room(3 * len(global_ranks))  # a log with its parts; where that cannot be, what cannot be opened is not shown
+    make_room(len(global_ranks))  # where that cannot be, what cannot be opened is not shown
     if spec.console == "collapse":
         from launcher.cli.staged_feed import StagedFeed  # others need none of it
         from launcher.runs.rank_logs import RankLogs
 
-        return StagedFeed(RankLogs(run_dir, global_ranks, time.time_ns()), shape, collapsed=True)
-    return PlainFeed(Follower({rank: GrowingLog(run_dir.train_log(rank)) for rank in global_ranks}), shape)
+        logs = RankLogs(run_dir, global_ranks, time.time_ns(), on_truncation=on_truncation)
+        return StagedFeed(logs, shape, collapsed=True)
+    growing = {rank: GrowingLog(run_dir.train_log(rank), partial(on_truncation, rank)) for rank in global_ranks}
+    return PlainFeed(Follower(growing), shape)
 
 
 def shown_ranks(spec: RunSpec, server_index: int | None) -> tuple[int, ...]:

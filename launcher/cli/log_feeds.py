@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from launcher.cli.log_format import Format
 from launcher.logs.follow import Follower
+from launcher.logs.growing import Truncation
 from launcher.logs.lines import Begun
+
+
+def truncated(log: Path, truncation: Truncation) -> str:
+    """Return the line that reports a truncation."""
+    unread = f", {truncation.unread_bytes} of them unread" if truncation.unread_bytes else ""
+    return f"warning: {log} was truncated while it was followed: {truncation.lost_bytes} bytes are gone{unread}"
 
 
 class Feed(Protocol):

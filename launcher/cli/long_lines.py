@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.logs.lines import OVERWRITES, Line
-from launcher.logs.terminal import MAX_LINE
+from launcher.logs.terminal import MAX_LINE_CHARS
 
 MARK = "… and more"
 KEPT_CHARS = 900  # with a prefix and the mark still shorter than what is shown of any line
@@ -45,7 +45,7 @@ class Beginnings:
 
 def _is_cut(raw: bytes, *, goes_on: bool, ends: bool) -> bool:
     """A line that ends in its first piece is left to whoever shows it."""
-    return OVERWRITES not in raw and (goes_on or (not ends and len(raw) > MAX_LINE))
+    return OVERWRITES not in raw and (goes_on or (not ends and len(raw) > MAX_LINE_CHARS))
 
 
 def _cut(raw: bytes) -> bytes:

@@ -46,7 +46,7 @@ _DECIDED_BY_TLAUNCH = {
 # Of the options of `tlaunch run` those that its agents see to, for commands whose ranks others start.
 UNSUPERVISED: Mapping[str, Any] = {
     "max_restarts": 0, "hang_timeout": None, "preload": None, "no_preload": True, "forward_signals": "none",
-    "bind": "none", "log_max_size": None, "console": "none", "detach": False, "dry_run": False, "json": False,
+    "bind": "none", "console": "none", "detach": False, "dry_run": False, "json": False,
 }  # fmt: skip
 
 
@@ -75,7 +75,6 @@ class RunOptions:
     no_preload: bool
     forward_signals: str
     bind: Bind
-    log_max_size: int | None  # bytes
     console: Console
     detach: bool
     master_port: int | None

@@ -207,7 +207,6 @@ def _supervision(
         hang_timeout_s=options.hang_timeout,
         forward_signals=signal_numbers(options.forward_signals),
         preload=None if mpi_ranks else _preload(options, argv, environment),
-        log_max_bytes=options.log_max_size,
     )
 
 

@@ -56,7 +56,7 @@ Examples:
 
 Table, layout and options are checked as `tlaunch run` checks them, but ranks may be on several servers, and what
 other servers need to have is a warning if it is not here. --grace is for bash, kubernetes and slurm; --max-restarts,
---hang-timeout, --forward-signals, --log-max-size, --console, --join-timeout, --lost-after and --engine-option are for
+--hang-timeout, --forward-signals, --console, --join-timeout, --lost-after and --engine-option are for
 slurm (--flavor run) only. With --submit sbatch takes the script, and its job's id is printed. MASTER_PORT is what
 --master-port says, or else 29500 or the next that is free on a single server (bash, kubernetes), what `tlaunch exec`
 makes of the job's name (mpirun, slurm --flavor exec, kubernetes --flavor mpi), or a free one (slurm). A Slurm job

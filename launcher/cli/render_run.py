@@ -15,7 +15,7 @@ from launcher.core.errors import TlaunchError, UsageError
 
 # As RunOptions calls them.
 OF_RUN = (
-    "max_restarts", "hang_timeout", "forward_signals", "log_max_size", "console", "join_timeout", "lost_after",
+    "max_restarts", "hang_timeout", "forward_signals", "console", "join_timeout", "lost_after",
     "engine_options",
 )  # fmt: skip
 SBATCH_TIMEOUT_S = 60.0

@@ -28,7 +28,6 @@ from launcher.cli.run_options import (
     server_option,
 )
 from launcher.cli.seconds import Seconds
-from launcher.cli.size import Size
 from launcher.cli.takes_command import TakesCommand
 from launcher.cli.whole import Whole
 from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
@@ -62,7 +61,6 @@ lost, or did not come; 2 wrong usage or unreadable files, a program that is not 
 """
 
 MAX_RESTARTS = 10**6
-MIN_LOG_BYTES = 64 << 10  # whole blocks of a file system are moved, and half of it stays
 
 
 @click.command(cls=TakesCommand, context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
@@ -120,10 +118,6 @@ MIN_LOG_BYTES = 64 << 10  # whole blocks of a file system are moved, and half of
 @click.option(
     "--console", type=click.Choice(CONSOLES), default="rank0", metavar="WHAT",
     help=f"What to show of the ranks' lines: {', '.join(CONSOLES)}.  [default: rank0]",
-)  # fmt: skip
-@click.option(
-    "--log-max-size", type=Size(MIN_LOG_BYTES), metavar="SIZE",
-    help="Compress what a rank's log grows beyond, beside it: 64M, 1G.  [default: never]",
 )  # fmt: skip
 @master_port_option("free")
 @click.option("--detach", is_flag=True, help="Go on in the background; print the run's name.")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher.cli.chosen_run import chosen_live
 from launcher.cli.columns import counted
-from launcher.cli.log_feeds import Feed, PlainFeed
+from launcher.cli.log_feeds import Feed, PlainFeed, truncated
 from launcher.cli.log_format import Format
 from launcher.cli.log_options import LogOptions
 from launcher.cli.log_selection import Selection
@@ -24,6 +24,7 @@ from launcher.core.descriptors import make_room
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, UnreadableError, UsageError
 from launcher.core.ranges import ranges
 from launcher.logs.collapse import Shown, collapse
+from launcher.logs.growing import Truncation
 from launcher.logs.lines import Line
 from launcher.logs.merge import merge
 from launcher.logs.raised import first_tracebacks
@@ -33,7 +34,6 @@ from launcher.runs.rank_logs import RankLogs
 from launcher.runs.recorded import read_recorded
 from launcher.runs.status import RunState, RunStatusReader
 
-FILES_OF_LOG = 3  # itself, its index, and a part of it
 LOOK_S = 0.5  # between two looks whether the run goes on, and at most so long for the rest of one whose files are gone
 
 
@@ -51,8 +51,13 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
     global_ranks = options.chosen_ranks(recorded.places, state)
     near_ns = state.started_ns or time.time_ns()
     shape = Format(options.look, sys.stdout, recorded.places, global_ranks)
-    logs = RankLogs(run_dir, global_ranks, near_ns, environment=options.environment)
-    if not make_room(FILES_OF_LOG * len(global_ranks)):
+    notices: list[str] = []  # what is to be said of the logs as soon as nothing else is on the screen
+
+    def note_truncation(global_rank: int, truncation: Truncation) -> None:
+        notices.append(truncated(as_people_call_it(run_dir.train_log(global_rank)), truncation))
+
+    logs = RankLogs(run_dir, global_ranks, near_ns, environment=options.environment, on_truncation=note_truncation)
+    if not make_room(len(global_ranks)):
         raise UsageError(
             f"{len(global_ranks)} logs are more files than one process may open here",
             hint="raise the limit (ulimit -Hn), or choose --rank",
@@ -68,10 +73,11 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
         exit_code = None
         with suppress(BrokenPipeError):  # whoever read (`| head`) has seen enough
             if options.follow:
-                exit_code = _show_live(logs, Writer(shape), shape, watch, options)
+                exit_code = _show_live(logs, shape, watch, options, notices)
             else:
                 _show_all(logs, Writer(shape), shape, options)
             unreadable |= _say_what_is_unreadable(logs, unreadable)
+            _say_all(notices)
     if exit_code is not None and options.exit_code:
         return exit_code
     return EXIT_USAGE if unreadable else EXIT_OK
@@ -93,7 +99,7 @@ def _show_all(logs: RankLogs, writer: Writer, shape: Format, options: LogOptions
             _say(f"{_of(undated)} tell no time: they are shown in turn, not in the order in which they were written")
 
 
-def _show_live(logs: RankLogs, writer: Writer, shape: Format, watch: RunStatusReader, options: LogOptions) -> int:
+def _show_live(logs: RankLogs, shape: Format, watch: RunStatusReader, options: LogOptions, notices: list[str]) -> int:
     selector = options.selector()
     if options.plain:
         feed: Feed = PlainFeed(logs.follower(), shape)
@@ -103,7 +109,7 @@ def _show_live(logs: RankLogs, writer: Writer, shape: Format, watch: RunStatusRe
             staged.begin_with_last(options.lines)
     unfinished = Unfinished(shape, sys.stdout, hidden=options.selects)
     with closing(feed), closing(unfinished):
-        state = _follow(feed, writer, watch, unfinished)
+        state = _follow(feed, Writer(shape), watch, unfinished, notices)
     _say_what_is_missing(selector)
     if state.state is State.LOST:
         _say(f"{shown_name(state)}: {describe(state)}")
@@ -133,6 +139,13 @@ def _say_what_is_missing(selector: Selector) -> None:
 
 def _of(global_ranks: Collection[int]) -> str:
     return f"lines of rank{'s' if len(global_ranks) > 1 else ''} {ranges(global_ranks)}"
+
+
+def _say_all(notices: list[str]) -> None:
+    """Print the notices, and forget them."""
+    for notice in notices:
+        _say(notice)
+    notices.clear()
 
 
 def _say(words: str) -> None:
@@ -175,8 +188,8 @@ _FOLLOWED_UNTIL = {
 }
 
 
-def _follow(feed: Feed, writer: Writer, watch: RunStatusReader, unfinished: Unfinished) -> RunState:
-    """Until the run is over and everything that it wrote has been shown; how it stands then.
+def _follow(feed: Feed, writer: Writer, watch: RunStatusReader, unfinished: Unfinished, notices: list[str]) -> RunState:
+    """Show all that the run writes until it is over; return how it stands then.
 
     Raises:
         BrokenPipeError: nobody reads stdout any more, whether there is something to write or not.
@@ -185,15 +198,12 @@ def _follow(feed: Feed, writer: Writer, watch: RunStatusReader, unfinished: Unfi
     looked_s, state = 0.0, watch.look()
     if state.state in _FOLLOWED_UNTIL:
         _say(f"{shown_name(state)}: {describe(state)}; followed until {_FOLLOWED_UNTIL[state.state]}")
-    told: set[tuple[int, int]] = set()  # attempts and ranks that ended in them
+    noted: set[tuple[int, int]] = set()  # attempts and ranks that ended in them
     while True:
         if time.monotonic() - looked_s >= LOOK_S:
             writer.check_reader()
             looked_s, state = time.monotonic(), watch.look()
-            ends = {(state.progress.attempt, global_rank) for global_rank in state.progress.exits}
-            for _, global_rank in ends - told:
-                feed.rank_ended(global_rank)
-            told |= ends
+            _note_ends(feed, state, noted)
             if _is_gone(watch.run_dir.root):
                 unfinished.close()
                 _show_rest(feed, writer)
@@ -202,6 +212,9 @@ def _follow(feed: Feed, writer: Writer, watch: RunStatusReader, unfinished: Unfi
                 )
         over = _is_over(state)
         text = feed.next_text(ended=over)
+        if notices:
+            writer.put(unfinished.erase().encode())
+            _say_all(notices)
         if text:
             writer.put(unfinished.erase().encode() + text)
         elif text is None and over:
@@ -211,6 +224,13 @@ def _follow(feed: Feed, writer: Writer, watch: RunStatusReader, unfinished: Unfi
                 ended = state.progress.exits
                 unfinished.show({rank: line for rank, line in feed.begun().items() if rank not in ended})
             feed.wait(LOOK_S)
+
+
+def _note_ends(feed: Feed, state: RunState, noted: set[tuple[int, int]]) -> None:
+    ends = {(state.progress.attempt, global_rank) for global_rank in state.progress.exits}
+    for _, global_rank in ends - noted:
+        feed.rank_ended(global_rank)
+    noted |= ends
 
 
 def _is_over(state: RunState) -> bool:

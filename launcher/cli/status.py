@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,13 +68,13 @@ def status(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
 
 def _rank_status(look: RankLook, places: tuple[Place, ...], run_dir: RunDir) -> RankStatus:
     from launcher.core.heartbeat import read_heartbeat
-    from launcher.logs.stored import StoredLog
 
     place = next((place for place in places[look.global_rank :] if place.global_rank == look.global_rank), None)
     path = run_dir.train_log(look.global_rank)
     log_bytes = logged_ns = None
-    with suppress(OSError), closing(StoredLog(path)) as stored:
-        logged_ns, log_bytes = path.stat().st_mtime_ns, stored.end
+    with suppress(OSError):
+        found = path.stat()
+        logged_ns, log_bytes = found.st_mtime_ns, found.st_size
     heartbeat = read_heartbeat(run_dir.heartbeat(look.global_rank))
     return RankStatus(look, place, heartbeat, log_bytes, logged_ns)
 

@@ -137,12 +137,12 @@ class EventReport:
 
 @frozen
 class FileChunk:
-    """New bytes of a file that grows. Offsets count all that was ever written to it before (launcher/logs/stored.py)."""
+    """New bytes of a file that grows."""
 
     kind: str  # see launcher.supervise.file_upload
     global_rank: int
     offset: int
-    end: int  # where the next piece begins; `offset` plus its length, unless bytes were lost there
+    end: int  # where the next piece begins
     data: str  # base64
     anew: bool = False  # somebody emptied the file, or made it again: what was sent before is no part of it
     stays: bool = False  # although it is anew: a server has lost its disk, and what it sent before is nowhere else

@@ -110,7 +110,6 @@ class Supervision:
     hang_timeout_s: float | None = None  # without progress for so long, a rank hangs; None: nobody looks
     forward_signals: tuple[int, ...] = ()  # handed to every rank's process instead of acting on the run
     preload: tuple[str, ...] | None = None  # imported once, before ranks are forked; None: every rank starts afresh
-    log_max_bytes: int | None = None  # what a rank's train.log grows beyond is compressed beside it; None: nothing is
     killed_at_s: float | None = None  # wall clock: when a batch system kills whatever is left of its job; None: never
     kill_wait_s: float | None = None  # what that system lets pass between its own SIGTERM and SIGKILL
 

@@ -1,4 +1,4 @@
-"""When lines of different ranks say the same: their words are equal, and their numbers become ranges.
+"""Compare lines of different ranks: those with equal words are one line, and their numbers become ranges.
 
 Some numbers must be equal nevertheless, or line 7 of one rank would be taken for line 8 of another: those that count, as
 `step: 7` does. They are found by looking on: a whole number counts if it grows evenly from line to line, and if
@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from launcher.logs.lines import Line, shown
 from launcher.logs.terminal import without_colours
 from launcher.logs.times import time_in
-from launcher.logs.traceback_lines import TracebackLines
+from launcher.logs.traceback_blocks import TracebackLines
 
 MAX_NUMBERS = 16  # of a line, among which the ones that count are looked for
 MAX_CHARS = 2000  # of a line whose numbers are looked at; a longer one is alike only if it is equal
 MAX_KINDS = 500  # that are known at once, those that came last
 MAX_VALUES = 64  # of a number that are remembered, to see whether ranks have them in common
-ENOUGH_EVEN = 3  # times that a number has grown as it did before; each time that it has not takes back two
+MIN_EVEN = 3  # times that a number has grown as it did before; each time that it has not takes back two
 MAX_EVEN = 12  # that are held in its favour
 
 _NUMBER = re.compile(
@@ -44,7 +44,7 @@ class Alike:
     __slots__ = ("coloured", "global_rank", "kind", "numbers", "text", "time", "time_ns")
 
     def __init__(self, line: Line, kinds: Kinds, tracebacks: TracebackLines | None = None) -> None:
-        """`tracebacks` follows this rank's lines."""
+        """Compare the line by its words and numbers. `tracebacks` follows this rank's lines."""
         self.global_rank = line.global_rank
         self.coloured = shown(line)
         self.text = without_colours(self.coloured)
@@ -60,7 +60,7 @@ class Alike:
 
     @property
     def identity(self) -> Identity:
-        """Equal for lines that say the same, as far as is known by now."""
+        """The same for lines that say the same, as far as is known by now."""
         return self.kind.words, tuple(self.numbers[at] for at in self.kind.counting)
 
     @property
@@ -69,13 +69,13 @@ class Alike:
 
 
 class Kinds:
-    """What is known of lines with the same words."""
+    """The kinds of lines seen lately, by their words."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, Kind] = {}
 
     def of(self, words: str) -> Kind:
-        if len(words) > MAX_CHARS:  # nobody learns of it, and it would be kept for long
+        if len(words) > MAX_CHARS:  # it is compared as a whole, and would take much memory
             return Kind(words)
         kind = self._kinds.pop(words, None) or Kind(words)
         self._kinds[words] = kind  # now the last of them
@@ -85,7 +85,7 @@ class Kinds:
 
 
 class Kind:
-    """Lines with the same words: `counting` are the places of those numbers that must be equal."""
+    """Lines with the same words. Those of their numbers at the places `counting` must be equal."""
 
     def __init__(self, words: str) -> None:
         self.words = words
@@ -108,20 +108,17 @@ class Kind:
                 growth[at] = value - last
                 even = self._even[at] + (1 if growth[at] == grown[at] > 0 else -2)
                 self._even[at] = max(0, min(even, MAX_EVEN))
-                self._see(at, value, global_rank)
+                rank_of = self._rank_of[at]
+                if len(rank_of) >= MAX_VALUES:
+                    rank_of.clear()
+                if rank_of.setdefault(value, global_rank) != global_rank:
+                    self._common.add(at)
         self._last[global_rank] = values, growth
-        self.counting = tuple(at for at in sorted(self._common) if self._even[at] >= ENOUGH_EVEN)
-
-    def _see(self, at: int, value: int, global_rank: int) -> None:
-        rank_of = self._rank_of[at]
-        if len(rank_of) >= MAX_VALUES:
-            rank_of.clear()
-        if rank_of.setdefault(value, global_rank) != global_rank:
-            self._common.add(at)
+        self.counting = tuple(at for at in sorted(self._common) if self._even[at] >= MIN_EVEN)
 
 
 def _parts(text: str, words_from: int | None) -> list[str]:
-    """Words and numbers in turn, words first and last; from `words_from` on all are words."""
+    """Split into words and numbers in turn, words first and last; from `words_from` on all are words."""
     varying, fixed = (text, "") if words_from is None else (text[:words_from], text[words_from:])
     if "File " not in varying and ".py:" not in varying:  # nearly every line
         parts = _NUMBER.split(varying)
@@ -136,7 +133,7 @@ def _parts(text: str, words_from: int | None) -> list[str]:
 
 
 def folded(lines: Sequence[Alike]) -> str:
-    """One text for lines with the same words: numbers that differ become ranges, the time is that of the first.
+    """Return one text for lines with the same words: numbers that differ become ranges, the time is the first line's.
 
     Colours are kept where nothing had to be folded.
     """

@@ -1,8 +1,8 @@
-"""Which of many files have changed, without asking for each of them again and again.
+"""Find which of many files have changed, without a look at each of them again and again.
 
-Where the kernel tells of every write (inotify, local file systems) nothing is done until it does; a file is then left
-alone by it until it was read to its end, so that nobody who writes fast pays for being watched. Files elsewhere, and
-those that are not there yet, are looked at in turn; how often depends on what a look costs.
+On local file systems the kernel reports a write (inotify), once until the file was read to its end, so that a fast
+writer does not pay for being watched. Files elsewhere, and those that do not exist yet, are looked at in turn; how often
+depends on what a look costs. A poll alone would show a line of 256 ranks 0.16 s after it was written instead of 0.4 ms.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-LOOK_EVERY_S = 0.05  # at files that the kernel does not tell of
+LOOK_EVERY_S = 0.05  # at files that inotify does not watch
 LOOK_SHARE = 0.005  # of one core that such looks may take: a thousand files are looked at less often
 MAKE_SURE_EVERY_S = 1.0  # at all others
 LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "tmpfs", "overlay", "bcachefs", "jfs"})
@@ -27,79 +27,71 @@ _Signature = tuple[int, int, int]  # inode, size, time of the last change
 
 
 class Changes:
-    """Of files by any key: a global rank. All are `due` at first. Close it at the end."""
+    """Watches files, by global rank. All are `due` at first. Close it at the end."""
 
     def __init__(self, paths: Mapping[int, Path]) -> None:
         self._paths = {key: os.fspath(path) for key, path in paths.items()}
         self._due = dict.fromkeys(self._paths)
         self._ended = False
-        self._told = _Inotify()
-        self._listening: dict[int, int] = {}  # key by inotify's number of it
-        self._armed: set[int] = set()  # keys in `_listening`
+        self._inotify = _Inotify()
+        self._listening: dict[int, int] = {}  # rank by inotify's number of its file
+        self._armed: set[int] = set()  # ranks in `_listening`
         self._seen: dict[int, _Signature | None] = {}  # of those that are not due
         self._next_look_s = self._next_survey_s = 0.0
 
     def due(self, *, ended: bool = False) -> tuple[int, ...]:
-        """Keys of files worth reading now. Those of which something came stay due.
+        """Return the ranks whose files are worth reading now. A file stays due until `nothing_new` is called.
 
-        With `ended` nobody writes any more: all are due once, each until it was read to its end.
+        `ended`: nothing writes any more. All are then due once more.
         """
         if ended:
             self._due = self._due if self._ended else dict.fromkeys(self._paths)
         else:
-            self._take_what_is_told()
+            for watch in self._inotify.take():
+                key = self._listening.pop(watch, None)
+                if key is not None:
+                    self._armed.discard(key)
+                    self._due[key] = None
             self._look()
         self._ended = ended
         return tuple(self._due)
-
-    def _take_what_is_told(self) -> None:
-        for watch in self._told.take():
-            key = self._listening.pop(watch, None)
-            if key is not None:
-                self._armed.discard(key)
-                self._due[key] = None
 
     def is_due(self, key: int) -> bool:
         return key in self._due
 
     def look_at(self, key: int) -> None:
-        """Have a file be due, whatever is known of it."""
+        """Make a file due, whatever is known of it."""
         self._due[key] = None
 
     def later(self, key: int) -> None:
-        """Others that are due come first."""
+        """Put a file behind the others that are due."""
         if key in self._due:
             self._due[key] = self._due.pop(key)
 
     def nothing_new(self, key: int) -> None:
-        """It was read to its end: it is due again when it changes."""
+        """Note that a file was read to its end: it is due again when it changes."""
         if self._ended:
             self._due.pop(key, None)
             return
-        begins = key not in self._armed and self._listen(key)
+        watch = None if key in self._armed else self._inotify.listen(self._paths[key])
+        if watch is not None:
+            self._listening[watch] = key
+            self._armed.add(key)
         signature = _signature(self._paths[key])
-        if not begins and (key in self._armed or signature == self._seen.get(key, ())):
+        if watch is None and (key in self._armed or signature == self._seen.get(key, ())):
             self._due.pop(key, None)  # else it may have changed just before: it is read once more
         self._seen[key] = signature
 
     def wait(self, seconds: float) -> None:
-        """Sleep until a file changes, at most so long."""
+        """Sleep until a file changes, at most that long."""
         if self._due:
             return
         others = len(self._armed) < len(self._paths)
         until_s = min(seconds, self._next_look_s - time.monotonic()) if others else seconds
-        self._told.wait(max(0.0, until_s))
+        self._inotify.wait(max(0.0, until_s))
 
     def close(self) -> None:
-        self._told.close()
-
-    def _listen(self, key: int) -> bool:
-        watch = self._told.listen(self._paths[key])
-        if watch is None:
-            return False
-        self._listening[watch] = key
-        self._armed.add(key)
-        return True
+        self._inotify.close()
 
     def _look(self) -> None:
         now_s = time.monotonic()
@@ -119,7 +111,7 @@ class Changes:
 
 
 class _Inotify:
-    """The kernel's word that a file has changed, once for every time that it was asked for."""
+    """The kernel's reports that a file has changed, one for each `listen`."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None)
@@ -129,7 +121,7 @@ class _Inotify:
         self._local: dict[int, bool] = {}  # by device
 
     def listen(self, path: str) -> int | None:
-        """A number that `take` gives when the file changes; None where nobody would tell."""
+        """Return a number that `take` returns when the file changes; None where the kernel would not report it."""
         if self._fd < 0 or not self._is_local(path):
             return None
         mask = _MODIFY | _ATTRIB | _DELETE_SELF | _MOVE_SELF | _ONE_SHOT
@@ -137,7 +129,7 @@ class _Inotify:
         return watch if watch >= 0 else None
 
     def take(self) -> list[int]:
-        """Numbers of files that have changed."""
+        """Return the numbers of files that have changed."""
         watches: list[int] = []
         with suppress(OSError):  # nothing to read, or no inotify
             while self._fd >= 0 and (events := os.read(self._fd, 1 << 16)):
@@ -160,7 +152,7 @@ class _Inotify:
             self._fd = -1
 
     def _is_local(self, path: str) -> bool:
-        """Whether every write to the file is made on this machine."""
+        """Return whether every write to the file is made on this machine."""
         try:
             device = os.stat(path).st_dev  # noqa: PTH116 - a thousand of them
         except OSError:
@@ -171,7 +163,7 @@ class _Inotify:
 
 
 def _file_system_of(device: int) -> str:
-    """Its type; "" where the kernel does not tell."""
+    """Return the type of the file system on a device; "" where it is unknown."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     with suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():

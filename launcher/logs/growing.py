@@ -1,133 +1,145 @@
-"""What comes to a log while it grows."""
+"""Read a log as it grows, across truncation and replacement."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
-from launcher.logs.stored import CHUNK_BYTES, StoredLog
-from launcher.logs.tail import offset_of_last
-
-T = TypeVar("T")
+from launcher.core.frozen import frozen
+from launcher.logs.tail import CHUNK_BYTES, bytes_between, open_log, start_of_last_lines
 
 
 def fair_shares(needs: Mapping[int, int], total: int) -> dict[int, int]:
-    """By key: as much as it needs, or of what others leave of `total` as much as those that need more."""
+    """Divide `total` among keys: each gets what it needs, or as much of what is left as the others that need more."""
     shares: dict[int, int] = {}
     for at, key in enumerate(sorted(needs, key=lambda key: needs[key])):
         shares[key] = min(needs[key], (total - sum(shares.values())) // (len(needs) - at))
     return shares
 
 
-class GrowingLog:
-    """Gives each byte that a log holds, and what comes to it, once. Close it at the end.
+@frozen
+class Truncation:
+    """A log that was made shorter while it was read, as logrotate does with `copytruncate`."""
 
-    A log may not exist yet. One that begins anew, emptied or made again, is read again from its start. What was moved
-    into compressed parts before it was read is read from there.
+    lost_bytes: int  # as large as the log was when its size was last seen
+    unread_bytes: int  # how many of them had not been read; what was written after that look is not counted
+
+
+class GrowingLog:
+    """Gives each byte that a log holds, and what is appended to it, once. Close it at the end.
+
+    The log may not exist yet. One that is truncated, or removed and made again, is read again from its start, the latter
+    after the old file has been read to its end. A log that cannot be read gives nothing, and `trouble` says why.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, on_truncation: Callable[[Truncation], object] = lambda _: None) -> None:
         self.path = path
-        self.stored = StoredLog(path)
-        self._renewals = 0
-        self._offset: int | None = None  # of what is to be read next; None: from the start
-        self.trouble: str | None = None  # why nothing came of the last `read`, or of what was asked since
+        self.position = 0  # offset of the next byte to read
+        self.trouble: str | None = None  # why the last `read`, or something asked since, failed
+        self._log: int | None = None  # a descriptor
+        self._identity: tuple[int, int] | None = None  # device and inode of the file that was open last
+        self._size_bytes = 0  # of that file, when it was looked at last
+        self._on_truncation = on_truncation
 
     def read(self, limit_bytes: int = CHUNK_BYTES) -> tuple[int, bytes]:
-        """Bytes that are new, at most about so many, and the logical offset of the first. Does not block.
-
-        A log that may not be read has none.
-        """
+        """Read at most `limit_bytes` new bytes; return them with the offset of the first. Does not block."""
         self.trouble = None
-        found = self._try(lambda: self._read(limit_bytes), (0, b""))
-        self.trouble = self.trouble or self.stored.trouble
-        return found
-
-    @property
-    def position(self) -> int:
-        """The logical offset of what is to be read next."""
-        return self._try(self._next_offset, 0)
+        chunk = b""
+        try:
+            self._look()
+            chunk = self._read(limit_bytes)
+            if not chunk and self._follow_name():
+                chunk = self._read(limit_bytes)
+        except OSError as error:
+            self._note(error)
+        offset = self.position
+        self.position += len(chunk)
+        return offset, chunk
 
     @property
     def end(self) -> int:
-        """The logical offset behind what was written until now; 0 where it may not be read."""
-        return self._try(lambda: self.stored.end, 0)
-
-    def skip_to_last_lines(self, count: int) -> None:
-        """Read on at the last `count` lines of the log as it is now; go on as before where it may not be read."""
-        self._offset = self._try(lambda: offset_of_last(self.stored, count), self._offset)
-        self._renewals = self.stored.renewals
-
-    def before(self, limit_bytes: int) -> Iterator[tuple[int, bytes]]:
-        """What stands right before that which is to be read next, at most so many bytes; nothing where it may not be read."""
-        with suppress(OSError):
-            position = self._next_offset()
-            yield from self.stored.chunks(max(self.stored.start, position - limit_bytes), position)
-
-    def unread_from(self, offset: int) -> None:
-        """Read again from logical `offset` on, which the last `read` gave."""
-        self._offset = offset
+        """The size of the log now, of the file that has its name; 0 where it cannot be read."""
+        try:
+            self._look()
+            self._follow_name()
+        except OSError as error:
+            self._note(error)
+            return 0
+        return self._size_bytes
 
     @property
     def unread_bytes(self) -> int:
-        """As far as it was written until now; 0 where it may not be read."""
-        return self._try(self._unread_bytes, 0)
+        """How many bytes are unread now; 0 where the log cannot be read."""
+        return max(0, self.end - self.position)
 
-    def skip_to_last(self, keep_bytes: int, unshown_bytes: int) -> int:
-        """Leave out all but the last `keep_bytes`, and what is left of the line before them.
+    def skip_to_last(self, keep_bytes: int) -> int:
+        """Skip all but the last `keep_bytes`, and what is left of the line before them; return how many were skipped."""
+        skipped = self.unread_bytes - keep_bytes
+        if skipped <= 0:
+            return 0
+        self.position += skipped
+        begin, last = self.read(keep_bytes)
+        self.position -= len(last.partition(b"\n")[2])
+        return skipped + self.position - begin
 
-        How many bytes were left out, `unshown_bytes` among them, which have been read and not been shown; 0: none, and
-        those are to be shown. Of a log that may not be read there is nothing to leave out.
-        """
-        return self._try(lambda: self._skip_to_last(keep_bytes, unshown_bytes), 0)
+    def skip_to_last_lines(self, count: int) -> None:
+        """Read on at the last `count` lines of the log as it is now; go on as before where it cannot be read."""
+        end = self.end
+        if self._log is not None:
+            try:
+                self.position = start_of_last_lines(self._log, end, count)
+            except OSError as error:
+                self._note(error)
+
+    def before(self, limit_bytes: int) -> Iterator[tuple[int, bytes]]:
+        """Yield at most `limit_bytes` that stand right before the next byte to read, in chunks with their offsets."""
+        with suppress(OSError):
+            for offset in range(max(0, self.position - limit_bytes), self.position, CHUNK_BYTES):
+                if self._log is not None:
+                    yield offset, bytes_between(self._log, offset, min(offset + CHUNK_BYTES, self.position))
 
     def close(self) -> None:
-        self.stored.close()
+        """Close the file. May be called twice."""
+        if self._log is not None:
+            os.close(self._log)
+            self._log = None
 
-    def _try(self, look: Callable[[], T], otherwise: T) -> T:
-        """Whoever looks at other logs too goes on, whatever happens to this one."""
-        try:
-            return look()
-        except OSError as error:
-            self.trouble = error.strerror or str(error)
-            return otherwise
+    def _note(self, error: OSError) -> None:
+        self.trouble = error.strerror or str(error)
+        self.close()  # its name may have another file soon
 
-    def _read(self, limit_bytes: int) -> tuple[int, bytes]:
-        offset = self._next_offset()
-        chunk = self.stored.read(offset, limit_bytes)
-        if self._note_renewal():
-            offset = self._next_offset()
-            chunk = self.stored.read(offset, limit_bytes)
-        self._offset = self.stored.next_offset
-        return offset, chunk
+    def _look(self) -> None:
+        """Open the log if it is there, and look at its size."""
+        if self._log is None:
+            with suppress(FileNotFoundError):
+                self._take(open_log(self.path))
+        if self._log is not None:
+            size_bytes = os.fstat(self._log).st_size
+            if size_bytes < self._size_bytes:
+                truncation = Truncation(self._size_bytes, max(0, self._size_bytes - self.position))
+                self._size_bytes, self.position = size_bytes, 0
+                self._on_truncation(truncation)
+            self._size_bytes = size_bytes
 
-    def _unread_bytes(self) -> int:
-        end = self.stored.end
-        self._note_renewal()
-        return end - self._next_offset()
+    def _follow_name(self) -> bool:
+        """Go to the file that has the log's name now, if it is another one; return whether it is."""
+        with suppress(FileNotFoundError):
+            found = self.path.stat()
+            if self._log is not None and (found.st_dev, found.st_ino) != self._identity:
+                self._take(open_log(self.path))
+                return True
+        return False
 
-    def _skip_to_last(self, keep_bytes: int, unshown_bytes: int) -> int:
-        end = self.stored.end
-        unshown_bytes = 0 if self._note_renewal() else unshown_bytes
-        offset = self._next_offset()
-        if end - offset <= keep_bytes:
-            return 0
-        self._offset = end - keep_bytes
-        _, last = self._read(keep_bytes)
-        whole_lines = last.partition(b"\n")[2]
-        self._offset -= len(whole_lines)
-        return self._offset - offset + unshown_bytes
+    def _take(self, log: int) -> None:
+        """Read that file from now on: from its start, unless it is the last one again."""
+        self.close()
+        self._log = log
+        found = os.fstat(log)
+        if (found.st_dev, found.st_ino) != self._identity:
+            self._identity = (found.st_dev, found.st_ino)
+            self._size_bytes, self.position = found.st_size, 0
 
-    def _note_renewal(self) -> bool:
-        """Whether the log began anew since this was asked last; then all that it holds is unread."""
-        if self.stored.renewals == self._renewals:
-            return False
-        if self._offset is not None:
-            self._offset = self.stored.start
-        self._renewals = self.stored.renewals
-        return True
-
-    def _next_offset(self) -> int:
-        return self.stored.told_from if self._offset is None else self._offset
+    def _read(self, limit_bytes: int) -> bytes:
+        return b"" if self._log is None else os.pread(self._log, limit_bytes, self.position)

@@ -1,4 +1,4 @@
-"""How severe a line of a log is, as it says itself in the forms that loggers use, or as the line it belongs to says."""
+"""Tell how severe a line of a log is, from the line itself or from the line that it belongs to."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _LEVEL = re.compile(
     r"|\"level\": ?(?P<pino>[1-6]0)(?=[,}])"  # {"level":50, ...
     r"|^(?P<crash>Fatal Python error: |terminate called |SyntaxError: |IndentationError: |TabError: )"
 )
-_FAULTY_LINE = re.compile(r'  File ".*", line \d+$')
+_FAULTY_LINE = re.compile(r'  File ".*", line \d+$')  # begins a SyntaxError of the script itself, without a traceback
 _BETWEEN = (END_OF_REMOTE, "The above exception was the direct cause", "During handling of the above exception")
 
 
 def level_named(name: str) -> int:
-    """The number of a level, upper or lower case. Raises UsageError."""
+    """Return the number of a level, upper or lower case. Raises UsageError."""
     level = _LEVEL_OF.get(name.strip().upper())
     if level is None:
         raise UsageError(f"{name!r} is no level of a log", hint=f"levels are {', '.join(LEVELS)}")
@@ -46,7 +46,7 @@ def level_named(name: str) -> int:
 
 
 def level_in(text: str) -> int | None:
-    """The level that a line says it has."""
+    """Return the level that a line names, in any of the forms that loggers use."""
     match = _LEVEL.search(text, 0, LEVEL_CHARS)
     if match is None:
         return None
@@ -62,38 +62,33 @@ def level_in(text: str) -> int | None:
 
 
 def _highest_in(text: str) -> int | None:
-    """Of all parts of a line."""
+    """Return the highest level in the parts of a line that overwrite each other."""
     if "\r" not in text:
         return level_in(text)
     return max((level for part in text.split("\r") if (level := level_in(part)) is not None), default=None)
-
-
-def _names_faulty_line(text: str) -> bool:
-    """Whether a SyntaxError of a script itself begins there: it has no traceback, and no function."""
-    return text.startswith('  File "') and _FAULTY_LINE.match(text) is not None
 
 
 class Levels:
     """The level of every line: its own, or that of the line it belongs to; INFO where there is neither.
 
     To the line before belong pieces of it, indented lines and a traceback. But a traceback below a line that is no
-    warning counts as an ERROR: most likely nobody logged it, and the program ended there.
+    warning counts as an ERROR: most likely it was not logged, and the program ended there.
     """
 
     def __init__(self) -> None:
-        self._of_rank: dict[int, _Told] = {}
+        self._of_rank: dict[int, _RankLevel] = {}
 
     def of(self, line: Line, text: str) -> int:
-        """`text`: of the line, without colours; a carriage return ends each part that is overwritten."""
-        told = self._of_rank.setdefault(line.global_rank, _Told())
-        if told.line_ended:
-            told.put(text)
-        told.line_ended = line.ends
-        return told.level
+        """Return the level of a line. `text`: of the line, without colours; a carriage return ends each part."""
+        state = self._of_rank.setdefault(line.global_rank, _RankLevel())
+        if state.line_ended:
+            state.put(text)
+        state.line_ended = line.ends
+        return state.level
 
 
-class _Told:
-    """What the lines of one rank have said so far."""
+class _RankLevel:
+    """The level of one rank's lines so far."""
 
     def __init__(self) -> None:
         self.level = LEVELS["INFO"]
@@ -109,8 +104,13 @@ class _Told:
         if self._group is not None and self._is_in(self._group, text):
             self.level, self._prefix = self._of_group
             self._raised = True
-        elif (HEADER in text and not self._is_quoted(text)) or (self._prefix is None and _names_faulty_line(text)):
-            self._begin_traceback(text)
+        elif (HEADER in text and not self._is_quoted(text)) or (self._prefix is None and _FAULTY_LINE.match(text)):
+            if self._prefix is None:
+                logged = self._is_own and self.level >= LEVELS["WARNING"]
+                self.level = self.level if logged else _highest_in(text) or LEVELS["ERROR"]
+            self._header, self._prefix = text, ""
+            self._raised = self._is_own = False
+            self._group = GroupFrame() if begins_group(text) else None
         elif self._prefix is None or not self._goes_on(text):
             self._prefix = None
             own = _highest_in(text)
@@ -118,16 +118,8 @@ class _Told:
             if self._is_own or not text[:1].isspace():
                 self.level = own or LEVELS["INFO"]
 
-    def _begin_traceback(self, text: str) -> None:
-        if self._prefix is None:
-            logged = self._is_own and self.level >= LEVELS["WARNING"]
-            self.level = self.level if logged else _highest_in(text) or LEVELS["ERROR"]
-        self._header, self._prefix = text, ""
-        self._raised = self._is_own = False
-        self._group = GroupFrame() if begins_group(text) else None
-
     def _is_in(self, group: GroupFrame, text: str) -> bool:
-        """Whether a line stands in the frame of a group."""
+        """Return whether a line stands in the frame of a group."""
         if self._header is not None:
             self._of_group, self._header = (self.level, outside_group(prefix_of(self._header, text))), None
         held = group.holds(text.rstrip("\r"))
@@ -136,14 +128,14 @@ class _Told:
         return held
 
     def _is_quoted(self, text: str) -> bool:
-        """Whether it is a line of a traceback, of its frames or its exception, that holds the header of another."""
+        """Return whether it is a frame or the exception of a traceback that quotes the header of another."""
         if self._prefix is None or self._header is not None or self._raised or not text.startswith(self._prefix):
             return False
         rest = text[len(self._prefix) :]
         return rest[:1].isspace() or EXCEPTION.match(rest) is not None
 
     def _goes_on(self, text: str) -> bool:
-        """Whether a line belongs to the traceback: a frame, its exception, or what links it to the next one."""
+        """Return whether a line belongs to the traceback: a frame, its exception, or what links it to the next one."""
         if self._header is not None:
             self._prefix = prefix_of(self._header, text)
             self._header = None

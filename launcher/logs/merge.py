@@ -2,8 +2,8 @@
 
 The order of one rank's lines is never changed, whatever their times say. Lines without a time of their own stay behind
 the one that they follow, as far as they are there when it is shown: a traceback is not torn apart. No attempt of a run
-begins before the one before it has ended on all ranks; so whoever gives lines to a `Merger` gives them attempt by attempt,
-and takes all that it has in between.
+begins before the one before it has ended on all ranks; so lines are put into a `Merger` attempt by attempt, and all that
+it holds is taken in between.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ from heapq import heappop, heappush
 from itertools import count, groupby
 
 from launcher.logs.lines import Line
+from launcher.logs.stage import Stage
 
 WINDOW_NS = 200_000_000
-MAX_BLOCK = 200  # lines without a time that stay behind one with a time: then others have their turn
+MAX_BLOCK_LINES = 200  # lines without a time that stay behind one with a time: then others have their turn
 MAX_LINES = 10_000  # that wait in a `Merger`
 MAX_BYTES = 16 << 20
 
 
 def merge(lines_of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
-    """All lines of logs that nobody writes any more, attempt by attempt. One line of each rank is in memory."""
-    attempts = {rank: groupby(lines, _attempt_of) for rank, lines in lines_of_rank.items()}
+    """Yield all lines of finished logs, attempt by attempt. One line of each rank is in memory."""
+    attempts = {
+        rank: groupby(lines, lambda line: -1 if line.attempt is None else line.attempt)
+        for rank, lines in lines_of_rank.items()
+    }
     now = {rank: next(parts, None) for rank, parts in attempts.items()}
     is_beginning = True
     while known := {rank: part for rank, part in now.items() if part is not None}:
@@ -34,14 +38,10 @@ def merge(lines_of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
         now = {**known, **{rank: next(attempts[rank], None) for rank in parts}}
 
 
-def _attempt_of(line: Line) -> int:
-    return -1 if line.attempt is None else line.attempt
-
-
 def _merged(lines_of_rank: Mapping[int, Iterator[Line]], *, after_others: bool) -> Iterator[Line]:
-    """Of one attempt. `after_others`: the first of each rank may follow lines with a time that are left out.
+    """Yield the lines of one attempt. `after_others`: the first of each may follow lines with a time that are left out.
 
-    Nothing tells when a line came that follows none with a time: ranks that are at such a line give one each, then the
+    The time of a line that follows none with a time is unknown: ranks that are at such a line give one each, then the
     others give the earliest one that they have, and so on.
     """
     untimed: deque[Line] = deque()
@@ -67,31 +67,37 @@ def _merged(lines_of_rank: Mapping[int, Iterator[Line]], *, after_others: bool) 
 
 
 def _block(first: Line, following: Iterator[Line]) -> Generator[Line, None, Line | None]:
-    """`first` and the lines that stay behind it; returns the line after them."""
+    """Yield `first` and the lines that stay behind it; return the line after them."""
     yield first
     for number, line in enumerate(following, 1):
-        if line.dated or number > MAX_BLOCK:
+        if line.dated or number > MAX_BLOCK_LINES:
             return line
         yield line
     return None
 
 
-class Merger:
-    """As `merge`, for ranks that still write: a line waits for earlier ones of other ranks, but not long.
+class _Waiting:
+    __slots__ = ("came_ns", "key", "line", "number", "shown")
 
-    It is shown when every rank that writes has given one, or `window_ns` after it came. Times of lines are compared
-    with each other only; `now_ns` may be of any clock that does not go back. Whoever puts lines takes them often: a put
-    never fails, and beyond `MAX_LINES` or `MAX_BYTES` the next `take` gives what is too much.
+    def __init__(self, line: Line, key: int, number: int) -> None:
+        self.line = line
+        self.key = key  # its time, or of a line without one the latest time that had come before
+        self.number = number  # of all lines, in the order in which they came
+        self.came_ns = 0
+        self.shown = False
+
+
+class Merger(Stage[_Waiting, Line]):
+    """Orders lines as `merge` does, for ranks that still write: a line waits for earlier ones of other ranks, not long.
+
+    Times of lines are compared with each other only. Beyond `MAX_LINES` or `MAX_BYTES` the next `take` gives what is
+    too much.
     """
 
     def __init__(self, global_ranks: Collection[int], window_ns: int = WINDOW_NS) -> None:
-        self._window_ns = window_ns
-        self._writing = set(global_ranks)
-        self._waiting: dict[int, deque[_Waiting]] = {}  # of ranks that have a line waiting, in the order they came
+        super().__init__(global_ranks, window_ns)
         self._firsts: list[tuple[int, int, int]] = []  # a heap: time, number, and global rank of each one's first
         self._oldest: deque[_Waiting] = deque()  # all lines, in the order they came; some but the first are shown
-        self._new: list[_Waiting] = []  # came since the last `take`
-        self._number = count()
         self._latest_ns = 0  # of all lines with a time: the place of those without one is behind what came before
         self._lines = 0
         self._bytes = 0
@@ -102,87 +108,42 @@ class Merger:
             self._latest_ns = max(self._latest_ns, key)
         else:
             key = self._latest_ns
-        entry = _Waiting(line, key, next(self._number))
-        queue = self._waiting.get(line.global_rank)
-        if queue is None:
-            self._waiting[line.global_rank] = queue = deque()
-            heappush(self._firsts, (key, entry.number, line.global_rank))
-        queue.append(entry)
-        self._oldest.append(entry)
-        self._new.append(entry)
-        self._writing.add(line.global_rank)
+        waiting = _Waiting(line, key, next(self._number))
+        if self._enqueue(line.global_rank, waiting):
+            heappush(self._firsts, (key, waiting.number, line.global_rank))
+        self._oldest.append(waiting)
         self._lines += 1
         self._bytes += len(line.raw)
 
-    def end(self, global_rank: int) -> None:
-        """Nobody waits for lines of this rank any more. It may write again."""
-        self._writing.discard(global_rank)
-
-    def take(self, now_ns: int) -> list[Line]:
-        """The lines that can be shown now, in order."""
-        for entry in self._new:
-            entry.came_ns = now_ns
-        self._new.clear()
-        return list(self._ready(now_ns))
-
-    @property
-    def waits(self) -> bool:
-        """Whether it holds lines."""
-        return bool(self._waiting)
-
-    def flush(self) -> list[Line]:
-        """All that wait."""
-        self._new.clear()
-        given: list[Line] = []
-        while self._firsts:
-            given += self._first_block()
-        return given
-
-    def _ready(self, now_ns: int) -> Iterator[Line]:
-        while self._firsts and (self._all_have_one() or self._too_much() or self._overdue(now_ns)):
+    def _ready(self, now_ns: int | None) -> Iterator[Line]:
+        while self._firsts and (
+            now_ns is None
+            or (len(self._queues) >= len(self._writing) and self._writing <= self._queues.keys())
+            or self._lines > MAX_LINES
+            or self._bytes > MAX_BYTES
+            # A line has waited for long enough; those with earlier times, however new, go before it.
+            or now_ns - self._oldest[0].came_ns >= self._window_ns
+        ):
             yield from self._first_block()
 
-    def _all_have_one(self) -> bool:
-        return len(self._waiting) >= len(self._writing) and self._writing <= self._waiting.keys()
-
-    def _too_much(self) -> bool:
-        return self._lines > MAX_LINES or self._bytes > MAX_BYTES
-
-    def _overdue(self, now_ns: int) -> bool:
-        """Whether a line has waited long enough; those with earlier times, however new, go before it."""
-        return now_ns - self._oldest[0].came_ns >= self._window_ns
-
     def _first_block(self) -> Iterator[Line]:
-        """The first line of all, and those of its rank that stay behind it."""
+        """Yield the first line of all, and those of its rank that stay behind it."""
         global_rank = heappop(self._firsts)[2]
-        queue = self._waiting[global_rank]
+        queue = self._queues[global_rank]
         yield self._shown(queue.popleft())
-        for _ in range(MAX_BLOCK):
+        for _ in range(MAX_BLOCK_LINES):
             if not queue or queue[0].line.dated or queue[0].line.time_ns is None:
                 break
             yield self._shown(queue.popleft())
         if queue:
             heappush(self._firsts, (queue[0].key, queue[0].number, global_rank))
         else:
-            del self._waiting[global_rank]
+            del self._queues[global_rank]
 
-    def _shown(self, entry: _Waiting) -> Line:
-        entry.shown = True
+    def _shown(self, waiting: _Waiting) -> Line:
+        waiting.shown = True
         self._lines -= 1
-        self._bytes -= len(entry.line.raw)
+        self._bytes -= len(waiting.line.raw)
         while self._oldest and self._oldest[0].shown:
             self._oldest.popleft()
-        return entry.line
-
-
-class _Waiting:
-    """A line that waits."""
-
-    __slots__ = ("came_ns", "key", "line", "number", "shown")
-
-    def __init__(self, line: Line, key: int, number: int) -> None:
-        self.line = line
-        self.key = key  # its time, or of a line without one the latest time that had come before
-        self.number = number
-        self.came_ns = 0
-        self.shown = False
+        return waiting.line

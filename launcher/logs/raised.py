@@ -1,10 +1,10 @@
-"""What every rank raised first, once for all that raised the same."""
+"""Find what every rank raised first, once for all that raised the same."""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import dropwhile
 
 from launcher.core.frozen import frozen
@@ -15,7 +15,7 @@ from launcher.logs.tracebacks import TRACEBACK_CHARS, FoundTraceback, tracebacks
 FIRST_BYTES = 256 << 10  # of a log, from the line before a header on, that are read as one text
 
 _HEADER = HEADER.encode()
-# What ends a program without a traceback; of a SyntaxError of the script itself the lines before it tell the place.
+# What ends a program without a traceback; of a SyntaxError of the script itself the lines before it give the place.
 _CRASHES = (
     b"Fatal Python error: ",
     b"terminate called after throwing",
@@ -30,28 +30,29 @@ _NUMBER = re.compile(r"0[xX][\da-fA-F]+|\d+")
 
 @frozen
 class Folded:
-    """What several ranks raised alike."""
+    """An exception that several ranks raised alike."""
 
     ranks: tuple[int, ...]  # global ranks, ascending
     traceback: FoundTraceback  # of the first of them
 
 
 def first_tracebacks(lines_of_rank: Mapping[int, Iterable[Line]]) -> list[Folded]:
-    """The first traceback of each rank; one of the main thread is preferred. In the order of each one's lowest rank.
+    """Return the first traceback of each rank, one of the main thread if there is one, in the order of the lowest ranks.
 
-    Where there is none, what else Python or C++ print of a crash.
-    Those with the same frames and exception are one, though numbers in messages differ. Of every rank's lines as many
-    are read as it takes, and at most `FIRST_BYTES` kept.
+    Where a rank has none, what else Python or C++ print of a crash. Those with the same frames and exception are one,
+    though numbers in messages differ. Of every rank's lines as many are read as it takes, and at most `FIRST_BYTES` kept.
     """
     alike: dict[str, list[tuple[int, FoundTraceback]]] = {}
     for global_rank in sorted(lines_of_rank):
         if found := _first(lines_of_rank[global_rank]):
-            alike.setdefault(_without_numbers(found.text), []).append((global_rank, found))
+            lines = found.text.splitlines()
+            key = "\n".join(line if line[:1].isspace() else _NUMBER.sub("0", line) for line in lines)
+            alike.setdefault(key, []).append((global_rank, found))
     return [Folded(tuple(rank for rank, _ in of_ranks), of_ranks[0][1]) for of_ranks in alike.values()]
 
 
 def _first(lines: Iterable[Line]) -> FoundTraceback | None:
-    """In texts that begin with the line before a header, one after the other."""
+    """Return the first traceback in these lines, else the first crash, else the first traceback of another thread."""
     of_thread: FoundTraceback | None = None
     crashes: list[FoundTraceback] = []
     for text in _texts_with_headers(_with_crashes(lines, crashes)):
@@ -63,49 +64,35 @@ def _first(lines: Iterable[Line]) -> FoundTraceback | None:
 
 
 def _with_crashes(lines: Iterable[Line], crashes: list[FoundTraceback]) -> Iterator[Line]:
-    """The same lines. The first crash that they tell of is put into `crashes`."""
+    """Yield the same lines; put the first crash among them into `crashes`."""
     before: deque[bytes] = deque(maxlen=_LINES_OF_PLACE)
     for line in lines:
         if line.raw.startswith(_CRASHES) and not crashes:
-            crashes.append(_crash(line.raw, before))
+            place = dropwhile(lambda each: not each.startswith(_PLACE), before)
+            text = b"\n".join([*place, line.raw]).decode(errors="replace")[:TRACEBACK_CHARS]
+            kind, _, message = line.raw.decode(errors="replace").partition(": ")
+            crashes.append(FoundTraceback(type=kind, message=message, where=None, text=text))
         before.append(line.raw)
         yield line
 
 
-def _crash(raw: bytes, before: Collection[bytes]) -> FoundTraceback:
-    place = dropwhile(lambda each: not each.startswith(_PLACE), before)
-    text = b"\n".join([*place, raw]).decode(errors="replace")[:TRACEBACK_CHARS]
-    kind, _, message = raw.decode(errors="replace").partition(": ")
-    return FoundTraceback(type=kind, message=message, where=None, text=text)
-
-
 def _texts_with_headers(lines: Iterable[Line]) -> Iterator[str]:
-    """A traceback that is cut off at the end of one text is whole in the next one, if it is not too long for any."""
+    """Yield texts that begin with the line before a header. A traceback that one text cuts off is whole in the next."""
     text = bytearray()
-    before = b""  # the line before, which tells whose traceback it is
+    before = b""  # the line before, which names the thread
     for line in lines:
         if text or _HEADER in line.raw:
             text += (b"" if text else before) + _with_end(line)
         before = _with_end(line)
         if len(text) >= FIRST_BYTES:
             yield text.decode(errors="replace")
-            del text[: _start_of_next(text)]
+            # Go on at the line before the last header, unless the text begins there.
+            header_line = text.rfind(b"\n", 0, text.rfind(_HEADER)) + 1
+            start = text.rfind(b"\n", 0, max(0, header_line - 1)) + 1
+            del text[: start or len(text)]
     if text:
         yield text.decode(errors="replace")
 
 
-def _start_of_next(text: bytearray) -> int:
-    """Where the line before the last header begins; the end of the text, where nothing would be gained by that."""
-    header_line = text.rfind(b"\n", 0, text.rfind(_HEADER)) + 1
-    start = text.rfind(b"\n", 0, max(0, header_line - 1)) + 1
-    return start or len(text)
-
-
 def _with_end(line: Line) -> bytes:
     return line.raw + b"\n" * line.ends
-
-
-def _without_numbers(traceback: str) -> str:
-    """Its frames as they are, and its exceptions without what may differ from rank to rank."""
-    lines = traceback.splitlines()
-    return "\n".join(line if line[:1].isspace() else _NUMBER.sub("0", line) for line in lines)

@@ -1,4 +1,4 @@
-r"""Which lines a person wants to see: of some ranks, from a level up, of a time, that hold some text.
+r"""Select lines: of some ranks, from a level up, of a time, that hold some text.
 
 A person's regular expression can take Python years: `(a+)+$` on a few dozen characters, `.*.*=` on one line of 64 KiB.
 So no search may use more than `SEARCH_S` seconds of CPU time. Of a line that needs more only the first `SHORT_CHARS` are
@@ -38,7 +38,7 @@ _AMOUNT = re.compile(r"([\d.]+)([a-z]+)")
 
 
 class Selector:
-    """Tells of every line whether it is wanted. Lines of one rank must come in their order; ranks may be mixed."""
+    """Selects lines. Those of one rank must come in their order; ranks may be mixed."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Selector:
         before: int = 0,
         after: int = 0,
     ) -> None:
-        """`level`: the lowest wanted, one of `levels.LEVELS`. Times: since 1970. `before`, `after`: lines around a match.
+        """Select from `level` (one of `levels.LEVELS`) up, between two times, with lines `before` and `after` a match.
 
         Raises:
             UsageError: no time is both since `since_ns` and until `until_ns`.
@@ -64,12 +64,12 @@ class Selector:
         self._matches = matches
         self._grep = Grep(before, after)
         self.matched = False  # whether any line did
-        self.without_time: set[int] = set()  # ranks of which lines were left out because nobody knows their time
-        self.dated: set[int] = set()  # ranks of which a line told its time
+        self.without_time: set[int] = set()  # ranks of which lines were left out because their time is unknown
+        self.dated: set[int] = set()  # ranks of which a line carried a time
         self.undated: set[int] = set()  # ranks of which a line came before any that did
 
     def put(self, line: Line) -> list[Line | None]:
-        """The lines to show now that `line` has come; None stands where lines of the next one's rank are left out.
+        """Return the lines to show now that `line` has come; None stands where lines of the next one's rank are left out.
 
         Raises:
             UsageError: the regular expression takes too long.
@@ -78,7 +78,9 @@ class Selector:
             self.dated.add(line.global_rank)
         elif line.time_ns is None:
             self.undated.add(line.global_rank)
-        text = _searched(line) if self._level or self._matches else ""
+        text = ""
+        if self._level or self._matches:  # the parts of text that is overwritten (progress bars), with \r between
+            text = without_colours("\r".join(printable_parts(line.raw.decode("utf-8", errors="replace"))))
         if (self._level and self._levels.of(line, text) < self._level) or not self._in_time(line):
             return []
         if self._matches is None:
@@ -94,7 +96,7 @@ class Selector:
 
     @property
     def cut_short(self) -> int:
-        """How many lines were searched only in their first `SHORT_CHARS`, and found not to match: they took too long."""
+        """How many lines did not match in their first `SHORT_CHARS`, and were not searched further: they took too long."""
         return self._matches.cut_short if self._matches else 0
 
     def _in_time(self, line: Line) -> bool:
@@ -108,17 +110,11 @@ class Selector:
         )
 
 
-def _searched(line: Line) -> str:
-    r"""What a line says, every part of text that is overwritten (progress bars), with \r between."""
-    parts = printable_parts(line.raw.decode("utf-8", errors="replace"))
-    return without_colours(parts[0] if len(parts) == 1 else "\r".join(parts))
-
-
 # --- ranks ---
 
 
 def ranks_of(expression: str, known: Collection[int]) -> frozenset[int]:
-    """The global ranks that `0,3-5` or `all` means.
+    """Return the global ranks that `0,3-5` or `all` means.
 
     Raises:
         UsageError: it means nothing, or a rank that is not among `known`.
@@ -145,7 +141,7 @@ def _part(part: str, expression: str, known: Collection[int]) -> Collection[int]
 
 
 def moment(text: str, now_ns: int, *, is_end: bool = False) -> int:
-    """What `--since` or `--until` mean, nanoseconds since 1970: a time, a date, or how long before `now_ns` (`10m`).
+    """Parse a time, a date, or how long before `now_ns` (`10m`); return nanoseconds since 1970.
 
     A time of the day is the last one that has been; where a span ends by it (`is_end`), today's, also if still to come.
 
@@ -186,7 +182,7 @@ class Grep:
         self._of_rank: dict[int, _Around] = {}
 
     def put(self, line: Line, *, is_match: bool) -> list[Line | None]:
-        """The lines to show now. None stands between two groups of a rank's lines, where grep writes `--`."""
+        """Return the lines to show now. None stands between two groups of a rank's lines, where grep writes `--`."""
         around = self._of_rank.setdefault(line.global_rank, _Around())
         if not is_match and around.after_left == 0:
             around.before.append(line)
@@ -203,7 +199,7 @@ class Grep:
 
 
 class _Around:
-    """What surrounds the last match of a rank."""
+    """The lines around the last match of a rank."""
 
     def __init__(self) -> None:
         self.before: deque[Line] = deque()
@@ -213,10 +209,10 @@ class _Around:
 
 
 class Matcher:
-    """Whether a text holds a person's regular expression, in bounded time (see above)."""
+    """A user's regular expression, searched for in bounded time (see above)."""
 
     def __init__(self, pattern: str, *, ignore_case: bool = False) -> None:
-        """Raises UsageError where `pattern` is no regular expression."""
+        """Compile `pattern`. Raises UsageError where it is no regular expression."""
         try:
             self._compiled = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
         except (re.error, RecursionError, OverflowError) as error:
@@ -227,7 +223,7 @@ class Matcher:
         self._longest: float = math.inf  # texts that are searched whole
 
     def __call__(self, text: str) -> bool:
-        """Raises UsageError where even a short part of `text` takes too long."""
+        """Return whether `text` matches. Raises UsageError where even a short part of it takes too long."""
         if len(text) > self._longest:
             return self._in_beginning(text)
         if not self._repeats or (self._repeats == 1 and len(text) <= SHORT_CHARS):

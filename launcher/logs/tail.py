@@ -1,99 +1,97 @@
-"""The end of a log, without reading the rest."""
+"""Read parts of a log, its end above all, without reading the rest."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import contextmanager
 from pathlib import Path
 
-from launcher.core.frozen import frozen
-from launcher.logs.stored import CHUNK_BYTES, StoredLog
 from launcher.logs.terminal import printable, shortened
 
 TAIL_BYTES = 1 << 16
+CHUNK_BYTES = 1 << 16  # much larger ones are slower: memory of such a size is taken from the system anew every time
 MAX_STEP_BYTES = 1 << 20  # back towards the start of a log, and in memory
 
 
-def tail(path: Path, offset: int = 0, limit_bytes: int = TAIL_BYTES) -> bytes:
-    """The last `limit_bytes` of a log, none from before logical `offset`; nothing of a log that is not there.
+def open_log(path: Path) -> int:
+    """Open a log for reading; return the descriptor. Does not block, even where a pipe has the log's name."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
-    In a log that was emptied and began anew `offset` means nothing any more.
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """Open a log as `open_log` does, and close it at the end."""
+    descriptor = open_log(path)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def bytes_between(log: int, begin: int, end: int) -> bytes:
+    """Read the bytes of a log (a descriptor) from `begin` up to `end`; fewer where it ends before.
 
     Raises:
-        OSError: the log may not be read.
+        OSError: the log cannot be read.
     """
-    with closing(StoredLog(path)) as log:
-        end = log.end
-        begin = max(end - limit_bytes, log.start, offset if offset <= end else 0)
-        return b"".join(chunk for _, chunk in log.chunks(begin, end))
+    chunks: list[bytes] = []
+    while begin < end and (chunk := os.pread(log, end - begin, begin)):
+        chunks.append(chunk)
+        begin += len(chunk)
+    return b"".join(chunks)
+
+
+def tail(path: Path, offset: int = 0, limit_bytes: int = TAIL_BYTES) -> bytes:
+    """Read the last `limit_bytes` of a log, none from before `offset`; nothing of a log that does not exist.
+
+    In a log that has been truncated to less than `offset` the offset is ignored.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    try:
+        with opened(path) as log:
+            end = os.fstat(log).st_size
+            return bytes_between(log, max(end - limit_bytes, offset if offset <= end else 0), end)
+    except FileNotFoundError:
+        return b""
 
 
 def last_lines(path: Path, count: int, offset: int = 0) -> list[str]:
-    """At most `count` lines from the end of `path`, none of them from before logical `offset`, safe to show, not too long.
+    """Return at most `count` lines from the end of `path`, none from before `offset`, safe to show, not too long.
 
-    Looks at the last 64 KiB only; blank lines at the end are left out.
+    Reads the last 64 KiB only; blank lines at the end are left out.
 
     Raises:
-        OSError: the log is missing or unreadable.
+        OSError: the log is missing or cannot be read.
     """
     path.stat()
     text = tail(path, offset).decode("utf-8", errors="replace")
     return [shortened(printable(line)) for line in text.rstrip().split("\n")[-count:]] if text.strip() else []
 
 
-def offset_of_last(log: StoredLog, count: int) -> int:
-    """The logical offset at which the last `count` lines begin, an unfinished one too; the log's start if it has fewer.
+def start_of_last_lines(log: int, end: int, count: int) -> int:
+    """Return the offset at which the last `count` lines before `end` begin; 0 if there are fewer.
 
-    Reading from there gives these lines, of those that reading all of the log gives, whatever of it is lost. Memory is
-    bounded however long the lines are.
+    An unfinished last line counts as one. `log` is a descriptor. Memory is bounded however long the lines are.
 
     Raises:
-        OSError: the log may not be read.
+        OSError: the log cannot be read.
     """
     if count <= 0:
-        return log.end
-    start = log.start
-    wanted = count  # newlines from the end on, each before a line
-    at_end = True  # of the log, where a newline is the last line's own
-    for chunk in _chunks_from_end(log, start):
-        limit = len(chunk.data) - at_end
-        newlines = chunk.data.count(b"\n", 0, limit)
-        if newlines >= wanted:
-            return chunk.offset_behind(_nth_last_newline(chunk.data, wanted, limit))
-        wanted, at_end = wanted - newlines, False
-    return start
-
-
-@frozen
-class _Chunk:
-    offset: int
-    data: bytes
-    next_offset: int
-    is_lost: bool  # `data` says so
-
-    def offset_behind(self, place: int) -> int:
-        """From where to read on to get what follows byte `place` of it, a newline."""
-        if place + 1 == len(self.data):
-            return self.next_offset
-        return self.offset if self.is_lost else self.offset + place + 1
-
-
-def _chunks_from_end(log: StoredLog, start: int) -> Iterator[_Chunk]:
-    """As `StoredLog.chunks` from `start` to the present end, the last one first."""
-    begin = behind = log.end
-    step_bytes = CHUNK_BYTES
-    while begin > start:
-        begin = max(start, begin - step_bytes)
-        chunks = [_Chunk(at, data, log.next_offset, log.lost_bytes > 0) for at, data in log.chunks(begin, behind)]
-        if chunks and chunks[0].is_lost and begin > start:
-            del chunks[0]  # what is lost may begin before: it comes whole with the next step
-        yield from reversed(chunks)
-        behind = chunks[0].offset if chunks else behind
-        step_bytes = min(2 * step_bytes, MAX_STEP_BYTES)
-
-
-def _nth_last_newline(data: bytes, number: int, place: int) -> int:
-    """Of those before `place`."""
-    for _ in range(number):
-        place = data.rindex(b"\n", 0, place)
-    return place
+        return end
+    behind, step_bytes = end, CHUNK_BYTES
+    while behind > 0:
+        begin = max(0, behind - step_bytes)
+        chunk = bytes_between(log, begin, behind)
+        # The newline at the very end belongs to the last line; every other one stands before a line.
+        place = len(chunk) - (behind == end)
+        newlines = chunk.count(b"\n", 0, place)
+        if newlines >= count:
+            for _ in range(count):
+                place = chunk.rindex(b"\n", 0, place)
+            return begin + place + 1
+        count -= newlines
+        behind, step_bytes = begin, min(2 * step_bytes, MAX_STEP_BYTES)
+    return 0

@@ -1,10 +1,10 @@
-"""Text of others as a terminal may safely show it."""
+"""Make text that others wrote safe to show on a terminal."""
 
 from __future__ import annotations
 
 import re
 
-MAX_LINE = 1000  # characters of one line that are shown
+MAX_LINE_CHARS = 1000  # characters of one line that are shown
 _COLOUR_END = "\x1b[0m"
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _CUT_COLOUR = re.compile(r"\x1b[^m]*\Z")
@@ -20,13 +20,13 @@ _DIRECTION = re.compile(rb"\xe2(?:\x80[\xaa-\xae]|\x81[\xa6-\xa9])")
 
 
 def printable_lines(text: str) -> list[str]:
-    """Every line of `text`, as `printable` makes it; quick where there is nothing to make harmless."""
+    """Return every line of `text` as `printable` does; quick where there is nothing to make harmless."""
     lines = text.split("\n")
     return lines if _CONTROL_BUT_NEWLINE.search(text) is None else [printable(line) for line in lines]
 
 
 def printable(line: str) -> str:
-    r"""`line` with colours and tabs kept and no other way to act on the terminal.
+    r"""Return `line` with colours and tabs kept and no other way to act on the terminal.
 
     Of text that is overwritten by a carriage return (progress bars) the last part is kept, as on a screen.
 
@@ -37,7 +37,7 @@ def printable(line: str) -> str:
 
 
 def printable_parts(line: str) -> list[str]:
-    r"""As `printable`, of every part of text that is overwritten by carriage returns; at least one.
+    r"""Return every part of text that is overwritten by carriage returns, as `printable` does; at least one.
 
     >>> printable_parts("10%\r20%\r")
     ['10%', '20%']
@@ -46,7 +46,7 @@ def printable_parts(line: str) -> list[str]:
 
 
 def one_line(text: str) -> str:
-    r"""All of `text` on one line, as `printable` makes it; no blank is wider than one.
+    r"""Return all of `text` on one line, as `printable` does; no blank is wider than one.
 
     >>> one_line("no such file:\n    a.txt\n")
     'no such file: a.txt'
@@ -55,28 +55,22 @@ def one_line(text: str) -> str:
 
 
 def shortened(line: str) -> str:
-    """The beginning of what `printable` gave, with how much more there is: a line may be as long as its log."""
-    if len(line) <= MAX_LINE:
+    """Return the beginning of what `printable` returned, with how much more there is: a line may be as long as its log."""
+    if len(line) <= MAX_LINE_CHARS:
         return line
-    more_bytes = len(line[MAX_LINE:].encode(errors="replace"))
-    kept = _CUT_COLOUR.sub("", line[:MAX_LINE])
-    return f"{kept}{_COLOUR_END if _COLOUR.search(kept) else ''}… {_amount(more_bytes)} more"
-
-
-def _amount(count_bytes: int) -> str:
-    for shift, unit in ((20, "MiB"), (10, "KiB")):
-        if count_bytes >> shift:
-            return f"{count_bytes >> shift} {unit}"
-    return f"{count_bytes} bytes"
+    more_bytes = len(line[MAX_LINE_CHARS:].encode(errors="replace"))
+    kept = _CUT_COLOUR.sub("", line[:MAX_LINE_CHARS])
+    shift, unit = next((each for each in ((20, "MiB"), (10, "KiB")) if more_bytes >> each[0]), (0, "bytes"))
+    return f"{kept}{_COLOUR_END if _COLOUR.search(kept) else ''}… {more_bytes >> shift} {unit} more"
 
 
 def without_colours(text: str) -> str:
-    """What `printable` gave, so that a character takes a column and the text may be cut anywhere."""
+    """Remove the colours that `printable` keeps: each character takes a column, and the text may be cut anywhere."""
     return _COLOUR.sub("", text)
 
 
 def escaped(text: str) -> str:
-    r"""`text` on one line, with nothing in it lost: what cannot be printed as Python would write it.
+    r"""Return `text` on one line, with nothing in it lost: what cannot be printed is written as Python writes it.
 
     >>> escaped("a\n\x1b[2J")
     'a\\n\\x1b[2J'
@@ -85,7 +79,7 @@ def escaped(text: str) -> str:
 
 
 def _harmless(text: str) -> str:
-    """Of text without carriage returns."""
+    """Make text without carriage returns printable."""
     if _CONTROL.search(text) is None:
         return text
     pieces = _COLOUR.split(_OTHER_SEQUENCE.sub("", text))
@@ -102,7 +96,7 @@ def _caret(match: re.Match[str]) -> str:
 
 
 def certainly_printable(block: bytes) -> bool:
-    """Whether a terminal shows whole lines as they are: valid UTF-8 in which nothing acts on it. Quick; may say no."""
+    """Return whether a terminal shows whole lines as they are: valid UTF-8 in which nothing acts on it. May be false."""
     if block.translate(None, _HARMLESS_BYTES):
         return False
     if (b"\xc2" in block and _C1_CONTROL.search(block)) or (b"\xe2" in block and _DIRECTION.search(block)):

@@ -1,4 +1,4 @@
-"""The time that a line of a log carries, in the forms that loggers use.
+"""Read the time that a line of a log carries, in the forms that loggers use.
 
     2026-11-21 12:00:00,123            Python's logging; also with T, `.`, no fraction, `Z` or an offset from UTC, slashes
     20261121 12:00:00                  also with T or `-` between
@@ -17,6 +17,7 @@ dates behind words; and a number without a key is near the time of the run.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any
@@ -69,23 +70,20 @@ class Found:
 
 
 def time_in(text: str, near_ns: int) -> Found | None:
-    """The time that `text` begins with, nanoseconds since 1970. `near_ns`: about when, where that is needed to tell."""
+    """Return the time that `text` begins with. `near_ns`: about when that is, for times without a year."""
     found = _first_in(text[: FIRST_CHARS + MAX_TIME_CHARS], near_ns)
     return None if found is None or found.behind_words else found
 
 
-def _first_of(raw: bytes, near_ns: int) -> Found | None:
-    if _QUICK.search(raw, 0, FIRST_CHARS + MAX_TIME_CHARS) is None:
-        return None
-    return _first_in(raw[: FIRST_CHARS + MAX_TIME_CHARS].decode("latin-1"), near_ns)
-
-
 def _first_in(head: str, near_ns: int) -> Found | None:
-    """A time; a date behind words where there is no other."""
+    """Return a time; a date behind words where there is no other."""
     match = _CALENDAR.search(head)
-    if match is None or match.start() >= FIRST_CHARS or (time_ns := _calendar_ns(match, near_ns)) is None:
+    if match is None or (start := match.start()) >= FIRST_CHARS or int(match["second"]) > 60:
         return _epoch_in(head, near_ns)
-    start = match.start()
+    minute_ns = _found_minute_ns(match.group(*_MINUTE_FIELDS), near_ns)
+    if minute_ns is None:  # there is no such day or time
+        return _epoch_in(head, near_ns)
+    time_ns = minute_ns + int(match["second"]) * SECOND_NS + _fraction_ns(match["fraction"])
     if start > 1 and match["glog_month"] is None and _ends_in_words(head[:start]):
         return _epoch_in(head, near_ns) or Found(start, match.end(), time_ns, behind_words=True)
     return Found(start, match.end(), time_ns)
@@ -96,34 +94,31 @@ def _epoch_in(head: str, near_ns: int) -> Found | None:
     if match is None or match.start("epoch") >= FIRST_CHARS:
         return None
     time_ns = int(match["epoch"]) * SECOND_NS + _fraction_ns(match["small"] or match["fraction"])
-    is_time = match["key"] or _is_time(match, time_ns, near_ns)
-    return Found(match.start("epoch"), match.end(), time_ns) if is_time else None
+    if not match["key"]:  # then it may be any number: it must be followed as a time is, and near the run
+        follows = match["fraction"] or _AFTER_EPOCH.match(head, match.end())
+        if match["small"] is not None or not follows or abs(time_ns - near_ns) >= _NEAR_NS:
+            return None
+    return Found(match.start("epoch"), match.end(), time_ns)
 
 
 @lru_cache(maxsize=1024)
 def _ends_in_words(before: str) -> bool:
-    """Whether what stands before a date is prose, and no prefix as loggers write it."""
+    """Return whether the text before a date is prose, and no prefix as loggers write it."""
     return _KEY_BEFORE.search(before) is None and _PROSE.search(_IN_BRACKETS.sub("", before)) is not None
-
-
-def _is_time(match: re.Match[str], time_ns: int, near_ns: int) -> bool:
-    """Whether a number without a key is one of seconds since 1970."""
-    follows = match["fraction"] or _AFTER_EPOCH.match(match.string, match.end())
-    return match["small"] is None and bool(follows) and abs(time_ns - near_ns) < _NEAR_NS
 
 
 class Clock:
     """Gives the lines of one rank their times: a line that carries none has that of the line before."""
 
     def __init__(self, near_ns: int) -> None:
-        """`near_ns`: about when the rank ran, for times without a year."""
+        """Begin without a time. `near_ns`: about when the rank ran, for times without a year."""
         self._time_ns: int | None = None
         self._near_ns = near_ns
         self._within_line = False
         self._column_of_words: int | None = None  # at which the last date behind words stood; -1: none of them counts
 
     def stamped(self, line: Line) -> Line:
-        """`line` with its time; a piece of a long line has that of the line's first piece."""
+        """Return `line` with its time; a piece of a long line has that of the line's first piece."""
         own_ns = None if self._within_line else self._own_ns(line.raw)
         self._within_line = not line.ends
         if own_ns is None and self._time_ns is None:
@@ -135,8 +130,10 @@ class Clock:
         )
 
     def _own_ns(self, raw: bytes) -> int | None:
-        """A date behind words counts where one stood before, of a rank whose lines have none elsewhere."""
-        found = _first_of(raw, self._near_ns)
+        """Return the line's own time. A date behind words counts where one stood before, and no line had one elsewhere."""
+        if _QUICK.search(raw, 0, FIRST_CHARS + MAX_TIME_CHARS) is None:
+            return None
+        found = _first_in(raw[: FIRST_CHARS + MAX_TIME_CHARS].decode("latin-1"), self._near_ns)
         if found is None:
             return None
         if not found.behind_words:
@@ -147,16 +144,9 @@ class Clock:
         return found.time_ns
 
 
-def _calendar_ns(match: re.Match[str], near_ns: int) -> int | None:
-    """None where there is no such day or time."""
-    second = int(match["second"])
-    minute_ns = _found_minute_ns(match.group(*_MINUTE_FIELDS), near_ns) if second <= 60 else None
-    return None if minute_ns is None else minute_ns + second * SECOND_NS + _fraction_ns(match["fraction"])
-
-
 @lru_cache(maxsize=1024)
 def _found_minute_ns(fields: tuple[str | Any, ...], near_ns: int) -> int | None:
-    """Of `_MINUTE_FIELDS`, which hundreds of lines share."""
+    """Return the minute that `_MINUTE_FIELDS` name, which hundreds of lines share."""
     *date, hour, minute, zone = fields
     year, month, day = (plain or glog or us for plain, glog, us in zip(date[:3], date[3:6], date[6:], strict=True))
     year = f"20{year}" if year and len(year) == 2 else year
@@ -168,23 +158,18 @@ def _found_minute_ns(fields: tuple[str | Any, ...], near_ns: int) -> int | None:
 
 
 def _minute_ns(minute: tuple[int, int, int, int, int], zone: str | None) -> int:
-    """A minute of the calendar. Raises ValueError, OverflowError or OSError."""
+    """Return a minute of the calendar. Raises ValueError, OverflowError or OSError."""
     return int(datetime(*minute, tzinfo=_offset(zone)).timestamp()) * SECOND_NS  # without an offset: local time
 
 
 def _nearest_ns(minute: tuple[int, int, int, int], near_ns: int) -> int:
-    """In the year that brings it nearest to `near_ns`: a line of December 31st may be read in January."""
+    """Return the minute in the year that brings it nearest to `near_ns`: December 31st may be read in January."""
     about = round(near_ns / SECOND_NS / _YEAR_S) + 1970
-    tried = [_in_year(year, minute) for year in range(about - 1, about + 2)]
-    possible = [time_ns for time_ns in tried if time_ns is not None]
+    possible: list[int] = []
+    for year in range(about - 1, about + 2):
+        with suppress(ValueError):  # February 29th
+            possible.append(_minute_ns((year, *minute), None))
     return min(possible, key=lambda time_ns: abs(time_ns - near_ns))  # raises ValueError where there is none
-
-
-def _in_year(year: int, minute: tuple[int, int, int, int]) -> int | None:
-    try:
-        return _minute_ns((year, *minute), None)
-    except ValueError:  # February 29th
-        return None
 
 
 def _offset(zone: str | None) -> timezone | None:
@@ -196,5 +181,5 @@ def _offset(zone: str | None) -> timezone | None:
 
 
 def _fraction_ns(digits: str | None) -> int:
-    """`123.456`, as MindSpore writes milliseconds and microseconds, is `123456`."""
+    """Return nanoseconds. `123.456`, as MindSpore writes milliseconds and microseconds, is `123456`."""
     return int(digits.replace(".", "").ljust(9, "0")[:9]) if digits else 0

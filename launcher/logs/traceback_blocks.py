@@ -15,7 +15,7 @@ MESSAGE_LINES = 12  # of a message, after its first
 MESSAGE_CHARS = 2000  # of an exception and its message that are shown
 GROUP_LINES = 200  # of the exceptions in a group that are shown
 MAX_TRACEBACKS = 500  # that are looked at, the last ones: a program may print them without end
-MAX_TITLE = 2000  # characters between two tracebacks, or in the line before one, that are looked at
+MAX_TITLE_CHARS = 2000  # characters between two tracebacks, or in the line before one, that are looked at
 _MAX_HEADERS = 4  # in the lines of one traceback: source lines may quote one
 
 HEADER = "Traceback (most recent call last):"
@@ -55,7 +55,7 @@ class Block:
 
 
 def blocks_from_first(text: str) -> Iterator[Block]:
-    """Those that are whole and matter. The exceptions in a group are part of it, and no tracebacks of their own.
+    """Yield tracebacks that are whole and matter. The exceptions in a group are part of it, not tracebacks of their own.
 
     Nor is a traceback that the message of an exception quotes.
     """
@@ -68,7 +68,7 @@ def blocks_from_first(text: str) -> Iterator[Block]:
 
 
 def blocks_from_last(text: str, end: int) -> Iterator[Block]:
-    """As `blocks_from_first`, of what begins before `end`, the last one first, up to `MAX_TRACEBACKS`."""
+    """Yield tracebacks as `blocks_from_first` does, before `end`, the last one first, up to `MAX_TRACEBACKS`."""
     for _ in range(MAX_TRACEBACKS):
         header = text.rfind(HEADER, 0, end)
         if header < 0:
@@ -80,7 +80,7 @@ def blocks_from_last(text: str, end: int) -> Iterator[Block]:
 
 
 def _block_of(text: str, header: int) -> Block | None:
-    """The traceback whose header stands there, if it is a whole one that matters, and no part of another."""
+    """Return the traceback whose header stands there, if it is a whole one that matters, and no part of another."""
     start, behind = _line_start(text, header), header + len(HEADER)
     if text[behind : behind + 1] not in {"", "\n", "\r"}:
         return None  # quoted in a line of a program
@@ -90,8 +90,8 @@ def _block_of(text: str, header: int) -> Block | None:
 
 
 def _begins_message(text: str, start: int, header: int) -> bool:
-    """Whether it stands there as the message of an exception: behind its name, below the frames."""
-    if header - start > MAX_TITLE:
+    """Return whether the header is the message of an exception: behind its name, below the frames."""
+    if header - start > MAX_TITLE_CHARS:
         return False
     name = _BEGINS_MESSAGE.match(text[start:header])
     before = without_prefix(name["prefix"], _line_before(text, start)) if name else None
@@ -103,7 +103,7 @@ def _line_start(text: str, place: int) -> int:
 
 
 def lines_of(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
-    """Every line from `start` on, and where the next one begins."""
+    """Yield every line from `start` on, and where the next one begins."""
     while start < end:
         stop = text.find("\n", start, end)
         stop = end if stop < 0 else stop
@@ -112,7 +112,7 @@ def lines_of(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
 
 
 def _block(text: str, start: int) -> Block | None:
-    """The traceback whose header's line is at `start`, if it is a whole one that matters."""
+    """Return the traceback whose header's line is at `start`, if it is a whole one that matters."""
     header, begin = next(lines_of(text, start, len(text)))
     prefix = prefix_of(header, text[begin : begin + len(header)])
     before = without_prefix(outside_group(prefix), _line_before(text, start)) or ""
@@ -123,6 +123,10 @@ def _block(text: str, start: int) -> Block | None:
     more, end = _more_of_message(text, end, prefix, quotes=body[-1].endswith(HEADER))
     group, end = _group(text, end, prefix) if begins_group(header) else ([], end)
     frames = [frame for line in body if (frame := FRAME.match(line))]
+    where = None
+    if frames:
+        name = frames[-1]["file"].replace("\\", "/").rpartition("/")[2]
+        where = f"{name}:{frames[-1]['line']}" + (f" in {frames[-1]['function']}" if frames[-1]["function"] else "")
     thread = _THREAD.match(before)
     return Block(
         start=start,
@@ -131,19 +135,19 @@ def _block(text: str, start: int) -> Block | None:
         prefix=prefix,
         type=exception["type"],
         message="\n".join([exception["message"] or "", *more]).strip(),
-        where=_place(frames[-1]) if frames else None,
+        where=where,
         thread=thread["name"] if thread else None,
     )
 
 
 def _line_before(text: str, start: int) -> str:
-    """Without the end of a line that is far too long."""
+    """Return the line before `start`, without its end if it is far too long."""
     begin = text.rfind("\n", 0, max(0, start - 1)) + 1
-    return text[begin : max(0, start - 1)][:MAX_TITLE]
+    return text[begin : max(0, start - 1)][:MAX_TITLE_CHARS]
 
 
 def _body(text: str, start: int, prefix: str) -> tuple[list[str], int]:
-    """The frames, which are indented, and the line after them, which tells the exception. Empty if it is cut off."""
+    """Return the frames, which are indented, and the line after them, the exception. Empty if it is cut off."""
     body: list[str] = []
     headers = 0
     for raw, after in lines_of(text, start, len(text)):
@@ -158,7 +162,7 @@ def _body(text: str, start: int, prefix: str) -> tuple[list[str], int]:
 
 
 def _more_of_message(text: str, start: int, prefix: str, *, quotes: bool) -> tuple[list[str], int]:
-    """Further lines of a message can be told from other output only if they begin alike ("[rank0]: "), or are indented.
+    """Return further lines of a message: those that begin alike ("[rank0]: ") or are indented, unlike other output.
 
     `quotes`: its first line is the header of a traceback, whose frames and exception follow.
     """
@@ -173,7 +177,7 @@ def _more_of_message(text: str, start: int, prefix: str, *, quotes: bool) -> tup
 
 
 def _group(text: str, start: int, prefix: str) -> tuple[list[str], int]:
-    """The exceptions in a group, as they are printed below it, in a frame."""
+    """Return the exceptions in a group, as they are printed below it, in a frame."""
     indent, mark = prefix.removesuffix("| "), outside_group(prefix)
     frame = GroupFrame()
     lines: list[str] = []
@@ -203,7 +207,7 @@ class GroupFrame:
         self._is_closed = False
 
     def holds(self, line: str) -> bool:
-        """Whether the next line is in the frame. Those outside that come before such a line belong to it too."""
+        """Return whether the next line is in the frame. Lines outside that come before such a line belong to it too."""
         if _IN_GROUP.match(line):
             self._outside_lines, self._is_closed = 0, _END_OF_GROUP.match(line) is not None
             return True
@@ -218,7 +222,7 @@ def _shortened(exception: str) -> str:
 
 
 def prefix_of(header: str, following: str) -> str:
-    """What the header's line, and with it every line of its traceback, begins with."""
+    """Return what the header's line, and with it every line of its traceback, begins with."""
     prefix = _before_header(header).removesuffix("Original ")
     if group := _GROUP_HEADER.match(prefix):
         prefix = f"{group[1]}| "
@@ -234,18 +238,44 @@ def begins_group(header: str) -> bool:
 
 
 def outside_group(prefix: str) -> str:
-    """What lines begin with above and below the frame of a group."""
+    """Return what lines begin with above and below the frame of a group."""
     return prefix.removesuffix(_FRAME_OF_GROUP)
 
 
 def without_prefix(prefix: str, line: str) -> str | None:
-    """None for a line that does not begin so."""
+    """Remove the prefix; return None for a line that does not begin with it."""
     line = line.rstrip("\r")
     if line.startswith(prefix):
         return line[len(prefix) :]
     return "" if line == prefix.rstrip() else None
 
 
-def _place(frame: re.Match[str]) -> str:
-    name = frame["file"].replace("\\", "/").rpartition("/")[2]
-    return f"{name}:{frame['line']} in {frame['function']}" if frame["function"] else f"{name}:{frame['line']}"
+class TracebackLines:
+    """Tells which lines of one rank, in their order, stand in a traceback."""
+
+    def __init__(self) -> None:
+        self._header: str | None = None  # the last line, if it is one: the next one shows the common prefix
+        self._prefix: str | None = None  # of the traceback that goes on
+
+    def put(self, text: str) -> int | None:
+        """Return where the traceback's own text begins in this line, behind torch's prefix; None outside of a traceback.
+
+        A traceback goes from its header to the first line that is not indented, the exception.
+        """
+        if self._header is not None:
+            self._prefix = prefix_of(self._header, text)
+            self._header = None
+        header = text.find(HEADER)
+        if header >= 0 and text.endswith(HEADER):
+            self._header = text
+            return header
+        if self._prefix is None:
+            return None
+        begins = len(self._prefix)
+        body = without_prefix(self._prefix, text)
+        if not body:
+            self._prefix = None
+            return None
+        if not body[0].isspace():
+            self._prefix = None
+        return begins

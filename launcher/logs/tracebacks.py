@@ -15,7 +15,7 @@ from launcher.logs.traceback_blocks import (
     END_OF_REMOTE,
     FRAME,
     HEADER,
-    MAX_TITLE,
+    MAX_TITLE_CHARS,
     Block,
     blocks_from_first,
     blocks_from_last,
@@ -51,52 +51,48 @@ class FoundTraceback:
 
 
 def find_traceback(text: str) -> FoundTraceback | None:
-    """The last traceback, whether it ended the program or was caught; one of the main thread is preferred."""
+    """Return the last traceback, whether it ended the program or was caught; one of the main thread is preferred."""
     text = _COLOUR.sub("", text)
     chain = _last_chain(text)
     return _found(chain, text) if chain else None
 
 
 def traceback_in(log: bytes) -> FoundTraceback | None:
-    """As `find_traceback`, in the end of a log. Most of it is not decoded where its last part tells enough."""
+    """Find the last traceback in the end of a log. Decodes most of it only if the last part is not enough."""
     if HEADER.encode() not in log:
         return None
     near = _plain(log[-NEAR_BYTES:])
     chain = _last_chain(near)
-    if len(log) > NEAR_BYTES and (not chain or chain[-1].thread or _continues(chain, near)):
-        return find_traceback(_plain(log))
+    if len(log) > NEAR_BYTES:
+        # Text right before the chain may belong to it, and may be cut off here.
+        before = near[max(0, chain[0].start - MAX_TITLE_CHARS) : chain[0].start] if chain else ""
+        continues = before.count("\n") < LINES_OF_LINK or any(link in before for link in _LINKS)
+        if not chain or chain[-1].thread or continues:
+            return find_traceback(_plain(log))
     return _found(chain, near) if chain else None
 
 
 def tracebacks_in(text: str) -> Iterator[FoundTraceback]:
-    """Every traceback, from the first on, each chain once."""
+    """Yield every traceback, from the first on, each chain once."""
     text = _COLOUR.sub("", text)
-    return (_found(chain, text) for chain in _chains_from_first(text))
-
-
-def frames_in(traceback: str) -> list[tuple[str, str]]:
-    """File and function of every frame, innermost last."""
-    lines = ((line, line.find(' File "')) for line in traceback.splitlines())
-    found = (FRAME.match(line, at) for line, at in lines if at >= 0)
-    return [(frame["file"], frame["function"] or "") for frame in found if frame]
-
-
-def _chains_from_first(text: str) -> Iterator[list[Block]]:
-    """As `tracebacks_in`."""
     chain: list[Block] = []
     for block in blocks_from_first(text):
         if chain and not _linked(text, chain[-1].end, block.start, block.prefix):
-            if not _is_original(text, chain[-1].end, block.start):
-                yield chain
+            # Below an exception of its own torch shows the data worker's that it is about.
+            first_line = next(lines_of(text, block.start, len(text)))[0]
+            if chain[-1].end != block.start or f"Original {HEADER}" not in first_line:
+                yield _found(chain, text)
             chain = []
         chain.append(block)
     if chain:
-        yield chain
+        yield _found(chain, text)
 
 
-def _is_original(text: str, end: int, start: int) -> bool:
-    """Whether torch shows there, below an exception that it raised itself, the one of a data worker that it is about."""
-    return end == start and f"Original {HEADER}" in next(lines_of(text, start, len(text)))[0]
+def frames_in(traceback: str) -> list[tuple[str, str]]:
+    """Return file and function of every frame, innermost last."""
+    lines = ((line, line.find(' File "')) for line in traceback.splitlines())
+    found = (FRAME.match(line, at) for line, at in lines if at >= 0)
+    return [(frame["file"], frame["function"] or "") for frame in found if frame]
 
 
 def _plain(data: bytes) -> str:
@@ -104,7 +100,7 @@ def _plain(data: bytes) -> str:
 
 
 def _last_chain(text: str) -> list[Block]:
-    """The last traceback, after those that led to it; empty where there is none."""
+    """Return the last traceback, after those that led to it; empty if there is none."""
     of_thread: list[Block] = []
     for block in blocks_from_last(text, len(text)):
         if block.thread is None:
@@ -115,28 +111,24 @@ def _last_chain(text: str) -> list[Block]:
 
 def _found(chain: Sequence[Block], text: str) -> FoundTraceback:
     block = chain[-1]
-    whole = "\n".join(_told(chain, text))
+    lines: list[str] = []  # of the exceptions of the chain, with the sentences that link them
+    for earlier, each in pairwise([None, *chain]):
+        between = text[earlier.end : each.start] if earlier and each else ""
+        lines += [f"\n{link}\n" for link in _LINKS if link in between]
+        lines += each.body if each else ()
     return FoundTraceback(
         type=block.type,
         message=block.message,
         where=block.where,
-        text=whole[-TRACEBACK_CHARS:],
+        text="\n".join(lines)[-TRACEBACK_CHARS:],
         first_cause=chain[0].summary if len(chain) > 1 else None,
         thread=block.thread,
         lines_after=sum(1 for _ in islice(_WORDS.finditer(text, block.end), MAX_LINES_AFTER)),
     )
 
 
-def _told(chain: Sequence[Block], text: str) -> Iterator[str]:
-    """The exceptions of a chain, with the sentences that link them."""
-    for earlier, block in pairwise([None, *chain]):
-        between = text[earlier.end : block.start] if earlier and block else ""
-        yield from (f"\n{link}\n" for link in _LINKS if link in between)
-        yield from block.body if block else ()
-
-
 def _chain(block: Block, text: str) -> list[Block]:
-    """The exceptions that led to `block`, the first one first."""
+    """Return the exceptions that led to `block`, the first one first, and `block`."""
     chain = [block]
     for earlier in blocks_from_last(text, block.start):
         if not _linked(text, earlier.end, chain[0].start, block.prefix):
@@ -146,15 +138,9 @@ def _chain(block: Block, text: str) -> list[Block]:
 
 
 def _linked(text: str, start: int, end: int, prefix: str) -> bool:
-    """Whether nothing but one of the sentences that link exceptions stands there."""
-    if end - start > MAX_TITLE:
+    """Return whether nothing but one of the sentences that link exceptions stands there."""
+    if end - start > MAX_TITLE_CHARS:
         return False
     prefix = outside_group(prefix)
     between = [without_prefix(prefix, line) for line, _ in lines_of(text, start, end)]
     return [line for line in between if line and line != END_OF_REMOTE] in [[link] for link in _LINKS]
-
-
-def _continues(chain: Sequence[Block], text: str) -> bool:
-    """Whether what stands before the chain may belong to it, as far as `text` tells, which may be the end of a longer one."""
-    before = text[max(0, chain[0].start - MAX_TITLE) : chain[0].start]
-    return before.count("\n") < LINES_OF_LINK or any(link in before for link in _LINKS)

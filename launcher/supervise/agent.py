@@ -24,7 +24,6 @@ from launcher.core.run_dir import RunDir
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.listening import Listening
-from launcher.supervise.log_keeper import LogKeeper
 from launcher.supervise.port import HeldPort
 from launcher.supervise.signal_pipe import SignalPipe
 from launcher.supervise.spawner import Spawner
@@ -93,8 +92,6 @@ class Agent:
         self._asks_to_stop = ASKS_TO_STOP - self._forwarded
         numbers = {signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *self._asks_to_stop}
         self._signal_pipe = SignalPipe(numbers.union(signal.Signals(number) for number in self._forwarded))
-        logs = {rank.global_rank: self._run_dir.train_log(rank.global_rank) for rank in self._ranks}
-        self._log_keeper = LogKeeper(logs, spec.supervision.log_max_bytes, self._event_log)
         self._selector = selectors.DefaultSelector()
         self._listening = Listening(self._selector)
         self._group = RunGroup(os.getpid())
@@ -110,7 +107,6 @@ class Agent:
             self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
         head = identify(self._head.pid) if self._head else None
         self._event_log.record(AgentStarted(identity_of(os.getpid()), head, len(self._ranks)))
-        self._log_keeper.start()
         descriptors = self._proxy_control.descriptors if self._proxy_control else None
         self._spawner = Spawner(
             self._spec, self._ranks, self._inherited, self._event_log, self._run_dir, descriptors=descriptors
@@ -130,10 +126,9 @@ class Agent:
 
         needs: dict[str, Any] = {
             "port": self._port,
-            "spawner": self._spawner,
-            "log_keeper": self._log_keeper,
+            "starter": self._spawner,
             "group": self._group,
-            "event_log": self._event_log,
+            "journal": self._event_log,
             "first": self._first_attempt,
         }
         if self._link is None:
@@ -179,14 +174,12 @@ class Agent:
         """What comes and goes: ends of ranks, the preload process, a head's pipe that takes no more at the moment."""
         fork_server = self._spawner.preloading
         rank_group = self._attempts.rank_group if self._attempts.rank_group.fileno() >= 0 else None
-        log_keeper = self._log_keeper if self._log_keeper.fileno() >= 0 else None
         link = self._link if self._link and self._link.lost is None else None
         backlog = self._head.events_fd if self._head and self._event_log.backlog else None
         self._listening.choose(
             {
                 "ranks": (rank_group, selectors.EVENT_READ, _nothing),
-                "fork_server": (fork_server, _events(fork_server), fork_server.send if fork_server else _nothing),
-                "log keeper": (log_keeper, selectors.EVENT_READ, self._log_keeper.take),
+                "nursery": (fork_server, _events(fork_server), fork_server.send if fork_server else _nothing),
                 "coordinator": (link, _events(link), _nothing),
                 "members": (self._proxy_control, selectors.EVENT_READ, _nothing),
                 "soundings": (self._attempts.soundings, selectors.EVENT_READ, _nothing),
@@ -273,15 +266,11 @@ class Agent:
                 statuses[pid] = status  # noqa: PERF403 - kept although an exception ends the loop
         except NothingLeft:
             self._childless = True
-        self._log_keeper.note_ends(statuses)
         self._watch.note_ends(statuses)
-        if self._log_keeper.processes and self._attempts.rank_group.all_ended:
-            self._childless = self._childless or not descendants(self._log_keeper.processes)
 
     # --- the end ---
 
     def _finish(self) -> int:
-        self._log_keeper.close(finish=self._attempts.cause is Cause.FINISHED)
         unkillable = self._unkillable()
         exit_code = self._attempts.exit_code(self._signal)
         if self._alone:  # else the head removes the group

@@ -23,7 +23,6 @@ from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.log_keeper import LogKeeper
 from launcher.supervise.order import LATE_S
 from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_group import RankGroup
@@ -51,7 +50,6 @@ class AttemptMonitor:
         run_dir: RunDir,
         supervision: Supervision,
         spawner: Spawner,
-        log_keeper: LogKeeper,
         group: RunGroup,
         event_log: EventLog,
         court: Court,
@@ -62,7 +60,6 @@ class AttemptMonitor:
         self._run_dir = run_dir
         self._supervision = supervision
         self._spawner = spawner
-        self._log_keeper = log_keeper
         self._group = group
         self._event_log = event_log
         self._court = court
@@ -341,7 +338,7 @@ class AttemptMonitor:
 
     def _spared(self) -> Collection[int]:
         """Processes of our own that must outlive the ranks."""
-        return (*self._spawner.processes, *self._log_keeper.processes)
+        return self._spawner.processes
 
     def _signal_ranks(self, number: int) -> None:
         for leader in self._rank_group.leaders:

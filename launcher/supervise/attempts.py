@@ -15,7 +15,6 @@ from launcher.core.verdict import Verdict
 from launcher.supervise.attempt_monitor import AttemptMonitor
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.log_keeper import LogKeeper
 from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_group import AttemptVariables, RankGroup
@@ -43,7 +42,6 @@ class Attempts:
         *,
         port: HeldPort,
         spawner: Spawner,
-        log_keeper: LogKeeper,
         group: RunGroup,
         event_log: EventLog,
         first: int = 0,
@@ -55,7 +53,6 @@ class Attempts:
         self._inherited = inherited
         self._port = port
         self._spawner = spawner
-        self._log_keeper = log_keeper
         self._group = group
         self._event_log = event_log
         self._run_dir = RunDir(spec.run_dir)  # of what ranks write
@@ -85,7 +82,6 @@ class Attempts:
             run_dir=self._run_dir,
             supervision=supervision,
             spawner=self._spawner,
-            log_keeper=self._log_keeper,
             group=self._group,
             event_log=self._event_log,
             court=self,

@@ -16,12 +16,11 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from launcher.core.messages import ChunkAck, FileChunk, FileSnapshot, ForwardSignal
 from launcher.core.run_dir import RunDir
-from launcher.logs.stored import StoredLog
+from launcher.logs.growing import GrowingLog
 from launcher.supervise.link import Link
 
 # Files by kind: where they are. Those that grow, and those that are rewritten.
@@ -213,10 +212,10 @@ class _File(ABC):
 class _Growing(_File):
     def __init__(self, kind: str, global_rank: int, path: Path, follows_another: bool) -> None:
         super().__init__(kind, global_rank, path)
-        self._log = StoredLog(path)
+        self._log = GrowingLog(path)
         self._offset = 0  # up to here it is there
         self._asks = follows_another  # how much is there
-        self._first_end = self._end()  # before ranks write: less than is there is another disk's file
+        self._first_end = self._log.end  # before ranks write: less than is there is another disk's file
         self._anew = False
         self._stays = False
         self._behind = False
@@ -228,33 +227,27 @@ class _Growing(_File):
     def next(self) -> tuple[FileChunk | None, int]:
         if self._asks:
             return FileChunk(self.kind, self.global_rank, 0, 0, ""), 0
-        data = self._log.read(self._offset, PIECE_BYTES)
-        end = self._log.next_offset
-        if not data and end != self._offset:  # it has begun anew
-            self._offset, self._anew, self._stays = end, True, False
-            data = self._log.read(end, PIECE_BYTES)
-            end = self._log.next_offset
+        self._log.position = self._offset
+        offset, data = self._log.read(PIECE_BYTES)
+        if offset != self._offset:  # it was truncated, or made again
+            self._offset, self._anew, self._stays = offset, True, False
         if not data and not self._anew:
             return None, 0
-        self._behind = len(data) >= PIECE_BYTES or bool(self._log.lost_bytes)
+        self._behind = len(data) >= PIECE_BYTES
+        end = self._log.position
         encoded = base64.b64encode(data).decode()
         return FileChunk(self.kind, self.global_rank, self._offset, end, encoded, self._anew, self._stays), len(data)
 
     def answered(self, kept: ChunkAck) -> None:
         asked, self._asks = self._asks, self._asks and kept.trouble
-        self._behind = self._behind or kept.end != self._log.next_offset
+        self._behind = self._behind or kept.end != self._log.position
         self._offset = kept.end
         self._anew, self._stays = self._anew and kept.trouble, self._stays and kept.trouble
         if asked and kept.end > self._first_end:
             self._offset, self._anew, self._stays, self._behind = 0, True, True, True
 
     def left_bytes(self) -> int:
-        return max(0, self._end() - self._offset)
-
-    def _end(self) -> int:
-        with suppress(OSError):
-            return self._log.end
-        return 0
+        return max(0, self._log.end - self._offset)
 
     def close(self) -> None:
         self._log.close()

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from launcher.cli.log_format import Format, Look
-from launcher.logs.lines import PIECE_BYTES, Line, Splitter
+from launcher.logs.lines import PIECE_BYTES, Line, LineReader
 from launcher.runs.recorded import Place
 
 PLACES = [Place(rank, "10.0.0.1", 0, 4 + rank) for rank in range(2)]
@@ -19,8 +19,8 @@ def shape(ranks=(0, 1), **look):
 
 
 def pieces(rank, text):
-    splitter = Splitter(rank)
-    return [*splitter.put(0, text.encode()), *splitter.rest()]
+    reader = LineReader(rank)
+    return [*reader.lines(0, text.encode()), *reader.last_line()]
 
 
 def test_a_line_in_pieces_is_one_line_in_a_file():

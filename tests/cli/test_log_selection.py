@@ -6,7 +6,7 @@ import pytest
 
 from launcher.cli.log_format import Format, Look
 from launcher.cli.log_selection import Selection
-from launcher.logs.lines import Line, Splitter
+from launcher.logs.lines import Line, LineReader
 from launcher.logs.merge import merge
 from launcher.logs.select import Matcher, Selector
 
@@ -20,7 +20,7 @@ def selection():
 
 
 def lines_of(rank):
-    return Splitter(rank).put(0, TEXT)
+    return LineReader(rank).lines(0, TEXT)
 
 
 def shown(lines):

@@ -3,15 +3,16 @@
 TLAUNCH_STRESS=1 has every rank write 50,000 lines, as many as anybody promised to survive.
 """
 
-import gzip
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,6 @@ SPEC.loader.exec_module(acted_run)
 
 FULL = os.environ.get("TLAUNCH_STRESS") == "1"
 LINES = 50_000 if FULL else 2_500
-MAX_SIZE = "1M" if FULL else "64K"
 PATIENCE_S = 600 if FULL else 100  # how long to wait for what must happen; never how long it may take
 NUMBERED = re.compile(rb"\[(\d+)\] (?:[-0-9]{10} [:0-9]{8} )?line (\d+) of rank (\d+), attempt (\d+): (x*)")
 MANY = 1024
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
 def start(launcher, ranks, *waits, options=()):
     """A run of ranks that number their lines."""
     program = [sys.executable, PROGRAMS / "numbered.py", LINES, launcher.directory, *waits]
-    return launcher.start("run", "--devices", ranks, "--log-max-size", MAX_SIZE, *options, "--", *program)
+    return launcher.start("run", "--devices", ranks, *options, "--", *program)
 
 
 def show(launcher, *options):
@@ -56,14 +56,8 @@ def follow(launcher, name, *options):
         return launcher.start("logs", "--follow", *options, stdout=file), path
 
 
-def parts_of(launcher, rank):
-    return sorted((launcher.latest / f"device{rank}").glob("train.log.*.gz"))
-
-
 def stored(launcher, rank):
-    """What the parts and the live file hold, read without anything of ours."""
-    freed = b"".join(gzip.decompress(part.read_bytes()) for part in parts_of(launcher, rank))
-    return freed + (launcher.latest / f"device{rank}" / "train.log").read_bytes().lstrip(b"\0")  # where there is a hole
+    return (launcher.latest / f"device{rank}" / "train.log").read_bytes()
 
 
 def prefixed(rank, text):
@@ -98,9 +92,9 @@ def is_stopped(process):
 
 
 def test_every_line_of_64_ranks_is_followed_once_and_in_order(launcher, wait_until):
-    """While 64 ranks write and their logs are rotated; afterwards all ways to read them give the same bytes."""
+    """While 64 ranks write; afterwards all ways to read the logs give the same bytes."""
     head = start(launcher, 64, "half")
-    wait_until(lambda: all(parts_of(launcher, rank) for rank in range(64)), "a part of each", PATIENCE_S)
+    wait_until(lambda: len(list(launcher.latest.glob("device*/train.log"))) == 64, "all logs", PATIENCE_S)
     followers = [follow(launcher, "merged", "--merge"), follow(launcher, "plain")]
     for _, path in followers:
         wait_until(lambda path=path: path.stat().st_size, "followed lines", PATIENCE_S)
@@ -113,7 +107,6 @@ def test_every_line_of_64_ranks_is_followed_once_and_in_order(launcher, wait_unt
         assert by_rank(path.read_bytes()) == plain
     assert by_rank(show(launcher, "--merge")) == plain
     assert b"".join(prefixed(rank, stored(launcher, rank)) for rank in range(64)) == plain
-    assert all(parts_of(launcher, rank) for rank in range(64))
 
 
 def test_attempts_of_many_ranks_are_followed(launcher, wait_until):
@@ -137,7 +130,7 @@ def test_attempts_of_many_ranks_are_followed(launcher, wait_until):
 
 @pytest.mark.parametrize("options", [(), ("--merge",)], ids=["plain", "merged"])
 def test_a_stopped_follower_holds_nobody_up_and_loses_nothing(launcher, wait_until, suspend, options):
-    """Ranks write all that they have, logs are rotated and the run ends, while it is stopped; then it shows the rest."""
+    """Ranks write all that they have and the run ends, while it is stopped; then it shows the rest."""
     head = start(launcher, 8, "half")
     wait_until(lambda: len(list(launcher.latest.glob("device*/train.log"))) == 8, "all logs", PATIENCE_S)
     follower, path = follow(launcher, "followed", *options)
@@ -171,6 +164,53 @@ def test_a_slow_reader_of_the_follower_holds_nobody_up(launcher, wait_until, opt
             time.sleep(0.002)
     assert follower.wait(PATIENCE_S) == 0
     check_numbers(b"".join(read), 8)
+
+
+# --- logs that are truncated under their writers ---
+
+STEADY = """
+import os, time
+def write(number):
+    os.write(1, b"line %07d %s\\n" % (number, b"x" * 80))
+for number in range(20_000):
+    write(number)
+while not os.path.exists("stop"):
+    write(number := number + 1)
+    time.sleep(0.0002)
+print("the end", flush=True)
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--merge",)], ids=["plain", "merged"])
+def test_a_log_that_is_truncated_while_its_rank_writes(launcher, wait_until, options):
+    """As logrotate does with `copytruncate`: console and follower go on, and report what is gone."""
+    console, shown, said, console_said = (launcher.directory / name for name in ("console", "shown", "said", "stderr"))
+    with console.open("wb") as out, console_said.open("wb") as errors:
+        head = launcher.start("run", "--devices", 1, "--", sys.executable, "-c", STEADY, stdout=out, stderr=errors)
+    wait_until((launcher.latest / "device0" / "train.log").exists, "the log", PATIENCE_S)
+    with shown.open("wb") as out, said.open("wb") as errors:
+        follower = launcher.start("logs", "--follow", *options, stdout=out, stderr=errors)
+    for path in (console, shown):
+        wait_until(lambda path=path: path.stat().st_size >= 20_000 * 94, "lines", PATIENCE_S)
+    log = launcher.latest / "device0" / "train.log"
+    shutil.copy(log, launcher.directory / "train.log.1")
+    os.truncate(log, 0)
+    for path in (said, console_said):
+        wait_until(lambda path=path: b"truncated" in path.read_bytes(), "a report", PATIENCE_S)
+    (launcher.directory / "stop").touch()
+    assert head.wait(PATIENCE_S) == follower.wait(PATIENCE_S) == 0
+    for path, report in ((console, console_said), (shown, said)):
+        *lines, last = path.read_text().splitlines()
+        # The follower may have read half of a line when the log was truncated: it ends there.
+        whole = [line for line in lines if re.fullmatch(r"(?:\[0\] )?line \d{7} x{80}", line)]
+        numbers = [int(line.split("line ")[1][:7]) for line in whole]
+        gaps = [after - before for before, after in pairwise(numbers) if after != before + 1]
+        assert len(lines) - len(whole) <= len(gaps) <= 1
+        assert min(gaps, default=1) > 0
+        assert last.removeprefix("[0] ") == "the end"
+        lost_bytes = int(re.search(r"(\d+) bytes are gone", report.read_text())[1])
+        assert 15_000 * 94 <= lost_bytes <= 94 * numbers[-1]
+    assert b"\0" not in log.read_bytes()
 
 
 # --- more files than a process may open ---

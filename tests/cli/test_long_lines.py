@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.cli.long_lines import KEPT_CHARS, MARK, Beginnings
-from launcher.logs.lines import Line, Splitter
+from launcher.logs.lines import Line, LineReader
 
 BEGINNING = b"x" * KEPT_CHARS + MARK.encode()
 SIZE = 300_000
@@ -11,11 +11,11 @@ SIZE = 300_000
 
 def shown(beginnings, *chunks):
     """What is seen of these bytes of rank 0."""
-    splitter, offset, seen = Splitter(0), 0, []
+    reader, offset, seen = LineReader(0), 0, []
     for chunk in chunks:
-        seen += splitter.put(offset, chunk)
+        seen += reader.lines(offset, chunk)
         offset += len(chunk)
-    kept = [beginnings.of_line(line) for line in [*seen, *splitter.rest()]]
+    kept = [beginnings.of_line(line) for line in [*seen, *reader.last_line()]]
     return [line.raw for line in kept if line is not None]
 
 

@@ -36,7 +36,6 @@ SAID = {
     "run --grace nan": "--grace: 'nan' is not a number of seconds",
     "run --grace -1": "--grace: -1 is less than 0",
     "run --grace inf": "--grace: inf is more than 604800",
-    "run --log-max-size x": "--log-max-size: 'x' is no size\nhint: for instance 64M",
     "run --engine slrum": "--engine: 'slrum' is none of mpi, slurm, hand\nhint: did you mean slurm?",
     "render": "KIND is missing\nhint: choose from bash, mpirun, slurm, kubernetes, hostfile, rankfile",
     "render csh": "KIND: 'csh' is none of bash, mpirun, slurm, kubernetes, hostfile, rankfile",

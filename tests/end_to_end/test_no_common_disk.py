@@ -151,8 +151,8 @@ def test_a_failure_and_a_restart_are_told_at_the_head(by_hand):
 
 
 def test_a_failed_run_is_told_at_the_head(by_hand):
-    """What rank 3 itself noted is there too, also with logs that are kept small."""
-    _, codes = by_hand.run(1, "--log-max-size", "64K")
+    """What rank 3 itself noted is there too."""
+    _, codes = by_hand.run(1)
     assert codes == [1, 1]
     assert json.loads(by_hand.heads.failure(3).read_text()) == json.loads(by_hand.others.failure(3).read_text())
     logs = [told("logs", runs / "latest", "--rank", 3, "--prefix", "") for runs in by_hand.runs]

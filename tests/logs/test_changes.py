@@ -147,7 +147,7 @@ def test_a_writer_wakes_nobody_who_has_much_to_read(tmp_path):
     settle(changes)
     for _ in range(100):
         append(tmp_path / "a")
-    assert len(changes._told.take()) <= 2  # the change, and that nobody listens any more
+    assert len(changes._inotify.take()) <= 2  # the change, and that nobody listens any more
     changes.close()
 
 

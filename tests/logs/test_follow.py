@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from launcher.logs.follow import Follower
 from launcher.logs.growing import GrowingLog
 from launcher.logs.lines import PIECE_BYTES
-from launcher.logs.rotation import Rotator
-from launcher.logs.stored import CHUNK_BYTES
+from launcher.logs.tail import CHUNK_BYTES
 
 
 @pytest.fixture
@@ -122,34 +121,6 @@ def test_skipping_in_a_log_that_begins_anew(log, follower):
     append(log, b"".join(b"%07d\n" % number for number in range(1000)))
     assert list(follower.skip_to_last(100)) == [(3, 8 * 988)]
     assert poll(follower) == [(3, f"{number:07d}") for number in range(988, 1000)]
-
-
-def test_a_log_is_rotated_while_it_is_followed(log, follower):
-    """Every line once, whether it was read before it was moved or not."""
-    rotator, seen = Rotator({3: log}, 20_000), []
-    for turn in range(30):
-        append(log, b"".join(b"%07d\n" % number for number in range(turn * 1000, turn * 1000 + 1000)))
-        if turn % 3:
-            rotator.step()
-        if turn % 5 == 0:
-            seen += poll(follower)
-    seen += poll(follower)
-    assert seen == [(3, f"{number:07d}") for number in range(30_000)]
-
-
-def test_a_rotated_log_that_is_emptied_while_it_is_followed(log, follower):
-    """What was shown is not shown again, what is new is, and nothing is called lost."""
-    append(log, b"".join(b"%07d\n" % number for number in range(10_000)))
-    rotator = Rotator({3: log}, 20_000)
-    rotator.step()
-    assert len(poll(follower)) == 10_000
-    for turn in range(3):
-        os.truncate(log, 0)
-        text = "new" + "!" * (3 - turn)  # one that is longer than before looks like the same log, grown
-        append(log, f"{text}\n".encode())
-        if turn % 2:
-            rotator.step()
-        assert poll(follower) == [(3, text)]
 
 
 def test_a_log_that_is_removed_is_read_to_its_end(log, follower):

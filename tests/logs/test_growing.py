@@ -1,14 +1,14 @@
-"""A log that grows: each byte is given once, and what is left out is told."""
+"""A log that grows: each byte is read once, whatever happens to the file, and a truncation is reported."""
 
+import errno
 import os
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.logs.growing import GrowingLog, fair_shares
-from launcher.logs.index import index_path, parse, part_path
-from launcher.logs.rotation import Rotator
+from launcher.logs.growing import GrowingLog, Truncation, fair_shares
 
 
 @pytest.fixture
@@ -17,9 +17,15 @@ def log(tmp_path):
 
 
 @pytest.fixture
-def growing(log):
-    made = GrowingLog(log)
+def truncations():
+    return []
+
+
+@pytest.fixture
+def growing(log, truncations):
+    made = GrowingLog(log, truncations.append)
     yield made
+    made.close()
     made.close()
 
 
@@ -28,19 +34,12 @@ def append(log, data):
         file.write(data)
 
 
-def rotate(log, max_bytes=20_000):
-    rotator = Rotator({0: log}, max_bytes)
-    rotator.step()
-    if rotator.warnings():
-        pytest.skip("the file system cannot free the start of a file")
-
-
 def numbered(first, behind):
     return b"".join(b"%07d\n" % number for number in range(first, behind))
 
 
 def all_new(growing, limit_bytes=1 << 16):
-    """What is unread, and the offset of its first byte; the chunks follow each other."""
+    """Read all that is new; return it with the offset of its first byte. The chunks must follow each other."""
     chunks = []
     while (piece := growing.read(limit_bytes))[1]:
         assert not chunks or piece[0] == chunks[-1][0] + len(chunks[-1][1])
@@ -51,7 +50,7 @@ def all_new(growing, limit_bytes=1 << 16):
 # --- each byte once ---
 
 
-def test_what_comes_is_given_once(log, growing):
+def test_what_is_appended_is_read_once(log, growing):
     """From before the log exists."""
     assert (growing.read(), growing.position, growing.unread_bytes) == ((0, b""), 0, 0)
     append(log, b"one\ntw")
@@ -63,51 +62,36 @@ def test_what_comes_is_given_once(log, growing):
     assert growing.read() == (7, b"\n")
 
 
-def test_what_is_moved_before_it_was_read_is_given_too(log, growing):
-    """Once, in whatever turn writer, rotator and reader come."""
-    given = b""
-    for turn in range(8):
-        append(log, numbered(turn * 10_000, turn * 10_000 + 10_000))
-        if turn % 2:
-            rotate(log)
-        for _ in range(turn % 3):
-            given += growing.read(30_000)[1]
-    assert 0 < len(given) < 8 * 80_000
-    assert growing.unread_bytes == 8 * 80_000 - len(given)
-    assert given + all_new(growing, 30_000)[1] == numbered(0, 80_000)
-
-
 @pytest.mark.parametrize("again", [b"new\n", b"a new and longer first line\n"])
-def test_a_log_that_is_made_again(log, growing, again):
-    """It is read from its start, though what was there was not read to its end."""
+def test_a_log_that_is_made_again(log, growing, truncations, again):
+    """The old file is read to its end, then the new one from its start."""
     append(log, b"one\ntwo\n")
     assert growing.read(4) == (0, b"one\n")
     log.unlink()
+    assert growing.unread_bytes == 4
     append(log, again)
     assert growing.read() == (4, b"two\n")
     assert growing.read() == (0, again)
     assert growing.position == len(again)
+    log.unlink()
+    append(log, b"third\n")
+    assert growing.unread_bytes == 6
+    assert all_new(growing) == (0, b"third\n")
+    assert truncations == []
 
 
-def test_a_log_that_is_emptied(log, growing):
-    """All that it holds is new, though it was looked at in between."""
-    append(log, b"a long line\n")
-    assert growing.read()[1] == b"a long line\n"
+@pytest.mark.parametrize("looks", [True, False])
+def test_a_log_that_is_truncated(log, growing, truncations, looks):
+    """All that it holds is new, and it is reported once how much is gone, as far as that was seen."""
+    append(log, b"a long line\nanother line\n")
+    assert growing.read(12)[1] == b"a long line\n"
     os.truncate(log, 0)
     append(log, b"new\n")
-    assert growing.unread_bytes == 4
+    if looks:
+        assert growing.unread_bytes == 4
     assert growing.read() == (0, b"new\n")
     assert growing.read() == (4, b"")
-
-
-def test_a_rotated_log_that_is_emptied(log, growing):
-    """Its offsets go on where it was last known to end."""
-    append(log, numbered(0, 10_000))
-    rotate(log)
-    assert all_new(growing) == (0, numbered(0, 10_000))
-    os.truncate(log, 0)
-    append(log, b"new\n")
-    assert all_new(growing) == (80_000, b"new\n")
+    assert truncations == [Truncation(lost_bytes=25, unread_bytes=13)]
 
 
 def test_a_log_that_is_removed(log, growing):
@@ -119,11 +103,11 @@ def test_a_log_that_is_removed(log, growing):
     assert growing.read() == (8, b"")
 
 
-def test_a_log_that_may_not_be_read(log, growing):
-    """It has nothing, and it is told why, until it may be read: then all of it is new."""
+def test_a_log_that_cannot_be_read(log, growing):
+    """It gives nothing and says why, until it can be read: then all of it is new."""
     log.symlink_to(log)
     growing.skip_to_last_lines(1)
-    looks = (growing.read(), growing.position, growing.end, growing.unread_bytes, growing.skip_to_last(5, 0))
+    looks = (growing.read(), growing.position, growing.end, growing.unread_bytes, growing.skip_to_last(5))
     assert looks == ((0, b""), 0, 0, 0, 0)
     assert growing.trouble == "Too many levels of symbolic links"
     log.unlink()
@@ -131,26 +115,46 @@ def test_a_log_that_may_not_be_read(log, growing):
     assert (growing.end, growing.read(), growing.trouble) == (4, (0, b"one\n"), None)
 
 
-def test_a_directory_is_no_log(log, growing):
-    """Though it can be opened."""
+def test_a_log_whose_place_a_directory_takes_for_a_while(log, growing):
+    """A directory can be opened, but is no log; once there is a file again, it is read from its start."""
+    append(log, b"one\n")
+    assert growing.read() == (0, b"one\n")
+    log.unlink()
     log.mkdir()
-    assert (growing.read(), growing.trouble) == ((0, b""), "Is a directory")
+    for _ in range(3):
+        assert (growing.read()[1], growing.trouble) == (b"", "Is a directory")
+        growing.skip_to_last_lines(1)
+        assert list(growing.before(100)) == []
+    log.rmdir()
+    append(log, b"a longer line\n")  # which may get the directory's inode
+    assert all_new(growing) == (0, b"a longer line\n")
 
 
-def test_what_is_lost_is_told_once(log, growing):
-    """A line stands in its place; what follows is read on."""
-    append(log, numbered(0, 10_000))
-    rotate(log)
-    append(log, numbered(10_000, 20_000))
-    rotate(log)
-    _, second = sorted(log.parent.glob("*.gz"))
-    start = int(second.name.split(".")[2])
-    begun = growing.read(100)[1]
-    second.unlink()
-    given = begun + b"".join(chunk for _, chunk in iter(growing.read, (160_000, b"")))
-    behind = parse(index_path(log).read_bytes()).freed
-    notice = f"[{behind - start} bytes lost: {second.name}: No such file or directory]\n"
-    assert given == numbered(0, 20_000)[:start] + notice.encode() + numbered(0, 20_000)[behind:]
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_fails_once(log, growing, monkeypatch, replaced):
+    """A network file system calls a file stale that was replaced on another machine; one that stays is read on."""
+    append(log, b"one\ntwo\n")
+    assert growing.read(4) == (0, b"one\n")
+    read, failures = os.pread, [OSError(errno.ESTALE, os.strerror(errno.ESTALE))]
+    monkeypatch.setattr(os, "pread", lambda *a: read(*a) if not failures else (_ for _ in ()).throw(failures.pop()))
+    assert growing.read() == (4, b"")
+    assert growing.trouble == "Stale file handle"
+    if replaced:
+        log.rename(log.with_name("old"))
+        append(log, b"a longer line\n")
+    assert growing.read() == ((0, b"a longer line\n") if replaced else (4, b"two\n"))
+    assert growing.trouble is None
+
+
+def test_any_turn_of_writer_and_reader(log, growing):
+    """Whoever comes first, each byte is read once."""
+    chosen, given, written = random.Random(0), b"", 0
+    for _ in range(200):
+        if chosen.random() < 0.5:
+            append(log, numbered(written, written := written + chosen.randrange(3000)))
+        given += growing.read(chosen.randrange(30_000))[1]
+        assert growing.unread_bytes == 8 * written - len(given)
+    assert given + all_new(growing, 30_000)[1] == numbered(0, written)
 
 
 # --- leaving out ---
@@ -163,81 +167,30 @@ def test_reading_on_at_the_last_lines(log, growing, count):
     growing.skip_to_last_lines(count)
     append(log, b"new\n")
     first = max(0, 100 - count)
+    assert b"".join(chunk for _, chunk in growing.before(50)) == numbered(0, first)[-50:]
     assert all_new(growing) == (8 * first, numbered(first, 100) + b"new\n")
 
 
-def test_reading_on_at_the_last_lines_of_a_log_that_has_begun_anew(log, growing):
-    """What was noted of that before does not bring its start back."""
-    append(log, numbered(0, 10_000))
-    rotate(log)
-    os.truncate(log, 0)
-    append(log, numbered(10_000, 20_000))
-    rotate(log)
-    growing.skip_to_last_lines(1)
-    assert growing.read()[1] == b"0019999\n"
-
-
-def test_only_what_came_last_is_kept(log, growing):
-    """From the start of a line on; how much was left out is told."""
+@pytest.mark.parametrize(("keep_bytes", "skipped"), [
+    (83, 720), (80, 728), (0, 800), (7, 800), (799, 8), (800, 0), (801, 0), (1 << 30, 0),
+])  # fmt: skip
+def test_only_what_came_last_is_kept(log, growing, keep_bytes, skipped):
+    """From the start of a line on; how much was skipped is returned."""
     append(log, numbered(0, 100))
-    assert growing.skip_to_last(83, 0) == 800 - 80
-    assert growing.unread_bytes == 80
-    assert all_new(growing) == (720, numbered(90, 100))
-
-
-def test_what_was_read_and_not_shown_counts_as_left_out(log, growing):
-    """It is the beginning of the line of which the rest is left out."""
-    append(log, numbered(0, 100))
-    assert growing.read(5) == (0, b"00000")
-    assert growing.skip_to_last(83, 5) == 800 - 80
-
-
-@pytest.mark.parametrize("keep_bytes", [800, 801, 1 << 30])
-def test_where_little_is_unread_nothing_is_left_out(log, growing, keep_bytes):
-    """Nor is it said so, and what was not shown is to be shown."""
-    append(log, numbered(0, 100))
-    assert growing.skip_to_last(keep_bytes, 0) == 0
-    assert growing.read(5) == (0, b"00000")
-    assert growing.skip_to_last(795, 5) == 0
-    assert all_new(growing) == (5, numbered(0, 100)[5:])
-
-
-def test_nothing_is_kept(log, growing):
-    """Of a log that is followed from now on."""
-    append(log, numbered(0, 100))
-    assert growing.skip_to_last(0, 0) == 800
+    assert growing.skip_to_last(keep_bytes) == skipped
+    assert growing.unread_bytes == 800 - skipped
     append(log, b"new\n")
-    assert growing.read() == (800, b"new\n")
+    assert all_new(growing) == (skipped, numbered(0, 100)[skipped:] + b"new\n")
 
 
-def test_what_came_last_of_a_rotated_log(log, growing):
-    """Also where it reaches into parts."""
-    append(log, numbered(0, 30_000))
-    rotate(log)
-    skipped = growing.skip_to_last(100_003, 0)
-    assert skipped == 240_000 - 100_000
-    assert all_new(growing) == (skipped, numbered(0, 30_000)[skipped:])
-
-
-def test_what_was_read_of_a_log_that_began_anew_is_not_left_out(log, growing):
-    """It is of another text."""
+def test_only_what_came_last_of_a_log_that_was_truncated(log, growing):
+    """What was read before is of another text."""
     append(log, numbered(0, 100))
     assert growing.read(5) == (0, b"00000")
     os.truncate(log, 0)
     append(log, numbered(0, 50))
-    assert growing.skip_to_last(83, 5) == 400 - 80
+    assert growing.skip_to_last(83) == 400 - 80
     assert all_new(growing) == (320, numbered(40, 50))
-
-
-def test_what_came_last_begins_in_what_is_lost(log, growing):
-    """All of it is left out, and no line tells of a part of it."""
-    for turn in range(3):
-        append(log, numbered(turn * 20_000, turn * 20_000 + 20_000))
-        rotate(log)
-    _, lost, behind = (int(path.name.split(".")[2]) for path in sorted(log.parent.glob("*.gz")))
-    part_path(log, lost).unlink()
-    assert growing.skip_to_last(480_000 - lost - 1000, 0) == behind
-    assert all_new(growing) == (behind, numbered(0, 60_000)[behind:])
 
 
 # --- what each of several may show ---

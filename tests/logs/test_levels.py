@@ -8,7 +8,7 @@ import pytest
 
 from launcher.core.errors import UsageError
 from launcher.logs.levels import LEVELS, Levels, level_in, level_named
-from launcher.logs.lines import Line, Splitter
+from launcher.logs.lines import Line, LineReader
 from launcher.logs.traceback_blocks import HEADER
 
 NAMES = {number: name for name, number in LEVELS.items()}
@@ -62,8 +62,8 @@ def test_levels_have_names():
 
 def levels_of(text, global_rank=0, levels=None):
     levels = levels or Levels()
-    splitter = Splitter(global_rank)
-    lines = [*splitter.put(0, text.encode()), *splitter.rest()]
+    reader = LineReader(global_rank)
+    lines = [*reader.lines(0, text.encode()), *reader.last_line()]
     return [NAMES[levels.of(line, line.raw.decode())] for line in lines]
 
 

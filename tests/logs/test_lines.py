@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.logs.lines import PIECE_BYTES, Line, Splitter, piece_end, shown, with_attempts
+from launcher.logs.lines import PIECE_BYTES, Line, LineReader, piece_end, shown, with_attempts
 
 
 def cut(data, cuts, start=0):
@@ -18,10 +18,10 @@ def cut(data, cuts, start=0):
 
 def split(global_rank, chunks):
     """All lines, an unfinished last one too."""
-    splitter = Splitter(global_rank)
+    reader = LineReader(global_rank)
     for offset, chunk in chunks:
-        yield from splitter.put(offset, chunk)
-    yield from splitter.rest()
+        yield from reader.lines(offset, chunk)
+    yield from reader.last_line()
 
 
 def raws(lines):
@@ -65,28 +65,28 @@ def test_a_very_long_line_costs_no_more_than_many_short_ones():
     """A line of 32 MiB holds 512 pieces in memory one at a time, and each byte is moved a few times only."""
     chunk = b"x" * (1 << 16)
     most_kept = 0
-    splitter = Splitter(0)
+    reader = LineReader(0)
     for number in range(512):
-        for piece in splitter.put(number << 16, chunk):
+        for piece in reader.lines(number << 16, chunk):
             assert len(piece.raw) == PIECE_BYTES
-        most_kept = max(most_kept, sys.getsizeof(splitter._begun))
+        most_kept = max(most_kept, sys.getsizeof(reader._begun))
     assert most_kept < 4 * PIECE_BYTES
 
 
 def test_a_line_in_the_making_is_given_when_it_is_whole():
     """Of a log that grows."""
-    splitter = Splitter(0)
-    assert raws(splitter.put(0, b"one\ntw")) == [b"one"]
-    assert raws(splitter.put(6, b"")) == []
-    assert raws(splitter.put(6, b"o\n")) == [b"two"]
-    assert raws(splitter.rest()) == []
+    reader = LineReader(0)
+    assert raws(reader.lines(0, b"one\ntw")) == [b"one"]
+    assert raws(reader.lines(6, b"")) == []
+    assert raws(reader.lines(6, b"o\n")) == [b"two"]
+    assert raws(reader.last_line()) == []
 
 
 def test_missing_bytes_end_a_line():
     """What stands after a gap does not continue what stands before it."""
     assert list(split(0, [(0, b"one\ntwo"), (100, b"three\n")])) == [
         Line(0, 0, b"one"),
-        Line(0, 4, b"two", ends=False),
+        Line(0, 4, b"two"),
         Line(0, 100, b"three"),
     ]
 

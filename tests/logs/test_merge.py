@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.logs.lines import Line
-from launcher.logs.merge import MAX_BLOCK, MAX_BYTES, MAX_LINES, WINDOW_NS, Merger, merge
+from launcher.logs.merge import MAX_BLOCK_LINES, MAX_BYTES, MAX_LINES, WINDOW_NS, Merger, merge
 
 
 def line(global_rank, text, time_ns=None, *, dated=None):
@@ -63,7 +63,7 @@ def test_ranks_without_times_take_turns():
 def test_many_lines_without_a_time_let_others_through():
     """A program that carries a time only once does not hold up the others to its end."""
     together = merged(r0=["1 a", *["more"] * 1000], r1=["2 b"])
-    assert together.index("2 b") <= MAX_BLOCK + 2
+    assert together.index("2 b") <= MAX_BLOCK_LINES + 2
 
 
 def test_only_one_line_of_each_rank_is_read_ahead():
@@ -180,7 +180,7 @@ def test_too_many_lines_do_not_wait(count, size, most):
     assert len(merger.take(0)) == count - most
     assert len(merger.flush()) == most
     assert not merger._oldest
-    assert not merger._waiting
+    assert not merger.waits
 
 
 def test_nothing_is_kept_of_what_was_shown():

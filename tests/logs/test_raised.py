@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.logs.lines import Splitter
+from launcher.logs.lines import LineReader
 from launcher.logs.raised import FIRST_BYTES, first_tracebacks
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "blame_raise.py"
@@ -14,10 +14,10 @@ PROGRAM = Path(__file__).parents[1] / "programs" / "blame_raise.py"
 
 def split(global_rank, chunks):
     """All lines, an unfinished last one too."""
-    splitter = Splitter(global_rank)
+    reader = LineReader(global_rank)
     for offset, chunk in chunks:
-        yield from splitter.put(offset, chunk)
-    yield from splitter.rest()
+        yield from reader.lines(offset, chunk)
+    yield from reader.last_line()
 
 
 def traceback(message="no", line=88, kind="ValueError"):

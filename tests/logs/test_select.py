@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from launcher.core.errors import UsageError
 from launcher.logs import select, times
-from launcher.logs.lines import PIECE_BYTES, Line, Splitter, shown
+from launcher.logs.lines import PIECE_BYTES, Line, LineReader, shown
 from launcher.logs.select import MAX_SLOW, SHORT_CHARS, Grep, Matcher, Selector, moment, ranks_of
 
 SECOND = 10**9
 
 
 def lines_of(text):
-    splitter = Splitter(0)
-    return [*splitter.put(0, text.encode()), *splitter.rest()]
+    reader = LineReader(0)
+    return [*reader.lines(0, text.encode()), *reader.last_line()]
 
 
 def chosen(lines, **wanted):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.logs import times
-from launcher.logs.lines import Line, Splitter
+from launcher.logs.lines import Line, LineReader
 from launcher.logs.times import FIRST_CHARS, Clock, time_in
 
 NEAR = int(datetime(2026, 11, 22, tzinfo=timezone.utc).timestamp()) * 10**9
@@ -219,8 +219,8 @@ def test_any_text_is_read(text):
 def test_a_line_without_a_time_has_that_of_the_line_before():
     """Lines before the first time have none; a piece of a long line has the line's, whatever it holds."""
     data = b"hello\n2026-11-21 12:00:00 a\n  more\n2026-11-21 12:00:01 b\n2026-11-21 12:00:00 c"
-    splitter = Splitter(0)
-    lines = list(map(Clock(NEAR).stamped, [*splitter.put(0, data), *splitter.rest()]))
+    reader = LineReader(0)
+    lines = list(map(Clock(NEAR).stamped, [*reader.lines(0, data), *reader.last_line()]))
     noon = local(2026, 11, 21, 12)
     assert [line.time_ns for line in lines] == [None, noon, noon, noon + 10**9, noon]
     assert [line.dated for line in lines] == [False, True, False, True, True]

@@ -8,8 +8,8 @@ import pytest
 
 from launcher.core.events import AttemptStarted, RankStarted, TimestampedEvent, to_line
 from launcher.core.run_dir import RunDir
-from launcher.logs.rotation import Rotator
-from launcher.runs.rank_logs import MAX_BLOCK_BYTES, RankLogs, why_unreadable
+from launcher.logs.growing import Truncation
+from launcher.runs.rank_logs import MAX_PIECE_BYTES, RankLogs, why_unreadable
 
 MARK = "--- attempt 1 ---\n"
 
@@ -165,7 +165,7 @@ def test_a_mark_waits_for_what_other_ranks_wrote_before(run_dir, opened, before)
 
 def test_blocks_of_a_long_line_end_between_characters(run_dir, opened):
     """A terminal would show none of the halves."""
-    text = "x" + "é" * MAX_BLOCK_BYTES
+    text = "x" + "é" * MAX_PIECE_BYTES
     run_dir.train_log(0).write_text(text)
     blocks = list(opened().of_rank[0].blocks())
     assert len(blocks) > 1
@@ -182,17 +182,18 @@ def test_what_is_no_log_is_left_out(run_dir, opened):
     assert why_unreadable(run_dir.env_log(1)) is None
 
 
-def test_the_last_lines_of_a_rotated_log_that_was_emptied(run_dir, opened):
-    """What was noted of it before does not bring its start back."""
-    log = run_dir.train_log(0)
-    log.write_bytes(b"".join(b"%07d\n" % number for number in range(20_000)))
-    Rotator({0: log}, 20_000).step()
-    os.truncate(log, 0)
-    log.write_bytes(b"".join(b"new %07d\n" % number for number in range(20_000)))
-    Rotator({0: log}, 20_000).step()
-    rank_log = opened().of_rank[0]
-    rank_log.skip_to_last(3)
-    assert [line.raw for line in rank_log.whole()] == [b"new 0019997", b"new 0019998", b"new 0019999"]
+def test_what_stands_in_a_truncated_log_is_of_the_last_attempt(run_dir):
+    """Wherever in the log that attempt began before; the truncation is reported with its rank."""
+    truncations = []
+    logs = RankLogs(run_dir, [0, 1], 0, on_truncation=lambda rank, truncation: truncations.append((rank, truncation)))
+    run_dir.train_log(0).write_text(f"a\n{MARK}b\n")
+    tell(run_dir, AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0))
+    tell(run_dir, AttemptStarted(1, 1), RankStarted(0, 1, 0, 2 + len(MARK)), RankStarted(1, 1, 0, len(MARK)))
+    assert attempts_of(logs) == [(0, 0, "a"), (1, 0, MARK[:-1]), (1, 0, "b")]
+    run_dir.train_log(0).write_text("c\n")
+    assert attempts_of(logs) == [(1, 0, "c")]
+    assert truncations == [(0, Truncation(lost_bytes=4 + len(MARK), unread_bytes=0))]
+    logs.close()
 
 
 def test_every_log_gives_its_share(run_dir, opened):

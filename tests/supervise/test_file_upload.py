@@ -14,7 +14,6 @@ from launcher.core.channel import Channel
 from launcher.core.messages import ChunkAck, FileChunk, FileSnapshot, ForwardSignal
 from launcher.core.run_dir import RunDir
 from launcher.engines.cluster.file_receiver import FileReceiver
-from launcher.logs.rotation import Rotator
 from launcher.supervise.file_upload import PIECE_BYTES, WINDOW_BYTES, FileUpload
 from launcher.supervise.link import Link
 
@@ -157,18 +156,6 @@ def test_a_beat_has_the_coordinators_time(both):
     """The server's clock is 7 ns ahead of ours."""
     both.mirrored.take(SERVER, FileSnapshot("heartbeat", 2, "e30=", 1000), 7)
     assert both.here.heartbeat(2).stat().st_mtime_ns == 993
-
-
-def test_a_log_that_is_kept_small_comes_whole(both, wait_until):
-    """What was moved into compressed parts meanwhile is read there."""
-    data = b"".join(b"line %d\n" % number for number in range(60_000))
-    both.write(both.there.train_log(2), data)
-    with closing(Rotator({2: both.there.train_log(2)}, 1 << 16)) as rotator:
-        rotator.step()
-        rotator.finish()
-    if both.there.train_log(2).stat().st_blocks * 512 >= len(data):
-        pytest.skip("this file system cannot free the start of a file")
-    wait_until(lambda: both.log_is(2, data), "all of it")
 
 
 def test_a_log_that_begins_anew_begins_anew_there(both, wait_until):

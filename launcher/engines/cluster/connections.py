@@ -40,21 +40,20 @@ class Connections:
         for stranger in self._registration.accept():
             self._hear(stranger)
 
-    def beat(self) -> bool:
-        """Ask every server whether it is there, if that is due; whether it was."""
+    def beat(self) -> None:
+        """Ask every server whether it is there, if that is due."""
         now, pause_s = time.monotonic(), self._silence_s / BEATS
         if now - self.next_beat > pause_s:  # this process was stopped for a while, or begins
             for peer in self._registration.peers.values():
                 peer.channel.heard_at = now
         if now < self.next_beat:
-            return False
+            return
         self.next_beat = now + pause_s
         for peer in self._registration.peers.values():
             peer.ask()
             allowed_s = self._silence_s + (0.0 if peer.ready else GETTING_READY_S)
             if now - peer.channel.heard_at > allowed_s:
                 peer.lose(f"nothing was heard of it for {allowed_s:g} s")
-        return True
 
     def look(self) -> None:
         """See to those who are lost, and to whom something has to be sent yet. A turn costs nothing for all others."""

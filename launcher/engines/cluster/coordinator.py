@@ -68,11 +68,10 @@ from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.registration import DuplicateServerError, Registration, take_first_words
 from launcher.engines.cluster.shared_fs import leave_mark, remove_mark
 from launcher.supervise.agent import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, LauncherLink, identity_of
-from launcher.supervise.log_keeper import LogKeeper
 from launcher.supervise.signal_pipe import SignalPipe
 
 INQUEST_S = 5.0  # for all servers to tell what they know; each looks for less than two seconds
-FAREWELL_S = 30.0  # for the last words of agents that are there: they may have large logs to store yet
+FAREWELL_S = 30.0  # for the last words of agents that are there: they may have logs to send yet
 
 
 class Phase(Enum):
@@ -98,7 +97,6 @@ class Coordinator:
         self._record = self._chronicle.record
         self._mark = leave_mark(self._run_dir)
         self._registration = Registration(plan, self._servers, spec.name, self._mark)
-        self._log_keeper = LogKeeper({}, None, self._chronicle.event_log)  # of what is mirrored
         self._mirrored = FileReceiver(self._run_dir, spec.ranks, lambda trouble: self._record(Trouble(trouble)))
         self._outcome = Outcome(spec, plan, self._servers, self._chronicle)
         self._forwarded = frozenset(spec.supervision.forward_signals)
@@ -137,8 +135,7 @@ class Coordinator:
     # --- what may happen ---
 
     def _listen(self) -> None:
-        if self._connections.beat():
-            self._log_keeper.take()
+        self._connections.beat()
         self._connections.look()
         if self._chronicle.event_log.backlog:
             self._chronicle.event_log.send()
@@ -324,17 +321,7 @@ class Coordinator:
             self._master_port = first.master_port
         if self._gathering.told:
             self._record(Awaiting((), self._gathering.seconds))
-        self._keep_logs_small()
         self._start_attempt()
-
-    def _keep_logs_small(self) -> None:
-        """Those that are copied here: agents see to the others."""
-        far = {index for index, peer in self._registration.peers.items() if peer.ready and not peer.ready.shares_files}
-        ranks = [rank.global_rank for rank in self._spec.ranks if rank.server_index in far]
-        if ranks:
-            logs = {global_rank: self._run_dir.train_log(global_rank) for global_rank in ranks}
-            self._log_keeper = LogKeeper(logs, self._spec.supervision.log_max_bytes, self._chronicle.event_log)
-            self._log_keeper.start()
 
     def _start_attempt(self) -> None:
         for index, peer in self._registration.peers.items():
@@ -422,7 +409,6 @@ class Coordinator:
             return
         if self._engine_end is None:
             nobody_lost = not self._outcome.hearing.lost
-            self._log_keeper.close(finish=nobody_lost)  # before its children are taken for the engine's
             self._engine_end = EngineEnd(self._engine, patient=nobody_lost, tells=self._outcome.stopped_by_server)
         self._engine_end.step()
         if self._engine_end.over:
