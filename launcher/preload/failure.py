@@ -12,7 +12,7 @@ import faulthandler
 import os
 import sys
 import time
-from _signal import SIGRTMAX  # type: ignore[import-not-found] # without the imports of `signal`
+from _signal import SIG_IGN, SIGRTMAX, signal  # type: ignore[import-not-found] # without the imports of `signal`
 
 from . import frames, mpi
 from .protocol import to_json
@@ -156,6 +156,8 @@ def _show_stacks(device_dir: str) -> None:
         faulthandler.enable()
     path = os.path.join(device_dir, STACKS_FILE)
     file = out_of_the_way(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
+    # When Python ends it puts back what was there before: the default would end a rank that is asked at that moment.
+    signal(STACKS_SIGNAL, SIG_IGN)
     faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True, chain=False)
 
 

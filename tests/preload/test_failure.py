@@ -161,6 +161,15 @@ def test_stacks_are_written_on_demand(ways, way):
     assert stacks.count(" in outer") == stacks.count(" in inner") == 2
 
 
+def test_a_rank_that_has_let_go_of_its_handler_survives_the_question(train):
+    """Python puts back what was there before when it ends; the signal may come after that."""
+    ask = (
+        "import faulthandler, os, signal; n = signal.SIGRTMAX - 3; faulthandler.unregister(n); os.kill(os.getpid(), n)"
+    )
+    ended = train(f"{ask}\nraise SystemExit(7)")
+    assert ended.status == 7
+
+
 def test_a_crash_leaves_the_stack_in_the_log(train):
     """Of a signal that Python cannot catch."""
     ended = train("import os, signal\ndef crash():\n    os.kill(os.getpid(), signal.SIGSEGV)\ncrash()")
