@@ -268,7 +268,6 @@ class Coordinator:
     # --- from phase to phase ---
 
     def _enter(self, phase: Phase, limit_s: float | None = None) -> None:
-        self._gathering.close()
         self._phase = phase
         self._deadline = None if limit_s is None else time.monotonic() + limit_s
 

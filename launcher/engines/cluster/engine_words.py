@@ -28,7 +28,10 @@ def not_come(engine: EngineProcess | None, why: str, missing: tuple[str, ...]) -
     Blocks for some seconds: those of other machines are asked in the engine's way.
     """
     if engine is None:
-        hint = "is the command started there, and can it reach this one? tlaunch doctor looks"
+        hint = (
+            "is the command started there, with the same rank table and as that server (--server)? Can that machine reach "
+            "this one? `tlaunch doctor` checks"
+        )
         return TlaunchError(f"{listed(missing)} did not come: {why}", hint=hint)
     found = engine.why_not(tuple(name for name in missing if not is_here(name)))
     by_ssh = _words_of_ssh(engine)

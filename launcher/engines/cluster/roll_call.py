@@ -18,7 +18,6 @@ from launcher.core.messages import (
     Message,
     Ready,
     Refused,
-    Rival,
     Welcome,
     is_proof,
     proof_of,
@@ -28,7 +27,6 @@ from launcher.core.records import Server
 from launcher.engines.cluster.peers import STRANGER_S, Peer, described, differences, server_of
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.programs import refusal
-from launcher.engines.cluster.rivals import Rivalry
 from launcher.engines.cluster.surveys import Surveys
 from launcher.engines.cluster.unheard import Unheard, longest_s
 from launcher.engines.whereabouts import Register
@@ -51,7 +49,6 @@ class RollCall:
         self._servers = servers
         self._run_name = run_name
         self._code = fingerprint()
-        self.rivalry = Rivalry(plan, servers)
         resolved = ((name, addresses_of(found)) for name, found in plan.resolved)
         self._register = Register(servers, resolved)
         self.refusal: TlaunchError | None = None  # why nothing begins: for whoever comes after that
@@ -91,10 +88,6 @@ class RollCall:
             for one in self.peers.values()
         )
 
-    def absent(self, own: int) -> list[Server]:
-        """Those that have not even come, but for the one with the index `own`."""
-        return [server for index, server in enumerate(self._servers) if index != own and index not in self.peers]
-
     def accept(self) -> Iterator[Peer]:
         """Take in all who wait at the door."""
         with suppress(OSError):  # nobody any more, or no descriptors left for now
@@ -115,10 +108,6 @@ class RollCall:
         for message in stranger.take():
             if stranger.lost is not None and isinstance(message, Hello):
                 continue  # it has knocked again meanwhile, or will
-            if isinstance(message, Rival) and (joining or self.refusal is not None):
-                if (error := self._hear_rival(message, stranger)) is not None:
-                    return error
-                continue
             if isinstance(message, AskStacks) and self.surveys.begin(message, stranger, running=not joining):
                 continue
             if isinstance(message, Freed) and self.unheard.hear(message, self._plan.token, stranger.nonce):
@@ -158,14 +147,6 @@ class RollCall:
         self.strangers = [one for one in unknown if one.lost is None and now - one.since <= STRANGER_S]
         staying = set(self.strangers)
         yield from (stranger for stranger in unknown if stranger not in staying)
-
-    def _hear_rival(self, rival: Rival, stranger: Peer) -> TlaunchError | None:
-        """Another coordinator, or this one itself, while both have not begun: why neither can."""
-        known = stranger.lost is None and self.rivalry.is_possible and self.rivalry.knows_token(rival, stranger.nonce)
-        if known:
-            stranger.send(self.rivalry.introduction(rival.nonce, stranger.nonce))
-        stranger.lose("a rival")
-        return self.rivalry.judge(rival) if known else None
 
     def _is_one_of_us(self, hello: Hello, stranger: Peer) -> bool:
         if hello.agreement is not None and self._plan.brings_all:
