@@ -17,11 +17,11 @@ from launcher.cli.trial_guard import Remains
 from launcher.cli.trial_run import ENDED, TrialRun, blamed_server, kept_run, told_of, trial_options
 from launcher.core.run_dir import LATEST
 from launcher.doctor.examine import Examination
-from launcher.doctor.examinee import OWN_RUNS, forget
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic
 from launcher.doctor.links import Links, best_of, described, judge_links, links_from_json
+from launcher.doctor.probe_handler import OWN_RUNS, forget
 from launcher.doctor.rules.network import carried_by, elsewhere
-from launcher.engines.cluster.consultation import Consultation
+from launcher.engines.cluster.probe_session import ProbeSession
 from launcher.supervise.port import hold_port
 
 
@@ -29,11 +29,11 @@ class LinksTrial:
     """One run of `launcher.trainer.links` on all servers, in a directory of its own that is removed afterwards."""
 
     def __init__(
-        self, options: Mapping[str, Any], consultation: Consultation, examination: Examination, directory: Path
+        self, options: Mapping[str, Any], session: ProbeSession, examination: Examination, directory: Path
     ) -> None:
         """`directory`: for temporary files of this examination."""
         self._options = options
-        self._consultation = consultation
+        self._session = session
         self._examination = examination
         self._runs_dir = Path(options["runs_dir"]).absolute() / f"{OWN_RUNS}{secrets.token_hex(4)}"
         self._remains = Remains(self._runs_dir, not os.path.isdir(self._runs_dir.parent), directory)  # noqa: PTH112 - Path raises
@@ -83,10 +83,10 @@ class LinksTrial:
     def _run(self) -> Links | Finding:
         """What one run has measured, or why it has not."""
         port = _free_port()
-        with self._consultation.usual_limits():
+        with self._session.usual_limits():
             trial = TrialRun(trial_options(self._options, self._runs_dir, port), self._remains)
-        self._consultation.begin_to_ask(self._others_part(port) if self._is_by_hand else {})
-        exit_code = trial.attend(self._consultation.step, lambda: next(self._why_in_vain(), None) is not None)
+        self._session.begin_to_ask(self._others_part(port) if self._is_by_hand else {})
+        exit_code = trial.attend(self._session.step, lambda: next(self._why_in_vain(), None) is not None)
         if exit_code == ENDED:
             return self._failed(next(self._why_in_vain(), f"it does not end: {trial.why()}"))  # by itself, or at all
         if exit_code:
@@ -103,20 +103,20 @@ class LinksTrial:
 
     def _why_in_vain(self) -> Iterator[str]:
         """Servers whose part has failed, or that are lost: the run would wait for them until its patience ends."""
-        yield from self._consultation.troubles()
-        for index, absence in self._consultation.absences.items():
-            yield f"server {self._examination.cluster.servers[index].server_id}: {absence.why}"
+        yield from self._session.troubles()
+        for index, failure in self._session.join_failures.items():
+            yield f"server {self._examination.cluster.servers[index].server_id}: {failure.why}"
 
     def _read(self) -> Mapping[str, Any]:
         """Rank 0's server may be another machine, with a file system of its own."""
         run_dir = (self._runs_dir / LATEST).resolve()
         first = self._examination.cluster.first_server
-        return self._consultation.ask({first: {"do": "links", "run_dir": str(run_dir)}}).get(first, {})
+        return self._session.ask({first: {"do": "links", "run_dir": str(run_dir)}}).get(first, {})
 
     def _have_forgotten(self) -> None:
         facts = self._examination.facts
         folders = {index: one.folder("runs_dir") for index, one in facts.items()}
-        self._consultation.ask(
+        self._session.ask(
             {
                 index: {"do": "forget", "runs_dir": str(self._runs_dir), "parent": bool(folder and not folder.exists)}
                 for index, folder in folders.items()

@@ -24,7 +24,7 @@ An agent that has lost the coordinator knocks once more when its ranks have ende
 At any time the coordinator asks `Ping`, and what answers with `Pong` is there; it may order `Stop` and `Pass`, and an
 agent whose launcher got a signal for all tells `SignalWanted`; one that has lost its launcher is `GivingUp`.
 
-Somebody with the key of a run that goes on (launcher/engines/cluster/askers.py) may ask where its ranks are:
+Somebody with the key of a run that goes on (launcher/engines/cluster/stacks_client.py) may ask where its ranks are:
     asker                                coordinator                               agents
     AskStacks        ──────────────────>              TakeStacks  ──────────────>
                      <──────────────────  AllStacks                <──────────────  Stacks
@@ -265,7 +265,7 @@ class Finish:
 
 @frozen
 class Ask:
-    """A message for an Examinee: see launcher/doctor/examinee.py."""
+    """A message for an ProbeHandler: see launcher/doctor/probe_handler.py."""
 
     number: int  # its answer has the same
     content: Any

@@ -13,8 +13,8 @@ from typing import Any
 from launcher.core import device_files
 from launcher.core.json_text import digest_of_meaning
 from launcher.doctor import machine, network
+from launcher.doctor.dns import RESOLVE_S, resolve
 from launcher.doctor.facts import Facts, Folder, Request
-from launcher.doctor.names import RESOLVE_S, resolve
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, never written to by name
 

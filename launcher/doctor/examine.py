@@ -25,7 +25,7 @@ Reach = Mapping[int, tuple[Attempt, ...]]  # what each server found when it trie
 
 
 class Transport(Protocol):
-    """Whatever carries messages to an `Examinee` on every server, and its answers back."""
+    """Whatever carries messages to an `ProbeHandler` on every server, and its answers back."""
 
     def ask(self, messages: Messages) -> Messages:
         """Hand out all messages at once; the answers of the servers that answered in time. Blocks until then."""

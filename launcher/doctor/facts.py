@@ -119,12 +119,12 @@ class Facts:
     def limit(self, name: str) -> Limit | None:
         return next((limit for limit in self.limits if limit.name == name), None)
 
-    def meaning(self, name: str) -> Resolved | None:
+    def resolution(self, name: str) -> Resolved | None:
         """What was found for `name`; None where nobody asked."""
-        return self._meanings.get(name)
+        return self._resolutions.get(name)
 
     @cached_property
-    def _meanings(self) -> Mapping[str, Resolved]:
+    def _resolutions(self) -> Mapping[str, Resolved]:
         """Every rule asks for every name: of 500 servers that is much to search."""
         return {one.name: one for one in reversed(self.resolved)}
 

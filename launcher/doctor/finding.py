@@ -8,8 +8,8 @@ from enum import Enum
 
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
-from launcher.doctor.absence import Absence
 from launcher.doctor.facts import Facts
+from launcher.doctor.join_failure import JoinFailure
 from launcher.doctor.reach import Attempt
 
 SHOWN = 4  # servers in a sentence; the others are counted
@@ -58,7 +58,9 @@ class Evidence:
     reach: Mapping[int, tuple[Attempt, ...]]
     offsets_s: Mapping[int, float]  # of clocks, against the head's
     troubles: Mapping[int, str]  # of servers that did not do what they were asked to
-    absences: Mapping[int, Absence] = field(default_factory=dict)  # why servers did not come, or did not answer in time
+    join_failures: Mapping[int, JoinFailure] = field(
+        default_factory=dict
+    )  # why servers did not come, or did not answer in time
 
     @property
     def has_several_servers(self) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from launcher.core.records import Cluster
-from launcher.doctor.absence import Absence
 from launcher.doctor.facts import Facts
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic
+from launcher.doctor.join_failure import JoinFailure
 from launcher.doctor.reach import Attempt
 from launcher.doctor.rules import RULES
 
@@ -21,15 +21,15 @@ def judge(  # noqa: PLR0917 - each is a kind of evidence
     reach: Mapping[int, tuple[Attempt, ...]],
     offsets_s: Mapping[int, float],
     troubles: Mapping[int, str] | None = None,
-    absences: Mapping[int, Absence] | None = None,
+    join_failures: Mapping[int, JoinFailure] | None = None,
 ) -> tuple[Finding, ...]:
     """All findings, the worst first, then by topic.
 
     `cluster` has just the servers and ranks that the run would use; all else is by a server's index in it. A server
     without facts has not answered. `reach` holds what each server found when it tried the others, `offsets_s` how far
-    each clock is ahead of one common clock. `absences`: what is known of servers that did not come at all.
+    each clock is ahead of one common clock. `join_failures`: what is known of servers that did not come at all.
     """
-    evidence = Evidence(cluster, facts, reach, offsets_s, troubles or {}, absences or {})
+    evidence = Evidence(cluster, facts, reach, offsets_s, troubles or {}, join_failures or {})
     found = [finding for rule in RULES for finding in rule(evidence)]
     return in_order(_together(found, evidence))
 

@@ -25,7 +25,7 @@ _INDEX_BYTES = 4
 ANSWER_BYTES = _INDEX_BYTES + 32
 LARGE = bytes(64 << 10)  # fills several packets of any network
 ACKNOWLEDGED = b"+"
-MOST_CALLERS = 256  # at once; the others wait in the kernel's queue
+MAX_CALLERS = 256  # at once; the others wait in the kernel's queue
 SILENCE_S = 2.0  # after which a caller gives way to one that waits
 _BACKLOG = 1024
 
@@ -87,11 +87,11 @@ class Listener:
 
     def _has_room(self) -> bool:
         """Of many servers that all call at once nobody is dropped unheard: only who says nothing gives way."""
-        if len(self._callers) >= MOST_CALLERS:
+        if len(self._callers) >= MAX_CALLERS:
             oldest = next(iter(self._callers.values()))
             if time.monotonic() - oldest.since_s > SILENCE_S:
                 self._drop(oldest)
-        return len(self._callers) < MOST_CALLERS
+        return len(self._callers) < MAX_CALLERS
 
     def _hear(self, caller: _Caller) -> None:
         """Each caller gets one answer, and closes the connection once it has read all that it wants to."""

@@ -52,8 +52,8 @@ def interface_variables(environment: Mapping[str, str]) -> tuple[tuple[str, str]
 
 def ranks_interface(called: Sequence[str], resolved: Mapping[str, Resolved]) -> str | None:
     """What `tlaunch run` would set for ranks here. Servers on loopback are one machine, of which another rule tells."""
-    meanings = {name: addresses_of(resolved[name].addresses) for name in called if name in resolved}
-    return own.interface_of(called, own.held_addresses(), meanings)
+    resolutions = {name: addresses_of(resolved[name].addresses) for name in called if name in resolved}
+    return own.interface_of(called, own.held_addresses(), resolutions)
 
 
 def rdma_devices(directory: Path = RDMA) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from launcher.core.events import Cause
 from launcher.core.records import Device, Server
 from launcher.core.report import Attempt, Report
 from launcher.core.verdict import Confidence, Verdict
-from launcher.doctor.examinee import OWN_RUNS
+from launcher.doctor.probe_handler import OWN_RUNS
 
 
 @pytest.mark.parametrize(("engine", "by_hand"), [("mpi", False), ("slurm", False), ("hand", True), (None, True)])

@@ -30,7 +30,7 @@ class Ward:
         }  # fmt: skip
         self.offsets_s = dict.fromkeys(range(count), 0.001)
         self.troubles = {}
-        self.absences = {}
+        self.join_failures = {}
 
     def _well(self, index, count):
         folder = Folder(
@@ -88,7 +88,7 @@ class Ward:
             self.change(server, **{f"{kind}_devices": ids})
 
     def findings(self):
-        return judge(self.cluster, self.facts, self.reach, self.offsets_s, self.troubles, self.absences)
+        return judge(self.cluster, self.facts, self.reach, self.offsets_s, self.troubles, self.join_failures)
 
     def said(self):
         """Code, severity and servers of each finding, without the note that nobody has an accelerator."""

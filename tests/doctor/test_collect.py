@@ -18,8 +18,8 @@ from launcher.core.interfaces import held_addresses
 from launcher.core.mpi_library import library_that_says
 from launcher.doctor import machine, network
 from launcher.doctor.collect import collect
+from launcher.doctor.dns import resolve
 from launcher.doctor.facts import Facts, Request, facts_from_json, to_json
-from launcher.doctor.names import resolve
 
 TABLE = '{"version": "1.0", "server_count": "1"}'
 
@@ -42,8 +42,8 @@ def test_this_machine_is_described_as_the_system_does(places):
     assert facts.limit("nofile").soft == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert 0 < facts.memory_available_bytes <= facts.memory_total_bytes
     assert "127.0.0.1" in {address for one in facts.interfaces for address in one.addresses}
-    assert facts.meaning("localhost").addresses
-    assert facts.meaning(facts.hostname) is not None
+    assert facts.resolution("localhost").addresses
+    assert facts.resolution(facts.hostname) is not None
     assert facts.folder("cwd").exists
     assert (facts.folder("runs_dir").exists, facts.folder("runs_dir").writable) == (False, True)
     assert [path.name for path in Path(places.cwd).iterdir()] == ["table.json"]
@@ -131,14 +131,14 @@ def test_names_are_asked_all_at_once_with_a_deadline():
 
 STARVED = """
 import os, time
-from launcher.doctor import names
+from launcher.doctor import dns
 
 def slow(name):
     while time.thread_time() - begun_s < 0.02: pass
     return ("127.0.0.1",)
 
 begun_s = time.thread_time()
-names._addresses = slow
+dns._addresses = slow
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 begins, begun = os.pipe()
 busy = os.fork()
@@ -147,7 +147,7 @@ while busy == 0:
 os.read(begins, 1)
 os.nice(19)
 started_s = time.monotonic()
-told_s = names.resolve(["h1"], 60.0)["h1"].seconds
+told_s = dns.resolve(["h1"], 60.0)["h1"].seconds
 print(time.monotonic() - started_s, told_s)
 os.kill(busy, 9)
 """

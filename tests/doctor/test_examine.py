@@ -13,11 +13,11 @@ import pytest
 from launcher.cli.doctor_report import report_lines
 from launcher.core.records import Cluster, Device, Server
 from launcher.doctor.examine import Wish, examine
-from launcher.doctor.examinee import Examinee
 from launcher.doctor.findings import judge
+from launcher.doctor.probe_handler import ProbeHandler
 
 ROOT = Path(__file__).parents[2]
-EXAMINEE = ROOT / "tests" / "programs" / "doctor_examinee.py"
+PROBE = ROOT / "tests" / "programs" / "doctor_probe.py"
 
 
 class Pipes:
@@ -39,10 +39,10 @@ class Pipes:
 
 
 @contextmanager
-def examinees(count):
+def probes(count):
     processes = [
         subprocess.Popen(
-            [sys.executable, str(EXAMINEE)],
+            [sys.executable, str(PROBE)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -81,7 +81,7 @@ def wish(tmp_path):
 
 def test_servers_of_one_machine_reach_each_other_and_are_found_out(wish):
     """Each is a process; all facts come back, and every ordered pair is tried, and each by itself."""
-    with examinees(3) as transport:
+    with probes(3) as transport:
         examination = examine(cluster_of("127.0.0.1", "127.0.0.2", "127.0.0.3"), wish, transport)
     assert sorted(examination.facts) == [0, 1, 2]
     assert [len(facts.ports) for _, facts in sorted(examination.facts.items())] == [1, 0, 0]
@@ -94,7 +94,7 @@ def test_servers_of_one_machine_reach_each_other_and_are_found_out(wish):
 
 def test_a_server_that_ends_is_told_of_and_the_others_are_examined(wish):
     """Nobody tries to reach it."""
-    with examinees(3) as transport:
+    with probes(3) as transport:
         transport.processes[1].kill()
         transport.processes[1].wait()
         examination = examine(cluster_of("127.0.0.1", "127.0.0.2", "127.0.0.3"), wish, transport)
@@ -114,7 +114,7 @@ class Fading(Pipes):
 
 def test_a_server_that_ends_in_the_midst_of_it_is_told_of_too(wish):
     """Its facts are kept."""
-    with examinees(3) as transport:
+    with probes(3) as transport:
         examination = examine(cluster_of("127.0.0.1", "127.0.0.2", "127.0.0.3"), wish, Fading(transport.processes))
     assert (sorted(examination.facts), sorted(examination.reach)) == ([0, 1, 2], [0, 2])
     assert examination.troubles == {1: "it answered at first, and then no more"}
@@ -137,7 +137,7 @@ class Garbling(Pipes):
 @pytest.mark.parametrize("when", ["collect", "reach"])
 def test_an_answer_that_cannot_be_read_is_the_trouble_of_its_server(wish, when):
     """The others are examined as ever."""
-    with examinees(2) as transport:
+    with probes(2) as transport:
         garbling = Garbling(transport.processes)
         garbling.when = when
         examination = examine(cluster_of("127.0.0.1", "127.0.0.2"), wish, garbling)
@@ -147,28 +147,28 @@ def test_an_answer_that_cannot_be_read_is_the_trouble_of_its_server(wish, when):
 
 def test_one_server_alone_is_asked_for_its_facts_only(wish):
     """There is nobody to reach."""
-    with examinees(1) as transport:
+    with probes(1) as transport:
         examination = examine(cluster_of("127.0.0.1"), wish, transport)
     assert (list(examination.facts), dict(examination.reach)) == ([0], {})
 
 
 def test_a_message_of_another_version_is_answered_by_what_is_wrong():
     """No server dies of it."""
-    examinee = Examinee()
-    assert "unknown message 'dance'" in examinee.answer({"do": "dance"})["trouble"]
-    assert "KeyError" in examinee.answer({"do": "collect"})["trouble"]
-    assert "TypeError" in examinee.answer({"do": "collect", "request": {"cwd": 7}})["trouble"]
-    assert examinee.fileno() == -1
-    examinee.close()
+    handler = ProbeHandler()
+    assert "unknown message 'dance'" in handler.answer({"do": "dance"})["trouble"]
+    assert "KeyError" in handler.answer({"do": "collect"})["trouble"]
+    assert "TypeError" in handler.answer({"do": "collect", "request": {"cwd": 7}})["trouble"]
+    assert handler.fileno() == -1
+    handler.close()
 
 
 def test_what_a_name_means_is_asked_once(monkeypatch, tmp_path):
     """Who tries to reach a server takes what was found when there was time for a name server that is dead."""
-    examinee = Examinee()
-    examinee.answer({"do": "collect", "request": {"names": ["localhost"], "cwd": str(tmp_path)}})
+    handler = ProbeHandler()
+    handler.answer({"do": "collect", "request": {"names": ["localhost"], "cwd": str(tmp_path)}})
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: pytest.fail("asked again"))
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         target = {"server": 1, "host": "localhost", "port": bound.getsockname()[1]}
-        answer = examinee.answer({"do": "reach", "targets": [target], "secret": "x", "timeout_s": 5.0})
+        answer = handler.answer({"do": "reach", "targets": [target], "secret": "x", "timeout_s": 5.0})
     assert [attempt["outcome"] for attempt in answer["attempts"]] == ["refused"]

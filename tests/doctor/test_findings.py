@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from launcher.core.records import Cluster
-from launcher.doctor.absence import Absence, absence_of, silent
 from launcher.doctor.facts import Interface, Limit, Port
 from launcher.doctor.finding import Evidence, Topic
+from launcher.doctor.join_failure import JoinFailure, diagnose_output, silent
 from launcher.doctor.reach import Outcome
 from launcher.doctor.rules.network import carried_by, elsewhere
 
@@ -45,7 +45,7 @@ def test_of_servers_that_have_all_not_come_nothing_is_made_up(ward, count):
     """Nobody has said anything, so nothing differs."""
     patients = ward(count)
     patients.facts, patients.reach, patients.offsets_s = {}, {}, {}
-    patients.absences = dict.fromkeys(range(count), silent(30))
+    patients.join_failures = dict.fromkeys(range(count), silent(30))
     assert patients.said() == [("no-answer", "breaks", tuple(range(count)))]
 
 
@@ -54,7 +54,7 @@ def test_what_only_one_of_many_servers_says_differs_from_nothing(ward):
     patients = ward(3)
     patients.facts = {1: patients.facts[1]}
     patients.reach, patients.offsets_s = {}, {1: 100.0}
-    patients.absences = {0: silent(30), 2: silent(30)}
+    patients.join_failures = {0: silent(30), 2: silent(30)}
     assert patients.said() == [("no-answer", "breaks", (0, 2))]
 
 
@@ -62,7 +62,7 @@ def test_a_name_that_the_only_server_that_answers_does_not_know_may_be_known_to_
     """Nobody has asked those."""
     patients = ward(2)
     del patients.facts[1]
-    patients.reach, patients.offsets_s, patients.absences = {}, {}, {1: silent(30)}
+    patients.reach, patients.offsets_s, patients.join_failures = {}, {}, {1: silent(30)}
     patients.means(0, "h2")
     (found,) = [one for one in patients.findings() if one.code == "unknown-name"]
     assert found.message == "h2 means nothing on server h1"
@@ -71,9 +71,9 @@ def test_a_name_that_the_only_server_that_answers_does_not_know_may_be_known_to_
 def test_of_an_absent_server_only_its_cause_is_told_and_alike_ones_together(ward):
     """Neither that there was no answer, nor what came of not having one."""
     patients = ward(4)
-    refused = Absence("ssh-refused", "its ssh port refuses connections", "is sshd running there?")
+    refused = JoinFailure("ssh-refused", "its ssh port refuses connections", "is sshd running there?")
     del patients.facts[1], patients.facts[3]
-    patients.absences = {1: refused, 3: refused}
+    patients.join_failures = {1: refused, 3: refused}
     patients.troubles[3] = "its ssh port refuses connections"
     assert [
         (one.code, one.servers, one.message, one.hint) for one in patients.findings() if one.topic is Topic.ANSWER
@@ -83,10 +83,10 @@ def test_of_an_absent_server_only_its_cause_is_told_and_alike_ones_together(ward
 def test_a_hint_names_the_first_of_the_servers_it_is_for(ward):
     """So that it can be copied; servers with another cause have their own."""
     patients = ward(4)
-    unreachable = absence_of(["ssh: connect to host port 22: No route to host"], "it ended")
+    unreachable = diagnose_output(["ssh: connect to host port 22: No route to host"], "it ended")
     patients.facts = {}
     patients.reach, patients.offsets_s = {}, {}
-    patients.absences = {0: silent(30), 1: unreachable, 2: silent(30), 3: unreachable}
+    patients.join_failures = {0: silent(30), 1: unreachable, 2: silent(30), 3: unreachable}
     hints = {one.servers: one.hint for one in patients.findings()}
     assert set(hints) == {(0, 2), (1, 3)}
     assert "`ping h2`" in hints[1, 3]
@@ -95,7 +95,7 @@ def test_a_hint_names_the_first_of_the_servers_it_is_for(ward):
 def test_a_server_that_has_told_of_itself_and_then_hangs_is_told_of_once(ward):
     """What it told counts nevertheless."""
     patients = ward(2)
-    patients.absences = {1: silent(30)}
+    patients.join_failures = {1: silent(30)}
     patients.troubles[1] = "it answered at first, and then no more"
     assert patients.said() == [("no-answer", "breaks", (1,))]
 

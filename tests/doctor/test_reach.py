@@ -278,7 +278,7 @@ def test_a_listener_drops_who_does_not_greet_it_and_answers_the_next():
 
 def test_callers_that_stay_silent_give_way(monkeypatch):
     """They hold a descriptor each."""
-    monkeypatch.setattr("launcher.doctor.listener.MOST_CALLERS", 2)
+    monkeypatch.setattr("launcher.doctor.listener.MAX_CALLERS", 2)
     monkeypatch.setattr("launcher.doctor.listener.SILENCE_S", 0.05)
     with listening(1) as other:
         silent = [socket.create_connection(("127.0.0.1", other.port), PATIENCE_S) for _ in range(5)]
@@ -290,7 +290,7 @@ def test_callers_that_stay_silent_give_way(monkeypatch):
 
 def test_who_has_spoken_is_heard_before_anybody_has_to_give_way(monkeypatch):
     """However long ago the listener was served: whoever wants to come in may have come before the words did."""
-    monkeypatch.setattr("launcher.doctor.listener.MOST_CALLERS", 1)
+    monkeypatch.setattr("launcher.doctor.listener.MAX_CALLERS", 1)
     with closing(Listener(1, SECRET)) as listener:
         address = ("127.0.0.1", listener.port)
         with socket.create_connection(address, PATIENCE_S) as caller:
@@ -304,7 +304,7 @@ def test_who_has_spoken_is_heard_before_anybody_has_to_give_way(monkeypatch):
 
 def test_many_servers_that_call_at_once_are_all_answered(monkeypatch):
     """More than a listener hears at a time: nobody who speaks is dropped."""
-    monkeypatch.setattr("launcher.doctor.listener.MOST_CALLERS", 3)
+    monkeypatch.setattr("launcher.doctor.listener.MAX_CALLERS", 3)
     monkeypatch.setattr("launcher.doctor.listener.SILENCE_S", PATIENCE_S)  # who is held up here is not silent
     with listening(1) as other:
         targets = [Target(1, str(number), ("127.0.0.1",), other.port) for number in range(100)]

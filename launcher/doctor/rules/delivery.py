@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from launcher.core.addresses import addresses_of
+from launcher.doctor.dns import is_loopback
 from launcher.doctor.facts import Facts
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic
-from launcher.doctor.names import is_loopback
 from launcher.doctor.reach import Attempt, Outcome
 
 PAIRS_SHOWN = 8
@@ -81,7 +81,7 @@ def _lost(evidence: Evidence, ways: list[Way], where: str, servers: tuple[int, .
 
 
 def _is_own(attempt: Attempt, facts: Facts) -> bool:
-    """An address that is elsewhere, or has no meaning, is told of by other rules."""
+    """An address that is elsewhere, or has no resolution, is told of by other rules."""
     own = addresses_of(address for interface in facts.interfaces for address in interface.addresses)
     return attempt.address is not None and bool(own & addresses_of([attempt.address]))
 

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from launcher.core.addresses import addresses_of, names_of
+from launcher.doctor.dns import is_address, is_loopback
 from launcher.doctor.facts import Facts, Resolved
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic, listed
-from launcher.doctor.names import is_address, is_loopback
 
 SLOW_S = 1.0  # for one name
 NOWHERE, NOT_THERE, ONLY_OWN, ELSEWHERE = "nowhere", "not there", "only own", "elsewhere"
@@ -22,7 +22,7 @@ def unknown_names(evidence: Evidence) -> Iterator[Finding]:
         return
     alike: dict[tuple[bool, str, frozenset[int]], dict[str, set[tuple[int, int]]]] = defaultdict(dict)
     for owner, name in _table_names(evidence):
-        found = {index: meaning for index, facts in evidence.facts.items() if (meaning := facts.meaning(name))}
+        found = {index: resolution for index, facts in evidence.facts.items() if (resolution := facts.resolution(name))}
         for answered in (True, False):
             without = {index for index, one in found.items() if not one.addresses and one.answered is answered}
             if without:
@@ -47,7 +47,7 @@ def loopback(evidence: Evidence) -> Iterator[Finding]:
     for owner, name in _table_names(evidence):
         if name in LOCAL_NAMES:
             continue
-        found = {index: facts.meaning(name) for index, facts in evidence.facts.items()}
+        found = {index: facts.resolution(name) for index, facts in evidence.facts.items()}
         wrong = {index: one for index, one in found.items() if one and one.addresses and _is_local(one.addresses)}
         if others := sorted(set(wrong) - {owner}):
             yield Finding(
@@ -66,10 +66,12 @@ def own_names(evidence: Evidence) -> Iterator[Finding]:
     for index, facts in sorted(evidence.facts.items()):
         table_names = [name for name in names_of(evidence.cluster.servers[index]) if not is_address(name)]
         own_names = [*table_names, *([] if _chooses_gloo(facts) else [facts.hostname])]
-        for meaning in (found for name in own_names if name not in LOCAL_NAMES and (found := facts.meaning(name))):
-            if meaning.addresses and _is_local(meaning.addresses):
-                local.setdefault(index, meaning)
-            elif not meaning.addresses and meaning.name not in table_names:
+        for resolution in (
+            found for name in own_names if name not in LOCAL_NAMES and (found := facts.resolution(name))
+        ):
+            if resolution.addresses and _is_local(resolution.addresses):
+                local.setdefault(index, resolution)
+            elif not resolution.addresses and resolution.name not in table_names:
                 nameless.append(index)
     if nameless:
         yield _own_unknown(evidence, nameless)
@@ -80,15 +82,15 @@ def own_names(evidence: Evidence) -> Iterator[Finding]:
 def differing_names(evidence: Evidence) -> Iterator[Finding]:
     """Loopback is told of by another rule."""
     for owner, name in _table_names(evidence):
-        meanings = {
+        resolutions = {
             index: frozenset(found.addresses)
             for index, facts in evidence.facts.items()
-            if (found := facts.meaning(name)) and found.addresses and not _is_local(found.addresses)
+            if (found := facts.resolution(name)) and found.addresses and not _is_local(found.addresses)
         }
-        first = min(meanings, default=None)
-        others = [index for index in meanings if first is not None and not meanings[index] & meanings[first]]
+        first = min(resolutions, default=None)
+        others = [index for index in resolutions if first is not None and not resolutions[index] & resolutions[first]]
         if first is not None and others:
-            one, other = (", ".join(sorted(meanings[index])) for index in (first, min(others)))
+            one, other = (", ".join(sorted(resolutions[index])) for index in (first, min(others)))
             yield Finding(
                 "name-differs", Topic.NAMES, Severity.RISKY, tuple(sorted({owner, first, *others})),
                 f"{name} is {one} on {evidence.named([first])}, and {other} on {evidence.named(others)}", _HINT_HOSTS,
@@ -110,12 +112,17 @@ def foreign_address(evidence: Evidence) -> Iterator[Finding]:
     """What the table calls a server by should be an address of its interfaces: libraries listen there."""
     for index, facts in sorted(evidence.facts.items()):
         name = evidence.name(index)
-        meaning = facts.meaning(name)
+        resolution = facts.resolution(name)
         own = addresses_of(address for interface in facts.interfaces for address in interface.addresses)
-        if not evidence.has_several_servers or meaning is None or not meaning.addresses or _is_local(meaning.addresses):
+        if (
+            not evidence.has_several_servers
+            or resolution is None
+            or not resolution.addresses
+            or _is_local(resolution.addresses)
+        ):
             continue
-        if own and not own & addresses_of(meaning.addresses):
-            means = "" if is_address(name) else f" ({meaning.addresses[0]})"
+        if own and not own & addresses_of(resolution.addresses):
+            means = "" if is_address(name) else f" ({resolution.addresses[0]})"
             yield Finding(
                 "address-not-own", Topic.NAMES, Severity.RISKY, (index,),
                 f"{name}{means} is no address of {facts.hostname}, which answered for it: what listens there is "
@@ -158,7 +165,9 @@ def _unknown(evidence: Evidence, names: tuple[str, ...], where: str, without: It
 
 def _unanswered(evidence: Evidence, names: tuple[str, ...], servers: Iterable[int]) -> str:
     """Somebody may know them; nobody has said so."""
-    waited_s = max(meaning.seconds for index in servers if (meaning := evidence.facts[index].meaning(names[0])))
+    waited_s = max(
+        resolution.seconds for index in servers if (resolution := evidence.facts[index].resolution(names[0]))
+    )
     return f"what {listed(names)} mean{'' if len(names) > 1 else 's'}: no answer within {waited_s:g} s on {evidence.named(servers)}"
 
 
@@ -184,14 +193,14 @@ def _own_unknown(evidence: Evidence, servers: Sequence[int]) -> Finding:
     )  # fmt: skip
 
 
-def _own_loopback(evidence: Evidence, meanings: Mapping[int, Resolved]) -> Finding:
+def _own_loopback(evidence: Evidence, resolutions: Mapping[int, Resolved]) -> Finding:
     """One for all: Debian does it to every server alike."""
-    meaning = meanings[min(meanings)]
-    whose = "its own name" if len(meanings) == 1 else "their own names"
-    takes = "takes" if len(meanings) == 1 else "take"
+    resolution = resolutions[min(resolutions)]
+    whose = "its own name" if len(resolutions) == 1 else "their own names"
+    takes = "takes" if len(resolutions) == 1 else "take"
     return Finding(
-        "own-name-is-loopback", Topic.NAMES, Severity.RISKY, tuple(sorted(meanings)),
-        f"{evidence.named(meanings)} {takes} {whose} for loopback, {meaning.name} for {meaning.addresses[0]}: what "
+        "own-name-is-loopback", Topic.NAMES, Severity.RISKY, tuple(sorted(resolutions)),
+        f"{evidence.named(resolutions)} {takes} {whose} for loopback, {resolution.name} for {resolution.addresses[0]}: what "
         "listens there (gloo does) is reached by no other server",
         "give the name the server's real address in its /etc/hosts (Debian writes 127.0.1.1 there), or set "
         "GLOO_SOCKET_IFNAME",

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from launcher.core.addresses import Address, addresses_of
 from launcher.core.records import HOST_RANK
+from launcher.doctor.dns import is_loopback
 from launcher.doctor.facts import Facts, Interface
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic, all_but_most, groups
-from launcher.doctor.names import is_loopback
 
 _PREFIXES = (
     "NCCL_SOCKET_IFNAME",
@@ -182,8 +182,8 @@ def _by_table(evidence: Evidence, index: int, facts: Facts) -> Interface | None:
 
 def _outer(server_id: str, facts: Facts) -> frozenset[Address]:
     """What the name means on its own server, but for loopback."""
-    meaning = facts.meaning(server_id)
-    return addresses_of(one for one in meaning.addresses if not is_loopback(one)) if meaning else frozenset()
+    resolution = facts.resolution(server_id)
+    return addresses_of(one for one in resolution.addresses if not is_loopback(one)) if resolution else frozenset()
 
 
 def _having_address(evidence: Evidence, index: int) -> tuple[str, ...]:

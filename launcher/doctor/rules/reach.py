@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from launcher.doctor.absence import SERVER, Absence
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic
+from launcher.doctor.join_failure import SERVER, JoinFailure
 from launcher.doctor.reach import Attempt, Outcome
 
 PAIRS_SHOWN = 8
@@ -23,17 +23,17 @@ Pair = tuple[int, int]  # who tried, whom
 
 def absent(evidence: Evidence) -> Iterator[Finding]:
     """One finding for a cause that several servers share: its hint names the first of them."""
-    alike: dict[Absence, list[int]] = defaultdict(list)
-    for server, absence in sorted(evidence.absences.items()):
-        alike[absence].append(server)
-    for absence, servers in alike.items():
-        hint = absence.hint and absence.hint.replace(SERVER, evidence.name(servers[0]))
+    alike: dict[JoinFailure, list[int]] = defaultdict(list)
+    for server, failure in sorted(evidence.join_failures.items()):
+        alike[failure].append(server)
+    for failure, servers in alike.items():
+        hint = failure.hint and failure.hint.replace(SERVER, evidence.name(servers[0]))
         yield Finding(
-            absence.code,
+            failure.code,
             Topic.ANSWER,
             Severity.BREAKS,
             tuple(servers),
-            f"{evidence.named(servers)}: {absence.why}",
+            f"{evidence.named(servers)}: {failure.why}",
             hint,
         )
 
@@ -43,7 +43,7 @@ def no_answer(evidence: Evidence) -> Iterator[Finding]:
     silent = tuple(
         index
         for index in range(len(evidence.cluster.servers))
-        if index not in evidence.facts and index not in evidence.absences
+        if index not in evidence.facts and index not in evidence.join_failures
     )
     unexplained = tuple(server for server in silent if server not in evidence.troubles)
     if unexplained:
@@ -53,7 +53,7 @@ def no_answer(evidence: Evidence) -> Iterator[Finding]:
             "the engine could not start tlaunch there, or nothing comes back: try `ssh` or `srun` with `tlaunch --version`",
         )  # fmt: skip
     for server, trouble in sorted(evidence.troubles.items()):
-        if server in evidence.absences:
+        if server in evidence.join_failures:
             continue
         yield Finding(
             "no-answer", Topic.ANSWER, Severity.BREAKS, (server,), f"{evidence.named([server])}: {trouble}",
@@ -92,7 +92,7 @@ def _isolated(evidence: Evidence, tried: set[Pair], failed: dict[Pair, Attempt])
 def _attempts(evidence: Evidence) -> tuple[set[Pair], dict[Pair, Attempt]]:
     """Which pairs were tried, and those that failed.
 
-    Other rules tell of lost packets, of a server that does not reach itself, and of a name that has no meaning there.
+    Other rules tell of lost packets, of a server that does not reach itself, and of a name that has no resolution there.
     """
     tried, failed = set(), {}
     for server, attempts in evidence.reach.items():
@@ -106,8 +106,8 @@ def _attempts(evidence: Evidence) -> tuple[set[Pair], dict[Pair, Attempt]]:
 
 
 def _is_told_as_a_name(evidence: Evidence, server: int, attempt: Attempt) -> bool:
-    meaning = evidence.facts[server].meaning(attempt.host) if server in evidence.facts else None
-    return attempt.outcome is Outcome.UNKNOWN_NAME and meaning is not None and not meaning.addresses
+    resolution = evidence.facts[server].resolution(attempt.host) if server in evidence.facts else None
+    return attempt.outcome is Outcome.UNKNOWN_NAME and resolution is not None and not resolution.addresses
 
 
 def _pairs(evidence: Evidence, failed: dict[Pair, Attempt]) -> Iterator[Finding]:

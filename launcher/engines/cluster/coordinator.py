@@ -186,7 +186,7 @@ class Coordinator:
             case GivingUp(reason=reason):  # it ends its ranks, and says when that is done
                 self._note_loss(peer.server_index, reason, peer)
             case Stacks():
-                self._roll_call.surveys.take(peer.server_index, message)
+                self._roll_call.stacks_relay.take(peer.server_index, message)
             case Sounded():
                 self._outcome.hearing.take_reach(peer.server_index, message)
             case Done():

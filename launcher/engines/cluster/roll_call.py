@@ -27,7 +27,7 @@ from launcher.core.records import Server
 from launcher.engines.cluster.peers import STRANGER_S, Peer, described, differences, server_of
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.programs import refusal
-from launcher.engines.cluster.surveys import Surveys
+from launcher.engines.cluster.stacks_relay import StacksRelay
 from launcher.engines.cluster.unheard import Unheard, longest_s
 from launcher.engines.whereabouts import Register
 
@@ -56,7 +56,7 @@ class RollCall:
         self.strangers: list[Peer] = []
         self.peers: dict[int, Peer] = {}  # by server_index; those that are lost are taken out by who finds it out
         self.unheard = Unheard()
-        self.surveys = Surveys(plan.key, servers, self.peers)
+        self.stacks_relay = StacksRelay(plan.key, servers, self.peers)
 
     @property
     def complete(self) -> bool:
@@ -108,7 +108,7 @@ class RollCall:
         for message in stranger.take():
             if stranger.lost is not None and isinstance(message, Hello):
                 continue  # it has knocked again meanwhile, or will
-            if isinstance(message, AskStacks) and self.surveys.begin(message, stranger, running=not joining):
+            if isinstance(message, AskStacks) and self.stacks_relay.begin(message, stranger, running=not joining):
                 continue
             if isinstance(message, Freed) and self.unheard.hear(message, self._plan.token, stranger.nonce):
                 continue

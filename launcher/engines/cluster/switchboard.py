@@ -58,7 +58,7 @@ class Switchboard:
 
     def look(self) -> None:
         """See to those who are lost, and to whom something has to be sent yet. A turn costs nothing for all others."""
-        self._roll_call.surveys.step()
+        self._roll_call.stacks_relay.step()
         for stranger in self._roll_call.dismiss():
             self.forget(stranger)
         for peer in list(self._roll_call.noticed):

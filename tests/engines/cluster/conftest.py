@@ -55,7 +55,7 @@ class House:
 
     def _step(self):
         list(self.roll_call.accept())
-        self.roll_call.surveys.step()
+        self.roll_call.stacks_relay.step()
         for stranger in self.roll_call.strangers:
             self._note(self.roll_call.hear(stranger, joining=self.joining))
         for stranger in self.roll_call.dismiss():

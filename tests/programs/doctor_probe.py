@@ -4,25 +4,25 @@ import json
 import selectors
 import sys
 
-from launcher.doctor.examinee import Examinee
+from launcher.doctor.probe_handler import ProbeHandler
 
 
 def main():
-    examinee = Examinee()
+    handler = ProbeHandler()
     while True:
         with selectors.DefaultSelector() as selector:  # the listener comes and goes
             selector.register(sys.stdin.buffer, selectors.EVENT_READ)
-            if examinee.fileno() >= 0:
-                selector.register(examinee, selectors.EVENT_READ)
+            if handler.fileno() >= 0:
+                selector.register(handler, selectors.EVENT_READ)
             ready = {key.fileobj for key, _ in selector.select()}
-        if examinee in ready:
-            examinee.serve()
+        if handler in ready:
+            handler.serve()
         if sys.stdin.buffer in ready:
             line = sys.stdin.buffer.raw.readline()
             if not line:
                 break
-            print(json.dumps(examinee.answer(json.loads(line))), flush=True)
-    examinee.close()
+            print(json.dumps(handler.answer(json.loads(line))), flush=True)
+    handler.close()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.events import Cause
 from launcher.core.messages import Answer, Ask, Finish, Hello, Refused
 from launcher.core.records import Server
-from launcher.doctor.absence import Absence, absence_of, hanging, late, lost, silent
+from launcher.doctor.join_failure import JoinFailure, diagnose_output, hanging, late, lost, silent
 from launcher.engines.cluster.engine_end import GRACE_S, PATIENCE_S
 from launcher.engines.cluster.engine_process import EngineProcess
 from launcher.engines.cluster.peers import Peer
@@ -49,12 +49,12 @@ ANSWER_S = 30.0
 PER_SERVER_S = 0.1  # of patience, for each server that a server has to reach
 
 
-class Consultation:
+class ProbeSession:
     """A Transport of launcher/doctor/examine.py. `close` it, whatever happens."""
 
     def __init__(self, plan: Plan, servers: Sequence[Server], alone: Alone | None, directory: Path) -> None:
         """`alone`: None where servers are started by hand. `directory`: for what engines say."""
-        self.absences: dict[int, Absence] = {}
+        self.join_failures: dict[int, JoinFailure] = {}
         self.objections: list[tuple[int | None, TlaunchError]] = []  # who came, and does not fit
         self._plan = plan
         self._servers = servers
@@ -74,7 +74,7 @@ class Consultation:
 
     @property
     def missing(self) -> list[int]:
-        known = {*self._roll_call.peers, *self.absences}
+        known = {*self._roll_call.peers, *self.join_failures}
         return [index for index in range(len(self._servers)) if index not in known]
 
     def gather(self, tell: Callable[[Sequence[str]], None]) -> None:
@@ -98,7 +98,9 @@ class Consultation:
         if self._alone is not None and self.missing:
             self._one_by_one(self._alone)
         for index in self.missing:
-            self.absences[index] = lost(self._left[index]) if index in self._left else late(self._plan.join_timeout_s)
+            self.join_failures[index] = (
+                lost(self._left[index]) if index in self._left else late(self._plan.join_timeout_s)
+            )
         self._has_gathered = True
 
     @contextmanager
@@ -120,14 +122,14 @@ class Consultation:
             self.step(deadline)
         for index in asked:
             if self._is_awaited(index):
-                self.absences.setdefault(index, silent(patience_s))
+                self.join_failures.setdefault(index, silent(patience_s))
         return {index: self._answers[index] for index in asked if isinstance(self._answers.get(index), dict)}
 
     def begin_to_ask(self, messages: Mapping[int, Mapping[str, Any]]) -> list[int]:
         """Wait for no answer; whom it was sent to. Who has failed to answer once is asked no more."""
         self._number += 1
         self._answers = {}
-        asked = [index for index in messages if index in self._roll_call.peers and index not in self.absences]
+        asked = [index for index in messages if index in self._roll_call.peers and index not in self.join_failures]
         for index in asked:
             self._roll_call.peers[index].ask()
             self._roll_call.peers[index].send(Ask(self._number, messages[index]))
@@ -219,7 +221,7 @@ class Consultation:
         try:
             self._start(index, alone(index, patience_s / 2))
         except TlaunchError as error:
-            self.absences[index] = Absence("did-not-come", error.message, error.hint)
+            self.join_failures[index] = JoinFailure("did-not-come", error.message, error.hint)
             return False
         return True
 
@@ -250,10 +252,12 @@ class Consultation:
     def _explain(self, index: int, engine: EngineProcess) -> None:
         code = engine.exit_code
         ended = f"{engine.name} ended with exit code {code}" if code is not None else f"{engine.name} goes on"
-        self.absences[index] = absence_of(engine.last_lines(TOLD_LINES), ended)
+        self.join_failures[index] = diagnose_output(engine.last_lines(TOLD_LINES), ended)
 
     def _give_up(self, index: int, engine: EngineProcess) -> None:
-        self.absences[index] = hanging(engine.name, round(self._patience_s[index], 1), engine.last_lines(TOLD_LINES))
+        self.join_failures[index] = hanging(
+            engine.name, round(self._patience_s[index], 1), engine.last_lines(TOLD_LINES)
+        )
         engine.signal(signal.SIGTERM)
 
     # --- what is said ---
@@ -275,7 +279,7 @@ class Consultation:
         if index is not None and index in self._engines:
             return
         if index is not None and index not in self._roll_call.peers:
-            self.absences[index] = Absence("refused", error.message, error.hint)
+            self.join_failures[index] = JoinFailure("refused", error.message, error.hint)
         else:
             self.objections.append((index, error))
 
@@ -289,11 +293,11 @@ class Consultation:
             if isinstance(message, Answer) and message.number == self._number:
                 self._answers[index] = message.content
             elif isinstance(message, Refused):
-                self.absences[index] = Absence("refused", message.message, message.hint)
+                self.join_failures[index] = JoinFailure("refused", message.message, message.hint)
         if peer.lost is not None:
             self._left[index] = peer.lost
             if self._has_gathered:  # before that it may come again
-                self.absences.setdefault(index, lost(peer.lost))
+                self.join_failures.setdefault(index, lost(peer.lost))
             peer.close()
             del self._roll_call.peers[index]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.doctor.absence import absence_of, hanging
+from launcher.doctor.join_failure import diagnose_output, hanging
 
 MPI_5 = [
     "PRTE has lost communication with a remote daemon.",
@@ -45,7 +45,7 @@ MPI_5 = [
 )  # fmt: skip
 def test_the_cause_is_known_whatever_stands_around_it(code, line):
     """The line itself is told, too."""
-    found = absence_of([*MPI_5, line, *MPI_5], "Open MPI 5 ended with exit code 255")
+    found = diagnose_output([*MPI_5, line, *MPI_5], "Open MPI 5 ended with exit code 255")
     assert found.code == code
     assert line.strip() in found.why
     assert found.hint
@@ -54,7 +54,7 @@ def test_the_cause_is_known_whatever_stands_around_it(code, line):
 def test_what_ssh_says_counts_before_what_the_engine_makes_of_it():
     """An engine that cannot start its daemon may guess at missing files."""
     guess = "* not finding the required libraries and/or binaries on one or more nodes. No such file or directory"
-    assert absence_of([guess, "Host key verification failed."], "it ended").code == "host-key"
+    assert diagnose_output([guess, "Host key verification failed."], "it ended").code == "host-key"
 
 
 def test_what_ends_with_a_colon_is_told_with_what_follows():
@@ -64,14 +64,14 @@ def test_what_ends_with_a_colon_is_told_with_what_follows():
         "  Option: --nosuch",
         "supported options.",
     ]
-    assert absence_of(lines, "it ended").why.endswith("command line: Option: --nosuch)")
+    assert diagnose_output(lines, "it ended").why.endswith("command line: Option: --nosuch)")
 
 
 def test_an_exit_code_says_that_a_program_is_missing_where_nobody_else_does():
     """127 is the shell's."""
-    found = absence_of(["try again."], "Open MPI 5.0.11 ended with exit code 127")
+    found = diagnose_output(["try again."], "Open MPI 5.0.11 ended with exit code 127")
     assert (found.code, found.why.partition("(")[2]) == ("program-missing", "Open MPI 5.0.11 ended with exit code 127)")
-    assert absence_of([], "Slurm 22 ended with exit code 1").code == "did-not-come"
+    assert diagnose_output([], "Slurm 22 ended with exit code 1").code == "did-not-come"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_an_exit_code_says_that_a_program_is_missing_where_nobody_else_does():
 )
 def test_srun_is_not_advised_to_have_an_mpirun(line, ended):
     """It starts Python itself."""
-    found = absence_of([line], ended)
+    found = diagnose_output([line], ended)
     assert found.code == "program-missing"
     assert "mpirun" not in found.hint
     assert "Python" in found.hint
@@ -100,14 +100,14 @@ def test_srun_is_not_advised_to_have_an_mpirun(line, ended):
 )
 def test_of_an_unknown_cause_the_first_telling_words_are_told(told, lines):
     """With how it ended; what an engine says last is how to get help."""
-    found = absence_of(lines, "Slurm 22.05.8 ended with exit code 7")
+    found = diagnose_output(lines, "Slurm 22.05.8 ended with exit code 7")
     assert found.code == "did-not-come"
     assert found.why == f"no agent came; Slurm 22.05.8 ended with exit code 7: {told}"
 
 
 def test_of_an_engine_that_said_nothing_that_is_told():
     """With what became of it."""
-    assert absence_of([], "it goes on").why == "no agent came; it goes on, and said nothing"
+    assert diagnose_output([], "it goes on").why == "no agent came; it goes on, and said nothing"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_of_an_engine_that_said_nothing_that_is_told():
 )
 def test_what_ends_without_a_word_may_lack_what_words_need(lines, ended, hint):
     """A login may work there nevertheless."""
-    assert hint in absence_of(lines, ended).hint
+    assert hint in diagnose_output(lines, ended).hint
 
 
 def test_an_engine_that_waits_in_vain_makes_one_think_of_a_firewall():

@@ -43,11 +43,11 @@ from launcher.core.records import Server
 from launcher.doctor.examine import Examination, Wish, examine
 from launcher.doctor.finding import Finding, Severity, Topic
 from launcher.doctor.findings import in_order, judge
-from launcher.engines.cluster.consultation import SILENCE_S, Consultation
-from launcher.engines.cluster.examined import be_examined
 from launcher.engines.cluster.job import EXAMINATION
 from launcher.engines.cluster.membership import Door
 from launcher.engines.cluster.plan import Plan
+from launcher.engines.cluster.probe_server import serve_probes
+from launcher.engines.cluster.probe_session import SILENCE_S, ProbeSession
 from launcher.engines.cluster.programs import odd_programs, programs_of, question
 from launcher.engines.command import EngineCommand
 from launcher.engines.mpi import alone_variables
@@ -57,7 +57,7 @@ from launcher.program.digests import essential_words
 AGREEMENT = {"command": "tlaunch doctor"}  # a run and an examination are not to be taken for each other
 
 
-def consult(options: Mapping[str, Any], command: tuple[str, ...], *, measures: bool, as_json: bool) -> int:
+def run_doctor(options: Mapping[str, Any], command: tuple[str, ...], *, measures: bool, as_json: bool) -> int:
     """Examine the servers of the run that `options` of `tlaunch run` would start; the exit code.
 
     `command`: empty where nobody says what the run would start.
@@ -67,14 +67,14 @@ def consult(options: Mapping[str, Any], command: tuple[str, ...], *, measures: b
             stdout has that, too.
     """
     try:
-        return _consult(options, command, measures=measures, as_json=as_json)
+        return _run_doctor(options, command, measures=measures, as_json=as_json)
     except TlaunchError as error:
         if as_json:
             write_out(json_text(refusal_to_json(error)))
         raise
 
 
-def _consult(options: Mapping[str, Any], command: tuple[str, ...], *, measures: bool, as_json: bool) -> int:
+def _run_doctor(options: Mapping[str, Any], command: tuple[str, ...], *, measures: bool, as_json: bool) -> int:
     chosen = RunOptions(**run.make_context("run", words_of(options)).params)
     chosen = for_engine(click.get_current_context(), chosen)  # by what was typed: all options stand in those words
     prepared = prepare(chosen, os.environ)
@@ -84,7 +84,7 @@ def _consult(options: Mapping[str, Any], command: tuple[str, ...], *, measures: 
     if here is not None and here != prepared.used.first_server:
         return _take_part(options, chosen, prepared, host, here)
     with _own_directory() as directory:
-        return _examine(_Practice(options, command, chosen, prepared, host, here, directory), measures, as_json)
+        return _examine(_DoctorRun(options, command, chosen, prepared, host, here, directory), measures, as_json)
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def _own_directory() -> Iterator[Path]:
 
 
 @frozen
-class _Practice:
+class _DoctorRun:
     """What is known before anything is started."""
 
     options: Mapping[str, Any]  # of `tlaunch run`, as they were given
@@ -109,7 +109,7 @@ class _Practice:
     def servers(self) -> tuple[Server, ...]:
         return self.prepared.used.servers
 
-    def consultation(self) -> Consultation:
+    def session(self) -> ProbeSession:
         """With nobody there yet."""
         is_by_hand = self.here is not None and len(self.servers) > 1
         listener, door = open_door(self.host, self.chosen.coordinator_port if is_by_hand else None)
@@ -126,7 +126,7 @@ class _Practice:
             resolved=tuple((name, frozenset(map(str, found))) for name, found in self.host.resolved),
         )
         alone = (lambda index, join_s: self._alone(index, door, join_s)) if self.here is None else None
-        return Consultation(plan, self.servers, alone, self.directory)
+        return ProbeSession(plan, self.servers, alone, self.directory)
 
     def wish(self) -> Wish:
         table, port = self.chosen.rank_table, self.chosen.master_port
@@ -156,61 +156,59 @@ class _Practice:
         return replace(command, env={**command.env, **own, **told})
 
 
-def _examine(practice: _Practice, measures: bool, as_json: bool) -> int:
+def _examine(practice: _DoctorRun, measures: bool, as_json: bool) -> int:
     for note in practice.prepared.notes:
         say(note)
     doubts = tuple(_doubts(practice))
-    consultation = practice.consultation()
+    session = practice.session()
     try:
         limit_s = None if practice.here is None else practice.chosen.join_timeout
-        consultation.gather(lambda missing: say(awaited(server_list(missing), limit_s)))
-        examination = examine(practice.prepared.used, practice.wish(), consultation)
+        session.gather(lambda missing: say(awaited(server_list(missing), limit_s)))
+        examination = examine(practice.prepared.used, practice.wish(), session)
         # What does not change while links are measured; a server may be lost meanwhile.
-        lasting = (*doubts, *_program_findings(practice, consultation))
-        findings = _findings(examination, consultation, lasting)
+        lasting = (*doubts, *_program_findings(practice, session))
+        findings = _findings(examination, session, lasting)
         if measures:
             options = kept_table(practice.options, practice.prepared.table_text, practice.directory)
-            trial = LinksTrial(options, consultation, examination, practice.directory)
+            trial = LinksTrial(options, session, examination, practice.directory)
             measured = tuple(trial.findings(findings))
-            findings = in_order((*_findings(examination, consultation, lasting), *measured))
+            findings = in_order((*_findings(examination, session, lasting), *measured))
             examination = replace(examination, links=trial.links)
         exit_code = EXIT_OK if is_sound(findings) else EXIT_FAILURE
-        consultation.finish(exit_code)
+        session.finish(exit_code)
     finally:
-        consultation.close()
-    reasons = {index: absence.why for index, absence in consultation.absences.items()}
+        session.close()
+    reasons = {index: failure.why for index, failure in session.join_failures.items()}
     examination = replace(examination, troubles={**examination.troubles, **reasons})
     _report(examination, findings, as_json=as_json)
     return exit_code
 
 
-def _doubts(practice: _Practice) -> Iterator[Finding]:
+def _doubts(practice: _DoctorRun) -> Iterator[Finding]:
     """A run would start ranks here all the same."""
     if doubt := doubt_of_table(practice.prepared, practice.chosen, practice.host):
         yield Finding("server-unknown", Topic.TABLE, Severity.RISKY, (0,), doubt)
 
 
-def _findings(
-    examination: Examination, consultation: Consultation, lasting: tuple[Finding, ...]
-) -> tuple[Finding, ...]:
+def _findings(examination: Examination, session: ProbeSession, lasting: tuple[Finding, ...]) -> tuple[Finding, ...]:
     found = judge(
         examination.cluster, examination.facts, examination.reach, examination.offsets_s, examination.troubles,
-        consultation.absences,
+        session.join_failures,
     )  # fmt: skip
     refused = [
         Finding("refused", Topic.ANSWER, Severity.BREAKS, () if index is None else (index,), error.message, error.hint)
-        for index, error in consultation.objections
+        for index, error in session.objections
     ]
     return in_order((*found, *refused, *lasting))
 
 
-def _program_findings(practice: _Practice, consultation: Consultation) -> tuple[Finding, ...]:
+def _program_findings(practice: _DoctorRun, session: ProbeSession) -> tuple[Finding, ...]:
     """A stale copy of the program, where there is one, and somebody says which program the run would start."""
     if not practice.command or len(practice.servers) == 1:
         return ()
     request = practice.prepared.request
     words = essential_words(practice.command, {**os.environ, **request.user_env}, request.cwd)
-    answers = consultation.ask(dict.fromkeys(range(len(practice.servers)), question(words, request)))
+    answers = session.ask(dict.fromkeys(range(len(practice.servers)), question(words, request)))
     odd = odd_programs(programs_of(answers), practice.servers)
     if odd is None:
         return ()
@@ -233,7 +231,7 @@ def _take_part(options: Mapping[str, Any], chosen: RunOptions, prepared: Prepare
     with _own_directory() as directory:
         own_part = OwnPart(kept_table(options, prepared.table_text, directory), directory)
         with closing(own_part):
-            finish = be_examined(membership, own_part.answer)
+            finish = serve_probes(membership, own_part.answer)
     first = servers[prepared.used.first_server].server_id
     say(f"server {servers[here].server_id} has been examined; what was found is told on server {first}")
     return finish.exit_code

@@ -13,7 +13,7 @@ from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import TlaunchError
 from launcher.core.messages import PROTOCOL, AllStacks, AskStacks, Challenge, Message, is_proof, proof_of
 from launcher.engines.cluster.door import AskersDoor
-from launcher.engines.cluster.surveys import PURPOSE, SURVEY_S
+from launcher.engines.cluster.stacks_relay import PURPOSE, SURVEY_S
 from launcher.supervise.survey import Part, part_from
 
 CONNECT_S = 2.0  # for one address to answer
@@ -21,7 +21,7 @@ ANSWER_S = SURVEY_S + 2.0
 Word = TypeVar("Word")
 
 
-class CoordinatorSilentError(TlaunchError):
+class CoordinatorUnreachableError(TlaunchError):
     """Nobody can be asked who knows of all servers."""
 
 
@@ -31,7 +31,7 @@ def ask_stacks(door: AskersDoor, ranks: tuple[tuple[int, int], ...] | None) -> t
     Blocks, for `CONNECT_S` seconds for each address and `ANSWER_S` for the answer at most.
 
     Raises:
-        CoordinatorSilentError: it cannot be reached, or does not answer.
+        CoordinatorUnreachableError: it cannot be reached, or does not answer.
     """
     reasons = []
     for host, port in door.addresses:
@@ -39,7 +39,7 @@ def ask_stacks(door: AskersDoor, ranks: tuple[tuple[int, int], ...] | None) -> t
         if not isinstance(found, str):
             return found
         reasons.append(f"{host} port {port}: {found}")
-    raise CoordinatorSilentError(f"the run's coordinator cannot be asked: {'; '.join(reasons)}")
+    raise CoordinatorUnreachableError(f"the run's coordinator cannot be asked: {'; '.join(reasons)}")
 
 
 def _ask_at(

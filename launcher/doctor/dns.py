@@ -15,17 +15,17 @@ from launcher.doctor.facts import Resolved
 
 ASKED_AT_ONCE = 32
 RESOLVE_S = 15.0  # a name server that is dead costs 5 s, and then the next one is asked
-MOST_S = 60.0  # for thousands of names; where no server answers, none would be known after any time
+MAX_S = 60.0  # for thousands of names; where no server answers, none would be known after any time
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
 def patience_s(count: int) -> float:
     """How long to wait for so many names: where the first name server is dead, each waits for that."""
-    return min(MOST_S, RESOLVE_S * max(1, math.ceil(count / ASKED_AT_ONCE)))
+    return min(MAX_S, RESOLVE_S * max(1, math.ceil(count / ASKED_AT_ONCE)))
 
 
 def resolve(names: Iterable[str], patience_s: float) -> dict[str, Resolved]:
-    """Every name, an address being its own meaning. Blocks for `patience_s` at most: what is not answered is unknown.
+    """Every name, an address being its own resolution. Blocks for `patience_s` at most: what is not answered is unknown.
 
     The system's resolver cannot be interrupted: its threads are daemons, and are left behind at the deadline.
     """

@@ -17,21 +17,21 @@ from typing import Any
 from launcher.core.channel import Channel, ChannelClosedError, Silence
 from launcher.core.errors import TlaunchError
 from launcher.core.messages import Answer, Ask, Finish, Message, Ping, Pong
-from launcher.doctor.examinee import Examinee
+from launcher.doctor.probe_handler import ProbeHandler
 from launcher.engines.cluster import programs
 from launcher.engines.cluster.membership import Membership
 
-# Given a question, and what tells whether the next one waits already: the answer, or None for the Examinee to find it.
+# Given a question, and what tells whether the next one waits already: the answer, or None for the ProbeHandler to find it.
 Answering = Callable[[Mapping[str, Any], Callable[[], bool]], Mapping[str, Any] | None]
 
 
-def be_examined(membership: Membership, also: Answering = lambda _message, _is_over: None) -> Finish:
-    """Answer until the coordinator is done; its last word. Blocks. `also` is asked before the Examinee is.
+def serve_probes(membership: Membership, also: Answering = lambda _message, _is_over: None) -> Finish:
+    """Answer until the coordinator is done; its last word. Blocks. `also` is asked before the ProbeHandler is.
 
     Raises:
         TlaunchError: the coordinator is lost.
     """
-    examined = _Examined(membership, also)
+    examined = _ProbeServer(membership, also)
     try:
         return examined.run()
     except ChannelClosedError as error:
@@ -40,12 +40,12 @@ def be_examined(membership: Membership, also: Answering = lambda _message, _is_o
         examined.close()
 
 
-class _Examined:
+class _ProbeServer:
     def __init__(self, membership: Membership, also: Answering) -> None:
         self._channel: Channel = membership.channel()
         self._silence = Silence(self._channel, membership.welcome.silence_s)
         self._also = also
-        self._examinee = Examinee()
+        self._handler = ProbeHandler()
         self._waiting: list[Ask] = []
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._wakes, self._waker = os.pipe()
@@ -67,7 +67,7 @@ class _Examined:
         """The pipe stays open where a thread that hangs may still write to it."""
         self._channel.close()
         if not self._is_answering:
-            self._examinee.close()
+            self._handler.close()
             os.close(self._wakes)
             os.close(self._waker)
 
@@ -82,12 +82,12 @@ class _Examined:
         poll = select.poll()
         poll.register(self._channel, select.POLLIN | (select.POLLOUT if self._channel.wants_write else 0))
         poll.register(self._wakes, select.POLLIN)
-        listener = -1 if self._is_answering else self._examinee.fileno()
+        listener = -1 if self._is_answering else self._handler.fileno()
         if listener >= 0:
             poll.register(listener, select.POLLIN)
         ready = () if self._channel.has_message else poll.poll(self._silence.timeout_s * 1000)
         if any(descriptor == listener for descriptor, _ in ready):
-            self._examinee.serve()
+            self._handler.serve()
 
     def _answer(self) -> None:
         """Send what has been found out, then begin with the next question."""
@@ -104,7 +104,7 @@ class _Examined:
             found = self._also(ask.content, lambda: bool(self._waiting))
             if found is None and ask.content.get("do") == programs.QUESTION:
                 found = programs.answer_to(ask.content)
-            content = self._examinee.answer(ask.content) if found is None else found
+            content = self._handler.answer(ask.content) if found is None else found
         except Exception as error:  # noqa: BLE001 - a thread that ends without an answer leaves this server mute
             content = {"trouble": f"{type(error).__name__}: {error}"}
         self._answers.put(Answer(ask.number, content))

@@ -12,55 +12,55 @@ SERVER = "{server}"  # in a hint: what the table calls the server, or the first 
 
 
 @frozen
-class Absence:
+class JoinFailure:
     code: str  # stable, as a finding's
     why: str  # a sentence without its subject and its dot, for one server as for several
     hint: str | None = None  # may name SERVER
 
 
 # The first that fits any line, in this order: what ssh says stands before what engines conclude from it.
-_KNOWN: tuple[tuple[str, Absence], ...] = (
+_KNOWN: tuple[tuple[str, JoinFailure], ...] = (
     (
         r"host key is known for|host key verification failed|remote host identification has changed",
-        Absence(
+        JoinFailure(
             "host-key", "ssh does not trust the host key",
             f"`ssh {SERVER} true` once by hand and compare the key, or `ssh-keyscan {SERVER}`",
         ),
     ),
     (
         r"permission denied \(",
-        Absence(
+        JoinFailure(
             "login-refused", "ssh is not let in", f"`ssh-copy-id {SERVER}`: engines need a login without a password"
         ),
     ),
     (
         r"could not resolve hostname|name or service not known",
-        Absence("host-unknown", "the name is unknown here", "look at /etc/hosts and at the table's server_id"),
+        JoinFailure("host-unknown", "the name is unknown here", "look at /etc/hosts and at the table's server_id"),
     ),
     (
         r"port \d+: connection refused",
-        Absence(
+        JoinFailure(
             "ssh-refused", "the ssh port refuses connections", "is sshd running there? `systemctl status sshd` tells"
         ),
     ),
     (
         r"port \d+(: (connection|operation))? timed out|timed out during banner|no route to|is unreachable|\S not responding",
-        Absence("host-unreachable", "ssh gets no answer", f"is it up, and its network? `ping {SERVER}` tells"),
+        JoinFailure("host-unreachable", "ssh gets no answer", f"is it up, and its network? `ping {SERVER}` tells"),
     ),
     (
         r"no module named .?launcher",
-        Absence("tlaunch-missing", "tlaunch is not installed there", "install tlaunch for the same Python on every server"),
+        JoinFailure("tlaunch-missing", "tlaunch is not installed there", "install tlaunch for the same Python on every server"),
     ),
     (
         r"no module named",
-        Absence(
+        JoinFailure(
             "package-missing", "a package that tlaunch needs is not installed there",
             "install tlaunch there anew, with all that it needs, or have the same environment on every server",
         ),
     ),
     (
         r"not enough slots|more processors requested than permitted|requested nodes? .*(unavailable|busy)",
-        Absence(
+        JoinFailure(
             "too-few-slots", "there is no slot left for an agent",
             "a hostfile or an allocation must have one for each server; `--engine-option --oversubscribe` is Open MPI's "
             "way round, `--engine-option --overlap` is srun's",
@@ -68,35 +68,35 @@ _KNOWN: tuple[tuple[str, Absence], ...] = (
     ),
     (
         r"the run's coordinator cannot be reached",
-        Absence(
+        JoinFailure(
             "no-way-back", "the agent started, but does not reach this machine",
             "a firewall, or a name that means another machine there: every port of this machine must be open to it",
         ),
     ),
     (
         r"(unknown|unrecognized) (option|argument)|(illegal|invalid|bad configuration) option",
-        Absence(
+        JoinFailure(
             "unknown-option", "what starts agents does not know an option that it was given",
             "is --engine-option one of this mpirun or srun? `mpirun --help` lists them",
         ),
     ),
     (
         r"(find|access|locate|execve?)\b[^\n]*(executable|python|no such file)|python[\w.]*:? ?(no such|command not|not f)|executable: \S",
-        Absence(
+        JoinFailure(
             "python-missing", "the Python that runs tlaunch here is not there",
             "have the same environment at the same path on every server",
         ),
     ),
     (
         r"\b(srun|slurm)[^\n]*exit code:? 127\b",
-        Absence(
+        JoinFailure(
             "program-missing", "a program that starts tlaunch's agent is not there",
             "have the same environment, with the same Python, at the same path on every server",
         ),
     ),
     (
         r"sh: (line )?\d*:? ?\S+: (no such file|command not found|not found)|exit (code|status):? 127\b",
-        Absence(
+        JoinFailure(
             "program-missing", "a program that starts tlaunch's agent is not there",
             "have the same mpirun, with all that belongs to it, at the same path on every server",
         ),
@@ -113,13 +113,13 @@ _COMPLAINT = re.compile(
 )
 
 
-def absence_of(lines: Sequence[str], ended: str) -> Absence:
+def diagnose_output(lines: Sequence[str], ended: str) -> JoinFailure:
     """What the last `lines` of the engine, or of the server's agent, come to. `ended`: how that process ended."""
-    for pattern, absence in _KNOWN:
+    for pattern, failure in _KNOWN:
         if (line := _fitting([*lines, ended], pattern)) is not None:
-            return Absence(absence.code, f"{absence.why} ({line})", absence.hint)
+            return JoinFailure(failure.code, f"{failure.why} ({line})", failure.hint)
     said = f": {_telling(lines)}" if lines else ", and said nothing"
-    return Absence(
+    return JoinFailure(
         "did-not-come", f"no agent came; {ended}{said}",
         f"few open files, a full disk or little memory may end a program without a word: `ssh {SERVER} 'ulimit -n; df /tmp'`"
         if not lines and "ended with exit code" in ended
@@ -127,34 +127,34 @@ def absence_of(lines: Sequence[str], ended: str) -> Absence:
     )  # fmt: skip
 
 
-def late(seconds: float) -> Absence:
-    return Absence(
+def late(seconds: float) -> JoinFailure:
+    return JoinFailure(
         "did-not-come", f"no agent came within {seconds:g} s (--join-timeout)",
         "is the command started there, and can it reach this machine?",
     )  # fmt: skip
 
 
-def hanging(engine: str, seconds: float, lines: Sequence[str]) -> Absence:
+def hanging(engine: str, seconds: float, lines: Sequence[str]) -> JoinFailure:
     """Of an engine that starts the agent of one server, and does not end."""
-    absence = absence_of(lines, f"{engine} has not ended within {seconds:g} s")
-    if absence.code != "did-not-come":
-        return absence
+    failure = diagnose_output(lines, f"{engine} has not ended within {seconds:g} s")
+    if failure.code != "did-not-come":
+        return failure
     return replace(
-        absence,
+        failure,
         hint=f"try to start something there by hand: `ssh {SERVER} true`, or `srun -w {SERVER} true`; if that ends at once, "
         "a firewall may keep that server from this machine, any port of which must be open to what starts agents there",
     )
 
 
-def silent(seconds: float) -> Absence:
-    return Absence(
+def silent(seconds: float) -> JoinFailure:
+    return JoinFailure(
         "no-answer", f"no answer within {seconds:g} s",
         "a file system that hangs (a dead NFS server?) looks like that, and so does a network that was cut: `df` there",
     )  # fmt: skip
 
 
-def lost(why: str) -> Absence:
-    return Absence(
+def lost(why: str) -> JoinFailure:
+    return JoinFailure(
         "no-answer", f"the agent came, and was lost: {why}", "the engine or the network ended it: `dmesg` there"
     )
 

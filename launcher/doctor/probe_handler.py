@@ -24,9 +24,9 @@ from typing import Any
 
 from launcher.core.run_dir import RunDir
 from launcher.doctor.collect import collect
+from launcher.doctor.dns import RESOLVE_S, resolve
 from launcher.doctor.facts import Facts, Request, Resolved, flat_from_json, to_json
 from launcher.doctor.listener import Listener
-from launcher.doctor.names import RESOLVE_S, resolve
 from launcher.doctor.reach import Target, try_reach
 
 Message = Mapping[str, Any]
@@ -55,7 +55,7 @@ def _answer_of_trial(kind: Any, message: Message) -> dict[str, Any]:
             return {"trouble": f"unknown message {kind!r}: versions of tlaunch may differ"}
 
 
-class Examinee:
+class ProbeHandler:
     """Keeps the listener between messages. Its owner calls `serve` when `fileno` is readable, -1 being no descriptor.
 
     Others may try to reach this server as long as theirs last: it is to be closed only when the head is done with all.
@@ -63,7 +63,7 @@ class Examinee:
 
     def __init__(self) -> None:
         self._listener: Listener | None = None
-        self._meanings: dict[str, Resolved] = {}  # of the names that were asked for
+        self._resolutions: dict[str, Resolved] = {}  # of the names that were asked for
 
     def fileno(self) -> int:
         return -1 if self._listener is None else self._listener.fileno()
@@ -95,7 +95,7 @@ class Examinee:
 
     def _collect(self, message: Message) -> Facts:
         facts = collect(flat_from_json(Request, message["request"]))
-        self._meanings = {one.name: one for one in facts.resolved}
+        self._resolutions = {one.name: one for one in facts.resolved}
         return facts
 
     def _listen(self, message: Message) -> int:
@@ -106,11 +106,11 @@ class Examinee:
     def _reach(self, message: Message) -> list[Any]:
         timeout_s = float(message["timeout_s"])
         wanted = message["targets"]
-        unknown = [str(one["host"]) for one in wanted if str(one["host"]) not in self._meanings]
-        meanings = {**self._meanings, **resolve(unknown, RESOLVE_S)}
+        unknown = [str(one["host"]) for one in wanted if str(one["host"]) not in self._resolutions]
+        resolutions = {**self._resolutions, **resolve(unknown, RESOLVE_S)}
         targets = [
             Target(
-                int(one["server"]), str(one["host"]), meanings[str(one["host"])].addresses, int(one["port"]),
+                int(one["server"]), str(one["host"]), resolutions[str(one["host"])].addresses, int(one["port"]),
                 gets_large=bool(one.get("gets_large")),
             )
             for one in wanted

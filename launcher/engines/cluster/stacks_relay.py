@@ -25,7 +25,7 @@ class _Survey:
     silent: dict[str, str] = field(default_factory=dict)
 
 
-class Surveys:
+class StacksRelay:
     """Of those who know the run's key. Nothing here waits."""
 
     def __init__(self, key: str, servers: Sequence[Server], peers: Mapping[int, Peer]) -> None:
