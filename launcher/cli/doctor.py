@@ -90,6 +90,6 @@ def doctor(
     context: click.Context, /, *, no_links: bool, as_json: bool, command: tuple[str, ...], **options: Any
 ) -> None:
     """Examine all servers, and tell what would break a run."""
-    from launcher.cli.doctor_session import run_doctor  # `--help` needs none of it
+    from launcher.cli.consult import run_doctor  # `--help` needs none of it
 
     context.exit(run_doctor(options, command, measures=not no_links, as_json=as_json))

@@ -66,7 +66,7 @@ class LinksTrial:
         links = self._run()
         if isinstance(links, Finding):
             return (links,)
-        evidence = Evidence(cluster, self._examination.facts, {}, {}, {})
+        evidence = Evidence(cluster, self._examination.facts, {}, {})
         links = replace(links, interfaces=carried_by(links.interfaces, evidence))
         found = judge_links(links, cluster)
         if any(one.severity is not Severity.NOTE for one in found):

@@ -13,8 +13,9 @@ import pytest
 from launcher.cli.doctor_report import report_lines
 from launcher.core.records import Cluster, Device, Server
 from launcher.doctor.examine import Wish, examine
-from launcher.doctor.findings import judge
+from launcher.doctor.finding import Evidence
 from launcher.doctor.probe_handler import ProbeHandler
+from launcher.doctor.rules import judge
 
 ROOT = Path(__file__).parents[2]
 PROBE = ROOT / "tests" / "programs" / "doctor_probe.py"
@@ -64,7 +65,7 @@ def cluster_of(*names):
 
 def found(examination):
     findings = judge(
-        examination.cluster, examination.facts, examination.reach, examination.offsets_s, examination.troubles
+        Evidence(examination.cluster, examination.facts, examination.reach, examination.offsets_s, examination.troubles)
     )
     print("\n".join(report_lines(examination, findings)))
     return {(one.code, one.servers) for one in findings if one.severity.value != "note"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.doctor.join_failure import diagnose_output, hanging
+from launcher.doctor.join_failure import diagnose_output, engine_hangs
 
 MPI_5 = [
     "PRTE has lost communication with a remote daemon.",
@@ -107,7 +107,7 @@ def test_of_an_unknown_cause_the_first_telling_words_are_told(told, lines):
 
 def test_of_an_engine_that_said_nothing_that_is_told():
     """With what became of it."""
-    assert diagnose_output([], "it goes on").why == "no agent came; it goes on, and said nothing"
+    assert diagnose_output([], "it goes on").why == "no agent came; it goes on, without output"
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ def test_what_ends_without_a_word_may_lack_what_words_need(lines, ended, hint):
 
 def test_an_engine_that_waits_in_vain_makes_one_think_of_a_firewall():
     """Unless it says what is wrong; warnings of its own are no reason."""
-    silent_one = hanging(
+    silent_one = engine_hangs(
         "Open MPI 5.0.11", 10.0, ["[hub:1] plm:ssh: Warning: setpgid(2,2) failed in parent with errno=1"]
     )
     assert (silent_one.code, "firewall" in silent_one.hint) == ("did-not-come", True)
-    told = hanging("Open MPI 5.0.11", 10.0, ["ssh: connect to host h2 port 22: Connection refused"])
+    told = engine_hangs("Open MPI 5.0.11", 10.0, ["ssh: connect to host h2 port 22: Connection refused"])
     assert (told.code, "firewall" in told.hint) == ("ssh-refused", False)

@@ -24,7 +24,14 @@ from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.events import Cause
 from launcher.core.messages import Answer, Ask, Finish, Hello, Refused
 from launcher.core.records import Server
-from launcher.doctor.join_failure import JoinFailure, diagnose_output, hanging, late, lost, silent
+from launcher.doctor.join_failure import (
+    JoinFailure,
+    connection_lost,
+    diagnose_output,
+    engine_hangs,
+    join_timed_out,
+    no_answer,
+)
 from launcher.engines.cluster.engine_end import GRACE_S, PATIENCE_S
 from launcher.engines.cluster.engine_process import EngineProcess
 from launcher.engines.cluster.peers import Peer
@@ -99,7 +106,7 @@ class ProbeSession:
             self._one_by_one(self._alone)
         for index in self.missing:
             self.join_failures[index] = (
-                lost(self._left[index]) if index in self._left else late(self._plan.join_timeout_s)
+                connection_lost(self._left[index]) if index in self._left else join_timed_out(self._plan.join_timeout_s)
             )
         self._has_gathered = True
 
@@ -122,7 +129,7 @@ class ProbeSession:
             self.step(deadline)
         for index in asked:
             if self._is_awaited(index):
-                self.join_failures.setdefault(index, silent(patience_s))
+                self.join_failures.setdefault(index, no_answer(patience_s))
         return {index: self._answers[index] for index in asked if isinstance(self._answers.get(index), dict)}
 
     def begin_to_ask(self, messages: Mapping[int, Mapping[str, Any]]) -> list[int]:
@@ -255,7 +262,7 @@ class ProbeSession:
         self.join_failures[index] = diagnose_output(engine.last_lines(TOLD_LINES), ended)
 
     def _give_up(self, index: int, engine: EngineProcess) -> None:
-        self.join_failures[index] = hanging(
+        self.join_failures[index] = engine_hangs(
             engine.name, round(self._patience_s[index], 1), engine.last_lines(TOLD_LINES)
         )
         engine.signal(signal.SIGTERM)
@@ -297,7 +304,7 @@ class ProbeSession:
         if peer.lost is not None:
             self._left[index] = peer.lost
             if self._has_gathered:  # before that it may come again
-                self.join_failures.setdefault(index, lost(peer.lost))
+                self.join_failures.setdefault(index, connection_lost(peer.lost))
             peer.close()
             del self._roll_call.peers[index]
 

@@ -64,7 +64,7 @@ session.gather(lambda missing: None)
 session.close()
 print(json.dumps([started, [session.join_failures[index].why for index in range(5)]]))
 """
-    said = "no agent came; engine {} has not ended within 0.5 s, and said nothing"
+    said = "no agent came; engine {} has not ended within 0.5 s, without output"
     assert told_by(code, tmp_path) == [[0, 1, 2, 3, 4], [said.format(index) for index in range(5)]]
 
 

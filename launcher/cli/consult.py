@@ -41,8 +41,8 @@ from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
 from launcher.core.records import Server
 from launcher.doctor.examine import Examination, Wish, examine
-from launcher.doctor.finding import Finding, Severity, Topic
-from launcher.doctor.findings import in_order, judge
+from launcher.doctor.finding import Evidence, Finding, Severity, Topic, in_order
+from launcher.doctor.rules import judge
 from launcher.engines.cluster.job import EXAMINATION
 from launcher.engines.cluster.membership import Door
 from launcher.engines.cluster.plan import Plan
@@ -192,8 +192,10 @@ def _doubts(practice: _DoctorRun) -> Iterator[Finding]:
 
 def _findings(examination: Examination, session: ProbeSession, lasting: tuple[Finding, ...]) -> tuple[Finding, ...]:
     found = judge(
-        examination.cluster, examination.facts, examination.reach, examination.offsets_s, examination.troubles,
-        session.join_failures,
+        Evidence(
+            examination.cluster, examination.facts, examination.reach, examination.offsets_s, examination.troubles,
+            session.join_failures,
+        )
     )  # fmt: skip
     refused = [
         Finding("refused", Topic.ANSWER, Severity.BREAKS, () if index is None else (index,), error.message, error.hint)
