@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.cli.columns import aligned, counted
+from launcher.core.codec import encode
 from launcher.core.errors import RefusedTableError, TlaunchError
 from launcher.logs.terminal import one_line, shortened
 
@@ -47,20 +48,18 @@ def is_sound(findings: Sequence[Finding]) -> bool:
 
 def report_to_json(examination: Examination, findings: Sequence[Finding]) -> dict[str, Any]:
     """All that was asked and found."""
-    from launcher.doctor.facts import to_json
-
     servers = [
         {
             "server": index,
             "server_id": server.server_id,
             "trouble": examination.troubles.get(index),
-            "facts": to_json(examination.facts[index]) if index in examination.facts else None,
-            "reach": [to_json(attempt) for attempt in examination.reach.get(index, ())],
+            "facts": encode(examination.facts[index]) if index in examination.facts else None,
+            "reach": [encode(attempt) for attempt in examination.reach.get(index, ())],
         }
         for index, server in enumerate(examination.cluster.servers)
     ]
-    told = [to_json(finding) for finding in findings]
-    return {"sound": is_sound(findings), "findings": told, "servers": servers, "links": to_json(examination.links)}
+    told = [encode(finding) for finding in findings]
+    return {"sound": is_sound(findings), "findings": told, "servers": servers, "links": encode(examination.links)}
 
 
 def refusal_to_json(error: TlaunchError) -> dict[str, Any]:

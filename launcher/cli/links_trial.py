@@ -15,10 +15,11 @@ from launcher.cli.options import BRING_ALL
 from launcher.cli.start_servers import say
 from launcher.cli.trial_guard import Remains
 from launcher.cli.trial_run import ENDED, TrialRun, blamed_server, kept_run, told_of, trial_options
+from launcher.core.codec import decode
 from launcher.core.run_dir import LATEST
 from launcher.doctor.examine import Examination
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic
-from launcher.doctor.links import Links, best_of, described, judge_links, links_from_json
+from launcher.doctor.links import Links, best_of, described, judge_links
 from launcher.doctor.probe_handler import OWN_RUNS, forget
 from launcher.doctor.rules.network import carried_by, elsewhere
 from launcher.engines.cluster.probe_session import ProbeSession
@@ -93,8 +94,8 @@ class LinksTrial:
             return self._failed(f"exit code {exit_code}: {trial.why()}")
         written = self._read()
         try:
-            return links_from_json(written["links"])
-        except (KeyError, TypeError, ValueError, AttributeError):
+            return decode(Links, written["links"])
+        except (KeyError, ValueError):
             return self._not_measured(str(written.get("trouble", "the measurement left nothing behind")))
 
     def _others_part(self, port: int) -> Mapping[int, Mapping[str, Any]]:

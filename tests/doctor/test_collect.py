@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 
 from launcher import __version__
+from launcher.core.codec import decode, encode
 from launcher.core.control_group import own_directory
 from launcher.core.interfaces import held_addresses
 from launcher.core.mpi_library import library_that_says
-from launcher.doctor import machine, network
+from launcher.doctor import collect as machine
+from launcher.doctor import network
 from launcher.doctor.collect import collect
 from launcher.doctor.dns import resolve
-from launcher.doctor.facts import Facts, Request, facts_from_json, to_json
+from launcher.doctor.facts import Facts, Request
 
 TABLE = '{"version": "1.0", "server_count": "1"}'
 
@@ -52,16 +54,16 @@ def test_this_machine_is_described_as_the_system_does(places):
 def test_facts_survive_their_way_through_json(places):
     """Nothing of them is lost or changed."""
     facts = collect(places)
-    assert facts_from_json(json.loads(json.dumps(to_json(facts)))) == facts
+    assert decode(Facts, json.loads(json.dumps(encode(facts)))) == facts
 
 
 def test_facts_of_another_version_are_understood():
     """A later one tells more, an earlier one less."""
     written = {"hostname": "h", "gravity": 9.81, "folders": [["cwd", {"path": "/x", "colour": "red"}]]}
-    facts = facts_from_json(written)
+    facts = decode(Facts, written)
     assert (facts.hostname, facts.folder("cwd").path, facts.user) == ("h", "/x", 0)
-    with pytest.raises(TypeError, match="hostname is 7"):
-        facts_from_json({"hostname": 7})
+    with pytest.raises(ValueError, match="no Facts: 7 is not"):
+        decode(Facts, {"hostname": 7})
 
 
 def test_a_table_that_is_not_there_is_told_in_the_systems_words(places):
@@ -163,7 +165,7 @@ def test_a_name_server_is_not_blamed_for_a_busy_processor():
 
 def test_two_processes_of_one_machine_have_one_identity():
     """In another network namespace it is another server."""
-    code = "from launcher.doctor.machine import identity; print(identity())"
+    code = "from launcher.doctor.collect import identity; print(identity())"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == machine.identity() != ""
     if os.geteuid() == 0:
         apart = subprocess.run(

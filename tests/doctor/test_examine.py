@@ -158,7 +158,7 @@ def test_a_message_of_another_version_is_answered_by_what_is_wrong():
     handler = ProbeHandler()
     assert "unknown message 'dance'" in handler.answer({"do": "dance"})["trouble"]
     assert "KeyError" in handler.answer({"do": "collect"})["trouble"]
-    assert "TypeError" in handler.answer({"do": "collect", "request": {"cwd": 7}})["trouble"]
+    assert "ValueError" in handler.answer({"do": "collect", "request": {"cwd": 7}})["trouble"]
     assert handler.fileno() == -1
     handler.close()
 

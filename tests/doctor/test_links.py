@@ -1,15 +1,13 @@
 """Which measured connections stand out: pure, on numbers as they could be measured."""
 
-import json
 import re
 from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
-from launcher.core.errors import UnreadableError
 from launcher.core.records import Cluster, Device, Server
-from launcher.doctor.links import Link, Links, best_of, common_server, described, judge_links, read_links, usual
+from launcher.doctor.links import Link, Links, best_of, common_server, described, judge_links, usual
 
 FAST, SLOW = 1.25e9, 1e6  # bytes a second: 10 Gbit/s, 8 Mbit/s
 
@@ -112,28 +110,6 @@ def test_a_common_server_must_have_no_good_connection():
     assert common_server([(0, 1), (0, 2), (0, 3)], pairs) == 0
     assert common_server([(0, 1), (0, 2)], pairs) is None
     assert common_server([(0, 1)], pairs) is None
-
-
-def test_a_file_of_another_version_is_read_and_a_broken_one_is_not(tmp_path):
-    """Fields that came later are overlooked."""
-    path = tmp_path / "links.json"
-    pair = {"servers": [0, 1], "latency_s": 1e-4, "forth_bytes_per_s": 2.0, "back_bytes_per_s": 1.0, "bytes_per_s": 1.0}
-    written = {
-        "world_size": 2,
-        "server_count": 2,
-        "all_reduce": [],
-        "pairs": [{**pair, "jitter_s": 3}],
-        "colour": "red",
-    }
-    path.write_text(json.dumps(written))
-    assert read_links(path).pairs == (Link((0, 1), 1e-4, 2.0, 1.0, 1.0),)
-    for text in ("", "[]", "{}", json.dumps({**written, "pairs": [{"servers": "01"}]})):
-        path.write_text(text)
-        with pytest.raises(UnreadableError, match="is not what the measurement of links writes"):
-            read_links(path)
-    path.unlink()
-    with pytest.raises(UnreadableError, match="No such file"):
-        read_links(path)
 
 
 @pytest.mark.parametrize(

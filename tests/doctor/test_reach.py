@@ -7,8 +7,8 @@ from contextlib import closing, contextmanager, suppress
 
 import pytest
 
+from launcher.core.codec import decode, encode
 from launcher.doctor import reach
-from launcher.doctor.facts import to_json
 from launcher.doctor.listener import (
     ACKNOWLEDGED,
     ANSWER_BYTES,
@@ -18,7 +18,7 @@ from launcher.doctor.listener import (
     Listener,
     answer_to,
 )
-from launcher.doctor.reach import Outcome, Target, attempt_from_json, try_reach
+from launcher.doctor.reach import Attempt, Outcome, Target, try_reach
 
 SECRET = "of this examination"
 PATIENCE_S = 30.0  # never waited for where something answers
@@ -48,7 +48,7 @@ def listening(server, secret=SECRET):
 
 
 def outcome(port, timeout_s=PATIENCE_S, addresses=("127.0.0.1",), server=1):
-    (attempt,) = try_reach([Target(server, "h2", addresses, port)], SECRET, timeout_s)
+    (attempt,) = try_reach([Target(server, "h2", port, addresses)], SECRET, timeout_s)
     return attempt
 
 
@@ -58,11 +58,11 @@ def test_a_server_that_answers_is_reached():
         attempt = outcome(other.port)
     assert (attempt.outcome, attempt.address) == (Outcome.REACHED, "127.0.0.1")
     assert 0 < attempt.round_trip_s < PATIENCE_S
-    assert attempt_from_json(to_json(attempt)) == attempt
+    assert decode(Attempt, encode(attempt)) == attempt
 
 
 def with_large(port):
-    (attempt,) = try_reach([Target(1, "h2", ("127.0.0.1",), port, gets_large=True)], SECRET, PATIENCE_S)
+    (attempt,) = try_reach([Target(1, "h2", port, ("127.0.0.1",), gets_large=True)], SECRET, PATIENCE_S)
     return attempt
 
 
@@ -71,7 +71,7 @@ def test_large_packets_go_both_ways():
     with listening(1) as other:
         found = [with_large(other.port), outcome(other.port), with_large(other.port)]
     assert [(one.outcome, one.got_large) for one in found] == [(Outcome.REACHED, large) for large in (1, 0, 1)]
-    assert attempt_from_json(to_json(found[0])) == found[0]
+    assert decode(Attempt, encode(found[0])) == found[0]
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_servers_that_try_each_other_at_once_answer_meanwhile():
         met = threading.Barrier(2)
 
         def go(own):
-            target = Target(1 - own, "other", ("127.0.0.1",), listeners[1 - own].port)
+            target = Target(1 - own, "other", listeners[1 - own].port, ("127.0.0.1",))
             found[own] = try_reach([target], SECRET, PATIENCE_S, listeners[own])
             met.wait()  # the last one still needs the other's listener
 
@@ -253,11 +253,11 @@ def test_the_best_of_several_addresses_counts():
 
 def test_more_targets_than_are_tried_at_once_are_all_tried(monkeypatch):
     """In their order, whichever ends first."""
-    monkeypatch.setattr(reach, "AT_ONCE", 3)
+    monkeypatch.setattr(reach, "MAX_AT_ONCE", 3)
     with listening(0) as other, socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         dead = bound.getsockname()[1]
-        targets = [Target(0, str(number), ("127.0.0.1",), dead if number % 3 else other.port) for number in range(20)]
+        targets = [Target(0, str(number), dead if number % 3 else other.port, ("127.0.0.1",)) for number in range(20)]
         found = try_reach(targets, SECRET, PATIENCE_S)
     assert [attempt.host for attempt in found] == [str(number) for number in range(20)]
     assert [attempt.reached for attempt in found] == [number % 3 == 0 for number in range(20)]
@@ -307,6 +307,6 @@ def test_many_servers_that_call_at_once_are_all_answered(monkeypatch):
     monkeypatch.setattr("launcher.doctor.listener.MAX_CALLERS", 3)
     monkeypatch.setattr("launcher.doctor.listener.SILENCE_S", PATIENCE_S)  # who is held up here is not silent
     with listening(1) as other:
-        targets = [Target(1, str(number), ("127.0.0.1",), other.port) for number in range(100)]
+        targets = [Target(1, str(number), other.port, ("127.0.0.1",)) for number in range(100)]
         found = try_reach(targets, SECRET, PATIENCE_S)
     assert all(attempt.reached for attempt in found)
