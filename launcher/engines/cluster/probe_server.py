@@ -1,7 +1,7 @@
-"""The server's side of an examination: an agent that answers what the coordinator asks, until it is told to finish.
+"""The server's side of an examination: an agent that answers the coordinator's messages, until it is to finish.
 
-Whatever is asked for may hang for ever, as a file system of a dead server does. So it is done in a thread, and the
-connection goes on meanwhile.
+What is asked for may hang for ever, as a file system of a dead server does. So it is done in a thread, and the
+connection is served meanwhile.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import Any
 
 from launcher.core.channel import Channel, ChannelClosedError, Silence
 from launcher.core.errors import TlaunchError
-from launcher.core.messages import Answer, Ask, Finish, Message, Ping, Pong
+from launcher.core.messages import Answer, Ask, Finish, Ping, Pong
 from launcher.doctor.probe_handler import ProbeHandler
 from launcher.engines.cluster import programs
 from launcher.engines.cluster.membership import Membership
 
-# Given a question, and what tells whether the next one waits already: the answer, or None for the ProbeHandler to find it.
+# Given a message, and what returns whether the next one waits already: the answer, or None for the ProbeHandler's.
 Answering = Callable[[Mapping[str, Any], Callable[[], bool]], Mapping[str, Any] | None]
 
 
 def serve_probes(membership: Membership, also: Answering = lambda _message, _is_over: None) -> Finish:
-    """Answer until the coordinator is done; its last word. Blocks. `also` is asked before the ProbeHandler is.
+    """Answer until the coordinator has finished, and return its last message. Blocks. `also` is asked first.
 
     Raises:
         TlaunchError: the coordinator is lost.
     """
-    examined = _ProbeServer(membership, also)
+    server = _ProbeServer(membership, also)
     try:
-        return examined.run()
+        return server.run()
     except ChannelClosedError as error:
         raise TlaunchError(f"the examination's coordinator is lost: {error}") from error
     finally:
-        examined.close()
+        server.close()
 
 
 class _ProbeServer:
@@ -58,27 +58,24 @@ class _ProbeServer:
             for message in self._channel.receive():
                 if isinstance(message, Finish):
                     return message
-                self._take(message)
+                if isinstance(message, Ping):
+                    self._channel.send(Pong(message.sent_ns, time.time_ns()))
+                elif isinstance(message, Ask):
+                    self._waiting.append(message)
             self._answer()
             if self._silence.is_too_long():
                 raise ChannelClosedError(f"nothing was heard for {self._silence.limit_s:g} s")
 
     def close(self) -> None:
-        """The pipe stays open where a thread that hangs may still write to it."""
+        """Close the connection. The pipe stays open while a thread that hangs may still write to it."""
         self._channel.close()
         if not self._is_answering:
             self._handler.close()
             os.close(self._wakes)
             os.close(self._waker)
 
-    def _take(self, message: Message) -> None:
-        if isinstance(message, Ping):
-            self._channel.send(Pong(message.sent_ns, time.time_ns()))
-        elif isinstance(message, Ask):
-            self._waiting.append(message)
-
     def _wait(self) -> None:
-        """Until something has come. The listener is served here only while no thread does it."""
+        """Wait until something has come. The handler's listener is served here, unless a thread does it."""
         poll = select.poll()
         poll.register(self._channel, select.POLLIN | (select.POLLOUT if self._channel.wants_write else 0))
         poll.register(self._wakes, select.POLLIN)
@@ -90,7 +87,7 @@ class _ProbeServer:
             self._handler.serve()
 
     def _answer(self) -> None:
-        """Send what has been found out, then begin with the next question."""
+        """Send the answers that the thread has found, then begin with the next message."""
         while not self._answers.empty():
             os.read(self._wakes, 1)
             self._is_answering = False

@@ -1,57 +1,46 @@
-"""The coordinator's side of an examination: an agent on every server, questions and answers, and who did not come.
+"""The coordinator's side of an examination: an agent on every server, messages and answers, and who did not join.
 
     gather ──> ask ... ask ──> finish
 
-A run is over when one server fails to come. Here every other server is to be examined nevertheless, and engines end all
-of their agents when they cannot start one. So servers that do not come with the others are started once more, each by
-an engine of its own: what that one says concerns that server and no other.
+A run is over when one server does not join. Here every other server is examined nevertheless, and engines end all of
+their agents when they cannot start one. So servers that do not join with the others are started once more, each by an
+engine of its own, whose output concerns that server alone.
 """
 
 from __future__ import annotations
 
-import os
 import select
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
 from launcher.core import env
-from launcher.core.descriptors import limit_to, make_room_for_servers, own_limit
+from launcher.core.descriptors import make_room_for_servers
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.events import Cause
 from launcher.core.messages import Answer, Ask, Finish, Hello, Refused
 from launcher.core.records import Server
-from launcher.doctor.join_failure import (
-    JoinFailure,
-    connection_lost,
-    diagnose_output,
-    engine_hangs,
-    join_timed_out,
-    no_answer,
-)
-from launcher.engines.cluster.engine_end import GRACE_S, PATIENCE_S
-from launcher.engines.cluster.engine_process import EngineProcess
+from launcher.doctor.join_failure import JoinFailure, connection_lost, join_timed_out, no_answer
+from launcher.engines.cluster.engine_end import PATIENCE_S
 from launcher.engines.cluster.peers import Peer
 from launcher.engines.cluster.plan import Plan
+from launcher.engines.cluster.probe_engines import ENGINE_LAST_S, ProbeEngines
 from launcher.engines.cluster.roll_call import RollCall
 from launcher.engines.command import EngineCommand
 from launcher.supervise.linux import become_subreaper
-from launcher.supervise.tree import Ending, something_left, spare_bystanders
+from launcher.supervise.tree import spare_bystanders
 
-# Given the index of a server, and for how long its agent may look for us: what starts its agent and no other.
+# Given the index of a server, and how long its agent may look for the coordinator: what starts that agent alone.
 Alone = Callable[[int, float], EngineCommand]
 NAME = "examination"
 SILENCE_S = 60.0
 STEP_S = 0.2
 BEAT_S = 5.0
-STRAGGLE_S = 20.0  # who comes so long after all others, or after half of the time, is started once more
-ALONE_S = 10.0  # for those, at least, however little time is left: --join-timeout may last so much longer
-AT_ONCE = 16  # engines
-ENGINE_LAST_S = 1.0  # an engine that has ended may have started agents that are about to come
-TOLD_LINES = 60
+MAX_BEHIND_S = 20.0  # a server that joins so long after all others, or after half of the time, is started once more
+MIN_ALONE_S = 10.0  # for that, however little time is left: --join-timeout may last so much longer
+MAX_ENGINES = 16  # at the same time
 ANSWER_S = 30.0
 PER_SERVER_S = 0.1  # of patience, for each server that a server has to reach
 
@@ -60,23 +49,19 @@ class ProbeSession:
     """A Transport of launcher/doctor/examine.py. `close` it, whatever happens."""
 
     def __init__(self, plan: Plan, servers: Sequence[Server], alone: Alone | None, directory: Path) -> None:
-        """`alone`: None where servers are started by hand. `directory`: for what engines say."""
+        """`alone`: None where servers are started by hand. `directory`: for what engines print."""
         self.join_failures: dict[int, JoinFailure] = {}
-        self.objections: list[tuple[int | None, TlaunchError]] = []  # who came, and does not fit
+        self.objections: list[tuple[int | None, TlaunchError]] = []  # servers that joined and do not fit
         self._plan = plan
         self._servers = servers
         self._alone = alone
-        self._directory = directory
         self._roll_call = RollCall(plan, servers, NAME)
-        self._engines: dict[int | None, EngineProcess] = {}  # None: the one that starts all
-        self._ended_at: dict[int | None, float] = {}
-        self._left: dict[int, str] = {}
-        self._patience_s: dict[int, float] = {}  # with the engine that starts a server alone
+        self._engines = ProbeEngines(directory)
+        self._left: dict[int, str] = {}  # why connections were lost before all had joined
         self._has_gathered = False
-        self._usual_files = own_limit()
-        self._answers: dict[int, Any] = {}  # to the present question
-        self._number = 0
-        self._last_came = self._began = time.monotonic()
+        self._answers: dict[int, Any] = {}  # to the present messages
+        self._number = 0  # of the present messages
+        self._last_joined = 0.0  # monotonic
         self._next_beat = 0.0
 
     @property
@@ -85,55 +70,48 @@ class ProbeSession:
         return [index for index in range(len(self._servers)) if index not in known]
 
     def gather(self, tell: Callable[[Sequence[str]], None]) -> None:
-        """Have an agent on every server, or know why not. `tell` hears once who is missing.
+        """Have an agent on every server, or know why not. `tell` gets once which are missing.
 
-        Blocks: as long as all servers may take to come (--join-timeout), and `ALONE_S` more for each `AT_ONCE` servers
-        that have to be started once more.
+        Blocks as long as all servers may take to join (--join-timeout), and `MIN_ALONE_S` more for each `MAX_ENGINES`
+        servers that are started once more.
 
         Raises:
             UnreadableError: the engine cannot be started at all.
         """
         spare_bystanders()
-        become_subreaper()  # what an engine leaves behind is ours to end
+        become_subreaper()  # to end what an engine leaves behind
         try:
             make_room_for_servers(len(self._servers))
-        except UnreadableError as error:  # a run would fail of it, too; some servers will come nevertheless
+        except UnreadableError as error:  # a run would fail of it, too; some servers will join nevertheless
             self.objections.append((None, error))
-        self._began = time.monotonic()
-        self._start(None, self._plan.engine)
-        self._together(tell)
+        began = self._last_joined = time.monotonic()
+        deadline = began + self._plan.join_timeout_s
+        self._engines.start(None, self._plan.engine)
+        self._gather_together(began, deadline, tell)
         if self._alone is not None and self.missing:
-            self._one_by_one(self._alone)
+            self._gather_alone(self._alone, deadline)
         for index in self.missing:
-            self.join_failures[index] = (
-                connection_lost(self._left[index]) if index in self._left else join_timed_out(self._plan.join_timeout_s)
-            )
+            why = self._left.get(index)
+            self.join_failures[index] = connection_lost(why) if why else join_timed_out(self._plan.join_timeout_s)
         self._has_gathered = True
 
-    @contextmanager
-    def usual_limits(self) -> Iterator[None]:
-        """What is started meanwhile keeps the limit of files that the person has set; this process needs many."""
-        own = own_limit()
-        limit_to(self._usual_files)
-        try:
-            yield
-        finally:
-            limit_to(own)
+    def usual_limits(self) -> AbstractContextManager[None]:
+        """See `ProbeEngines.usual_limits`."""
+        return self._engines.usual_limits()
 
     def ask(self, messages: Mapping[int, Mapping[str, Any]]) -> Mapping[int, Mapping[str, Any]]:
-        """Hand out all messages at once; the answers of the servers that answered in time. Blocks until then."""
+        """Send all messages at once, and return the answers that came in time. Blocks until then."""
         patience_s = ANSWER_S + PER_SERVER_S * len(self._servers)
         deadline = time.monotonic() + patience_s
         asked = self.begin_to_ask(messages)
-        while time.monotonic() < deadline and any(self._is_awaited(index) for index in asked):
+        while time.monotonic() < deadline and self._awaited(asked):
             self.step(deadline)
-        for index in asked:
-            if self._is_awaited(index):
-                self.join_failures.setdefault(index, no_answer(patience_s))
+        for index in self._awaited(asked):
+            self.join_failures.setdefault(index, no_answer(patience_s))
         return {index: self._answers[index] for index in asked if isinstance(self._answers.get(index), dict)}
 
     def begin_to_ask(self, messages: Mapping[int, Mapping[str, Any]]) -> list[int]:
-        """Wait for no answer; whom it was sent to. Who has failed to answer once is asked no more."""
+        """Send all messages without waiting; return the servers that got one: those that have always answered."""
         self._number += 1
         self._answers = {}
         asked = [index for index in messages if index in self._roll_call.peers and index not in self.join_failures]
@@ -143,146 +121,108 @@ class ProbeSession:
         return asked
 
     def troubles(self) -> Iterator[str]:
-        """What servers could not do of the present question, of those that have answered by now."""
+        """Yield what servers that have answered the present messages by now could not do."""
         for index, answer in sorted(self._answers.items()):
             if isinstance(answer, dict) and "trouble" in answer:
                 yield f"server {self._servers[index].server_id}: {answer['trouble']}"
 
     def offsets_s(self) -> Mapping[int, float]:
-        """How far the clock of each server is ahead of this machine's."""
+        """Return how far the clock of each server is ahead of this machine's."""
         clocks = {index: peer.clock for index, peer in self._roll_call.peers.items()}
         return {index: clock.ahead_ns / 1e9 for index, clock in clocks.items() if clock.known}
 
     def step(self, until: float) -> None:
-        """Take what comes, for a moment. Whoever waits for something else calls this meanwhile."""
-        self._beat()
-        peers = [*self._roll_call.strangers, *self._roll_call.peers.values()]
+        """Receive what comes, for a moment, until `until` (monotonic) at most. Call it while waiting for other things."""
+        now = time.monotonic()
+        if now >= self._next_beat:  # agents that hear nothing leave
+            self._next_beat = now + BEAT_S
+            for peer in self._roll_call.peers.values():
+                peer.ask()
         poll = select.poll()
         poll.register(self._plan.listener, select.POLLIN)
-        for peer in peers:
+        for peer in (*self._roll_call.strangers, *self._roll_call.peers.values()):
             poll.register(peer, select.POLLIN | (select.POLLOUT if peer.channel.wants_write else 0))
-        poll.poll(max(0.0, min(STEP_S, until - time.monotonic())) * 1000)
+        poll.poll(max(0.0, min(STEP_S, until - now)) * 1000)
         for _ in self._roll_call.accept():
             pass
-        self._hear_strangers()
+        self._receive_joins()
         for index, peer in list(self._roll_call.peers.items()):
-            self._hear(index, peer)
+            self._receive(index, peer)
 
     def finish(self, exit_code: int) -> None:
-        """Tell all servers how it ended."""
+        """Send all servers how it ended."""
         for peer in self._roll_call.peers.values():
             peer.send(Finish(Cause.FINISHED, exit_code))
 
     def close(self) -> None:
-        """Let go of all agents, and end the engines. Blocks for a few seconds at most."""
+        """Close all connections, and end the engines. Blocks for a few seconds at most."""
         for peer in (*self._roll_call.strangers, *self._roll_call.peers.values()):
             peer.close(ENGINE_LAST_S)
         self._plan.listener.close()
-        self._wait_for_engines(PATIENCE_S if self._roll_call.peers else 0.0)
-        self._end_what_is_left()
-        for engine in self._engines.values():
-            engine.clean_up()
+        self._engines.close(PATIENCE_S if self._roll_call.peers else 0.0)
 
-    # --- who comes ---
-
-    @property
-    def _deadline(self) -> float:
-        """By which all servers should have come."""
-        return self._began + self._plan.join_timeout_s
-
-    def _together(self, tell: Callable[[Sequence[str]], None]) -> None:
-        began, deadline = self._began, self._deadline
-        straggle_s = min(STRAGGLE_S, self._plan.join_timeout_s / 2)
-        told = False
+    def _gather_together(self, began: float, deadline: float, tell: Callable[[Sequence[str]], None]) -> None:
+        """Wait for the agents that the first engine starts, or that are started by hand."""
+        max_behind_s = min(MAX_BEHIND_S, self._plan.join_timeout_s / 2)
+        # Where servers are started by hand, the engine is this server's own agent.
+        own_id = None if self._plan.brings_all else self._plan.engine.env.get(env.TLAUNCH_SERVER)
+        own = next((index for index, server in enumerate(self._servers) if server.server_id == own_id), None)
+        has_told = False
         while self.missing and (now := time.monotonic()) < deadline:
             self.step(deadline)
-            if self._plan.brings_all and (self._has_ended(None) or now - max(began, self._last_came) > straggle_s):
+            if self._plan.brings_all and (self._engines.has_ended(None) or now - self._last_joined > max_behind_s):
                 return
-            self._explain_end_of_own(None)
-            if not told and now - began > STRAGGLE_S / 10:
+            if own in self.missing and self._engines.has_ended(None):
+                self.join_failures[own] = self._engines.failure(None)
+            if not has_told and now - began > MAX_BEHIND_S / 10:
                 tell([self._servers[index].server_id for index in self.missing])
-                told = True
+                has_told = True
 
-    def _one_by_one(self, alone: Alone) -> None:
-        """Each has its own time: engines that hang must not keep others from being started."""
-        waiting, going_on = self.missing, dict[int, float]()  # until when
-        while waiting or going_on:
-            while waiting and len(going_on) < AT_ONCE:
+    def _gather_alone(self, alone: Alone, deadline: float) -> None:
+        """Start the missing servers once more, each with a time of its own: an engine that hangs keeps no other waiting."""
+        waiting = self.missing
+        running: dict[int, tuple[float, float]] = {}  # until when, and how many seconds that were
+        while waiting or running:
+            while waiting and len(running) < MAX_ENGINES:
                 index = waiting.pop(0)
-                patience_s = max(ALONE_S, self._deadline - time.monotonic())
+                patience_s = max(MIN_ALONE_S, deadline - time.monotonic())
                 if index in self.missing and self._start_alone(index, alone, patience_s):
-                    going_on[index] = time.monotonic() + patience_s
-                    self._patience_s[index] = patience_s
-            self.step(min(going_on.values(), default=0.0))
-            for index, until in list(going_on.items()):
-                if index in self.missing and self._has_ended(index):
-                    self._explain(index, self._engines[index])
+                    running[index] = time.monotonic() + patience_s, patience_s
+            self.step(min((until for until, _ in running.values()), default=0.0))
+            for index, (until, patience_s) in list(running.items()):
+                if index in self.missing and self._engines.has_ended(index):
+                    self.join_failures[index] = self._engines.failure(index)
                 elif index in self.missing and time.monotonic() >= until:
-                    self._give_up(index, self._engines[index])
+                    self.join_failures[index] = self._engines.give_up(index, patience_s)
                 if index not in self.missing:
-                    del going_on[index]
+                    del running[index]
 
     def _start_alone(self, index: int, alone: Alone, patience_s: float) -> bool:
-        """Its agent gets half of the time to look for us, so that it has time to say why it has not found us."""
+        """Start an agent that looks for this machine for half of the time, so that it can still report why it failed."""
         self._left.pop(index, None)
         try:
-            self._start(index, alone(index, patience_s / 2))
+            self._engines.start(index, alone(index, patience_s / 2))
         except TlaunchError as error:
             self.join_failures[index] = JoinFailure("did-not-come", error.message, error.hint)
             return False
         return True
 
-    def _start(self, index: int | None, command: EngineCommand) -> None:
-        log = self._directory / f"engine{'' if index is None else index}.log"
-        with self.usual_limits():
-            self._engines[index] = EngineProcess(command, os.environ, self._directory, log)
-
-    def _has_ended(self, index: int | None) -> bool:
-        """Long enough for its last words and agents to have come."""
-        if not self._engines[index].ended:
-            return False
-        return time.monotonic() - self._ended_at.setdefault(index, time.monotonic()) > ENGINE_LAST_S
-
-    def _explain_end_of_own(self, index: int | None) -> None:
-        """Started by hand, the engine is this server's own agent."""
-        own = self._own_server
-        if own is not None and own in self.missing and self._has_ended(index):
-            self._explain(own, self._engines[index])
-
-    @property
-    def _own_server(self) -> int | None:
-        return next((index for index, server in enumerate(self._servers) if self._is_own(server)), None)
-
-    def _is_own(self, server: Server) -> bool:
-        return not self._plan.brings_all and server.server_id == self._plan.engine.env.get(env.TLAUNCH_SERVER)
-
-    def _explain(self, index: int, engine: EngineProcess) -> None:
-        code = engine.exit_code
-        ended = f"{engine.name} ended with exit code {code}" if code is not None else f"{engine.name} goes on"
-        self.join_failures[index] = diagnose_output(engine.last_lines(TOLD_LINES), ended)
-
-    def _give_up(self, index: int, engine: EngineProcess) -> None:
-        self.join_failures[index] = engine_hangs(
-            engine.name, round(self._patience_s[index], 1), engine.last_lines(TOLD_LINES)
-        )
-        engine.signal(signal.SIGTERM)
-
-    # --- what is said ---
-
-    def _hear_strangers(self) -> None:
+    def _receive_joins(self) -> None:
         for stranger in list(self._roll_call.strangers):
             before = len(self._roll_call.peers)
             self._roll_call.hear(stranger, joining=True)
             if len(self._roll_call.peers) > before:
-                self._last_came = time.monotonic()
+                self._last_joined = time.monotonic()
         while self._roll_call.refused:
-            self._object(*self._roll_call.refused.pop(0))
+            self._note_refusal(*self._roll_call.refused.pop(0))
         for stranger in self._roll_call.dismiss():
             stranger.close()
 
-    def _object(self, hello: Hello, error: TlaunchError) -> None:
-        """Who was started twice by us is welcome once, and that is all."""
-        index = self._index_of(hello)
+    def _note_refusal(self, hello: Hello, error: TlaunchError) -> None:
+        """Note why a server was refused, unless it is one that was started twice by this session."""
+        index = None
+        with suppress(TlaunchError):
+            index = self._roll_call.place_of(hello)
         if index is not None and index in self._engines:
             return
         if index is not None and index not in self._roll_call.peers:
@@ -290,12 +230,7 @@ class ProbeSession:
         else:
             self.objections.append((index, error))
 
-    def _index_of(self, hello: Hello) -> int | None:
-        with suppress(TlaunchError):
-            return self._roll_call.place_of(hello)
-        return None
-
-    def _hear(self, index: int, peer: Peer) -> None:
+    def _receive(self, index: int, peer: Peer) -> None:
         for message in peer.take():
             if isinstance(message, Answer) and message.number == self._number:
                 self._answers[index] = message.content
@@ -303,34 +238,10 @@ class ProbeSession:
                 self.join_failures[index] = JoinFailure("refused", message.message, message.hint)
         if peer.lost is not None:
             self._left[index] = peer.lost
-            if self._has_gathered:  # before that it may come again
+            if self._has_gathered:  # before that it may join again
                 self.join_failures.setdefault(index, connection_lost(peer.lost))
             peer.close()
             del self._roll_call.peers[index]
 
-    def _is_awaited(self, index: int) -> bool:
-        return index in self._roll_call.peers and index not in self._answers
-
-    def _beat(self) -> None:
-        """Agents that hear nothing leave."""
-        now = time.monotonic()
-        if now >= self._next_beat:
-            self._next_beat = now + BEAT_S
-            for peer in self._roll_call.peers.values():
-                peer.ask()
-
-    def _wait_for_engines(self, patience_s: float) -> None:
-        deadline = time.monotonic() + patience_s
-        while any(self._going_on()) and time.monotonic() < deadline:
-            select.select((), (), (), STEP_S / 4)
-
-    def _end_what_is_left(self) -> None:
-        """Engines start ssh in process groups of its own, which outlives them where a server does not answer."""
-        ending: Ending | None = None
-        while something_left() and (ending is None or not ending.in_vain):
-            ending = ending or Ending(GRACE_S, lambda: [engine.pid for engine in self._going_on()])
-            ending.step()
-            select.select((), (), (), STEP_S / 4)
-
-    def _going_on(self) -> Iterator[EngineProcess]:
-        return (engine for engine in self._engines.values() if not engine.ended)
+    def _awaited(self, asked: Sequence[int]) -> list[int]:
+        return [index for index in asked if index in self._roll_call.peers and index not in self._answers]

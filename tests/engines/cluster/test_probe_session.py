@@ -54,7 +54,7 @@ def test_engines_that_hang_keep_no_other_from_being_started(tmp_path):
     """More than are started at once; each is told with what became of it."""
     code = """
 import launcher.engines.cluster.probe_session as module
-module.ALONE_S, module.AT_ONCE = 0.5, 2
+module.MIN_ALONE_S, module.MAX_ENGINES = 0.5, 2
 started = []
 def alone(index, join_s):
     started.append(index)
@@ -73,7 +73,7 @@ def test_a_server_that_is_started_once_more_adds_no_more_than_the_least_that_it_
     code = """
 import time
 import launcher.engines.cluster.probe_session as module
-module.ALONE_S = 0.5
+module.MIN_ALONE_S = 0.5
 given = []
 def alone(index, join_s):
     given.append(join_s)
