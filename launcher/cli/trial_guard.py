@@ -1,6 +1,6 @@
-"""What the doctor starts to measure links: `tlaunch run`, which ends with the doctor, however that ends.
+"""Start `tlaunch run` for the doctor's measurement of links, so that it ends with the doctor, however that ends.
 
-Nobody else could remove what they made then: a doctor that is killed has no last word.
+It then removes what both have made, which a doctor that is killed cannot do.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Remains:
 
 
 def guarded(words: Sequence[str], remains: Remains) -> list[str]:
-    """The command that is `tlaunch run` with those words, as a child of this thread."""
+    """Return the command that runs `tlaunch run` with those arguments, as a child of this thread."""
     told = [os.getpid(), str(remains.runs_dir), remains.parent, str(remains.directory)]
     return [sys.executable, "-m", "launcher.cli.trial_guard", json.dumps(told), *words]
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from launcher import __version__
 from launcher.core import device_files
@@ -44,6 +43,12 @@ def collect(request: Request, *, resolve_s: float = RESOLVE_S) -> Facts:
     environment = {**os.environ, **dict(request.variables)}
     mpi = mpi_library(environment)
     resolved = resolve((*request.names, hostname), resolve_s)
+    table_digest = table_trouble = None
+    if request.table is not None:
+        try:  # by its meaning, which is all that HCCL reads
+            table_digest = digest_of_meaning(Path(request.table).read_bytes())
+        except OSError as error:
+            table_trouble = error.strerror or str(error)
     looked_at = {
         "cwd": "", "runs_dir": request.runs_dir, "temporary": tempfile.gettempdir(), "shared_memory": str(SHARED_MEMORY),
     }  # fmt: skip
@@ -55,7 +60,8 @@ def collect(request: Request, *, resolve_s: float = RESOLVE_S) -> Facts:
         executable=sys.executable,
         mpi_trouble=mpi_trouble(mpi, environment),
         mpi_variables=mpi_variables(mpi, environment),
-        **_table(request),
+        table_digest=table_digest,
+        table_trouble=table_trouble,
         folders=tuple((purpose, folder(Path(request.cwd, path))) for purpose, path in looked_at.items()),
         limits=limits(),
         interfaces=network.interfaces(),
@@ -76,15 +82,6 @@ def collect(request: Request, *, resolve_s: float = RESOLVE_S) -> Facts:
         memory_available_bytes=available_bytes,
         memory_limit_bytes=memory_limit(),
     )
-
-
-def _table(request: Request) -> Mapping[str, Any]:
-    if request.table is None:
-        return {}
-    try:
-        return {"table_digest": digest_of_meaning(Path(request.table).read_bytes())}  # HCCL, too, reads what it says
-    except OSError as error:
-        return {"table_trouble": error.strerror or str(error)}
 
 
 def identity() -> str:
@@ -132,7 +129,9 @@ def mpi_variables(library: MpiLibrary | None, environment: Mapping[str, str]) ->
 
 def folder(path: Path) -> Folder:
     """Return a directory and its space. A file without a name is made there to see whether that can be."""
-    there, missing = _nearest(path)
+    missing, there = None, path.absolute()  # what would have to be made first, and in which directory
+    while not os.path.isdir(there) and there.parent != there:  # noqa: PTH112 - Path.is_dir raises where it may not look
+        missing, there = there, there.parent
     trouble = _why_no_file(there) or (_why_no_directory(missing) if missing else None)
     space: os.statvfs_result | None = None
     with suppress(OSError):
@@ -192,16 +191,6 @@ def _told_by_groups(name: str) -> list[str]:
         with suppress(OSError, ValueError):
             told.append((group / name).read_text(encoding="ascii").strip())
     return told
-
-
-def _nearest(path: Path) -> tuple[Path, Path | None]:
-    """Return the directory or its nearest parent that is one, and what would have to be made in it first."""
-    missing = None
-    for each in (path.absolute(), *path.absolute().parents):
-        if os.path.isdir(each):  # noqa: PTH112 - Path.is_dir raises where it may not look
-            return each, missing
-        missing = each
-    return Path("/"), missing
 
 
 def _why_no_file(directory: Path) -> str | None:

@@ -37,7 +37,7 @@ class Transport(Protocol):
 
 @frozen
 class Wish:
-    """What the run would be, as far as servers can be asked about it."""
+    """The run that is planned, as far as servers can be asked about it."""
 
     cwd: Path
     runs_dir: Path

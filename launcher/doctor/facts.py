@@ -1,4 +1,4 @@
-"""What one server reports of itself: plain records, which `core.codec` carries through JSON.
+"""The facts that a server reports: plain records, which `core.codec` carries through JSON.
 
 launcher/doctor/rules judges them. `core.codec` leaves out fields of a later version and gives defaults to those that an
 older one does not write, so that servers with different versions can still be compared.
@@ -14,7 +14,7 @@ from launcher.core.frozen import frozen
 
 @frozen
 class Request:
-    """What one server is asked to look at."""
+    """The things that a server is asked to look at."""
 
     names: tuple[str, ...] = ()  # that servers of the table go by, this one's included; each is resolved
     called: tuple[str, ...] = ()  # this one's own names; empty if there is no other server
@@ -59,7 +59,7 @@ class Resolved:
 
 @frozen
 class Limit:
-    """As `ulimit` prints it; None: unlimited."""
+    """A limit as `ulimit` prints it; None: unlimited."""
 
     name: str  # nofile, nproc, memlock, ...
     soft: int | None = None
@@ -121,5 +121,5 @@ class Facts:
 
     @cached_property
     def _resolutions(self) -> Mapping[str, Resolved]:
-        """By name, since every rule asks for every name of perhaps 500 servers."""
+        """The names that were asked for, by name: every rule looks up every name of perhaps 500 servers."""
         return {one.name: one for one in reversed(self.resolved)}

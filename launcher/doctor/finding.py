@@ -1,4 +1,4 @@
-"""What would break a run, or may: one finding per cause, with all servers that it is about."""
+"""Findings, of what would break a run or may: one per cause, with all servers that it is about."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Severity(str, Enum):
 
 
 class Topic(str, Enum):
-    """What a finding is about, in the order in which a report shows them."""
+    """The subject of a finding, in the order in which a report shows them."""
 
     ANSWER = "answer"
     REACH = "reach"
@@ -95,7 +95,7 @@ Rule = Callable[[Evidence], Iterator[Finding]]
 
 @frozen
 class Answer:
-    """What one server reported, for rules that look at one server at a time."""
+    """The facts of one server, for rules that look at one server at a time."""
 
     index: int
     facts: Facts

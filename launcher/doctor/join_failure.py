@@ -1,4 +1,4 @@
-"""Why a server did not join: what `ssh`, mpirun, srun or its own agent printed, in words that a person can act upon."""
+"""Diagnose why a server did not join, by what `ssh`, mpirun, srun or its own agent printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What links.json holds (launcher/trainer/links.py writes it), and which connections are slower than they should be.
+"""Judge measured connections: the content of links.json, which launcher/trainer/links.py writes.
 
 The usual rate is the median, over servers, of the best that each server shows with any other. With the plain median of
 pairs, one slow server of three would spoil two of three pairs, and so the median.
@@ -71,7 +71,13 @@ def judge_links(links: Links, cluster: Cluster) -> tuple[Finding, ...]:
 def best_of(first: Links, second: Links) -> Links:
     """Return the best of each pair, since a machine may have been busy for a moment."""
     again = {link.servers: link for link in second.pairs}
-    return replace(first, pairs=tuple(_better(link, again.get(link.servers, link)) for link in first.pairs))
+    pairs = []
+    for one in first.pairs:
+        other = again.get(one.servers, one)
+        forth = max(one.forth_bytes_per_s, other.forth_bytes_per_s)
+        back = max(one.back_bytes_per_s, other.back_bytes_per_s)
+        pairs.append(Link(one.servers, min(one.latency_s, other.latency_s), forth, back, min(forth, back)))
+    return replace(first, pairs=tuple(pairs))
 
 
 def described(links: Links) -> str | None:
@@ -99,12 +105,6 @@ def common_server(pairs: Iterable[tuple[int, ...]], all_pairs: Iterable[tuple[in
     every = [set(pair) for pair in all_pairs]
     fitting = [server for server in sorted(shared) if sum(server in pair for pair in every) == len(chosen)]
     return fitting[0] if len(fitting) == 1 and len(chosen) > 1 else None
-
-
-def _better(one: Link, other: Link) -> Link:
-    forth = max(one.forth_bytes_per_s, other.forth_bytes_per_s)
-    back = max(one.back_bytes_per_s, other.back_bytes_per_s)
-    return Link(one.servers, min(one.latency_s, other.latency_s), forth, back, min(forth, back))
 
 
 def _by(interfaces: Sequence[str]) -> str:

@@ -52,7 +52,10 @@ class Listener:
     def __init__(self, server_index: int, secret: str) -> None:
         self._server_index = server_index
         self._secret = secret
-        self._socket = _listening()
+        try:
+            self._socket = _bound(socket.AF_INET6, "::")
+        except OSError:  # a machine without IPv6
+            self._socket = _bound(socket.AF_INET, "0.0.0.0")  # noqa: S104 - whatever address the table names must be reached
         self.port: int = self._socket.getsockname()[1]
         self._selector = selectors.EpollSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
@@ -77,21 +80,18 @@ class Listener:
         self._socket.close()
 
     def _accept(self) -> None:
-        """Accept all that wait, since one event may stand for many."""
+        """Accept all that wait, since one event may stand for many. If there is no room, only a silent caller is dropped."""
         with suppress(OSError):  # none is left, or no descriptor: then the caller times out
-            while self._has_room():
+            while True:
+                if len(self._callers) >= MAX_CALLERS:
+                    oldest = next(iter(self._callers.values()))
+                    if time.monotonic() - oldest.since_s <= SILENCE_S:
+                        return
+                    self._drop(oldest)
                 connection, _ = self._socket.accept()
                 connection.setblocking(False)
                 self._callers[connection.fileno()] = _Caller(connection, bytearray(), time.monotonic())
                 self._selector.register(connection, selectors.EVENT_READ)
-
-    def _has_room(self) -> bool:
-        """Make room, and return whether there is some. Only a caller that stays silent is dropped."""
-        if len(self._callers) >= MAX_CALLERS:
-            oldest = next(iter(self._callers.values()))
-            if time.monotonic() - oldest.since_s > SILENCE_S:
-                self._drop(oldest)
-        return len(self._callers) < MAX_CALLERS
 
     def _hear(self, caller: _Caller) -> None:
         """Read what a caller sends, and answer. The caller closes the connection when it has read enough."""
@@ -127,14 +127,6 @@ def _is_call(said: bytearray, before: int) -> bool:
     if before < CALL_BYTES < len(said) or len(said) > CALL_BYTES + len(LARGE):
         return False
     return said.startswith(GREETING[: len(said)])
-
-
-def _listening() -> socket.socket:
-    """Return a socket that listens on every address of both families, or of IPv4 if there is no IPv6."""
-    try:
-        return _bound(socket.AF_INET6, "::")
-    except OSError:
-        return _bound(socket.AF_INET, "0.0.0.0")  # noqa: S104 - whatever address the table names must be reached
 
 
 def _bound(family: socket.AddressFamily, address: str) -> socket.socket:

@@ -202,20 +202,17 @@ def _make(calls: Sequence[_Call], timeout_s: float, listener: Listener | None) -
         try:
             while waiting or running:
                 while waiting and len(running) < MAX_AT_ONCE:
-                    _begin(waiting.popleft(), timeout_s, selector, running)
+                    call = waiting.popleft()
+                    call.begin(timeout_s)
+                    if call.outcome is not None or call.connection is None:
+                        _close(call)
+                        continue
+                    running.add(call)
+                    selector.register(call.connection, selectors.EVENT_WRITE, call)
                 _step(selector, running, listener)
         finally:
             for call in running:
                 _close(call)
-
-
-def _begin(call: _Call, timeout_s: float, selector: selectors.BaseSelector, running: set[_Call]) -> None:
-    call.begin(timeout_s)
-    if call.outcome is not None or call.connection is None:
-        _close(call)
-        return
-    running.add(call)
-    selector.register(call.connection, selectors.EVENT_WRITE, call)
 
 
 def _step(selector: selectors.BaseSelector, running: set[_Call], listener: Listener | None) -> None:

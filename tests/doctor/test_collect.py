@@ -17,9 +17,9 @@ from launcher.core.codec import decode, encode
 from launcher.core.control_group import own_directory
 from launcher.core.interfaces import held_addresses
 from launcher.core.mpi_library import library_that_says
-from launcher.doctor import collect as machine
+from launcher.doctor import collect as collecting
 from launcher.doctor import network
-from launcher.doctor.collect import collect
+from launcher.doctor.collect import collect, folder
 from launcher.doctor.dns import resolve
 from launcher.doctor.facts import Facts, Request
 
@@ -74,14 +74,14 @@ def test_a_table_that_is_not_there_is_told_in_the_systems_words(places):
 
 def test_a_directory_that_takes_no_file_is_not_writable(tmp_path):
     """Whoever asks: root may write anywhere but to a file system that is read-only, as /proc is in this respect."""
-    assert not machine.folder(Path("/proc/self")).writable
+    assert not folder(Path("/proc/self")).writable
     (tmp_path / "file").write_text("")
     (tmp_path / "dangling").symlink_to("nowhere")
     for name in ("file", "file/below/it", "dangling", "dangling/below"):
-        found = machine.folder(tmp_path / name)
+        found = folder(tmp_path / name)
         assert (found.exists, found.writable, found.trouble) == (False, False, "Not a directory")
-    assert machine.folder(tmp_path / ("long" * 100)).trouble == "File name too long"
-    later = machine.folder(tmp_path / "made" / "later")
+    assert folder(tmp_path / ("long" * 100)).trouble == "File name too long"
+    later = folder(tmp_path / "made" / "later")
     assert (later.exists, later.writable, later.trouble) == (False, True, None)
 
 
@@ -166,12 +166,12 @@ def test_a_name_server_is_not_blamed_for_a_busy_processor():
 def test_two_processes_of_one_machine_have_one_identity():
     """In another network namespace it is another server."""
     code = "from launcher.doctor.collect import identity; print(identity())"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == machine.identity() != ""
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == collecting.identity() != ""
     if os.geteuid() == 0:
         apart = subprocess.run(
             ["unshare", "--net", sys.executable, "-c", code], capture_output=True, text=True, check=False
         )
-        assert apart.returncode or apart.stdout.strip() != machine.identity()
+        assert apart.returncode or apart.stdout.strip() != collecting.identity()
 
 
 def test_the_tightest_limit_of_the_groups_around_counts(tmp_path, monkeypatch):
@@ -183,10 +183,10 @@ def test_the_tightest_limit_of_the_groups_around_counts(tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text("2097152\n")
     (inner / "cpu.max").write_text("150000 100000\n")
     (inner.parent / "cpu.max").write_text("max 100000\n")
-    monkeypatch.setattr(machine, "own_directory", lambda: inner)
-    assert (machine.memory_limit(), machine.cpu_limit()) == (1048576, 1.5)
-    monkeypatch.setattr(machine, "own_directory", lambda: None)
-    assert (machine.memory_limit(), machine.cpu_limit()) == (None, None)
+    monkeypatch.setattr(collecting, "own_directory", lambda: inner)
+    assert (collecting.memory_limit(), collecting.cpu_limit()) == (1048576, 1.5)
+    monkeypatch.setattr(collecting, "own_directory", lambda: None)
+    assert (collecting.memory_limit(), collecting.cpu_limit()) == (None, None)
     assert own_directory() is None or own_directory().is_dir()
 
 
@@ -200,25 +200,14 @@ def test_collecting_imports_no_torch(places):
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(("engine", "trouble"), [
-    ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}, "with Open MPI's mpirun: "),
-    ({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "9"}, None),
-    ({}, None),
-], ids=["Open MPI", "Hydra", "nobody"])  # fmt: skip
-def test_the_mpi_of_mpi4py_is_judged_by_the_mpirun_around(engine, trouble):
+def test_the_mpi_of_mpi4py_is_judged_by_the_mpirun_around():
     """As it goes, or does not go, with the one that has started this process."""
     library = library_that_says("MPICH Version:      5.0.2", ["/opt/mpich/lib/libmpi.so.12"])
-    said = machine.mpi_trouble(library, engine)
-    assert (
-        said is None
-        if trouble is None
-        else f"MPICH 5.0.2 (/opt/mpich/lib/libmpi.so.12), which does not go {trouble}" in said
-    )
-
-
-def test_facts_have_a_default_for_everything_but_the_name():
-    """An older version, which does not write a field, can still be judged."""
-    assert Facts("h").folders == ()
+    open_mpi = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}
+    trouble = "MPICH 5.0.2 (/opt/mpich/lib/libmpi.so.12), which does not go with Open MPI's mpirun: "
+    assert trouble in collecting.mpi_trouble(library, open_mpi)
+    for environment in ({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "9"}, {}):
+        assert collecting.mpi_trouble(library, environment) is None
 
 
 def test_the_interface_is_told_that_ranks_would_use(places):
@@ -242,5 +231,5 @@ def test_the_interface_is_told_that_ranks_would_use(places):
 )
 def test_what_mpi_needs_is_told_unless_it_is_set(environment, expected):
     """Under the mpirun that has started this process."""
-    assert machine.mpi_variables(library_that_says("Open MPI v5.0.11, package"), environment) == expected
-    assert machine.mpi_variables(None, environment) == ()
+    assert collecting.mpi_variables(library_that_says("Open MPI v5.0.11, package"), environment) == expected
+    assert collecting.mpi_variables(None, environment) == ()

@@ -161,7 +161,7 @@ def test_started_by_hand_the_first_server_reports_and_all_end_alike(ward):
     assert "3 servers examined: nothing stands in the way of a run" in ended[1][0]
     assert "measuring links" in ended[1][1]  # of what takes long one is told before
     assert ended[0][0] == ended[2][0] == ""
-    assert "server h3 has been examined; what was found is told on server h1" in ended[0][1]
+    assert "server h3 has been examined; server h1 reports what was found" in ended[0][1]
     assert list(ward.runs.iterdir()) == []
 
 

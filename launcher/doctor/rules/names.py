@@ -1,4 +1,4 @@
-"""What the names of servers resolve to on each of them, and whether addresses are where the table has them."""
+"""Rules about names of servers: what they resolve to on each of them, and whether addresses are where the table has them."""
 
 from __future__ import annotations
 
@@ -129,14 +129,14 @@ def differing_names(evidence: Evidence) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _slow_name(answer: Answer) -> Mapping[str, Any] | None:
+def slow_name(answer: Answer) -> Mapping[str, Any] | None:
     slowest = max(answer.facts.resolved, key=lambda one: one.seconds, default=None)
     if slowest is None or not slowest.addresses or slowest.seconds <= MAX_RESOLVE_S:
         return None
     return {"seconds": slowest.seconds, "name": slowest.name}
 
 
-def _foreign_address(answer: Answer) -> Mapping[str, Any] | None:
+def foreign_address(answer: Answer) -> Mapping[str, Any] | None:
     """Compare the address of the server's name in the table with those of its interfaces: libraries listen there."""
     resolution = answer.facts.resolution(answer.name)
     own = addresses_of(address for interface in answer.facts.interfaces for address in interface.addresses)
@@ -154,11 +154,11 @@ RULES: tuple[Rule, ...] = (
     own_names,
     differing_names,
     PerServer(
-        "slow-name", Topic.NAMES, Severity.RISKY, _slow_name, "{server} takes {seconds:.1f} s to resolve {name}",
+        "slow-name", Topic.NAMES, Severity.RISKY, slow_name, "{server} takes {seconds:.1f} s to resolve {name}",
         "the first name server of /etc/resolv.conf may be silent; names in /etc/hosts need none",
     ),
     PerServer(
-        "address-not-own", Topic.NAMES, Severity.RISKY, _foreign_address,
+        "address-not-own", Topic.NAMES, Severity.RISKY, foreign_address,
         "{name}{address} is not an address of {host}, which answered for it: what listens there is elsewhere, or behind a "
         "translation of addresses",
         "a table should have the address that `ip addr` shows on that server; in containers use the host's network",

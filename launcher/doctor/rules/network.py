@@ -25,7 +25,9 @@ def chosen_interfaces(evidence: Evidence) -> Iterator[Finding]:
 def _judge_choice(evidence: Evidence, index: int, variable: str, value: str) -> Finding | None:
     facts = evidence.facts[index]
     chosen = _chosen(variable, value, facts)
-    outer = [interface.name for interface in chosen if not _is_loopback(interface)]
+    outer = [
+        one.name for one in chosen if one.name != "lo" and not (one.addresses and all(map(is_loopback, one.addresses)))
+    ]
     used = _by_table(evidence, index, facts)
     if not chosen:
         wanted = "address" if variable == "HCCL_IF_IP" else "interface that is up"
@@ -143,19 +145,15 @@ def _chosen(variable: str, value: str, facts: Facts) -> list[Interface]:
         wanted_addresses = addresses_of([value])
         return [one for one in facts.interfaces if wanted_addresses & addresses_of(one.addresses)]
     up = {interface.name: interface for interface in facts.interfaces if interface.up}
-    return [up[name] for name in _chosen_names(variable, value, list(up))]
-
-
-def _chosen_names(variable: str, value: str, names: list[str]) -> list[str]:
     if variable not in _PREFIXES:
         wanted = value.split(",")
-        return wanted if all(name in names for name in wanted) else []
+        return [up[name] for name in wanted] if all(name in up for name in wanted) else []
     text = value.removeprefix("!").removeprefix("^")
     exact = text.startswith("=")
     wanted = [name.partition(":")[0] for name in text.removeprefix("=").split(",") if name]
-    matched = {name for name in names for one in wanted if (name == one if exact else name.startswith(one))}
+    matched = {name for name in up for one in wanted if (name == one if exact else name.startswith(one))}
     excludes = value.startswith(("^", "!"))
-    return [name for name in names if (name in matched) is not excludes]
+    return [interface for name, interface in up.items() if (name in matched) is not excludes]
 
 
 def _by_table(evidence: Evidence, index: int, facts: Facts) -> Interface | None:
@@ -179,7 +177,3 @@ def _having_address(evidence: Evidence, index: int) -> tuple[str, ...]:
     wanted = _outer(evidence.name(index), facts)
     names = (one.name.partition(":")[0] for one in facts.interfaces if wanted & addresses_of(one.addresses))
     return tuple(dict.fromkeys(names))
-
-
-def _is_loopback(interface: Interface) -> bool:
-    return interface.name == "lo" or (bool(interface.addresses) and all(map(is_loopback, interface.addresses)))

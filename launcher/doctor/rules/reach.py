@@ -1,4 +1,4 @@
-"""Who answers, and who reaches whom: every ordered pair counts, since connections are opened both ways."""
+"""Rules about servers that do not answer or reach each other; every ordered pair counts, as connections go both ways."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator
 
 from launcher.core.addresses import addresses_of
 from launcher.doctor.dns import is_loopback
-from launcher.doctor.facts import Facts
 from launcher.doctor.finding import Evidence, Finding, Rule, Severity, Topic, groups
 from launcher.doctor.join_failure import SERVER
 from launcher.doctor.reach import Attempt, Outcome
@@ -88,11 +87,13 @@ def unreachable(evidence: Evidence) -> Iterator[Finding]:
         for attempt in attempts
         if attempt.server != server
     }
-    failed = {
-        way: attempt
-        for way, attempt in tried.items()
-        if not (attempt.reached or attempt.loses) and not _is_unknown_name(evidence, way[0], attempt)
-    }
+    failed = {}
+    for way, attempt in tried.items():
+        facts = evidence.facts.get(way[0])
+        resolution = None if facts is None else facts.resolution(attempt.host)
+        is_unknown = attempt.outcome is Outcome.UNKNOWN_NAME and resolution is not None and not resolution.addresses
+        if not (attempt.reached or attempt.loses or is_unknown):
+            failed[way] = attempt
     ways = _Ways(tried, failed)
     for index in range(len(evidence.cluster.servers)):
         for end, words in ((1, "no other server reaches {}"), (0, "{} reaches no other server")):
@@ -121,11 +122,6 @@ def _unreachable(evidence: Evidence, servers: tuple[int, ...], message: str, att
     )  # fmt: skip
 
 
-def _is_unknown_name(evidence: Evidence, server: int, attempt: Attempt) -> bool:
-    resolution = evidence.facts[server].resolution(attempt.host) if server in evidence.facts else None
-    return attempt.outcome is Outcome.UNKNOWN_NAME and resolution is not None and not resolution.addresses
-
-
 def not_itself(evidence: Evidence) -> Iterator[Finding]:
     """Check that a server reaches itself by its address in the table, as its ranks do.
 
@@ -134,9 +130,12 @@ def not_itself(evidence: Evidence) -> Iterator[Finding]:
     for index, attempts in sorted(evidence.reach.items()):
         facts = evidence.facts.get(index)
         for attempt in attempts:
-            if attempt.server != index or attempt.reached or facts is None or not _is_own(attempt, facts):
+            if attempt.server != index or attempt.reached or facts is None or attempt.address is None:
                 continue
-            down = [one.name for one in facts.interfaces if not one.up and _is_loopback(one.name, one.addresses)]
+            if not addresses_of([attempt.address]) & addresses_of(a for one in facts.interfaces for a in one.addresses):
+                continue
+            loopbacks = (one for one in facts.interfaces if one.name == "lo" or any(map(is_loopback, one.addresses)))
+            down = [one.name for one in loopbacks if not one.up]
             why = f"its interface {down[0]} is down" if down else attempt.trouble or attempt.outcome.value
             is_needed = evidence.rank_count(index) > 1 or index == evidence.cluster.first_server
             yield Finding(
@@ -145,15 +144,6 @@ def not_itself(evidence: Evidence) -> Iterator[Finding]:
                 f"`ip link set {down[0]} up` there" if down
                 else "its ranks must reach each other: check its firewall, and the interface lo",
             )  # fmt: skip
-
-
-def _is_own(attempt: Attempt, facts: Facts) -> bool:
-    own = addresses_of(address for interface in facts.interfaces for address in interface.addresses)
-    return attempt.address is not None and bool(own & addresses_of([attempt.address]))
-
-
-def _is_loopback(name: str, addresses: tuple[str, ...]) -> bool:
-    return name == "lo" or any(map(is_loopback, addresses))
 
 
 def large_packets(evidence: Evidence) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Directories, limits, processors, memory and devices: whether the ranks of a server fit on it."""
+"""Rules about directories, limits, processors, memory and devices: whether the ranks of a server fit on it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _low_limit(name: str, command: str, wanted: Callable[[Answer], int], *, is_u
     return find
 
 
-def _few_files(answer: Answer) -> Mapping[str, Any] | None:
+def few_files(answer: Answer) -> Mapping[str, Any] | None:
     """Compare the limit of open files: gloo connects every rank to every other, for each group of dp, mp and pp.
 
     With accelerators, ranks do not use gloo by default.
@@ -111,7 +111,7 @@ def _few_files(answer: Answer) -> Mapping[str, Any] | None:
     return {**found, "world_size": world_size, **({"severity": Severity.BREAKS} if is_too_low else {})}
 
 
-def _locked_memory(answer: Answer) -> Mapping[str, Any] | None:
+def locked_memory(answer: Answer) -> Mapping[str, Any] | None:
     """Compare the limit of locked memory where network cards read memory by themselves."""
     found = _low_limit("memlock", "ulimit -l", lambda _: LOCKED_BYTES)(answer)
     if found is None or not answer.facts.rdma_devices or not answer.evidence.has_several_servers:
@@ -119,14 +119,14 @@ def _locked_memory(answer: Answer) -> Mapping[str, Any] | None:
     return {"kib": found["soft"] // KIB, "cards": ", ".join(answer.facts.rdma_devices)}
 
 
-def _little_memory(answer: Answer) -> Mapping[str, Any] | None:
+def little_memory(answer: Answer) -> Mapping[str, Any] | None:
     facts, wanted = answer.facts, MEMORY_PER_RANK_BYTES * answer.ranks
     amounts = ((facts.memory_available_bytes, "available"), (facts.memory_limit_bytes, "allowed by its control group"))
     amount, how = min(((one, how) for one, how in amounts if one is not None), default=(wanted, ""))
     return {"amount": amount // MIB, "how": how, "wanted": wanted // MIB} if amount < wanted else None
 
 
-def _few_cpus(answer: Answer) -> Mapping[str, Any] | None:
+def few_cpus(answer: Answer) -> Mapping[str, Any] | None:
     cpus = min(float(answer.facts.usable_cpus), answer.facts.cpu_limit or float("inf"))
     return {"cpus": cpus} if 0 < cpus < answer.ranks else None
 
@@ -136,7 +136,7 @@ def _visible(facts: Facts) -> tuple[int, ...]:
     return facts.ascend_devices or tuple(range(len(facts.nvidia_devices)))
 
 
-def _missing_devices(answer: Answer) -> Mapping[str, Any] | None:
+def missing_devices(answer: Answer) -> Mapping[str, Any] | None:
     """Compare devices with the table's. A server without any is right where none has one."""
     if not any(map(_visible, answer.evidence.facts.values())):
         return None
@@ -213,7 +213,7 @@ RULES: tuple[Rule, ...] = (
         "full",
     ),
     PerServer(
-        "few-open-files", Topic.LIMITS, Severity.RISKY, _few_files,
+        "few-open-files", Topic.LIMITS, Severity.RISKY, few_files,
         "a process may open {soft:,} files on {server}; a rank among {world_size:,} may need {wanted:,}", "{how}",
     ),
     PerServer(
@@ -224,7 +224,7 @@ RULES: tuple[Rule, ...] = (
         "a user may have {soft:,} threads on {server}; {ranks} ranks may need {wanted:,}", "{how}",
     ),
     PerServer(
-        "locked-memory", Topic.LIMITS, Severity.RISKY, _locked_memory,
+        "locked-memory", Topic.LIMITS, Severity.RISKY, locked_memory,
         "a process may lock {kib:,} KiB of memory on {server}, with {cards}: connections by RDMA may fail",
         "`ulimit -l unlimited`; in containers --ulimit memlock=-1",
     ),
@@ -234,16 +234,16 @@ RULES: tuple[Rule, ...] = (
         "no file may be larger than {soft:,} bytes on {server}: logs and checkpoints are", "{how}",
     ),
     PerServer(
-        "little-memory", Topic.LIMITS, Severity.RISKY, _little_memory,
+        "little-memory", Topic.LIMITS, Severity.RISKY, little_memory,
         "{amount:,} MiB of memory is {how} on {server}; {ranks} ranks with torch take {wanted:,} MiB before they have a "
         "model",
         "the kernel kills a rank where memory runs out; `tlaunch why` would say so",
     ),
     PerServer(
-        "few-cpus", Topic.LIMITS, Severity.NOTE, _few_cpus, "fewer processors than ranks on {server}: {cpus:g} for {ranks}"
+        "few-cpus", Topic.LIMITS, Severity.NOTE, few_cpus, "fewer processors than ranks on {server}: {cpus:g} for {ranks}"
     ),
     PerServer(
-        "devices-missing", Topic.DEVICES, Severity.BREAKS, _missing_devices,
+        "devices-missing", Topic.DEVICES, Severity.BREAKS, missing_devices,
         "the table wants {missing} on {server}, where {there}",
         "`npu-smi info` or `nvidia-smi` shows them; a container sees only what it is given",
     ),

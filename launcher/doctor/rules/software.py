@@ -1,4 +1,4 @@
-"""What is installed, the rank table, the clocks: what should be the same on all servers."""
+"""Rules about software, rank table and clocks, which should be the same on all servers."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def table_differs(evidence: Evidence) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _mpi_by_name(answer: Answer) -> Mapping[str, Any] | None:
+def mpi_by_name(answer: Answer) -> Mapping[str, Any] | None:
     """Return what ranks get so that mpi4py does not hang where mpirun knows servers by name."""
     if not answer.facts.mpi_variables or not go_by_names(answer.evidence.cluster.servers):
         return None
@@ -105,7 +105,7 @@ RULES: tuple[Rule, ...] = (
         "for programs that import mpi4py: the mpirun of that MPI first on PATH, or the MPI of this mpirun for that Python",
     ),
     PerServer(
-        "mpi-by-name", Topic.SOFTWARE, Severity.NOTE, _mpi_by_name,
+        "mpi-by-name", Topic.SOFTWARE, Severity.NOTE, mpi_by_name,
         "on {server}, mpi4py loads {mpi} under the mpirun of Open MPI 4: ranks get {needed}, without which MPI_Barrier hangs "
         "where mpirun knows servers by name",
         "COMM_TYPE_SHARED is wrong there nevertheless: the mpirun of that MPI first on PATH, or addresses in the rank table, "

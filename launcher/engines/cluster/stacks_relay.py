@@ -1,4 +1,4 @@
-"""The coordinator's part in `tlaunch stacks`: hands the question to all agents, and what they find to who has asked."""
+"""The coordinator's part in `tlaunch stacks`: pass a request on to all agents, and what they find to the client."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from launcher.core.messages import AllStacks, AskStacks, Stacks, TakeStacks, is_
 from launcher.core.records import Server
 from launcher.engines.cluster.peers import Peer
 
-SURVEY_S = 4.0  # for all servers to answer; each asks its ranks for less than two seconds
+ANSWER_LIMIT_S = 4.0  # for all servers to answer; each asks its ranks for less than two seconds
 PURPOSE = "stacks"  # a proof of this is good for nothing else
 
 
 @dataclass
-class _Survey:
-    asker: Peer
+class _Request:
+    client: Peer
     nonce: str
     deadline: float  # monotonic
     awaited: set[int]  # server indices
@@ -26,56 +26,56 @@ class _Survey:
 
 
 class StacksRelay:
-    """Of those who know the run's key. Nothing here waits."""
+    """Relays requests of clients that know the run's key. Nothing here blocks."""
 
     def __init__(self, key: str, servers: Sequence[Server], peers: Mapping[int, Peer]) -> None:
-        """`key`: empty where nobody may ask. `peers`: those that are there, by server index; changes meanwhile."""
+        """`key`: empty if requests are not allowed. `peers`: the connected agents by server index, kept up to date by others."""
         self._key = key
         self._servers = servers
         self._peers = peers
-        self._open: dict[int, _Survey] = {}
+        self._open: dict[int, _Request] = {}
         self._number = 0
 
-    def begin(self, asked: AskStacks, asker: Peer, *, running: bool) -> bool:
-        """Ask all servers, if `asker` may; whether he may. `running`: agents have been told to start ranks."""
-        if not self._key or not is_proof(asked.proof, self._key, PURPOSE, asker.nonce, asked.nonce):
+    def begin(self, asked: AskStacks, client: Peer, *, running: bool) -> bool:
+        """Ask all servers, and return whether `client` may have that. `running`: agents have been ordered to start ranks."""
+        if not self._key or not is_proof(asked.proof, self._key, PURPOSE, client.nonce, asked.nonce):
             return False
         self._number += 1
-        survey = _Survey(asker, asked.nonce, time.monotonic() + SURVEY_S, set())
+        request = _Request(client, asked.nonce, time.monotonic() + ANSWER_LIMIT_S, set())
         for index, server in enumerate(self._servers):
             if not running:
                 break
             if index in self._peers:
-                survey.awaited.add(index)
+                request.awaited.add(index)
                 self._peers[index].send(TakeStacks(self._number, asked.ranks))
             else:
-                survey.silent[server.server_id] = "it is lost, or has ended"
-        self._open[self._number] = survey
+                request.silent[server.server_id] = "it is lost, or has ended"
+        self._open[self._number] = request
         self.step()
         return True
 
     def take(self, server_index: int, told: Stacks) -> None:
-        """What a server has found. Of a question that is over, nobody wants to hear."""
-        survey = self._open.get(told.number)
-        if survey is not None and server_index in survey.awaited:
-            survey.awaited.discard(server_index)
-            survey.content.append(told.content)
+        """Add what a server has found, unless its request is over."""
+        request = self._open.get(told.number)
+        if request is not None and server_index in request.awaited:
+            request.awaited.discard(server_index)
+            request.content.append(told.content)
             self.step()
 
     def step(self) -> None:
-        """Answer whoever has waited long enough, or for all."""
+        """Answer the requests that all servers have answered, or that are out of time."""
         now = time.monotonic()
-        for number, survey in list(self._open.items()):
-            for index in survey.awaited - self._peers.keys():
-                self._miss(survey, index, "it was lost while it was asked")
-            if survey.awaited and now < survey.deadline:
+        for number, request in list(self._open.items()):
+            for index in request.awaited - self._peers.keys():
+                self._miss(request, index, "it was lost while it was asked")
+            if request.awaited and now < request.deadline:
                 continue
-            for index in sorted(survey.awaited):
-                self._miss(survey, index, f"it gave no answer within {SURVEY_S:g} s")
-            proof = proof_of(self._key, PURPOSE, survey.nonce, survey.asker.nonce)
-            survey.asker.send(AllStacks(proof, tuple(survey.content), survey.silent))
+            for index in sorted(request.awaited):
+                self._miss(request, index, f"it gave no answer within {ANSWER_LIMIT_S:g} s")
+            proof = proof_of(self._key, PURPOSE, request.nonce, request.client.nonce)
+            request.client.send(AllStacks(proof, tuple(request.content), request.silent))
             del self._open[number]
 
-    def _miss(self, survey: _Survey, index: int, why: str) -> None:
-        survey.awaited.discard(index)
-        survey.silent[self._servers[index].server_id] = why
+    def _miss(self, request: _Request, index: int, why: str) -> None:
+        request.awaited.discard(index)
+        request.silent[self._servers[index].server_id] = why

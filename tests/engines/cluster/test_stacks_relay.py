@@ -82,7 +82,7 @@ def test_what_all_servers_find_is_told_together(running, ask):
 
 def test_a_server_that_gives_no_answer_in_time_is_named(running, ask, monkeypatch):
     """What the others tell is not withheld for it."""
-    monkeypatch.setattr(stacks_relay, "SURVEY_S", 0.5)
+    monkeypatch.setattr(stacks_relay, "ANSWER_LIMIT_S", 0.5)
     house, channels = running
     future = ask(house)
     house.attend(lambda: house.roll_call.stacks_relay._open)
