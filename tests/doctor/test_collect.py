@@ -52,8 +52,9 @@ def test_this_machine_is_described_as_the_system_does(places):
 
 
 def test_facts_survive_their_way_through_json(places):
-    """Nothing of them is lost or changed."""
-    facts = collect(places)
+    """Nothing of them is lost or changed. A table that is not there has no digest, and the system's words."""
+    facts = collect(replace(places, table=places.table + ".old"))
+    assert (facts.table_digest, facts.table_trouble) == (None, "No such file or directory")
     assert decode(Facts, json.loads(json.dumps(encode(facts)))) == facts
 
 
@@ -64,12 +65,6 @@ def test_facts_of_another_version_are_understood():
     assert (facts.hostname, facts.folder("cwd").path, facts.user) == ("h", "/x", 0)
     with pytest.raises(ValueError, match="no Facts: 7 is not"):
         decode(Facts, {"hostname": 7})
-
-
-def test_a_table_that_is_not_there_is_told_in_the_systems_words(places):
-    """No digest, and why."""
-    facts = collect(Request(table=places.table + ".old", cwd=places.cwd))
-    assert (facts.table_digest, facts.table_trouble) == (None, "No such file or directory")
 
 
 def test_a_directory_that_takes_no_file_is_not_writable(tmp_path):
@@ -93,10 +88,7 @@ def test_a_port_is_tried_as_a_store_would_take_it():
     assert network.try_port(number).trouble is None
     assert network.try_port(number).trouble is None
     assert network.try_port(70000).trouble == "no port has this number"
-
-
-def test_a_port_whose_last_connections_fade_away_is_free():
-    """A store could listen there: whoever closes a connection first keeps the port for a minute (TIME_WAIT)."""
+    # The end that closes a connection first keeps the port for a minute (TIME_WAIT): a store could listen there.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         number = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", number)) as caller:

@@ -1,7 +1,6 @@
 """Which measured connections stand out: pure, on numbers as they could be measured."""
 
 import json
-import re
 from dataclasses import replace
 from itertools import combinations
 
@@ -46,6 +45,12 @@ CASES = {
     "one pair, second is slow": (one_pair(6 * SLOW, SLOW), ["slow-link risky 0 1"]),
     "one pair, slow once each way": (best_of(one_pair(SLOW, FAST), one_pair(FAST, SLOW)), ["links-measured note 0 1"]),
     **{
+        f"one pair, by {'+'.join(interfaces)}": (
+            replace(one_pair(FAST, FAST), interfaces=interfaces), ["links-measured note 0 1"],
+        )
+        for interfaces in (("ib0", "ib0"), ("ib0", "ib1"), ("ib0", ""))  # it must be known of all servers
+    },
+    **{
         f"server {bad} of {count} sends slowly": (
             links(count, slow=[(bad, other) for other in range(count) if other != bad]), [f"slow-link risky {bad}"],
         )
@@ -76,6 +81,8 @@ def test_what_is_usual_survives_one_bad_server():
     assert usual({**rates, (0, 1): 9.0}) == 1.0
     assert usual({(0, 1): 1.0, (0, 2): 0.01, (1, 2): 0.01}) == 1.0
     assert described(links(3)) == "10 Gbit/s and 0.1 ms"
+    assert described(replace(links(3), interfaces=("eth0",) * 3)) == "10 Gbit/s by eth0 and 0.1 ms"
+    assert described(links(1)) is None
 
 
 def test_a_common_server_must_have_no_good_connection():
@@ -99,20 +106,3 @@ def test_a_measurement_of_another_version_is_read():
     assert decode(Links, json.loads(json.dumps(written))).pairs == (Link((0, 1), 1e-4, 2.0, 1.0, 1.0),)
     with pytest.raises(ValueError, match="no Links"):
         decode(Links, {**written, "pairs": [{"servers": "01"}]})
-
-
-@pytest.mark.parametrize(
-    ("interfaces", "expected"),
-    [
-        (("ib0", "ib0"), "0.1 ms by ib0; with"),
-        (("ib0", "ib1"), "0.1 ms by ib0, ib1; with"),
-        (("ib0", ""), "0.1 ms; with"),
-        ((), "0.1 ms; with"),
-    ],
-)
-def test_the_interface_that_was_measured_is_named_where_it_is_known(interfaces, expected):
-    """It must be known of all servers; an older version reports none."""
-    (found,) = judged(replace(one_pair(FAST, FAST), interfaces=interfaces))
-    assert expected in found.message
-    assert re.search(r"h1 and h2: \S+ Gbit/s there, \S+ Gbit/s back", found.message)
-    assert described(replace(links(3), interfaces=("eth0",) * 3)) == "10 Gbit/s by eth0 and 0.1 ms"
