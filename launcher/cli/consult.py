@@ -142,11 +142,11 @@ class _DoctorRun:
         server = self.servers[index]
         directory = self.directory / f"server{index}"
         directory.mkdir(exist_ok=True)
-        told = {env.TLAUNCH_SERVER: server.server_id, env.TLAUNCH_JOIN_S: f"{join_s:.1f}"}
-        handed_on = (*HANDED_ON, *told)
+        own_env = {env.TLAUNCH_SERVER: server.server_id, env.TLAUNCH_JOIN_S: f"{join_s:.1f}"}
+        handed_on = (*HANDED_ON, *own_env)
         command = with_door(engine_for(self.chosen, (server,), self.host, handed_on)(directory), door)
-        own = alone_variables(command.engine, directory, os.environ)
-        return replace(command, env={**command.env, **own, **told})
+        mpi_env = alone_variables(command.engine, directory, os.environ)
+        return replace(command, env={**command.env, **mpi_env, **own_env})
 
 
 def _examine(planned: _DoctorRun, measures: bool, as_json: bool) -> int:

@@ -57,15 +57,19 @@ def report_to_json(examination: Examination, findings: Sequence[Finding]) -> dic
         }
         for index, server in enumerate(examination.cluster.servers)
     ]
-    told = [encode(finding) for finding in findings]
-    return {"sound": is_sound(findings), "findings": told, "servers": servers, "links": encode(examination.links)}
+    return {
+        "sound": is_sound(findings),
+        "findings": encode(tuple(findings)),
+        "servers": servers,
+        "links": encode(examination.links),
+    }
 
 
 def refusal_to_json(error: TlaunchError) -> dict[str, Any]:
     """Return the keys of an examination without content, and the error; a refused table's problems are those of `validate`."""
     problems = error.problems if isinstance(error, RefusedTableError) else ()
-    told = {"error": str(error), "exit_code": error.exit_code, "problems": [problem_to_json(one) for one in problems]}
-    return {"sound": False, "findings": [], "servers": [], "links": None, **told}
+    why = {"error": str(error), "exit_code": error.exit_code, "problems": [problem_to_json(one) for one in problems]}
+    return {"sound": False, "findings": [], "servers": [], "links": None, **why}
 
 
 def _table(

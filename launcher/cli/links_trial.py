@@ -14,7 +14,7 @@ from launcher.cli.doctor_report import is_sound
 from launcher.cli.options import BRING_ALL
 from launcher.cli.start_servers import say
 from launcher.cli.trial_guard import Remains
-from launcher.cli.trial_run import ENDED, TrialRun, blamed_server, kept_run, told_of, trial_options
+from launcher.cli.trial_run import ENDED, TrialRun, blamed_server, kept_run, trial_options, with_kept_path
 from launcher.core.codec import decode
 from launcher.core.run_dir import LATEST
 from launcher.doctor.examine import Examination
@@ -129,7 +129,7 @@ class LinksTrial:
         return Finding(
             "trial-run-failed", Topic.LINKS, Severity.BREAKS,
             tuple(range(len(servers))) if blamed is None else (blamed,),
-            f"a run that only measures links failed{where}: {told_of(why, run_dir, kept)}",
+            f"a run that only measures links failed{where}: {with_kept_path(why, run_dir, kept)}",
             f"its logs are kept: `tlaunch why {kept}` reads them" if kept is not None else
             "`tlaunch run` with the same options and `-- python -m launcher.trainer.links` shows all of its output",
         )  # fmt: skip

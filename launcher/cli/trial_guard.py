@@ -40,12 +40,12 @@ class Remains:
 
 def guarded(words: Sequence[str], remains: Remains) -> list[str]:
     """Return the command that runs `tlaunch run` with those arguments, as a child of this thread."""
-    told = [os.getpid(), str(remains.runs_dir), remains.parent, str(remains.directory)]
-    return [sys.executable, "-m", "launcher.cli.trial_guard", json.dumps(told), *words]
+    setup = [os.getpid(), str(remains.runs_dir), remains.parent, str(remains.directory)]
+    return [sys.executable, "-m", "launcher.cli.trial_guard", json.dumps(setup), *words]
 
 
-def _guard(told: str, words: Sequence[str]) -> NoReturn:
-    doctor_pid, runs_dir, parent, directory = json.loads(told)
+def _guard(setup: str, words: Sequence[str]) -> NoReturn:
+    doctor_pid, runs_dir, parent, directory = json.loads(setup)
     signal.signal(signal.SIGTERM, _end)  # until the run takes it
     try:
         signal_of_parents_end(signal.SIGTERM)

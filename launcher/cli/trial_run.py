@@ -84,9 +84,9 @@ class TrialRun:
         """Return the line of its output that says why it failed, or the last one."""
         with suppress(OSError):
             begin = max(0, os.fstat(self._output.fileno()).st_size - LAST_BYTES)
-            lines = os.pread(self._output.fileno(), LAST_BYTES, begin).decode(errors="replace").splitlines()
-            told = [line.strip() for line in lines if line.strip()]
-            return next((line for line in told if line.startswith(("error:", "rank "))), told[-1] if told else "")
+            output = os.pread(self._output.fileno(), LAST_BYTES, begin).decode(errors="replace").splitlines()
+            lines = [line.strip() for line in output if line.strip()]
+            return next((line for line in lines if line.startswith(("error:", "rank "))), lines[-1] if lines else "")
         return ""
 
     @property
@@ -129,7 +129,7 @@ def kept_run(run_dir: Path) -> Path | None:
     return kept
 
 
-def told_of(why: str, run_dir: Path, kept: Path | None) -> str:
+def with_kept_path(why: str, run_dir: Path, kept: Path | None) -> str:
     """Return `why` a run failed, with the directory where its logs are kept instead of the one that is removed."""
     if kept is None:
         return why

@@ -186,11 +186,11 @@ def usable_cpus() -> int:
 def _told_by_groups(name: str) -> list[str]:
     """Return what that file holds in this process's control group and those around it, as far as they are visible."""
     own = own_directory()
-    told = []
+    texts = []
     for group in () if own is None else (own, *own.parents):
         with suppress(OSError, ValueError):
-            told.append((group / name).read_text(encoding="ascii").strip())
-    return told
+            texts.append((group / name).read_text(encoding="ascii").strip())
+    return texts
 
 
 def _why_no_file(directory: Path) -> str | None:

@@ -76,7 +76,7 @@ def loopback(evidence: Evidence) -> Iterator[Finding]:
 
 
 def own_names(evidence: Evidence) -> Iterator[Finding]:
-    """Check the servers' own names: gloo listens at the address of its hostname, unless it is told an interface."""
+    """Check the servers' own names: gloo listens at the address of its hostname, unless a variable names an interface."""
     if not evidence.has_several_servers:
         return
     local: dict[int, Resolved] = {}

@@ -54,12 +54,12 @@ class StacksRelay:
         self.step()
         return True
 
-    def take(self, server_index: int, told: Stacks) -> None:
+    def take(self, server_index: int, found: Stacks) -> None:
         """Add what a server has found, unless its request is over."""
-        request = self._open.get(told.number)
+        request = self._open.get(found.number)
         if request is not None and server_index in request.awaited:
             request.awaited.discard(server_index)
-            request.content.append(told.content)
+            request.content.append(found.content)
             self.step()
 
     def step(self) -> None:
