@@ -265,7 +265,7 @@ class Finish:
 
 @frozen
 class Ask:
-    """A message for an ProbeHandler: see launcher/doctor/probe_handler.py."""
+    """A message for a ProbeHandler: see launcher/doctor/probe_handler.py."""
 
     number: int  # its answer has the same
     content: Any
