@@ -75,9 +75,9 @@ def _take_part(door: Endpoint, engine_rank: EngineRank | None, place: Place | No
     members, trouble = (None, None) if place is None else _gathered(place, door.token)
     membership = join(door, _this_machine(engine_rank, place), until, lambda _why: None)
     if is_examination(membership):
-        from launcher.engines.cluster.examined import be_examined  # runs need none of it
+        from launcher.engines.cluster.probe_server import serve_probes  # runs need none of it
 
-        be_examined(membership)
+        serve_probes(membership)
         return
     job = told_job(membership)
 

@@ -1,4 +1,4 @@
-"""`tlaunch doctor`: examine all servers of a run that is to be, and tell what would break it."""
+"""`tlaunch doctor`: examine all servers of a planned run, and report what would break it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Examples:
   tlaunch doctor --rank-table rank_table.json --engine mpi --json | jq .sound
   tlaunch doctor --rank-table rank_table.json --engine mpi -- python train.py
 
-One agent per server is started as `tlaunch run` would start it. Each tells what it is like (names, addresses,
-interfaces, clock, versions, rank table, disks, limits, devices), then tries to reach all others. If nothing stands in
-the way, a short run measures how fast they reach each other, and leaves nothing behind unless it fails.
+Starts one agent per server as `tlaunch run` would. Each reports its names, addresses, interfaces, clock, versions, rank
+table, disks, limits and devices, then tries to reach all others. If nothing would break a run, a short run measures how
+fast they reach each other, and leaves nothing behind unless it fails.
 
 With a COMMAND, the files of that program are compared, too: a stale copy on one server would train something else.
 
-What was found is `breaks` where a run would fail of it, `risky` where it may, and `note` where nothing is wrong.
-A server on which nothing can be started is a finding, too; the others are examined nevertheless.
+A finding is `breaks` if a run would fail of it, `risky` if it may, and `note` if nothing is wrong. A server on which
+nothing can be started is a finding, too; the others are examined nevertheless.
 
 Exit codes: 0 nothing would break a run; 1 something would; 2 wrong usage, unreadable files, no mpirun or srun;
 3 a refused rank table.
@@ -47,7 +47,7 @@ LAYOUT = ("--dp", "--mp", "--pp", "--micro-batches")
 
 
 class _LayoutFree(TakesCommand):
-    """Who repeats the words of a run is told that its layout is not wanted, rather than that no such option exists."""
+    """Explains that a run's layout options are not wanted, rather than that no such option exists."""
 
     without = "compare no program's files"
 
@@ -62,7 +62,7 @@ class _LayoutFree(TakesCommand):
                     hint="leave it out",
                 ) from error
             raise
-        if ctx.params["command"] and not ends_options:  # more likely a slip than a program
+        if ctx.params["command"] and not ends_options:  # more likely a typing error than a program
             raise UsageError(
                 f"{ctx.command_path} takes nothing more: {ctx.params['command'][0]}",
                 hint="a COMMAND, whose files are to be compared, stands after --",
@@ -76,7 +76,7 @@ class _LayoutFree(TakesCommand):
 @engine_option
 @engine_words_option
 @server_option
-@join_timeout_option(DEFAULT_JOIN_S, "Servers that have not come by then are told of as missing.")
+@join_timeout_option(DEFAULT_JOIN_S, "Servers that have not joined by then are reported as missing.")
 @coordinator_port_option
 @chip_option
 @env_option
@@ -89,7 +89,7 @@ class _LayoutFree(TakesCommand):
 def doctor(
     context: click.Context, /, *, no_links: bool, as_json: bool, command: tuple[str, ...], **options: Any
 ) -> None:
-    """Examine all servers, and tell what would break a run."""
-    from launcher.cli.consult import consult  # `--help` needs none of it
+    """Examine all servers, and report what would break a run."""
+    from launcher.cli.consult import run_doctor  # `--help` needs none of it
 
-    context.exit(consult(options, command, measures=not no_links, as_json=as_json))
+    context.exit(run_doctor(options, command, measures=not no_links, as_json=as_json))

@@ -1,4 +1,4 @@
-"""An examination of all servers, as a person reads it and as JSON.
+"""Render an examination of all servers, as text and as JSON.
 
 SERVER    HOST  REACH   CLOCK  DEVICES
 10.0.0.1  h1    ok      ok     note
@@ -12,21 +12,21 @@ breaks: h1 and h2 do not reach each other: ...
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher.cli.columns import aligned, counted
+from launcher.cli.reports import problem_to_json
+from launcher.core.codec import encode
 from launcher.core.errors import RefusedTableError, TlaunchError
+from launcher.doctor.examine import Examination
+from launcher.doctor.finding import Finding, Severity, Topic
 from launcher.logs.terminal import one_line, shortened
-
-if TYPE_CHECKING:
-    from launcher.doctor.examine import Examination
-    from launcher.doctor.finding import Finding, Severity, Topic
 
 OK, UNKNOWN = "ok", "-"
 
 
 def report_lines(examination: Examination, findings: Sequence[Finding]) -> Iterator[str]:
-    """The table of servers, what was found, and one line that sums it up; safe to show."""
+    """Yield the table of servers, the findings, and one line that sums them up; safe to print."""
     topics = _topics(examination, findings)
     found = {finding.topic for finding in findings}
     yield from aligned(*_table(examination, findings, [topic for topic in topics if topic in found]))
@@ -41,41 +41,41 @@ def report_lines(examination: Examination, findings: Sequence[Finding]) -> Itera
 
 
 def is_sound(findings: Sequence[Finding]) -> bool:
-    """Whether nothing that was found would break a run."""
-    return not any(finding.severity.value == "breaks" for finding in findings)
+    """Return whether no finding would break a run."""
+    return not any(finding.severity is Severity.BREAKS for finding in findings)
 
 
 def report_to_json(examination: Examination, findings: Sequence[Finding]) -> dict[str, Any]:
-    """All that was asked and found."""
-    from launcher.doctor.facts import to_json
-
+    """Return all that was asked and found."""
     servers = [
         {
             "server": index,
             "server_id": server.server_id,
             "trouble": examination.troubles.get(index),
-            "facts": to_json(examination.facts[index]) if index in examination.facts else None,
-            "reach": [to_json(attempt) for attempt in examination.reach.get(index, ())],
+            "facts": encode(examination.facts[index]) if index in examination.facts else None,
+            "reach": [encode(attempt) for attempt in examination.reach.get(index, ())],
         }
         for index, server in enumerate(examination.cluster.servers)
     ]
-    told = [to_json(finding) for finding in findings]
-    return {"sound": is_sound(findings), "findings": told, "servers": servers, "links": to_json(examination.links)}
+    return {
+        "sound": is_sound(findings),
+        "findings": encode(tuple(findings)),
+        "servers": servers,
+        "links": encode(examination.links),
+    }
 
 
 def refusal_to_json(error: TlaunchError) -> dict[str, Any]:
-    """With the keys of an examination, which there was none of, and why; a refused table's problems as of `validate`."""
-    from launcher.cli.reports import problem_to_json
-
+    """Return the keys of an examination without content, and the error; a refused table's problems are those of `validate`."""
     problems = error.problems if isinstance(error, RefusedTableError) else ()
-    told = {"error": str(error), "exit_code": error.exit_code, "problems": [problem_to_json(one) for one in problems]}
-    return {"sound": False, "findings": [], "servers": [], "links": None, **told}
+    why = {"error": str(error), "exit_code": error.exit_code, "problems": [problem_to_json(one) for one in problems]}
+    return {"sound": False, "findings": [], "servers": [], "links": None, **why}
 
 
 def _table(
     examination: Examination, findings: Sequence[Finding], topics: Sequence[Topic]
 ) -> tuple[list[str], list[list[str]]]:
-    """A column for each topic of which something was found: all of them would not fit on a narrow terminal."""
+    """Return header and rows, with a column for each topic that has findings: all would not fit on a narrow terminal."""
     header = ["SERVER", "HOST", *(topic.value.upper() for topic in topics)]
     rows = []
     for index, server in enumerate(examination.cluster.servers):
@@ -87,22 +87,19 @@ def _table(
 
 
 def _topics(examination: Examination, findings: Sequence[Finding]) -> list[Topic]:
-    """Of links nothing is known where nobody measured them, nor of whom a server reaches where it is alone.
+    """Return the topics of which something is known.
 
-    A server whose name nobody knows was not tried: that is told of as a name, and says nothing of the network.
+    Links may not have been measured, and a server alone reaches none. One with an unknown name was not tried: that is a
+    finding about names, and says nothing of the network.
     """
-    from launcher.doctor.finding import Topic
-
     found = {finding.topic for finding in findings}
-    unasked = {Topic.ANSWER, Topic.LINKS} | (set() if _all_reached(examination) else {Topic.REACH})
+    attempts = [attempt for tried in examination.reach.values() for attempt in tried]
+    unasked = {Topic.ANSWER, Topic.LINKS}
+    if not attempts or not all(attempt.reached for attempt in attempts):
+        unasked.add(Topic.REACH)
     if not examination.offsets_s:
         unasked.add(Topic.CLOCK)
     return [topic for topic in Topic if topic in found or topic not in unasked]
-
-
-def _all_reached(examination: Examination) -> bool:
-    attempts = [attempt for tried in examination.reach.values() for attempt in tried]
-    return bool(attempts) and all(attempt.reached for attempt in attempts)
 
 
 def _cell(examination: Examination, findings: Sequence[Finding], server: int, topic: Topic) -> str:
@@ -113,8 +110,9 @@ def _cell(examination: Examination, findings: Sequence[Finding], server: int, to
 
 
 def _word(severity: Severity) -> str:
-    """What would break a run stands out without any colour."""
-    return severity.value.upper() if severity.value == "breaks" else severity.value
+    """Return the severity; one that would break a run stands out without any colour."""
+    word: str = severity.value
+    return word.upper() if severity is Severity.BREAKS else word
 
 
 def _finding_lines(finding: Finding) -> Iterator[str]:
@@ -124,8 +122,6 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
 
 
 def _summary(examination: Examination, findings: Sequence[Finding]) -> str:
-    from launcher.doctor.finding import Severity
-
     servers = counted(len(examination.cluster.servers), "server")
     if len(examination.facts) < len(examination.cluster.servers):
         servers = f"{len(examination.facts)} of {servers}"

@@ -33,7 +33,7 @@ from launcher.core.printable import printable
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("launcher.cli.run:run", "Start one process per device and watch over them."),
     "exec": ("launcher.cli.exec:exec_rank", "Become one rank of a job that mpirun or srun has started."),
-    "doctor": ("launcher.cli.doctor:doctor", "Examine all servers, and tell what would break a run."),
+    "doctor": ("launcher.cli.doctor:doctor", "Examine all servers, and report what would break a run."),
     "ps": ("launcher.cli.ps:ps", "List the runs that go on, newest first."),
     "status": ("launcher.cli.status:status", "Show how a run stands, rank by rank."),
     "top": ("launcher.cli.top:top", "Watch every rank's progress, CPU and memory until the run ends."),

@@ -103,14 +103,14 @@ def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
         TlaunchError: nothing was seen.
     """
     from launcher.engines.cluster.asker_endpoint import read_door
-    from launcher.engines.cluster.askers import CoordinatorSilentError, ask_stacks
+    from launcher.engines.cluster.stacks_client import CoordinatorUnreachableError, ask_stacks
 
     door = None if state.state.over else read_door(state.run_dir)
     if door is None:
         return _gathered(state, _living(state, wanted))
     try:
         return _told(state, wanted, *ask_stacks(door, wanted))
-    except CoordinatorSilentError as error:
+    except CoordinatorUnreachableError as error:
         try:
             here = _gathered(state, _living(state, wanted))
         except TlaunchError as nothing:

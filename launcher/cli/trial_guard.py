@@ -1,6 +1,6 @@
-"""What the doctor starts to measure links: `tlaunch run`, which ends with the doctor, however that ends.
+"""Start `tlaunch run` for the doctor's measurement of links, so that it ends with the doctor, however that ends.
 
-Nobody else could remove what they made then: a doctor that is killed has no last word.
+It then removes what both have made, which a doctor that is killed cannot do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NoReturn
 from launcher.cli.main import main
 from launcher.core.errors import exit_code_of
 from launcher.core.frozen import frozen
-from launcher.doctor.examinee import forget
+from launcher.doctor.probe_handler import forget
 from launcher.supervise.linux import signal_of_parents_end
 
 OWN_DIRECTORY = "tlaunch-doctor-"  # how the name of a directory for temporary files begins that a doctor has made
@@ -39,13 +39,13 @@ class Remains:
 
 
 def guarded(words: Sequence[str], remains: Remains) -> list[str]:
-    """The command that is `tlaunch run` with those words, as a child of this thread."""
-    told = [os.getpid(), str(remains.runs_dir), remains.parent, str(remains.directory)]
-    return [sys.executable, "-m", "launcher.cli.trial_guard", json.dumps(told), *words]
+    """Return the command that runs `tlaunch run` with those arguments, as a child of this thread."""
+    setup = [os.getpid(), str(remains.runs_dir), remains.parent, str(remains.directory)]
+    return [sys.executable, "-m", "launcher.cli.trial_guard", json.dumps(setup), *words]
 
 
-def _guard(told: str, words: Sequence[str]) -> NoReturn:
-    doctor_pid, runs_dir, parent, directory = json.loads(told)
+def _guard(setup: str, words: Sequence[str]) -> NoReturn:
+    doctor_pid, runs_dir, parent, directory = json.loads(setup)
     signal.signal(signal.SIGTERM, _end)  # until the run takes it
     try:
         signal_of_parents_end(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The run by which the doctor measures links: an ordinary `tlaunch run` in a directory of its own, without a word."""
+"""The run by which the doctor measures links: an ordinary, silent `tlaunch run` in a directory of its own."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ from launcher.runs.status import read_report
 
 LINKS = "launcher.trainer.links"
 SECONDS = 10
-SAFE_PATH = "PYTHONSAFEPATH"  # what lies where the user is must not be taken for a module of ours
+SAFE_PATH = "PYTHONSAFEPATH"  # files in the current directory must not be imported as modules of ours
 SAFELY = ("--env", f"{SAFE_PATH}=1")
 JOIN_S = 60.0
 GRACE_S = 2.0
 STARTS_S = 120.0  # for torch to be imported on a slow file system
-HANGS_S = 6.0 * SECONDS  # ranks that neither compute nor write anything for so long wait for each other in vain
-LAST_S = 5 * GRACE_S  # for a run that comes to nothing to say why itself
+HANGS_S = 6.0 * SECONDS  # of ranks that neither compute nor write anything
+LAST_S = 5 * GRACE_S  # for a run that is bound to fail to report why itself
 ENDED = 124
-KEPT = "tlaunch-links-"  # how the name of a directory for temporary files begins in which a run is kept that failed
+KEPT = "tlaunch-links-"  # prefix of the temporary directory in which a failed run is kept
 LAST_BYTES = 64 << 10
 
 
 def words_of(options: Mapping[str, Any]) -> list[str]:
-    """What a person would type after `tlaunch run` to get the same servers, and ranks that measure their links."""
+    """Return the arguments of `tlaunch run` for the same servers, and ranks that measure their links."""
     same = (word for name, value in options.items() for word in words_of_option(name, value))
-    ours = ("--no-mpi-ranks",) if options["engine"] in BRING_ALL else ()  # else a note says that nobody can tell
+    ours = ("--no-mpi-ranks",) if options["engine"] in BRING_ALL else ()  # else a note says that it is unknown
     return [*same, *ours, *SAFELY, "--name", "links", "--", sys.executable, "-m", LINKS, "--seconds", str(SECONDS)]
 
 
 def trial_options(options: Mapping[str, Any], runs_dir: Path, coordinator_port: int) -> dict[str, Any]:
-    """Those of the examination, but for what two runs at the same time cannot share."""
+    """Return the options of the examination, but for what two runs at the same time cannot share."""
     own = {
         "runs_dir": runs_dir, "coordinator_port": coordinator_port, "join_timeout": JOIN_S, "grace": GRACE_S,
         "hang_timeout": HANGS_S,
     }  # fmt: skip
-    by_engine = options["engine"] in BRING_ALL  # whose runs take nothing that is for servers started by hand
+    by_engine = options["engine"] in BRING_ALL  # which refuses options for servers started by hand
     return {**options, **own, "console": "none", **({"coordinator_port": None, "server": None} if by_engine else {})}
 
 
 class TrialRun:
-    """One server's part of it, or all. `close` it: nothing of it is left then, but what it measured."""
+    """One server's part of that run, or all of it. `close` it: only what it measured is left then."""
 
     def __init__(self, options: Mapping[str, Any], remains: Remains) -> None:
-        # Without a name: whoever is killed leaves none.
+        # Without a name, so that a doctor that is killed leaves none behind.
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - as long as this is there
         self._process = subprocess.Popen(
             guarded(words_of(options), remains), env={**os.environ, SAFE_PATH: "1"},
@@ -65,9 +65,9 @@ class TrialRun:
         )  # fmt: skip
 
     def attend(self, meanwhile: Callable[[float], None], is_in_vain: Callable[[], bool]) -> int:
-        """Its exit code; `ENDED` where it had to be ended. Blocks; `meanwhile` gets moments until which it may wait.
+        """Wait for its exit code, `ENDED` if it had to be ended. `meanwhile` is called with times until which it may block.
 
-        Once it `is_in_vain` it may take `LAST_S` more to say so itself.
+        Once it `is_in_vain` it may take `LAST_S` more to fail by itself.
         """
         deadline = time.monotonic() + 3 * SECONDS + JOIN_S + STARTS_S
         was_in_vain = False
@@ -81,20 +81,20 @@ class TrialRun:
             self.close()
 
     def why(self) -> str:
-        """What it complained of."""
+        """Return the line of its output that says why it failed, or the last one."""
         with suppress(OSError):
             begin = max(0, os.fstat(self._output.fileno()).st_size - LAST_BYTES)
-            lines = os.pread(self._output.fileno(), LAST_BYTES, begin).decode(errors="replace").splitlines()
-            told = [line.strip() for line in lines if line.strip()]
-            return next((line for line in told if line.startswith(("error:", "rank "))), told[-1] if told else "")
+            output = os.pread(self._output.fileno(), LAST_BYTES, begin).decode(errors="replace").splitlines()
+            lines = [line.strip() for line in output if line.strip()]
+            return next((line for line in lines if line.startswith(("error:", "rank "))), lines[-1] if lines else "")
         return ""
 
     @property
-    def goes_on(self) -> bool:
+    def is_running(self) -> bool:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """End it, if need be. Blocks meanwhile; may be called again, and by another thread."""
+        """End it if it runs. Blocks meanwhile; it may be called again, and by another thread."""
         for number, patience_s in ((signal.SIGTERM, 5 * GRACE_S), (signal.SIGKILL, GRACE_S)):
             if self._process.poll() is None:
                 self._process.send_signal(number)
@@ -103,7 +103,7 @@ class TrialRun:
 
 
 def blamed_server(run_dir: Path, servers: Sequence[Server]) -> int | None:
-    """The index of the one that the run failed of, by the verdict in its report; None where nobody can tell."""
+    """Return the index of the server that the run failed of, by the verdict in its report; None if that is unsure."""
     report = read_report(RunDir(run_dir))
     verdict = None if report is None else report.verdict
     if verdict is None or verdict.confidence is Confidence.UNSURE:
@@ -117,7 +117,7 @@ def blamed_server(run_dir: Path, servers: Sequence[Server]) -> int | None:
 
 
 def kept_run(run_dir: Path) -> Path | None:
-    """A copy of what the run wrote on this machine, where it outlives the doctor; None if there is nothing to keep."""
+    """Copy what the run wrote on this machine to where it outlives the doctor; return None if there is nothing to keep."""
     if not (run_dir / "run.json").is_file():
         return None
     try:
@@ -129,8 +129,8 @@ def kept_run(run_dir: Path) -> Path | None:
     return kept
 
 
-def told_of(why: str, run_dir: Path, kept: Path | None) -> str:
-    """What a run complained of, with the place where its logs are kept instead of the one that is removed."""
+def with_kept_path(why: str, run_dir: Path, kept: Path | None) -> str:
+    """Return `why` a run failed, with the directory where its logs are kept instead of the one that is removed."""
     if kept is None:
         return why
     names = (str(run_dir), os.path.relpath(run_dir), str(run_dir.parent / LATEST))
@@ -140,7 +140,7 @@ def told_of(why: str, run_dir: Path, kept: Path | None) -> str:
 
 
 class OwnPart:
-    """Of a server that is started by hand: its part of each run that measures, in a thread of its own."""
+    """The part of a server that is started by hand in each run that measures, in a thread of its own."""
 
     def __init__(self, options: Mapping[str, Any], directory: Path) -> None:
         self._options = options
@@ -149,7 +149,7 @@ class OwnPart:
         self._trial: TrialRun | None = None
 
     def answer(self, message: Mapping[str, Any], is_over: Callable[[], bool]) -> Mapping[str, Any] | None:
-        """What became of it; None to all other messages. Blocks; `is_over`: the first server goes on with others."""
+        """Run that part and return its answer; None to all other messages. Blocks; `is_over`: the next message waits."""
         if message.get("do") != "measure":
             return None
         runs_dir = Path(message["runs_dir"])
@@ -165,14 +165,14 @@ class OwnPart:
         }
 
     def close(self) -> None:
-        """By the main thread: nobody waits for the others when that ends."""
-        if self._trial is not None and self._remains is not None and self._trial.goes_on:
+        """End the part that runs. For the main thread: other threads are not waited for when that ends."""
+        if self._trial is not None and self._remains is not None and self._trial.is_running:
             self._trial.close()
             self._remains.remove()
 
 
 def kept_table(options: Mapping[str, Any], text: str | None, directory: Path) -> dict[str, Any]:
-    """With the table as it was read in place of what it was read from: a pipe gives it once."""
+    """Return the options with a copy of the table as it was read, since a pipe can be read only once."""
     if options["rank_table"] is None or text is None:
         return dict(options)
     copy = directory / f"rank_table{Path(options['rank_table']).suffix}"

@@ -24,9 +24,7 @@ An agent that has lost the coordinator knocks once more when its ranks have ende
 At any time the coordinator asks `Ping`, and what answers with `Pong` is there; it may order `Stop` and `ForwardSignal`, and an
 agent whose launcher got a signal for all tells `SignalWanted`; one that has lost its launcher is `GivingUp`.
 
-Coordinators that each take the other for one of their servers tell each other `Rival`: see launcher/engines/cluster/rivals.py.
-
-Somebody with the key of a run that goes on (launcher/engines/cluster/askers.py) may ask where its ranks are:
+Somebody with the key of a run that goes on (launcher/engines/cluster/stacks_client.py) may ask where its ranks are:
     asker                                coordinator                               agents
     AskStacks        ──────────────────>              TakeStacks  ──────────────>
                      <──────────────────  AllStacks                <──────────────  Stacks
@@ -94,19 +92,6 @@ class Refused:
     message: str
     hint: str | None = None
     exit_code: int = 1
-
-
-@frozen
-class Rival:
-    """Of a coordinator that waits for servers which are started by hand: perhaps the other one is of the same run."""
-
-    proof: str
-    nonce: str
-    coordinator: str  # drawn by lot: who knocks at his own door finds that out
-    host: str  # its name
-    first: str  # the id of the server that it takes itself for
-    servers: tuple[str, ...]  # ids
-    command: str | None  # as in an agreement
 
 
 @frozen
@@ -280,7 +265,7 @@ class Finish:
 
 @frozen
 class ProbeQuestion:
-    """A question for a server's probe handler: see launcher/doctor/examinee.py."""
+    """A question for a server's probe handler: see launcher/doctor/probe_handler.py."""
 
     number: int  # its answer has the same
     content: Any
@@ -325,14 +310,14 @@ class Done:
 
 
 Message = (
-    Challenge | Hello | Rival | Welcome | Refused | Ready | Waiting | Begin | EventReport | EvidenceRequest | EvidenceReport | Decided | AttemptOver
+    Challenge | Hello | Welcome | Refused | Ready | Waiting | Begin | EventReport | EvidenceRequest | EvidenceReport | Decided | AttemptOver
     | Stop | ForwardSignal | SignalWanted | GivingUp | Ping | Pong | ProbeQuestion | ProbeAnswer | Finish | Done | FileChunk | FileSnapshot | ChunkAck
     | ProbeRequest | ProbeResult | AskStacks | TakeStacks | Stacks | AllStacks | Freed
 )  # fmt: skip
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        Challenge, Hello, Rival, Welcome, Refused, Ready, Waiting, Begin, EventReport, EvidenceRequest, EvidenceReport, Decided, AttemptOver, Stop,
+        Challenge, Hello, Welcome, Refused, Ready, Waiting, Begin, EventReport, EvidenceRequest, EvidenceReport, Decided, AttemptOver, Stop,
         ForwardSignal, SignalWanted, GivingUp, Ping, Pong, ProbeQuestion, ProbeAnswer, Finish, Done, FileChunk, FileSnapshot, ChunkAck,
         ProbeRequest, ProbeResult, AskStacks, TakeStacks, Stacks, AllStacks, Freed,
     )

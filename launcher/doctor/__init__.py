@@ -1,1 +1,1 @@
-"""What every server says of itself, whom it reaches, and what of that would break a run."""
+"""The doctor: facts of every server, which servers reach each other, and what of that would break a run."""

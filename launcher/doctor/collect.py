@@ -1,43 +1,69 @@
-"""Read all facts of this server."""
+"""Collect the facts of this server: what is installed, space, limits, memory, processors, network.
+
+Nothing is imported to learn its version, as torch alone would take seconds, and nothing here raises.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import socket
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
+from launcher import __version__
 from launcher.core import device_files
+from launcher.core.control_group import own_directory
+from launcher.core.engine_rank import SLURM, read_engine_rank
 from launcher.core.json_text import digest_of_meaning
-from launcher.doctor import machine, network
-from launcher.doctor.facts import Facts, Folder, Request
-from launcher.doctor.names import RESOLVE_S, resolve
+from launcher.core.mpi_library import MpiLibrary, is_of_open_mpi_4, library_of_python, variables_for, why_apart
+from launcher.doctor import network
+from launcher.doctor.dns import RESOLVE_S, resolve
+from launcher.doctor.facts import Facts, Folder, Limit, Request
 
+PACKAGES = ("torch", "torch_npu", "mpi4py", "numpy")
+LIMITS = ("nofile", "nproc", "memlock", "core", "stack", "as", "fsize")
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, never written to by name
+_SYSTEM = Path("/proc/sys/kernel/random/boot_id")
+_NETWORK = Path("/proc/self/ns/net")
+_MEMORY = Path("/proc/meminfo")
+_KIB = 1024
 
 
 def collect(request: Request, *, resolve_s: float = RESOLVE_S) -> Facts:
-    """What this server is like now. Blocks for `resolve_s`, plus what its file systems take. Raises nothing."""
+    """Return what this server is like now. Blocks for `resolve_s`, plus what its file systems take."""
     hostname = socket.gethostname()
     ephemeral = network.ephemeral_ports()
-    total_bytes, available_bytes = machine.memory()
+    total_bytes, available_bytes = memory()
     environment = {**os.environ, **dict(request.variables)}
-    mpi = machine.mpi_library(environment)
+    mpi = mpi_library(environment)
     resolved = resolve((*request.names, hostname), resolve_s)
+    table_digest = table_trouble = None
+    if request.table is not None:
+        try:  # by its meaning, which is all that HCCL reads
+            table_digest = digest_of_meaning(Path(request.table).read_bytes())
+        except OSError as error:
+            table_trouble = error.strerror or str(error)
+    looked_at = {
+        "cwd": "", "runs_dir": request.runs_dir, "temporary": tempfile.gettempdir(), "shared_memory": str(SHARED_MEMORY),
+    }  # fmt: skip
     return Facts(
         hostname=hostname,
-        machine=machine.identity(),
+        machine=identity(),
         user=os.getuid(),
-        versions=(*machine.versions(), *((("MPI", mpi.name),) if mpi else ())),
+        versions=(*versions(), *((("MPI", mpi.name),) if mpi else ())),
         executable=sys.executable,
-        mpi_trouble=machine.mpi_trouble(mpi, environment),
-        mpi_variables=machine.mpi_variables(mpi, environment),
-        **_table(request),
-        folders=_folders(request),
-        limits=machine.limits(),
+        mpi_trouble=mpi_trouble(mpi, environment),
+        mpi_variables=mpi_variables(mpi, environment),
+        table_digest=table_digest,
+        table_trouble=table_trouble,
+        folders=tuple((purpose, folder(Path(request.cwd, path))) for purpose, path in looked_at.items()),
+        limits=limits(),
         interfaces=network.interfaces(),
         default_interface=network.default_interface(),
         interface_variables=network.interface_variables(environment),
@@ -50,29 +76,138 @@ def collect(request: Request, *, resolve_s: float = RESOLVE_S) -> Facts:
         nvidia_devices=device_files.nvidia_ids(),
         rdma_devices=network.rdma_devices(),
         cpu_count=os.cpu_count() or 1,
-        usable_cpus=machine.usable_cpus(),
-        cpu_limit=machine.cpu_limit(),
+        usable_cpus=usable_cpus(),
+        cpu_limit=cpu_limit(),
         memory_total_bytes=total_bytes,
         memory_available_bytes=available_bytes,
-        memory_limit_bytes=machine.memory_limit(),
+        memory_limit_bytes=memory_limit(),
     )
 
 
-def _table(request: Request) -> Mapping[str, Any]:
-    if request.table is None:
-        return {}
+def identity() -> str:
+    """Return a text that two processes share only if the same start of the same kernel gave them the same network."""
     try:
-        return {"table_digest": digest_of_meaning(Path(request.table).read_bytes())}  # HCCL, too, reads what it says
+        return f"{_SYSTEM.read_text(encoding='ascii').strip()} {_NETWORK.readlink()}"
+    except OSError:
+        return ""
+
+
+def versions() -> tuple[tuple[str, str], ...]:
+    """Return the versions of what is installed for this Python."""
+    found = {"tlaunch": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError, ValueError):
+            found[package] = version(package)
+    return tuple(found.items())
+
+
+def mpi_library(environment: Mapping[str, str]) -> MpiLibrary | None:
+    """Return what mpi4py of this Python loads, by letting another process load it; None if it is not installed."""
+    with suppress(PackageNotFoundError, ValueError):
+        version("mpi4py")
+        return library_of_python((sys.executable,), environment, Path("/"))
+    return None
+
+
+def mpi_trouble(library: MpiLibrary | None, environment: Mapping[str, str]) -> str | None:
+    """Return why a program that imports mpi4py would not learn its ranks under the mpirun that started this process."""
+    engine = read_engine_rank(environment, os.getpid())
+    if library is None or engine is None or engine.engine == SLURM:
+        return None
+    why = why_apart(library, environment)
+    words = f"mpi4py loads {library.name} ({library.path}), which does not go with {engine.engine}'s mpirun"
+    return None if why is None else f"{words}: {why}"
+
+
+def mpi_variables(library: MpiLibrary | None, environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return what a program that imports mpi4py gets so as not to hang, unless the user has set it."""
+    if library is None:
+        return ()
+    needed = variables_for(library, by_open_mpi_4=is_of_open_mpi_4(environment))
+    return tuple((name, value) for name, value in needed.items() if name not in environment)
+
+
+def folder(path: Path) -> Folder:
+    """Return a directory and its space. A file without a name is made there to see whether that can be."""
+    missing, there = None, path.absolute()  # what would have to be made first, and in which directory
+    while not os.path.isdir(there) and there.parent != there:  # noqa: PTH112 - Path.is_dir raises where it may not look
+        missing, there = there, there.parent
+    trouble = _why_no_file(there) or (_why_no_directory(missing) if missing else None)
+    space: os.statvfs_result | None = None
+    with suppress(OSError):
+        space = os.statvfs(there)
+    return Folder(
+        str(path),
+        exists=missing is None,
+        writable=trouble is None,
+        trouble=trouble,
+        total_bytes=None if space is None else space.f_blocks * space.f_frsize,
+        free_bytes=None if space is None else space.f_bavail * space.f_frsize,
+        total_inodes=None if space is None else space.f_files,
+        free_inodes=None if space is None else space.f_favail,
+    )
+
+
+def limits() -> tuple[Limit, ...]:
+    numbers = {name: getattr(resource, f"RLIMIT_{name.upper()}", None) for name in LIMITS}
+    found = {name: resource.getrlimit(number) for name, number in numbers.items() if number is not None}
+    none = resource.RLIM_INFINITY
+    return tuple(
+        Limit(name, None if soft == none else soft, None if hard == none else hard)
+        for name, (soft, hard) in found.items()
+    )
+
+
+def memory() -> tuple[int | None, int | None]:
+    """Return the machine's memory in bytes, and what of it could be taken without swapping."""
+    try:
+        lines = _MEMORY.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None, None
+    found = {name: int(rest.split()[0]) * _KIB for name, _, rest in (line.partition(":") for line in lines)}
+    return found.get("MemTotal"), found.get("MemAvailable")
+
+
+def memory_limit() -> int | None:
+    """Return the tightest limit of the control groups that this process is in, in bytes; None if there is none."""
+    return min((int(text) for text in _told_by_groups("memory.max") if text.isdecimal()), default=None)
+
+
+def cpu_limit() -> float | None:
+    """Return the tightest limit of the control groups in cpus: 1.5 is one and a half of them all the time."""
+    quotas = [text.split() for text in _told_by_groups("cpu.max")]
+    return min((int(quota) / int(period) for quota, period in quotas if quota.isdecimal()), default=None)
+
+
+def usable_cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _told_by_groups(name: str) -> list[str]:
+    """Return what that file holds in this process's control group and those around it, as far as they are visible."""
+    own = own_directory()
+    texts = []
+    for group in () if own is None else (own, *own.parents):
+        with suppress(OSError, ValueError):
+            texts.append((group / name).read_text(encoding="ascii").strip())
+    return texts
+
+
+def _why_no_file(directory: Path) -> str | None:
+    """Return why no file can be made there, in the system's words; None if it can."""
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            return None
     except OSError as error:
-        return {"table_trouble": error.strerror or str(error)}
+        return error.strerror or str(error)
 
 
-def _folders(request: Request) -> tuple[tuple[str, Folder], ...]:
-    runs_dir = Path(request.cwd, request.runs_dir)
-    looked_at = {
-        "cwd": Path(request.cwd),
-        "runs_dir": runs_dir,
-        "temporary": Path(tempfile.gettempdir()),
-        "shared_memory": SHARED_MEMORY,
-    }
-    return tuple((purpose, machine.folder(path)) for purpose, path in looked_at.items())
+def _why_no_directory(path: Path) -> str | None:
+    """Return why no directory can be made there: a file may be in the way, or a link that leads nowhere."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return error.strerror or str(error)
+    return os.strerror(errno.ENOTDIR)

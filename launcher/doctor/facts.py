@@ -1,27 +1,23 @@
-"""What one server says of itself: plain records, and their way through JSON.
+"""The facts that a server reports: plain records, which `core.codec` carries through JSON.
 
-Nothing here judges: launcher/doctor/rules does. A field that an older version does not know is left out when read, and
-one that it does not write has its default, so that servers with different versions can still be compared.
+launcher/doctor/rules judges them. `core.codec` leaves out fields of a later version and gives defaults to those that an
+older one does not write, so that servers with different versions can still be compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields
 from functools import cached_property
-from typing import Any, TypeVar
 
-from launcher.core.frozen import frozen, known
-
-T = TypeVar("T")
+from launcher.core.frozen import frozen
 
 
 @frozen
 class Request:
-    """What one server is asked to look at."""
+    """The things that a server is asked to look at."""
 
     names: tuple[str, ...] = ()  # that servers of the table go by, this one's included; each is resolved
-    called: tuple[str, ...] = ()  # this one's own names; empty where there is no other server
+    called: tuple[str, ...] = ()  # this one's own names; empty if there is no other server
     ports: tuple[int, ...] = ()  # which a listener of the run would take on this server
     table: str | None = None  # absolute path of the rank table; None: the run has none
     cwd: str = "."  # where ranks would start
@@ -53,7 +49,7 @@ class Folder:
 
 @frozen
 class Resolved:
-    """What a name means on this server."""
+    """The addresses of a name on this server."""
 
     name: str
     addresses: tuple[str, ...] = ()  # empty: unknown, or no answer in time
@@ -63,7 +59,7 @@ class Resolved:
 
 @frozen
 class Limit:
-    """As `ulimit` tells it; None: unlimited."""
+    """A limit as `ulimit` prints it; None: unlimited."""
 
     name: str  # nofile, nproc, memlock, ...
     soft: int | None = None
@@ -78,10 +74,10 @@ class Port:
 
 @frozen
 class Facts:
-    """Of one server, at one moment. Amounts of memory and space are bytes."""
+    """One server at one moment. Amounts of memory and space are bytes."""
 
     hostname: str
-    machine: str = ""  # alike for two answers only if they come from one system with one network
+    machine: str = ""  # the same for two answers only if they come from one system with one network
     user: int = 0
     versions: tuple[tuple[str, str], ...] = ()  # of what is installed: tlaunch, python, torch, ...
     executable: str = ""  # of Python
@@ -108,7 +104,7 @@ class Facts:
     memory_total_bytes: int | None = None
     memory_available_bytes: int | None = None
     memory_limit_bytes: int | None = None  # of the control group, the tightest above it
-    clock_offset_s: float | None = field(default=None)  # against the head's; the head writes it in
+    clock_offset_s: float | None = None  # ahead of the head's, which writes it in
 
     def version(self, name: str) -> str | None:
         return dict(self.versions).get(name)
@@ -119,56 +115,11 @@ class Facts:
     def limit(self, name: str) -> Limit | None:
         return next((limit for limit in self.limits if limit.name == name), None)
 
-    def meaning(self, name: str) -> Resolved | None:
-        """What was found for `name`; None where nobody asked."""
-        return self._meanings.get(name)
+    def resolution(self, name: str) -> Resolved | None:
+        """Return what was found for `name`; None if it was not asked for."""
+        return self._resolutions.get(name)
 
     @cached_property
-    def _meanings(self) -> Mapping[str, Resolved]:
-        """Every rule asks for every name: of 500 servers that is much to search."""
+    def _resolutions(self) -> Mapping[str, Resolved]:
+        """The names that were asked for, by name: every rule looks up every name of perhaps 500 servers."""
         return {one.name: one for one in reversed(self.resolved)}
-
-
-def to_json(record: Any) -> Any:
-    """Records as objects, tuples as lists, however deep."""
-    if hasattr(record, "__dataclass_fields__"):
-        return {each.name: to_json(getattr(record, each.name)) for each in fields(record)}
-    return [to_json(each) for each in record] if isinstance(record, tuple) else record
-
-
-def facts_from_json(written: Mapping[str, Any]) -> Facts:
-    """What `to_json` made of them, by this version or another one.
-
-    Raises:
-        TypeError, ValueError, KeyError: it was not made so.
-    """
-    return flat_from_json(
-        Facts,
-        {
-            **written,
-            "versions": _pairs(written, "versions"),
-            "interface_variables": _pairs(written, "interface_variables"),
-            "mpi_variables": _pairs(written, "mpi_variables"),
-            "folders": tuple(
-                (str(purpose), flat_from_json(Folder, one)) for purpose, one in written.get("folders", ())
-            ),
-            "limits": _all(Limit, written, "limits"),
-            "interfaces": _all(Interface, written, "interfaces"),
-            "resolved": _all(Resolved, written, "resolved"),
-            "ports": _all(Port, written, "ports"),
-        },
-    )
-
-
-def flat_from_json(kind: type[T], written: Mapping[str, Any]) -> T:
-    """A record whose fields are numbers, texts and tuples of them."""
-    values = known(kind, written)
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
-
-
-def _all(kind: type[T], written: Mapping[str, Any], name: str) -> tuple[T, ...]:
-    return tuple(flat_from_json(kind, each) for each in written.get(name, ()))
-
-
-def _pairs(written: Mapping[str, Any], name: str) -> tuple[tuple[str, str], ...]:
-    return tuple((str(first), str(second)) for first, second in written.get(name, ()))

@@ -1,18 +1,20 @@
-"""What would break a run, or may: one finding per cause, with all servers that it is about."""
+"""Findings, of what would break a run or may: one per cause, with all servers that it is about."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
+from typing import Any, TypeVar
 
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
-from launcher.doctor.absence import Absence
 from launcher.doctor.facts import Facts
+from launcher.doctor.join_failure import JoinFailure
 from launcher.doctor.reach import Attempt
 
-SHOWN = 4  # servers in a sentence; the others are counted
+T = TypeVar("T")
+MAX_SHOWN = 4  # servers in a sentence; the others are counted
 
 
 class Severity(str, Enum):
@@ -24,7 +26,7 @@ class Severity(str, Enum):
 
 
 class Topic(str, Enum):
-    """What a finding is about, in the order in which a report shows them."""
+    """The subject of a finding, in the order in which a report shows them."""
 
     ANSWER = "answer"
     REACH = "reach"
@@ -51,14 +53,14 @@ class Finding:
 
 @frozen
 class Evidence:
-    """All that rules look at."""
+    """All that rules look at. Mappings are by a server's index in `cluster`."""
 
-    cluster: Cluster
+    cluster: Cluster  # just the servers and ranks that the run would use
     facts: Mapping[int, Facts]  # of the servers that answered
-    reach: Mapping[int, tuple[Attempt, ...]]
-    offsets_s: Mapping[int, float]  # of clocks, against the head's
-    troubles: Mapping[int, str]  # of servers that did not do what they were asked to
-    absences: Mapping[int, Absence] = field(default_factory=dict)  # why servers did not come, or did not answer in time
+    reach: Mapping[int, tuple[Attempt, ...]]  # what each server found when it tried the others
+    offsets_s: Mapping[int, float]  # how far each clock is ahead of the head's
+    troubles: Mapping[int, str] = field(default_factory=dict)  # of servers that could not do what they were asked to
+    join_failures: Mapping[int, JoinFailure] = field(default_factory=dict)  # of servers that did not join or answer
 
     @property
     def has_several_servers(self) -> bool:
@@ -68,6 +70,10 @@ class Evidence:
     def world_size(self) -> int:
         return self.cluster.device_count
 
+    def answers(self) -> list[tuple[int, Facts]]:
+        """Return the facts of each server that answered, in the order of the table."""
+        return sorted(self.facts.items(), key=lambda one: one[0])
+
     def rank_count(self, server: int) -> int:
         return len(self.cluster.servers[server].devices)
 
@@ -75,24 +81,78 @@ class Evidence:
         return self.cluster.servers[server].server_id
 
     def named(self, servers: Iterable[int]) -> str:
-        """In words: "server 10.0.0.1", "servers h1, h2, h3, h4 and 12 more"."""
+        """Return the servers in words: "server 10.0.0.1", "servers h1, h2, h3, h4 and 12 more"."""
         names = [self.name(server) for server in sorted(servers)]
         return f"server{'s' * (len(names) > 1)} {listed(names)}"
 
+    def each(self, values: Mapping[T, tuple[int, ...]]) -> str:
+        """Return in words which servers have which value: "1500 on servers h1, h3; 9000 on server h2"."""
+        return "; ".join(f"{value} on {self.named(servers)}" for value, servers in values.items())
+
+
+Rule = Callable[[Evidence], Iterator[Finding]]
+
+
+@frozen
+class Answer:
+    """The facts of one server, for rules that look at one server at a time."""
+
+    index: int
+    facts: Facts
+    evidence: Evidence
+
+    @property
+    def ranks(self) -> int:
+        return len(self.evidence.cluster.servers[self.index].devices)
+
+    @property
+    def name(self) -> str:
+        return self.evidence.name(self.index)
+
+
+@frozen
+class PerServer:
+    """A rule about one server at a time, as a row of a table."""
+
+    code: str
+    topic: Topic
+    severity: Severity
+    find: Callable[[Answer], Mapping[str, Any] | None]  # what fills in message and hint; None: nothing is wrong
+    message: str  # with {server} for "server h1", {ranks} for its number of ranks, and what `find` returns
+    hint: str | None = None  # likewise
+
+    def __call__(self, evidence: Evidence) -> Iterator[Finding]:
+        """Yield a finding for each server with something to find; `find` may return another "severity"."""
+        for index, facts in evidence.answers():
+            answer = Answer(index, facts, evidence)
+            if (values := self.find(answer)) is not None:
+                values = {"severity": self.severity, "server": evidence.named([index]), "ranks": answer.ranks, **values}
+                hint = self.hint and self.hint.format_map(values)
+                message = self.message.format_map(values)
+                yield Finding(self.code, self.topic, values["severity"], (index,), message, hint)
+
+
+def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings sorted: the worst first, then by topic, then by server."""
+    severities, topics = list(Severity), list(Topic)
+    return tuple(
+        sorted(findings, key=lambda one: (severities.index(one.severity), topics.index(one.topic), one.servers))
+    )
+
 
 def listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(names[:SHOWN])}{more}"
+    more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
+    return f"{', '.join(names[:MAX_SHOWN])}{more}"
 
 
-def all_but_most(said: Mapping[str | None, tuple[int, ...]]) -> tuple[int, ...]:
-    """Of `groups`: the servers that do not say what most say."""
-    return tuple(sorted(server for servers in list(said.values())[1:] for server in servers))
-
-
-def groups(values: Mapping[int, str | None]) -> dict[str | None, tuple[int, ...]]:
-    """The servers that say the same; what most of them say comes first."""
-    found: dict[str | None, list[int]] = {}
+def groups(values: Mapping[int, T]) -> dict[T, tuple[int, ...]]:
+    """Return the servers that have the same value; the value that most have comes first."""
+    found: dict[T, list[int]] = {}
     for server in sorted(values):
         found.setdefault(values[server], []).append(server)
     return {value: tuple(servers) for value, servers in sorted(found.items(), key=lambda one: -len(one[1]))}
+
+
+def minority(said: Mapping[T, tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the servers of `groups` that do not have the value that most have."""
+    return tuple(sorted(server for servers in list(said.values())[1:] for server in servers))

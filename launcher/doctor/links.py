@@ -1,35 +1,31 @@
-"""What links.json says (launcher/trainer/links.py writes it), and which connections are slower than they should be.
+"""Judge measured connections: the content of links.json, which launcher/trainer/links.py writes.
 
-What is usual is the median, over servers, of the best that each server shows with any other. The plain median of pairs
-would not do: of three servers, one slow one spoils two of three pairs, and the median would be spoilt too.
+The usual rate is the median, over servers, of the best that each server shows with any other. With the plain median of
+pairs, one slow server of three would spoil two of three pairs, and so the median.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
-from launcher.doctor.facts import flat_from_json
 from launcher.doctor.finding import Finding, Severity, Topic, listed
 
 SLOW_SHARE = 0.4  # of what is usual; links of one kind differ by less
 UNEVEN_SHARE = 0.2  # of the other way, where there is no other pair
 UNEVEN_BYTES_PER_S = 25e6  # 200 Mbit/s; more than that, one way or the other, busy processors may well differ by
-LATE_TIMES = 10.0  # what is usual
+LATE_TIMES = 10.0  # of what is usual
 LATE_S = 3e-3  # less is what busy processors make of any network
-PAIRS_SHOWN = 4
+MAX_PAIRS = 4
 
 
 @frozen
 class AllReduced:
-    """Of all ranks together."""
+    """One all-reduce of all ranks together."""
 
     bytes: int
     seconds: float
@@ -39,7 +35,7 @@ class AllReduced:
 
 @frozen
 class Link:
-    """Between two servers, as indices in the table: bytes a second forth (first to second), back, and the slower."""
+    """A connection of two servers (indices in the table): bytes a second forth (first to second), back, and the slower."""
 
     servers: tuple[int, ...]
     latency_s: float
@@ -61,35 +57,8 @@ class Links:
     interfaces: tuple[str, ...] = ()  # of each server, that carried the data, with commas; empty where none did
 
 
-def read_links(path: Path) -> Links:
-    """What a run has left.
-
-    Raises:
-        UnreadableError: the file is missing, or not what the measurement writes.
-    """
-    try:
-        return links_from_json(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise UnreadableError(
-            f"{path}: {error.strerror}", hint="the measurement has not come to its end; its train.log may say why"
-        ) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UnreadableError(f"{path} is not what the measurement of links writes: {error}") from error
-
-
-def links_from_json(written: Mapping[str, Any]) -> Links:
-    return flat_from_json(
-        Links,
-        {
-            **written,
-            "all_reduce": tuple(flat_from_json(AllReduced, one) for one in written["all_reduce"]),
-            "pairs": tuple(flat_from_json(Link, one) for one in written["pairs"]),
-        },
-    )
-
-
 def judge_links(links: Links, cluster: Cluster) -> tuple[Finding, ...]:
-    """Slow pairs, and the server that they have in common if there is one. One pair has only its two ways to compare."""
+    """Return findings about slow pairs, by the server that they share if there is one. One pair has only its two ways."""
     names = [server.server_id for server in cluster.servers]
     if len(links.pairs) == 1:
         return (_only_pair(links.pairs[0], names, _by(links.interfaces)),)
@@ -100,13 +69,19 @@ def judge_links(links: Links, cluster: Cluster) -> tuple[Finding, ...]:
 
 
 def best_of(first: Links, second: Links) -> Links:
-    """What each pair has shown that it can do: a machine that was busy for a moment is no slow link."""
+    """Return the best of each pair, since a machine may have been busy for a moment."""
     again = {link.servers: link for link in second.pairs}
-    return replace(first, pairs=tuple(_better(link, again.get(link.servers, link)) for link in first.pairs))
+    pairs = []
+    for one in first.pairs:
+        other = again.get(one.servers, one)
+        forth = max(one.forth_bytes_per_s, other.forth_bytes_per_s)
+        back = max(one.back_bytes_per_s, other.back_bytes_per_s)
+        pairs.append(Link(one.servers, min(one.latency_s, other.latency_s), forth, back, min(forth, back)))
+    return replace(first, pairs=tuple(pairs))
 
 
 def described(links: Links) -> str | None:
-    """What is usual between servers: "10 Gbit/s and 0.05 ms"; None where no pair was measured."""
+    """Return what is usual between servers: "10 Gbit/s and 0.05 ms"; None if no pair was measured."""
     if not links.pairs:
         return None
     rate = usual({link.servers: link.bytes_per_s for link in links.pairs})
@@ -114,7 +89,7 @@ def described(links: Links) -> str | None:
 
 
 def usual(values: Mapping[tuple[int, ...], float], *, best: Any = max) -> float:
-    """The median of each server's best.
+    """Return the median of each server's best.
 
     >>> usual({(0, 1): 10.0, (0, 2): 1.0, (1, 2): 1.0})
     10.0
@@ -124,7 +99,7 @@ def usual(values: Mapping[tuple[int, ...], float], *, best: Any = max) -> float:
 
 
 def common_server(pairs: Iterable[tuple[int, ...]], all_pairs: Iterable[tuple[int, ...]]) -> int | None:
-    """The one server that is in all of `pairs`, if all that it has to do with is among them; None where there is none."""
+    """Return the server that is in all of several `pairs`, if those are all of its pairs; else None."""
     chosen = [set(pair) for pair in pairs]
     shared = set.intersection(*chosen) if chosen else set()
     every = [set(pair) for pair in all_pairs]
@@ -132,19 +107,13 @@ def common_server(pairs: Iterable[tuple[int, ...]], all_pairs: Iterable[tuple[in
     return fitting[0] if len(fitting) == 1 and len(chosen) > 1 else None
 
 
-def _better(one: Link, other: Link) -> Link:
-    forth = max(one.forth_bytes_per_s, other.forth_bytes_per_s)
-    back = max(one.back_bytes_per_s, other.back_bytes_per_s)
-    return Link(one.servers, min(one.latency_s, other.latency_s), forth, back, min(forth, back))
-
-
 def _by(interfaces: Sequence[str]) -> str:
-    """In words, by which interfaces data went; nothing where that is not known of all servers."""
+    """Return in words by which interfaces data went, if that is known of all servers."""
     return f" by {listed(list(dict.fromkeys(interfaces)))}" if interfaces and all(interfaces) else ""
 
 
 def _only_pair(link: Link, names: list[str], by: str) -> Finding:
-    """Nobody can tell which end it is: a sender that is slow, or a receiver that loses packets."""
+    """Judge a pair by its two ways. Either end may be at fault: a slow sender, or a receiver that loses packets."""
     if link.bytes_per_s < min(UNEVEN_BYTES_PER_S, UNEVEN_SHARE * max(link.forth_bytes_per_s, link.back_bytes_per_s)):
         return Finding(
             "slow-link", Topic.LINKS, Severity.RISKY, link.servers,
@@ -165,8 +134,8 @@ def _slow(pairs: tuple[Link, ...], names: list[str]) -> Finding | None:
     )
     if not slow:
         return None
-    each = ", ".join(f"{_between(link, names)} {_slower_way(link, names)}" for link in slow[:PAIRS_SHOWN])
-    more = f" and {len(slow) - PAIRS_SHOWN} more" if len(slow) > PAIRS_SHOWN else ""
+    each = ", ".join(f"{_between(link, names)} {_slower_way(link, names)}" for link in slow[:MAX_PAIRS])
+    more = f" and {len(slow) - MAX_PAIRS} more" if len(slow) > MAX_PAIRS else ""
     return _finding("slow-link", slow, pairs, names, f"{each}{more}; usual here are {_rate(usual_rate)}")
 
 
@@ -176,8 +145,8 @@ def _late(pairs: tuple[Link, ...], names: list[str]) -> Finding | None:
     if not late:
         return None
     late.sort(key=lambda one: -one.latency_s)
-    each = ", ".join(f"{_between(link, names)} {_latency(link.latency_s)}" for link in late[:PAIRS_SHOWN])
-    more = f" and {len(late) - PAIRS_SHOWN} more" if len(late) > PAIRS_SHOWN else ""
+    each = ", ".join(f"{_between(link, names)} {_latency(link.latency_s)}" for link in late[:MAX_PAIRS])
+    more = f" and {len(late) - MAX_PAIRS} more" if len(late) > MAX_PAIRS else ""
     return _finding("late-link", late, pairs, names, f"{each}{more}; usual here is {_latency(usual_s)}")
 
 
@@ -202,7 +171,7 @@ def _between(link: Link, names: list[str]) -> str:
 
 
 def _slower_way(link: Link, names: list[str]) -> str:
-    """Which way, where it makes a difference: then one end sends slowly."""
+    """Return the slower rate, with its sender if the ways differ."""
     forth, back = link.forth_bytes_per_s, link.back_bytes_per_s
     if min(forth, back) > SLOW_SHARE * max(forth, back):
         return _rate(link.bytes_per_s)
@@ -211,7 +180,7 @@ def _slower_way(link: Link, names: list[str]) -> str:
 
 
 def _rate(bytes_per_s: float) -> str:
-    """As networks are sold: in bits.
+    """Return the rate in bits, as networks are sold.
 
     >>> _rate(1.25e9), _rate(125_000)
     ('10 Gbit/s', '1 Mbit/s')

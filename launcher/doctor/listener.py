@@ -1,11 +1,11 @@
-"""A port of one server that proves who it is to whoever reaches it.
+"""A port of one server that proves its identity to each caller.
 
-The caller sends a word that it made up, the listener answers with the number of its server and a code of both under
-the examination's secret (HMAC-SHA256). So neither another program, nor a proxy, nor the listener of another server
-that a wrong address led to, is ever taken for the server that was meant.
+The caller sends a random challenge, the listener answers with the number of its server and a code of both under the
+examination's secret (HMAC-SHA256). So no other program, proxy, or listener of another server behind a wrong address is
+taken for the server that was meant.
 
-A caller that goes on gets an acknowledgement of the first bytes, as a small packet, and then as large ones as its own
-were: of a way that loses large packets, both ends of a connection see only silence.
+A caller that continues gets an acknowledgement of its first bytes, as a small packet, and then packets as large as its
+own: where large packets are lost, both ends of a connection see only silence.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BACKLOG = 1024
 
 
 def answer_to(challenge: bytes, server_index: int, secret: str) -> bytes:
-    """What only a listener of that server in this examination can say."""
+    """Return what only a listener of that server in this examination can answer."""
     who = server_index.to_bytes(_INDEX_BYTES, "big")
     return who + hmac.digest(secret.encode(), challenge + who, "sha256")
 
@@ -44,7 +44,7 @@ class _Caller:
 
 
 class Listener:
-    """Listens on a free port of all addresses. Nothing here blocks and no thread is started: its owner calls `serve`.
+    """A listener on a free port of all addresses. Nothing here blocks and no thread is started: its owner calls `serve`.
 
     `fileno` becomes readable whenever there is something to serve, so it fits into the owner's own selector.
     """
@@ -52,7 +52,10 @@ class Listener:
     def __init__(self, server_index: int, secret: str) -> None:
         self._server_index = server_index
         self._secret = secret
-        self._socket = _listening()
+        try:
+            self._socket = _bound(socket.AF_INET6, "::")
+        except OSError:  # a machine without IPv6
+            self._socket = _bound(socket.AF_INET, "0.0.0.0")  # noqa: S104 - whatever address the table names must be reached
         self.port: int = self._socket.getsockname()[1]
         self._selector = selectors.EpollSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
@@ -62,7 +65,7 @@ class Listener:
         return self._selector.fileno()
 
     def serve(self) -> None:
-        """Answer everything that has come by now. Whoever has spoken is heard before anybody has to give way."""
+        """Answer everything that has come by now. Callers that have sent something are read before any is dropped."""
         ready = [key.fd for key, _ in self._selector.select(0)]
         for caller in [self._callers[number] for number in ready if number in self._callers]:
             self._hear(caller)
@@ -70,31 +73,28 @@ class Listener:
             self._accept()
 
     def close(self) -> None:
-        """May be called again."""
+        """Drop all callers. It may be called again."""
         for caller in tuple(self._callers.values()):
             self._drop(caller)
         self._selector.close()
         self._socket.close()
 
     def _accept(self) -> None:
-        """All that wait: one event may stand for many."""
-        with suppress(OSError):  # none is left, or no descriptor is: then the caller waits in vain, and says so
-            while self._has_room():
+        """Accept all that wait, since one event may stand for many. If there is no room, only a silent caller is dropped."""
+        with suppress(OSError):  # none is left, or no descriptor: then the caller times out
+            while True:
+                if len(self._callers) >= MAX_CALLERS:
+                    oldest = next(iter(self._callers.values()))
+                    if time.monotonic() - oldest.since_s <= SILENCE_S:
+                        return
+                    self._drop(oldest)
                 connection, _ = self._socket.accept()
                 connection.setblocking(False)
                 self._callers[connection.fileno()] = _Caller(connection, bytearray(), time.monotonic())
                 self._selector.register(connection, selectors.EVENT_READ)
 
-    def _has_room(self) -> bool:
-        """Of many servers that all call at once nobody is dropped unheard: only who says nothing gives way."""
-        if len(self._callers) >= MAX_CALLERS:
-            oldest = next(iter(self._callers.values()))
-            if time.monotonic() - oldest.since_s > SILENCE_S:
-                self._drop(oldest)
-        return len(self._callers) < MAX_CALLERS
-
     def _hear(self, caller: _Caller) -> None:
-        """Each caller gets one answer, and closes the connection once it has read all that it wants to."""
+        """Read what a caller sends, and answer. The caller closes the connection when it has read enough."""
         before = len(caller.said)
         try:
             piece = caller.connection.recv(CALL_BYTES + 1 if before < CALL_BYTES else len(LARGE))
@@ -111,7 +111,7 @@ class Listener:
             self._say(caller, ACKNOWLEDGED, LARGE)
 
     def _say(self, caller: _Caller, *pieces: bytes) -> None:
-        """Each in packets of its own. What the kernel has no room for is not missed: of `LARGE` it takes the most."""
+        """Send each piece in packets of its own. The kernel takes most of `LARGE`, and the rest is not needed."""
         with suppress(OSError):
             for piece in pieces:
                 caller.connection.send(piece)
@@ -123,18 +123,10 @@ class Listener:
 
 
 def _is_call(said: bytearray, before: int) -> bool:
-    """Whether that may go on; `before`: how much of it had come before the last piece. Nobody goes on unanswered."""
+    """Return whether that is a call so far; `before` bytes had come before the last piece, and more need an answer first."""
     if before < CALL_BYTES < len(said) or len(said) > CALL_BYTES + len(LARGE):
         return False
     return said.startswith(GREETING[: len(said)])
-
-
-def _listening() -> socket.socket:
-    """On every address of both families where there is IPv6, else on every IPv4 address."""
-    try:
-        return _bound(socket.AF_INET6, "::")
-    except OSError:
-        return _bound(socket.AF_INET, "0.0.0.0")  # noqa: S104 - whatever address the table names must be reached
 
 
 def _bound(family: socket.AddressFamily, address: str) -> socket.socket:

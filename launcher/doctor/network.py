@@ -1,4 +1,4 @@
-"""The network as this server has it: interfaces, routes, ports."""
+"""The network of this server: interfaces, routes, ports."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from launcher.doctor.facts import Interface, Port, Resolved
 NET = Path("/proc/net")
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 RDMA = Path("/sys/class/infiniband")
-# What chooses the interface of a library's connections. HCCL_IF_IP is an address, the others are names.
+# Variables that choose the interface of a library's connections. HCCL_IF_IP is an address, the others are names.
 INTERFACE_VARIABLES = (*own.INTERFACE_VARIABLES, "HCCL_IF_IP")
 
 
 def interfaces() -> tuple[Interface, ...]:
-    """All of them, with their addresses of both families."""
+    """Return all interfaces, with their addresses of both families."""
     import psutil  # noqa: PLC0415 - only commands that need it load it
 
     stats = psutil.net_if_stats()
@@ -36,7 +36,7 @@ def interfaces() -> tuple[Interface, ...]:
 
 
 def default_interface(net: Path = NET) -> str | None:
-    """Of the IPv4 default route with the best metric; None where there is none."""
+    """Return the interface of the IPv4 default route with the best metric; None if there is none."""
     try:
         rows = [line.split() for line in (net / "route").read_text(encoding="ascii").splitlines()[1:]]
     except (OSError, ValueError):
@@ -51,9 +51,9 @@ def interface_variables(environment: Mapping[str, str]) -> tuple[tuple[str, str]
 
 
 def ranks_interface(called: Sequence[str], resolved: Mapping[str, Resolved]) -> str | None:
-    """What `tlaunch run` would set for ranks here. Servers on loopback are one machine, of which another rule tells."""
-    meanings = {name: addresses_of(resolved[name].addresses) for name in called if name in resolved}
-    return own.interface_of(called, own.held_addresses(), meanings)
+    """Return the interface that `tlaunch run` would set for ranks here."""
+    addresses = {name: addresses_of(resolved[name].addresses) for name in called if name in resolved}
+    return own.interface_of(called, own.held_addresses(), addresses)
 
 
 def rdma_devices(directory: Path = RDMA) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ def rdma_devices(directory: Path = RDMA) -> tuple[str, ...]:
 
 
 def ephemeral_ports(path: Path = EPHEMERAL) -> tuple[int, int] | None:
-    """The first and the last port that the kernel gives to connections that ask for none."""
+    """Return the first and the last port that the kernel gives to connections that ask for none."""
     try:
         first, last = map(int, path.read_text(encoding="ascii").split())
     except (OSError, ValueError):
@@ -70,7 +70,7 @@ def ephemeral_ports(path: Path = EPHEMERAL) -> tuple[int, int] | None:
 
 
 def try_port(number: int) -> Port:
-    """Whether a listener could take the port now, as torch's store would: on all addresses, with SO_REUSEADDR."""
+    """Try to take the port, as torch's store would: on all addresses, with SO_REUSEADDR."""
     trouble = _trouble(socket.AF_INET6, number)
     if trouble is not None and trouble.errno not in {errno.EADDRINUSE, errno.EACCES}:  # a machine without IPv6
         trouble = _trouble(socket.AF_INET, number)

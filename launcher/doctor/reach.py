@@ -1,7 +1,7 @@
-"""Whom this server reaches: a connection to every other one, all at the same time, each with a proof of who answers.
+"""Try which servers this one reaches: a connection to each, all at the same time, with a proof of who answers.
 
-Small packets of a connection may arrive where large ones are lost: a switch or tunnel on the way takes smaller ones
-than both ends do, and nothing comes back that says so. Targets that are asked to are sent large ones, too.
+Small packets of a connection may arrive while large ones are lost without a notice, if a switch or tunnel on the way
+takes smaller ones than both ends do. So some targets are sent large ones, too.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from enum import Enum
-from typing import Any
 
 from launcher.core.frozen import frozen
-from launcher.doctor.facts import flat_from_json
 from launcher.doctor.listener import ACKNOWLEDGED, ANSWER_BYTES, CHALLENGE_BYTES, GREETING, LARGE, Listener, answer_to
 
-AT_ONCE = 128  # connections that are being made, far below the usual limit of descriptors
+MAX_AT_ONCE = 128  # connections that are being made, far below the usual limit of descriptors
 
 
 class Outcome(str, Enum):
-    """What came of trying to reach a server."""
+    """The result of trying to reach a server, the best first."""
 
     REACHED = "reached"
     LOSES_THERE = "large packets do not arrive there"  # all that is small does
@@ -41,14 +39,14 @@ class Outcome(str, Enum):
 class Target:
     server: int  # its index in the table
     host: str  # as the table calls it
-    addresses: tuple[str, ...]  # what that means here; empty: nothing
     port: int  # of its listener
+    addresses: tuple[str, ...] = ()  # of the host, on this server; empty if it is unknown
     gets_large: bool = False  # packets, once it has answered
 
 
 @frozen
 class Attempt:
-    """One target, tried. Of several addresses: the one with the best outcome, the quickest of equal ones."""
+    """The result for one target: of several addresses the one with the best outcome, the quickest of equal ones."""
 
     server: int
     host: str
@@ -67,21 +65,12 @@ class Attempt:
         return self.outcome in {Outcome.LOSES_THERE, Outcome.LOSES_BACK}
 
 
-def attempt_from_json(written: Mapping[str, Any]) -> Attempt:
-    """As `to_json` wrote it.
-
-    Raises:
-        TypeError, ValueError, KeyError: it was not written so.
-    """
-    return flat_from_json(Attempt, {**written, "outcome": Outcome(written["outcome"])})
-
-
 def try_reach(
     targets: Sequence[Target], secret: str, timeout_s: float, listener: Listener | None = None
 ) -> tuple[Attempt, ...]:
     """Try every target, in their order. `listener` is this server's own, and is served meanwhile.
 
-    Blocks for `timeout_s` for each `AT_ONCE` addresses that say nothing, from where the connection stood if it did, and
+    Blocks for `timeout_s` for each `MAX_AT_ONCE` addresses that say nothing, from where the connection stood if it did, and
     not at all for those that answer; that long once more, and again, where large packets are lost.
     """
     calls = [_Call(target, address, secret) for target in targets for address in target.addresses]
@@ -90,7 +79,7 @@ def try_reach(
 
 
 class _Call:
-    """One connection to one address: made, answered, given up. `outcome` is None while it goes on."""
+    """One connection to one address: made, answered, given up. `outcome` is None until it has ended."""
 
     def __init__(self, target: Target, address: str, secret: str) -> None:
         self.target = target
@@ -109,7 +98,7 @@ class _Call:
         self._timeout_s = 0.0
 
     def begin(self, timeout_s: float) -> None:
-        """Ask for the connection. What fails at once is told at once."""
+        """Begin to connect. A failure at once sets `outcome`."""
         self._begun_s, self._timeout_s = time.monotonic(), timeout_s
         self.deadline = self._begun_s + timeout_s
         try:
@@ -121,8 +110,8 @@ class _Call:
         if code not in {0, errno.EINPROGRESS}:
             self._fail(code)
 
-    def go_on(self) -> None:
-        """To be called when the connection can be written to, and after that when it can be read."""
+    def proceed(self) -> None:
+        """Continue when the connection can be written to, and after that when it can be read."""
         assert self.connection is not None, "a call that could not begin is not waited for"
         if self.round_trip_s is None:
             self._connected(self.connection)
@@ -132,7 +121,7 @@ class _Call:
             self._listen(self.connection)
 
     def give_up(self) -> None:
-        """At the deadline. A connection that stood, over which nothing came, leads to something else."""
+        """End it at the deadline. A connection over which nothing came leads to something else."""
         if self._is_answered:
             is_there = len(self._heard) > ANSWER_BYTES
             self._end(Outcome.LOSES_BACK if is_there else Outcome.LOSES_THERE)
@@ -171,7 +160,7 @@ class _Call:
         return len(self._heard) >= ANSWER_BYTES
 
     def _answered(self, connection: socket.socket) -> None:
-        """By the right one. Where the connection ends from now on, nothing is known of large packets."""
+        """Note the right answer. If the connection ends from now on, nothing is known of large packets."""
         if not self.target.gets_large:
             self._end(Outcome.REACHED)
             return
@@ -183,7 +172,7 @@ class _Call:
             self._end(Outcome.REACHED)
 
     def _hear_large(self, connection: socket.socket) -> None:
-        """First the acknowledgement, which is small; of what comes after it, the first bytes were in a large packet."""
+        """Receive the acknowledgement, which is small; what comes after it begins with a large packet."""
         try:
             piece = connection.recv(len(LARGE))
         except BlockingIOError:
@@ -204,46 +193,43 @@ class _Call:
 
 
 def _make(calls: Sequence[_Call], timeout_s: float, listener: Listener | None) -> None:
-    """All of them to their end, as many at once as allowed."""
+    """Make all calls to their end, as many at once as allowed."""
     waiting = deque(calls)
-    going_on: set[_Call] = set()
+    running: set[_Call] = set()
     with selectors.DefaultSelector() as selector:
         if listener is not None:
             selector.register(listener, selectors.EVENT_READ)
         try:
-            while waiting or going_on:
-                while waiting and len(going_on) < AT_ONCE:
-                    _begin(waiting.popleft(), timeout_s, selector, going_on)
-                _step(selector, going_on, listener)
+            while waiting or running:
+                while waiting and len(running) < MAX_AT_ONCE:
+                    call = waiting.popleft()
+                    call.begin(timeout_s)
+                    if call.outcome is not None or call.connection is None:
+                        _close(call)
+                        continue
+                    running.add(call)
+                    selector.register(call.connection, selectors.EVENT_WRITE, call)
+                _step(selector, running, listener)
         finally:
-            for call in going_on:
+            for call in running:
                 _close(call)
 
 
-def _begin(call: _Call, timeout_s: float, selector: selectors.BaseSelector, going_on: set[_Call]) -> None:
-    call.begin(timeout_s)
-    if call.outcome is not None or call.connection is None:
-        _close(call)
-        return
-    going_on.add(call)
-    selector.register(call.connection, selectors.EVENT_WRITE, call)
-
-
-def _step(selector: selectors.BaseSelector, going_on: set[_Call], listener: Listener | None) -> None:
+def _step(selector: selectors.BaseSelector, running: set[_Call], listener: Listener | None) -> None:
     """Wait for the next thing to happen, the next deadline being one."""
-    next_s = min((call.deadline for call in going_on), default=0.0)
+    next_s = min((call.deadline for call in running), default=0.0)
     for key, _ in selector.select(max(0.0, next_s - time.monotonic())):
         if isinstance(key.data, _Call):
-            key.data.go_on()
+            key.data.proceed()
             selector.modify(key.fileobj, selectors.EVENT_READ, key.data)
         elif listener is not None:
             listener.serve()
     now_s = time.monotonic()
-    for call in tuple(going_on):
+    for call in tuple(running):
         if call.outcome is None and now_s >= call.deadline:
             call.give_up()
         if call.outcome is not None and call.connection is not None:
-            going_on.remove(call)
+            running.remove(call)
             selector.unregister(call.connection)
             _close(call)
 

@@ -15,7 +15,7 @@ from launcher.core.frozen import frozen
 from launcher.core.interfaces import are_on_loopback, held_addresses, interface_of
 from launcher.core.ranges import ranges
 from launcher.core.records import Cluster, RankSpec, Server
-from launcher.doctor.names import patience_s, resolve
+from launcher.doctor.dns import patience_s, resolve
 from launcher.logs.terminal import escaped
 
 _HOST_NAME = re.compile(r"\w[\w.-]*")

@@ -17,8 +17,8 @@ from launcher.core.addresses import address_of, addresses_of, names_of
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Server
+from launcher.doctor.dns import patience_s, resolve
 from launcher.doctor.facts import Resolved
-from launcher.doctor.names import patience_s, resolve
 from launcher.engines.command import START_DIRECTORY, EngineCommand
 from launcher.engines.host_match import Host, ServerIndex, read_host
 from launcher.engines.render.limits import check_host_name

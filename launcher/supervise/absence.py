@@ -17,7 +17,7 @@ NEED_A_DEAD_PEER = (Kind.PEER_CLOSED, Kind.STORE_LOST, Kind.PEER_FAILED)
 
 
 @frozen
-class Absence:
+class JoinFailure:
     """A rank that has not failed, but that others wait for, or waited for, in vain."""
 
     evidence: RankEvidence
@@ -29,14 +29,14 @@ class Absence:
 
 def find_absence(
     evidence: Sequence[RankEvidence], accounts: Sequence[Account], hung: Collection[int]
-) -> Absence | None:
+) -> JoinFailure | None:
     """Whom the others miss."""
     if not accounts and not hung:
         return None
     failed = {one.global_rank for one in accounts}
     healthy = [rank for rank in evidence if rank.heard and rank.global_rank not in failed]
     waiting = len(accounts) + sum(_waits(rank) for rank in healthy)
-    rules: list[Callable[[], list[Absence]]] = [
+    rules: list[Callable[[], list[JoinFailure]]] = [
         lambda: [_of_stopped(rank, waiting) for rank in healthy if stopped(rank)],
         lambda: [_of_only_hung(rank, evidence) for rank in _only_hung(healthy, hung)],
         lambda: [_of_odd(rank, healthy) for rank in _odd(healthy)] if waiting in {0, len(evidence)} else [],
@@ -54,14 +54,14 @@ def find_absence(
     return _beside_unheard(absence, unheard) if absence is not None and unheard else absence
 
 
-def _beside_unheard(absence: Absence, unheard: int) -> Absence:
+def _beside_unheard(absence: JoinFailure, unheard: int) -> JoinFailure:
     """Ranks of which nothing is known may be missed as well; but one that is stopped would be enough."""
     reason = f"{absence.reason}; what {count(unheard, 'other rank')} did is not known"
     confidence = Confidence.LIKELY if stopped(absence.evidence) else Confidence.UNSURE
     return replace(absence, reason=reason, confidence=confidence)
 
 
-def _outstanding(found: Sequence[Absence], hung: Collection[int]) -> Absence | None:
+def _outstanding(found: Sequence[JoinFailure], hung: Collection[int]) -> JoinFailure | None:
     """One of several that may be missed equally: of those that hang, if any do, the one with the fewest steps."""
     suspects = [one for one in found if one.evidence.global_rank in hung] or found
     if len(suspects) <= 1:
@@ -152,57 +152,57 @@ def _named(accounts: Sequence[Account]) -> set[int]:
     return {global_rank for one in accounts for global_rank in one.symptom.named}
 
 
-def _of_stopped(rank: RankEvidence, waiting: int) -> Absence:
-    return Absence(rank, "does not take part", f"stopped (SIGSTOP){_while(waiting)}", Confidence.CERTAIN)
+def _of_stopped(rank: RankEvidence, waiting: int) -> JoinFailure:
+    return JoinFailure(rank, "does not take part", f"stopped (SIGSTOP){_while(waiting)}", Confidence.CERTAIN)
 
 
-def _of_leaving(rank: RankEvidence) -> Absence:
+def _of_leaving(rank: RankEvidence) -> JoinFailure:
     assert rank.stack is not None
     reason = f"{rank.stack.doing}; that closes connections which others need"
-    return Absence(rank, "leaves the group", reason, Confidence.LIKELY)
+    return JoinFailure(rank, "leaves the group", reason, Confidence.LIKELY)
 
 
-def _of_only_hung(rank: RankEvidence, evidence: Sequence[RankEvidence]) -> Absence:
+def _of_only_hung(rank: RankEvidence, evidence: Sequence[RankEvidence]) -> JoinFailure:
     doing = rank.stack.doing if rank.stack else "unseen"
     alive = sum(other.alive for other in evidence if other is not rank)
     others = f"{count(alive, 'other rank')} do{'es' if alive == 1 else ''}" if alive else "all others have ended"
     reason = f"{doing}; it alone makes no progress, while {others}"
-    return Absence(rank, "makes no progress", reason, Confidence.LIKELY, hang_at(rank))
+    return JoinFailure(rank, "makes no progress", reason, Confidence.LIKELY, hang_at(rank))
 
 
-def _of_odd(rank: RankEvidence, healthy: Sequence[RankEvidence]) -> Absence:
+def _of_odd(rank: RankEvidence, healthy: Sequence[RankEvidence]) -> JoinFailure:
     others = [other for other in healthy if other.alive and other is not rank]
     reason = f"{rank.stack.doing if rank.stack else 'unseen'}, while {len(others)} other ranks are {_place(others[0]) or 'unseen'}"
-    return Absence(rank, "does not take part", reason, Confidence.LIKELY, hang_at(rank))
+    return JoinFailure(rank, "does not take part", reason, Confidence.LIKELY, hang_at(rank))
 
 
-def _of_busy(rank: RankEvidence, waiting: int, rank_count: int) -> Absence:
+def _of_busy(rank: RankEvidence, waiting: int, rank_count: int) -> JoinFailure:
     assert rank.stack is not None
     confidence = Confidence.CERTAIN if 0 < waiting == rank_count - 1 else Confidence.LIKELY
     reason = f"{rank.stack.doing}{_while(waiting)}"
-    return Absence(rank, "does not take part", reason, confidence, hang_at(rank))
+    return JoinFailure(rank, "does not take part", reason, confidence, hang_at(rank))
 
 
-def _of_ended(rank: RankEvidence, waiting: int) -> Absence:
+def _of_ended(rank: RankEvidence, waiting: int) -> JoinFailure:
     reason = f"it ended well, but {count(waiting, 'other rank')} still expected it"
-    return Absence(rank, "ended too early", reason, Confidence.LIKELY)
+    return JoinFailure(rank, "ended too early", reason, Confidence.LIKELY)
 
 
-def _of_named(rank: RankEvidence, accounts: Sequence[Account]) -> Absence:
+def _of_named(rank: RankEvidence, accounts: Sequence[Account]) -> JoinFailure:
     witness = next(one for one in accounts if rank.global_rank in one.symptom.named)
     reason = f"rank {witness.global_rank} says: {witness.symptom.evidence}"
-    return Absence(rank, "does not take part", reason, Confidence.LIKELY)
+    return JoinFailure(rank, "does not take part", reason, Confidence.LIKELY)
 
 
-def _of_silent(rank: RankEvidence, waiting: int) -> Absence:
+def _of_silent(rank: RankEvidence, waiting: int) -> JoinFailure:
     assert rank.stack is not None
-    return Absence(rank, "does not take part", f"{rank.stack.doing}{_while(waiting)}", Confidence.LIKELY)
+    return JoinFailure(rank, "does not take part", f"{rank.stack.doing}{_while(waiting)}", Confidence.LIKELY)
 
 
-def _of_behind(rank: RankEvidence, evidence: Sequence[RankEvidence]) -> Absence:
+def _of_behind(rank: RankEvidence, evidence: Sequence[RankEvidence]) -> JoinFailure:
     ahead = max(other.step for other in evidence if other.step is not None)
     reason = f"it is at step {rank.step} while others have come to step {ahead}"
-    return Absence(rank, "does not keep up", reason, Confidence.LIKELY)
+    return JoinFailure(rank, "does not keep up", reason, Confidence.LIKELY)
 
 
 def hang_at(rank: RankEvidence) -> str | None:

@@ -41,7 +41,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
-from launcher.supervise.absence import Absence, count, find_absence, hang_at, stopped
+from launcher.supervise.absence import JoinFailure, count, find_absence, hang_at, stopped
 from launcher.supervise.evidence import FROM_OUTSIDE, Account, RankEvidence, account, failed
 from launcher.supervise.order import LATE_S
 
@@ -216,7 +216,7 @@ def _follower(one: Account, cause: Account, *, alike: bool) -> Failure:
 # --- nobody failed by itself ---
 
 
-def _blame_absence(absence: Absence, accounts: Sequence[Account]) -> Verdict:
+def _blame_absence(absence: JoinFailure, accounts: Sequence[Account]) -> Verdict:
     rank = absence.evidence
     where = rank.stack.place or None if rank.stack else None
     cause = Failure(
@@ -256,11 +256,13 @@ def _blame_nobody(evidence: Sequence[RankEvidence], hung: Collection[int]) -> Ve
     return Verdict(None, Confidence.UNSURE, reason)
 
 
-def _lonely(rank: RankEvidence) -> Absence:
+def _lonely(rank: RankEvidence) -> JoinFailure:
     """The only rank that can be seen; there may be others on other servers."""
     waits = rank.stack is not None and rank.stack.in_collective
     doing = rank.stack.doing if rank.stack else "what it does is not known"
-    return Absence(rank, "makes no progress", doing, Confidence.UNSURE if waits else Confidence.LIKELY, hang_at(rank))
+    return JoinFailure(
+        rank, "makes no progress", doing, Confidence.UNSURE if waits else Confidence.LIKELY, hang_at(rank)
+    )
 
 
 # --- words ---

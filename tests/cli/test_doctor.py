@@ -159,7 +159,7 @@ def test_servers_started_by_hand_are_examined_together(launcher, table, port):
     done = launcher.run(*options, "--server", SERVERS[0], "--json")
     told = json.loads(done.stdout)
     assert (done.returncode, other.wait(60)) == (0, 0)
-    assert f"what was found is told on server {SERVERS[0]}" in other.stderr.read()
+    assert f"server {SERVERS[0]} reports what was found" in other.stderr.read()
     assert [one["facts"] is not None for one in told["servers"]] == [True, True]
     assert MEASURED & {one["code"] for one in told["findings"]}
     (pair,) = told["links"]["pairs"]

@@ -12,12 +12,12 @@ from launcher.cli.options import RunOptions
 from launcher.cli.prepare import prepare
 from launcher.cli.run import run
 from launcher.cli.trial_guard import OWN_DIRECTORY, Remains, guarded
-from launcher.cli.trial_run import blamed_server, kept_run, told_of, trial_options, words_of
+from launcher.cli.trial_run import blamed_server, kept_run, trial_options, with_kept_path, words_of
 from launcher.core.events import Cause
 from launcher.core.records import Device, Server
 from launcher.core.report import Attempt, Report
 from launcher.core.verdict import Confidence, Verdict
-from launcher.doctor.examinee import OWN_RUNS
+from launcher.doctor.probe_handler import OWN_RUNS
 
 
 @pytest.mark.parametrize(("engine", "by_hand"), [("mpi", False), ("slurm", False), ("hand", True), (None, True)])
@@ -96,8 +96,8 @@ def test_what_a_failed_run_wrote_is_kept_where_the_doctor_removes_nothing(tmp_pa
     assert kept.is_relative_to(temporary)
     assert (kept / "device0" / "train.log").read_text() == "why"
     said = f"logs in runs/{OWN_RUNS}x/20260101-links, and {run_dir}/device0/train.log"
-    assert told_of(said, run_dir, kept) == f"logs in {kept}, and {kept}/device0/train.log"
-    assert told_of(said, run_dir, None) == said
+    assert with_kept_path(said, run_dir, kept) == f"logs in {kept}, and {kept}/device0/train.log"
+    assert with_kept_path(said, run_dir, None) == said
     assert kept_run(tmp_path / "nothing") is None
 
 

@@ -34,7 +34,6 @@ from launcher.core.messages import (
     ProbeTarget,
     Ready,
     Refused,
-    Rival,
     SignalWanted,
     Stacks,
     Stop,
@@ -58,7 +57,7 @@ VERDICT = Verdict(
 ALL = (
     Challenge(1, "n"), Hello("p", "n", "0.1", "c0de", "3.11.2", "h1", ("10.0.0.1",), "h1", 3, {"layout": "dp=2"}),
     Hello("p", "n", "0.1", "c0de", "3.11.2", "h1", ()), Welcome("p", 1, "run", 20.0, "job"), Refused("no", "hint", 3), Ready(7),
-    Ready(), Ready(1, False, {"train.py": "a"}), Rival("p", "n", "c", "host1", "h1", ("h1", "h2"), None), Waiting(("h1", "h2")), Waiting(("h1",), 300.0), Begin(2, 29500), EventReport('{"schema": 2}\n'), EvidenceRequest(1), Known(1, {"ranks": []}),
+    Ready(), Ready(1, False, {"train.py": "a"}), Waiting(("h1", "h2")), Waiting(("h1",), 300.0), Begin(2, 29500), EventReport('{"schema": 2}\n'), EvidenceRequest(1), Known(1, {"ranks": []}),
     Known(1, {"ranks": []}, 40001), ProbeRequest(1, (ProbeTarget(2, ("10.0.0.2",), (40001, 29500)),), 2.0), ProbeResult(1, ((2, "no answer"),), (29500,)),
     Decided(1, VERDICT, Cause.HUNG, restarts=True), AttemptOver(1, left=False, master_port=9),
     Stop(Cause.STOPPED, 2, "h2"), ForwardSignal(20), SignalWanted(15), GivingUp("killed"), Ping(1 << 62), Pong(1, 2), Finish(Cause.FAILED, 3),

@@ -1,4 +1,4 @@
-"""Servers that are well, to be made ill one thing at a time."""
+"""A cluster in which nothing is wrong, for tests to change one thing in it."""
 
 from dataclasses import replace
 
@@ -6,23 +6,29 @@ import pytest
 
 from launcher.core.records import Cluster, Device, Server
 from launcher.doctor.facts import Facts, Folder, Interface, Limit, Resolved
-from launcher.doctor.findings import judge
+from launcher.doctor.finding import Evidence
 from launcher.doctor.reach import Attempt, Outcome
+from launcher.doctor.rules import judge
 
 GIB = 1 << 30
+WELL = Folder("/somewhere", total_bytes=500 * GIB, free_bytes=200 * GIB, total_inodes=10**7, free_inodes=10**6)
+VERSIONS = {
+    "tlaunch": "0.1.0", "python": "3.11.7", "torch": "2.6.0+cpu", "numpy": "2.1.0", "MPI": "Open MPI 5.0.11"
+}  # fmt: skip
 
 
-class Ward:
-    """`count` servers h1, h2, ... without accelerators, and what the judge says of them."""
+class Evidences:
+    """`count` servers h1, h2, ... without accelerators, and what the rules find."""
 
     def __init__(self, count, ranks=2):
+        self.count = count
         self.cluster = Cluster(
             tuple(
                 Server(f"h{index + 1}", tuple(Device(local, index * ranks + local) for local in range(ranks)))
                 for index in range(count)
             )
         )
-        self.facts = {index: self._well(index, count) for index in range(count)}
+        self.facts = {index: self._facts(index) for index in range(count)}
         self.reach = {
             index: tuple(Attempt(other, f"h{other + 1}", Outcome.REACHED, f"10.0.0.{other + 1}", 0.0002, got_large=other != index)
                          for other in (*range(index), *range(index + 1, count), index))
@@ -30,32 +36,23 @@ class Ward:
         }  # fmt: skip
         self.offsets_s = dict.fromkeys(range(count), 0.001)
         self.troubles = {}
-        self.absences = {}
+        self.join_failures = {}
 
-    def _well(self, index, count):
-        folder = Folder(
-            "/somewhere", total_bytes=500 * GIB, free_bytes=200 * GIB, total_inodes=10**7, free_inodes=10**6
-        )
+    def _facts(self, index):
         return Facts(
             hostname=f"h{index + 1}",
             machine=f"boot {index}",
-            versions=(
-                ("tlaunch", "0.1.0"),
-                ("python", "3.11.7"),
-                ("torch", "2.6.0+cpu"),
-                ("numpy", "2.1.0"),
-                ("MPI", "Open MPI 5.0.11"),
-            ),
+            versions=tuple(VERSIONS.items()),
             executable="/opt/bin/python",
             table_digest="abc",
-            folders=tuple((name, folder) for name in ("cwd", "runs_dir", "temporary", "shared_memory")),
+            folders=tuple((name, WELL) for name in ("cwd", "runs_dir", "temporary", "shared_memory")),
             limits=(Limit("nofile", 1024, 4096), Limit("nproc", None, None), Limit("memlock", 65536, 65536)),
             interfaces=(
                 Interface("eth0", (f"10.0.0.{index + 1}",), 1500),
                 Interface("lo", ("127.0.0.1", "::1"), 65536),
             ),
             default_interface="eth0",
-            resolved=tuple(Resolved(f"h{other + 1}", (f"10.0.0.{other + 1}",), 0.001) for other in range(count)),
+            resolved=tuple(Resolved(f"h{other + 1}", (f"10.0.0.{other + 1}",), 0.001) for other in range(self.count)),
             first_ephemeral_port=32768,
             last_ephemeral_port=60999,
             cpu_count=4,
@@ -64,43 +61,56 @@ class Ward:
             memory_available_bytes=8 * GIB,
         )
 
-    def change(self, server, **changes):
-        self.facts[server] = replace(self.facts[server], **changes)
+    def change(self, *servers, **changes):
+        """Change the facts of these servers."""
+        for server in servers:
+            self.facts[server] = replace(self.facts[server], **changes)
+
+    def change_all(self, **changes):
+        self.change(*self.facts, **changes)
 
     def change_folder(self, server, purpose, **changes):
         folders = dict(self.facts[server].folders)
         folders[purpose] = replace(folders[purpose], **changes)
         self.change(server, folders=tuple(folders.items()))
 
-    def means(self, server, name, *addresses, seconds=0.001, answered=True):
+    def add_interface(self, server, interface, **changes):
+        self.change(server, interfaces=(*self.facts[server].interfaces, interface), **changes)
+
+    def resolve(self, server, name, *addresses, seconds=0.001, answered=True):
+        """Let a name have these addresses on a server."""
         kept = tuple(one for one in self.facts[server].resolved if one.name != name)
         self.change(server, resolved=(*kept, Resolved(name, addresses, seconds, answered)))
 
-    def cut(self, server, other, outcome=Outcome.TIMED_OUT):
-        self.reach[server] = tuple(
-            replace(attempt, outcome=outcome, round_trip_s=None) if attempt.server == other else attempt
-            for attempt in self.reach[server]
-        )
+    def call_itself(self, server, name, *addresses, **changes):
+        self.change(server, hostname=name, **changes)
+        self.resolve(server, name, *addresses)
 
-    def give_devices(self, kind, *ids):
-        """To all servers."""
-        for server in self.facts:
-            self.change(server, **{f"{kind}_devices": ids})
+    def cut(self, *ways, outcome=Outcome.TIMED_OUT):
+        """Let connections from the first to the second server of each way have this outcome."""
+        for server, other in ways:
+            self.reach[server] = tuple(
+                replace(attempt, outcome=outcome, round_trip_s=None) if attempt.server == other else attempt
+                for attempt in self.reach[server]
+            )
+
+    def lose_large(self, *ways):
+        """Lose large packets: one end sees that nothing arrives there, the other that nothing comes back."""
+        self.cut(*ways, outcome=Outcome.LOSES_THERE)
+        self.cut(*(way[::-1] for way in ways if way[::-1] not in ways), outcome=Outcome.LOSES_BACK)
+
+    def only_from(self, *servers, failure):
+        """Let only these servers have answered; the others have failed to join."""
+        self.facts = {index: self.facts[index] for index in servers}
+        self.reach, self.offsets_s = {}, dict.fromkeys(servers, 100.0)
+        self.join_failures = {index: failure for index in range(self.count) if index not in servers}
 
     def findings(self):
-        return judge(self.cluster, self.facts, self.reach, self.offsets_s, self.troubles, self.absences)
-
-    def said(self):
-        """Code, severity and servers of each finding, without the note that nobody has an accelerator."""
-        found = [one for one in self.findings() if one.code != "no-accelerator"]
-        return [(one.code, one.severity.value, one.servers) for one in found]
-
-    def only(self):
-        """The one finding."""
-        (found,) = [one for one in self.findings() if one.code != "no-accelerator"]
-        return found
+        """Return all findings but the note that there is no accelerator."""
+        evidence = Evidence(self.cluster, self.facts, self.reach, self.offsets_s, self.troubles, self.join_failures)
+        return [one for one in judge(evidence) if one.code != "no-accelerator"]
 
 
 @pytest.fixture
-def ward():
-    return Ward
+def make_cluster():
+    return Evidences

@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 
 from launcher import __version__
+from launcher.core.codec import decode, encode
 from launcher.core.control_group import own_directory
 from launcher.core.interfaces import held_addresses
 from launcher.core.mpi_library import library_that_says
-from launcher.doctor import machine, network
-from launcher.doctor.collect import collect
-from launcher.doctor.facts import Facts, Request, facts_from_json, to_json
-from launcher.doctor.names import resolve
+from launcher.doctor import collect as collecting
+from launcher.doctor import network
+from launcher.doctor.collect import collect, folder
+from launcher.doctor.dns import resolve
+from launcher.doctor.facts import Facts, Request
 
 TABLE = '{"version": "1.0", "server_count": "1"}'
 
@@ -42,44 +44,39 @@ def test_this_machine_is_described_as_the_system_does(places):
     assert facts.limit("nofile").soft == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert 0 < facts.memory_available_bytes <= facts.memory_total_bytes
     assert "127.0.0.1" in {address for one in facts.interfaces for address in one.addresses}
-    assert facts.meaning("localhost").addresses
-    assert facts.meaning(facts.hostname) is not None
+    assert facts.resolution("localhost").addresses
+    assert facts.resolution(facts.hostname) is not None
     assert facts.folder("cwd").exists
     assert (facts.folder("runs_dir").exists, facts.folder("runs_dir").writable) == (False, True)
     assert [path.name for path in Path(places.cwd).iterdir()] == ["table.json"]
 
 
 def test_facts_survive_their_way_through_json(places):
-    """Nothing of them is lost or changed."""
-    facts = collect(places)
-    assert facts_from_json(json.loads(json.dumps(to_json(facts)))) == facts
+    """Nothing of them is lost or changed. A table that is not there has no digest, and the system's words."""
+    facts = collect(replace(places, table=places.table + ".old"))
+    assert (facts.table_digest, facts.table_trouble) == (None, "No such file or directory")
+    assert decode(Facts, json.loads(json.dumps(encode(facts)))) == facts
 
 
 def test_facts_of_another_version_are_understood():
     """A later one tells more, an earlier one less."""
     written = {"hostname": "h", "gravity": 9.81, "folders": [["cwd", {"path": "/x", "colour": "red"}]]}
-    facts = facts_from_json(written)
+    facts = decode(Facts, written)
     assert (facts.hostname, facts.folder("cwd").path, facts.user) == ("h", "/x", 0)
-    with pytest.raises(TypeError, match="hostname is 7"):
-        facts_from_json({"hostname": 7})
-
-
-def test_a_table_that_is_not_there_is_told_in_the_systems_words(places):
-    """No digest, and why."""
-    facts = collect(Request(table=places.table + ".old", cwd=places.cwd))
-    assert (facts.table_digest, facts.table_trouble) == (None, "No such file or directory")
+    with pytest.raises(ValueError, match="no Facts: 7 is not"):
+        decode(Facts, {"hostname": 7})
 
 
 def test_a_directory_that_takes_no_file_is_not_writable(tmp_path):
     """Whoever asks: root may write anywhere but to a file system that is read-only, as /proc is in this respect."""
-    assert not machine.folder(Path("/proc/self")).writable
+    assert not folder(Path("/proc/self")).writable
     (tmp_path / "file").write_text("")
     (tmp_path / "dangling").symlink_to("nowhere")
     for name in ("file", "file/below/it", "dangling", "dangling/below"):
-        found = machine.folder(tmp_path / name)
+        found = folder(tmp_path / name)
         assert (found.exists, found.writable, found.trouble) == (False, False, "Not a directory")
-    assert machine.folder(tmp_path / ("long" * 100)).trouble == "File name too long"
-    later = machine.folder(tmp_path / "made" / "later")
+    assert folder(tmp_path / ("long" * 100)).trouble == "File name too long"
+    later = folder(tmp_path / "made" / "later")
     assert (later.exists, later.writable, later.trouble) == (False, True, None)
 
 
@@ -91,10 +88,7 @@ def test_a_port_is_tried_as_a_store_would_take_it():
     assert network.try_port(number).trouble is None
     assert network.try_port(number).trouble is None
     assert network.try_port(70000).trouble == "no port has this number"
-
-
-def test_a_port_whose_last_connections_fade_away_is_free():
-    """A store could listen there: whoever closes a connection first keeps the port for a minute (TIME_WAIT)."""
+    # The end that closes a connection first keeps the port for a minute (TIME_WAIT): a store could listen there.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         number = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", number)) as caller:
@@ -131,14 +125,14 @@ def test_names_are_asked_all_at_once_with_a_deadline():
 
 STARVED = """
 import os, time
-from launcher.doctor import names
+from launcher.doctor import dns
 
 def slow(name):
     while time.thread_time() - begun_s < 0.02: pass
     return ("127.0.0.1",)
 
 begun_s = time.thread_time()
-names._addresses = slow
+dns._addresses = slow
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 begins, begun = os.pipe()
 busy = os.fork()
@@ -147,7 +141,7 @@ while busy == 0:
 os.read(begins, 1)
 os.nice(19)
 started_s = time.monotonic()
-told_s = names.resolve(["h1"], 60.0)["h1"].seconds
+told_s = dns.resolve(["h1"], 60.0)["h1"].seconds
 print(time.monotonic() - started_s, told_s)
 os.kill(busy, 9)
 """
@@ -163,13 +157,13 @@ def test_a_name_server_is_not_blamed_for_a_busy_processor():
 
 def test_two_processes_of_one_machine_have_one_identity():
     """In another network namespace it is another server."""
-    code = "from launcher.doctor.machine import identity; print(identity())"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == machine.identity() != ""
+    code = "from launcher.doctor.collect import identity; print(identity())"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == collecting.identity() != ""
     if os.geteuid() == 0:
         apart = subprocess.run(
             ["unshare", "--net", sys.executable, "-c", code], capture_output=True, text=True, check=False
         )
-        assert apart.returncode or apart.stdout.strip() != machine.identity()
+        assert apart.returncode or apart.stdout.strip() != collecting.identity()
 
 
 def test_the_tightest_limit_of_the_groups_around_counts(tmp_path, monkeypatch):
@@ -181,10 +175,10 @@ def test_the_tightest_limit_of_the_groups_around_counts(tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text("2097152\n")
     (inner / "cpu.max").write_text("150000 100000\n")
     (inner.parent / "cpu.max").write_text("max 100000\n")
-    monkeypatch.setattr(machine, "own_directory", lambda: inner)
-    assert (machine.memory_limit(), machine.cpu_limit()) == (1048576, 1.5)
-    monkeypatch.setattr(machine, "own_directory", lambda: None)
-    assert (machine.memory_limit(), machine.cpu_limit()) == (None, None)
+    monkeypatch.setattr(collecting, "own_directory", lambda: inner)
+    assert (collecting.memory_limit(), collecting.cpu_limit()) == (1048576, 1.5)
+    monkeypatch.setattr(collecting, "own_directory", lambda: None)
+    assert (collecting.memory_limit(), collecting.cpu_limit()) == (None, None)
     assert own_directory() is None or own_directory().is_dir()
 
 
@@ -198,25 +192,14 @@ def test_collecting_imports_no_torch(places):
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(("engine", "trouble"), [
-    ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}, "with Open MPI's mpirun: "),
-    ({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "9"}, None),
-    ({}, None),
-], ids=["Open MPI", "Hydra", "nobody"])  # fmt: skip
-def test_the_mpi_of_mpi4py_is_judged_by_the_mpirun_around(engine, trouble):
+def test_the_mpi_of_mpi4py_is_judged_by_the_mpirun_around():
     """As it goes, or does not go, with the one that has started this process."""
     library = library_that_says("MPICH Version:      5.0.2", ["/opt/mpich/lib/libmpi.so.12"])
-    said = machine.mpi_trouble(library, engine)
-    assert (
-        said is None
-        if trouble is None
-        else f"MPICH 5.0.2 (/opt/mpich/lib/libmpi.so.12), which does not go {trouble}" in said
-    )
-
-
-def test_facts_have_a_default_for_everything_but_the_name():
-    """An older version, which does not write a field, can still be judged."""
-    assert Facts("h").folders == ()
+    open_mpi = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}
+    trouble = "MPICH 5.0.2 (/opt/mpich/lib/libmpi.so.12), which does not go with Open MPI's mpirun: "
+    assert trouble in collecting.mpi_trouble(library, open_mpi)
+    for environment in ({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "9"}, {}):
+        assert collecting.mpi_trouble(library, environment) is None
 
 
 def test_the_interface_is_told_that_ranks_would_use(places):
@@ -240,5 +223,5 @@ def test_the_interface_is_told_that_ranks_would_use(places):
 )
 def test_what_mpi_needs_is_told_unless_it_is_set(environment, expected):
     """Under the mpirun that has started this process."""
-    assert machine.mpi_variables(library_that_says("Open MPI v5.0.11, package"), environment) == expected
-    assert machine.mpi_variables(None, environment) == ()
+    assert collecting.mpi_variables(library_that_says("Open MPI v5.0.11, package"), environment) == expected
+    assert collecting.mpi_variables(None, environment) == ()

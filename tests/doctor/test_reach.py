@@ -1,4 +1,4 @@
-"""Real sockets: whom a server reaches, and that nothing else is taken for it."""
+"""Which servers are reached, over real sockets, and that nothing else is taken for one."""
 
 import os
 import socket
@@ -7,22 +7,15 @@ from contextlib import closing, contextmanager, suppress
 
 import pytest
 
+from launcher.core.codec import decode, encode
 from launcher.doctor import reach
-from launcher.doctor.facts import to_json
-from launcher.doctor.listener import (
-    ACKNOWLEDGED,
-    ANSWER_BYTES,
-    CALL_BYTES,
-    GREETING,
-    LARGE,
-    Listener,
-    answer_to,
-)
-from launcher.doctor.reach import Outcome, Target, attempt_from_json, try_reach
+from launcher.doctor.listener import ACKNOWLEDGED, ANSWER_BYTES, CALL_BYTES, GREETING, LARGE, Listener, answer_to
+from launcher.doctor.reach import Attempt, Outcome, Target, try_reach
 
 SECRET = "of this examination"
 PATIENCE_S = 30.0  # never waited for where something answers
 SHORT_S = 0.3  # for what never answers
+HERE = ("127.0.0.1",)
 
 
 @contextmanager
@@ -47,36 +40,49 @@ def listening(server, secret=SECRET):
         listener.close()
 
 
-def outcome(port, timeout_s=PATIENCE_S, addresses=("127.0.0.1",), server=1):
-    (attempt,) = try_reach([Target(server, "h2", addresses, port)], SECRET, timeout_s)
+@contextmanager
+def answering(answer):
+    """The port of another program, which answers one call with that function."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            connection, _ = server.accept()
+            with connection, suppress(OSError):  # the caller leaves when it has heard enough
+                answer(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()
+
+
+@contextmanager
+def refusing():
+    """A port at which nothing listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+def tried(port, timeout_s=PATIENCE_S, addresses=HERE, *, gets_large=False):
+    (attempt,) = try_reach([Target(1, "h2", port, addresses, gets_large=gets_large)], SECRET, timeout_s)
+    assert decode(Attempt, encode(attempt)) == attempt
     return attempt
 
 
 def test_a_server_that_answers_is_reached():
-    """With the address, and the time that the connection took."""
+    """With the address, and the time that the connection took. Large packets go both ways, and others are answered."""
     with listening(1) as other:
-        attempt = outcome(other.port)
-    assert (attempt.outcome, attempt.address) == (Outcome.REACHED, "127.0.0.1")
-    assert 0 < attempt.round_trip_s < PATIENCE_S
-    assert attempt_from_json(to_json(attempt)) == attempt
-
-
-def with_large(port):
-    (attempt,) = try_reach([Target(1, "h2", ("127.0.0.1",), port, gets_large=True)], SECRET, PATIENCE_S)
-    return attempt
-
-
-def test_large_packets_go_both_ways():
-    """The listener hears them all, and goes on to answer others."""
-    with listening(1) as other:
-        found = [with_large(other.port), outcome(other.port), with_large(other.port)]
-    assert [(one.outcome, one.got_large) for one in found] == [(Outcome.REACHED, large) for large in (1, 0, 1)]
-    assert attempt_from_json(to_json(found[0])) == found[0]
+        found = [tried(other.port, gets_large=large) for large in (True, False, True)]
+    assert [(one.outcome, one.address, one.got_large) for one in found] == [
+        (Outcome.REACHED, "127.0.0.1", large) for large in (True, False, True)
+    ]
+    assert 0 < found[0].round_trip_s < PATIENCE_S
 
 
 @pytest.fixture
 def hurry_from(monkeypatch):
-    """Gives a function: once a call has heard what that method of it takes, it waits for SHORT_S only; not before."""
+    """Give a function that lets a call wait for SHORT_S only, once it has heard what that method of it takes."""
 
     def hurry(method):
         usual = getattr(reach._Call, method)
@@ -103,33 +109,19 @@ def test_a_way_that_loses_large_packets_is_told_from_the_way_back(hurry_from, th
     """Only what is small arrives: the answer, and the acknowledgement where large packets arrived there."""
     if last_heard:
         hurry_from(last_heard)
-    with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def answer():
-            connection, _ = server.accept()
-            with connection, suppress(OSError):  # the other end leaves when it has heard enough
-                said = connection.recv(CALL_BYTES, socket.MSG_WAITALL)
-                connection.sendall(answer_to(said[len(GREETING) :], 1, SECRET))
-                connection.recv(1)
-                connection.sendall(then or b"")
-                while then is not None and connection.recv(len(LARGE)):
-                    pass
+    def answer(connection):
+        said = connection.recv(CALL_BYTES, socket.MSG_WAITALL)
+        connection.sendall(answer_to(said[len(GREETING) :], 1, SECRET))
+        connection.recv(1)
+        connection.sendall(then or b"")
+        while then is not None and connection.recv(len(LARGE)):
+            pass
 
-        thread = threading.Thread(target=answer)
-        thread.start()
-        found = with_large(server.getsockname()[1])
-        thread.join()
+    with answering(answer) as port:
+        found = tried(port, gets_large=True)
     assert found.outcome is expected
     assert (found.loses, found.reached) == (expected is not Outcome.REACHED, expected is Outcome.REACHED)
-
-
-def test_who_sends_without_end_is_dropped():
-    """Nobody may keep a listener busy."""
-    with listening(1) as other, socket.create_connection(("127.0.0.1", other.port), PATIENCE_S) as caller:
-        caller.sendall(GREETING + bytes(24))
-        assert len(caller.recv(ANSWER_BYTES, socket.MSG_WAITALL)) == ANSWER_BYTES
-        with pytest.raises(OSError, match=r"reset|Broken pipe"):
-            caller.sendall(LARGE * 1000)
 
 
 def test_servers_that_try_each_other_at_once_answer_meanwhile():
@@ -140,7 +132,7 @@ def test_servers_that_try_each_other_at_once_answer_meanwhile():
         met = threading.Barrier(2)
 
         def go(own):
-            target = Target(1 - own, "other", ("127.0.0.1",), listeners[1 - own].port)
+            target = Target(1 - own, "other", listeners[1 - own].port, HERE)
             found[own] = try_reach([target], SECRET, PATIENCE_S, listeners[own])
             met.wait()  # the last one still needs the other's listener
 
@@ -154,68 +146,34 @@ def test_servers_that_try_each_other_at_once_answer_meanwhile():
     assert [attempt.outcome for own in (0, 1) for attempt in found[own]] == [Outcome.REACHED] * 2
 
 
-def test_a_port_without_a_listener_refuses():
-    """At once, not after the timeout."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        assert outcome(bound.getsockname()[1]).outcome is Outcome.REFUSED
-
-
-def test_the_listener_of_another_server_is_a_wrong_answer():
-    """A forwarded port, or an address that two servers have."""
-    with listening(2) as other:
-        assert outcome(other.port).outcome is Outcome.WRONG_ANSWER
-
-
-def test_the_listener_of_another_examination_is_a_wrong_answer():
-    """Its number may be right by chance."""
-    with listening(1, secret="another") as other:
-        assert outcome(other.port).outcome is Outcome.WRONG_ANSWER
-
-
-def test_an_answer_that_was_overheard_is_worth_nothing():
-    """It is an answer to one word, of one server, in one examination."""
-    answers = {answer_to(word, server, secret) for word in (b"a", b"b") for server in (1, 2) for secret in ("x", "y")}
-    assert len(answers) == 8
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (lambda: listening(2), Outcome.WRONG_ANSWER),  # a forwarded port, or an address that two servers have
+        (lambda: listening(1, secret="another"), Outcome.WRONG_ANSWER),  # of another examination
+        (refusing, Outcome.REFUSED),
+    ],
+    ids=["server", "examination", "none"],
+)
+def test_what_is_not_the_listener_of_that_server(other, expected):
+    """It is known at once, not after the timeout."""
+    with other() as found:
+        assert tried(getattr(found, "port", found)).outcome is expected
 
 
 @pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"x" * (ANSWER_BYTES * 4)])
 def test_another_program_is_a_wrong_answer(says):
     """Whatever it says, and where it only hangs up."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer():
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(CALL_BYTES)
-                connection.sendall(says)
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        found = outcome(server.getsockname()[1])
-        thread.join()
-    assert found.outcome is Outcome.WRONG_ANSWER
+    with answering(lambda connection: (connection.recv(CALL_BYTES), connection.sendall(says))) as port:
+        assert tried(port).outcome is Outcome.WRONG_ANSWER
 
 
 def test_a_program_that_says_nothing_is_a_wrong_answer():
-    """The connection stood, so that the way is open."""
+    """The connection was made, so the way is open."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        found = outcome(server.getsockname()[1], SHORT_S)
+        found = tried(server.getsockname()[1], SHORT_S)
     assert (found.outcome, found.trouble) == (Outcome.WRONG_ANSWER, "it says nothing")
     assert found.round_trip_s is not None
-
-
-def test_a_server_that_is_held_up_listens_to_the_answer_nevertheless(monkeypatch):
-    """It finds the connection made, and the time over in which that was to happen."""
-    usual = reach._Call._connected
-
-    def late(call, connection):
-        call.deadline = 0.0
-        usual(call, connection)
-
-    monkeypatch.setattr(reach._Call, "_connected", late)
-    with listening(1) as other:
-        assert outcome(other.port).outcome is Outcome.REACHED
 
 
 def test_what_never_answers_times_out():
@@ -228,43 +186,52 @@ def test_what_never_answers_times_out():
         for filler in fillers:
             filler.setblocking(False)
             filler.connect_ex(("127.0.0.1", port))
-        found = outcome(port, SHORT_S)
+        found = tried(port, SHORT_S)
         for filler in fillers:
             filler.close()
     assert found.outcome is Outcome.TIMED_OUT
 
 
-def test_an_address_without_a_route_says_so():
-    """An address that is no server's: multicast, which no TCP goes to."""
-    assert outcome(9, addresses=("224.0.0.1",)).outcome is Outcome.NO_ROUTE
-
-
-def test_a_name_without_a_meaning_is_unknown():
-    """There is nothing to connect to."""
-    assert outcome(9, addresses=()).outcome is Outcome.UNKNOWN_NAME
-
-
 def test_the_best_of_several_addresses_counts():
-    """Of a name with an old address beside the right one."""
+    """Multicast, which no TCP goes to, has no route; a name without addresses is unknown."""
     with listening(1) as other:
-        found = outcome(other.port, addresses=("224.0.0.1", "127.0.0.1"))
+        found = tried(other.port, addresses=("224.0.0.1", "127.0.0.1"))
     assert (found.outcome, found.address) == (Outcome.REACHED, "127.0.0.1")
+    assert tried(9, addresses=("224.0.0.1",)).outcome is Outcome.NO_ROUTE
+    assert tried(9, addresses=()).outcome is Outcome.UNKNOWN_NAME
+
+
+def test_a_server_that_is_held_up_listens_to_the_answer_nevertheless(monkeypatch):
+    """It finds the connection made, and the time over in which that was to happen."""
+    usual = reach._Call._connected
+
+    def late(call, connection):
+        call.deadline = 0.0
+        usual(call, connection)
+
+    monkeypatch.setattr(reach._Call, "_connected", late)
+    with listening(1) as other:
+        assert tried(other.port).outcome is Outcome.REACHED
 
 
 def test_more_targets_than_are_tried_at_once_are_all_tried(monkeypatch):
     """In their order, whichever ends first."""
-    monkeypatch.setattr(reach, "AT_ONCE", 3)
-    with listening(0) as other, socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        dead = bound.getsockname()[1]
-        targets = [Target(0, str(number), ("127.0.0.1",), dead if number % 3 else other.port) for number in range(20)]
+    monkeypatch.setattr(reach, "MAX_AT_ONCE", 3)
+    with listening(0) as other, refusing() as dead:
+        targets = [Target(0, str(number), dead if number % 3 else other.port, HERE) for number in range(20)]
         found = try_reach(targets, SECRET, PATIENCE_S)
     assert [attempt.host for attempt in found] == [str(number) for number in range(20)]
     assert [attempt.reached for attempt in found] == [number % 3 == 0 for number in range(20)]
 
 
-def test_a_listener_drops_who_does_not_greet_it_and_answers_the_next():
-    """A scanner of ports must not end it."""
+def test_an_answer_that_was_overheard_is_worth_nothing():
+    """It is an answer to one challenge, of one server, in one examination."""
+    answers = {answer_to(word, server, secret) for word in (b"a", b"b") for server in (1, 2) for secret in ("x", "y")}
+    assert len(answers) == 8
+
+
+def test_a_listener_drops_who_does_not_greet_it_or_sends_without_end():
+    """A scanner of ports must not end it; a slow caller is answered."""
     with listening(1) as other:
         with socket.create_connection(("127.0.0.1", other.port), PATIENCE_S) as scanner:
             scanner.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -273,40 +240,51 @@ def test_a_listener_drops_who_does_not_greet_it_and_answers_the_next():
             challenge = os.urandom(24)
             for piece in (GREETING[:3], GREETING[3:] + challenge[:5], challenge[5:]):
                 slow.sendall(piece)
-            assert slow.recv(ANSWER_BYTES) == answer_to(challenge, 1, SECRET)
+            assert slow.recv(ANSWER_BYTES, socket.MSG_WAITALL) == answer_to(challenge, 1, SECRET)
+            with pytest.raises(OSError, match=r"reset|Broken pipe"):
+                slow.sendall(LARGE * 1000)
 
 
-def test_callers_that_stay_silent_give_way(monkeypatch):
+@pytest.fixture
+def limits(monkeypatch):
+    """Give a function that sets how many callers a listener keeps, and when one is silent."""
+
+    def limit(callers, silence_s):
+        monkeypatch.setattr("launcher.doctor.listener.MAX_CALLERS", callers)
+        monkeypatch.setattr("launcher.doctor.listener.SILENCE_S", silence_s)
+
+    return limit
+
+
+def test_callers_that_stay_silent_give_way(limits):
     """They hold a descriptor each."""
-    monkeypatch.setattr("launcher.doctor.listener.MAX_CALLERS", 2)
-    monkeypatch.setattr("launcher.doctor.listener.SILENCE_S", 0.05)
+    limits(2, 0.05)
     with listening(1) as other:
         silent = [socket.create_connection(("127.0.0.1", other.port), PATIENCE_S) for _ in range(5)]
-        assert outcome(other.port).reached
+        assert tried(other.port).reached
         assert silent[0].recv(1) == b""
         for one in silent:
             one.close()
 
 
-def test_who_has_spoken_is_heard_before_anybody_has_to_give_way(monkeypatch):
-    """However long ago the listener was served: whoever wants to come in may have come before the words did."""
-    monkeypatch.setattr("launcher.doctor.listener.MAX_CALLERS", 1)
+def test_a_caller_that_has_sent_something_is_heard_before_one_is_dropped(limits):
+    """However long ago the listener was served."""
+    limits(1, PATIENCE_S)
     with closing(Listener(1, SECRET)) as listener:
         address = ("127.0.0.1", listener.port)
         with socket.create_connection(address, PATIENCE_S) as caller:
             listener.serve()
-            monkeypatch.setattr("launcher.doctor.listener.SILENCE_S", 0.0)
+            limits(1, 0.0)
             with socket.create_connection(address, PATIENCE_S):
                 caller.sendall(GREETING + bytes(24))
                 listener.serve()
             assert caller.recv(ANSWER_BYTES, socket.MSG_WAITALL) == answer_to(bytes(24), 1, SECRET)
 
 
-def test_many_servers_that_call_at_once_are_all_answered(monkeypatch):
-    """More than a listener hears at a time: nobody who speaks is dropped."""
-    monkeypatch.setattr("launcher.doctor.listener.MAX_CALLERS", 3)
-    monkeypatch.setattr("launcher.doctor.listener.SILENCE_S", PATIENCE_S)  # who is held up here is not silent
+def test_many_servers_that_call_at_once_are_all_answered(limits):
+    """More than a listener keeps at a time: no caller that sends something is dropped."""
+    limits(3, PATIENCE_S)  # a caller that is held up here is not silent
     with listening(1) as other:
-        targets = [Target(1, str(number), ("127.0.0.1",), other.port) for number in range(100)]
+        targets = [Target(1, str(number), other.port, HERE) for number in range(100)]
         found = try_reach(targets, SECRET, PATIENCE_S)
     assert all(attempt.reached for attempt in found)

@@ -1,4 +1,4 @@
-"""`tlaunch doctor` over three hosts: nothing is said of healthy ones, and what is planted on one of them is found there."""
+"""`tlaunch doctor` over three hosts: nothing is found on sound ones, and what is planted on one of them is found there."""
 
 import importlib.util
 import json
@@ -26,7 +26,7 @@ FAKE_TIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-class Practice:
+class HostCluster:
     """Three hosts, a rank table of them, and the doctor on the hub."""
 
     def __init__(self, hosts, directory, names, mpirun):
@@ -116,40 +116,40 @@ class Practice:
 
 
 @pytest.fixture(params=["system", "beside Python"])
-def practice(request, three_hosts, tmp_path):
-    yield from practice_with(request.param, three_hosts, tmp_path, ["h1", "h2", "h3"])
+def cluster_by_mpirun(request, three_hosts, tmp_path):
+    yield from cluster_with(request.param, three_hosts, tmp_path, ["h1", "h2", "h3"])
 
 
 @pytest.fixture
-def ward(three_hosts, tmp_path):
+def cluster(three_hosts, tmp_path):
     """With one mpirun, where it makes no difference which."""
-    yield from practice_with("beside Python", three_hosts, tmp_path, ["h1", "h2", "h3"])
+    yield from cluster_with("beside Python", three_hosts, tmp_path, ["h1", "h2", "h3"])
 
 
-def practice_with(which, hosts, directory, names):
+def cluster_with(which, hosts, directory, names):
     places = {"system": "/usr/bin", "beside Python": os.pathsep.join((str(BESIDE), *os.environ["PATH"].split(":")))}
     mpirun = shutil.which("mpirun", path=places[which])
     if mpirun is None:
         pytest.skip(f"no mpirun: {which}")
-    yield Practice(hosts, directory, names, mpirun)
+    yield HostCluster(hosts, directory, names, mpirun)
 
 
-# --- healthy ---
+# --- sound hosts ---
 
 
-def test_healthy_hosts_raise_no_alarm_and_keep_nothing(practice):
+def test_sound_hosts_raise_no_alarm_and_keep_nothing(cluster_by_mpirun):
     """Links are measured by a run of which nothing is left, and all that is said is a note."""
-    assert practice.examined() == (0, set(), [0, 1, 2])
-    assert list(practice.runs.iterdir()) == []
+    assert cluster_by_mpirun.examined() == (0, set(), [0, 1, 2])
+    assert list(cluster_by_mpirun.runs.iterdir()) == []
 
 
-def test_started_by_hand_the_first_server_reports_and_all_end_alike(ward):
+def test_started_by_hand_the_first_server_reports_and_all_end_alike(cluster):
     """Nobody's sshd is needed."""
 
     def start(host):
         command = [
-            ward.root / "on", host, "env", "-C", ward.cwd, BESIDE / "python", "-m", "launcher", "doctor",
-            "--rank-table", ward.table, "--runs-dir", ward.runs,
+            cluster.root / "on", host, "env", "-C", cluster.cwd, BESIDE / "python", "-m", "launcher", "doctor",
+            "--rank-table", cluster.table, "--runs-dir", cluster.runs,
         ]  # fmt: skip
         return subprocess.Popen(
             list(map(str, command)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -161,25 +161,25 @@ def test_started_by_hand_the_first_server_reports_and_all_end_alike(ward):
     assert "3 servers examined: nothing stands in the way of a run" in ended[1][0]
     assert "measuring links" in ended[1][1]  # of what takes long one is told before
     assert ended[0][0] == ended[2][0] == ""
-    assert "server h3 has been examined; what was found is told on server h1" in ended[0][1]
-    assert list(ward.runs.iterdir()) == []
+    assert "server h3 has been examined; server h1 reports what was found" in ended[0][1]
+    assert list(cluster.runs.iterdir()) == []
 
 
 # --- what keeps a server from coming at all: the others are examined nevertheless ---
 
 
 @contextmanager
-def host_key_unknown(practice):
-    path = practice.root / "known_hosts"
-    path.write_text("".join(line for line in practice.known_hosts.splitlines(True) if not line.startswith("h2,")))
+def host_key_unknown(cluster):
+    path = cluster.root / "known_hosts"
+    path.write_text("".join(line for line in cluster.known_hosts.splitlines(True) if not line.startswith("h2,")))
     try:
         yield
     finally:
-        path.write_text(practice.known_hosts)
+        path.write_text(cluster.known_hosts)
 
 
 @contextmanager
-def cut(practice):
+def cut(cluster):
     subprocess.run([VIRTUAL_HOSTS / "cut.sh", "h2", "hub"], check=True, timeout=60)
     try:
         yield
@@ -188,55 +188,57 @@ def cut(practice):
 
 
 @contextmanager
-def other_version(practice):
-    source = practice.directory / "version.py"
+def other_version(cluster):
+    source = cluster.directory / "version.py"
     source.write_text('__version__ = "0.0.7"\n')
-    with practice.over("h2", ROOT / "launcher" / "__init__.py", source):
+    with cluster.over("h2", ROOT / "launcher" / "__init__.py", source):
         yield
 
 
 ABSENT = {
     "host-key": host_key_unknown,
     "host-unreachable": cut,
-    "ssh-refused": lambda practice: practice.hosts.network("h2", "tcp dport 22 reject with tcp reset"),
-    "tlaunch-missing": lambda practice: practice.over("h2", ROOT / "launcher"),
-    "python-missing": lambda practice: practice.over("h2", sys.prefix),
+    "ssh-refused": lambda cluster: cluster.hosts.network("h2", "tcp dport 22 reject with tcp reset"),
+    "tlaunch-missing": lambda cluster: cluster.over("h2", ROOT / "launcher"),
+    "python-missing": lambda cluster: cluster.over("h2", sys.prefix),
     "refused": other_version,
 }
 
 
 @pytest.mark.parametrize("code", ABSENT)
-def test_a_server_on_which_nothing_starts_is_told_of_and_the_others_are_examined(practice, code):
+def test_a_server_on_which_nothing_starts_is_told_of_and_the_others_are_examined(cluster_by_mpirun, code):
     """By its cause, whatever the engine makes of it."""
-    with ABSENT[code](practice):
-        exit_code, found, told = practice.examined("--no-links")
-    brings_its_own = Path(practice.mpirun).is_relative_to(sys.prefix)  # a daemon, which is missing like Python then
+    with ABSENT[code](cluster_by_mpirun):
+        exit_code, found, told = cluster_by_mpirun.examined("--no-links")
+    brings_its_own = Path(cluster_by_mpirun.mpirun).is_relative_to(
+        sys.prefix
+    )  # a daemon, which is missing like Python then
     expected = "program-missing" if code == "python-missing" and brings_its_own else code
     assert (exit_code, found, told) == (1, {(expected, (1,))}, [0, 2])
 
 
-def test_a_server_that_does_not_reach_the_hub_is_told_of(ward):
+def test_a_server_that_does_not_reach_the_hub_is_told_of(cluster):
     """Its agent starts, and is refused by a firewall on the way back; it says so within its patience."""
     if shutil.which("nft") is None:
         pytest.skip("no nft here")
     # ssh answers from port 22: those packets pass.
-    with ward.hosts.network(
+    with cluster.hosts.network(
         "h2", "ip saddr 10.77.0.254 tcp sport != 22 tcp flags & (syn | ack) == (syn | ack) tcp dport != 22 drop"
     ):
         began = time.monotonic()
-        code, found, told = ward.examined("--no-links", "--join-timeout", "10")
+        code, found, told = cluster.examined("--no-links", "--join-timeout", "10")
         took_s = time.monotonic() - began
     assert (code, {which for _, which in found}, told) == (1, {(1,)}, [0, 2])
     assert took_s < 10 + 40, "ten seconds, ten more for who is started once more, and what a busy machine adds"
-    ward.hosts.on("h2", "pkill", "-9", "prted|orted")  # mpirun's own process there heard nothing of its end
+    cluster.hosts.on("h2", "pkill", "-9", "prted|orted")  # mpirun's own process there heard nothing of its end
 
 
-def test_an_agent_that_hangs_in_its_file_system_is_told_of(ward):
+def test_an_agent_that_hangs_in_its_file_system_is_told_of(cluster):
     """Nobody ever writes to a pipe that stands where the rank table was, as nobody answers for a dead NFS server."""
-    pipe = ward.directory / "pipe"
+    pipe = cluster.directory / "pipe"
     os.mkfifo(pipe)
-    with ward.over("h2", ward.table, pipe):
-        code, found, told = ward.examined("--no-links")
+    with cluster.over("h2", cluster.table, pipe):
+        code, found, told = cluster.examined("--no-links")
     assert (code, found, told) == (1, {("no-answer", (1,))}, [0, 2])
 
 
@@ -244,30 +246,30 @@ def test_an_agent_that_hangs_in_its_file_system_is_told_of(ward):
 
 
 @contextmanager
-def wrong_hosts_file(practice):
-    source = practice.directory / "hosts"
-    source.write_text((practice.root / "hosts").read_text().replace("10.77.0.2 h2", "127.0.1.1 h2"))
-    with practice.over("h2", "/etc/hosts", source):
+def wrong_hosts_file(cluster):
+    source = cluster.directory / "hosts"
+    source.write_text((cluster.root / "hosts").read_text().replace("10.77.0.2 h2", "127.0.1.1 h2"))
+    with cluster.over("h2", "/etc/hosts", source):
         yield
 
 
 @contextmanager
-def other_torch(practice):
-    metadata = practice.directory / "fake" / "torch-1.0.0.dist-info" / "METADATA"
+def other_torch(cluster):
+    metadata = cluster.directory / "fake" / "torch-1.0.0.dist-info" / "METADATA"
     metadata.parent.mkdir(parents=True)
     metadata.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.0.0\n")
-    with practice.shell("h2", f"export PYTHONPATH={metadata.parents[1]}"):
+    with cluster.shell("h2", f"export PYTHONPATH={metadata.parents[1]}"):
         yield
 
 
 @contextmanager
-def small_shared_memory(practice):
-    with practice.over("h2", "/dev/shm", options=("-o", "size=16m")):
+def small_shared_memory(cluster):
+    with cluster.over("h2", "/dev/shm", options=("-o", "size=16m")):
         yield
 
 
 @contextmanager
-def small_packets(practice):
+def small_packets(cluster):
     mtu = ("ip", "-n", "tlh2", "link", "set", "eth0", "mtu")
     subprocess.run([*mtu, "1400"], check=True, timeout=60)
     try:
@@ -277,17 +279,17 @@ def small_packets(practice):
 
 
 @contextmanager
-def wrong_clock(practice):
+def wrong_clock(cluster):
     library = next((path for path in (FAKE_TIME, Path(os.environ.get("TL_FAKETIME", "/"))) if path.is_file()), None)
     if library is None:
         pytest.skip("no libfaketime here: apt install libfaketime, or its path in TL_FAKETIME")
-    copy = shutil.copy(library, practice.directory / "libfaketime.so")
-    with practice.shell("h2", f"export LD_PRELOAD={copy} FAKETIME=+90s FAKETIME_DONT_FAKE_MONOTONIC=1"):
+    copy = shutil.copy(library, cluster.directory / "libfaketime.so")
+    with cluster.shell("h2", f"export LD_PRELOAD={copy} FAKETIME=+90s FAKETIME_DONT_FAKE_MONOTONIC=1"):
         yield
 
 
 @contextmanager
-def no_loopback(practice):
+def no_loopback(cluster):
     loopback = ("ip", "-n", "tlh2", "link", "set", "lo")
     subprocess.run([*loopback, "down"], check=True, timeout=60)
     try:
@@ -298,107 +300,107 @@ def no_loopback(practice):
 
 FAULTS = {
     "unreachable": (
-        lambda practice: practice.hosts.network(
+        lambda cluster: cluster.hosts.network(
             "hub", 'iifname "v2" oifname "v3" tcp flags & (syn | ack) == syn tcp dport != 22 drop'
         ),
         {("unreachable", (1, 2))}, 1,
     ),
     "name resolution": (wrong_hosts_file, {("own-name-is-loopback", (1,))}, 0),
     "table": (
-        lambda practice: practice.over(
-            "h2", practice.table, practice.write_table(practice.directory / "other.json", ["h1", "h2", "h3"], "10.9.9")
+        lambda cluster: cluster.over(
+            "h2", cluster.table, cluster.write_table(cluster.directory / "other.json", ["h1", "h2", "h3"], "10.9.9")
         ),
         {("table-differs", (1,))}, 1,
     ),
     "torch": (other_torch, {("version-differs", (1,))}, 1),
     "disk": (
-        lambda practice: practice.over("h2", practice.runs, options=("-o", "size=50m")),
+        lambda cluster: cluster.over("h2", cluster.runs, options=("-o", "size=50m")),
         {("disk-nearly-full", (1,))}, 1,
     ),
     "shared memory": (small_shared_memory, {("small-shared-memory", (1,))}, 0),
     "closed shared memory": (
-        lambda practice: practice.over("h2", "/dev/shm", options=("-o", "ro")), {("shared-memory-closed", (1,))}, 0,
+        lambda cluster: cluster.over("h2", "/dev/shm", options=("-o", "ro")), {("shared-memory-closed", (1,))}, 0,
     ),
-    "open files": (lambda practice: practice.shell("h2", "ulimit -n 128"), {("few-open-files", (1,))}, 0),
+    "open files": (lambda cluster: cluster.shell("h2", "ulimit -n 128"), {("few-open-files", (1,))}, 0),
     "interface": (
-        lambda practice: practice.shell("h2", "export GLOO_SOCKET_IFNAME=ib7"), {("no-such-interface", (1,))}, 1,
+        lambda cluster: cluster.shell("h2", "export GLOO_SOCKET_IFNAME=ib7"), {("no-such-interface", (1,))}, 1,
     ),
     "packets": (small_packets, {("mtu-differs", (1,))}, 0),
     "large packets": (
-        lambda practice: practice.hosts.network(
+        lambda cluster: cluster.hosts.network(
             "hub", 'iifname "v1" oifname "v2" ether type ip meta length > 1000 drop'
         ),
         {("large-packets-lost", (0, 1))}, 1,
     ),
     "loopback": (no_loopback, {("not-itself", (1,))}, 1),
     "directory": (
-        lambda practice: practice.over("h2", practice.cwd.parent), {("cwd-missing", (1,))}, 1,
+        lambda cluster: cluster.over("h2", cluster.cwd.parent), {("cwd-missing", (1,))}, 1,
     ),
     "clock": (wrong_clock, {("clock-skew", (1,))}, 0),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_is_found_where_it_is_and_nothing_else(ward, name):
+def test_a_planted_fault_is_found_where_it_is_and_nothing_else(cluster, name):
     """One at a time; the exit code tells whether a run would fail of it."""
     plant, expected, code = FAULTS[name]
-    with plant(ward):
-        assert ward.examined("--no-links") == (code, expected, [0, 1, 2])
+    with plant(cluster):
+        assert cluster.examined("--no-links") == (code, expected, [0, 1, 2])
 
 
-def test_a_port_that_somebody_has_is_found_on_the_server_of_rank_0(ward):
+def test_a_port_that_somebody_has_is_found_on_the_server_of_rank_0(cluster):
     """The one that the run's ranks would meet at."""
     listen = "import socket, sys; s = socket.create_server(('', 29411)); print(flush=True); sys.stdin.read()"
-    command = [ward.root / "on", "h1", sys.executable, "-c", listen]
+    command = [cluster.root / "on", "h1", sys.executable, "-c", listen]
     with ExitStack() as stack:
         listener = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         listener.stdout.readline()
-        assert ward.examined("--no-links", "--master-port", "29411") == (1, {("port-taken", (0,))}, [0, 1, 2])
+        assert cluster.examined("--no-links", "--master-port", "29411") == (1, {("port-taken", (0,))}, [0, 1, 2])
 
 
-def test_a_slow_link_is_found_by_measuring(ward):
+def test_a_slow_link_is_found_by_measuring(cluster):
     """The server whose card it is, and no pair without it."""
     place = ["ip", "netns", "exec", "tlh2", "tc", "qdisc"]
     slow = ["add", "dev", "eth0", "root", "tbf", "rate", "80mbit", "burst", "32kbit", "latency", "400ms"]
     if shutil.which("tc") is None or subprocess.run([*place, *slow], check=False, timeout=60).returncode:
         pytest.skip("no tc here")
     try:
-        code, found, told = ward.examined()
+        code, found, told = cluster.examined()
     finally:
         subprocess.run([*place, "del", "dev", "eth0", "root"], check=True, timeout=60)
     assert (code, told) == (0, [0, 1, 2])
     assert ("slow-link", (1,)) in found
 
 
-def test_what_ranks_of_one_server_fail_of_is_told_of_that_server(ward):
+def test_what_ranks_of_one_server_fail_of_is_told_of_that_server(cluster):
     """Whatever the versions of what is installed promise."""
     libraries = Path(importlib.util.find_spec("torch").origin).parent / "lib"
-    with ward.over("h2", libraries):
-        code, found, told = ward.examined()
+    with cluster.over("h2", libraries):
+        code, found, told = cluster.examined()
     assert (code, found, told) == (1, {("trial-run-failed", (1,))}, [0, 1, 2])
     kept = kept_run()
     assert "Error" in (kept / "device2" / "train.log").read_text()
-    assert list(ward.runs.iterdir()) == []
+    assert list(cluster.runs.iterdir()) == []
     shutil.rmtree(kept.parent)
 
 
-def test_a_stale_copy_of_the_program_is_found(ward):
+def test_a_stale_copy_of_the_program_is_found(cluster):
     """And `tlaunch run` refuses it before any rank starts, with the same words."""
-    program = ward.cwd / "train.py"
+    program = cluster.cwd / "train.py"
     program.write_text("print('new')")
-    stale = ward.directory / "stale.py"
+    stale = cluster.directory / "stale.py"
     stale.write_text("print('stale')")
     command = ("--", sys.executable, program.name)
-    with ward.over("h2", program, stale):
-        assert ward.examined("--no-links", *command) == (1, {("program-differs", (1,))}, [0, 1, 2])
-        run = [word if word != "doctor" else "run" for word in ward.command(*command)]
+    with cluster.over("h2", program, stale):
+        assert cluster.examined("--no-links", *command) == (1, {("program-differs", (1,))}, [0, 1, 2])
+        run = [word if word != "doctor" else "run" for word in cluster.command(*command)]
         done = subprocess.run(
-            list(map(str, run)), cwd=ward.cwd, env=ward.environment(), capture_output=True, text=True, timeout=120, check=False
+            list(map(str, run)), cwd=cluster.cwd, env=cluster.environment(), capture_output=True, text=True, timeout=120, check=False
         )  # fmt: skip
     assert done.returncode == 3
     assert "error: the program is not the same on server h2 as on server h1: train.py differs" in done.stderr
-    assert not list(ward.runs.glob("*/device*/train.log"))
-    assert ward.examined("--no-links", *command) == (0, set(), [0, 1, 2])
+    assert not list(cluster.runs.glob("*/device*/train.log"))
+    assert cluster.examined("--no-links", *command) == (0, set(), [0, 1, 2])
 
 
 def kept_run():
@@ -407,11 +409,11 @@ def kept_run():
     return kept
 
 
-def test_a_run_that_hangs_ends_within_its_limit_and_what_it_wrote_is_kept(ward):
+def test_a_run_that_hangs_ends_within_its_limit_and_what_it_wrote_is_kept(cluster):
     """Of two servers small amounts of data reach each other, and no more: all ranks wait."""
     began = time.monotonic()
-    with ward.hosts.network("h2", "ip saddr 10.77.0.1 tcp sport != 22 quota over 1 mbytes drop"):
-        code, out, err = ward("--json")
+    with cluster.hosts.network("h2", "ip saddr 10.77.0.1 tcp sport != 22 quota over 1 mbytes drop"):
+        code, out, err = cluster("--json")
     took_s = time.monotonic() - began
     (finding,) = [one for one in json.loads(out)["findings"] if one["severity"] == "breaks"]
     print(finding, err)
@@ -419,26 +421,26 @@ def test_a_run_that_hangs_ends_within_its_limit_and_what_it_wrote_is_kept(ward):
     assert took_s < 150, "the run's own patience with ranks that hang is one minute"
     kept = kept_run()
     assert str(kept) in finding["hint"]
-    assert str(ward.runs) not in finding["message"]
+    assert str(cluster.runs) not in finding["message"]
     assert RunDir(kept).report.is_file()
-    assert list(ward.runs.iterdir()) == []
+    assert list(cluster.runs.iterdir()) == []
     shutil.rmtree(kept.parent)
 
 
-def test_one_machine_under_two_names_is_refused_and_found_out(ward):
+def test_one_machine_under_two_names_is_refused_and_found_out(cluster):
     """h9 is another name of h2: the table has one machine twice."""
-    hosts = ward.root / "hosts"
+    hosts = cluster.root / "hosts"
     before = hosts.read_text()
     hosts.write_text(before + "10.77.0.2 h9\n")
-    known = ward.root / "known_hosts"
-    key = next(line.partition(" ")[2] for line in ward.known_hosts.splitlines())
-    known.write_text(ward.known_hosts + f"h9 {key}\n")
-    ward.write_table(ward.table, ["h1", "h2", "h9"])
+    known = cluster.root / "known_hosts"
+    key = next(line.partition(" ")[2] for line in cluster.known_hosts.splitlines())
+    known.write_text(cluster.known_hosts + f"h9 {key}\n")
+    cluster.write_table(cluster.table, ["h1", "h2", "h9"])
     try:
-        code, found, _ = ward.examined("--no-links")
+        code, found, _ = cluster.examined("--no-links")
     finally:
         hosts.write_text(before)
-        known.write_text(ward.known_hosts)
+        known.write_text(cluster.known_hosts)
     assert ("one-machine", (1, 2)) in found
     assert code == 1
 
@@ -446,10 +448,10 @@ def test_one_machine_under_two_names_is_refused_and_found_out(ward):
 # --- what a person sees ---
 
 
-def test_the_report_names_the_fault_and_what_to_do(ward):
+def test_the_report_names_the_fault_and_what_to_do(cluster):
     """As text, on stdout; stderr is for what goes on meanwhile."""
-    with ABSENT["ssh-refused"](ward):
-        code, out, err = ward("--no-links")
+    with ABSENT["ssh-refused"](cluster):
+        code, out, err = cluster("--no-links")
     assert code == 1, err
     assert "BREAKS: server h2: the ssh port refuses connections" in out
     assert "hint: is sshd running there?" in out

@@ -370,28 +370,20 @@ def by_hand(two_hosts, tmp_path):
             process.communicate()
 
 
-def test_tables_in_another_order_are_refused_on_both_servers(by_hand, two_hosts):
-    """Each takes itself for the first server: long before --join-timeout each names the other, and why."""
+@pytest.mark.parametrize("wrong", ["table", "server"])
+def test_machines_that_both_coordinate_give_up_after_the_join_timeout(by_hand, two_hosts, wrong):
+    """Each takes itself for the first server, by a table in another order or a wrong --server; the hint names both."""
     h1, h2 = two_hosts.addresses()
-    codes, (first, second) = by_hand([(h1, h2), (h2, h1)])
-    assert codes == [3, 3], (first, second)
-    told = (
-        "error: server {} ({}) coordinates a run of its own: "
-        "its rank table has rank 0 there, that of {} has it on server {}"
-    )
-    assert told.format(h2, "h2", "h1", h1) in first
-    assert told.format(h1, "h1", "h2", h2) in second
-    assert "hint: have the same table on every server; `tlaunch table diff`" in first
-
-
-def test_two_machines_that_are_started_as_the_first_server_are_refused(by_hand, two_hosts):
-    """One of them by a wrong --server: nobody would be left to come."""
-    h1, h2 = two_hosts.addresses()
-    codes, said = by_hand([(h1, h2)] * 2, options=[(), ("--server", h1)])
-    assert codes == [3, 3], said
-    told = f"were both started as server {h1} of the rank table: each coordinates a run of its own"
-    assert f"error: h1 and h2 {told}" in said[0]
-    assert f"error: h2 and h1 {told}" in said[1]
+    if wrong == "table":
+        missing = (h2, h1)
+        codes, said = by_hand([(h1, h2), (h2, h1)], options=[("--join-timeout", 3)] * 2)
+    else:
+        missing = (h2, h2)
+        codes, said = by_hand([(h1, h2)] * 2, options=[("--join-timeout", 3), ("--join-timeout", 3, "--server", h1)])
+    assert codes == [1, 1], said
+    for server, stderr in zip(missing, said, strict=True):
+        assert f"error: server {server} did not come: after 3 s (--join-timeout)" in stderr
+        assert "with the same rank table and as that server (--server)" in stderr
 
 
 def test_a_server_that_dies_is_named(run):

@@ -9,7 +9,7 @@ import pytest
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Cluster, Device, RankSpec, Server
-from launcher.doctor import names
+from launcher.doctor import dns
 from launcher.engines.host_match import Host, check_server, doubt, own_interface, read_host, servers_here
 
 
@@ -157,7 +157,7 @@ def test_a_name_server_that_is_silent_has_an_end(monkeypatch):
     """What it would have said is unknown then."""
     ended = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: ended.wait(20) and [])
-    monkeypatch.setattr(names, "RESOLVE_S", 0.1)
+    monkeypatch.setattr(dns, "RESOLVE_S", 0.1)
     found = read_host(["n1", "n2"])
     was_waited_for = ended.is_set()
     ended.set()

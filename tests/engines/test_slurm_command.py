@@ -11,7 +11,7 @@ import pytest
 
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Device, Server, Supervision
-from launcher.doctor import names
+from launcher.doctor import dns
 from launcher.engines.slurm import Allocation, Node, cluster_of, cpus_notes, nodes_of, read_allocation, slurm_command
 from launcher.engines.slurm_time import seconds_of, time_left_s, within_job
 
@@ -115,7 +115,7 @@ def test_a_name_server_that_is_slow_is_waited_for_and_one_that_is_silent_is_told
         assert nodes_of(job, table) == tuple(node.name for node in nodes)
     assert len(asked) == len(set(asked)) == 80
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: ended.wait(20) and [])
-    monkeypatch.setattr(names, "RESOLVE_S", 0.1)
+    monkeypatch.setattr(dns, "RESOLVE_S", 0.1)
     with pytest.raises(RefusedLayoutError) as error:
         nodes_of(replace(job, nodes=nodes[:2]), table)
     ended.set()

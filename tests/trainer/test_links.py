@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.core.codec import decode
 from launcher.core.records import Cluster, Device, Server
 from launcher.core.run_dir import RunDir
-from launcher.doctor.links import judge_links, read_links
+from launcher.doctor.links import Links, judge_links
 from launcher.supervise.port import hold_port
 from launcher.trainer.links import carriers, rounds
 
@@ -65,7 +66,7 @@ def test_ranks_of_three_servers_measure_every_pair_of_servers(tmp_path):
     """Four ranks: the second one of the first server takes part in all_reduce only. What is written can be judged."""
     codes, ended = measure([0, 0, 1, 2], tmp_path, "--largest", "131072")
     assert codes == [0] * 4, ended
-    links = read_links(RunDir(tmp_path).links)
+    links = decode(Links, json.loads(RunDir(tmp_path).links.read_text()))
     assert (links.world_size, links.server_count, links.backend, links.device) == (4, 3, "gloo", "cpu")
     assert [pair.servers for pair in links.pairs] == [(0, 1), (0, 2), (1, 2)]
     for pair in links.pairs:
@@ -82,7 +83,7 @@ def test_one_rank_alone_has_nothing_to_measure(tmp_path):
     """And says so in the same form."""
     codes, ended = measure([0], tmp_path)
     assert codes == [0], ended
-    assert read_links(RunDir(tmp_path).links).pairs == ()
+    assert decode(Links, json.loads(RunDir(tmp_path).links.read_text())).pairs == ()
 
 
 def test_without_a_run_directory_somebody_must_say_where_the_result_goes(tmp_path):
@@ -131,7 +132,7 @@ def test_a_server_that_sends_slowly_is_the_one_that_is_named(three_hosts, tmp_pa
         before=lambda rank: (three_hosts / "on", f"h{rank + 1}"),
     )  # fmt: skip
     assert codes == [0] * 3, ended
-    links = read_links(RunDir(tmp_path).links)
+    links = decode(Links, json.loads(RunDir(tmp_path).links.read_text()))
     (found,) = judge_links(links, Cluster(tuple(Server(f"h{rank + 1}", (Device(0, rank),)) for rank in range(3))))
     print(found)
     assert (found.code, found.servers) == ("slow-link", (1,))

@@ -1,52 +1,29 @@
-"""Each rule looks at all servers and tells of one kind of cause."""
+"""Judge what servers reported. Pure: the same evidence always gives the same findings, in the same order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from launcher.doctor.finding import Evidence, Finding
-from launcher.doctor.rules import delivery, files, machine, names, network, reach, software
+from launcher.doctor.finding import Evidence, Finding, Rule, Severity, in_order
+from launcher.doctor.rules import names, network, reach, resources, software
 
-Rule = Callable[[Evidence], Iterator[Finding]]
+RULES: tuple[Rule, ...] = (*reach.RULES, *names.RULES, *network.RULES, *software.RULES, *resources.RULES)
+_SERVERS = "\0"  # stands for the servers in a message
 
-RULES: tuple[Rule, ...] = (
-    reach.absent,
-    reach.no_answer,
-    reach.unreachable,
-    delivery.not_itself,
-    delivery.large_packets,
-    names.unknown_names,
-    names.loopback,
-    names.own_names,
-    names.differing_names,
-    names.slow_names,
-    names.foreign_address,
-    network.missing_interfaces,
-    network.unfit_interfaces,
-    network.mtu_differs,
-    network.ports_taken,
-    network.ports_given_away,
-    network.one_machine,
-    software.clock_skew,
-    software.versions,
-    software.other_mpi,
-    software.mpi_by_name,
-    software.interpreters,
-    software.users,
-    software.table_missing,
-    software.table_differs,
-    files.cwd_missing,
-    files.not_writable,
-    files.little_space,
-    files.few_inodes,
-    files.full_shared_memory,
-    files.small_shared_memory,
-    files.shared_memory_closed,
-    machine.few_files,
-    machine.few_processes,
-    machine.locked_memory,
-    machine.small_files,
-    machine.little_memory,
-    machine.few_cpus,
-    machine.devices,
-)
+
+def judge(evidence: Evidence) -> tuple[Finding, ...]:
+    """Return all findings of all rules, the worst first, then by topic."""
+    return in_order(_merged((finding for rule in RULES for finding in rule(evidence)), evidence))
+
+
+def _merged(found: Iterable[Finding], evidence: Evidence) -> Iterator[Finding]:
+    """Merge findings with the same words about several servers: 64 servers may have the same fault."""
+    alike: dict[tuple[str, Severity, str | None, str], list[Finding]] = {}
+    for one in found:
+        words = one.message.replace(evidence.named(one.servers), _SERVERS) if len(one.servers) == 1 else one.message
+        alike.setdefault((one.code, one.severity, one.hint, words), []).append(one)
+    for (*_, words), those in alike.items():
+        servers = tuple(sorted({server for one in those for server in one.servers}))
+        message = those[0].message if len(those) == 1 else words.replace(_SERVERS, evidence.named(servers))
+        yield replace(those[0], servers=servers, message=message)

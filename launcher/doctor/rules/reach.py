@@ -1,141 +1,186 @@
-"""Who answers, and who reaches whom: every ordered pair counts, since connections are opened both ways."""
+"""Rules about servers that do not answer or reach each other; every ordered pair counts, as connections go both ways."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from launcher.doctor.absence import SERVER, Absence
-from launcher.doctor.finding import Evidence, Finding, Severity, Topic
+from launcher.core.addresses import addresses_of
+from launcher.doctor.dns import is_loopback
+from launcher.doctor.finding import Evidence, Finding, Rule, Severity, Topic, groups
+from launcher.doctor.join_failure import SERVER
 from launcher.doctor.reach import Attempt, Outcome
 
-PAIRS_SHOWN = 8
+MAX_PAIRS = 8  # that have a finding each
 _HINTS = {
-    Outcome.REFUSED: "something on the way refuses connections: look at the firewall (`iptables -L`, `nft list ruleset`), "
-    "which must let servers open any port of each other",
-    Outcome.TIMED_OUT: "a firewall that drops connections looks like that: servers must be let open any port of each "
-    "other; else look at the cable, the VLAN and the routes",
-    Outcome.NO_ROUTE: "`ip route get` on the first server tells the way that it would take",
-    Outcome.WRONG_ANSWER: "an address that two servers have, a proxy, or a port that is forwarded: `ip addr` on both tells",
+    Outcome.REFUSED: "a firewall on the way refuses connections (`iptables -L`, `nft list ruleset`): servers must be able to "
+    "open any port of each other",
+    Outcome.TIMED_OUT: "a firewall that drops connections looks like that: servers must be able to open any port of each "
+    "other; else check the cable, the VLAN and the routes",
+    Outcome.NO_ROUTE: "`ip route get` on the first server shows the way that it would take",
+    Outcome.WRONG_ANSWER: "two servers with one address, a proxy, or a forwarded port: `ip addr` on both shows it",
 }
-Pair = tuple[int, int]  # who tried, whom
+Way = tuple[int, int]  # from which server, to which
 
 
-def absent(evidence: Evidence) -> Iterator[Finding]:
-    """One finding for a cause that several servers share: its hint names the first of them."""
-    alike: dict[Absence, list[int]] = defaultdict(list)
-    for server, absence in sorted(evidence.absences.items()):
-        alike[absence].append(server)
-    for absence, servers in alike.items():
-        hint = absence.hint and absence.hint.replace(SERVER, evidence.name(servers[0]))
-        yield Finding(
-            absence.code,
-            Topic.ANSWER,
-            Severity.BREAKS,
-            tuple(servers),
-            f"{evidence.named(servers)}: {absence.why}",
-            hint,
-        )
+class _Ways:
+    """The ways from server to server that have failed, of those that were tried. Each is reported once."""
+
+    def __init__(self, tried: Collection[Way], failed: Collection[Way]) -> None:
+        self._left = dict.fromkeys(failed)
+        # Counted once for each end: of 500 servers there are 250,000 pairs.
+        self._tried = [Counter(way[end] for way in tried) for end in (0, 1)]
+        self._failed: list[dict[int, list[Way]]] = [defaultdict(list), defaultdict(list)]
+        for way in failed:
+            for end in (0, 1):
+                self._failed[end][way[end]].append(way)
+
+    def take_all(self, server: int, end: int) -> list[Way]:
+        """Return all ways from (`end` 0) or to (`end` 1) a server, if there are several and all of them have failed."""
+        ways = [way for way in self._failed[end].get(server, ()) if way in self._left]
+        if len(ways) < 2 or len(ways) != self._tried[end][server]:
+            return []
+        for way in ways:
+            del self._left[way]
+        return ways
+
+    def pairs(self) -> list[list[Way]]:
+        """Return the other ways, one or both of each pair of servers."""
+        pairs: dict[frozenset[int], list[Way]] = defaultdict(list)
+        for way in sorted(self._left):
+            pairs[frozenset(way)].append(way)
+        return list(pairs.values())
+
+
+def join_failed(evidence: Evidence) -> Iterator[Finding]:
+    """Yield one finding for a cause that several servers share; its hint names the first of them."""
+    for failure, servers in groups(evidence.join_failures).items():
+        hint = failure.hint and failure.hint.replace(SERVER, evidence.name(servers[0]))
+        message = f"{evidence.named(servers)}: {failure.why}"
+        yield Finding(failure.code, Topic.ANSWER, Severity.BREAKS, servers, message, hint)
 
 
 def no_answer(evidence: Evidence) -> Iterator[Finding]:
-    """Of servers about which nothing better is known."""
-    silent = tuple(
-        index
-        for index in range(len(evidence.cluster.servers))
-        if index not in evidence.facts and index not in evidence.absences
-    )
-    unexplained = tuple(server for server in silent if server not in evidence.troubles)
-    if unexplained:
+    """Yield findings about servers without facts or with troubles, unless it is known why they did not join."""
+    unknown = set(range(len(evidence.cluster.servers))) - set(evidence.facts) - set(evidence.join_failures)
+    if silent := tuple(sorted(unknown - set(evidence.troubles))):
         yield Finding(
-            "no-answer", Topic.ANSWER, Severity.BREAKS, unexplained,
-            f"{evidence.named(unexplained)}: no answer",
+            "no-answer", Topic.ANSWER, Severity.BREAKS, silent, f"{evidence.named(silent)}: no answer",
             "the engine could not start tlaunch there, or nothing comes back: try `ssh` or `srun` with `tlaunch --version`",
         )  # fmt: skip
     for server, trouble in sorted(evidence.troubles.items()):
-        if server in evidence.absences:
-            continue
-        yield Finding(
-            "no-answer", Topic.ANSWER, Severity.BREAKS, (server,), f"{evidence.named([server])}: {trouble}",
-            "is the same tlaunch installed there, and room left on its disks?",
-        )  # fmt: skip
+        if server not in evidence.join_failures:
+            yield Finding(
+                "no-answer", Topic.ANSWER, Severity.BREAKS, (server,), f"{evidence.named([server])}: {trouble}",
+                "is the same tlaunch installed there, and room left on its disks?",
+            )  # fmt: skip
 
 
 def unreachable(evidence: Evidence) -> Iterator[Finding]:
-    """A server that nobody reaches, or that reaches nobody, is one cause and not as many as there are pairs."""
-    tried, failed = _attempts(evidence)
-    if len(evidence.cluster.servers) > 2:
-        yield from _isolated(evidence, tried, failed)
-    yield from _pairs(evidence, failed)
+    """Check that all servers reach each other. One that none reaches, or that reaches none, is one finding.
 
-
-def _isolated(evidence: Evidence, tried: set[Pair], failed: dict[Pair, Attempt]) -> Iterator[Finding]:
-    """What is told leaves `failed`. Each end is counted once: of 500 servers there are 250,000 pairs."""
-    tried_from, tried_to = (Counter(pair[end] for pair in tried) for end in (0, 1))
-    failed_from, failed_to = (defaultdict[int, list[Pair]](list) for _ in range(2))
-    for pair in failed:
-        failed_from[pair[0]].append(pair)
-        failed_to[pair[1]].append(pair)
-    for index in range(len(evidence.cluster.servers)):
-        name = evidence.name(index)
-        for pairs, of_all, words in (
-            (failed_to[index], tried_to[index], f"no other server reaches {name}"),
-            (failed_from[index], tried_from[index], f"{name} reaches no other server"),
-        ):
-            left = [pair for pair in pairs if pair in failed]
-            if len(left) > 1 and len(left) == of_all:
-                yield _finding(evidence, index, words, failed[left[0]])
-                for pair in left:
-                    del failed[pair]
-
-
-def _attempts(evidence: Evidence) -> tuple[set[Pair], dict[Pair, Attempt]]:
-    """Which pairs were tried, and those that failed.
-
-    Other rules tell of lost packets, of a server that does not reach itself, and of a name that has no meaning there.
+    Other rules report lost packets, a server that does not reach itself, and a name that is unknown there.
     """
-    tried, failed = set(), {}
+    tried = {
+        (server, attempt.server): attempt
+        for server, attempts in evidence.reach.items()
+        for attempt in attempts
+        if attempt.server != server
+    }
+    failed = {}
+    for way, attempt in tried.items():
+        facts = evidence.facts.get(way[0])
+        resolution = None if facts is None else facts.resolution(attempt.host)
+        is_unknown = attempt.outcome is Outcome.UNKNOWN_NAME and resolution is not None and not resolution.addresses
+        if not (attempt.reached or attempt.loses or is_unknown):
+            failed[way] = attempt
+    ways = _Ways(tried, failed)
+    for index in range(len(evidence.cluster.servers)):
+        for end, words in ((1, "no other server reaches {}"), (0, "{} reaches no other server")):
+            if own := ways.take_all(index, end):
+                yield _unreachable(evidence, (index,), words.format(evidence.name(index)), failed[own[0]])
+    pairs = ways.pairs()
+    for pair in pairs[:MAX_PAIRS]:
+        first, second = map(evidence.name, pair[0])
+        one_way = f"{first} does not reach {second}, only the other way round"
+        message = f"{first} and {second} do not reach each other" if len(pair) == 2 else one_way
+        yield _unreachable(evidence, pair[0], message, failed[pair[0]])
+    if rest := pairs[MAX_PAIRS:]:
+        servers = tuple(sorted({server for pair in rest for way in pair for server in way}))
+        message = f"{len(rest)} more pairs of servers do not reach each other, of {evidence.named(servers)}"
+        yield Finding("unreachable", Topic.REACH, Severity.BREAKS, servers, message)
+
+
+def _unreachable(evidence: Evidence, servers: tuple[int, ...], message: str, attempt: Attempt) -> Finding:
+    outcome = attempt.outcome.value
+    why = f"{outcome} ({attempt.trouble})" if attempt.trouble and attempt.trouble != outcome else outcome
+    where = f" at {attempt.address}" if attempt.address and attempt.address != attempt.host else ""
+    return Finding(
+        "wrong-answer" if attempt.outcome is Outcome.WRONG_ANSWER else "unreachable",
+        Topic.REACH, Severity.BREAKS, tuple(sorted(servers)),
+        f"{message}: {evidence.name(attempt.server)}{where}: {why}", _HINTS.get(attempt.outcome),
+    )  # fmt: skip
+
+
+def not_itself(evidence: Evidence) -> Iterator[Finding]:
+    """Check that a server reaches itself by its address in the table, as its ranks do.
+
+    An address that is elsewhere, or an unknown name, is reported by other rules.
+    """
+    for index, attempts in sorted(evidence.reach.items()):
+        facts = evidence.facts.get(index)
+        for attempt in attempts:
+            if attempt.server != index or attempt.reached or facts is None or attempt.address is None:
+                continue
+            if not addresses_of([attempt.address]) & addresses_of(a for one in facts.interfaces for a in one.addresses):
+                continue
+            loopbacks = (one for one in facts.interfaces if one.name == "lo" or any(map(is_loopback, one.addresses)))
+            down = [one.name for one in loopbacks if not one.up]
+            why = f"its interface {down[0]} is down" if down else attempt.trouble or attempt.outcome.value
+            is_needed = evidence.rank_count(index) > 1 or index == evidence.cluster.first_server
+            yield Finding(
+                "not-itself", Topic.REACH, Severity.BREAKS if is_needed else Severity.RISKY, (index,),
+                f"server {evidence.name(index)} does not reach itself at {attempt.address}: {why}",
+                f"`ip link set {down[0]} up` there" if down
+                else "its ranks must reach each other: check its firewall, and the interface lo",
+            )  # fmt: skip
+
+
+def large_packets(evidence: Evidence) -> Iterator[Finding]:
+    """Check that large packets arrive. A server that loses them from or to all others is one finding.
+
+    Only some pairs are tried with large packets, each by both ends.
+    """
+    lost, tried = set(), set()
     for server, attempts in evidence.reach.items():
         for attempt in attempts:
-            if attempt.server == server:
-                continue
-            tried.add((server, attempt.server))
-            if not (attempt.reached or attempt.loses) and not _is_told_as_a_name(evidence, server, attempt):
-                failed[server, attempt.server] = attempt
-    return tried, failed
+            there, back = (server, attempt.server), (attempt.server, server)
+            if attempt.loses:
+                lost.add(there if attempt.outcome is Outcome.LOSES_THERE else back)
+            if attempt.got_large:
+                tried |= {there, back}
+    ways = _Ways(tried, sorted(lost))
+    for end, words in ((0, "from {} to all others"), (1, "from all others to {}")):
+        for index in range(len(evidence.cluster.servers)):
+            if own := ways.take_all(index, end):
+                yield _lost(evidence, own[0], words.format(evidence.name(index)), (index,))
+    pairs = ways.pairs()
+    for pair in pairs[:MAX_PAIRS]:
+        first, second = map(evidence.name, pair[0])
+        both = f"between {first} and {second}, both ways"
+        yield _lost(evidence, pair[0], both if len(pair) == 2 else f"from {first} to {second}", pair[0])
+    if rest := [way for pair in pairs[MAX_PAIRS:] for way in pair]:
+        servers = tuple({server for way in rest for server in way})
+        yield _lost(evidence, rest[0], f"between {len(pairs) - MAX_PAIRS} more pairs of servers", servers)
 
 
-def _is_told_as_a_name(evidence: Evidence, server: int, attempt: Attempt) -> bool:
-    meaning = evidence.facts[server].meaning(attempt.host) if server in evidence.facts else None
-    return attempt.outcome is Outcome.UNKNOWN_NAME and meaning is not None and not meaning.addresses
-
-
-def _pairs(evidence: Evidence, failed: dict[Pair, Attempt]) -> Iterator[Finding]:
-    seen: dict[frozenset[int], list[Pair]] = defaultdict(list)
-    for pair in sorted(failed):
-        seen[frozenset(pair)].append(pair)
-    for pairs in list(seen.values())[:PAIRS_SHOWN]:
-        (first, second), attempt = pairs[0], failed[pairs[0]]
-        one_way = f"{evidence.name(first)} does not reach {evidence.name(second)}"
-        both = f"{evidence.name(first)} and {evidence.name(second)} do not reach each other"
-        message = both if len(pairs) == 2 else f"{one_way}, only the other way round"
-        yield _finding(evidence, first, message, attempt, second)
-    if rest := list(seen)[PAIRS_SHOWN:]:
-        servers = sorted({server for pair in rest for server in pair})
-        yield Finding(
-            "unreachable", Topic.REACH, Severity.BREAKS, tuple(servers),
-            f"{len(rest)} more pairs of servers do not reach each other, of {evidence.named(servers)}",
-        )  # fmt: skip
-
-
-def _finding(evidence: Evidence, server: int, message: str, attempt: Attempt, *others: int) -> Finding:
-    how = attempt.trouble or attempt.outcome.value
-    where = f" at {attempt.address}" if attempt.address and attempt.address != attempt.host else ""
-    code = "wrong-answer" if attempt.outcome is Outcome.WRONG_ANSWER else "unreachable"
-    servers = tuple(sorted({server, *others}))
-    name = evidence.name(attempt.server)
+def _lost(evidence: Evidence, way: Way, where: str, servers: tuple[int, ...]) -> Finding:
+    first, second = map(evidence.name, way)
     return Finding(
-        code, Topic.REACH, Severity.BREAKS, servers,
-        f"{message}: {name}{where}: {attempt.outcome.value}{f' ({how})' if how != attempt.outcome.value else ''}",
-        _HINTS.get(attempt.outcome),
+        "large-packets-lost", Topic.REACH, Severity.BREAKS, tuple(sorted(servers)),
+        f"{where}, small packets arrive and large ones do not",
+        f"is the MTU the same on the whole way? On {first}, `ping -M do -s 1472 {second}` shows whether 1500 bytes pass",
     )  # fmt: skip
+
+
+RULES: tuple[Rule, ...] = (join_failed, no_answer, unreachable, not_itself, large_packets)

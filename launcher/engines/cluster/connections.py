@@ -57,7 +57,7 @@ class Connections:
 
     def look(self) -> None:
         """See to those who are lost, and to whom something has to be sent yet. A turn costs nothing for all others."""
-        self._registration.surveys.step()
+        self._registration.stacks_relay.step()
         for stranger in self._registration.dismiss():
             self.forget(stranger)
         for peer in list(self._registration.noticed):

@@ -183,7 +183,7 @@ class Coordinator:
             case GivingUp(reason=reason):  # it ends its ranks, and says when that is done
                 self._note_loss(peer.server_index, reason, peer)
             case Stacks():
-                self._registration.surveys.take(peer.server_index, message)
+                self._registration.stacks_relay.take(peer.server_index, message)
             case ProbeResult():
                 self._outcome.hearing.take_reach(peer.server_index, message)
             case Done():
@@ -265,7 +265,6 @@ class Coordinator:
     # --- from phase to phase ---
 
     def _enter(self, phase: Phase, limit_s: float | None = None) -> None:
-        self._gathering.close()
         self._phase = phase
         self._deadline = None if limit_s is None else time.monotonic() + limit_s
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from launcher.core.errors import TlaunchError
 from launcher.core.records import Server
 from launcher.core.verdict import Confidence, Verdict
-from launcher.doctor.absence import absence_of
+from launcher.doctor.join_failure import diagnose_output
 from launcher.engines.cluster.engine_process import EngineProcess
 from launcher.engines.host_match import is_here
 from launcher.logs.terminal import escaped, shortened
@@ -28,7 +28,10 @@ def not_come(engine: EngineProcess | None, why: str, missing: tuple[str, ...]) -
     Blocks for some seconds: those of other machines are asked in the engine's way.
     """
     if engine is None:
-        hint = "is the command started there, and can it reach this one? tlaunch doctor looks"
+        hint = (
+            "is the command started there, with the same rank table and as that server (--server)? Can that machine reach "
+            "this one? `tlaunch doctor` checks"
+        )
         return TlaunchError(f"{listed(missing)} did not come: {why}", hint=hint)
     found = engine.why_not(tuple(name for name in missing if not is_here(name)))
     by_ssh = _words_of_ssh(engine)
@@ -110,7 +113,7 @@ def gave_up(engine: EngineProcess, servers: Sequence[Server], names: Mapping[int
 def _words_of_ssh(engine: EngineProcess) -> list[str]:
     """Return ssh's own lines about servers that it could not reach, each once: they say more than the engine's."""
     lines = dict.fromkeys(line.strip() for line in engine.last_lines(_ALL_LINES))
-    return [line for line in lines if line.startswith("ssh: ") or absence_of([line], "").code in _OF_SSH]
+    return [line for line in lines if line.startswith("ssh: ") or diagnose_output([line], "").code in _OF_SSH]
 
 
 def listed(server_ids: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ with suppress(ImportError):  # some builds of Python lack it
 
 PRESET = 3  # 2,000 servers of 8 devices: 66 KB in 0.2 s, which zlib makes 420 KB
 _OF_LZMA = b"\xfd7zXZ\x00"  # its texts begin so
-EXAMINATION = "examination"  # in place of a run's job: do what an Examinee is asked to do
+EXAMINATION = "examination"  # in place of a run's job: do what a ProbeHandler is asked to do
 _OF_THIS_MACHINE = ("inherited_env", "machine", "here", "interfaces")
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from launcher import __version__
 from launcher.core import atomic
-from launcher.core.channel import Channel, ChannelClosedError, Silence
+from launcher.core.channel import CLOSED, Channel, ChannelClosedError, Silence
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UnreadableError
 from launcher.core.fingerprint import fingerprint
 from launcher.core.frozen import frozen
@@ -172,8 +172,8 @@ def join(
         if time.monotonic() + AGAIN_S >= until:
             raise TlaunchError(
                 f"{whom} cannot be reached: {'; '.join(reasons)}",
-                hint="is the same command started there, and its port open to this machine? TLAUNCH_COORDINATOR_TOKEN, "
-                "where it is set, has to be alike on all servers",
+                hint="is the same command started there, and its port open to this machine? Is TLAUNCH_COORDINATOR_TOKEN, "
+                "if set, the same on all servers?",
             )
         if not told:
             tell("; ".join(reasons))
@@ -264,7 +264,15 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
             agreement=member.agreement,
         )
     )
-    welcome = _first_word(channel, Welcome, WELCOME_S)
+    try:
+        welcome = _first_word(channel, Welcome, WELCOME_S)
+    except ChannelClosedError as error:
+        if str(error) != CLOSED:
+            raise
+        # A coordinator says nothing to a connection whose proof is wrong, so that a stranger learns nothing.
+        raise ChannelClosedError(
+            "another tlaunch run, or this one with another token, listens there and closed the connection"
+        ) from error
     if not is_proof(welcome.proof, token, nonce, challenge.nonce):
         raise ChannelClosedError("what answers there does not know this run")
     return Session(channel, welcome, nonce)

@@ -9,7 +9,6 @@ from launcher.engines.cluster.engine_output import not_come, own_agent_ended
 from launcher.engines.cluster.engine_process import EngineProcess
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.registration import Registration
-from launcher.engines.cluster.rivals import Knocks
 
 FIRST_TOLD_S, TOLD_EVERY_S = 2.0, 30.0  # who is missing
 ENGINE_LAST_S = 1.0  # an engine that has ended may have started agents that are about to come
@@ -27,13 +26,12 @@ class JoinBarrier:
         self._ends = self._since + plan.join_timeout_s
         self._next_told = self._since + FIRST_TOLD_S
         self._engine_last: float | None = None  # until when agents of an engine that has ended may come
-        self._knocks = Knocks(plan, registration.rivalry) if registration.rivalry.is_possible else None
         self.told = False  # somebody has heard who is missing
 
     @property
     def due(self) -> float:
         """When to look again, monotonic."""
-        moments = (self._ends, self._next_told, self._engine_last, self._knocks.due if self._knocks else None)
+        moments = (self._ends, self._next_told, self._engine_last)
         return min(moment for moment in moments if moment is not None)
 
     @property
@@ -43,11 +41,6 @@ class JoinBarrier:
     def hurry(self) -> None:
         """One that had come has gone: that is worth a word."""
         self._next_told = time.monotonic()
-
-    def close(self) -> None:
-        """Nobody is awaited any more. It may be called twice."""
-        if self._knocks is not None:
-            self._knocks.close()
 
     def missing_to_tell(self) -> tuple[str, ...]:
         """The servers that are missing, if it is time to tell."""
@@ -71,17 +64,11 @@ class JoinBarrier:
                 return own_agent_ended(engine)
             why = f"{engine.name} ended with exit code {engine.exit_code}"
             return not_come(brought_by, why, self._registration.missing)
-        if (rivalry := self._rivalry()) is not None:
-            return rivalry
         if time.monotonic() < self._ends:
             return None
         return not_come(
             brought_by, f"after {self._plan.join_timeout_s:g} s (--join-timeout)", self._registration.missing
         )
-
-    def _rivalry(self) -> TlaunchError | None:
-        """Why no server will come: one of them coordinates as we do."""
-        return None if self._knocks is None else self._knocks.look(self._registration.absent(self._first_server))
 
     def _has_ended(self, engine: EngineProcess) -> bool:
         """Long ago, and agents that it should have brought are missing."""

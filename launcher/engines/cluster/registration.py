@@ -19,7 +19,6 @@ from launcher.core.messages import (
     Message,
     Ready,
     Refused,
-    Rival,
     Welcome,
     is_proof,
     proof_of,
@@ -28,8 +27,7 @@ from launcher.core.records import Server
 from launcher.engines.cluster.agent_connection import STRANGER_S, AgentConnection, described, differences, server_of
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.program_check import refusal
-from launcher.engines.cluster.rivals import Rivalry
-from launcher.engines.cluster.surveys import Surveys
+from launcher.engines.cluster.stacks_relay import StacksRelay
 from launcher.engines.cluster.unheard import Unheard, longest_s
 from launcher.engines.host_match import ServerIndex
 
@@ -51,7 +49,6 @@ class Registration:
         self._servers = servers
         self._run_name = run_name
         self._code = fingerprint()
-        self.rivalry = Rivalry(plan, servers)
         resolved = ((name, addresses_of(found)) for name, found in plan.resolved)
         self._register = ServerIndex(servers, resolved)
         self.refusal: TlaunchError | None = None  # why nothing begins: for whoever comes after that
@@ -61,7 +58,7 @@ class Registration:
             int, AgentConnection
         ] = {}  # by server_index; those that are lost are taken out by who finds it out
         self.unheard = Unheard()
-        self.surveys = Surveys(plan.key, servers, self.peers)
+        self.stacks_relay = StacksRelay(plan.key, servers, self.peers)
 
     @property
     def complete(self) -> bool:
@@ -93,10 +90,6 @@ class Registration:
             for one in self.peers.values()
         )
 
-    def absent(self, own: int) -> list[Server]:
-        """Return the servers that have not even connected, without the one with the index `own`."""
-        return [server for index, server in enumerate(self._servers) if index != own and index not in self.peers]
-
     def accept(self) -> Iterator[AgentConnection]:
         """Take in all who wait at the door."""
         with suppress(OSError):  # nobody any more, or no descriptors left for now
@@ -117,11 +110,7 @@ class Registration:
         for message in stranger.take():
             if stranger.lost is not None and isinstance(message, Hello):
                 continue  # it has knocked again meanwhile, or will
-            if isinstance(message, Rival) and (joining or self.refusal is not None):
-                if (error := self._hear_rival(message, stranger)) is not None:
-                    return error
-                continue
-            if isinstance(message, AskStacks) and self.surveys.begin(message, stranger, running=not joining):
+            if isinstance(message, AskStacks) and self.stacks_relay.begin(message, stranger, running=not joining):
                 continue
             if isinstance(message, Freed) and self.unheard.hear(message, self._plan.token, stranger.nonce):
                 continue
@@ -160,14 +149,6 @@ class Registration:
         self.strangers = [one for one in unknown if one.lost is None and now - one.since <= STRANGER_S]
         staying = set(self.strangers)
         yield from (stranger for stranger in unknown if stranger not in staying)
-
-    def _hear_rival(self, rival: Rival, stranger: AgentConnection) -> TlaunchError | None:
-        """Another coordinator, or this one itself, while both have not begun: why neither can."""
-        known = stranger.lost is None and self.rivalry.is_possible and self.rivalry.knows_token(rival, stranger.nonce)
-        if known:
-            stranger.send(self.rivalry.introduction(rival.nonce, stranger.nonce))
-        stranger.lose("a rival")
-        return self.rivalry.judge(rival) if known else None
 
     def _is_one_of_us(self, hello: Hello, stranger: AgentConnection) -> bool:
         if hello.agreement is not None and self._plan.brings_all:

@@ -57,7 +57,7 @@ class House:
 
     def _step(self):
         list(self.registration.accept())
-        self.registration.surveys.step()
+        self.registration.stacks_relay.step()
         for stranger in self.registration.strangers:
             self._note(self.registration.hear(stranger, joining=self.joining))
         for stranger in self.registration.dismiss():

@@ -11,8 +11,8 @@ import pytest
 from launcher.core.channel import Channel
 from launcher.core.events import Cause
 from launcher.core.messages import Finish, ProbeAnswer, ProbeQuestion, Welcome
-from launcher.engines.cluster.examined import be_examined
 from launcher.engines.cluster.join import Session
+from launcher.engines.cluster.probe_server import serve_probes
 
 PATIENCE_S = 20
 
@@ -27,7 +27,7 @@ def _examined():
 
     def start(also):
         membership = Session(theirs, Welcome("", 0, "examination", silence_s=PATIENCE_S))
-        threads.append(threading.Thread(target=be_examined, args=(membership, also)))
+        threads.append(threading.Thread(target=serve_probes, args=(membership, also)))
         threads[-1].start()
         return ours
 

@@ -1,4 +1,4 @@
-"""What names mean here. A name server that is silent costs 5 to 30 s a name, so all are asked at once, with a deadline."""
+"""Resolve names. A silent name server costs 5 to 30 s a name, so all names are resolved at once, with a deadline."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ import socket
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from launcher.core.addresses import address_of
 from launcher.doctor.facts import Resolved
 
-ASKED_AT_ONCE = 32
+MAX_AT_ONCE = 32
 RESOLVE_S = 15.0  # a name server that is dead costs 5 s, and then the next one is asked
-MAX_S = 60.0  # for thousands of names; where no server answers, none would be known after any time
+MAX_PATIENCE_S = 60.0  # for thousands of names
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
 def patience_s(count: int) -> float:
-    """How long to wait for so many names: where the first name server is dead, each waits for that."""
-    return min(MAX_S, RESOLVE_S * max(1, math.ceil(count / ASKED_AT_ONCE)))
+    """Return how long to wait for that many names, each of which may wait for a dead name server first."""
+    return min(MAX_PATIENCE_S, RESOLVE_S * max(1, math.ceil(count / MAX_AT_ONCE)))
 
 
 def resolve(names: Iterable[str], patience_s: float) -> dict[str, Resolved]:
-    """Every name, an address being its own meaning. Blocks for `patience_s` at most: what is not answered is unknown.
+    """Return the addresses of every name; an address has itself. Blocks for `patience_s` at most.
 
-    The system's resolver cannot be interrupted: its threads are daemons, and are left behind at the deadline.
+    A name without an answer by then has none. The system's resolver cannot be interrupted: its threads are daemons, and
+    are left behind at the deadline.
     """
     wanted = tuple(dict.fromkeys(names))
     found = {name: Resolved(name, (name,)) for name in wanted if is_address(name)}
@@ -36,7 +38,7 @@ def resolve(names: Iterable[str], patience_s: float) -> dict[str, Resolved]:
     answers: queue.SimpleQueue[Resolved] = queue.SimpleQueue()
     for name in unknown:
         asked.put(name)
-    for _ in range(min(ASKED_AT_ONCE, len(unknown))):
+    for _ in range(min(MAX_AT_ONCE, len(unknown))):
         threading.Thread(target=_work, args=(asked, answers), daemon=True).start()
     deadline = time.monotonic() + patience_s
     for _ in unknown:
@@ -58,19 +60,17 @@ def is_loopback(text: str) -> bool:
 
 
 def _work(asked: queue.SimpleQueue[str], answers: queue.SimpleQueue[Resolved]) -> None:
-    while True:
-        try:
+    with suppress(queue.Empty):
+        while True:
             name = asked.get_nowait()
-        except queue.Empty:
-            return
-        started_s, held_up_s = time.monotonic(), _held_up_s()
-        addresses = _addresses(name)
-        seconds = time.monotonic() - started_s - (_held_up_s() - held_up_s)
-        answers.put(Resolved(name, addresses, max(0.0, seconds)))
+            started_s, queued_s = time.monotonic(), _queued_s()
+            addresses = _addresses(name)
+            seconds = time.monotonic() - started_s - (_queued_s() - queued_s)
+            answers.put(Resolved(name, addresses, max(0.0, seconds)))
 
 
-def _held_up_s() -> float:
-    """How long this thread has waited for a processor, which is no name server's fault; 0 where nobody tells.
+def _queued_s() -> float:
+    """Return how long this thread has waited for a processor, which is not the name server's fault; 0 if unknown.
 
     Source: Documentation/scheduler/sched-stats.rst of Linux, /proc/<pid>/schedstat.
     """

@@ -1,4 +1,4 @@
-"""How somebody on a run's servers asks its coordinator while it goes on, by what the file `door` tells."""
+"""Ask a running run's coordinator for stacks, from any of its servers, by the address and key in `door.json`."""
 
 from __future__ import annotations
 
@@ -13,47 +13,37 @@ from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import TlaunchError
 from launcher.core.messages import PROTOCOL, AllStacks, AskStacks, Challenge, Message, is_proof, proof_of
 from launcher.engines.cluster.asker_endpoint import AskerEndpoint
-from launcher.engines.cluster.surveys import PURPOSE, SURVEY_S
+from launcher.engines.cluster.stacks_relay import ANSWER_LIMIT_S, PURPOSE
 from launcher.supervise.survey import Part, part_from
 
 CONNECT_S = 2.0  # for one address to answer
-ANSWER_S = SURVEY_S + 2.0
+ANSWER_S = ANSWER_LIMIT_S + 2.0
 Word = TypeVar("Word")
 
 
-class CoordinatorSilentError(TlaunchError):
-    """Nobody can be asked who knows of all servers."""
+class CoordinatorUnreachableError(TlaunchError):
+    """The coordinator, which knows of all servers, cannot be asked."""
 
 
 def ask_stacks(
     door: AskerEndpoint, ranks: tuple[tuple[int, int], ...] | None
 ) -> tuple[Sequence[Part], Mapping[str, str]]:
-    """What every server tells of its ranks, and why, by its id, of each server that does not.
+    """Return what every server reports of its ranks, and by its id why a server does not.
 
     Blocks, for `CONNECT_S` seconds for each address and `ANSWER_S` for the answer at most.
 
     Raises:
-        CoordinatorSilentError: it cannot be reached, or does not answer.
+        CoordinatorUnreachableError: it cannot be reached, or does not answer.
     """
     reasons = []
     for host, port in door.addresses:
-        found = _ask_at(host, port, door.key, ranks)
-        if not isinstance(found, str):
-            return found
-        reasons.append(f"{host} port {port}: {found}")
-    raise CoordinatorSilentError(f"the run's coordinator cannot be asked: {'; '.join(reasons)}")
-
-
-def _ask_at(
-    host: str, port: int, key: str, ranks: tuple[tuple[int, int], ...] | None
-) -> tuple[Sequence[Part], Mapping[str, str]] | str:
-    """Why not, if nobody answers there as the coordinator would."""
-    try:
-        with closing(Channel(socket.create_connection((host, port), timeout=CONNECT_S))) as channel:
-            answer = _ask(channel, key, ranks)
-        return tuple(map(part_from, answer.content)), answer.silent
-    except (OSError, UnicodeError, ValueError, ChannelClosedError) as error:  # a timeout is an OSError
-        return getattr(error, "strerror", None) or str(error) or "no answer"
+        try:
+            with closing(Channel(socket.create_connection((host, port), timeout=CONNECT_S))) as channel:
+                answer = _ask(channel, door.key, ranks)
+            return tuple(map(part_from, answer.content)), answer.silent
+        except (OSError, UnicodeError, ValueError, ChannelClosedError) as error:  # noqa: PERF203 - few addresses; a timeout is an OSError
+            reasons.append(f"{host} port {port}: {getattr(error, 'strerror', None) or str(error) or 'no answer'}")
+    raise CoordinatorUnreachableError(f"the run's coordinator cannot be asked: {'; '.join(reasons)}")
 
 
 def _ask(channel: Channel, key: str, ranks: tuple[tuple[int, int], ...] | None) -> AllStacks:

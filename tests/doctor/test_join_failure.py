@@ -1,8 +1,8 @@
-"""Why a server did not come, by what ssh, engines and agents said: lines as they were seen."""
+"""Why a server did not join, by what ssh, engines and agents printed: lines as they were seen."""
 
 import pytest
 
-from launcher.doctor.absence import absence_of, hanging
+from launcher.doctor.join_failure import connection_lost, diagnose_output, engine_hangs, join_timed_out, no_answer
 
 MPI_5 = [
     "PRTE has lost communication with a remote daemon.",
@@ -45,7 +45,7 @@ MPI_5 = [
 )  # fmt: skip
 def test_the_cause_is_known_whatever_stands_around_it(code, line):
     """The line itself is told, too."""
-    found = absence_of([*MPI_5, line, *MPI_5], "Open MPI 5 ended with exit code 255")
+    found = diagnose_output([*MPI_5, line, *MPI_5], "Open MPI 5 ended with exit code 255")
     assert found.code == code
     assert line.strip() in found.why
     assert found.hint
@@ -54,24 +54,27 @@ def test_the_cause_is_known_whatever_stands_around_it(code, line):
 def test_what_ssh_says_counts_before_what_the_engine_makes_of_it():
     """An engine that cannot start its daemon may guess at missing files."""
     guess = "* not finding the required libraries and/or binaries on one or more nodes. No such file or directory"
-    assert absence_of([guess, "Host key verification failed."], "it ended").code == "host-key"
+    assert diagnose_output([guess, "Host key verification failed."], "it ended").code == "host-key"
 
 
-def test_what_ends_with_a_colon_is_told_with_what_follows():
-    """As Open MPI 5 names the option."""
-    lines = [
-        "An unrecognized option was included on the mpirun command line:",
-        "  Option: --nosuch",
-        "supported options.",
-    ]
-    assert absence_of(lines, "it ended").why.endswith("command line: Option: --nosuch)")
+ENDED = "Open MPI 5.0.11 ended with exit code 186"
+BY_HAND, LITTLE, FIREWALL = "try to start something", "ulimit -n", "firewall"
 
 
-def test_an_exit_code_says_that_a_program_is_missing_where_nobody_else_does():
-    """127 is the shell's."""
-    found = absence_of(["try again."], "Open MPI 5.0.11 ended with exit code 127")
-    assert (found.code, found.why.partition("(")[2]) == ("program-missing", "Open MPI 5.0.11 ended with exit code 127)")
-    assert absence_of([], "Slurm 22 ended with exit code 1").code == "did-not-come"
+@pytest.mark.parametrize(
+    ("lines", "ended", "code", "why"),
+    [
+        (["--", "bad word on the command line:", "  Option: --nosuch", "unknown option", "x"], "it ended", "unknown-option", "unknown option"),
+        (["An unrecognized option was included:", "  Option: --nosuch", "x"], "it ended", "unknown-option", "An unrecognized option was included: Option: --nosuch"),
+        (["try again."], "Open MPI 5.0.11 ended with exit code 127", "program-missing", "Open MPI 5.0.11 ended with exit code 127"),
+        ([], "Slurm 22 ended with exit code 1", "did-not-come", "no agent came; Slurm 22 ended with exit code 1, without output"),
+        ([], "it runs", "did-not-come", "no agent came; it runs, without output"),
+    ],
+)  # fmt: skip
+def test_lines_are_read_with_what_follows_and_with_the_exit_code(lines, ended, code, why):
+    """127 is the shell's exit code for a missing program; a line that ends in a colon is completed by the next."""
+    found = diagnose_output(lines, ended)
+    assert (found.code, found.why.partition("(")[2].removesuffix(")") or found.why) == (code, why)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,7 @@ def test_an_exit_code_says_that_a_program_is_missing_where_nobody_else_does():
 )
 def test_srun_is_not_advised_to_have_an_mpirun(line, ended):
     """It starts Python itself."""
-    found = absence_of([line], ended)
+    found = diagnose_output([line], ended)
     assert found.code == "program-missing"
     assert "mpirun" not in found.hint
     assert "Python" in found.hint
@@ -98,36 +101,26 @@ def test_srun_is_not_advised_to_have_an_mpirun(line, ended):
         ("try again.", ["try again."]),
     ],
 )
-def test_of_an_unknown_cause_the_first_telling_words_are_told(told, lines):
-    """With how it ended; what an engine says last is how to get help."""
-    found = absence_of(lines, "Slurm 22.05.8 ended with exit code 7")
-    assert found.code == "did-not-come"
-    assert found.why == f"no agent came; Slurm 22.05.8 ended with exit code 7: {told}"
-
-
-def test_of_an_engine_that_said_nothing_that_is_told():
-    """With what became of it."""
-    assert absence_of([], "it goes on").why == "no agent came; it goes on, and said nothing"
+def test_the_most_telling_line_of_an_unknown_cause_is_quoted(told, lines):
+    """With how it ended; what an engine prints last is how to get help."""
+    found = diagnose_output(lines, ENDED)
+    assert (found.code, found.why) == ("did-not-come", f"no agent came; {ENDED}: {told}")
 
 
 @pytest.mark.parametrize(
-    ("lines", "ended", "hint"),
+    ("failure", "code", "hint"),
     [
-        ([], "Open MPI 5.0.11 ended with exit code 186", "ulimit -n"),  # its daemon had 64 open files
-        (["zounds"], "Open MPI 5.0.11 ended with exit code 186", "try to start something"),
-        ([], "Open MPI 5.0.11 has not ended within 75 s", "try to start something"),
+        (diagnose_output([], ENDED), "did-not-come", LITTLE),  # its daemon had 64 open files
+        (diagnose_output(["zounds"], ENDED), "did-not-come", BY_HAND),
+        (diagnose_output([], "Open MPI 5.0.11 has not ended within 75 s"), "did-not-come", BY_HAND),
+        (engine_hangs("Open MPI 5", 10.0, ["Warning: setpgid(2,2) failed in parent with errno=1"]), "did-not-come", FIREWALL),
+        (engine_hangs("Open MPI 5", 10.0, ["ssh: connect to host h2 port 22: Connection refused"]), "ssh-refused", "sshd"),
+        (join_timed_out(60.0), "did-not-come", "is the command started there"),
+        (no_answer(30.0), "no-answer", "a file system that hangs"),
+        (connection_lost("the connection was closed"), "no-answer", "dmesg"),
     ],
-)
-def test_what_ends_without_a_word_may_lack_what_words_need(lines, ended, hint):
-    """A login may work there nevertheless."""
-    assert hint in absence_of(lines, ended).hint
-
-
-def test_an_engine_that_waits_in_vain_makes_one_think_of_a_firewall():
-    """Unless it says what is wrong; warnings of its own are no reason."""
-    silent_one = hanging(
-        "Open MPI 5.0.11", 10.0, ["[hub:1] plm:ssh: Warning: setpgid(2,2) failed in parent with errno=1"]
-    )
-    assert (silent_one.code, "firewall" in silent_one.hint) == ("did-not-come", True)
-    told = hanging("Open MPI 5.0.11", 10.0, ["ssh: connect to host h2 port 22: Connection refused"])
-    assert (told.code, "firewall" in told.hint) == ("ssh-refused", False)
+)  # fmt: skip
+def test_hints_go_with_what_is_known(failure, code, hint):
+    """A program that ends without output may lack files or memory; one that hangs may be kept by a firewall."""
+    assert failure.code == code
+    assert hint in failure.hint

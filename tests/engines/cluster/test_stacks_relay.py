@@ -7,9 +7,9 @@ import pytest
 
 from launcher.core.messages import AskStacks, Stacks, TakeStacks, proof_of
 from launcher.core.run_dir import RunDir
-from launcher.engines.cluster import askers, surveys
+from launcher.engines.cluster import stacks_client, stacks_relay
 from launcher.engines.cluster.asker_endpoint import AskerEndpoint, read_door, remove_door, write_endpoint
-from launcher.engines.cluster.askers import CoordinatorSilentError, ask_stacks
+from launcher.engines.cluster.stacks_client import CoordinatorUnreachableError, ask_stacks
 
 KEY = "the key"
 PATIENCE_S = 60
@@ -17,8 +17,8 @@ PATIENCE_S = 60
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
-    monkeypatch.setattr(askers, "CONNECT_S", PATIENCE_S)
-    monkeypatch.setattr(askers, "ANSWER_S", PATIENCE_S)
+    monkeypatch.setattr(stacks_client, "CONNECT_S", PATIENCE_S)
+    monkeypatch.setattr(stacks_client, "ANSWER_S", PATIENCE_S)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def attend(house, future):
         for peer in house.registration.peers.values():
             for message in peer.take():
                 if isinstance(message, Stacks):
-                    house.registration.surveys.take(peer.server_index, message)
+                    house.registration.stacks_relay.take(peer.server_index, message)
         return future.done()
 
     house.attend(look)
@@ -70,7 +70,7 @@ def test_what_all_servers_find_is_told_together(running, ask):
     """Once each has answered; each is told which ranks are wanted."""
     house, channels = running
     future = ask(house, ranks=((0, 1),))
-    house.attend(lambda: house.registration.surveys._open)
+    house.attend(lambda: house.registration.stacks_relay._open)
     for number, channel in enumerate(channels):
         question = asked(channel)
         assert question.ranks == ((0, 1),)
@@ -82,10 +82,10 @@ def test_what_all_servers_find_is_told_together(running, ask):
 
 def test_a_server_that_gives_no_answer_in_time_is_named(running, ask, monkeypatch):
     """What the others tell is not withheld for it."""
-    monkeypatch.setattr(surveys, "SURVEY_S", 0.5)
+    monkeypatch.setattr(stacks_relay, "ANSWER_LIMIT_S", 0.5)
     house, channels = running
     future = ask(house)
-    house.attend(lambda: house.registration.surveys._open)
+    house.attend(lambda: house.registration.stacks_relay._open)
     channels[0].send(Stacks(asked(channels[0]).number, one_rank(0)))
     parts, silent = attend(house, future).result()
     assert [rank.global_rank for part in parts for rank in part.ranks] == [0]
@@ -97,7 +97,7 @@ def test_a_server_that_is_lost_is_named(running, ask):
     house, channels = running
     house.registration.peers.pop(1).close()
     future = ask(house)
-    house.attend(lambda: house.registration.surveys._open)
+    house.attend(lambda: house.registration.stacks_relay._open)
     channels[0].send(Stacks(asked(channels[0]).number, one_rank(0)))
     assert attend(house, future).result()[1] == {"h2": "it is lost, or has ended"}
 
@@ -114,7 +114,7 @@ def test_whoever_does_not_know_the_key_is_told_nothing(running, ask, key):
     """He is let go, as any stranger."""
     house, _ = running
     future = attend(house, ask(house, key=key))
-    with pytest.raises(CoordinatorSilentError, match="the connection was closed"):
+    with pytest.raises(CoordinatorUnreachableError, match="the connection was closed"):
         future.result()
 
 
@@ -123,26 +123,26 @@ def test_where_there_is_no_key_nobody_may_ask(house, ask):
     opened = house()
     future = ask(opened, key="")
     opened.attend(future.done)
-    assert isinstance(future.exception(), CoordinatorSilentError)
+    assert isinstance(future.exception(), CoordinatorUnreachableError)
 
 
 def test_the_run_s_token_is_no_key_and_the_key_no_token(running, knocks):
     """Neither way in leads to the other."""
     house, _ = running
-    channel = knocks.say(house, lambda drawn: AskStacks(proof_of("token", surveys.PURPOSE, drawn, "n"), "n"))
+    channel = knocks.say(house, lambda drawn: AskStacks(proof_of("token", stacks_relay.PURPOSE, drawn, "n"), "n"))
     house.attend(lambda: house.dismissed)
     with pytest.raises(Exception, match="closed"):
         list(channel.wait_for(time.monotonic() + PATIENCE_S))
     future = knocks.join(house, token=KEY, patience_s=0.0)
     house.attend(future.done)
-    assert "the connection was closed" in future.exception().message
+    assert "with another token" in future.exception().message
 
 
 def test_words_that_belong_to_no_question_are_not_kept(running):
     """Of a server that answers too late, or what nobody has asked."""
     house, _ = running
-    house.registration.surveys.take(0, Stacks(7, one_rank(0)))
-    assert not house.registration.surveys._open
+    house.registration.stacks_relay.take(0, Stacks(7, one_rank(0)))
+    assert not house.registration.stacks_relay._open
 
 
 def test_a_door_is_for_its_owner_alone_and_is_removed(tmp_path):
@@ -170,6 +170,6 @@ def test_a_file_that_is_no_door_is_none(tmp_path, text):
 def test_a_machine_where_nobody_listens_is_told_with_its_reason():
     """Each address that was tried."""
     with pytest.raises(
-        CoordinatorSilentError, match=r"127\.0\.0\.1 port 1: Connection refused; 127\.0\.0\.1 port 2: Conn"
+        CoordinatorUnreachableError, match=r"127\.0\.0\.1 port 1: Connection refused; 127\.0\.0\.1 port 2: Conn"
     ):
         ask_stacks(AskerEndpoint((("127.0.0.1", 1), ("127.0.0.1", 2)), KEY), None)
