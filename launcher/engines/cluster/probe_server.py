@@ -18,6 +18,7 @@ from launcher.core.channel import Channel, ChannelClosedError, Silence
 from launcher.core.errors import TlaunchError
 from launcher.core.messages import Finish, Ping, Pong, ProbeAnswer, ProbeQuestion
 from launcher.doctor.probe_handler import ProbeHandler
+from launcher.engines.cluster import program_check
 from launcher.engines.cluster.join import Session
 
 # Given a message, and what returns whether the next one waits already: the answer, or None for the ProbeHandler's.
@@ -98,8 +99,8 @@ class _ProbeServer:
     def _find_out(self, ask: ProbeQuestion) -> None:
         try:
             found = self._also(ask.content, lambda: bool(self._waiting))
-            if found is None and ask.content.get("do") == programs.QUESTION:
-                found = programs.answer_to(ask.content)
+            if found is None and ask.content.get("do") == program_check.QUESTION:
+                found = program_check.answer_to(ask.content)
             content = self._handler.answer(ask.content) if found is None else found
         except Exception as error:  # noqa: BLE001 - a thread that ends without an answer leaves this server mute
             content = {"trouble": f"{type(error).__name__}: {error}"}

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+import launcher.engines.cluster.join as join_module
 from launcher import __version__
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError
@@ -25,7 +26,6 @@ from launcher.core.messages import (
     Welcome,
     proof_of,
 )
-from launcher.engines.cluster import join
 from launcher.engines.cluster.agent_connection import STRANGER_S, listen
 from launcher.engines.cluster.join import AgentInfo, Endpoint, join
 
@@ -35,7 +35,7 @@ PATIENCE_S = 60
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
     """With whoever is held up on the other side of the door."""
-    monkeypatch.setattr(membership, "CONNECT_S", PATIENCE_S)
+    monkeypatch.setattr(join_module, "CONNECT_S", PATIENCE_S)
 
 
 def soon():
