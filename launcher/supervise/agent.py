@@ -126,9 +126,9 @@ class Agent:
 
         needs: dict[str, Any] = {
             "port": self._port,
-            "starter": self._spawner,
+            "spawner": self._spawner,
             "group": self._group,
-            "journal": self._event_log,
+            "event_log": self._event_log,
             "first": self._first_attempt,
         }
         if self._link is None:
@@ -179,7 +179,7 @@ class Agent:
         self._listening.choose(
             {
                 "ranks": (rank_group, selectors.EVENT_READ, _nothing),
-                "nursery": (fork_server, _events(fork_server), fork_server.send if fork_server else _nothing),
+                "fork_server": (fork_server, _events(fork_server), fork_server.send if fork_server else _nothing),
                 "coordinator": (link, _events(link), _nothing),
                 "members": (self._proxy_control, selectors.EVENT_READ, _nothing),
                 "soundings": (self._attempts.soundings, selectors.EVENT_READ, _nothing),

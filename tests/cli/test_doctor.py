@@ -297,6 +297,6 @@ def test_a_table_that_can_be_read_only_once_is_enough(launcher, table, port):
     finally:
         os.close(reader)
     codes = {one["code"]: one["severity"] for one in json.loads(done.stdout)["findings"]}
-    assert (done.returncode, other.wait(PATIENCE_S)) == (0, 0), codes
+    assert (done.returncode, other.wait(PATIENCE_S)) == (0, 0), done.stdout
     assert MEASURED & codes.keys()
     assert not [code for code in codes if code.startswith("table")]

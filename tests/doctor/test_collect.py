@@ -63,7 +63,7 @@ def test_facts_of_another_version_are_understood():
     written = {"hostname": "h", "gravity": 9.81, "folders": [["cwd", {"path": "/x", "colour": "red"}]]}
     facts = decode(Facts, written)
     assert (facts.hostname, facts.folder("cwd").path, facts.user) == ("h", "/x", 0)
-    with pytest.raises(ValueError, match="no Facts: 7 is not"):
+    with pytest.raises(ValueError, match="not a valid Facts: 7 is not"):
         decode(Facts, {"hostname": 7})
 
 

@@ -104,5 +104,5 @@ def test_a_measurement_of_another_version_is_read():
         "colour": "red",
     }
     assert decode(Links, json.loads(json.dumps(written))).pairs == (Link((0, 1), 1e-4, 2.0, 1.0, 1.0),)
-    with pytest.raises(ValueError, match="no Links"):
+    with pytest.raises(ValueError, match="not a valid Links"):
         decode(Links, {**written, "pairs": [{"servers": "01"}]})
