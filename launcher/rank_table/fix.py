@@ -11,9 +11,11 @@ offered, and done where somebody asked for it.
 from __future__ import annotations
 
 import codecs
+import difflib
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,12 +27,12 @@ from launcher.rank_table.check import check_document
 from launcher.rank_table.document import Document, parse_document
 from launcher.rank_table.edits import Edit, Origins, apply_edits
 from launcher.rank_table.faults import shown
-from launcher.rank_table.line_diff import unified_diff
 from launcher.rank_table.ordering import Move, moves_by_rank
 from launcher.rank_table.places import Place, Pointer
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.read import AS_HCCL, TableReport, parse_rank_table
 
+MAX_DIFF_LINES = 5_000  # of a text whose lines are compared: the time grows with the square of what changes
 AT_MOST_PASSES = 20  # four are needed: text, values, inner lists, outer lists; the rest is for surprises
 # What names a process, a device or a place in the network: it may be written in another way, never say something else.
 _IDENTITY = re.compile(r"(?:^|_)(?:id|ids|ip|addr|address|port|rank)$")
@@ -78,8 +80,21 @@ class Fixed:
         return self.data != self.original
 
     def diff(self, name: str) -> str:
-        """What changes in the text, as `patch` reads it; empty where nothing does but the encoding."""
-        return unified_diff(self.before, self.after, name)
+        """Return what changes in the text, as `patch` reads it; empty where nothing does but the encoding.
+
+        Of texts with more than `MAX_DIFF_LINES` lines only the number of new lines is given, and the command that
+        compares them.
+        """
+        if self.before == self.after:
+            return ""
+        # Only a line feed ends a line, unlike for str.splitlines.
+        old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (self.before, self.after))
+        if max(len(old), len(new)) > MAX_DIFF_LINES:
+            changed = (Counter(new) - Counter(old)).total()
+            command = f"tlaunch table fix - --write < {name} | diff {name} -"
+            return f"{name}: {changed:,} of {len(new):,} lines change, too many to show here\nhint: run `{command}`\n"
+        lines = difflib.unified_diff(old, new, name, name)
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def fix_table(data: bytes, path: Path, profile: Profile = AS_HCCL, *, sort: bool = True, unsafe: bool = False) -> Fixed:

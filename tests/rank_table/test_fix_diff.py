@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.rank_table.line_diff import unified_diff
+from launcher.rank_table.fix import MAX_DIFF_LINES, Fixed
 
 NO_END = "¶"
 HEAD = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@\n")
+
+
+def unified_diff(before, after, name):
+    return Fixed(before.encode(), after.encode(), before, after, (), report=None).diff(name)
 
 
 def patched(text, diff):
@@ -49,13 +52,11 @@ def test_diff_turns_one_text_into_the_other(before, after):
     assert patched(before, diff) == after
 
 
-def test_small_diff_is_the_one_that_everybody_knows():
-    """One changed line is shown between three lines of context, one that lost its end with the usual remark."""
-    before = "".join(f"{number}\n" for number in range(20))
-    after = before.replace("7\n", "seven\n", 1).removesuffix("\n")
-    expected = difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), "x", "x")
-    shown = [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in expected]
-    assert unified_diff(before, after, "x") == "".join(shown)
+def test_last_line_without_its_end_gets_the_usual_remark():
+    """One changed line is shown between three lines of context, with the remark that `diff` makes."""
+    assert unified_diff("1\n2\n3\n4\n5", "1\n2\n3\n4\nfive\n", "x").endswith(
+        "@@ -2,4 +2,4 @@\n 2\n 3\n 4\n-5\n\\ No newline at end of file\n+five\n"
+    )
 
 
 def test_only_a_line_feed_ends_a_line():
@@ -63,17 +64,11 @@ def test_only_a_line_feed_ends_a_line():
     assert unified_diff("a\u2028b\x0bc\n", "a\u2028b\x0bd\n", "x").endswith("-a\u2028b\x0bc\n+a\u2028b\x0bd\n")
 
 
-def test_great_many_changes_are_found_one_by_one():
-    """Of 20,000 entries of which every second line changed, the others are still shown as unchanged."""
-    before = "".join(f"id {number}\n rank\n" for number in range(20_000))
-    diff = unified_diff(before, before.replace(" rank", ' "rank"'), "x")
-    assert sum(line.startswith("-") for line in diff.splitlines()) == 20_001
-    assert patched(before, diff) == before.replace(" rank", ' "rank"')
-
-
-def test_text_that_changed_throughout_is_replaced_as_a_whole():
-    """Thousands of lines without one in common are not compared with each other."""
-    before, after = "".join(f"a{n}\n" for n in range(5_000)), "".join(f"b{n}\n" for n in range(5_000))
-    diff = unified_diff(before, after, "x")
-    assert diff.startswith("--- x\n+++ x\n@@ -1,5000 +1,5000 @@\n-a0\n-a1\n")
-    assert patched(before, diff) == after
+def test_of_many_lines_the_diff_is_left_to_diff():
+    """Beyond the bound on lines, their number and the command that compares them are given."""
+    before = "".join(f"{number}\n" for number in range(MAX_DIFF_LINES))
+    assert "-7\n+seven\n" in unified_diff(before, before.replace("7\n", "seven\n", 1), "x")
+    shown = unified_diff(f"{before}end\n", f"{before}end", "x")
+    assert shown == (
+        "x: 1 of 5,001 lines change, too many to show here\nhint: run `tlaunch table fix - --write < x | diff x -`\n"
+    )
