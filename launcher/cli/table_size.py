@@ -29,7 +29,7 @@ max_table_size_option = click.option(
 
 def max_table_bytes() -> int:
     """What the command that goes on was told, or the default."""
-    from launcher.rank_table.files import LARGEST_TABLE_BYTES  # `--help` needs none of it
+    from launcher.rank_table.files import MAX_TABLE_BYTES  # `--help` needs none of it
 
     context = click.get_current_context(silent=True)
-    return (None if context is None else context.meta.get(_KEPT)) or LARGEST_TABLE_BYTES
+    return (None if context is None else context.meta.get(_KEPT)) or MAX_TABLE_BYTES

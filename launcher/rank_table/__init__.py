@@ -1,10 +1,10 @@
 """Rank tables: read, check, explain, and write them. Importing this package does not load pydantic."""
 
-from launcher.rank_table.chips import CHIPS
-from launcher.rank_table.diagnostics import Problem, Severity
-from launcher.rank_table.profile import CONSUMERS, Profile
+from launcher.rank_table.catalogue import Severity
+from launcher.rank_table.convert import render_table
+from launcher.rank_table.diagnostics import Problem
+from launcher.rank_table.profile import CHIPS, CONSUMERS, Profile
 from launcher.rank_table.read import TableReport, load_cluster, parse_rank_table, read_rank_table
-from launcher.rank_table.render import render_table
 
 __all__ = [
     "CHIPS",

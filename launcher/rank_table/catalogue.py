@@ -13,14 +13,19 @@ renumbered.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import NamedTuple
 
 from launcher.core.frozen import frozen
-from launcher.rank_table.chips import Chip
-from launcher.rank_table.diagnostics import Severity
-from launcher.rank_table.formats import Format
-from launcher.rank_table.places import Pointer
-from launcher.rank_table.rows import Table
+from launcher.rank_table.model import Table
+from launcher.rank_table.positions import Pointer
+from launcher.rank_table.profile import Chip
+from launcher.rank_table.table_format import Format
+
+
+class Severity(Enum):
+    ERROR = "error"
+    WARNING = "warning"
 
 
 class Addition(NamedTuple):
@@ -46,6 +51,8 @@ class Finding:
 
 
 Found = tuple[str, Finding]  # a code of the catalogue and what was found under it
+
+
 Check = Callable[[Table], Iterator[Finding]]
 
 

@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.core.frozen import frozen
-from launcher.rank_table import rules, text_faults  # noqa: F401  # enter their codes into the catalogue
+from launcher.core.records import Cluster
+from launcher.rank_table import syntax_codes
 from launcher.rank_table.catalogue import CATALOGUE, Finding, Found
-from launcher.rank_table.chips import CHIPS, Chip
 from launcher.rank_table.document import Document
-from launcher.rank_table.formats import VERSIONS, Format, recognise, what_to_do_with
-from launcher.rank_table.formats.readers import READERS
-from launcher.rank_table.profile import Profile
-from launcher.rank_table.rows import Table, text_at
-from launcher.rank_table.rules.servers import COMPLETED
-from launcher.rank_table.shape import AT_MOST, Shapes
+from launcher.rank_table.formats.group_list import read as group_list
+from launcher.rank_table.formats.group_list import rules as group_list_rules
+from launcher.rank_table.formats.node_list import read as node_list
+from launcher.rank_table.formats.node_list import rules as node_list_rules
+from launcher.rank_table.formats.rank_list import layer_rules
+from launcher.rank_table.formats.rank_list import read as rank_list
+from launcher.rank_table.formats.rank_list import rules as rank_list_rules
+from launcher.rank_table.formats.server_list import read as server_list
+from launcher.rank_table.formats.server_list import rules as server_list_rules
+from launcher.rank_table.formats.server_list import super_pods
+from launcher.rank_table.model import COMPLETED, Fields, Table, text_at
+from launcher.rank_table.profile import CHIPS, Chip, Profile
+from launcher.rank_table.rules import addresses, chips, consumers, conventions, devices, segments, tables
+from launcher.rank_table.schema import MAX_FAULTS, Shapes
+from launcher.rank_table.table_format import VERSIONS, Format, recognise, what_to_do_with
 
+# Importing these enters their codes into the catalogue.
+RULES = (
+    *(syntax_codes, tables, devices, addresses, chips, conventions, segments, consumers),
+    *(server_list_rules, super_pods, node_list_rules, rank_list_rules, layer_rules, group_list_rules),
+)
 MINDIE_MODE = 0o640
 SUFFIX = ".json"
-MOST_COUNTED = 10_000  # findings of one rule beyond those that are kept
+MAX_COUNTED = 10_000  # findings of one rule beyond those that are kept
+_CHIP_OF_FORMAT = {Format.LAB: "910", Format.CLOUD: "910", Format.V1_2: "a3", Format.V2_0: "a5"}
 
 
 @frozen
@@ -36,7 +51,7 @@ class Checked:
     findings: tuple[Found, ...]
 
 
-def check_document(document: Document, path: Path, profile: Profile, *, at_most: int = AT_MOST) -> Checked:
+def check_document(document: Document, path: Path, profile: Profile, *, at_most: int = MAX_FAULTS) -> Checked:
     """Find what is wrong with `document` as far as its text can be read: `at_most` faults of shape, and of each rule.
 
     Raises:
@@ -67,9 +82,9 @@ def _rule_findings(table: Table, at_most: int) -> Iterator[Found]:
 def _first(count: int, findings: Iterator[Finding]) -> Iterator[Finding]:
     """At most `count` of the findings; the last of them says how many there are more, as far as those are counted."""
     kept = list(islice(findings, count))
-    left_out = sum(1 for _ in islice(findings, MOST_COUNTED))
+    left_out = sum(1 for _ in islice(findings, MAX_COUNTED))
     if left_out:
-        more = f"at least {left_out}" if left_out == MOST_COUNTED else str(left_out)
+        more = f"at least {left_out}" if left_out == MAX_COUNTED else str(left_out)
         kept[-1] = replace(kept[-1], message=f"{kept[-1].message} (and {more} more like it)")
     yield from kept
 
@@ -95,9 +110,6 @@ def _chip_of(table: Table) -> Chip:
     if table.is_without_ascend:
         return CHIPS["none"]
     return CHIPS[_CHIP_OF_FORMAT.get(table.format, "auto")]
-
-
-_CHIP_OF_FORMAT = {Format.LAB: "910", Format.CLOUD: "910", Format.V1_2: "a3", Format.V2_0: "a5"}
 
 
 def _no_table(document: Any, found: Format | None) -> Found:
@@ -142,3 +154,18 @@ def _name_warning(path: Path, found: Format | None) -> Iterator[Found]:
             f'"{real[: first + len(SUFFIX)][-60:]}" ends in .json before the path does, and HCCL refuses such a path'
         )
         yield "RT406", Finding((), message, "take the first .json out of the name of the file or its directory")
+
+
+class Reader(NamedTuple):
+    read: Callable[[Fields, Shapes, Profile], Table]
+    cluster: Callable[[Table], Cluster]  # only for a table without errors
+
+
+READERS = {
+    Format.V1_0: Reader(server_list.read, server_list.cluster),
+    Format.V1_1: Reader(node_list.read, node_list.cluster),
+    Format.V1_2: Reader(server_list.read, server_list.cluster),
+    Format.V2_0: Reader(rank_list.read, rank_list.cluster),
+    Format.LAB: Reader(group_list.read_lab, group_list.lab_cluster),
+    Format.CLOUD: Reader(group_list.read_cloud, group_list.cloud_cluster),
+}

@@ -9,14 +9,15 @@ from typing import NamedTuple
 
 from launcher.core.errors import UsageError
 from launcher.core.printable import printable
-from launcher.rank_table.chips import CHIPS
+from launcher.rank_table.profile import CHIPS
 
 ASCEND_VARIABLES = ("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES")  # the first one that is set counts
 CUDA_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
-MOST_DEVICES = CHIPS["none"].device_id_limit  # on one server, in tables for CPU or GPU
+MAX_DEVICES = CHIPS["none"].device_id_limit  # on one server, in tables for CPU or GPU
 _ID_OR_RANGE = re.compile(r"([0-9]{1,6})(?:\s*-\s*([0-9]{1,6}))?")
 _HALF_OPEN = re.compile(r"\[\s*([0-9]{1,6})\s*,\s*([0-9]{1,6})\s*\)")  # as hccl_tools writes ranges
 _UUID = re.compile(r"(GPU|MIG)-", re.IGNORECASE)
+DEVICE_ID_LIMIT = CHIPS["auto"].device_id_limit  # ids are 0 .. 31 on the largest server that HCCL knows
 
 
 class FoundDevice(NamedTuple):
@@ -56,9 +57,9 @@ def _id_or_range(part: str, origin: str) -> range:
     last = first if match[2] is None else int(match[2])
     if last < first:
         raise UsageError(f'{origin}: the range "{part}" runs backwards', hint=f'write "{last}-{first}"')
-    if last >= MOST_DEVICES:
+    if last >= MAX_DEVICES:
         raise UsageError(
-            f"{origin} names device {last}, a server has at most {MOST_DEVICES}", hint="ids start at 0 on each server"
+            f"{origin} names device {last}, a server has at most {MAX_DEVICES}", hint="ids start at 0 on each server"
         )
     return range(first, last + 1)
 

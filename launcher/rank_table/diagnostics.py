@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Sequence
-from enum import Enum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from launcher.core.frozen import frozen
 from launcher.core.printable import printable
+from launcher.rank_table.catalogue import CATALOGUE, Finding, Found, Severity
 from launcher.rank_table.document import Document
+from launcher.rank_table.positions import Place, Pointer, RepeatedKey, json_pointer
+from launcher.rank_table.profile import Chip
+from launcher.rank_table.syntax_errors import Fault
 
 WINDOW = 110  # characters of a source line that are shown around the caret
-SHOWN_AT_MOST = 50  # problems printed in full
-
-
-class Severity(Enum):
-    ERROR = "error"
-    WARNING = "warning"
+MAX_SHOWN = 50  # problems printed in full
+Style = Callable[[str, str, Severity], tuple[str, str]]  # the place and the kind of a problem, marked for a terminal
+Places = Mapping[Pointer, Place]
 
 
 @frozen
@@ -33,9 +33,6 @@ class Problem:
     width: int = 1  # characters to underline
 
 
-Style = Callable[[str, str, Severity], tuple[str, str]]  # the place and the kind of a problem, marked for a terminal
-
-
 def plain(place: str, kind: str, _severity: Severity) -> tuple[str, str]:
     """The style without marks."""
     return place, kind
@@ -48,10 +45,10 @@ def render_problems(problems: Sequence[Problem], document: Document, name: str) 
 
 
 def render_each(problems: Sequence[Problem], document: Document, name: str, style: Style = plain) -> list[str]:
-    """A text of several lines for each problem, of the first `SHOWN_AT_MOST`; the last one says how many are left."""
-    shown = [_rendered(problem, document, name, style) for problem in problems[:SHOWN_AT_MOST]]
-    if len(problems) > SHOWN_AT_MOST:
-        shown.append(f"... and {len(problems) - SHOWN_AT_MOST} more")
+    """A text of several lines for each problem, of the first `MAX_SHOWN`; the last one says how many are left."""
+    shown = [_rendered(problem, document, name, style) for problem in problems[:MAX_SHOWN]]
+    if len(problems) > MAX_SHOWN:
+        shown.append(f"... and {len(problems) - MAX_SHOWN} more")
     return shown
 
 
@@ -101,3 +98,53 @@ def _cells(char: str) -> int:
     if unicodedata.combining(char):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> tuple[Problem, ...]:
+    """Faults of the text and findings of the rules, with lines and columns, in file order, as bad as they are on `chip`."""
+    findings = list(found)
+    pointers = {finding.pointer for _, finding in findings} | {finding.earlier for _, finding in findings}
+    places = document.locate(part for pointer in pointers if pointer is not None for part in _with_parents(pointer))
+    located = [(fault, "") for fault in document.faults]
+    located += [(_repeat_fault(document, repeat), json_pointer(repeat.pointer)) for repeat in document.repeats]
+    located += [
+        (_finding_fault(document, places, code, finding), json_pointer(finding.pointer)) for code, finding in findings
+    ]
+    located.sort(key=lambda pair: (pair[0].offset, pair[0].code))
+    return tuple(_problem(document, fault, pointer, chip) for fault, pointer in located)
+
+
+def _with_parents(pointer: Pointer) -> Iterator[Pointer]:
+    """The way there: where a pointer leads nowhere, what is there of the way is shown."""
+    yield from (pointer[:length] for length in range(len(pointer), -1, -1))
+
+
+def _finding_fault(document: Document, places: Places, code: str, finding: Finding) -> Fault:
+    way = (places[part] for part in _with_parents(finding.pointer) if part in places)
+    place = next(way, Place(None, 0, 1))
+    message = finding.message
+    if finding.earlier is not None and finding.earlier in places:
+        message += f", first on line {document.position(places[finding.earlier].start).line}"
+    if finding.at_key and place.key is not None:
+        return Fault(code, place.key, len(str(finding.pointer[-1])) + 2, message, finding.hint)
+    return Fault(code, place.start, place.end - place.start, message, finding.hint)
+
+
+def _repeat_fault(document: Document, repeat: RepeatedKey) -> Fault:
+    key, line = str(repeat.pointer[-1]), document.position(repeat.first).line
+    message = f'key "{key[:40]}" is written twice, first on line {line}; the last one counts'
+    return Fault("RT405", repeat.again, len(key) + 2, message, "remove one of the two")
+
+
+def _problem(document: Document, fault: Fault, pointer: str, chip: Chip) -> Problem:
+    position, severity = document.position(fault.offset), CATALOGUE[fault.code].severity_on(chip)
+    return Problem(
+        code=fault.code,
+        severity=severity,
+        message=printable(fault.message),
+        hint=None if fault.hint is None else printable(fault.hint),
+        pointer=pointer,
+        line=position.line,
+        column=position.column,
+        width=fault.width,
+    )

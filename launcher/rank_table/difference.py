@@ -17,8 +17,10 @@ from typing import Any
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
 from launcher.rank_table.document import Document
-from launcher.rank_table.places import Pointer, json_pointer
+from launcher.rank_table.positions import Pointer, json_pointer
 from launcher.rank_table.read import TableReport
+
+_ABSENT = object()
 
 
 class Kind(Enum):
@@ -92,7 +94,6 @@ def canonical(value: Any) -> str:
 
 
 _Found = tuple[Kind, Pointer, Any, Any]
-_ABSENT = object()
 
 
 def _differences(before: Any, after: Any) -> Iterator[_Found]:

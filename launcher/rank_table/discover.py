@@ -21,13 +21,11 @@ from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.printable import printable
 from launcher.rank_table.device_ids import FoundDevice
-from launcher.rank_table.hccn_conf import UNSET
-from launcher.rank_table.ip import address_family
+from launcher.rank_table.ip import UNSET, address_family
 
 HCCN_CONF = Path("/etc/hccn.conf")
-HCCN_TOOL = Path("/usr/local/Ascend/driver/tools/hccn_tool")  # where the driver puts it, often not on PATH
 PATIENCE_S = 20.0  # for one answer; a driver that hangs never gives one
-MOST_BYTES = 1024 * 1024  # of one answer; a program that prints on and on must not fill the memory
+MAX_ANSWER_BYTES = 1024 * 1024  # of one answer; a program that prints on and on must not fill the memory
 _PIECE_BYTES = 64 * 1024
 _LOOK_AGAIN_S = 0.01  # whether a program has ended, while it prints nothing
 # The parts of a GPU that MIG makes are listed below it, set in.
@@ -37,6 +35,9 @@ _ADDRESS = re.compile(
     r"^[ \t]*(?:(?:ipv6|inet6)[ _]?)?(?:ip[ _]?)?addr(?:ess)?[ \t]*:[ \t]*(\S*)", re.IGNORECASE | re.MULTILINE
 )
 _FAR_AWAY = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))  # reserved for documentation
+
+
+HCCN_TOOL = Path("/usr/local/Ascend/driver/tools/hccn_tool")  # where the driver puts it, often not on PATH
 
 
 @frozen
@@ -176,7 +177,7 @@ def _listen(process: subprocess.Popen[bytes], asked: str, patience_s: float) -> 
     """What the program prints until it ends. A child of it that lives on, and could print more, is not waited for.
 
     Raises:
-        TlaunchError: it does not end within `patience_s`, or prints more than `MOST_BYTES`.
+        TlaunchError: it does not end within `patience_s`, or prints more than `MAX_ANSWER_BYTES`.
     """
     deadline = time.monotonic() + patience_s
     pipes = [pipe.fileno() for pipe in (process.stdout, process.stderr) if pipe is not None]
@@ -193,9 +194,9 @@ def _listen(process: subprocess.Popen[bytes], asked: str, patience_s: float) -> 
                 )
             has_ended = _has_ended(process.pid)  # asked first: all that it said by then is in the pipes
             while _read_what_is_there(selector, said, 0 if has_ended else _LOOK_AGAIN_S):
-                if max(map(len, said.values())) > MOST_BYTES:
+                if max(map(len, said.values())) > MAX_ANSWER_BYTES:
                     raise TlaunchError(
-                        f"`{asked}` printed more than {MOST_BYTES:,} bytes, and was ended",
+                        f"`{asked}` printed more than {MAX_ANSWER_BYTES:,} bytes, and was ended",
                         hint="run it by hand to see what it says; --devices N asks no driver",
                     )
                 if not has_ended:

@@ -10,12 +10,10 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
-from launcher.rank_table.faults import Fault, mended
-from launcher.rank_table.lexer import END, SCALAR, next_token
-from launcher.rank_table.lines import Lines
-from launcher.rank_table.locator import locate
-from launcher.rank_table.places import Place, Pointer, RepeatedKey
+from launcher.rank_table.lexer import END, SCALAR, LongInteger, next_token
+from launcher.rank_table.positions import Lines, Place, Pointer, RepeatedKey, locate
 from launcher.rank_table.scanner import Scanner
+from launcher.rank_table.syntax_errors import Fault
 
 _WIDE_MARKS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
@@ -28,18 +26,10 @@ _LOOKED_AT = 64  # bytes of a file without a byte order mark, a multiple of four
 _HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # so does a whole one start
 OTHER_DATA = "RT117"  # the code of a text that is too dense for a rank table
 _TOO_LARGE = "RT115"
-_LONGEST_INTEGER = 19  # digits; beyond it HCCL's parser keeps a float, and so do we
-
-
-_MANY_VALUES = 1_000_000  # of a v2.0 table with 65,536 ranks in two layers
-_SHORTEST_VALUE = 10  # characters with all that belongs to it; a rank table has more than 13 for each comma
-
-
-class LongInteger(float):
-    """An integer of more digits than HCCL's parser keeps: the float that it makes of it."""
-
-    def __init__(self, digits: str) -> None:
-        self.digits = len(digits.removeprefix("-"))
+_MAX_INTEGER_DIGITS = 19  # digits; beyond it HCCL's parser keeps a float, and so do we
+_MIN_DATA_VALUES = 1_000_000  # of a v2.0 table with 65,536 ranks in two layers
+_MIN_VALUE_LENGTH = 10  # characters with all that belongs to it; a rank table has more than 13 for each comma
+_SPACED_COLON = re.compile(r'"[ \t\n\r]+:')
 
 
 class Position(NamedTuple):
@@ -152,14 +142,14 @@ def _parse(text: str) -> Document:
     if not may_hold_half_pairs and not loaded.may_repeat_keys(text):
         return Document(text, value, too_large, (), checkable=True)
     scanner = Scanner(text, max_depth=None, only_repeats=not may_hold_half_pairs).run()
-    faults = _in_order((*scanner.faults, *too_large))
-    return Document(text, value, faults, scanner.repeats, checkable=not scanner.faults)
+    found = scanner.faults
+    return Document(text, value, _in_order((*found, *too_large)), scanner.repeats, checkable=not found)
 
 
 def _too_dense(text: str) -> Fault | None:
     """A text of millions of short values is a list of data. As objects in memory it would be many times as large."""
     commas = text.count(",")
-    if commas < _MANY_VALUES or len(text) > _SHORTEST_VALUE * commas:
+    if commas < _MIN_DATA_VALUES or len(text) > _MIN_VALUE_LENGTH * commas:
         return None
     message = f"the file holds {commas:,} commas, one for every {max(1, round(len(text) / commas))} characters"
     return Fault(OTHER_DATA, text.index(","), 1, message, "this is data of another kind: name the rank table")
@@ -167,10 +157,10 @@ def _too_dense(text: str) -> Fault | None:
 
 def _diagnose(text: str, error: Exception) -> Document:
     scanner = Scanner(text).run()
-    faults = scanner.faults or [Fault("RT102", getattr(error, "pos", 0), 1, f"not JSON: {error}")]
-    if not (scanner.faults and scanner.mendable):
+    found, repaired = scanner.faults, scanner.repaired
+    faults = found or [Fault("RT102", getattr(error, "pos", 0), 1, f"not JSON: {error}")]
+    if not found or repaired is None:
         return Document(text, None, _in_order(faults), scanner.repeats, checkable=False)
-    repaired = mended(text, scanner.patches)
     loaded = _Loader()
     try:
         value = loaded.load(repaired)
@@ -218,15 +208,12 @@ class _Loader:
         return members
 
     def _integer(self, digits: str) -> int | float:
-        return int(digits) if len(digits) <= _LONGEST_INTEGER else self._float(digits, LongInteger)
+        return int(digits) if len(digits) <= _MAX_INTEGER_DIGITS else self._float(digits, LongInteger)
 
     def _float(self, number: str, kind: type[float] = float) -> float:
         value = kind(number)
         self.has_infinity = self.has_infinity or math.isinf(value)
         return value
-
-
-_SPACED_COLON = re.compile(r'"[ \t\n\r]+:')
 
 
 def _numbers_too_large(text: str) -> list[Fault]:

@@ -26,14 +26,14 @@ from launcher.rank_table.catalogue import Addition, Finding, Found
 from launcher.rank_table.check import check_document
 from launcher.rank_table.document import Document, parse_document
 from launcher.rank_table.edits import Edit, Origins, apply_edits
-from launcher.rank_table.faults import shown
 from launcher.rank_table.ordering import Move, moves_by_rank
-from launcher.rank_table.places import Place, Pointer
+from launcher.rank_table.positions import Place, Pointer
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.read import AS_HCCL, TableReport, parse_rank_table
+from launcher.rank_table.syntax_errors import shown
 
 MAX_DIFF_LINES = 5_000  # of a text whose lines are compared: the time grows with the square of what changes
-AT_MOST_PASSES = 20  # four are needed: text, values, inner lists, outer lists; the rest is for surprises
+MAX_PASSES = 20  # four are needed: text, values, inner lists, outer lists; the rest is for surprises
 # What names a process, a device or a place in the network: it may be written in another way, never say something else.
 _IDENTITY = re.compile(r"(?:^|_)(?:id|ids|ip|addr|address|port|rank)$")
 _WHOLE_NUMBER = re.compile(r'"?\s*\+?(-?)0*([0-9]+)\s*"?')
@@ -142,7 +142,7 @@ def _repaired(
     repairs: list[Repair] = []
     history: list[Origins] = []
     offers: list[_Step] = []
-    for _ in range(AT_MOST_PASSES):
+    for _ in range(MAX_PASSES):
         steps, offers = _next_pass(document, path, profile, sort=sort, unsafe=unsafe)
         if not steps:
             break

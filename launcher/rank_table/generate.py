@@ -13,14 +13,12 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.printable import printable
 from launcher.core.records import Cluster, Device, Server
-from launcher.rank_table.chips import CHIPS
-from launcher.rank_table.device_ids import MOST_DEVICES, FoundDevice
-from launcher.rank_table.hostfiles import LARGEST_COUNT, Place, is_host_name
+from launcher.rank_table.device_ids import DEVICE_ID_LIMIT, MAX_DEVICES, FoundDevice
+from launcher.rank_table.hostfiles import MAX_COUNT, Place, is_host_name
 from launcher.rank_table.ip import address_family, is_unspecified, packed_address, what_it_is_instead
+from launcher.rank_table.model import SERVER_ID_LIMIT
 from launcher.rank_table.nodelist import expand
-from launcher.rank_table.rules.servers import SERVER_ID_LIMIT
 
-DEVICE_ID_LIMIT = CHIPS["auto"].device_id_limit  # ids are 0 .. 31 on the largest server that HCCL knows
 HARDWARE = "hardware_type"  # "gpu" or "cpu": HCCL is not meant to read the table
 
 
@@ -68,8 +66,8 @@ def _count(part: str) -> int:
     number = int(part) if re.fullmatch("[0-9]{1,9}", part) else None
     if number is None:
         raise UsageError(f'--devices: "{printable(part[:40])}" is no number', hint='for instance "8", or "8,8"')
-    if not 1 <= number <= MOST_DEVICES:
-        raise UsageError(f"--devices {number}: a server has 1 to {MOST_DEVICES} devices", hint="count them per server")
+    if not 1 <= number <= MAX_DEVICES:
+        raise UsageError(f"--devices {number}: a server has 1 to {MAX_DEVICES} devices", hint="count them per server")
     return number
 
 
@@ -142,8 +140,8 @@ def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, s
     """
     if not machines or not all(machine.devices for machine in machines):
         raise UsageError("there is no device to write down", hint="--devices N says how many there are")
-    if (total := sum(len(machine.devices) for machine in machines)) > LARGEST_COUNT:
-        raise UsageError(f"{total:,} devices are more than the {LARGEST_COUNT:,} of a cluster", hint="check the counts")
+    if (total := sum(len(machine.devices) for machine in machines)) > MAX_COUNT:
+        raise UsageError(f"{total:,} devices are more than the {MAX_COUNT:,} of a cluster", hint="check the counts")
     ordered = sorted(machines, key=lambda machine: machine.server_id) if sort else list(machines)
     ranks = count()
     cluster = Cluster(tuple(_server(machine, ranks, hardware) for machine in ordered))

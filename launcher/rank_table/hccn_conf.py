@@ -7,14 +7,10 @@ import re
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.printable import printable
-from launcher.rank_table.device_ids import FoundDevice
-from launcher.rank_table.generate import DEVICE_ID_LIMIT
-from launcher.rank_table.ip import FAMILY_NAMES, address_family
-from launcher.rank_table.rules.addresses import UNSET_ADDRESS
+from launcher.rank_table.device_ids import DEVICE_ID_LIMIT, FoundDevice
+from launcher.rank_table.ip import FAMILY_NAMES, UNSET, address_family
 
-LARGEST_CONF_BYTES = 1024 * 1024
-# What the driver's tools and files say where no address is set.
-UNSET = ("", UNSET_ADDRESS, "0.0.0.0", "::")  # noqa: S104 - looked for, not listened on
+MAX_CONF_BYTES = 1024 * 1024
 FAULTS_SHOWN = 20
 _KEY = re.compile(r"(?P<ipv6>IPv6)?(?P<name>address|netmask)_(?P<device>[0-9]+)")
 _ALMOST_ADDRESS = re.compile(r"(ipv6|ip)?[ _-]?add?res?s?[ _-]*[0-9]*", re.IGNORECASE)
@@ -32,8 +28,8 @@ def decode_conf(data: bytes, name: str) -> str:
     Raises:
         UnreadableError: it is far too large.
     """
-    if len(data) > LARGEST_CONF_BYTES:
-        limit = f"{LARGEST_CONF_BYTES >> 20} MiB"
+    if len(data) > MAX_CONF_BYTES:
+        limit = f"{MAX_CONF_BYTES >> 20} MiB"
         raise UnreadableError(f"{name} is larger than {limit}", hint="hccn.conf has a few lines for each device")
     return data.decode("utf-8", errors="replace")
 

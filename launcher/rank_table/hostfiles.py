@@ -12,10 +12,9 @@ from typing import NamedTuple, NoReturn
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.records import Cluster, Device, Server
 
-LARGEST_COUNT = 1_000_000  # devices of a cluster: beyond it a number is a mistake
-
+MAX_COUNT = 1_000_000  # devices of a cluster: beyond it a number is a mistake
 _SLOTS = ("slots", "cpu", "cpus", "count")
-_MOST_SLOTS = ("max_slots", "max-slots", "slots_max", "slots-max")
+_MAX_SLOTS_KEYS = ("max_slots", "max-slots", "slots_max", "slots-max")
 _IGNORED = ("ifname", "binding", "port", "user", "username", "user_name", "user-name")  # how to get there, not who runs
 _HOST_NAME = re.compile(r"(?!-)[\w.%:-]+")  # what no launcher takes for anything but a name; -x would be an option
 _RANK_LINE = re.compile(r"rank\s*(?P<rank>[0-9]+)\s*=\s*(?P<host>\S+)\s+slots?\s*=\s*(?P<slot>\S.*)", re.IGNORECASE)
@@ -84,10 +83,10 @@ def counted_cluster(counts: list[tuple[str, int]]) -> Cluster:
     """Servers with the given numbers of devices, ranks counted from the first to the last.
 
     Raises:
-        TlaunchError: more than `LARGEST_COUNT` devices.
+        TlaunchError: more than `MAX_COUNT` devices.
     """
     total = sum(count for _, count in counts)
-    if total > LARGEST_COUNT:
+    if total > MAX_COUNT:
         raise TlaunchError(f"{total:,} devices are more than any cluster has", hint="check the counts and --devices")
     servers, first = [], 0
     for server_id, count in counts:
@@ -137,7 +136,7 @@ def _host_line(place: Place, line: str, ignored: dict[str, int]) -> tuple[str, i
         if key in _IGNORED and value:
             ignored.setdefault(key, place.line)
             continue
-        if key not in (*_SLOTS, *_MOST_SLOTS) or not value:
+        if key not in (*_SLOTS, *_MAX_SLOTS_KEYS) or not value:
             place.refuse(f"{setting[:40]!r} is not known after a host's name", 'write "name slots=8"')
         number = _count(place, key, value)
         count = number if key in _SLOTS else count
@@ -160,8 +159,8 @@ def _host_and_count(place: Place, text: str) -> tuple[str, int | None]:
 def _count(place: Place, what: str, text: str) -> int:
     if text.lower() == "auto":
         place.refuse(f"{what} is auto, which only the host itself can count", "write the number of its devices")
-    if not (text.isascii() and text.isdecimal()) or len(text) > len(str(LARGEST_COUNT)) or int(text) == 0:
-        place.refuse(f"{what} is {text[:20]!r}", f"write a number from 1 to {LARGEST_COUNT}")
+    if not (text.isascii() and text.isdecimal()) or len(text) > len(str(MAX_COUNT)) or int(text) == 0:
+        place.refuse(f"{what} is {text[:20]!r}", f"write a number from 1 to {MAX_COUNT}")
     return int(text)
 
 
@@ -181,7 +180,7 @@ def _rank_line(place: Place, line: str) -> tuple[int, str, str]:
     if match is None:
         place.refuse(f"{line[:40]!r} places no rank", 'write "rank 0=name slot=0"')
     digits, slot = match["rank"], re.sub(r"\s+", "", match["slot"])
-    if len(digits) > len(str(LARGEST_COUNT)):
+    if len(digits) > len(str(MAX_COUNT)):
         place.refuse(f"rank {digits[:20]} is more than any cluster has", "ranks are counted from 0")
     if _SLOT_LIST.fullmatch(slot) is None:
         place.refuse(
@@ -207,7 +206,7 @@ def _why_cores(hosts: dict[str, dict[int, str]]) -> str | None:
     """What keeps the slots from being devices, in words; None when they are."""
     for host, slots in hosts.items():
         for rank, slot in slots.items():
-            if not slot.isdecimal() or len(slot) > len(str(LARGEST_COUNT)):
+            if not slot.isdecimal() or len(slot) > len(str(MAX_COUNT)):
                 return f"rank {rank} has slot={slot[:20]}, so slots are cores; devices are counted from 0 on each host"
         if len({int(slot) for slot in slots.values()}) < len(slots):
             return f"{host} has a slot twice, so slots are cores; devices are counted from 0 on each host"

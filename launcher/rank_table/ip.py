@@ -15,6 +15,9 @@ _AFTER_ADDRESS = {
 }
 _HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 _IPV4, _IPV6 = int(socket.AF_INET), int(socket.AF_INET6)  # plain numbers: this is asked for each device
+UNSET_ADDRESS = "-.-.-.-"  # what hccn_tool prints for a device that has none
+# What the driver's tools and files say where no address is set.
+UNSET = ("", UNSET_ADDRESS, "0.0.0.0", "::")  # noqa: S104 - looked for, not listened on
 
 
 def address_family(address: str) -> int | None:

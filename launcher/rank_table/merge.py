@@ -12,18 +12,16 @@ from launcher.core.frozen import frozen
 from launcher.core.printable import printable
 from launcher.core.records import Cluster, Options, Server
 from launcher.rank_table.catalogue import CATALOGUE
-from launcher.rank_table.convert import convert_cluster
+from launcher.rank_table.convert import convert_cluster, marked_without_ascend
 from launcher.rank_table.diagnostics import render_problems
-from launcher.rank_table.hardware import marked_without_ascend
 from launcher.rank_table.ip import is_loopback
-from launcher.rank_table.places import Pointer
+from launcher.rank_table.positions import Pointer
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.read import AS_HCCL, TableReport, parse_rank_table
 
 _CALLED = "the merged table"
 _REMADE = "collective_id"  # the one key that may differ: it names a table, and this is a new one
 _SHOWN_AT_MOST = 20  # repeats told one by one
-
 _Named = tuple[TableReport, Pointer]  # a value in one of the files
 
 

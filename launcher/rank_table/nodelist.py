@@ -10,12 +10,10 @@ from launcher.core.errors import TlaunchError
 from launcher.core.records import Cluster
 from launcher.rank_table.hostfiles import Place, counted_cluster, is_host_name
 
-MOST_HOSTS = 65_536  # what one list may name: a slip of the keyboard in a range must not fill the memory
-
+MAX_HOSTS = 65_536  # what one list may name: a slip of the keyboard in a range must not fill the memory
 _LAST_NUMBER = re.compile(r"(?P<prefix>.*?)(?P<digits>[0-9]{1,18})(?P<suffix>[^0-9]*)", re.DOTALL)
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _DIGITS = re.compile(r"([0-9]+)")
-
 _Split = tuple[str, str, str]  # a name before, in, and after its last number
 
 
@@ -28,13 +26,13 @@ def parse_nodelist(text: str, name: str, devices: int = 1) -> Cluster:
     """The hosts as listed, each with `devices` devices. Lines are joined as if commas stood between them.
 
     Raises:
-        TlaunchError: brackets, ranges or names that are not understood, more than `MOST_HOSTS` hosts, or one of them
+        TlaunchError: brackets, ranges or names that are not understood, more than `MAX_HOSTS` hosts, or one of them
             twice; the message starts with `name` and the line.
     """
     seen: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         place = Place(name, number)
-        for host in expand(line.partition("#")[0], place, MOST_HOSTS - len(seen)):
+        for host in expand(line.partition("#")[0], place, MAX_HOSTS - len(seen)):
             if host in seen:
                 place.refuse(f"{host[:60]!r} is listed twice, first on line {seen[host]}", "list each host once")
             seen[host] = number
@@ -43,7 +41,7 @@ def parse_nodelist(text: str, name: str, devices: int = 1) -> Cluster:
     return counted_cluster([(host, devices) for host in seen])
 
 
-def expand(line: str, place: Place, limit: int = MOST_HOSTS) -> Iterator[str]:
+def expand(line: str, place: Place, limit: int = MAX_HOSTS) -> Iterator[str]:
     """The hosts that `line` names, in its order; of several brackets the last one runs fastest.
 
     >>> list(expand("r[1-2]n[08-09],login", Place("nodes", 1)))
@@ -55,7 +53,7 @@ def expand(line: str, place: Place, limit: int = MOST_HOSTS) -> Iterator[str]:
             alternatives.append(part)
             count *= len(part)
             if count > limit:
-                place.refuse(f"{item[:40]!r} leads beyond {MOST_HOSTS:,} hosts", "check the ranges")
+                place.refuse(f"{item[:40]!r} leads beyond {MAX_HOSTS:,} hosts", "check the ranges")
         limit -= count
         yield from _names(alternatives, item, place)
 
@@ -136,7 +134,7 @@ def _numbers(entry: str, item: str, place: Place, limit: int) -> Iterator[str]:
     if int(last) < int(first):
         place.refuse(f"the range {entry} in {item[:40]!r} runs backwards", f"write {last}-{first}")
     if int(last) - int(first) >= limit:
-        place.refuse(f"{entry} in {item[:40]!r} leads beyond {MOST_HOSTS:,} hosts", "check the range")
+        place.refuse(f"{entry} in {item[:40]!r} leads beyond {MAX_HOSTS:,} hosts", "check the range")
     return (f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))
 
 

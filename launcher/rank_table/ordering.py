@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from launcher.rank_table.document import Document
 from launcher.rank_table.edits import Edit
-from launcher.rank_table.formats import RANKED
-from launcher.rank_table.locator import value_end
-from launcher.rank_table.places import Pointer
-from launcher.rank_table.rows import Table
+from launcher.rank_table.model import Table
+from launcher.rank_table.positions import Pointer, value_end
+from launcher.rank_table.table_format import RANKED
 
 
 class Move(NamedTuple):

@@ -12,9 +12,8 @@ from launcher.core.records import Cluster
 from launcher.rank_table.hostfiles import is_host_name, parse_hostfile, parse_rankfile
 from launcher.rank_table.nodelist import parse_nodelist
 
-LARGEST_CERTAIN_BYTES = 6 * 1024 * 1024
-LARGEST_TEXT_BYTES = 16 * 1024 * 1024  # a rankfile of 131,072 ranks has 5 MB
-
+MAX_CERTAIN_BYTES = 6 * 1024 * 1024
+MAX_TEXT_BYTES = 16 * 1024 * 1024  # a rankfile of 131,072 ranks has 5 MB
 _LINE = re.compile(r"[^\n]+")
 _STARTS_JSON = ("{", "[", '"')
 _IPV6_HOST = re.compile(r"\[[0-9A-Fa-f]*:[\w.:%]*\](?::\S*|\s+[\w-]+\s*=.*)?", re.ASCII)  # [fe80::1]:2
@@ -32,8 +31,7 @@ _CERTAIN = {  # what each line looks like, more narrowly than it is read
 }
 _LIST = re.compile(r"(?!-)[\w.%:-]*[\[,]")  # a fault after the first name or bracket is told later
 _NAMES_HOSTS = re.compile(r"[A-Za-z.:].*[0-9]|localhost|[0-9]+\.[0-9]+\.|\[", re.ASCII)  # single words may be anything
-
-_LONGEST_HEAD = 64 * 1024  # bytes that are looked at for the beginning of a program
+_MAX_HEAD_BYTES = 64 * 1024  # bytes that are looked at for the beginning of a program
 # A statement that a program starts with, and no other kind of file.
 _STATEMENT = re.compile(
     r"import[ ]+[\w.]+(?:[ ]*,|[ ]+as\b|[ \t]*(?:[;#\r\n]|\Z))|from[ ]+[\w.]+[ ]+import\b|def[ ]+\w+\(|class[ ]+\w+[(:]|@\w"
@@ -75,7 +73,7 @@ def certainly_plain(data: bytes) -> str | None:
 
     Builds nothing: a line may stand for a million devices. Larger texts than those of 131,072 ranks are not looked at.
     """
-    text = _text(data) if len(data) <= LARGEST_CERTAIN_BYTES else None
+    text = _text(data) if len(data) <= MAX_CERTAIN_BYTES else None
     first = next(_meaningful(text or ""), None)
     if text is None or first is None or _NAMES_HOSTS.match(first) is None:
         return None
@@ -85,7 +83,7 @@ def certainly_plain(data: bytes) -> str | None:
 
 def program_kind(data: bytes, suffix: str) -> str | None:
     """In words, for a text that can only be a program, or is called one by its suffix and begins as no JSON does."""
-    head = data[:_LONGEST_HEAD].removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip()
+    head = data[:_MAX_HEAD_BYTES].removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip()
     if head.startswith("#!"):
         return f'a script, which starts with "{head.splitlines()[0][:40]}"'
     is_called_one = suffix == ".py" and not head.startswith(_STARTS_JSON[:2])
@@ -113,7 +111,7 @@ def read_plain(data: bytes, kind: str, name: str, devices: int | None = None) ->
     """
     text = _text(data)
     if text is None:
-        raise TlaunchError(f"{name} is no UTF-8 text of at most {LARGEST_TEXT_BYTES >> 20} MiB", hint="check the file")
+        raise TlaunchError(f"{name} is no UTF-8 text of at most {MAX_TEXT_BYTES >> 20} MiB", hint="check the file")
     if kind == "rankfile":
         if devices is not None:
             raise UsageError(f"--devices {devices}: a rankfile places every rank itself", hint="leave it out")
@@ -130,7 +128,7 @@ def _meaningful(text: str) -> Iterator[str]:
 
 
 def _text(data: bytes) -> str | None:
-    if len(data) > LARGEST_TEXT_BYTES:
+    if len(data) > MAX_TEXT_BYTES:
         return None
     try:
         return data.removeprefix(codecs.BOM_UTF8).decode()

@@ -16,7 +16,7 @@ from launcher.rank_table.generate import (
     devices_per_server,
     parse_servers,
 )
-from launcher.rank_table.hccn_conf import LARGEST_CONF_BYTES, decode_conf, parse_hccn_conf
+from launcher.rank_table.hccn_conf import MAX_CONF_BYTES, decode_conf, parse_hccn_conf
 
 
 def plain(name, devices):
@@ -149,8 +149,8 @@ def test_line_written_twice_is_a_warning():
 def test_bytes_in_any_encoding_are_read_up_to_a_size():
     """Comments in another encoding do not disturb; a file that is far too large is none."""
     assert decode_conf("# 卡\n".encode("gbk") + b"address_0=10.0.0.1\n", "x").endswith("\naddress_0=10.0.0.1\n")
-    assert decode_conf(b"#" * LARGEST_CONF_BYTES, "x")
-    too_large = error_of(decode_conf, b"#" * (LARGEST_CONF_BYTES + 1), "x", kind=UnreadableError)
+    assert decode_conf(b"#" * MAX_CONF_BYTES, "x")
+    too_large = error_of(decode_conf, b"#" * (MAX_CONF_BYTES + 1), "x", kind=UnreadableError)
     assert too_large == "x is larger than 1 MiB"
 
 

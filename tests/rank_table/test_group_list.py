@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table import Profile, Severity, parse_rank_table
-from launcher.rank_table.formats import Format, group_list
+from launcher.rank_table.formats.group_list import read as group_list
+from launcher.rank_table.formats.group_list.write import write_cloud, write_lab
 from launcher.rank_table.profile import CONSUMERS
-from launcher.rank_table.rules.chip_910 import QUARTETS
-from launcher.rank_table.shape import Shapes
-from launcher.rank_table.writers.legacy import write_cloud, write_lab
+from launcher.rank_table.rules.chips import QUARTETS
+from launcher.rank_table.schema import Shapes
+from launcher.rank_table.table_format import Format
 
 
 def read(document, **profile):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.rank_table.detect import looks_like_table, named_like_table
 from launcher.rank_table.document import parse_document
-from launcher.rank_table.likeness import looks_like_table, named_like_table
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.rank_table.lines import Lines
+from launcher.rank_table.positions import Lines
 
 PIECES = st.lists(
     st.tuples(st.sampled_from(["\n", "a", "ab\n", "\r\n"]), st.sampled_from([1, 3, 4095, 4096, 5000])), max_size=6

@@ -10,8 +10,8 @@ import pytest
 
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table.catalogue import CATALOGUE
-from launcher.rank_table.rules import group_list
-from launcher.rank_table.writers.legacy import write_cloud, write_lab
+from launcher.rank_table.formats.group_list import rules as group_list
+from launcher.rank_table.formats.group_list.write import write_cloud, write_lab
 
 WRITERS = {"lab": write_lab, "cloud": write_cloud}
 

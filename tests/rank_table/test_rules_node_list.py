@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table.catalogue import CATALOGUE
-from launcher.rank_table.formats import Format
-from launcher.rank_table.rules import node_list
+from launcher.rank_table.formats.node_list import rules as node_list
+from launcher.rank_table.table_format import Format
 
 
 def make_table(nodes=1, ranks=2, sub_version=None):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from launcher.core.records import Device
 from launcher.rank_table.catalogue import CATALOGUE
-from launcher.rank_table.formats import Format
-from launcher.rank_table.rules import rank_list
+from launcher.rank_table.formats.rank_list import rules as rank_list
+from launcher.rank_table.table_format import Format
 
 EID = "000000000000002000100000df001001"
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from launcher.rank_table import Profile, parse_rank_table
 from launcher.rank_table.catalogue import CATALOGUE
-from launcher.rank_table.formats import Format
-from launcher.rank_table.rules import super_pods
+from launcher.rank_table.formats.server_list import super_pods
+from launcher.rank_table.table_format import Format
 
 
 def put(holder, key, value):

@@ -13,7 +13,7 @@ import pytest
 
 from launcher.core.errors import UnreadableError
 from launcher.rank_table import parse_rank_table, read_rank_table
-from launcher.rank_table.files import LARGEST_TABLE_BYTES, read_bytes, read_stream
+from launcher.rank_table.files import MAX_TABLE_BYTES, read_bytes, read_stream
 
 MIB = 1 << 20
 SIZE = 8 * MIB
@@ -60,7 +60,7 @@ def test_a_file_that_is_too_large_is_refused_unread(tmp_path):
     """Its size alone tells: nothing of it is brought into memory."""
     path = tmp_path / "table.json"
     with path.open("wb") as file:
-        file.truncate(LARGEST_TABLE_BYTES + 1)
+        file.truncate(MAX_TABLE_BYTES + 1)
     tracemalloc.start()
     try:
         with pytest.raises(UnreadableError, match="40 MiB") as raised:

@@ -11,7 +11,7 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Device, Server
 from launcher.logs.terminal import escaped
-from launcher.rank_table.hostfiles import LARGEST_COUNT, counted_cluster
+from launcher.rank_table.hostfiles import MAX_COUNT, counted_cluster
 from launcher.rank_table.ip import address_family
 
 
@@ -31,10 +31,10 @@ def unnamed_cluster(nodes: int, devices: int) -> Cluster:
     Raises:
         UsageError: more devices than any cluster has.
     """
-    if nodes * devices > LARGEST_COUNT:
+    if nodes * devices > MAX_COUNT:
         raise UsageError(
             f"--nodes {nodes} with --devices {devices} each make {nodes * devices:,} ranks, more than the "
-            f"{LARGEST_COUNT:,} of a cluster",
+            f"{MAX_COUNT:,} of a cluster",
             hint="--devices counts those of one node",
         )
     return counted_cluster([(f"node{index}", devices) for index in range(nodes)])

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from launcher.rank_table.catalogue import Finding, rule
-from launcher.rank_table.formats import SERVER_LISTS, STRINGS, Format
-from launcher.rank_table.ip import FAMILY_NAMES, address_family, what_it_is_instead
-from launcher.rank_table.rows import DeviceRow, ServerRow, Table
-
-UNSET_ADDRESS = "-.-.-.-"  # what hccn_tool prints for a device that has none
+from launcher.rank_table.ip import FAMILY_NAMES, UNSET_ADDRESS, address_family, what_it_is_instead
+from launcher.rank_table.model import DeviceRow, ServerRow, Table
+from launcher.rank_table.table_format import SERVER_LISTS, STRINGS, Format
 
 
 @rule("RT331", "an address that is none", formats=STRINGS, ascend_only=True)

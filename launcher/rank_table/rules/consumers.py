@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from launcher.rank_table.catalogue import Finding, rule
-from launcher.rank_table.diagnostics import Severity
-from launcher.rank_table.formats import RANKED, SERVER_LISTS, STRINGS, Format
+from launcher.rank_table.catalogue import Finding, Severity, rule
 from launcher.rank_table.ip import address_family, why_no_address
-from launcher.rank_table.rows import Table, read_decimal
-from launcher.rank_table.rules.conventions import NAMED_SERVERS, disorder
-from launcher.rank_table.rules.identity import odd_numbers
+from launcher.rank_table.model import Table, disorder, odd_numbers, read_decimal
+from launcher.rank_table.rules.conventions import NAMED_SERVERS
+from launcher.rank_table.table_format import RANKED, SERVER_LISTS, STRINGS, Format
 
 SERVING_DEVICES = 8  # MindSpore Serving knows servers of eight devices
 MINDIE_SERVERS, MINDIE_DEVICES = 4, 32

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+MAX_PORT = 65535
+
 
 def counted_hint(number: str, written: int | None, found: int, what: str) -> str:
     """What to write instead of a count, as JSON, and where entries seem to be missing what else may be done."""

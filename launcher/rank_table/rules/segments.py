@@ -6,13 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from launcher.rank_table.catalogue import Finding, rule
-from launcher.rank_table.diagnostics import Severity
-from launcher.rank_table.rows import DeviceRow, ServerRow, Table
+from launcher.rank_table.catalogue import Finding, Severity, rule
+from launcher.rank_table.model import DeviceRow, ServerRow, Table
 
 BITS = 32
-LONGEST_PREFIX = 30  # a longer one has no room for two devices
-SHORTEST_COMMON_PREFIX = 16  # all addresses share a shorter one too easily for it to mean anything
+MAX_PREFIX = 30  # a longer one has no room for two devices
+MIN_COMMON_PREFIX = 16  # all addresses share a shorter one too easily for it to mean anything
 POSITIONS = 4  # devices i and i + 4 of a server are at the same position
 FULL_SERVER = frozenset(range(2 * POSITIONS))
 HINT = (
@@ -72,14 +71,14 @@ def _positions(table: Table) -> dict[int, list[int]]:
 
 def _each_in_one_segment(table: Table) -> bool:
     numbers = ([_number(table, device) or 0 for device in server.devices] for server in table.servers)
-    return all(_loosest(of_server)[0] >= SHORTEST_COMMON_PREFIX for of_server in numbers)
+    return all(_loosest(of_server)[0] >= MIN_COMMON_PREFIX for of_server in numbers)
 
 
 def _loosest(numbers: Sequence[int]) -> tuple[int, int, int]:
     """How many leading bits all addresses share, at most 30, and two of them that share no more."""
     first = numbers[0]
     distance = max(map(first.__xor__, numbers))
-    return min(BITS - distance.bit_length(), LONGEST_PREFIX), first, first ^ distance
+    return min(BITS - distance.bit_length(), MAX_PREFIX), first, first ^ distance
 
 
 def _shared_bits(one: int, other: int) -> int:

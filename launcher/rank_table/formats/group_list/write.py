@@ -1,0 +1,138 @@
+"""The two formats without a version: a lab's table, with ranks, and a cloud's table, where they follow from the order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launcher.core.records import Cluster, Device, Server
+from launcher.rank_table.formats.writing import (
+    DEVICE_LIMITS,
+    Reason,
+    Target,
+    block,
+    devices_of,
+    dump,
+    equal_servers,
+    few_of,
+    listing,
+    member,
+    one_address_each,
+    one_line,
+    pairs_of,
+)
+from launcher.rank_table.keys import LAB_NETWORK_CARDS, LAB_TABLE_OPTIONS, usual_board
+
+_DEVICES_OF_A_910 = 8
+_PARTS_OF_A_SERVER = (1, 2, 4, 8)
+
+
+def write_lab(cluster: Cluster) -> str:
+    """One instance per device. HCCL does not check the board: it is the generic one where the cluster names none."""
+    board = _board(cluster)
+    members = [
+        member("deploy_mode", "lab"),
+        *(member(key, board[key]) for key in LAB_TABLE_OPTIONS),
+        member("group_count", "1"),
+        f'"group_list": {listing([_lab_group(cluster)], 2)}',
+        member("status", "completed"),
+    ]
+    return f"{block(members, 0)}\n"
+
+
+def write_cloud(cluster: Cluster) -> str:
+    """One instance per server, called like it; a process finds its ranks by that name."""
+    group = [
+        member("group_name", ""),
+        member("instance_count", str(len(cluster.servers))),
+        member("device_count", str(cluster.device_count)),
+        f'"instance_list": {listing((_cloud_instance(server) for server in cluster.servers), 6)}',
+    ]
+    members = [
+        member("status", "completed"),
+        member("group_count", "1"),
+        f'"group_list": {listing([block(group, 4)], 2)}',
+    ]
+    return f"{block(members, 0)}\n"
+
+
+def _board(cluster: Cluster) -> Mapping[str, Any]:
+    """What the cluster says about its board and network cards, and what is usual for the rest."""
+    board = {**usual_board(max(len(server.devices) for server in cluster.servers)), **dict(cluster.options)}
+    return {**board, LAB_NETWORK_CARDS: _cards(board[LAB_NETWORK_CARDS])}
+
+
+def _cards(text: str) -> Any:
+    """The list that `text` holds as JSON, or `text` itself where a table wrote something else."""
+    try:
+        cards = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return cards if isinstance(cards, list) else text
+
+
+def _lab_group(cluster: Cluster) -> str:
+    count = str(cluster.device_count)
+    instances = [_lab_instance(server, device) for server in cluster.servers for device in server.devices]
+    group = [
+        member("group_name", ""),
+        member("device_num", count),
+        member("server_num", str(len(cluster.servers))),
+        member("instance_count", count),
+        f'"instance_list": {listing(instances, 6)}',
+    ]
+    return block(group, 4)
+
+
+def _lab_instance(server: Server, device: Device) -> str:
+    return dump({"devices": [_device(device)], "rank_id": str(device.global_rank), "server_id": server.server_id})
+
+
+def _cloud_instance(server: Server) -> str:
+    devices = listing((one_line(_device(device)) for device in server.devices), 10)
+    members = [
+        member("pod_name", server.server_id),
+        member("server_id", server.server_id),
+        f'"devices": {devices}',
+    ]
+    return block(members, 8)
+
+
+def _device(device: Device) -> dict[str, str]:
+    """device_ip has to be there; without an address it is empty, and HCCL reads it only where it needs one."""
+    return {"device_id": str(device.device_id), "device_ip": device.device_ip or ""}
+
+
+def devices_of_a_910(cluster: Cluster) -> Iterator[Reason]:
+    beyond = sorted({device.device_id for device in devices_of(cluster) if device.device_id >= _DEVICES_OF_A_910})
+    if beyond:
+        message = f"it was made for the 910, whose devices are 0 to 7, and there is {few_of('device_id', beyond)}"
+        yield Reason(message, "v1.0 has a place for them")
+
+
+def equal_parts_of_servers(cluster: Cluster) -> Iterator[Reason]:
+    unequal = list(equal_servers(cluster))
+    first = cluster.servers[0]
+    if not unequal and len(first.devices) not in _PARTS_OF_A_SERVER:
+        message = f"each server gives 1, 2, 4 or 8 devices, and {first.server_id[:60]!r} has {len(first.devices)}"
+        yield Reason(message, "v1.0 takes any number")
+    yield from unequal
+
+
+def ranks_follow_names(cluster: Cluster) -> Iterator[Reason]:
+    """A cloud's table has no ranks: they are counted in the order of server_id as text, then of device_id."""
+    in_order = sorted(pairs_of(cluster), key=lambda pair: (pair[0].server_id, pair[1].device_id))
+    for expected, (server, device) in enumerate(in_order):
+        if device.global_rank != expected:
+            message = (
+                f"ranks follow from the order of server_id as text, then device_id: device {device.device_id} of "
+                f"{server.server_id[:60]!r} would become rank {expected}, and is rank {device.global_rank}"
+            )
+            yield Reason(message, "legacy-lab and v1.0 write the ranks down")
+            return
+
+
+_LIMITS = (*DEVICE_LIMITS, devices_of_a_910, one_address_each)
+LAB = Target("legacy-lab", write_lab, frozenset({"device_ip", *LAB_TABLE_OPTIONS}), (*_LIMITS, equal_parts_of_servers))
+CLOUD = Target("legacy-cloud", write_cloud, frozenset({"device_ip"}), (*_LIMITS, ranks_follow_names))

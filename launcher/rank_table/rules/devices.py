@@ -1,0 +1,127 @@
+"""Ranks and device ids: numbers that are read, within bounds, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.core.records import HOST_RANK
+from launcher.rank_table.catalogue import Finding, rule
+from launcher.rank_table.model import NUMBERS, DeviceRow, ServerRow, Table
+from launcher.rank_table.profile import CHIPS
+from launcher.rank_table.table_format import RANKED, STRINGS, Format
+
+
+@rule("RT301", "a rank id outside 0 .. n-1", formats=RANKED)
+def rank_outside(table: Table) -> Iterator[Finding]:
+    """Ranks are counted over the whole file, from 0, without a gap.
+
+    HCCL sorts the devices by rank and refuses the table when the rank at position i is not i.
+    """
+    last = len(table.devices) - 1
+    # Where entries could not be read, ranks beyond the rest are right, and any hint would renumber a sound table.
+    for device, earlier, free in _misplaced(table) if table.complete else ():
+        if earlier is None:
+            message = f"rank_id {device.global_rank} is outside 0 .. {last} ({_devices(last + 1)} in this table)"
+            yield Finding(device.at("rank_id"), message, _write(table, free))
+
+
+@rule("RT302", "a rank id used twice", formats=RANKED)
+def rank_repeated(table: Table) -> Iterator[Finding]:
+    """Two devices with one rank would be one process for HCCL, and some other rank would be missing."""
+    for device, earlier, free in _misplaced(table):
+        if earlier is not None:
+            message = f"rank_id {device.global_rank} is used twice"
+            hint = f"{_write(table, free)}, in one of the two places" if table.complete else None
+            yield Finding(device.at("rank_id"), message, hint, earlier.at("rank_id"))
+
+
+def _misplaced(table: Table) -> Iterator[tuple[DeviceRow, DeviceRow | None, int | None]]:
+    """Devices whose rank must change: the device, who has its rank already, and a rank that nobody has.
+
+    Worked example: ranks 0 2 2 7 on four devices. The second 2 and the 7 are misplaced, and 1 and 3 are free.
+    """
+    if table.ranks_are_sound:
+        return
+    count = len(table.devices)
+    holder: dict[int, DeviceRow] = {}
+    misplaced: list[tuple[DeviceRow, DeviceRow | None]] = []
+    for device in table.devices:
+        if device.global_rank is None:
+            continue
+        earlier = holder.setdefault(device.global_rank, device)
+        if earlier is not device:
+            misplaced.append((device, earlier))
+        elif not 0 <= device.global_rank < count:  # negative only where ranks are numbers
+            misplaced.append((device, None))
+    if misplaced:
+        free = (rank for rank in range(count) if rank not in holder)
+        yield from ((device, earlier, next(free, None)) for device, earlier in misplaced)
+
+
+def _write(table: Table, free: int | None) -> str:
+    if free is None:
+        return "number the devices from 0"
+    written = str(free) if table.format is Format.V2_0 else f'"{free}"'
+    return f"write {written}, which no device has"
+
+
+def _devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"
+
+
+@rule("RT321", "a number that cannot be read", formats=STRINGS)
+def number_unreadable(table: Table) -> Iterator[Finding]:
+    """device_id and rank_id are non-negative decimal numbers of at most 32 bits, written as strings."""
+    has_ranks = table.format in RANKED
+    for device in table.devices:
+        if device.device_id is None or (device.global_rank is None and has_ranks):
+            yield from _unreadable(device, NUMBERS if has_ranks else NUMBERS[:1])
+
+
+def _unreadable(device: DeviceRow, keys: tuple[str, ...]) -> Iterator[Finding]:
+    for key, number in zip(keys, (device.device_id, device.global_rank), strict=False):
+        written = device.written(key)
+        if isinstance(written, str) and number is None:
+            message = f'{key} is "{written[:20]}", not a decimal number'
+            yield Finding(device.at(key), message, 'write digits only, as in "0"')
+
+
+@rule("RT322", "a device_id that the hardware does not have", formats=STRINGS, ascend_only=True)
+def device_id_outside(table: Table) -> Iterator[Finding]:
+    """A device_id is the physical id of an accelerator on its server, so the hardware bounds it."""
+    limit = _device_id_limit(table)
+    for device in table.devices:
+        if device.device_id is not None and device.device_id >= limit:
+            message = f"device_id {device.device_id} is outside 0 .. {limit - 1} ({table.chip.title})"
+            yield Finding(device.at("device_id"), message, "write the id that the driver shows; it starts at 0")
+
+
+def _device_id_limit(table: Table) -> int:
+    """Whatever the chip, HCCL takes no id beyond those of a 910 from a cloud's table."""
+    limit = table.chip.device_id_limit
+    return min(limit, CHIPS["910"].device_id_limit) if table.format is Format.CLOUD and table.chip.is_ascend else limit
+
+
+@rule("RT323", "a device_id used twice on one server", formats=STRINGS - {Format.V1_1})
+def device_id_repeated(table: Table) -> Iterator[Finding]:
+    """Each device of a server stands in the table once; two ranks cannot share one."""
+    for server in table.servers:
+        if len({device.device_id for device in server.devices}) == len(server.devices):
+            continue
+        first: dict[int, DeviceRow] = {}
+        free = _free_ids(table, server)
+        for device in server.devices:
+            if device.device_id is None or device.device_id == HOST_RANK:
+                continue
+            earlier = first.setdefault(device.device_id, device)
+            if earlier is not device:
+                message = f"device_id {device.device_id} is used twice on this server"
+                unused = next(free, None)
+                hint = "remove the entry" if unused is None else f'write "{unused}" or the id that was meant'
+                yield Finding(device.at("device_id"), message, hint, earlier.at("device_id"))
+
+
+def _free_ids(table: Table, server: ServerRow) -> Iterator[int]:
+    """Those that no device has, each once; the devices are looked through at the first request."""
+    used = {device.device_id for device in server.devices}
+    yield from (number for number in range(_device_id_limit(table)) if number not in used)
