@@ -206,3 +206,12 @@ def test_no_broken_value_crashes_the_reader(data, is_lab):
     holder[key] = data.draw(_JSON)
     found = read(table)
     assert (found.cluster is None) == bool(found.errors)
+
+
+def test_instance_moved_to_another_server_is_no_fault_of_server_num(makers, report):
+    """Where servers are unequal, the number of servers is not called wrong as well: writing another would not help."""
+    broken = makers["lab"](2, 8)
+    broken["group_list"][0]["instance_list"][3]["server_id"] = "10.0.0.15"
+    codes = {problem.code for problem in report(broken).errors}
+    assert "RT342" in codes
+    assert "RT604" not in codes
