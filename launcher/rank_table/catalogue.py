@@ -38,7 +38,7 @@ class Addition(NamedTuple):
 
 @frozen
 class Finding:
-    """What a rule found: where, what, and the value to write instead."""
+    """The finding of a rule: where, what, and the value to write instead."""
 
     pointer: Pointer
     message: str
@@ -72,11 +72,11 @@ class Entry:
     replaces: str | None = None  # the code of a warning that is not worth saying beside this rule of a consumer
 
     def severity_on(self, chip: Chip) -> Severity:
-        """How bad it is for processes on `chip`."""
+        """Return how bad it is for processes on `chip`."""
         return Severity.WARNING if self.ascend_only and not chip.is_ascend else self.severity
 
     def concerns(self, table: Table) -> bool:
-        """Whether the rule has anything to say about tables of this format, read by this consumer."""
+        """Return whether the rule has anything to say about tables of this format, read by this consumer."""
         of_format = self.formats is None or table.format in self.formats
         return of_format and self.consumer in (None, table.consumer)
 

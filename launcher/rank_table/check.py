@@ -80,7 +80,7 @@ def _rule_findings(table: Table, at_most: int) -> Iterator[Found]:
 
 
 def _first(count: int, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """At most `count` of the findings; the last of them says how many there are more, as far as those are counted."""
+    """Yield at most `count` of the findings; the last one gives the number of the others, as far as they are counted."""
     kept = list(islice(findings, count))
     left_out = sum(1 for _ in islice(findings, MAX_COUNTED))
     if left_out:
@@ -90,7 +90,7 @@ def _first(count: int, findings: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def _worth_saying(table: Table, findings: Iterator[Found]) -> Iterator[Found]:
-    """Nobody is to complete by hand a table that its writer has only begun: HCCL looks at its status alone."""
+    """Yield the findings without those about a table that its writer has only begun: HCCL looks at its status alone."""
     has_begun = text_at(table.fields, "status") not in {None, COMPLETED} and table.format is not Format.V2_0
     for code, finding in findings:
         if not (has_begun and len(finding.pointer) <= 1 and code in {"RT204", "RT205", "RT206"}):
@@ -104,7 +104,7 @@ def _of_a5(document: Document, found: Format) -> Iterator[Found]:
 
 
 def _chip_of(table: Table) -> Chip:
-    """What "auto" means for this table: what its format or its servers say."""
+    """Return what "auto" means for this table: what its format or its servers say."""
     if table.chip.name != "auto":
         return table.chip
     if table.is_without_ascend:
@@ -141,7 +141,7 @@ def _named(value: Any) -> str:
 
 
 def _name_warning(path: Path, found: Format | None) -> Iterator[Found]:
-    """HCCL resolves links, and wants the first ".json" of the whole path to be its end."""
+    """Warn of a name that HCCL refuses: it resolves links, and wants the first ".json" of the path to be its end."""
     if str(path) == "-" or found is Format.V2_0:
         return
     real = os.path.realpath(path)

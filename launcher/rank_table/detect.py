@@ -1,4 +1,4 @@
-"""Whether a *.json file that nobody named is meant to be a rank table at all."""
+"""Detect whether a *.json file that nobody named is meant to be a rank table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME = re.compile(r"(?<![a-z])(?:hccl|rank[-_ ]?table)", re.IGNORECASE)
 
 
 def named_like_table(name: str) -> bool:
-    """Whether a file is called as rank tables are, whatever is in it.
+    """Return whether a file is called as rank tables are, whatever is in it.
 
     >>> [named_like_table(name) for name in ("rank_table_8pcs.json", "jobstart_hccl.json", "package.json")]
     [True, True, False]
@@ -28,7 +28,7 @@ def named_like_table(name: str) -> bool:
 
 
 def looks_like_table(data: bytes, document: Document) -> bool:
-    """Whether `document`, parsed from `data`, may be a rank table or a related file: it has keys of one, or is no JSON.
+    """Return whether `document`, parsed from `data`, may be a rank table or a related file, or is no JSON at all.
 
     An empty file, or one that was cut off, is what is left of anything. Only a text whose faults others make on purpose
     is asked for more: whether it mentions the ids that tables consist of.
@@ -47,6 +47,6 @@ def looks_like_table(data: bytes, document: Document) -> bool:
 
 
 def mentions_ids(data: bytes) -> bool:
-    """Whether the bytes hold one of the ids that tables consist of, in any encoding."""
+    """Return whether the bytes hold one of the ids that tables consist of, in any encoding."""
     letters = data.replace(b"\0", b"")  # UTF-16 and UTF-32 too
     return any(word in letters for word in _WORDS)

@@ -1,4 +1,4 @@
-"""Which devices of a server are meant: lists of ids, the variables that let devices be seen, UUIDs of GPUs."""
+"""The devices of a server that are meant: lists of ids, the variables that show devices, UUIDs of GPUs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FoundDevice(NamedTuple):
 
 
 def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
-    """The ids that a list such as "0-3,6" names, in the order written. `origin` is the option or variable it is from.
+    """Return the ids of a list such as "0-3,6", in the order written. `origin` is the option or variable it is from.
 
     Raises:
         UsageError: no such list, an id twice, or one that no server has.
@@ -67,7 +67,7 @@ def _id_or_range(part: str, origin: str) -> range:
 def visible_devices(
     environment: Mapping[str, str], names: Sequence[str], found: Sequence[FoundDevice] = ()
 ) -> tuple[str, tuple[int, ...]] | None:
-    """The first variable of `names` that is set, and the ids it lets be seen; None where none is set.
+    """Return the first variable of `names` that is set, and the ids it lets be seen; None where none is set.
 
     UUIDs of GPUs, whole or as far as they are unique, are looked up in `found`.
 
@@ -103,7 +103,7 @@ def _number_of(uuid: str, found: Sequence[FoundDevice], origin: str) -> str:
 
 
 def select_devices(found: Sequence[FoundDevice], ids: Iterable[int], origin: str) -> tuple[FoundDevice, ...]:
-    """Those of `found` that `ids` names, in the order of `ids`.
+    """Return those of `found` that `ids` names, in the order of `ids`.
 
     Raises:
         UsageError: `origin` names a device that was not found.
@@ -119,7 +119,7 @@ def select_devices(found: Sequence[FoundDevice], ids: Iterable[int], origin: str
 
 
 def name_devices(ids: Iterable[int]) -> str:
-    """In words, in the order given.
+    """Return the ids in words, in the order given.
 
     >>> name_devices([0, 1, 2, 3, 6]), name_devices([5]), name_devices([6, 2, 3])
     ('devices 0-3,6', 'device 5', 'devices 6,2-3')

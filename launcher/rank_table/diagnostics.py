@@ -1,4 +1,4 @@
-"""What is wrong with a table, and how it is shown: as good compilers do, with the line and a caret."""
+"""Problems of a table, shown as compilers do: with the line and a caret."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class Problem:
 
 
 def plain(place: str, kind: str, _severity: Severity) -> tuple[str, str]:
-    """The style without marks."""
+    """Return the style without marks."""
     return place, kind
 
 
 def render_problems(problems: Sequence[Problem], document: Document, name: str) -> str:
-    """All problems with their source lines, then one line that counts them. `name` is the file as the user calls it."""
+    """Return all problems with their source lines, and a line that counts them. `name` is what the user calls the file."""
     shown = render_each(problems, document, name)
     return "\n".join([*shown, f"{printable(name)}: {count_problems(problems)}"])
 
 
 def render_each(problems: Sequence[Problem], document: Document, name: str, style: Style = plain) -> list[str]:
-    """A text of several lines for each problem, of the first `MAX_SHOWN`; the last one says how many are left."""
+    """Return a text of several lines for each of the first `MAX_SHOWN` problems; the last one counts the others."""
     shown = [_rendered(problem, document, name, style) for problem in problems[:MAX_SHOWN]]
     if len(problems) > MAX_SHOWN:
         shown.append(f"... and {len(problems) - MAX_SHOWN} more")
@@ -53,7 +53,7 @@ def render_each(problems: Sequence[Problem], document: Document, name: str, styl
 
 
 def headline(problem: Problem, name: str, style: Style = plain) -> str:
-    """One line: `hccl.json:8:9: warning[RT333]: message`. A file's name may hold anything; nothing moves the cursor."""
+    """Return one line, `hccl.json:8:9: warning[RT333]: message`. Whatever the file's name holds moves no cursor."""
     severity = problem.severity
     place = f"{printable(name)}:{problem.line}:{problem.column}:"
     place, kind = style(place, f"{severity.value}[{problem.code}]", severity)
@@ -61,7 +61,7 @@ def headline(problem: Problem, name: str, style: Style = plain) -> str:
 
 
 def count_problems(problems: Sequence[Problem]) -> str:
-    """In words: "2 errors, 1 warning"."""
+    """Return the counts in words: "2 errors, 1 warning"."""
     counts = ((kind, sum(problem.severity is kind for problem in problems)) for kind in Severity)
     words = [f"{count} {kind.value}{'s' if count > 1 else ''}" for kind, count in counts if count]
     return ", ".join(words) or "no problems"
@@ -77,7 +77,7 @@ def _rendered(problem: Problem, document: Document, name: str, style: Style) -> 
 
 
 def _excerpt(line: str, column: int, width: int) -> tuple[str, str]:
-    """The part of `line` around `column` and the caret line under it, aligned as a terminal shows them."""
+    """Return the part of `line` around `column` and the caret line under it, aligned as a terminal shows them."""
     first = max(0, column - 1 - WINDOW // 2) if len(line) > WINDOW else 0
     part = line[first : first + WINDOW]
     lead = "…" if first else ""
@@ -90,7 +90,7 @@ def _excerpt(line: str, column: int, width: int) -> tuple[str, str]:
 
 
 def _visible(char: str) -> str:
-    """One cell for every control character, so that no table can move the cursor of a terminal."""
+    """Return one cell for every control character, so that no table can move the cursor of a terminal."""
     return " " if char == "\t" else char if char.isprintable() else "\N{MIDDLE DOT}"
 
 
@@ -101,7 +101,7 @@ def _cells(char: str) -> int:
 
 
 def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> tuple[Problem, ...]:
-    """Faults of the text and findings of the rules, with lines and columns, in file order, as bad as they are on `chip`."""
+    """Return errors of the text and findings of the rules with their lines, in file order, as severe as on `chip`."""
     findings = list(found)
     pointers = {finding.pointer for _, finding in findings} | {finding.earlier for _, finding in findings}
     places = document.locate(part for pointer in pointers if pointer is not None for part in _with_parents(pointer))
@@ -115,7 +115,7 @@ def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> 
 
 
 def _with_parents(pointer: Pointer) -> Iterator[Pointer]:
-    """The way there: where a pointer leads nowhere, what is there of the way is shown."""
+    """Yield the way there: where a pointer leads nowhere, what is there of the way is shown."""
     yield from (pointer[:length] for length in range(len(pointer), -1, -1))
 
 

@@ -42,26 +42,26 @@ HCCN_TOOL = Path("/usr/local/Ascend/driver/tools/hccn_tool")  # where the driver
 
 @frozen
 class Answer:
-    """What a program printed, and how it ended."""
+    """The output of a program, and how it ended."""
 
     status: int
     output: str
     complaint: str  # its stderr
 
     def address(self) -> str | None:
-        """What stands where an address should, be it one or not; None where there is no such line."""
+        """Return what stands where an address should, be it one or not; None where there is no such line."""
         match = _ADDRESS.search(self.output) if self.status == 0 else None
         return None if match is None else match[1].partition("/")[0]  # an IPv6 address may carry its prefix's length
 
     def how_it_ended(self) -> str:
-        """For a message: the exit code, and the first line that it printed."""
+        """Return the exit code and the first line that it printed, for a message."""
         lines = (self.complaint + "\n" + self.output).split("\n")
         words = next((line.strip() for line in lines if line.strip()), "it said nothing")
         return f"ended with {self.status}: {printable(words[:200])}"
 
 
 def hccn_tool() -> str | None:
-    """Where hccn_tool is; None where it is not."""
+    """Return where hccn_tool is; None where it is not."""
     return shutil.which("hccn_tool") or shutil.which(HCCN_TOOL)
 
 
@@ -70,12 +70,12 @@ def has_nvidia_smi() -> bool:
 
 
 def davinci_ids() -> tuple[int, ...]:
-    """The ids of the Ascend devices of this machine, ascending; empty where there are none."""
+    """Return the ids of the Ascend devices of this machine, ascending; empty where there are none."""
     return device_files.davinci_ids(DEVICE_FILES)
 
 
 def ask_hccn_tool(ids: Sequence[int], *, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]:
-    """The devices `ids` with the addresses that are set, IPv4 before IPv6. Blocks, `patience_s` for an answer at most.
+    """Return the devices `ids` with the addresses that are set, IPv4 before IPv6. Block `patience_s` for each answer.
 
     Raises:
         UnreadableError: hccn_tool is missing.
@@ -91,7 +91,7 @@ def ask_hccn_tool(ids: Sequence[int], *, patience_s: float = PATIENCE_S) -> tupl
 
 
 def _address_of(tool: str, device_id: int, patience_s: float) -> str | None:
-    """IPv6 is asked for where there is no IPv4 address. Old versions do not know the question, and then fail."""
+    """Return a device's address. IPv6 is asked for where there is no IPv4 address, which old versions do not know."""
     command = (tool, "-i", str(device_id), "-ip", "-g")
     answer = _ask(command, patience_s)
     written = answer.address()
@@ -113,7 +113,7 @@ def _address_of(tool: str, device_id: int, patience_s: float) -> str | None:
 
 
 def ask_nvidia_smi(*, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]:
-    """The GPUs of this machine; a GPU that is cut into MIG parts counts once. Blocks, for `patience_s` at most.
+    """Return the GPUs of this machine; a GPU that is cut into MIG parts counts once. Blocks, for `patience_s` at most.
 
     Raises:
         UnreadableError: nvidia-smi is missing.
@@ -130,7 +130,7 @@ def ask_nvidia_smi(*, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]
 
 
 def own_server_id() -> str:
-    """An address of this machine that others can reach, as the default route has it; its host name where there is none.
+    """Return the address that others reach this machine by, as the default route has it; else its host name.
 
     Never a loopback address, which would be the same on every server. No packet is sent, and no name is looked up.
     """
@@ -139,7 +139,7 @@ def own_server_id() -> str:
 
 
 def _address_towards(family: socket.AddressFamily, far: str) -> str | None:
-    """Connecting a datagram socket only chooses a route, and with it the address that packets would carry."""
+    """Return the address that packets to `far` would carry: connecting a datagram socket only chooses a route."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((far, 9))
@@ -174,7 +174,7 @@ def _ask(command: Sequence[str], patience_s: float) -> Answer:
 
 
 def _listen(process: subprocess.Popen[bytes], asked: str, patience_s: float) -> tuple[bytes, bytes]:
-    """What the program prints until it ends. A child of it that lives on, and could print more, is not waited for.
+    """Return what the program prints until it ends. A child of it that lives on is not waited for.
 
     Raises:
         TlaunchError: it does not end within `patience_s`, or prints more than `MAX_ANSWER_BYTES`.
@@ -206,12 +206,12 @@ def _listen(process: subprocess.Popen[bytes], asked: str, patience_s: float) -> 
 
 
 def _has_ended(pid: int) -> bool:
-    """It stays to be waited for, which keeps its number from being given to another."""
+    """Return whether a process has ended. It stays to be waited for, so that its number is not given to another."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _read_what_is_there(selector: selectors.BaseSelector, said: dict[int, bytearray], patience_s: float) -> bool:
-    """One piece from each pipe that has one; False where none has."""
+    """Return one piece from each pipe that has one; False where none has."""
     ready = selector.select(patience_s)
     for key, _ in ready:
         piece = os.read(key.fd, _PIECE_BYTES)

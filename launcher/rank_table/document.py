@@ -57,12 +57,12 @@ class Document:
         self._scanned = text  # where `locate` looks: the text, mended when it had to be
 
     def locate(self, pointers: Iterable[Pointer]) -> dict[Pointer, Place]:
-        """Where the values at `pointers` stand; pointers that lead nowhere are left out. One pass over the text."""
+        """Return the places of the values at `pointers`, without those that lead nowhere. One pass over the text."""
         return locate(self._scanned, set(pointers), repeated_keys=bool(self.repeats))
 
     @property
     def may_be_json(self) -> bool:
-        """Whether nothing is known to be wrong with the text but what JSON itself allows."""
+        """True if nothing is known to be wrong with the text but what JSON itself allows."""
         return all(fault.code in (_TOO_LARGE, OTHER_DATA) for fault in self.faults)
 
     def position(self, offset: int) -> Position:
@@ -70,7 +70,7 @@ class Document:
         return Position(line, offset - start + 1)
 
     def line_text(self, line: int) -> str:
-        """Line `line` (from 1) without its end."""
+        """Return line `line` (from 1) without its end."""
         start = self._lines.start(line)
         end = self.text.find("\n", start)
         return self.text[start : len(self.text) if end < 0 else end].rstrip("\r")
@@ -111,13 +111,13 @@ def _decode(data: bytes) -> tuple[str, list[Fault]]:
 
 
 def _reads_as_wide(head: bytes) -> bool:
-    """Whether what stands between the zeros is text."""
+    """Return whether what stands between the zeros is text."""
     text = head.decode(json.detect_encoding(head), errors="replace")
     return not text.isspace() and text.replace("\r", "").replace("\n", "").replace("\t", "").isprintable()
 
 
 def _wide(codec: str) -> tuple[str, list[Fault]]:
-    """Told by its mark, or where there is none by its zeros, which also say the order of the bytes."""
+    """Refuse UTF-16 or UTF-32, found by its mark, or where there is none by its zeros, which also give the byte order."""
     name = codec.upper()
     marked = "" if name in _MARKED else " without a byte order mark"
     source = name if name in _MARKED else name.replace("-LE", "LE").replace("-BE", "BE")  # as iconv calls them
@@ -141,13 +141,12 @@ def _parse(text: str) -> Document:
     may_hold_half_pairs = _HALF_A_PAIR.search(text) is not None
     if not may_hold_half_pairs and not loaded.may_repeat_keys(text):
         return Document(text, value, too_large, (), checkable=True)
-    scanner = Scanner(text, max_depth=None, only_repeats=not may_hold_half_pairs).run()
-    found = scanner.faults
-    return Document(text, value, _in_order((*found, *too_large)), scanner.repeats, checkable=not found)
+    found, repeats, _ = Scanner(text, max_depth=None, only_repeats=not may_hold_half_pairs).run()
+    return Document(text, value, _in_order((*found, *too_large)), repeats, checkable=not found)
 
 
 def _too_dense(text: str) -> Fault | None:
-    """A text of millions of short values is a list of data. As objects in memory it would be many times as large."""
+    """Refuse a text of millions of short values: as objects in memory it would be many times as large."""
     commas = text.count(",")
     if commas < _MIN_DATA_VALUES or len(text) > _MIN_VALUE_LENGTH * commas:
         return None
@@ -156,19 +155,18 @@ def _too_dense(text: str) -> Fault | None:
 
 
 def _diagnose(text: str, error: Exception) -> Document:
-    scanner = Scanner(text).run()
-    found, repaired = scanner.faults, scanner.repaired
+    found, repeats, repaired = Scanner(text).run()
     faults = found or [Fault("RT102", getattr(error, "pos", 0), 1, f"not JSON: {error}")]
     if not found or repaired is None:
-        return Document(text, None, _in_order(faults), scanner.repeats, checkable=False)
+        return Document(text, None, _in_order(faults), repeats, checkable=False)
     loaded = _Loader()
     try:
         value = loaded.load(repaired)
     except (ValueError, RecursionError):
-        return Document(text, None, _in_order(faults), scanner.repeats, checkable=False)
+        return Document(text, None, _in_order(faults), repeats, checkable=False)
     if loaded.has_infinity:
         faults += _numbers_too_large(repaired)
-    document = Document(text, value, _in_order(faults), scanner.repeats, checkable=True)
+    document = Document(text, value, _in_order(faults), repeats, checkable=True)
     document._scanned = repaired  # noqa: SLF001  # same module, same class
     return document
 
@@ -194,7 +192,7 @@ class _Loader:
         )
 
     def may_repeat_keys(self, text: str) -> bool:
-        """Whether some object may hold a key twice; False only where that is certain.
+        """Return whether some object may hold a key twice; False only where that is certain.
 
         Each key in the text ends in a quote, blanks and a colon; only within strings does the same sequence stand for
         nothing, after an escaped quote. So as many of them as keys in the objects means that no key was dropped.
@@ -217,7 +215,7 @@ class _Loader:
 
 
 def _numbers_too_large(text: str) -> list[Fault]:
-    """A fault for each number of a JSON text that a double cannot hold, which ends HCCL's reading; not after its end."""
+    """Return an error for each number that a double cannot hold, which ends HCCL's reading; not after the JSON's end."""
     hint = "write the number that was meant; HCCL reads none beyond 1.8e308"
     found, at, depth = [], 0, 0
     while (token := next_token(text, at)).kind != END:

@@ -22,7 +22,7 @@ _PIECE_BYTES = 1 << 20
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
-    """The whole file. Blocks, on a pipe for `PIPE_PATIENCE_S` until somebody writes.
+    """Return the whole file. Blocks, on a pipe for `PIPE_PATIENCE_S` until somebody writes.
 
     Raises:
         UnreadableError: the file is missing, a directory, larger than `max_bytes`, or may not be read.
@@ -43,7 +43,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
 
 
 def read_stream(file: BinaryIO, name: str, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
-    """Everything up to the end, in pieces: asking for `max_bytes` at once would set that much memory aside.
+    """Return everything up to the end, in pieces: asking for `max_bytes` at once would set that much memory aside.
 
     Raises:
         UnreadableError: there is more than that.
@@ -60,7 +60,7 @@ def read_stream(file: BinaryIO, name: str, max_bytes: int = MAX_TABLE_BYTES) -> 
 
 
 def read_head(path: Path, count: int) -> bytes:
-    """The first `count` bytes of a regular file; nothing where they cannot be read."""
+    """Return the first `count` bytes of a regular file; nothing where they cannot be read."""
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
             return file.read(count)
@@ -80,7 +80,7 @@ def _size(size_bytes: int) -> str:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """Opening a named pipe would wait for ever for somebody to write to it; give that somebody a few seconds."""
+    """Open a file, and wait a few seconds for a writer where it is a named pipe; plain open would wait for ever."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         waiting = select.poll()
@@ -93,7 +93,7 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 
 def _nearby(path: Path) -> str:
-    """The tables that are there, for a name that is not."""
+    """Return the tables that are there, for a name that is not."""
     names = sorted(found.name for found in path.parent.glob("*.json"))[:5] if path.parent.is_dir() else []
     return f"{path.parent} holds {', '.join(names)}" if names else "check the path"
 

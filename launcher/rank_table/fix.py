@@ -57,7 +57,7 @@ class _Step(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """What can be done to a text as it stands."""
+    """The repairs that are possible in a text as it stands."""
 
     steps: list[_Step]
     offers: list[_Step]  # what may hide a fault, each with what that is in its message
@@ -65,7 +65,7 @@ class _Pass(NamedTuple):
 
 @frozen
 class Fixed:
-    """What came of a table. `data` is what belongs into the file: `original` itself where there is nothing to repair."""
+    """A repaired table. `data` is what belongs into the file: `original` itself where there is nothing to repair."""
 
     original: bytes
     data: bytes
@@ -137,7 +137,7 @@ def _as_utf8(data: bytes) -> tuple[bytes, tuple[Repair, ...]]:
 def _repaired(
     document: Document, path: Path, profile: Profile, *, sort: bool, unsafe: bool
 ) -> tuple[str, list[Repair], list[Repair]]:
-    """The repaired text, what was repaired, and what is offered."""
+    """Return the repaired text, what was repaired, and what is offered."""
     first = document
     repairs: list[Repair] = []
     history: list[Origins] = []
@@ -154,13 +154,13 @@ def _repaired(
 
 
 def _as_repairs(steps: Iterable[_Step], first: Document, history: Sequence[Origins]) -> list[Repair]:
-    """Steps in a text that `history` led to, at their lines in the `first` one."""
+    """Return steps in a text that `history` led to, at their lines in the `first` one."""
     offsets = ((step, _first_offset(step.edits[0].start, history)) for step in steps)
     return [Repair(step.code, first.position(offset).line, step.message) for step, offset in offsets]
 
 
 def _encoded(text: str) -> bytes:
-    """With a byte order mark, lest a second one in the text is taken for the first."""
+    """Encode with a byte order mark, so that a second one in the text is not taken for the first."""
     return codecs.BOM_UTF8 + text.encode()
 
 
@@ -171,7 +171,7 @@ def _first_offset(offset: int, history: Sequence[Origins]) -> int:
 
 
 def _next_pass(document: Document, path: Path, profile: Profile, *, sort: bool, unsafe: bool) -> _Pass:
-    """What can be repaired now, in file order and without overlaps; the next pass sees what became of it."""
+    """Return what can be repaired now, in file order and without overlaps; the next pass sees what became of it."""
     steps = _apart(_text_steps(document))
     if steps or not document.checkable:
         return _Pass(steps, [])
@@ -187,14 +187,14 @@ def _next_pass(document: Document, path: Path, profile: Profile, *, sort: bool, 
 
 
 def _does_no_harm(document: Document, steps: Iterable[_Step], path: Path, profile: Profile) -> bool:
-    """Some reader may ask for another order than that of the ranks."""
+    """Return whether the steps leave no more problems: some reader may ask for another order than that of the ranks."""
     text, _ = apply_edits(document.text, [edit for step in steps for edit in step.edits])
     before, after = (parse_rank_table(_encoded(each), path, profile) for each in (document.text, text))
     return len(after.errors) <= len(before.errors) and len(after.problems) <= len(before.problems)
 
 
 def _apart(steps: Iterable[_Step]) -> list[_Step]:
-    """In file order; of several that want the same characters, the first."""
+    """Return the steps in file order; of several that want the same characters, the first."""
     kept: list[_Step] = []
     end = 0
     for step in sorted(steps, key=lambda step: step.edits):
@@ -240,7 +240,7 @@ def _value_edit(text: str, finding: Finding, places: Mapping[Pointer, Place]) ->
 
 
 def _may_become(pointer: Pointer, source: str, rewrite: str) -> bool:
-    """Counts may change. What names something, or changes its type only, stays the same number.
+    """Return whether a value may be rewritten. A name, an id or an address has to stay the same number.
 
     So "+07" becomes "7", while the "7x" that HCCL would read as 7 is left to a person.
     """
@@ -251,7 +251,7 @@ def _may_become(pointer: Pointer, source: str, rewrite: str) -> bool:
 
 
 def _added(text: str, addition: Addition, place: Place) -> Edit | None:
-    """A new member in front of the one at `place`, laid out as that one is. None where its key is written oddly."""
+    """Return a new member in front of the one at `place`, laid out alike. None where that one's key is written oddly."""
     at, neighbour = place.key or 0, json.dumps(addition.before)
     if not text.startswith(neighbour, at):
         return None

@@ -23,7 +23,7 @@ HARDWARE = "hardware_type"  # "gpu" or "cpu": HCCL is not meant to read the tabl
 
 
 class Note(NamedTuple):
-    """What a person should know before the table is used."""
+    """A remark for whoever uses the table."""
 
     text: str
     is_warning: bool = False
@@ -46,7 +46,7 @@ class Generated:
 
 
 def devices_per_server(text: str, servers: int) -> tuple[int, ...]:
-    """How many devices each of `servers` servers has: one count for all, or a list with one for each.
+    """Return how many devices each of `servers` servers has: one count for all, or a list with one for each.
 
     Raises:
         UsageError: no count, a count that no server can have, or a list of another length.
@@ -72,7 +72,7 @@ def _count(part: str) -> int:
 
 
 def parse_servers(text: str) -> tuple[str, ...]:
-    """The names in a list such as "10.0.0.1,10.0.0.2" or, as Slurm writes it, "node[1-3]", in the order written.
+    """Return the names in a list such as "10.0.0.1,10.0.0.2" or, as Slurm writes it, "node[1-3]", in the order written.
 
     Raises:
         UsageError: brackets that are not understood, a name that HCCL would refuse, or one that stands there twice.
@@ -157,7 +157,7 @@ def _server(machine: Machine, ranks: Iterator[int], hardware: str | None) -> Ser
 
 
 def _reachable(cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:
-    """Between servers HCCL needs addresses, of the devices or of the servers."""
+    """Return the cluster with the addresses that HCCL needs between servers, or marked as one without HCCL."""
     servers = cluster.servers
     if len(servers) == 1 or all(device.device_ip for server in servers for device in server.devices):
         return cluster, ()

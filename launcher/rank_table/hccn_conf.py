@@ -23,7 +23,7 @@ class HccnConf:
 
 
 def decode_conf(data: bytes, name: str) -> str:
-    """The text of a file's bytes, whatever its encoding: what is replaced is a comment, or refused where it stands.
+    """Return the text of a file's bytes in any encoding: what is replaced is a comment, or refused where it stands.
 
     Raises:
         UnreadableError: it is far too large.
@@ -35,7 +35,7 @@ def decode_conf(data: bytes, name: str) -> str:
 
 
 def parse_hccn_conf(text: str, name: str) -> HccnConf:
-    """The devices that `text` names, with the IPv4 address of each, or its IPv6 address where it has no other.
+    """Return the devices that `text` names, with the IPv4 address of each, or its IPv6 address where it has no other.
 
     Comments, blank lines, either kind of line end, and keys with other meanings are fine. `name` is what messages call
     the text.
@@ -68,7 +68,7 @@ def _several(faults: list[str], name: str) -> str:
 
 
 class _Reader:
-    """What the lines so far have said."""
+    """The devices and faults of the lines read so far."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -29,7 +29,7 @@ RANK_TABLE_OPTIONS = ("detour",)
 
 
 def usual_board(devices: int) -> dict[str, str]:
-    """What a lab's table says about boards of `devices` devices each, where nothing else is known."""
+    """Return what a lab's table says about boards of `devices` devices each, where nothing else is known."""
     cards = ",".join(f'"eth{index}"' for index in range(devices))
     return dict(zip(LAB_TABLE_OPTIONS, ("0x0000", "910", "device", f"[{cards}]", str(devices)), strict=True))
 

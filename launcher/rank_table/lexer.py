@@ -73,7 +73,7 @@ class Token(NamedTuple):
 
 
 def next_token(text: str, at: int) -> Token:
-    """The first token of `text` at or after `at`, blanks skipped. END at the end; never fails."""
+    """Return the first token of `text` at or after `at`, blanks skipped. END at the end; never fails."""
     match = _TOKEN.match(text, at)
     if match is None:
         return _odd_token(text, at)
@@ -83,7 +83,7 @@ def next_token(text: str, at: int) -> Token:
 
 
 def string_body_end(text: str, start: int) -> int:
-    """Where the string that opens at `start` stops being one: at its closing quote, or at what may not stand in it."""
+    """Return the end of the string that opens at `start`: its closing quote, or what may not stand in it."""
     at = start + 1
     while match := _PIECE.match(text, at):
         at = match.end()
@@ -91,7 +91,7 @@ def string_body_end(text: str, start: int) -> int:
 
 
 def _odd_token(text: str, at: int) -> Token:
-    """A string with escapes, a broken one, the end, or a single character that is blank elsewhere but not in JSON."""
+    """Return a string with escapes, a broken one, the end, or a single character that JSON does not take for a blank."""
     blank = _BLANK.match(text, at)
     start = blank.end() if blank else at
     if start == len(text):
@@ -103,13 +103,13 @@ def _odd_token(text: str, at: int) -> Token:
 
 
 def has_repeated_key(flat_object: str) -> bool:
-    """Whether an object that `ENTRY` matched has a key twice."""
+    """Return whether an object that `ENTRY` matched has a key twice."""
     keys = [text for text, colon in _KEY_OR_VALUE.findall(flat_object) if colon]
     return len(set(keys)) < len(keys)
 
 
 class Remedy(Enum):
-    """What makes the brackets match. No two of them can: they leave different numbers of brackets open."""
+    """A change that makes the brackets match. No two of them can: they leave different numbers of brackets open."""
 
     REMOVE = "remove it"
     REPLACE = "write the other kind in its place"
@@ -117,7 +117,7 @@ class Remedy(Enum):
 
 
 def remedy(text: str, at: int, opened: str) -> Remedy | None:
-    """What to do about the bracket at `at`, which does not close the last of those in `opened`.
+    """Return what to do about the bracket at `at`, which does not close the last of those in `opened`.
 
     None where nothing of it lets the rest of the text match. Looks through the rest, up to a bracket that fits nowhere.
 
@@ -131,7 +131,7 @@ def remedy(text: str, at: int, opened: str) -> Remedy | None:
 
 
 def _match(text: str, at: int, opened: str) -> bool:
-    """Whether the brackets from `at` on close all that are open, and each other."""
+    """Return whether the brackets from `at` on close all that are open, and each other."""
     left = list(opened)
     for found in _BRACKET.finditer(text, at):
         bracket = found[1]

@@ -33,7 +33,7 @@ class Merged:
 
 
 def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> Merged:
-    """One table of all servers, in the format of the given ones, checked as `profile` asks.
+    """Return one table of all servers, in the format of the given ones, checked as `profile` asks.
 
     Ranks are counted file by file in the order given, within a file in the order of its own ranks. The order of
     servers and keys in the files does not change the text.
@@ -92,7 +92,7 @@ def _common_format(reports: Sequence[TableReport]) -> str:
 
 
 def _repeats(reports: Sequence[TableReport]) -> Iterator[str]:
-    """Servers and addresses that two files have; the reader has found those that one file has twice."""
+    """Yield servers and addresses that two files have; the reader has found those that one file has twice."""
     first: dict[tuple[str, str], tuple[TableReport, Pointer]] = {}
     found: dict[tuple[Path, str, str], tuple[_Named, _Named]] = {}  # one file may name a server once for each device
     for report in reports:
@@ -106,7 +106,7 @@ def _repeats(reports: Sequence[TableReport]) -> Iterator[str]:
 
 
 def _identities(report: TableReport) -> Iterator[tuple[str, str, Pointer]]:
-    """What must be different on all servers: key, value, and where it stands."""
+    """Yield what must be different on all servers: key, value, and where it stands."""
     for server in report.table.servers if report.table else ():
         yield server.word("server_id"), server.server_id or "", server.at("server_id")
         for device in server.devices:
@@ -126,7 +126,7 @@ def _more(count: int) -> Iterator[str]:
 
 
 def _loopbacks(reports: Sequence[TableReport]) -> Iterator[str]:
-    """127.0.1.1 is what a host's own name means to itself; on another server it is somebody else."""
+    """Yield servers that are called by a loopback address: on another server it is another one."""
     if sum(report.servers for report in reports) < 2:
         return
     tables = [(report, report.table) for report in reports if report.table is not None]
@@ -138,7 +138,7 @@ def _loopbacks(reports: Sequence[TableReport]) -> Iterator[str]:
 
 
 def _common_options(reports: Sequence[TableReport], clusters: Sequence[Cluster]) -> tuple[Options, tuple[str, ...]]:
-    """What all tables say about the whole. Only the name of the table may differ."""
+    """Return what all tables say about the whole. Only the name of the table may differ."""
     first = dict(clusters[0].options)
     notes: tuple[str, ...] = ()
     for report, cluster in zip(reports, clusters, strict=True):
@@ -170,7 +170,7 @@ def _moved(server: Server, offset: int) -> Server:
 
 
 def _order_note(cluster: Cluster) -> Iterator[str]:
-    """A shell sorts file names as text, so host10's table comes before host2's."""
+    """Yield a shell sorts file names as text, so host10's table comes before host2's."""
     names = [server.server_id for server in cluster.servers]
     if names == sorted(names):
         return

@@ -35,7 +35,7 @@ Fields = dict[str, Any]
 
 
 def read_decimal(text: Any) -> int | None:
-    """The number that HCCL reads from the string `text`; None where it reads none, or where `text` is no string.
+    """Return the number that HCCL reads from the string `text`; None where it reads none, or where `text` is no string.
 
     >>> read_decimal("7"), read_decimal(" +7x"), read_decimal("-7"), read_decimal(""), read_decimal(7)
     (7, 7, None, None, None)
@@ -50,7 +50,7 @@ def read_decimal(text: Any) -> int | None:
 
 
 def read_signed(text: str | None) -> int | None:
-    """The number that HCCL reads from `text` where a minus is allowed, in 32 bits; None where it reads none.
+    """Return the number that HCCL reads from `text` where a minus is allowed, in 32 bits; None where it reads none.
 
     >>> read_signed("7"), read_signed("-1"), read_signed("--1"), read_signed("")
     (7, -1, None, None)
@@ -65,7 +65,7 @@ def read_signed(text: str | None) -> int | None:
 
 
 class DeviceRow(NamedTuple):
-    """What a table says about one device."""
+    """One device of a table."""
 
     server: int  # index into Table.servers
     pointer: Pointer  # of its object in the document
@@ -77,23 +77,23 @@ class DeviceRow(NamedTuple):
     rank_pointer: Pointer | None = None  # of the object that holds the rank, where that is another one
 
     def word(self, key: str) -> str:
-        """The key as this format writes it."""
+        """Return the key as this format writes it."""
         return self.words.get(key, key)
 
     def at(self, key: str | None = None) -> Pointer:
-        """The pointer to one of its values, or to the object itself."""
+        """Return the pointer to one of its values, or to the object itself."""
         if key is None:
             return self.pointer
         holder = self.rank_pointer if key == "rank_id" and self.rank_pointer is not None else self.pointer
         return holder + (self.words.get(key, key),)  # noqa: RUF005 - half the time of (*holder, ...), once for each device
 
     def written(self, key: str) -> Any:
-        """The value of one of the object's own keys, None where it is missing."""
+        """Return the value of one of the object's own keys, None where it is missing."""
         return self.fields.get(self.words.get(key, key))
 
 
 class ServerRow(NamedTuple):
-    """What a table says about one server. Formats that name no servers, or name one several times, are put together."""
+    """One server of a table. Formats that name no servers, or name one several times, are put together."""
 
     number: int  # its index in Table.servers
     pointer: Pointer  # of its object, or of the first one that names it
@@ -105,7 +105,7 @@ class ServerRow(NamedTuple):
 
     @property
     def has_host_ip(self) -> bool:
-        """Whether it has an address of its own, right or wrong: 0.0.0.0 is none, as HCCL reads it."""
+        """True if it has an address of its own, right or wrong: 0.0.0.0 is none, as HCCL reads it."""
         return bool(self.host_ip) and not is_unspecified(packed_address(self.host_ip or ""))
 
     def word(self, key: str) -> str:
@@ -116,7 +116,7 @@ class ServerRow(NamedTuple):
 
 
 class PodRow(NamedTuple):
-    """What a v1.2 table says about one super pod."""
+    """One super pod of a v1.2 table."""
 
     pointer: Pointer
     super_pod_id: str | None
@@ -146,7 +146,7 @@ class Table:
 
     @cached_property
     def ranks_are_sound(self) -> bool:
-        """Whether the ranks are exactly 0 .. n-1, so that questions of order make sense."""
+        """True if the ranks are exactly 0 .. n-1, so that questions of order make sense."""
         ranks = {device.global_rank for device in self.devices}
         return len(ranks) == len(self.devices) and ranks == set(range(len(ranks)))
 
@@ -184,37 +184,37 @@ class Table:
 
     @cached_property
     def is_without_ascend(self) -> bool:
-        """Whether the servers themselves say, as hardware_type, that they have no Ascend devices."""
+        """True if the servers themselves say, as hardware_type, that they have no Ascend devices."""
         types = {(text_at(server.fields, "hardware_type") or "").lower() for server in self.servers}
         return bool(types) and types <= {"cpu", "gpu"}
 
     @cached_property
     def address_counts(self) -> Counter[int]:
-        """How many devices have how many addresses."""
+        """The number of devices by their number of addresses."""
         return Counter(len(device.addresses) for device in self.devices)
 
 
 def text_at(fields: Mapping[str, Any], key: str) -> str | None:
-    """The string under `key`; None where it is missing or no string."""
+    """Return the string under `key`; None where it is missing or no string."""
     value = fields.get(key)
     return value if isinstance(value, str) else None
 
 
 def integer_at(fields: Mapping[str, Any], key: str) -> int | None:
-    """The integer under `key`; None where it is missing or none. True and false are none."""
+    """Return the integer under `key`; None where it is missing or none. True and false are none."""
     value = fields.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def options_at(fields: Mapping[str, Any], keys: frozenset[str]) -> Options:
-    """Those of `keys` that are set to a string, sorted, for the records."""
+    """Return those of `keys` that are set to a string, sorted, for the records."""
     return tuple(
         sorted((key, value) for key in fields.keys() & keys if isinstance(value := fields[key], str) and value)
     )
 
 
 def split_addresses(device_ip: Any) -> tuple[str, ...]:
-    """As HCCL splits: at commas, and a comma at the end is forgiven. Empty where `device_ip` is empty or no string."""
+    """Split as HCCL does: at commas, one at the end forgiven. Empty where `device_ip` is empty or no string."""
     if not device_ip or not isinstance(device_ip, str):
         return ()
     if "," not in device_ip:
@@ -227,7 +227,7 @@ def _ranks(server: ServerRow) -> list[int]:
 
 
 class InstanceRow(NamedTuple):
-    """What a table says about one instance: a process in a lab, a pod in a cloud."""
+    """One instance: a process in a lab, a pod in a cloud."""
 
     pointer: Pointer
     fields: dict[str, Any]
@@ -236,12 +236,12 @@ class InstanceRow(NamedTuple):
 
     @property
     def device_count(self) -> int | None:
-        """How many devices it lists, whatever is wrong with them; None where it has no list of them."""
+        """The length of its list of devices, whatever is wrong with them; None where it has no such list."""
         return entry_count(self.fields, "devices")
 
 
 class GroupRow(NamedTuple):
-    """What a table says about one group."""
+    """One group of instances."""
 
     pointer: Pointer
     fields: dict[str, Any]
@@ -249,7 +249,7 @@ class GroupRow(NamedTuple):
 
     @property
     def instance_count(self) -> int | None:
-        """How many instances it lists, whatever is wrong with them; None where it has no list of them."""
+        """The length of its list of instances, whatever is wrong with them; None where it has no such list."""
         return entry_count(self.fields, "instance_list")
 
 
@@ -261,7 +261,7 @@ class GroupTable(Table):
 
     @cached_property
     def servers_are_complete(self) -> bool:
-        """Whether each instance names its server and nothing is lost, so that devices can be counted per server."""
+        """True if each instance names its server and nothing is lost, so that devices can be counted per server."""
         return all(server.server_id for server in self.servers) and all(map(_is_complete, self.groups))
 
     @cached_property
@@ -270,7 +270,7 @@ class GroupTable(Table):
 
 
 def groups_of(table: Table) -> tuple[GroupRow, ...]:
-    """The groups of a table; other formats have none."""
+    """Return the groups of a table; other formats have none."""
     return table.groups if isinstance(table, GroupTable) else ()
 
 
@@ -280,13 +280,13 @@ def _is_complete(group: GroupRow) -> bool:
 
 
 def entry_count(fields: dict[str, Any], key: str) -> int | None:
-    """The length of a list; None where there is none or an empty one, which is a fault of its own."""
+    """Return the length of a list; None where there is none or an empty one, which is a fault of its own."""
     value = fields.get(key)
     return len(value) if isinstance(value, list) and value else None
 
 
 def odd_numbers(table: Table) -> Iterator[tuple[DeviceRow, str, str, int]]:
-    """Ids and ranks that HCCL reads although they are not written plainly: the device, the key, its text, the number."""
+    """Yield ids and ranks that HCCL reads but that are not written plainly: device, key, text, number."""
     for device in table.devices:
         fields = device.fields
         # Nearly always the same text as HCCL's number gives: this loop runs over every device of every table.
@@ -299,7 +299,7 @@ def odd_numbers(table: Table) -> Iterator[tuple[DeviceRow, str, str, int]]:
 
 
 def disorder(table: Table) -> Iterator[tuple[ServerRow, ServerRow]]:
-    """The first server whose name as text is before that of the server with the ranks below its own, after that one."""
+    """Yield the first server, with the one ranked before it, whose name as text comes before that one's."""
     for (before, _), (server, _) in pairwise(table.servers_by_rank if table.ranks_are_sound else ()):
         if before.server_id and server.server_id and server.server_id < before.server_id:
             yield before, server

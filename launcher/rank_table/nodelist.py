@@ -18,12 +18,12 @@ _Split = tuple[str, str, str]  # a name before, in, and after its last number
 
 
 def write_nodelist(cluster: Cluster) -> str:
-    """One line, compressed, in the order of the servers. Only for servers with equally many devices."""
+    """Return one line, compressed, in the order of the servers. Only for servers with equally many devices."""
     return f"{compress([server.server_id for server in cluster.servers])}\n"
 
 
 def parse_nodelist(text: str, name: str, devices: int = 1) -> Cluster:
-    """The hosts as listed, each with `devices` devices. Lines are joined as if commas stood between them.
+    """Return the hosts as listed, each with `devices` devices. Lines are joined as if commas stood between them.
 
     Raises:
         TlaunchError: brackets, ranges or names that are not understood, more than `MAX_HOSTS` hosts, or one of them
@@ -42,7 +42,7 @@ def parse_nodelist(text: str, name: str, devices: int = 1) -> Cluster:
 
 
 def expand(line: str, place: Place, limit: int = MAX_HOSTS) -> Iterator[str]:
-    """The hosts that `line` names, in its order; of several brackets the last one runs fastest.
+    """Yield the hosts that `line` names, in its order; of several brackets the last one runs fastest.
 
     >>> list(expand("r[1-2]n[08-09],login", Place("nodes", 1)))
     ['r1n08', 'r1n09', 'r2n08', 'r2n09', 'login']
@@ -59,7 +59,7 @@ def expand(line: str, place: Place, limit: int = MAX_HOSTS) -> Iterator[str]:
 
 
 def order_of_slurm(cluster: Cluster) -> Iterator[str]:
-    """What a person should know where the servers are in another order than Slurm puts nodes into by itself."""
+    """Yield what a person should know where the servers are in another order than Slurm puts nodes into by itself."""
     names = [server.server_id for server in cluster.servers]
     if names != sorted(names, key=_numbers_by_value):
         yield (
@@ -69,7 +69,7 @@ def order_of_slurm(cluster: Cluster) -> Iterator[str]:
 
 
 def compress(names: list[str]) -> str:
-    """The shortest list that keeps the order: neighbours that differ in their last number alone share brackets.
+    """Return the shortest list that keeps the order: neighbours that differ in their last number alone share brackets.
 
     >>> compress(["node01", "node02", "node04", "login"])
     'node[01-02,04],login'
@@ -78,7 +78,7 @@ def compress(names: list[str]) -> str:
 
 
 def _items(line: str, place: Place) -> Iterator[str]:
-    """What stands between the commas that are outside of brackets."""
+    """Yield what stands between the commas that are outside of brackets."""
     depth, item = 0, ""
     for char in line:
         depth += (char == "[") - (char == "]")
@@ -97,7 +97,7 @@ def _items(line: str, place: Place) -> Iterator[str]:
 
 
 def _parts(item: str, place: Place, limit: int) -> Iterator[list[str]]:
-    """Alternating: a plain text, then what a pair of brackets stands for."""
+    """Yield plain text and what a pair of brackets stands for, in turns."""
     for index, part in enumerate(re.split(r"[\[\]]", item)):
         if index % 2:
             yield _bracket(part.split(","), item, place, limit)
@@ -113,7 +113,7 @@ def _names(alternatives: list[list[str]], item: str, place: Place) -> Iterator[s
 
 
 def _numbers_by_value(name: str) -> list[tuple[int, str]]:
-    """A key for sorting: node2 comes before node10. Texts and numbers take turns, so like meets like."""
+    """Return a key for sorting: node2 comes before node10. Texts and numbers take turns, so like meets like."""
     parts = enumerate(_DIGITS.split(name))
     return [(len(text.lstrip("0")), text.lstrip("0")) if at % 2 else (0, text) for at, text in parts]
 
@@ -126,7 +126,7 @@ def _bracket(entries: list[str], item: str, place: Place, limit: int) -> list[st
 
 
 def _numbers(entry: str, item: str, place: Place, limit: int) -> Iterator[str]:
-    """08-10 is 08, 09, 10: the width of the first number counts."""
+    """Return the numbers of a range: 08-10 is 08, 09, 10, for the width of the first number counts."""
     match = _RANGE.fullmatch(entry)
     if match is None:
         place.refuse(f"{entry[:40]!r} in {item[:40]!r} is no number and no range", "write node[01-04,7]")

@@ -22,7 +22,7 @@ class Move(NamedTuple):
 
 
 def moves_by_rank(document: Document, table: Table) -> Iterator[Move]:
-    """The lists whose entries are not in the order of their ranks, each with the edits that sort it.
+    """Yield the lists whose entries are not in the order of their ranks, each with the edits that sort it.
 
     A list that holds another one of them is left for the next time. Nothing where ranks are not written in the table,
     or are not sound.
@@ -39,7 +39,7 @@ def moves_by_rank(document: Document, table: Table) -> Iterator[Move]:
 
 
 def _lists(table: Table) -> Mapping[Pointer, dict[int, int]]:
-    """By list on the way to any device: the lowest rank in each entry, by the entry's index."""
+    """Return the lowest rank in each entry, by the entry's index, of every list on the way to a device."""
     lists: defaultdict[Pointer, dict[int, int]] = defaultdict(dict)
     for device in table.devices:
         for depth, index in enumerate(device.pointer):

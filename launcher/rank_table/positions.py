@@ -1,4 +1,4 @@
-"""How a value of a JSON document is named, and where it stands in the text: offsets, lines and columns."""
+"""Names of values in a JSON document, and their positions in the text: offsets, lines and columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Trie = dict[str | int, Any]
 
 
 class Place(NamedTuple):
-    """Where a value stands, as offsets into the text."""
+    """The place of a value, as offsets into the text."""
 
     key: int | None  # where its key starts; None for list items and the document itself
     start: int
@@ -36,7 +36,7 @@ class RepeatedKey(NamedTuple):
 
 
 def json_pointer(pointer: Pointer) -> str:
-    """RFC 6901.
+    """Write a pointer as RFC 6901 does.
 
     >>> json_pointer(("server_list", 0, "a/b"))
     '/server_list/0/a~1b'
@@ -53,7 +53,7 @@ class Lines:
         self._ended = [0, *accumulate(counts)]  # lines that end before block i
 
     def position(self, offset: int) -> tuple[int, int]:
-        """The line of the character at `offset`, from 1, and the offset at which that line starts."""
+        """Return the line of the character at `offset`, from 1, and the offset at which that line starts."""
         block = min(offset, len(self._text)) // _BLOCK
         ended = self._ended[block] + self._text.count("\n", block * _BLOCK, offset)
         if ended == 0:
@@ -62,7 +62,7 @@ class Lines:
         return ended + 1, self._text.rindex("\n", at, min(at + _BLOCK, offset)) + 1
 
     def start(self, number: int) -> int:
-        """The offset of the first character of line `number`, which the text has."""
+        """Return the offset of the first character of line `number`, which the text has."""
         if number == 1:
             return 0
         block = self._block_of_end(number - 1)
@@ -72,12 +72,12 @@ class Lines:
         return at + 1
 
     def _block_of_end(self, ended: int) -> int:
-        """The block in which line `ended` ends."""
+        """Return the block in which line `ended` ends."""
         return bisect_left(self._ended, ended) - 1
 
 
 def locate(text: str, pointers: Collection[Pointer], *, repeated_keys: bool = False) -> dict[Pointer, Place]:
-    """The places of the values at `pointers`; pointers that lead nowhere are left out.
+    """Return the places of the values at `pointers`; pointers that lead nowhere are left out.
 
     The last of several equal keys counts; say `repeated_keys` when there may be some, for then nothing may end early.
     Recursion is as deep as the longest pointer, not as deep as the text.
@@ -131,7 +131,7 @@ class _Locator:
 
 
 def _trie(pointers: Collection[Pointer]) -> Trie:
-    """Nested dictionaries, name by name, with the pointer itself under _FOUND at its end."""
+    """Return nested dictionaries, name by name, with the pointer itself under _FOUND at its end."""
     top: Trie = {}
     for pointer in pointers:
         node = top
@@ -146,7 +146,7 @@ def _key_text(raw: str) -> str:
 
 
 def _separator_end(text: str, at: int) -> int:
-    """Past blanks and the comma or colon between them."""
+    """Skip blanks and the comma or colon between them."""
     at = _blank_end(text, at)
     return _blank_end(text, at + 1) if text[at] in ",:" else at
 
@@ -162,7 +162,7 @@ def _scalar_end(text: str, at: int) -> int:
 
 
 def value_end(text: str, at: int) -> int:
-    """Past the value at `at`, whatever it holds."""
+    """Skip the value at `at`, whatever it holds."""
     if text[at] not in "{[":
         return _scalar_end(text, at)
     depth = 0

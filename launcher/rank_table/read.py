@@ -40,7 +40,7 @@ class TableReport:
 
     @cached_property
     def valid(self) -> bool:
-        """Whether HCCL would take the table: no problem is an error."""
+        """True if HCCL would take the table: no problem is an error."""
         return self.table is not None and not self.errors
 
     @cached_property

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from launcher.rank_table import lexer, syntax_errors
 from launcher.rank_table.lexer import (
@@ -59,7 +60,7 @@ class _Frame:
 
     @property
     def starts_entry(self) -> bool:
-        """Whether an entry may come now: after a comma, or as the first one."""
+        """True if an entry may come now: after a comma, or as the first one."""
         return self.comma is not None or self.count == 0
 
     def end_value(self) -> None:
@@ -70,10 +71,12 @@ class _Frame:
 class _Stack:
     """The containers that are open, from the outermost one, and the keys that one of them had twice."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, only_repeats: bool) -> None:
         self.frames = [_Frame("", 0, "")]
         self.top = self.frames[0]
         self.repeats: list[RepeatedKey] = []
+        self.has_enough = False  # of a text that has no fault, the end is where enough repeats are known
+        self._only_repeats = only_repeats
 
     def push(self, token: Token) -> None:
         self.top = _Frame(token.kind, token.start, self.top.member)
@@ -94,42 +97,34 @@ class _Stack:
         if first != at and len(self.repeats) < MAX_REPEATS:
             pointer = (*(inner.name for inner in self.frames[2:]), key)
             self.repeats.append(RepeatedKey(pointer, first, at))
+            self.has_enough = self._only_repeats and len(self.repeats) == MAX_REPEATS
         frame.key, frame.comma = key, None
 
 
+class Scan(NamedTuple):
+    """The result of a scan."""
+
+    faults: list[Fault]  # without repairs that may not be meant, where the text could not be read to its end
+    repeats: list[RepeatedKey]
+    repaired: str | None  # the text with all patches laid over it; None where that is not the JSON that was meant
+
+
 class Scanner:
-    """Scan once with `run`, then read `repeats`, `faults`, `patches` and `mendable`."""
+    """The state of one scan of a text: `Scanner(text).run()`."""
 
     def __init__(self, text: str, *, max_depth: int | None = MAX_DEPTH, only_repeats: bool = False) -> None:
         self.text = text
         self._log = ErrorLog(text)
-        self._stack = _Stack()
+        self._stack = _Stack(only_repeats=only_repeats)
         self._max_depth = max_depth
-        # Of a text that has no fault, the end is where enough repeats are known.
-        self._enough_repeats = MAX_REPEATS if only_repeats else -1
         self._done = False
         self._last = Token(lexer.END, 0, 0)  # the token before the present one
         self._expect: Callable[[Token], None] = self._value  # what handles the next token
 
-    @property
-    def faults(self) -> list[Fault]:
-        """What is wrong; without repairs that may not be meant, where the text could not be read to its end."""
-        return [fault._replace(repair=None) if self._is_doubtful(fault) else fault for fault in self._log.faults]
-
-    @property
-    def repeats(self) -> list[RepeatedKey]:
-        """The keys that an object has twice, in file order."""
-        return self._stack.repeats
-
-    @property
-    def repaired(self) -> str | None:
-        """The text with all patches laid over it; None where that does not make it the JSON that was meant."""
-        return syntax_errors.mended(self.text, self._log.patches) if self._log.mendable else None
-
-    def run(self) -> Scanner:
+    def run(self) -> Scan:
         """Scan the text to its end, or to the first fault that cannot be read over."""
         at = 0
-        while not (self._done or self._log.stopped):
+        while not (self._done or self._log.stopped or self._stack.has_enough):
             if self._expect == self._entry:
                 at = self._skip_plain_entries(at)
             token = next_token(self.text, at)
@@ -144,15 +139,16 @@ class Scanner:
                 self._last = token
             if len(self._log.faults) >= MAX_FAULTS and not (self._done or self._log.stopped):
                 self._log.stop(syntax_errors.too_many(token.start, MAX_FAULTS))
-        return self
-
-    def _is_doubtful(self, fault: Fault) -> bool:
-        """Where an object has a key twice and lacks a comma between them, it may be two that were never separated."""
-        in_two = fault.code == "RT105" and any(repeat.first < fault.offset < repeat.again for repeat in self.repeats)
-        return self._log.stopped or in_two
+        repeats = self._stack.repeats
+        repaired = syntax_errors.mended(self.text, self._log.patches) if self._log.mendable else None
+        faults = [
+            fault._replace(repair=None) if self._log.stopped or _is_in_two(fault, repeats) else fault
+            for fault in self._log.faults
+        ]
+        return Scan(faults, repeats, repaired)
 
     def _touches_last(self, token: Token) -> bool:
-        """Whether two values stand together, one of them quoted: a quote is missing, or closes another string."""
+        """Return whether two values stand together, one of them quoted: a quote is missing, or one too many."""
         if token.start != self._last.end or self._expect == self._end or not self._last.end:
             return False
         kinds = {self._last.kind, token.kind}
@@ -180,7 +176,7 @@ class Scanner:
     def _key(self, token: Token) -> None:
         if token.kind == STRING:
             self._log.check_surrogates(token)
-            self._count_key(_key_text(self.text[token.start : token.end]), token.start)
+            self._stack.count_key(_key_text(self.text[token.start : token.end]), token.start)
             self._expect = self._colon
         elif token.kind == "}":
             self._close()
@@ -213,7 +209,7 @@ class Scanner:
         elif token.kind == ":":
             # Only a string in a list can be a key, of an object that stands behind the list.
             if frame.bracket == "[" and self._last.kind == STRING:
-                self._log.stop(syntax_errors.key_in_list(token.start, self._line_of(frame)))
+                self._log.stop(syntax_errors.key_in_list(token.start, _line_of(frame, self.text)))
             else:
                 before_entry = next_token(self.text, token.end).kind in (STRING, *CLOSING)
                 self._log.stop(syntax_errors.needless_colon(token.start, before_entry=before_entry))
@@ -242,7 +238,7 @@ class Scanner:
         next_one = (MEMBER if of_object else ENTRY).match
         while (found := next_one(text, at)) is not None:
             if of_object:
-                self._count_key(found["key"], found.start("key") - 1)
+                self._stack.count_key(found["key"], found.start("key") - 1)
             elif found["object"] and has_repeated_key(found["object"]):
                 break
             at = found.end()
@@ -253,13 +249,9 @@ class Scanner:
                 break
             frame.comma = at - 1
             self._last = Token(",", at - 1, at)
-            if self._done:
+            if self._stack.has_enough:
                 break
         return at
-
-    def _count_key(self, key: str, at: int) -> None:
-        self._stack.count_key(key, at)
-        self._done = len(self._stack.repeats) == self._enough_repeats
 
     def _open(self, token: Token) -> None:
         if self._max_depth is not None and len(self._stack.frames) > self._max_depth:
@@ -340,11 +332,8 @@ class Scanner:
         needless = "after" if frame.starts_entry and follows == "," else ""
         if frame.comma is not None and follows == CLOSING[frame.bracket]:
             needless = "before"
-        opened, after_comma = (frame.bracket, self._line_of(frame)), frame.comma is not None
+        opened, after_comma = (frame.bracket, _line_of(frame, self.text)), frame.comma is not None
         self._log.stop(syntax_errors.unmatched(token, opened, way, after_comma=after_comma, needless_comma=needless))
-
-    def _line_of(self, frame: _Frame) -> int:
-        return self.text.count("\n", 0, frame.start) + 1
 
     def _refuse(self, token: Token, what: str) -> None:
         if token.kind == lexer.END:
@@ -366,6 +355,15 @@ class Scanner:
             return "expected the end of the file"
         is_key = self._expect in (self._key, self._entry) and self._stack.top.bracket == "{"
         return "expected a key in double quotes" if is_key else "expected a value in double quotes, a list or an object"
+
+
+def _line_of(frame: _Frame, text: str) -> int:
+    return text.count("\n", 0, frame.start) + 1
+
+
+def _is_in_two(fault: Fault, repeats: list[RepeatedKey]) -> bool:
+    """Return whether the object may be two that lost what separates them: a key twice, and no comma between them."""
+    return fault.code == "RT105" and any(repeat.first < fault.offset < repeat.again for repeat in repeats)
 
 
 def _key_text(raw: str) -> str:

@@ -75,7 +75,7 @@ class Shapes:
             self._note(shape, pointer, fields, *known)
 
     def entries(self, pointer: Pointer, fields: Fields, key: str) -> Iterator[tuple[Pointer, Fields]]:
-        """The objects in the list `key` of the object at `pointer`, each with its own pointer, until too much is wrong.
+        """Yield the objects in the list `key` of the object at `pointer`, with their pointers, until too much is wrong.
 
         Empty lists and entries that are no objects are noted and left out; a list that is missing or none is noted by
         `check`.
@@ -104,7 +104,7 @@ class Shapes:
             self.full = True
 
     def findings(self) -> Iterator[Found]:
-        """Everything noted; when there was more than `at_most`, the last fault says so."""
+        """Yield everything noted; when there was more than `at_most`, the last fault says so."""
         if self.full:
             code, last = self._faults[-1]
             self._faults[-1] = (
@@ -162,7 +162,7 @@ def _finding(shape: type[Shape], pointer: Pointer, fields: Fields, kind: str, na
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it, shortened."""
+    """Return a value as a message shows it, shortened."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -176,7 +176,7 @@ def shown(value: Any) -> str:
 
 
 def _retyped(kind: str, value: Any) -> str | None:
-    """The same value as JSON of the wanted type: numbers need only quotes, or none. None where it cannot be said."""
+    """Return the value as JSON of the wanted type: numbers need only quotes, or none. None where that is not enough."""
     if kind == "string_type" and isinstance(value, int) and not isinstance(value, bool):
         return f'"{json.dumps(value)}"'
     if kind == "int_type" and isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 10:
@@ -185,7 +185,7 @@ def _retyped(kind: str, value: Any) -> str | None:
 
 
 def _similar(key: str, shape: type[Shape], fields: Fields) -> str:
-    """A known key that looks like `key`, unless the object has that as well."""
+    """Return a known key that looks like `key`, unless the object has that as well."""
     known = sorted(shape.model_fields)
     near = difflib.get_close_matches(key[:64], known, n=1, cutoff=0.6)
     if near and near[0] in fields:

@@ -40,7 +40,7 @@ _DOCSTRING = re.compile(r"[rR]?(\"{3}|'{3})")
 
 
 def recognise_plain(data: bytes) -> str | None:
-    """What the text is: "hostfile", "rankfile" or "nodelist"; None where it may be meant as JSON, or is no text.
+    """Return what the text is: "hostfile", "rankfile" or "nodelist"; None where it may be meant as JSON, or is no text.
 
     One line of several hosts, of brackets, or of a name alone is a node list; names line by line are a hostfile.
     """
@@ -58,7 +58,7 @@ def recognise_plain(data: bytes) -> str | None:
 
 
 def _list_of_names(first: str, text: str) -> str | None:
-    """Lines of one word each are a hostfile. One word alone may be anything, unless it looks like a host's name."""
+    """Recognise lines of one word each as a hostfile. One word alone is none unless it looks like a host's name."""
     if "," in first or "[" in first:
         return "nodelist" if _LIST.match(first) else None
     if not all(map(is_host_name, _meaningful(text))):
@@ -69,7 +69,7 @@ def _list_of_names(first: str, text: str) -> str | None:
 
 
 def certainly_plain(data: bytes) -> str | None:
-    """As `recognise_plain`, but only where every line reads like it and the first one can hardly be anything else.
+    """Recognise as `recognise_plain` does, but only where every line reads like it and the first one is unambiguous.
 
     Builds nothing: a line may stand for a million devices. Larger texts than those of 131,072 ranks are not looked at.
     """
@@ -82,7 +82,7 @@ def certainly_plain(data: bytes) -> str | None:
 
 
 def program_kind(data: bytes, suffix: str) -> str | None:
-    """In words, for a text that can only be a program, or is called one by its suffix and begins as no JSON does."""
+    """Name the kind of program, of a text that can only be one, or has its suffix and begins as no JSON does."""
     head = data[:_MAX_HEAD_BYTES].removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip()
     if head.startswith("#!"):
         return f'a script, which starts with "{head.splitlines()[0][:40]}"'
@@ -91,7 +91,7 @@ def program_kind(data: bytes, suffix: str) -> str | None:
 
 
 def _without_docstring(text: str) -> str:
-    """From the first statement on."""
+    """Return the text from its first statement on."""
     text = _without_comments(text)
     opened = _DOCSTRING.match(text)
     return _without_comments(text[opened.end() :].partition(opened[1])[2]) if opened else text
@@ -103,7 +103,7 @@ def _without_comments(text: str) -> str:
 
 
 def read_plain(data: bytes, kind: str, name: str, devices: int | None = None) -> tuple[Cluster, tuple[str, ...]]:
-    """The cluster that a text of this `kind` names, and what has to be said about it. `name` is what people call it.
+    """Return the cluster that a text of this `kind` names, and notes about it. `name` is what people call the text.
 
     Raises:
         TlaunchError: a line that is not understood, or a text that is too large or not UTF-8.
@@ -123,7 +123,7 @@ def read_plain(data: bytes, kind: str, name: str, devices: int | None = None) ->
 
 
 def _meaningful(text: str) -> Iterator[str]:
-    """The lines that are not empty, without comments, one after the other: there may be millions."""
+    """Return the lines that are not empty, without comments, one after the other: there may be millions."""
     return (line for raw in _LINE.finditer(text) if (line := raw[0].partition("#")[0].strip()))
 
 

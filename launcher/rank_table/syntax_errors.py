@@ -45,7 +45,7 @@ class Patch(NamedTuple):
 
 
 def mended(text: str, patches: Iterable[Patch]) -> str:
-    """`text` with the patches laid over it; every offset stays what it was."""
+    """Lay the patches over `text`; every offset stays what it was."""
     parts, at = [], 0
     for patch in sorted(patches):
         parts += [text[at : patch.start], patch.text]
@@ -81,7 +81,7 @@ def unquoted(text: str, token: Token) -> Fault:
 
 
 def _is_certain(text: str, token: Token) -> bool:
-    """Whether this word can be nothing but a string, of which at most the opening quote is there."""
+    """Return whether this word can be nothing but a string, of which at most the opening quote is there."""
     word = text[token.start : token.end]
     bare = word.removesuffix(QUOTE)
     if _PLAIN_WORD.match(bare) is None or bare.lower() in _OTHER_WORDS:
@@ -99,7 +99,7 @@ def unexpected_word(text: str, token: Token, expected: str) -> Fault:
 
 
 def typographic(text: str, token: Token) -> Fault | None:
-    """Quotes and blanks that a word processor puts in. Only the blank is certain: of the quote, the other half is missing."""
+    """Report quotes and blanks of a word processor. Only a blank is certain: of a quote, the other half is missing."""
     char = text[token.start]
     if char not in TYPOGRAPHIC:
         return None
@@ -107,12 +107,12 @@ def typographic(text: str, token: Token) -> Fault | None:
 
 
 def typographic_string(text: str, token: Token) -> Fault:
-    """A string in the right places, but in the wrong quotes."""
+    """Return a string in the right places, but in the wrong quotes."""
     return _no_punctuation(text[token.start], token, _requoted(text, token))
 
 
 def wide_mark(text: str, token: Token) -> Fault:
-    """A comma or a colon of another keyboard."""
+    """Return a comma or a colon of another keyboard."""
     char = text[token.start]
     return _no_punctuation(char, token, Edit(token.start, token.end, WIDE_MARKS[char]))
 
@@ -123,7 +123,7 @@ def _no_punctuation(char: str, token: Token, repair: Edit | None) -> Fault:
 
 
 def broken_string(text: str, token: Token) -> Fault:
-    """Why the string that opens here is none."""
+    """Return why the string that opens here is none."""
     end = string_body_end(text, token.start)
     if end == len(text):
         hint = "the file is cut off; copy it again"
@@ -145,7 +145,7 @@ def half_a_pair(token: Token) -> Fault:
 
 
 def unpaired_quote(text: str, before: Token, after: Token) -> Fault:
-    """Of two values that touch: the quote that is missing stands before the first, or in it."""
+    """Report two values that touch: the quote that is missing stands before the first, or in it."""
     first, second = text[before.start : before.end], text[after.start : after.end]
     if not first.startswith(QUOTE):
         width = len(first) + second.startswith(QUOTE)  # what follows begins with the quote that closes the first
@@ -180,7 +180,7 @@ def key_in_list(at: int, opened_on_line: int) -> Fault:
 
 
 def needless_colon(at: int, *, before_entry: bool) -> Fault:
-    """A colon where an entry has ended."""
+    """Return a colon where an entry has ended."""
     hint = "write a comma in its place" if before_entry else "remove it"
     return misplaced("there is no key before this colon", at, hint)
 
@@ -188,7 +188,7 @@ def needless_colon(at: int, *, before_entry: bool) -> Fault:
 def unmatched(
     token: Token, opened: tuple[str, int], way: Remedy | None, *, after_comma: bool, needless_comma: str
 ) -> Fault:
-    """A closing bracket that does not match what was `opened`, a bracket and its line.
+    """Return a closing bracket that does not match what was `opened`, a bracket and its line.
 
     `needless_comma`: which of the commas "before" and "after" it separates nothing once it is gone.
     """
@@ -236,7 +236,7 @@ def in_quotes(word: str) -> str:
 
 
 def shown(text: str) -> str:
-    """The start of `text`, as a message may quote it."""
+    """Return the start of `text`, as a message may quote it."""
     return printable(text if len(text) <= 40 else f"{text[:39]}…")
 
 

@@ -1,4 +1,4 @@
-"""Which format a document is written in, decided as HCCL does: by `version`, by its keys where that is absent.
+"""The formats, and the one a document is written in: by `version` as HCCL decides, by its keys where that is absent.
 
 Files of other programs come first: they say "1.0" or "1.2" too, and have keys that no rank table has.
 """
@@ -27,12 +27,12 @@ class Format(Enum):
 
     @property
     def is_rank_table(self) -> bool:
-        """Whether HCCL reads it. What is no rank table is recognised, named, and checked no further."""
+        """True if HCCL reads it. What is no rank table is recognised, named, and checked no further."""
         return self not in _RELATED
 
     @property
     def title(self) -> str:
-        """What it is, in words."""
+        """The name of the format in words."""
         return _TITLES[self]
 
 
@@ -101,7 +101,7 @@ VERSIONS = {"1.0": Format.V1_0, "1.1": Format.V1_1, "1.2": Format.V1_2, "2.0": F
 
 
 def recognise(document: Any) -> Format | None:
-    """The format of a parsed document; None where it is none that is known.
+    """Return the format of a parsed document; None where it is none that is known.
 
     A document without `version` whose keys are those of v1.0 is called v1.0, and refused for the missing key.
     """
@@ -121,13 +121,13 @@ def recognise(document: Any) -> Format | None:
 
 
 def list_of_another(document: dict[str, Any], found: Format) -> str | None:
-    """The key of another format's list, where a document in the format `found` has that and not its own."""
+    """Return the key of another format's list, where a document in the format `found` has that and not its own."""
     own = LISTS[found]
     return None if own in document else next((key for key in LISTS.values() if key in document), None)
 
 
 def what_to_do_with(related: Format) -> str:
-    """For a format that is no rank table: whose it is, and what to do with it."""
+    """Name the program that reads a format that is no rank table, and what to do with it."""
     return _RELATED[related]
 
 
@@ -144,7 +144,7 @@ def _unversioned(document: dict[str, Any]) -> Format | None:
 
 
 def _lacks_every_rank(document: dict[str, Any]) -> bool:
-    """LLM-DataDist describes one device in the shape of a rank table, without any rank."""
+    """Return whether this is LLM-DataDist's description of one device: a rank table without any rank."""
     servers = document.get("server_list")
     if not isinstance(servers, list) or len(servers) != 1 or not isinstance(servers[0], dict):
         return False

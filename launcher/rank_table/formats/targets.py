@@ -1,4 +1,4 @@
-"""What a cluster can be written as: the formats of tables, and three that name hosts for another launcher."""
+"""The ways to write a cluster: the formats of tables, and three that name hosts for another launcher."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.rank_table.nodelist import order_of_slurm, write_nodelist
 
 
 def ranks_follow_the_file(cluster: Cluster) -> Iterator[Reason]:
-    """Hosts and counts say nothing but this: rank after rank, device after device, from the first host to the last."""
+    """Refuse ranks and devices that are not counted from the first host to the last: hosts and counts say no more."""
     expected = 0
     for server in cluster.servers:
         for slot, device in enumerate(server.devices):

@@ -1,4 +1,4 @@
-"""What the writers of all formats share: the layout of the text, and what a format can express.
+"""The common parts of all writers: the layout of the text, and the limits of a format.
 
 Fixed order of keys, one line per device, a newline at the end: equal clusters give equal bytes on every node.
 """
@@ -18,7 +18,7 @@ PLAIN = ("hostfile", "rankfile", "nodelist")
 
 
 def dump(value: Any) -> str:
-    """`value` as JSON on one line, in the script it was written in.
+    """Return `value` as JSON on one line, in the script it was written in.
 
     A lone half of a surrogate pair, which JSON allows and UTF-8 does not, is written as an escape.
     """
@@ -27,32 +27,32 @@ def dump(value: Any) -> str:
 
 
 def one_line(fields: Mapping[str, Any]) -> str:
-    """An object on one line, without the keys that have no value."""
+    """Return an object on one line, without the keys that have no value."""
     return dump({key: value for key, value in fields.items() if value is not None})
 
 
 def block(members: Iterable[str], indent: int) -> str:
-    """An object over several lines; `indent` is where its brackets stand."""
+    """Return an object over several lines; `indent` is where its brackets stand."""
     return _bracketed("{", members, "}", indent)
 
 
 def listing(items: Iterable[str], indent: int) -> str:
-    """A list with one item per line; `indent` is where its brackets stand."""
+    """Return a list with one item per line; `indent` is where its brackets stand."""
     return _bracketed("[", items, "]", indent)
 
 
 def member(key: str, value: Any) -> str:
-    """A key with a value that fits on its line."""
+    """Return a key with a value that fits on its line."""
     return f'"{key}": {dump(value)}'
 
 
 def present(fields: Mapping[str, Any]) -> list[str]:
-    """Members for those keys that have a value, in the order given."""
+    """Return members for those keys that have a value, in the order given."""
     return [member(key, value) for key, value in fields.items() if value is not None]
 
 
 def picked(options: Options, keys: Iterable[str]) -> dict[str, str]:
-    """The options named by `keys`, in the order of `keys`."""
+    """Return the options named by `keys`, in the order of `keys`."""
     known = dict(options)
     return {key: known[key] for key in keys if key in known}
 
@@ -87,7 +87,7 @@ def no_host_ranks(cluster: Cluster) -> Iterator[Reason]:
 
 
 def one_rank_per_device(cluster: Cluster) -> Iterator[Reason]:
-    """In v2.0 a spare device may have the id of the one that it stands in for."""
+    """Refuse two ranks on one device. In v2.0 a spare device may have the id of the one that it replaces."""
     for server in cluster.servers:
         ids = sorted(device.device_id for device in server.devices if device.device_id != HOST_RANK)
         twice = next((one for one, other in pairwise(ids) if one == other), None)
@@ -133,7 +133,7 @@ def devices_of(cluster: Cluster) -> Iterator[Device]:
 
 
 def few_of(what: str, values: list[int] | list[str]) -> str:
-    """In words, the first few: "rank 3", "ranks 3, 4, 5 and 9 more"."""
+    """Name the first few: "rank 3", "ranks 3, 4, 5 and 9 more"."""
     few = ", ".join(map(str, values[:3]))
     more = f" and {len(values) - 3} more" if len(values) > 3 else ""
     return f"{what}{'s' if len(values) > 1 else ''} {few}{more}"

@@ -95,7 +95,7 @@ def address_missing(table: Table) -> Iterator[Finding]:
 
 
 def _what_is_joined(table: Table) -> str | None:
-    """What devices need addresses for, with its number; None where they need none."""
+    """Return what devices need addresses for, with its number; None where they need none."""
     if table.format is Format.V1_2 and table.chip.reads_super_pods:
         return f"super pods, and this table has {len(table.pods)}" if len(table.pods) > 1 else None
     return f"servers, and this table has {len(table.servers)}" if len(table.servers) > 1 else None
@@ -137,7 +137,7 @@ def address_families_mixed(table: Table) -> Iterator[Finding]:
 
 
 def _strangers(key: str, addresses: Iterable[tuple[ServerRow | DeviceRow, int | None]]) -> Iterator[Finding]:
-    """Addresses of another family than the first one. What is no address at all is reported as that."""
+    """Yield addresses of another family than the first one. What is no address at all is reported as that."""
     first: int | None = None
     for row, family in addresses:
         first = first or family

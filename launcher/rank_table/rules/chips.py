@@ -1,4 +1,4 @@
-"""What single chips ask for: which formats they read, which sets of devices a server of theirs can use."""
+"""Rules of single chips: the formats that they read, the sets of devices that a server of theirs can use."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _servers(table: Table) -> tuple[ServerRow, ...]:
 
 
 def _counted(table: Table) -> tuple[ServerRow, ...]:
-    """Servers whose devices can be counted: all of them, unless a list is broken or an instance does not say where it is."""
+    """Return the servers whose devices can be counted: none where a list is broken or an instance names no server."""
     if isinstance(table, GroupTable) and not table.servers_are_complete:
         return ()
     return tuple(server for server in table.servers if server.devices)

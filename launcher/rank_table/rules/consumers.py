@@ -1,4 +1,4 @@
-"""What one reader of rank tables asks for beyond HCCL. Silent unless that reader is named."""
+"""Rules of single readers of rank tables, beyond HCCL's. Silent unless that reader is named."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ MAX_PORT = 65535
 
 
 def counted_hint(number: str, written: int | None, found: int, what: str) -> str:
-    """What to write instead of a count, as JSON, and where entries seem to be missing what else may be done."""
+    """Return what to write instead of a count, as JSON, and where entries seem to be missing what else may be done."""
     missing = (written or 0) - found
     if missing <= 0:
         return f"write {number}"
@@ -14,7 +14,7 @@ def counted_hint(number: str, written: int | None, found: int, what: str) -> str
 
 
 def counted_doubt(key: str, written: int | None, found: int, what: str) -> str:
-    """Why nobody but a person may correct a count: what else the difference can mean."""
+    """Return why nobody but a person may correct a count: what else the difference can mean."""
     if written is None:
         return f"{key} says no number, so the table may have lost a {what}"
     apart = abs(written - found)

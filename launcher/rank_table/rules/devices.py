@@ -36,7 +36,7 @@ def rank_repeated(table: Table) -> Iterator[Finding]:
 
 
 def _misplaced(table: Table) -> Iterator[tuple[DeviceRow, DeviceRow | None, int | None]]:
-    """Devices whose rank must change: the device, who has its rank already, and a rank that nobody has.
+    """Yield devices whose rank must change: the device, who has its rank already, and a rank that nobody has.
 
     Worked example: ranks 0 2 2 7 on four devices. The second 2 and the 7 are misplaced, and 1 and 3 are free.
     """
@@ -97,7 +97,7 @@ def device_id_outside(table: Table) -> Iterator[Finding]:
 
 
 def _device_id_limit(table: Table) -> int:
-    """Whatever the chip, HCCL takes no id beyond those of a 910 from a cloud's table."""
+    """Return the limit of the chip. From a cloud's table HCCL takes no id beyond those of a 910, whatever the chip."""
     limit = table.chip.device_id_limit
     return min(limit, CHIPS["910"].device_id_limit) if table.format is Format.CLOUD and table.chip.is_ascend else limit
 
@@ -122,6 +122,6 @@ def device_id_repeated(table: Table) -> Iterator[Finding]:
 
 
 def _free_ids(table: Table, server: ServerRow) -> Iterator[int]:
-    """Those that no device has, each once; the devices are looked through at the first request."""
+    """Yield those that no device has, each once; the devices are looked through at the first request."""
     used = {device.device_id for device in server.devices}
     yield from (number for number in range(_device_id_limit(table)) if number not in used)

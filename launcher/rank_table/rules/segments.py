@@ -45,7 +45,7 @@ def segments_unusual(table: Table) -> Iterator[Finding]:
 
 
 def _looks_like_910(table: Table) -> bool:
-    """A chip that is not named is taken for a 910 where every server has the devices 0 to 7 of one."""
+    """Return a chip that is not named is taken for a 910 where every server has the devices 0 to 7 of one."""
     return table.chip.name == "auto" and bool(table.servers) and all(map(_is_full, table.servers))
 
 
@@ -54,7 +54,7 @@ def _is_full(server: ServerRow) -> bool:
 
 
 def _positions(table: Table) -> dict[int, list[int]]:
-    """The addresses of each position, as numbers. Empty where one is missing, repeated, or none of IPv4."""
+    """Return the addresses of each position, as numbers. Empty where one is missing, repeated, or none of IPv4."""
     positions: dict[int, list[int]] = defaultdict(list)
     packed_addresses = table.packed_addresses
     if set(table.address_counts) != {1} or len(packed_addresses) != len(table.devices):
@@ -75,7 +75,7 @@ def _each_in_one_segment(table: Table) -> bool:
 
 
 def _loosest(numbers: Sequence[int]) -> tuple[int, int, int]:
-    """How many leading bits all addresses share, at most 30, and two of them that share no more."""
+    """Return how many leading bits all addresses share, at most 30, and two of them that share no more."""
     first = numbers[0]
     distance = max(map(first.__xor__, numbers))
     return min(BITS - distance.bit_length(), MAX_PREFIX), first, first ^ distance

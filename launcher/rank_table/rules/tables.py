@@ -1,4 +1,4 @@
-"""What a table says about itself and its servers."""
+"""Rules about a table as a whole and its servers."""
 
 from __future__ import annotations
 

@@ -86,14 +86,14 @@ class DeviceShape(Shape):
 
 
 class LonePodDeviceShape(Shape):
-    """Of a device in a group of one pod, where HCCL does not look at addresses."""
+    """A device in a group of one pod, where HCCL does not look at addresses."""
 
     device_id: str = Field(description='"0", the id that the driver shows')
     device_ip: Any = None
 
 
 class _Form(NamedTuple):
-    """What one of the two formats looks like."""
+    """The shapes of one of the two formats."""
 
     format: Format
     table: type[Shape]
@@ -109,23 +109,23 @@ _CLOUD = _Form(Format.CLOUD, TableShape, CloudGroupShape, PodShape, {"device": "
 
 
 def read_lab(document: Fields, shapes: Shapes, profile: Profile) -> Table:
-    """The rows of a lab's table; what is wrong with its shape goes into `shapes`."""
+    """Return the rows of a lab's table; what is wrong with its shape goes into `shapes`."""
     return _read(_LAB, document, shapes, _chip(document, profile), profile.consumer)
 
 
 def read_cloud(document: Fields, shapes: Shapes, profile: Profile) -> Table:
-    """The rows of a cloud's table, without ranks; what is wrong with its shape goes into `shapes`."""
+    """Return the rows of a cloud's table, without ranks; what is wrong with its shape goes into `shapes`."""
     return _read(_CLOUD, document, shapes, profile.hardware, profile.consumer)
 
 
 def lab_cluster(table: Table) -> Cluster:
-    """The records. Only for a table without errors, where every number is known."""
+    """Return the records. Only for a table without errors, where every number is known."""
     devices = max(len(server.devices) for server in table.servers)
     return Cluster(tuple(map(_server, table.servers)), options=_lab_options(table.fields, devices))
 
 
 def cloud_cluster(table: Table) -> Cluster:
-    """The records, ranks counted as HCCL does. Only for a table without errors.
+    """Return the records, ranks counted as HCCL does. Only for a table without errors.
 
     Worked example: servers "10.0.0.9" with devices 1 0 and "10.0.0.10" with device 0, in this order. As text
     "10.0.0.10" comes first, so its device is rank 0, and devices 0 and 1 of "10.0.0.9" are ranks 1 and 2.
@@ -138,7 +138,7 @@ def cloud_cluster(table: Table) -> Cluster:
 
 
 def _lab_options(document: Fields, devices: int) -> Options:
-    """Of the board and its network cards what is not usual: text as it is, anything else as JSON text."""
+    """Return what is not usual of the board and its network cards: text as it is, anything else as JSON text."""
     values = {key: document[key] for key in LAB_TABLE_OPTIONS if document.get(key) is not None}
     texts = {key: value if isinstance(value, str) else _compact(value) for key, value in values.items()}
     return tuple(sorted(texts.items() - usual_board(devices).items()))
@@ -195,7 +195,7 @@ class _Rows:
         return GroupRow(pointer, fields, tuple(rows))
 
     def servers(self) -> tuple[ServerRow, ...]:
-        """All servers, in the order in which the table first names them."""
+        """Return all servers, in the order in which the table first names them."""
         pairs = zip(self._servers, self._devices, strict=True)
         return tuple(server._replace(devices=tuple(devices)) for server, devices in pairs)
 
@@ -224,14 +224,14 @@ class _Rows:
 
 
 def _device_row(server: int, pointer: Pointer, fields: Fields, *, has_addresses: bool) -> DeviceRow:
-    """Here device_ip is one address: unlike in other formats, HCCL does not split it at commas."""
+    """Return the row of a device. Its device_ip is one address: unlike elsewhere, HCCL does not split it at commas."""
     device_ip = text_at(fields, "device_ip") if has_addresses else None
     device_id = read_decimal(text_at(fields, "device_id"))
     return DeviceRow(server, pointer, fields, device_id, None, (device_ip,) if device_ip else ())
 
 
 def _with_rank(device: DeviceRow, pointer: Pointer, instance: Fields) -> DeviceRow:
-    """In a lab the rank stands beside the list of devices, in the object of the instance."""
+    """Return the row with the rank of a lab's instance, which stands beside the list of devices."""
     fields = {**device.fields, "rank_id": instance.get("rank_id")}
     rank = read_decimal(text_at(instance, "rank_id"))
     return DeviceRow(device.server, device.pointer, fields, device.device_id, rank, device.addresses, {}, pointer)

@@ -1,4 +1,4 @@
-"""What the two formats without a version say about themselves: groups, instances and how many there are of each."""
+"""Rules for the formats without a version: groups, instances and how many there are of each."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def nic_num_differs(table: Table) -> Iterator[Finding]:
 
 
 def _count_differs(at: Pointer, fields: dict[str, object], key: str, found: int | None, what: str) -> Iterator[Finding]:
-    """The finding where `key` in the object at `at` is not `found`, silent where nothing can be counted."""
+    """Yield the finding where `key` in the object at `at` is not `found`, silent where nothing can be counted."""
     written = text_at(fields, key)
     number = read_decimal(written)
     if written is None or not found or number == found:
@@ -199,7 +199,7 @@ def _count_differs(at: Pointer, fields: dict[str, object], key: str, found: int 
 
 
 def _device_count(table: Table, group: GroupRow) -> int | None:
-    """Devices of a group as its count should have them; None where an instance lists none.
+    """Return devices of a group as its count should have them; None where an instance lists none.
 
     In a lab's table each instance is to have one, so a second one is that instance's fault and not the count's.
     """
@@ -212,7 +212,7 @@ def _device_count(table: Table, group: GroupRow) -> int | None:
 
 
 def _server_sizes(group: GroupRow) -> Counter[str]:
-    """How many instances each server of a group has; nothing where some instance does not say where it is."""
+    """Return how many instances each server of a group has; nothing where some instance does not say where it is."""
     names = [instance.server_id for instance in group.instances if instance.server_id is not None]
     return Counter(names) if len(names) == group.instance_count else Counter()
 

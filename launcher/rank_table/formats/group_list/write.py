@@ -29,7 +29,7 @@ _PARTS_OF_A_SERVER = (1, 2, 4, 8)
 
 
 def write_lab(cluster: Cluster) -> str:
-    """One instance per device. HCCL does not check the board: it is the generic one where the cluster names none."""
+    """Write one instance per device. HCCL does not check the board: it is a generic one where the cluster names none."""
     board = _board(cluster)
     members = [
         member("deploy_mode", "lab"),
@@ -42,7 +42,7 @@ def write_lab(cluster: Cluster) -> str:
 
 
 def write_cloud(cluster: Cluster) -> str:
-    """One instance per server, called like it; a process finds its ranks by that name."""
+    """Return one instance per server, called like it; a process finds its ranks by that name."""
     group = [
         member("group_name", ""),
         member("instance_count", str(len(cluster.servers))),
@@ -58,13 +58,13 @@ def write_cloud(cluster: Cluster) -> str:
 
 
 def _board(cluster: Cluster) -> Mapping[str, Any]:
-    """What the cluster says about its board and network cards, and what is usual for the rest."""
+    """Return what the cluster says about its board and network cards, and what is usual for the rest."""
     board = {**usual_board(max(len(server.devices) for server in cluster.servers)), **dict(cluster.options)}
     return {**board, LAB_NETWORK_CARDS: _cards(board[LAB_NETWORK_CARDS])}
 
 
 def _cards(text: str) -> Any:
-    """The list that `text` holds as JSON, or `text` itself where a table wrote something else."""
+    """Return the list that `text` holds as JSON, or `text` itself where a table wrote something else."""
     try:
         cards = json.loads(text)
     except (ValueError, RecursionError):
@@ -100,7 +100,7 @@ def _cloud_instance(server: Server) -> str:
 
 
 def _device(device: Device) -> dict[str, str]:
-    """device_ip has to be there; without an address it is empty, and HCCL reads it only where it needs one."""
+    """Return a device's fields. HCCL asks for device_ip; it is empty where there is no address."""
     return {"device_id": str(device.device_id), "device_ip": device.device_ip or ""}
 
 
@@ -121,7 +121,7 @@ def equal_parts_of_servers(cluster: Cluster) -> Iterator[Reason]:
 
 
 def ranks_follow_names(cluster: Cluster) -> Iterator[Reason]:
-    """A cloud's table has no ranks: they are counted in the order of server_id as text, then of device_id."""
+    """Yield a cloud's table has no ranks: they are counted in the order of server_id as text, then of device_id."""
     in_order = sorted(pairs_of(cluster), key=lambda pair: (pair[0].server_id, pair[1].device_id))
     for expected, (server, device) in enumerate(in_order):
         if device.global_rank != expected:

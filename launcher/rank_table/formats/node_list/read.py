@@ -66,7 +66,7 @@ class TableShape(Shape):
 
 
 def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
-    """The rows of a v1.1 table. One that holds the servers of another format is left to the rule about versions."""
+    """Return the rows of a v1.1 table. One with the servers of another format is left to the rule about versions."""
     servers: list[ServerRow] = []
     if list_of_another(document, Format.V1_1) is None:
         shapes.check(TableShape, (), document)
@@ -78,7 +78,7 @@ def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
 
 
 def cluster(table: Table) -> Cluster:
-    """The records. Only for a table without errors, where every number is known."""
+    """Return the records. Only for a table without errors, where every number is known."""
     in_super_pods = SUB_VERSION in table.fields
     servers = (_server(row, in_super_pods=in_super_pods) for row in table.servers)
     return Cluster(tuple(servers), options=table.options)
@@ -121,7 +121,7 @@ def _device(row: DeviceRow, *, in_super_pods: bool) -> Device:
 
 
 def _options(row: DeviceRow, *, in_super_pods: bool) -> Options:
-    """What HCCL reads beyond the fields of a device: port 0 stands for none, and only host ranks are bound to a device."""
+    """Return what HCCL reads beyond a device's fields: port 0 is none, and only host ranks are bound to a device."""
     found: list[tuple[str, str]] = []
     bound = text_at(row.fields, "bind_device_id")
     if in_super_pods and row.device_id == HOST_RANK and bound:

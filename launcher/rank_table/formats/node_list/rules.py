@@ -1,4 +1,4 @@
-"""What only v1.1 asks for: nodes with addresses, ranks on hosts, and the keys that heterog_sub_version adds."""
+"""Rules for v1.1 alone: nodes with addresses, ranks on hosts, the keys that heterog_sub_version adds."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _rank_address(table: Table, device: DeviceRow) -> tuple[Pointer, str | None]
 
 
 def _odd_families(places: list[tuple[Pointer, str | None]]) -> Iterator[Finding]:
-    """Those whose address is not of the first one's kind. What is no address at all is somebody else's matter."""
+    """Yield those whose address is not of the first one's kind. What is no address at all is somebody else's matter."""
     known = ((pointer, address_family(address)) for pointer, address in places if address is not None)
     first: int | None = None
     for pointer, family in known:

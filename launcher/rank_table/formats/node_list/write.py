@@ -29,7 +29,7 @@ AUTOMATIC_PORT = "0"
 
 
 def completed_v1_1(cluster: Cluster) -> Cluster:
-    """The cluster with what v1.1 demands and other formats have not: a collective_id, and the version of the ranks' keys.
+    """Return the cluster with what only v1.1 demands: a collective_id, and the version of the ranks' keys.
 
     The collective_id follows from the content, so that every node makes the same one.
     """
@@ -65,7 +65,7 @@ def _node(server: Server, *, complete: bool) -> str:
 
 
 def _rank(device: Device, *, complete: bool) -> str:
-    """With heterog_sub_version every key has to be there, also where it says nothing."""
+    """Return a rank on one line. With heterog_sub_version every key has to be there, also where it is empty."""
     options = picked(device.options, NODE_RANK_OPTIONS)
     super_device_id = device.super_device_id or (NO_SUPER_DEVICE if complete else None)
     return one_line(
@@ -92,7 +92,7 @@ def servers_are_addresses(cluster: Cluster) -> Iterator[Reason]:
 
 
 def one_family_of_addresses(cluster: Cluster) -> Iterator[Reason]:
-    """Of the nodes, and of the ranks, which use their node's address where they have none of their own."""
+    """Refuse IPv4 beside IPv6 among the nodes, and among the ranks, which use their node's address by default."""
     nodes = {address_family(server.server_id) for server in cluster.servers}
     ranks = {address_family(device.device_ip or server.server_id) for server, device in pairs_of(cluster)}
     for what, families in (("servers", nodes), ("ranks", ranks)):

@@ -1,4 +1,4 @@
-"""What v2.0 asks for of the network layers of each rank, and of the addresses in them."""
+"""Rules for v2.0: the network layers of each rank, and the addresses in them."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def draft_key(table: Table) -> Iterator[Finding]:
 
 
 def _layers(device: DeviceRow) -> list[tuple[Pointer, int]]:
-    """The layers of a rank; empty where there are so many entries that this is what must be said."""
+    """Return the layers of a rank; empty where there are so many entries that this is what must be said."""
     found = [
         (pointer, layer) for pointer, level in levels(device) if (layer := integer_at(level, "net_layer")) is not None
     ]
@@ -216,7 +216,7 @@ def _layers(device: DeviceRow) -> list[tuple[Pointer, int]]:
 
 
 def _sound_layers(device: DeviceRow) -> list[tuple[Pointer, int]]:
-    """The layers of a rank; empty where one of them is none."""
+    """Return the layers of a rank; empty where one of them is none."""
     found = _layers(device)
     written = device.fields.get("level_list")
     is_whole = isinstance(written, list) and len(written) == len(found)
@@ -228,7 +228,7 @@ def _is_sorted(layers: list[tuple[Pointer, int]]) -> bool:
 
 
 def _all_addresses(table: Table) -> Iterator[tuple[Pointer, Fields]]:
-    """Those of the layers, and that of the control plane."""
+    """Yield those of the layers, and that of the control plane."""
     for device in table.devices:
         for pointer, level in levels(device):
             yield from addresses(pointer, level)

@@ -18,17 +18,17 @@ DRAFT_KEYS = {
 
 
 def levels(row: DeviceRow) -> Iterator[tuple[Pointer, Fields]]:
-    """The layers of one rank, with pointers, as far as they are objects."""
+    """Return the layers of one rank, with pointers, as far as they are objects."""
     return _objects(row.pointer, row.fields, "level_list")
 
 
 def addresses(pointer: Pointer, level: Fields) -> Iterator[tuple[Pointer, Fields]]:
-    """The addresses of one layer, with pointers, as far as they are objects."""
+    """Return the addresses of one layer, with pointers, as far as they are objects."""
     return _objects(pointer, level, "rank_addr_list")
 
 
 def is_draft(level: Fields) -> bool:
-    """Whether a layer is written with the keys of a draft, and lacks those of today."""
+    """Return whether a layer is written with the keys of a draft, and lacks those of today."""
     return "net_layer" not in level and not level.keys().isdisjoint(DRAFT_KEYS)
 
 

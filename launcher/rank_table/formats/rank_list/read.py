@@ -71,7 +71,7 @@ class TableShape(Shape):
 
 
 def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
-    """The rows of a v2.0 table. One that holds the servers of another format is left to the rule about versions."""
+    """Return the rows of a v2.0 table. One with the servers of another format is left to the rule about versions."""
     by_name: dict[str | None, list[DeviceRow]] = {}
     if list_of_another(document, Format.V2_0) is None:
         shapes.check(TableShape, (), document)
@@ -87,7 +87,7 @@ def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
 
 
 def cluster(table: Table) -> Cluster:
-    """The records. A server is what shares the network of the lowest layer. Only for a table without errors."""
+    """Return the records. A server is what shares the network of the lowest layer. Only for a table without errors."""
     return Cluster(tuple(map(_server, table.servers)), options=table.options)
 
 

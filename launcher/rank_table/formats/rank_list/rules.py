@@ -1,4 +1,4 @@
-"""What only v2.0 asks for of its ranks: counts, numbers within bounds, the backup device."""
+"""Rules for v2.0: counts, numbers within bounds, the backup device."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _backups(table: Table) -> Iterator[DeviceRow]:
 
 
 def _free_local_ids(devices: tuple[DeviceRow, ...]) -> Iterator[int]:
-    """Those that nobody has, each once; the devices are looked through at the first request."""
+    """Yield those that nobody has, each once; the devices are looked through at the first request."""
     used = {integer_at(device.fields, "local_id") for device in devices}
     yield from (number for number in range(BACKUP) if number not in used)
 

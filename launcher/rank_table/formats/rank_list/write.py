@@ -22,7 +22,7 @@ from launcher.rank_table.keys import RANK_LAYERS, RANK_NUMBERS, RANK_OPTIONS, RA
 
 
 def write_v2_0(cluster: Cluster) -> str:
-    """Ranks server by server, so that the order of the servers survives."""
+    """Return ranks server by server, so that the order of the servers survives."""
     ranks = listing((_rank(device) for server in cluster.servers for device in server.devices), 2)
     members = [
         member("version", "2.0"),
@@ -35,7 +35,7 @@ def write_v2_0(cluster: Cluster) -> str:
 
 
 def parsed(text: str) -> Any:
-    """The value that an option holds as JSON text; None where it is none."""
+    """Return the value that an option holds as JSON text; None where it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -50,7 +50,7 @@ def _rank(device: Device) -> str:
 
 
 def network_layers_for_all(cluster: Cluster) -> Iterator[Reason]:
-    """Layers cannot be made up: they say how the machines are cabled."""
+    """Refuse ranks without layers, which cannot be made up: they describe how the machines are cabled."""
     hint = "only a v2.0 table describes the layers of the network; have it made where the devices are"
     for server in cluster.servers:
         for device in server.devices:

@@ -82,7 +82,7 @@ class PodServerShape(Shape):
 
 
 def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
-    """The rows of a v1.0 or v1.2 table; what is wrong with its shape goes into `shapes`.
+    """Return the rows of a v1.0 or v1.2 table; what is wrong with its shape goes into `shapes`.
 
     One that holds the list of another format is left to the rule about versions.
     """
@@ -121,7 +121,7 @@ def _members(pointer: Pointer, fields: Fields, shapes: Shapes) -> Iterator[tuple
 
 
 def cluster(table: Table) -> Cluster:
-    """The records. Only for a table without errors, where every number is known."""
+    """Return the records. Only for a table without errors, where every number is known."""
     return Cluster(tuple(_server(server, table) for server in table.servers), options=table.options)
 
 

@@ -1,4 +1,4 @@
-"""What only v1.0 and v1.2 ask for: server_count, names of servers, ports, backup network cards."""
+"""Rules for v1.0 and v1.2 alone: server_count, names of servers, ports, backup network cards."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def write_v1_0(cluster: Cluster) -> str:
 
 
 def write_v1_2(cluster: Cluster) -> str:
-    """Without super pods there is no super_pod_list: HCCL then treats each server as one of its own."""
+    """Write a v1.2 table. Without super_pod_list HCCL treats each server as a super pod of its own."""
     return _table(cluster, "1.2", _super_pods(cluster))
 
 
@@ -66,7 +66,7 @@ def _device(device: Device) -> str:
 
 
 def _super_pods(cluster: Cluster) -> list[str]:
-    """Pods in the order of their first server, each with its servers in file order."""
+    """Return the super pods in the order of their first server, each with its servers in file order."""
     pods: dict[str, list[str]] = {}
     for server in cluster.servers:
         if server.super_pod_id is not None:
