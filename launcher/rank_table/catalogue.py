@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 from launcher.core.frozen import frozen
@@ -103,6 +104,10 @@ def rule(
         return check
 
     return enter_check
+
+
+# What HCCL does not mind, and people should look at.
+warning = partial(rule, severity=Severity.WARNING, hccl_code=None)
 
 
 def enter(entry: Entry) -> None:

@@ -147,10 +147,7 @@ def _strangers(key: str, addresses: Iterable[tuple[ServerRow | DeviceRow, int | 
 
 
 @rule(
-    "RT336",
-    "a server without host_ip although the table uses host addresses",
-    formats=SERVER_LISTS,
-    ascend_only=True,
+    "RT336", "a server without host_ip although the table uses host addresses", formats=SERVER_LISTS, ascend_only=True
 )
 def host_address_missing(table: Table) -> Iterator[Finding]:
     """Where HCCL uses the servers' own network cards, every server has a host_ip.

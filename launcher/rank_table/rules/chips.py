@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.rank_table.catalogue import Finding, Severity, rule
+from launcher.rank_table.catalogue import Finding, rule, warning
 from launcher.rank_table.model import GroupTable, ServerRow, Table
 from launcher.rank_table.table_format import STRINGS, Format
 
@@ -46,13 +46,7 @@ def format_not_read(table: Table) -> Iterator[Finding]:
 
 
 # A warning: a variable that the processes are given, or cards that are joined by nothing but a network, make it right.
-@rule(
-    "RT428",
-    "two halves of an A2 server that are not used alike",
-    hccl_code=None,
-    severity=Severity.WARNING,
-    formats=STRINGS - {Format.V1_1},
-)
+@warning("RT428", "two halves of an A2 server that are not used alike", formats=STRINGS - {Format.V1_1})
 def halves_unlike(table: Table) -> Iterator[Finding]:
     """An A2 server of sixteen devices is two modules of eight, and a device is joined to the one eight above it.
 

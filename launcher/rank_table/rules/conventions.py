@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from launcher.rank_table.catalogue import Finding, Severity, rule
+from launcher.rank_table.catalogue import Finding, warning
 from launcher.rank_table.model import (
     Table,
     disorder,
@@ -22,13 +22,7 @@ COUNTS = frozenset({"server_count", "group_count"})
 GROUP_COUNTS = frozenset({"instance_count", "device_count", "device_num", "server_num"})
 
 
-@rule(
-    "RT402",
-    "ranks do not follow the order of server_id",
-    hccl_code=None,
-    severity=Severity.WARNING,
-    formats=NAMED_SERVERS,
-)
+@warning("RT402", "ranks do not follow the order of server_id", formats=NAMED_SERVERS)
 def rank_order_unusual(table: Table) -> Iterator[Finding]:
     """MindSpore asks that servers get their ranks in the dictionary order of server_id ("10.0.0.10" before "10.0.0.9")."""
     for before, server in disorder(table):
@@ -38,7 +32,7 @@ def rank_order_unusual(table: Table) -> Iterator[Finding]:
         )
 
 
-@rule("RT403", "ranks of servers are interleaved", hccl_code=None, severity=Severity.WARNING, formats=RANKED)
+@warning("RT403", "ranks of servers are interleaved", formats=RANKED)
 def ranks_interleaved(table: Table) -> Iterator[Finding]:
     """Each server should hold consecutive ranks: neighbours in rank are expected to be neighbours in space."""
     if not table.ranks_are_sound:
@@ -53,7 +47,7 @@ def ranks_interleaved(table: Table) -> Iterator[Finding]:
             return
 
 
-@rule("RT404", "a number that only HCCL reads", hccl_code=None, severity=Severity.WARNING, formats=STRINGS)
+@warning("RT404", "a number that only HCCL reads", formats=STRINGS)
 def number_unusual(table: Table) -> Iterator[Finding]:
     """HCCL skips blanks and a plus before a number and ignores what follows it; other readers refuse such numbers."""
     for key in COUNTS & table.fields.keys():

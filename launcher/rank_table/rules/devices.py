@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from launcher.core.records import HOST_RANK
 from launcher.rank_table.catalogue import Finding, rule
-from launcher.rank_table.model import NUMBERS, DeviceRow, ServerRow, Table
+from launcher.rank_table.model import NUMBERS, DeviceRow, Table
 from launcher.rank_table.profile import CHIPS
+from launcher.rank_table.rules.shared import repeated
 from launcher.rank_table.table_format import RANKED, STRINGS, Format
 
 
@@ -21,7 +22,7 @@ def rank_outside(table: Table) -> Iterator[Finding]:
     # Where entries could not be read, ranks beyond the rest are right, and any hint would renumber a sound table.
     for device, earlier, free in _misplaced(table) if table.complete else ():
         if earlier is None:
-            message = f"rank_id {device.global_rank} is outside 0 .. {last} ({_devices(last + 1)} in this table)"
+            message = f"rank_id {device.global_rank} is outside 0 .. {last} ({last + 1} device{'s' * (last > 0)} in this table)"
             yield Finding(device.at("rank_id"), message, _write(table, free))
 
 
@@ -65,25 +66,18 @@ def _write(table: Table, free: int | None) -> str:
     return f"write {written}, which no device has"
 
 
-def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count} devices"
-
-
 @rule("RT321", "a number that cannot be read", formats=STRINGS)
 def number_unreadable(table: Table) -> Iterator[Finding]:
     """device_id and rank_id are non-negative decimal numbers of at most 32 bits, written as strings."""
-    has_ranks = table.format in RANKED
+    keys = NUMBERS if table.format in RANKED else NUMBERS[:1]
     for device in table.devices:
-        if device.device_id is None or (device.global_rank is None and has_ranks):
-            yield from _unreadable(device, NUMBERS if has_ranks else NUMBERS[:1])
-
-
-def _unreadable(device: DeviceRow, keys: tuple[str, ...]) -> Iterator[Finding]:
-    for key, number in zip(keys, (device.device_id, device.global_rank), strict=False):
-        written = device.written(key)
-        if isinstance(written, str) and number is None:
-            message = f'{key} is "{written[:20]}", not a decimal number'
-            yield Finding(device.at(key), message, 'write digits only, as in "0"')
+        if device.device_id is not None and (device.global_rank is not None or len(keys) == 1):
+            continue
+        for key, number in zip(keys, (device.device_id, device.global_rank), strict=False):
+            written = device.written(key)
+            if isinstance(written, str) and number is None:
+                message = f'{key} is "{written[:20]}", not a decimal number'
+                yield Finding(device.at(key), message, 'write digits only, as in "0"')
 
 
 @rule("RT322", "a device_id that the hardware does not have", formats=STRINGS, ascend_only=True)
@@ -106,22 +100,13 @@ def _device_id_limit(table: Table) -> int:
 def device_id_repeated(table: Table) -> Iterator[Finding]:
     """Each device of a server stands in the table once; two ranks cannot share one."""
     for server in table.servers:
-        if len({device.device_id for device in server.devices}) == len(server.devices):
+        ids = {device.device_id for device in server.devices}
+        if len(ids) == len(server.devices):
             continue
-        first: dict[int, DeviceRow] = {}
-        free = _free_ids(table, server)
-        for device in server.devices:
-            if device.device_id is None or device.device_id == HOST_RANK:
-                continue
-            earlier = first.setdefault(device.device_id, device)
-            if earlier is not device:
-                message = f"device_id {device.device_id} is used twice on this server"
-                unused = next(free, None)
-                hint = "remove the entry" if unused is None else f'write "{unused}" or the id that was meant'
-                yield Finding(device.at("device_id"), message, hint, earlier.at("device_id"))
-
-
-def _free_ids(table: Table, server: ServerRow) -> Iterator[int]:
-    """Yield those that no device has, each once; the devices are looked through at the first request."""
-    used = {device.device_id for device in server.devices}
-    yield from (number for number in range(_device_id_limit(table)) if number not in used)
+        known = ((one.device_id, one) for one in server.devices if one.device_id not in (None, HOST_RANK))
+        free = (number for number in range(_device_id_limit(table)) if number not in ids)
+        for device, earlier in repeated(known):
+            message = f"device_id {device.device_id} is used twice on this server"
+            unused = next(free, None)
+            hint = "remove the entry" if unused is None else f'write "{unused}" or the id that was meant'
+            yield Finding(device.at("device_id"), message, hint, earlier.at("device_id"))

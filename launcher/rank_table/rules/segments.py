@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from launcher.rank_table.catalogue import Finding, Severity, rule
+from launcher.rank_table.catalogue import Finding, warning
 from launcher.rank_table.model import DeviceRow, ServerRow, Table
 
 BITS = 32
@@ -20,7 +20,7 @@ HINT = (
 )
 
 
-@rule("RT410", "device addresses in unusual segments", hccl_code=None, severity=Severity.WARNING, ascend_only=True)
+@warning("RT410", "device addresses in unusual segments", ascend_only=True)
 def segments_unusual(table: Table) -> Iterator[Finding]:
     """On 910 servers, devices 0 to 3 are in four different network segments, and i + 4 is in that of i.
 

@@ -8,10 +8,10 @@ from launcher.rank_table.catalogue import Finding, rule
 from launcher.rank_table.model import (
     COMPLETED,
     SERVER_ID_LIMIT,
-    ServerRow,
     Table,
     text_at,
 )
+from launcher.rank_table.rules.shared import name_unusable, repeated
 from launcher.rank_table.table_format import LISTS, SERVER_LISTS, STRINGS, VERSIONS, Format, list_of_another
 
 
@@ -32,27 +32,18 @@ def status_not_completed(table: Table) -> Iterator[Finding]:
 @rule("RT313", "a server without a usable name", formats=STRINGS - {Format.V1_1})
 def server_id_unusable(table: Table) -> Iterator[Finding]:
     """A server_id is any name of 1 to 64 characters; it need not be an address."""
+    hint, empty_hint = "write a shorter name; it only has to be unique", "write the server's address or name"
     for server in table.servers:
-        if server.server_id == "":
-            yield Finding(server.at("server_id"), "server_id is empty", "write the server's address or name")
-        elif server.server_id is not None and len(server.server_id.encode()) > SERVER_ID_LIMIT:
-            length = len(server.server_id.encode())
-            message = f"server_id has {length} bytes, HCCL allows {SERVER_ID_LIMIT}"
-            yield Finding(server.at("server_id"), message, "write a shorter name; it only has to be unique")
+        yield from name_unusable(server.at("server_id"), server.server_id, SERVER_ID_LIMIT, hint, empty_hint=empty_hint)
 
 
 @rule("RT314", "a server_id used twice", formats=SERVER_LISTS | {Format.V1_1})
 def server_id_repeated(table: Table) -> Iterator[Finding]:
     """HCCL tells servers apart by server_id, compared as text. All devices of a server stand in one entry."""
-    first: dict[str, ServerRow] = {}
-    for server in table.servers:
-        if not server.server_id:
-            continue
-        earlier = first.setdefault(server.server_id, server)
-        if earlier is not server:
-            message = f'{server.word("server_id")} "{server.server_id[:64]}" is used twice'
-            hint = "write the other server's own address, or put the devices of one server into one entry"
-            yield Finding(server.at("server_id"), message, hint, earlier.at("server_id"))
+    for server, earlier in repeated((server.server_id, server) for server in table.servers if server.server_id):
+        message = f'{server.word("server_id")} "{(server.server_id or "")[:64]}" is used twice'
+        hint = "write the other server's own address, or put the devices of one server into one entry"
+        yield Finding(server.at("server_id"), message, hint, earlier.at("server_id"))
 
 
 @rule("RT351", "a version whose servers are written in another way", formats=frozenset(VERSIONS.values()))

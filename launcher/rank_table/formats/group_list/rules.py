@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import count
 
-from launcher.rank_table.catalogue import Finding, Severity, rule
+from launcher.rank_table.catalogue import Finding, rule, warning
 from launcher.rank_table.model import GroupRow, InstanceRow, Table, entry_count, groups_of, read_decimal, text_at
 from launcher.rank_table.positions import Pointer
 from launcher.rank_table.profile import CHIP_INFOS
-from launcher.rank_table.rules.counts import counted_doubt, counted_hint
+from launcher.rank_table.rules.shared import count_differs, name_unusable, repeated
 from launcher.rank_table.table_format import GROUP_LISTS, Format
 
 NAME_LIMIT = 127  # bytes of a group_name or pod_name
@@ -19,27 +20,27 @@ _CLOUD = frozenset({Format.CLOUD})
 
 
 @rule("RT601", "group_count differs from the number of groups", formats=GROUP_LISTS)
-def group_count_differs(table: Table) -> Iterator[Finding]:
+def groupcount_differs(table: Table) -> Iterator[Finding]:
     """`group_count` repeats the length of `group_list`, as a string; HCCL refuses a table where they differ."""
-    yield from _count_differs((), table.fields, "group_count", entry_count(table.fields, "group_list"), "group")
+    yield from count_differs((), table.fields, "group_count", entry_count(table.fields, "group_list"), "group")
 
 
 @rule("RT602", "instance_count differs from the number of instances", formats=GROUP_LISTS)
-def instance_count_differs(table: Table) -> Iterator[Finding]:
+def instancecount_differs(table: Table) -> Iterator[Finding]:
     """`instance_count` repeats the length of its group's `instance_list`, as a string; HCCL compares the two."""
     for group in groups_of(table):
-        yield from _count_differs(group.pointer, group.fields, "instance_count", group.instance_count, "instance")
+        yield from count_differs(group.pointer, group.fields, "instance_count", group.instance_count, "instance")
 
 
 @rule("RT603", "device_num or device_count differs from the number of devices", formats=GROUP_LISTS)
-def device_count_differs(table: Table) -> Iterator[Finding]:
+def devicecount_differs(table: Table) -> Iterator[Finding]:
     """`device_num`, in a cloud's table `device_count`, repeats how many devices its group has, as a string.
 
     HCCL counts the devices of all instances and refuses a table where the two differ.
     """
     key = "device_num" if table.format is Format.LAB else "device_count"
     for group in groups_of(table):
-        yield from _count_differs(group.pointer, group.fields, key, _device_count(table, group), "device")
+        yield from count_differs(group.pointer, group.fields, key, _device_count(table, group), "device")
 
 
 @rule("RT604", "server_num differs from the number of servers", formats=_LAB)
@@ -53,7 +54,7 @@ def server_num_differs(table: Table) -> Iterator[Finding]:
         # Where servers must be alike, unequal ones are a fault already: a name that is mistyped makes a server too many.
         is_known = table.chip.equal_servers and len(set(sizes.values())) > 1 and _written(group, "server_num")
         if not is_known:
-            yield from _count_differs(group.pointer, group.fields, "server_num", len(sizes), "server")
+            yield from count_differs(group.pointer, group.fields, "server_num", len(sizes), "server")
 
 
 @rule("RT605", "parts of servers that HCCL does not know", formats=_LAB, ascend_only=True)
@@ -67,7 +68,7 @@ def part_of_server_unknown(table: Table) -> Iterator[Finding]:
     for group in groups_of(table):
         devices, servers = _written(group, "device_num"), _written(group, "server_num")
         is_right = devices == _device_count(table, group) and servers == len(_server_sizes(group))
-        if devices and servers and is_right and not _are_parts(devices, servers):
+        if devices and servers and is_right and devices / servers not in PARTS_OF_A_SERVER:
             message = f"{devices} devices on {servers} servers: HCCL takes 1, 2, 4, 8 or 16 on each"
             hint = "use 1, 2, 4, 8 or 16 devices on each server"
             yield Finding((*group.pointer, "server_num"), message, hint)
@@ -108,24 +109,19 @@ def group_name_repeated(table: Table) -> Iterator[Finding]:
     """Groups are told apart by `group_name`, compared as text. It may be empty, but only once."""
     groups = groups_of(table)
     names = {text_at(group.fields, "group_name") for group in groups}
-    first: dict[str, GroupRow] = {}
-    for number, group in enumerate(groups):
-        name = text_at(group.fields, "group_name")
-        earlier = group if name is None else first.setdefault(name, group)
-        if name is not None and earlier is not group:
-            hint = f'write "{_free_name(names, number)}", which no group has'
-            message = f'group_name "{name[:40]}" is used twice'
-            yield Finding((*group.pointer, "group_name"), message, hint, (*earlier.pointer, "group_name"))
+    named = ((text_at(group.fields, "group_name"), (number, group)) for number, group in enumerate(groups))
+    for (number, group), (_, earlier) in repeated(one for one in named if one[0] is not None):
+        free = next(f"group{number}" for number in count(number) if f"group{number}" not in names)
+        message = f'group_name "{group.fields["group_name"][:40]}" is used twice'
+        hint = f'write "{free}", which no group has'
+        yield Finding((*group.pointer, "group_name"), message, hint, (*earlier.pointer, "group_name"))
 
 
 @rule("RT612", "a pod_name used twice", formats=_CLOUD)
 def pod_name_repeated(table: Table) -> Iterator[Finding]:
     """A process finds its ranks by the name of its pod, so no two pods may share one, in whatever group they are."""
-    first: dict[str, Pointer] = {}
-    for at, name in _pod_names(table):
-        earlier = first.setdefault(name, at)
-        if earlier is not at and name:
-            yield Finding(at, f'pod_name "{name[:64]}" is used twice', "write this pod's own name", earlier)
+    for (at, name), (earlier, _) in repeated((name, (at, name)) for at, name in _pod_names(table) if name):
+        yield Finding(at, f'pod_name "{name[:64]}" is used twice', "write this pod's own name", earlier)
 
 
 @rule("RT613", "a pod without a name", formats=_CLOUD)
@@ -141,12 +137,8 @@ def pod_name_empty(table: Table) -> Iterator[Finding]:
 def name_too_long(table: Table) -> Iterator[Finding]:
     """group_name and pod_name have at most 127 bytes."""
     names = [((*group.pointer, "group_name"), text_at(group.fields, "group_name") or "") for group in groups_of(table)]
-    if table.format is Format.CLOUD:
-        names += _pod_names(table)
-    for at, name in names:
-        if len(name.encode()) > NAME_LIMIT:
-            message = f"{at[-1]} has {len(name.encode())} bytes, HCCL allows {NAME_LIMIT}"
-            yield Finding(at, message, "write a shorter name; it only has to be unique")
+    for at, name in (*names, *(_pod_names(table) if table.format is Format.CLOUD else ())):
+        yield from name_unusable(at, name, NAME_LIMIT, "write a shorter name; it only has to be unique")
 
 
 @rule("RT615", "network cards that HCCL does not use", formats=_LAB, ascend_only=True)
@@ -161,7 +153,7 @@ def nic_location_unsupported(table: Table) -> Iterator[Finding]:
         yield Finding(("para_plane_nic_location",), message, 'write "device"')
 
 
-@rule("RT411", "chip_info names no chip", hccl_code=None, severity=Severity.WARNING, formats=_LAB)
+@warning("RT411", "chip_info names no chip", formats=_LAB)
 def chip_info_unknown(table: Table) -> Iterator[Finding]:
     """`chip_info` says which chip a table was written for: "910" almost always.
 
@@ -173,29 +165,11 @@ def chip_info_unknown(table: Table) -> Iterator[Finding]:
         yield Finding(("chip_info",), f'chip_info "{written[:20]}" is none of {", ".join(CHIP_INFOS)}', hint)
 
 
-@rule(
-    "RT412",
-    "para_plane_nic_num differs from para_plane_nic_name",
-    hccl_code=None,
-    severity=Severity.WARNING,
-    formats=_LAB,
-)
+@warning("RT412", "para_plane_nic_num differs from para_plane_nic_name", formats=_LAB)
 def nic_num_differs(table: Table) -> Iterator[Finding]:
     """`para_plane_nic_num` repeats how many network cards `para_plane_nic_name` lists; HCCL reads neither any more."""
     cards = entry_count(table.fields, "para_plane_nic_name")
-    yield from _count_differs((), table.fields, "para_plane_nic_num", cards, "network card")
-
-
-def _count_differs(at: Pointer, fields: dict[str, object], key: str, found: int | None, what: str) -> Iterator[Finding]:
-    """Yield the finding where `key` in the object at `at` is not `found`, silent where nothing can be counted."""
-    written = text_at(fields, key)
-    number = read_decimal(written)
-    if written is None or not found or number == found:
-        return
-    there = f"there is 1 {what}" if found == 1 else f"there are {found} {what}s"
-    message = f'{key} is "{written[:20]}", and {there}'
-    hint, doubt = counted_hint(f'"{found}"', number, found, what), counted_doubt(key, number, found, what)
-    yield Finding((*at, key), message, hint, rewrite=f'"{found}"', doubt=doubt)
+    yield from count_differs((), table.fields, "para_plane_nic_num", cards, "network card")
 
 
 def _device_count(table: Table, group: GroupRow) -> int | None:
@@ -219,16 +193,6 @@ def _server_sizes(group: GroupRow) -> Counter[str]:
 
 def _written(group: GroupRow, key: str) -> int | None:
     return read_decimal(text_at(group.fields, key))
-
-
-def _are_parts(devices: int, servers: int) -> bool:
-    return devices % servers == 0 and devices // servers in PARTS_OF_A_SERVER
-
-
-def _free_name(names: set[str | None], number: int) -> str:
-    while f"group{number}" in names:
-        number += 1
-    return f"group{number}"
 
 
 def _pod_names(table: Table) -> list[tuple[Pointer, str]]:

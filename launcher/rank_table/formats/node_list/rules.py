@@ -10,7 +10,7 @@ from launcher.rank_table.ip import FAMILY_NAMES, address_family, is_unspecified,
 from launcher.rank_table.keys import SUB_VERSION
 from launcher.rank_table.model import DeviceRow, Table, read_signed, text_at
 from launcher.rank_table.positions import Pointer
-from launcher.rank_table.rules.counts import MAX_PORT
+from launcher.rank_table.rules.shared import MAX_PORT, name_unusable
 from launcher.rank_table.table_format import Format
 
 V1_1 = frozenset({Format.V1_1})
@@ -22,11 +22,8 @@ SUB_VERSIONS = ("1.2",)
 @rule("RT352", "a collective_id that is too long", formats=V1_1)
 def collective_id_long(table: Table) -> Iterator[Finding]:
     """collective_id names the job in at most 127 bytes; any text will do."""
-    written = text_at(table.fields, "collective_id")
-    length = 0 if written is None else len(written.encode(errors="replace"))
-    if length > COLLECTIVE_ID_LIMIT:
-        message = f"collective_id has {length} bytes, HCCL allows {COLLECTIVE_ID_LIMIT}"
-        yield Finding(("collective_id",), message, "write a shorter name")
+    name = text_at(table.fields, "collective_id")
+    yield from name_unusable(("collective_id",), name, COLLECTIVE_ID_LIMIT, "write a shorter name")
 
 
 @rule("RT353", "a heterog_sub_version that HCCL does not know", formats=V1_1)
@@ -68,7 +65,8 @@ def rank_port_unusable(table: Table) -> Iterator[Finding]:
     """A port is a string from "0" to "65535"; "0", or no port, lets HCCL choose one."""
     for device in table.devices:
         written = text_at(device.fields, "port")
-        if written is not None and not 0 <= _number(written) <= MAX_PORT:
+        number = read_signed(written)
+        if written is not None and (number is None or not 0 <= number <= MAX_PORT):
             message = f'port is "{written[:20]}", not a port from 0 to {MAX_PORT}'
             yield Finding((*device.pointer, "port"), message, 'write "0" to let HCCL choose one')
 
@@ -98,7 +96,7 @@ def host_rank_unbound(table: Table) -> Iterator[Finding]:
                 yield from _unbound(device, f'"{example}"')
 
 
-@rule("RT359", "IPv4 and IPv6 among the nodes", hccl_code="EI0014", formats=V1_1)
+@rule("RT359", "IPv4 and IPv6 among the nodes", formats=V1_1)
 def node_families_mixed(table: Table) -> Iterator[Finding]:
     """The nodes' addresses are all IPv4 or all IPv6, and so are those that the ranks use: rank_ip, else node_addr."""
     if len(table.servers) < 2:
@@ -108,11 +106,6 @@ def node_families_mixed(table: Table) -> Iterator[Finding]:
     yield from mixed
     if not mixed:
         yield from _odd_families([_rank_address(table, device) for device in table.devices])
-
-
-def _number(written: str) -> int:
-    number = read_signed(written)
-    return -1 if number is None else number
 
 
 def _unbound(device: DeviceRow, example: str) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from launcher.rank_table.formats.rank_list.layers import DRAFT_KEYS, addresses, 
 from launcher.rank_table.ip import address_family
 from launcher.rank_table.model import DeviceRow, Fields, Table, integer_at, text_at
 from launcher.rank_table.positions import Pointer
+from launcher.rank_table.rules.shared import name_unusable
 from launcher.rank_table.schema import shown
 from launcher.rank_table.table_format import Format
 
@@ -185,10 +186,8 @@ def ports_unusable(table: Table) -> Iterator[Finding]:
 def plane_long(table: Table) -> Iterator[Finding]:
     """plane_id names a plane of the network, in at most 1024 bytes."""
     for pointer, address in _all_addresses(table):
-        written = address.get("plane_id")
-        if isinstance(written, str) and len(written.encode()) > NAME_LIMIT:
-            message = f"plane_id has {len(written.encode())} bytes, HCCL allows {NAME_LIMIT}"
-            yield Finding((*pointer, "plane_id"), message, "write a shorter name")
+        name = text_at(address, "plane_id")
+        yield from name_unusable((*pointer, "plane_id"), name, NAME_LIMIT, "write a shorter name")
 
 
 @rule("RT389", "a key of a draft of v2.0", formats=V2_0)

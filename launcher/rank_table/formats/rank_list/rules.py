@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher.rank_table.catalogue import Finding, Severity, rule
+from launcher.rank_table.catalogue import Finding, rule, warning
 from launcher.rank_table.model import COMPLETED, DeviceRow, Table, integer_at, text_at
 from launcher.rank_table.positions import Pointer
-from launcher.rank_table.rules.counts import counted_doubt, counted_hint
+from launcher.rank_table.rules.shared import clipped, count_differs, repeated
 from launcher.rank_table.table_format import Format
 
 V2_0 = frozenset({Format.V2_0})
@@ -28,18 +28,13 @@ DETOURS = ("true", "false", "")
 @rule("RT371", "rank_count differs from the number of ranks", formats=V2_0)
 def rank_count_differs(table: Table) -> Iterator[Finding]:
     """`rank_count` repeats the length of `rank_list` as a number, and HCCL takes at most 65536 ranks."""
-    written, ranks = integer_at(table.fields, "rank_count"), table.fields.get("rank_list")
-    if written is None or not ranks or not isinstance(ranks, list):
-        return
-    count = len(ranks)
-    if count > RANK_LIMIT:
+    ranks = table.fields.get("rank_list")
+    count = len(ranks) if isinstance(ranks, list) else 0
+    if count <= RANK_LIMIT:
+        yield from count_differs((), table.fields, "rank_count", count, "rank", listed="rank_list", in_quotes=False)
+    elif integer_at(table.fields, "rank_count") is not None:
         message = f"rank_list has {count} entries, HCCL allows {RANK_LIMIT}"
         yield Finding(("rank_list",), message, f"leave {count - RANK_LIMIT} of them out")
-    elif written != count:
-        message = f"rank_count is {_clipped(written)}, rank_list has {count} {'entry' if count == 1 else 'entries'}"
-        hint = counted_hint(str(count), written, count, "rank")
-        doubt = counted_doubt("rank_count", written, count, "rank")
-        yield Finding(("rank_count",), message, hint, rewrite=str(count), doubt=doubt)
 
 
 @rule("RT372", "a number of a rank out of bounds", formats=V2_0)
@@ -55,13 +50,10 @@ def number_outside(table: Table) -> Iterator[Finding]:
 @rule("RT373", "a second backup device", formats=V2_0)
 def backup_repeated(table: Table) -> Iterator[Finding]:
     """local_id 64 is the spare device that replaces a broken one, and a table may use one of them."""
-    first: DeviceRow | None = None
-    for device in _backups(table):
-        if first is not None:
-            message = f"local_id {BACKUP} is used twice, and HCCL replaces one device only"
-            hint = "write the local_id that this device has without a replacement"
-            yield Finding(device.at("local_id"), message, hint, first.at("local_id"))
-        first = first or device
+    for device, first in repeated((BACKUP, device) for device in _backups(table)):
+        message = f"local_id {BACKUP} is used twice, and HCCL replaces one device only"
+        hint = "write the local_id that this device has without a replacement"
+        yield Finding(device.at("local_id"), message, hint, first.at("local_id"))
 
 
 @rule("RT374", "a backup device that replaces none", formats=V2_0)
@@ -76,7 +68,7 @@ def replaced_missing(table: Table) -> Iterator[Finding]:
         elif replaced is None:
             yield Finding(device.at("replaced_local_id"), "replaced_local_id must be an integer", f"write {hint}")
         elif not 0 <= replaced < BACKUP:
-            message = f"replaced_local_id {_clipped(replaced)} is outside 0 .. {BACKUP - 1}"
+            message = f"replaced_local_id {clipped(replaced)} is outside 0 .. {BACKUP - 1}"
             yield Finding(device.at("replaced_local_id"), message, f"write {hint}")
 
 
@@ -92,12 +84,12 @@ def replaced_present(table: Table) -> Iterator[Finding]:
         replaced = integer_at(device.fields, "replaced_local_id")
         holder = holders.get(replaced)
         if replaced is not None and replaced != BACKUP and holder is not None:
-            message = f"local_id {_clipped(replaced)} is replaced here, and another rank has it"
+            message = f"local_id {clipped(replaced)} is replaced here, and another rank has it"
             hint = "write the local_id of the device that is broken and has no rank any more"
             yield Finding(device.at("replaced_local_id"), message, hint, holder.at("local_id"))
 
 
-@rule("RT376", "a local_id used twice on one server", hccl_code=None, severity=Severity.WARNING, formats=V2_0)
+@warning("RT376", "a local_id used twice on one server", formats=V2_0)
 def local_id_repeated(table: Table) -> Iterator[Finding]:
     """local_id tells the devices of a server apart, a server being the ranks with one network of layer 0.
 
@@ -105,18 +97,16 @@ def local_id_repeated(table: Table) -> Iterator[Finding]:
     again there: one network of layer 0 may span several servers.
     """
     for server in table.servers:
-        first: dict[int, DeviceRow] = {}
-        free = _free_local_ids(server.devices)
-        for device in server.devices:
-            local_id = integer_at(device.fields, "local_id")
-            if local_id is None or local_id == BACKUP or server.server_id is None:
-                continue
-            earlier = first.setdefault(local_id, device)
-            if earlier is not device:
-                message = f"local_id {_clipped(local_id)} is used twice in {server.server_id[:64]}"
-                unused = next(free, None)
-                hint = "remove the entry" if unused is None else f"write {unused} or the local_id that was meant"
-                yield Finding(device.at("local_id"), message, hint, earlier.at("local_id"))
+        ids = [integer_at(device.fields, "local_id") for device in server.devices]
+        used = set(ids)
+        free = (number for number in range(BACKUP) if number not in used)
+        known = zip(ids, server.devices, strict=True) if server.server_id is not None else ()
+        for device, earlier in repeated(pair for pair in known if pair[0] not in (None, BACKUP)):
+            local_id = integer_at(device.fields, "local_id") or 0
+            message = f"local_id {clipped(local_id)} is used twice in {(server.server_id or '')[:64]}"
+            unused = next(free, None)
+            hint = "remove the entry" if unused is None else f"write {unused} or the local_id that was meant"
+            yield Finding(device.at("local_id"), message, hint, earlier.at("local_id"))
 
 
 @rule("RT388", "a detour that HCCL does not know", formats=V2_0)
@@ -134,7 +124,7 @@ def _outside(pointer: Pointer, fields: Mapping[str, Any], bounds: Mapping[str, t
         number = integer_at(fields, key)
         if number is not None and not lowest <= number <= largest:
             first = max(lowest, 0)
-            message = f"{key} {_clipped(number)} is outside {first} .. {largest}"
+            message = f"{key} {clipped(number)} is outside {first} .. {largest}"
             hint = "write 16666" if key.endswith("port") else "write the number that the driver shows; it starts at 0"
             yield Finding((*pointer, key), message, hint)
 
@@ -143,24 +133,7 @@ def _backups(table: Table) -> Iterator[DeviceRow]:
     return (device for device in table.devices if integer_at(device.fields, "local_id") == BACKUP)
 
 
-def _free_local_ids(devices: tuple[DeviceRow, ...]) -> Iterator[int]:
-    """Yield those that nobody has, each once; the devices are looked through at the first request."""
-    used = {integer_at(device.fields, "local_id") for device in devices}
-    yield from (number for number in range(BACKUP) if number not in used)
-
-
-def _clipped(number: int) -> str:
-    text = str(number)
-    return text if len(text) <= 20 else f"{text[:19]}…"
-
-
-@rule(
-    "RT427",
-    "an A5 table that is not completed",
-    hccl_code=None,
-    severity=Severity.WARNING,
-    formats=frozenset({Format.V2_0}),
-)
+@warning("RT427", "an A5 table that is not completed", formats=frozenset({Format.V2_0}))
 def status_of_a5_not_completed(table: Table) -> Iterator[Finding]:
     """HCCL does not read the status of a v2.0 table, but the loader of graph mode waits until it says "completed"."""
     status = table.fields.get("status", COMPLETED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from launcher.rank_table.catalogue import Addition, Finding, Severity, rule
+from launcher.rank_table.catalogue import Addition, Finding, Severity, rule, warning
 from launcher.rank_table.ip import is_loopback, is_unspecified, packed_address, what_it_is_instead
 from launcher.rank_table.model import (
     DeviceRow,
@@ -14,7 +14,7 @@ from launcher.rank_table.model import (
     split_addresses,
     text_at,
 )
-from launcher.rank_table.rules.counts import MAX_PORT, counted_doubt, counted_hint
+from launcher.rank_table.rules.shared import MAX_PORT, count_differs, repeated
 from launcher.rank_table.table_format import SERVER_LISTS
 
 NAME_LIMIT = 256  # characters of a name that are looked at
@@ -29,16 +29,12 @@ DIES = 2  # of one NPU: devices 0 and 1, 2 and 3, ...
 @rule("RT312", "server_count differs from the number of servers", formats=SERVER_LISTS)
 def server_count_differs(table: Table) -> Iterator[Finding]:
     """`server_count` repeats the length of `server_list`, as a string; HCCL refuses a table where they differ."""
-    written, servers = text_at(table.fields, "server_count"), table.fields.get("server_list")
-    number, count = read_decimal(written), len(servers) if isinstance(servers, list) else 0
-    if written is not None and count and number != count:
-        message = f'server_count is "{written[:20]}", server_list has {count} {"entry" if count == 1 else "entries"}'
-        hint = counted_hint(f'"{count}"', number, count, "server")
-        doubt = counted_doubt("server_count", number, count, "server")
-        yield Finding(("server_count",), message, hint, rewrite=f'"{count}"', doubt=doubt)
+    servers = table.fields.get("server_list")
+    found = len(servers) if isinstance(servers, list) else None
+    yield from count_differs((), table.fields, "server_count", found, "server", listed="server_list")
 
 
-@rule("RT407", "server_count is missing", hccl_code=None, severity=Severity.WARNING, formats=SERVER_LISTS)
+@warning("RT407", "server_count is missing", formats=SERVER_LISTS)
 def server_count_missing(table: Table) -> Iterator[Finding]:
     """HCCL counts the servers itself where `server_count` is missing, but its documentation and other readers ask for it."""
     servers = table.fields.get("server_list")
@@ -47,7 +43,7 @@ def server_count_missing(table: Table) -> Iterator[Finding]:
         yield Finding((), "server_count is missing", f'add "server_count": {missing.value}', addition=missing)
 
 
-@rule("RT408", "a placeholder as the name of a server", hccl_code=None, severity=Severity.WARNING, formats=SERVER_LISTS)
+@warning("RT408", "a placeholder as the name of a server", formats=SERVER_LISTS)
 def name_is_placeholder(table: Table) -> Iterator[Finding]:
     """Tutorials print 10.*.*.*, xx.xx.xx.xx or <ip> where an address belongs.
 
@@ -59,13 +55,7 @@ def name_is_placeholder(table: Table) -> Iterator[Finding]:
             yield Finding(server.at("server_id"), message, "write the server's own address or name")
 
 
-@rule(
-    "RT409",
-    "a server named by an address that every server has",
-    hccl_code=None,
-    severity=Severity.WARNING,
-    formats=SERVER_LISTS,
-)
+@warning("RT409", "a server named by an address that every server has", formats=SERVER_LISTS)
 def name_is_loopback(table: Table) -> Iterator[Finding]:
     """127.x.x.x and localhost mean "this server" on each of them.
 
@@ -77,14 +67,7 @@ def name_is_loopback(table: Table) -> Iterator[Finding]:
             yield Finding(server.at("server_id"), message, "write the address that the other servers reach it by")
 
 
-@rule(
-    "RT424",
-    "a device_ip that leads to no other server",
-    hccl_code=None,
-    severity=Severity.WARNING,
-    formats=SERVER_LISTS,
-    ascend_only=True,
-)
+@warning("RT424", "a device_ip that leads to no other server", formats=SERVER_LISTS, ascend_only=True)
 def address_leads_nowhere(table: Table) -> Iterator[Finding]:
     """127.x.x.x and ::1 are addresses, so HCCL's parser takes them, but no other server reaches a device there."""
     nowhere = {address for address in table.packed_addresses if is_loopback(address)}
@@ -96,27 +79,15 @@ def address_leads_nowhere(table: Table) -> Iterator[Finding]:
                 yield Finding(device.at("device_ip"), message, hint)
 
 
-@rule(
-    "RT425",
-    "a host_port used twice on one server",
-    hccl_code=None,
-    severity=Severity.WARNING,
-    formats=SERVER_LISTS,
-    ascend_only=True,
-)
+@warning("RT425", "a host_port used twice on one server", formats=SERVER_LISTS, ascend_only=True)
 def host_port_repeated(table: Table) -> Iterator[Finding]:
     """The processes of one server listen at their host_port, so each needs its own. HCCL's parser does not look."""
     for server in table.servers if "host_port" in table.keys else ():
-        first: dict[int, DeviceRow] = {}
-        for device in server.devices:
-            port = read_decimal(text_at(device.fields, "host_port"))
-            if port is None:
-                continue
-            earlier = first.setdefault(port, device)
-            if earlier is not device:
-                message = f"host_port {port} is used twice on this server"
-                hint = "write a port that no other device of this server has"
-                yield Finding(device.at("host_port"), message, hint, earlier.at("host_port"))
+        ports = ((read_decimal(device.fields.get("host_port")), device) for device in server.devices)
+        for device, earlier in repeated((port, device) for port, device in ports if port is not None):
+            message = f"host_port {read_decimal(device.fields['host_port'])} is used twice on this server"
+            hint = "write a port that no other device of this server has"
+            yield Finding(device.at("host_port"), message, hint, earlier.at("host_port"))
 
 
 @rule("RT324", "a port that cannot be used", formats=SERVER_LISTS, ascend_only=True)
@@ -175,15 +146,12 @@ def _address_fault(
             return f"{BACKUP_KEY} {address[:45]} is the backup of two devices"
         if owner is device:
             return f"{BACKUP_KEY} {address[:45]} is the device's own address"
-        if owner is not None and not _are_one_npu(device, owner):
+        # An id that cannot be read is reported as that.
+        if owner is None or device.device_id is None or owner.device_id is None:
+            continue
+        if device.server != owner.server or device.device_id // DIES != owner.device_id // DIES:
             return f"{BACKUP_KEY} {address[:45]} belongs to a device of another NPU"
     return None
-
-
-def _are_one_npu(device: DeviceRow, other: DeviceRow) -> bool:
-    if device.device_id is None or other.device_id is None:
-        return True  # unknown; the number that cannot be read is reported
-    return device.server == other.server and device.device_id // DIES == other.device_id // DIES
 
 
 def _is_port(written: object) -> bool:

@@ -6,11 +6,13 @@ HCCL reads super_pod_list on an A3 alone and skips it elsewhere, so for other ch
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count, pairwise
+from itertools import count as count_from
+from itertools import pairwise
 
-from launcher.rank_table.catalogue import Finding, Severity, rule
+from launcher.rank_table.catalogue import Finding, rule, warning
 from launcher.rank_table.model import DeviceRow, PodRow, ServerRow, Table, read_decimal, text_at
 from launcher.rank_table.positions import Pointer
+from launcher.rank_table.rules.shared import repeated
 from launcher.rank_table.table_format import SERVER_LISTS, Format
 
 POD_TABLES = frozenset({Format.V1_2})
@@ -33,7 +35,7 @@ def super_device_unreadable(table: Table) -> Iterator[Finding]:
         if number is None:
             message = f'super_device_id is "{written[:20]}", not a decimal number'
             yield Finding(device.at("super_device_id"), message, f"write {_SDID}")
-        elif number == NO_DEVICE and _has_pods(table):
+        elif number == NO_DEVICE and _pods(table):
             message = f"super_device_id {number} stands for no device at all"
             yield Finding(device.at("super_device_id"), message, f"write {_SDID}")
 
@@ -44,7 +46,7 @@ def super_device_missing(table: Table) -> Iterator[Finding]:
 
     Without super_pod_list none needs one: HCCL then talks between servers as it does for a v1.0 table.
     """
-    for device in table.devices if _has_pods(table) else ():
+    for device in table.devices if _pods(table) else ():
         if "super_device_id" not in device.fields:
             message = "this device has no super_device_id, although the table has super pods"
             yield Finding(device.at(), message, f'add "super_device_id": {_SDID}')
@@ -53,19 +55,11 @@ def super_device_missing(table: Table) -> Iterator[Finding]:
 @rule("RT347", "a super_device_id used twice in one super pod", formats=POD_TABLES, ascend_only=True)
 def super_device_repeated(table: Table) -> Iterator[Finding]:
     """A super_device_id tells the devices of a super pod apart. Another super pod may use the same numbers again."""
-    if not _has_pods(table):
-        return
-    first: dict[tuple[Pointer, int], DeviceRow] = {}
-    for server in table.servers:
-        pod = table.pod_of_server.get(server.server_id or "")
-        for device in server.devices if pod is not None else ():
-            number = read_decimal(text_at(device.fields, "super_device_id"))
-            if pod is None or number is None or number == NO_DEVICE:
-                continue
-            earlier = first.setdefault((pod.pointer, number), device)
-            if earlier is not device:
-                message = f'super_device_id {number} is used twice in super pod "{(pod.super_pod_id or "")[:64]}"'
-                yield Finding(device.at("super_device_id"), message, f"write {_SDID}", earlier.at("super_device_id"))
+    for device, earlier in repeated(_placed_devices(table)):
+        pod = table.pod_of_server[table.servers[device.server].server_id or ""]
+        number = read_decimal(device.fields["super_device_id"])
+        message = f'super_device_id {number} is used twice in super pod "{(pod.super_pod_id or "")[:64]}"'
+        yield Finding(device.at("super_device_id"), message, f"write {_SDID}", earlier.at("super_device_id"))
 
 
 @rule("RT348", "a super pod without a usable name", formats=POD_TABLES, ascend_only=True)
@@ -85,16 +79,11 @@ def pod_name_unusable(table: Table) -> Iterator[Finding]:
 @rule("RT349", "a super_pod_id used twice", formats=POD_TABLES, ascend_only=True)
 def pod_name_repeated(table: Table) -> Iterator[Finding]:
     """HCCL tells super pods apart by super_pod_id, compared as text. All servers of one stand in one entry."""
-    first: dict[str, PodRow] = {}
     names = _free_names(table)
-    for pod in _pods(table):
-        if not pod.super_pod_id:
-            continue
-        earlier = first.setdefault(pod.super_pod_id, pod)
-        if earlier is not pod:
-            message = f'super_pod_id "{pod.super_pod_id[:64]}" is used twice'
-            hint = f'write "{next(names)}", or put the servers of one super pod into one entry'
-            yield Finding(pod.at("super_pod_id"), message, hint, earlier.at("super_pod_id"))
+    for pod, earlier in repeated((pod.super_pod_id, pod) for pod in _pods(table) if pod.super_pod_id):
+        message = f'super_pod_id "{(pod.super_pod_id or "")[:64]}" is used twice'
+        hint = f'write "{next(names)}", or put the servers of one super pod into one entry'
+        yield Finding(pod.at("super_pod_id"), message, hint, earlier.at("super_pod_id"))
 
 
 @rule("RT350", "a super pod with a server that the table does not have", formats=POD_TABLES, ascend_only=True)
@@ -123,38 +112,27 @@ def server_outside(table: Table) -> Iterator[Finding]:
     # A member that names no server is the fault, and the server that it should have named is none.
     if not table.complete or not members or not known.issuperset(members) or any(not pod.members for pod in table.pods):
         return
+    count = "one" if len(table.pods) == 1 else f"{len(table.pods)} of them"
     for server in _outside(table):
         hint = 'add {"server_id": "..."} with this name to the server_list of its super pod'
-        message = f'server "{(server.server_id or "")[:64]}" is in no super pod, although the table has {_count(table)}'
+        message = f'server "{(server.server_id or "")[:64]}" is in no super pod, although the table has {count}'
         yield Finding(server.at("server_id"), message, hint)
 
 
-@rule("RT421", "a server named twice in super_pod_list", hccl_code=None, severity=Severity.WARNING, formats=POD_TABLES)
+@warning("RT421", "a server named twice in super_pod_list", formats=POD_TABLES)
 def member_repeated(table: Table) -> Iterator[Finding]:
     """A server is in one super pod. HCCL takes the last one that names it, which may not be the one that was meant."""
-    first: dict[str, Pointer] = {}
-    known = {server.server_id for server in table.servers}
-    for pod in _pods(table):
-        for pointer, server_id in pod.members:
-            if server_id is None or server_id not in known:
-                continue
-            earlier = first.setdefault(server_id, pointer)
-            if earlier is not pointer:
-                message = f'server "{server_id[:64]}" is named twice in super_pod_list; HCCL takes the last super pod'
-                at = (*pointer, "server_id")
-                yield Finding(at, message, "remove one of the two entries", (*earlier, "server_id"))
+    known = {server.server_id for server in table.servers} - {None}
+    members = ((server_id, (pointer, server_id)) for pod in _pods(table) for pointer, server_id in pod.members)
+    for (pointer, server_id), (earlier, _) in repeated(member for member in members if member[0] in known):
+        message = f'server "{(server_id or "")[:64]}" is named twice in super_pod_list; HCCL takes the last super pod'
+        yield Finding((*pointer, "server_id"), message, "remove one of the two entries", (*earlier, "server_id"))
 
 
-@rule(
-    "RT422",
-    "servers of super pods in mixed order",
-    hccl_code=None,
-    severity=Severity.WARNING,
-    formats=POD_TABLES,
-)
+@warning("RT422", "servers of super pods in mixed order", formats=POD_TABLES)
 def pods_interleaved(table: Table) -> Iterator[Finding]:
     """HCCL's documentation asks that the servers of one super pod follow each other; its parser does not look."""
-    if not _has_pods(table):
+    if not _pods(table):
         return
     placed = [(server, table.pod_of_server.get(server.server_id or "")) for server in table.servers]
     left: set[Pointer] = set()
@@ -171,13 +149,7 @@ def pods_interleaved(table: Table) -> Iterator[Finding]:
             return
 
 
-@rule(
-    "RT423",
-    "super pods in a v1.0 table",
-    hccl_code=None,
-    severity=Severity.WARNING,
-    formats=SERVER_LISTS - POD_TABLES,
-)
+@warning("RT423", "super pods in a v1.0 table", formats=SERVER_LISTS - POD_TABLES)
 def pods_ignored(table: Table) -> Iterator[Finding]:
     """HCCL reads super_pod_list and super_device_id only where version is "1.2"; in a v1.0 table it skips them."""
     if "super_pod_list" in table.fields:
@@ -186,16 +158,18 @@ def pods_ignored(table: Table) -> Iterator[Finding]:
         yield Finding(("super_pod_list",), message, hint, at_key=True)
 
 
-def _has_pods(table: Table) -> bool:
-    return bool(_pods(table))
-
-
 def _pods(table: Table) -> tuple[PodRow, ...]:
     return table.pods if table.chip.reads_super_pods else ()
 
 
-def _count(table: Table) -> str:
-    return "one" if len(table.pods) == 1 else f"{len(table.pods)} of them"
+def _placed_devices(table: Table) -> Iterator[tuple[tuple[Pointer, int], DeviceRow]]:
+    """Yield the devices whose number in a super pod is known: the super pod and the number, and the device."""
+    for server in table.servers if _pods(table) else ():
+        pod = table.pod_of_server.get(server.server_id or "")
+        for device in server.devices if pod is not None else ():
+            number = read_decimal(device.fields.get("super_device_id"))
+            if pod is not None and number is not None and number != NO_DEVICE:
+                yield (pod.pointer, number), device
 
 
 def _outside(table: Table) -> list[ServerRow]:
@@ -205,4 +179,4 @@ def _outside(table: Table) -> list[ServerRow]:
 
 def _free_names(table: Table) -> Iterator[str]:
     used = {pod.super_pod_id for pod in table.pods}
-    return (name for name in map(str, count()) if name not in used)
+    return (name for name in map(str, count_from()) if name not in used)
