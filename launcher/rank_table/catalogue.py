@@ -73,11 +73,11 @@ class Entry:
     replaces: str | None = None  # the code of a warning that is not worth saying beside this rule of a consumer
 
     def severity_on(self, chip: Chip) -> Severity:
-        """Return how bad it is for processes on `chip`."""
+        """Return the severity of the problem for processes on `chip`."""
         return Severity.WARNING if self.ascend_only and not chip.is_ascend else self.severity
 
     def concerns(self, table: Table) -> bool:
-        """Return whether the rule has anything to say about tables of this format, read by this consumer."""
+        """Return whether the rule applies to tables of this format, read by this consumer."""
         of_format = self.formats is None or table.format in self.formats
         return of_format and self.consumer in (None, table.consumer)
 

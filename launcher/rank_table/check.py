@@ -26,13 +26,13 @@ from launcher.rank_table.formats.server_list import rules as server_list_rules
 from launcher.rank_table.formats.server_list import super_pods
 from launcher.rank_table.model import COMPLETED, Fields, Table, text_at
 from launcher.rank_table.profile import CHIPS, Chip, Profile
-from launcher.rank_table.rules import addresses, chips, consumers, conventions, devices, segments, tables
+from launcher.rank_table.rules import addresses, chips, consumers, conventions, tables
 from launcher.rank_table.schema import MAX_FAULTS, Shapes
 from launcher.rank_table.table_format import VERSIONS, Format, recognise, what_to_do_with
 
 # Importing these enters their codes into the catalogue.
 RULES = (
-    *(syntax_codes, tables, devices, addresses, chips, conventions, segments, consumers),
+    *(syntax_codes, tables, addresses, chips, conventions, consumers),
     *(server_list_rules, super_pods, node_list_rules, rank_list_rules, layer_rules, group_list_rules),
 )
 MINDIE_MODE = 0o640
@@ -67,7 +67,10 @@ def check_document(document: Document, path: Path, profile: Profile, *, at_most:
     table = READERS[found].read(document.value, shapes, profile)
     table = replace(table, chip=_chip_of(table), keys=frozenset(shapes.keys), complete=shapes.complete)
     of_rules = () if shapes.full else _rule_findings(table, at_most)  # what is missing there would be rules' nonsense
-    findings = [*named, *_of_a5(document, found), *_worth_saying(table, shapes.findings()), *of_rules]
+    if found is Format.V2_0 and any(fault.code == "RT109" for fault in document.faults):
+        message = "HCCL reads a v2.0 file to its end, and there is text after the table"
+        named += (("RT208", Finding((), message, "remove what follows the last bracket of the table")),)
+    findings = [*named, *_worth_saying(table, shapes.findings()), *of_rules]
     return Checked(found, table, table.chip, tuple(findings))
 
 
@@ -97,14 +100,8 @@ def _worth_saying(table: Table, findings: Iterator[Found]) -> Iterator[Found]:
             yield code, finding
 
 
-def _of_a5(document: Document, found: Format) -> Iterator[Found]:
-    if found is Format.V2_0 and any(fault.code == "RT109" for fault in document.faults):
-        hint = "remove what follows the last bracket of the table"
-        yield "RT208", Finding((), "HCCL reads a v2.0 file to its end, and there is text after the table", hint)
-
-
 def _chip_of(table: Table) -> Chip:
-    """Return what "auto" means for this table: what its format or its servers say."""
+    """Return the chip that "auto" means for this table, by its format or what its servers say."""
     if table.chip.name != "auto":
         return table.chip
     if table.is_without_ascend:
@@ -122,8 +119,10 @@ def _no_table(document: Any, found: Format | None) -> Found:
     if isinstance(document, dict):
         message = f'version "{str(document["version"])[:20]}" is not known'
         return "RT203", Finding(("version",), message, 'write one of "' + '", "'.join(VERSIONS) + '"')
+    kinds = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+    kind = kinds.get(type(document), "a number")
     hint = "a rank table starts with { and has the keys version, status, server_count, server_list"
-    return "RT201", Finding((), f"a rank table is a JSON object, this is {_named(document)}", hint)
+    return "RT201", Finding((), f"a rank table is a JSON object, this is {kind}", hint)
 
 
 def _mode_findings(path: Path, profile: Profile) -> Iterator[Found]:
@@ -133,11 +132,6 @@ def _mode_findings(path: Path, profile: Profile) -> Iterator[Found]:
     if mode & ~MINDIE_MODE:
         message = f"the file's mode is {mode:03o}, and MindIE refuses more than {MINDIE_MODE:03o}"
         yield "RT535", Finding((), message, f"chmod {MINDIE_MODE:03o} {path.name}")
-
-
-def _named(value: Any) -> str:
-    names = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")
 
 
 def _name_warning(path: Path, found: Format | None) -> Iterator[Found]:

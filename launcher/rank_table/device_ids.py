@@ -35,18 +35,14 @@ def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
         UsageError: no such list, an id twice, or one that no server has.
     """
     if text.lstrip().startswith("["):
-        raise UsageError(f'{origin}: "{printable(text[:40])}" stands in brackets', hint=_without_brackets(text))
+        hint, match = 'write ids and ranges without brackets, for instance "0-3,6"', _HALF_OPEN.fullmatch(text.strip())
+        if match is not None and int(match[2]) > int(match[1]):
+            hint = f'write "{int(match[1])}-{int(match[2]) - 1}": a range holds both its ends'
+        raise UsageError(f'{origin}: "{printable(text[:40])}" stands in brackets', hint=hint)
     ids = [one for part in text.split(",") for one in _id_or_range(part.strip(), origin)]
     if repeated := [one for one, times in Counter(ids).items() if times > 1]:
         raise UsageError(f"{origin} names device {repeated[0]} twice", hint="each device gets one rank")
     return tuple(ids)
-
-
-def _without_brackets(text: str) -> str:
-    match = _HALF_OPEN.fullmatch(text.strip())
-    if match is None or int(match[2]) <= int(match[1]):
-        return 'write ids and ranges without brackets, for instance "0-3,6"'
-    return f'write "{int(match[1])}-{int(match[2]) - 1}": a range holds both its ends'
 
 
 def _id_or_range(part: str, origin: str) -> range:

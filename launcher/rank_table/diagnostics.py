@@ -9,7 +9,7 @@ from launcher.core.frozen import frozen
 from launcher.core.printable import printable
 from launcher.rank_table.catalogue import CATALOGUE, Finding, Found, Severity
 from launcher.rank_table.document import Document
-from launcher.rank_table.positions import Place, Pointer, RepeatedKey, json_pointer
+from launcher.rank_table.positions import Place, Pointer, json_pointer
 from launcher.rank_table.profile import Chip
 from launcher.rank_table.syntax_errors import Fault
 
@@ -34,7 +34,7 @@ class Problem:
 
 
 def plain(place: str, kind: str, _severity: Severity) -> tuple[str, str]:
-    """Return the style without marks."""
+    """Leave the words without marks."""
     return place, kind
 
 
@@ -86,12 +86,9 @@ def _excerpt(line: str, column: int, width: int) -> tuple[str, str]:
     carets = max(1, min(width, len(part) - at))
     padding = len(lead) + sum(_cells(char) for char in part[:at])
     under = sum(_cells(char) for char in part[at : at + carets])
-    return f"{lead}{''.join(map(_visible, part))}{tail}", " " * padding + "^" * max(1, under)
-
-
-def _visible(char: str) -> str:
-    """Return one cell for every control character, so that no table can move the cursor of a terminal."""
-    return " " if char == "\t" else char if char.isprintable() else "\N{MIDDLE DOT}"
+    # One cell for every control character, so that no table can move the cursor of a terminal.
+    visible = (" " if char == "\t" else char if char.isprintable() else "\N{MIDDLE DOT}" for char in part)
+    return f"{lead}{''.join(visible)}{tail}", " " * padding + "^" * max(1, under)
 
 
 def _cells(char: str) -> int:
@@ -106,16 +103,26 @@ def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> 
     pointers = {finding.pointer for _, finding in findings} | {finding.earlier for _, finding in findings}
     places = document.locate(part for pointer in pointers if pointer is not None for part in _with_parents(pointer))
     located = [(fault, "") for fault in document.faults]
-    located += [(_repeat_fault(document, repeat), json_pointer(repeat.pointer)) for repeat in document.repeats]
+    for repeat in document.repeats:
+        key, line = str(repeat.pointer[-1]), document.position(repeat.first).line
+        message = f'key "{key[:40]}" is written twice, first on line {line}; the last one counts'
+        fault = Fault("RT405", repeat.again, len(key) + 2, message, "remove one of the two")
+        located.append((fault, json_pointer(repeat.pointer)))
     located += [
         (_finding_fault(document, places, code, finding), json_pointer(finding.pointer)) for code, finding in findings
     ]
     located.sort(key=lambda pair: (pair[0].offset, pair[0].code))
-    return tuple(_problem(document, fault, pointer, chip) for fault, pointer in located)
+    problems = []
+    for fault, pointer in located:
+        line, column = document.position(fault.offset)
+        severity, hint = CATALOGUE[fault.code].severity_on(chip), None if fault.hint is None else printable(fault.hint)
+        message = printable(fault.message)
+        problems.append(Problem(fault.code, severity, message, hint, pointer, line, column, fault.width))
+    return tuple(problems)
 
 
 def _with_parents(pointer: Pointer) -> Iterator[Pointer]:
-    """Yield the way there: where a pointer leads nowhere, what is there of the way is shown."""
+    """Yield a pointer and those on the way to it: the last one that leads somewhere is shown."""
     yield from (pointer[:length] for length in range(len(pointer), -1, -1))
 
 
@@ -128,23 +135,3 @@ def _finding_fault(document: Document, places: Places, code: str, finding: Findi
     if finding.at_key and place.key is not None:
         return Fault(code, place.key, len(str(finding.pointer[-1])) + 2, message, finding.hint)
     return Fault(code, place.start, place.end - place.start, message, finding.hint)
-
-
-def _repeat_fault(document: Document, repeat: RepeatedKey) -> Fault:
-    key, line = str(repeat.pointer[-1]), document.position(repeat.first).line
-    message = f'key "{key[:40]}" is written twice, first on line {line}; the last one counts'
-    return Fault("RT405", repeat.again, len(key) + 2, message, "remove one of the two")
-
-
-def _problem(document: Document, fault: Fault, pointer: str, chip: Chip) -> Problem:
-    position, severity = document.position(fault.offset), CATALOGUE[fault.code].severity_on(chip)
-    return Problem(
-        code=fault.code,
-        severity=severity,
-        message=printable(fault.message),
-        hint=None if fault.hint is None else printable(fault.hint),
-        pointer=pointer,
-        line=position.line,
-        column=position.column,
-        width=fault.width,
-    )

@@ -68,7 +68,7 @@ class Comparison:
 
 
 def compare(before: TableReport, after: TableReport) -> Comparison:
-    """Return what differs between two files whose JSON can be read; tables with other errors are welcome.
+    """Compare two files whose JSON can be read; tables with other errors are welcome.
 
     Raises:
         RecursionError: one of them is nested some hundred levels deep.
@@ -83,7 +83,7 @@ def compare(before: TableReport, after: TableReport) -> Comparison:
 
 
 def canonical(value: Any) -> str:
-    """Return what the checksum is taken over: sorted keys, no white space.
+    """Write a value as the checksum is taken over it: sorted keys, no white space.
 
     HCCL takes its own over the same content, so that its checksums are equal where these are; the numbers may differ.
 
@@ -108,17 +108,15 @@ def _differences(before: Any, after: Any) -> Iterator[_Found]:
         elif _is_reordered(one, other):
             yield Kind.REORDERED, pointer, one, other
         elif isinstance(one, dict | list) and type(one) is type(other):
-            waiting.extend((*_step(pointer, name), *pair) for name, *pair in reversed(list(_members(one, other))))
-        elif not _is_same(one, other):
+            members = reversed(list(_members(one, other)))
+            waiting.extend(((*pointer, name), left, right) for name, left, right in members)
+        # Stricter than ==, to which 1, 1.0 and true are one.
+        elif type(one) is not type(other) or repr(one) != repr(other):
             yield Kind.CHANGED, pointer, one, other
 
 
-def _step(pointer: Pointer, name: str | int) -> tuple[Pointer]:
-    return ((*pointer, name),)
-
-
 def _members(one: Any, other: Any) -> Iterator[tuple[str | int, Any, Any]]:
-    """Yield lists by position; objects by key, those of the first before those that only the second has."""
+    """Yield pairs of members: of lists by position, of objects by key, first those of the first one."""
     if isinstance(one, list):
         for index, (left, right) in enumerate(zip_longest(one, other, fillvalue=_ABSENT)):
             yield index, left, right
@@ -132,11 +130,6 @@ def _is_reordered(one: Any, other: Any) -> bool:
         return False
     texts = [canonical(entry) for entry in one], [canonical(entry) for entry in other]
     return texts[0] != texts[1] and sorted(texts[0]) == sorted(texts[1])
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two scalars are equal and of one type, unlike == to which 1, 1.0 and true are one."""
-    return type(one) is type(other) and repr(one) == repr(other)
 
 
 def _located(found: list[_Found], before: Document, after: Document) -> tuple[Difference, ...]:
@@ -172,7 +165,7 @@ def _where(facts: Mapping[str, str] | None) -> str | None:
 
 
 def _facts(cluster: Cluster) -> dict[int, dict[str, str]]:
-    """Return what a table says about each rank, its server included; nothing under a name that it leaves out."""
+    """Return the statements of a table about each rank, its server included; none under a name that it leaves out."""
     facts = {}
     for server in cluster.servers:
         about_server = {

@@ -49,7 +49,7 @@ class Answer:
     complaint: str  # its stderr
 
     def address(self) -> str | None:
-        """Return what stands where an address should, be it one or not; None where there is no such line."""
+        """Return the text where an address should stand, be it one or not; None where there is no such line."""
         match = _ADDRESS.search(self.output) if self.status == 0 else None
         return None if match is None else match[1].partition("/")[0]  # an IPv6 address may carry its prefix's length
 
@@ -61,7 +61,7 @@ class Answer:
 
 
 def hccn_tool() -> str | None:
-    """Return where hccn_tool is; None where it is not."""
+    """Find hccn_tool; None where it is missing."""
     return shutil.which("hccn_tool") or shutil.which(HCCN_TOOL)
 
 
@@ -113,7 +113,7 @@ def _address_of(tool: str, device_id: int, patience_s: float) -> str | None:
 
 
 def ask_nvidia_smi(*, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]:
-    """Return the GPUs of this machine; a GPU that is cut into MIG parts counts once. Blocks, for `patience_s` at most.
+    """Return the GPUs of this machine; one that is cut into MIG parts counts once. Block `patience_s` at most.
 
     Raises:
         UnreadableError: nvidia-smi is missing.
@@ -192,7 +192,9 @@ def _listen(process: subprocess.Popen[bytes], asked: str, patience_s: float) -> 
                     f"`{asked}` gave no answer within {patience_s:g} s",
                     hint="the driver may hang, `dmesg` may say why; --devices N asks no driver",
                 )
-            has_ended = _has_ended(process.pid)  # asked first: all that it said by then is in the pipes
+            # Asked first: all that it printed by then is in the pipes. It stays to be waited for, so that its number is
+            # not given to another process.
+            has_ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
             while _read_what_is_there(selector, said, 0 if has_ended else _LOOK_AGAIN_S):
                 if max(map(len, said.values())) > MAX_ANSWER_BYTES:
                     raise TlaunchError(
@@ -205,13 +207,8 @@ def _listen(process: subprocess.Popen[bytes], asked: str, patience_s: float) -> 
     return output, complaint
 
 
-def _has_ended(pid: int) -> bool:
-    """Return whether a process has ended. It stays to be waited for, so that its number is not given to another."""
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
 def _read_what_is_there(selector: selectors.BaseSelector, said: dict[int, bytearray], patience_s: float) -> bool:
-    """Return one piece from each pipe that has one; False where none has."""
+    """Read a piece from each pipe that has one; return False where none has."""
     ready = selector.select(patience_s)
     for key, _ in ready:
         piece = os.read(key.fd, _PIECE_BYTES)

@@ -98,7 +98,12 @@ def _decode(data: bytes) -> tuple[str, list[Fault]]:
         if data.startswith(mark):
             return _wide(name)
     if b"\0" in data[:4]:
-        return _wide(json.detect_encoding(data)) if _reads_as_wide(data[:_LOOKED_AT]) else _no_text()
+        # UTF-16 or UTF-32 where what stands between the zeros is text.
+        head = data[:_LOOKED_AT].decode(json.detect_encoding(data[:_LOOKED_AT]), errors="replace")
+        if not head.isspace() and head.translate(dict.fromkeys(map(ord, "\r\n\t"))).isprintable():
+            return _wide(json.detect_encoding(data))
+        message = "the file begins with NUL bytes, so it is no text"
+        return "", [Fault("RT101", 0, 1, message, "copy or generate it again")]
     try:
         return data.decode("utf-8-sig"), []
     except UnicodeDecodeError as error:
@@ -110,12 +115,6 @@ def _decode(data: bytes) -> tuple[str, list[Fault]]:
         return body.decode("utf-8", errors="replace"), [Fault("RT101", offset, 1, message, hint)]
 
 
-def _reads_as_wide(head: bytes) -> bool:
-    """Return whether what stands between the zeros is text."""
-    text = head.decode(json.detect_encoding(head), errors="replace")
-    return not text.isspace() and text.replace("\r", "").replace("\n", "").replace("\t", "").isprintable()
-
-
 def _wide(codec: str) -> tuple[str, list[Fault]]:
     """Refuse UTF-16 or UTF-32, found by its mark, or where there is none by its zeros, which also give the byte order."""
     name = codec.upper()
@@ -123,10 +122,6 @@ def _wide(codec: str) -> tuple[str, list[Fault]]:
     source = name if name in _MARKED else name.replace("-LE", "LE").replace("-BE", "BE")  # as iconv calls them
     hint = f"`tlaunch table fix --write FILE` converts it, and so does `iconv -f {source} -t UTF-8 FILE > NEW`"
     return "", [Fault("RT101", 0, 1, f"the file is encoded as {source}{marked}, HCCL reads UTF-8", hint)]
-
-
-def _no_text() -> tuple[str, list[Fault]]:
-    return "", [Fault("RT101", 0, 1, "the file begins with NUL bytes, so it is no text", "copy or generate it again")]
 
 
 def _parse(text: str) -> Document:

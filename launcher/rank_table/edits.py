@@ -48,7 +48,7 @@ class Origins:
             shift += len(edit.text) - (edit.end - edit.start)
 
     def offset(self, offset: int) -> int:
-        """Return where what is at `offset` now stood before; the start of an edit for what is new."""
+        """Return the place before the edits of what is at `offset` now; the start of an edit for what is new."""
         index = bisect_right(self._starts, offset) - 1
         if index < 0:
             return offset
@@ -90,7 +90,11 @@ def _tidied(text: str, edit: Edit) -> Edit:
     """Return a removal with the blanks around it, with its whole line where it stands alone. Never join two words."""
     if not _is_removal(edit):
         return edit
-    left, right = _blanks_start(text, edit.start), _blanks_end(text, edit.end)
+    left, right = edit.start, edit.end
+    while left and text[left - 1] in " \t":
+        left -= 1
+    while right < len(text) and text[right] in " \t":
+        right += 1
     starts_line = left == 0 or text[left - 1] == "\n"
     line_end = _LINE_END.match(text, right)
     if line_end:
@@ -99,15 +103,3 @@ def _tidied(text: str, edit: Edit) -> Edit:
         return Edit(edit.start, right, "")
     joins_words = text[left - 1] not in _PUNCTUATION and text[edit.end] not in _PUNCTUATION
     return edit._replace(text=" ") if joins_words else edit
-
-
-def _blanks_start(text: str, at: int) -> int:
-    while at and text[at - 1] in " \t":
-        at -= 1
-    return at
-
-
-def _blanks_end(text: str, at: int) -> int:
-    while at < len(text) and text[at] in " \t":
-        at += 1
-    return at

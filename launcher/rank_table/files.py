@@ -22,7 +22,7 @@ _PIECE_BYTES = 1 << 20
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
-    """Return the whole file. Blocks, on a pipe for `PIPE_PATIENCE_S` until somebody writes.
+    """Read the whole file. Block; on a pipe `PIPE_PATIENCE_S` until somebody writes.
 
     Raises:
         UnreadableError: the file is missing, a directory, larger than `max_bytes`, or may not be read.
@@ -43,7 +43,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
 
 
 def read_stream(file: BinaryIO, name: str, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
-    """Return everything up to the end, in pieces: asking for `max_bytes` at once would set that much memory aside.
+    """Read up to the end, in pieces: asking for `max_bytes` at once would set that much memory aside.
 
     Raises:
         UnreadableError: there is more than that.
@@ -60,7 +60,7 @@ def read_stream(file: BinaryIO, name: str, max_bytes: int = MAX_TABLE_BYTES) -> 
 
 
 def read_head(path: Path, count: int) -> bytes:
-    """Return the first `count` bytes of a regular file; nothing where they cannot be read."""
+    """Read the first `count` bytes of a regular file; nothing where they cannot be read."""
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
             return file.read(count)
@@ -93,7 +93,7 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 
 def _nearby(path: Path) -> str:
-    """Return the tables that are there, for a name that is not."""
+    """Name the tables that are beside a file that is missing."""
     names = sorted(found.name for found in path.parent.glob("*.json"))[:5] if path.parent.is_dir() else []
     return f"{path.parent} holds {', '.join(names)}" if names else "check the path"
 

@@ -26,7 +26,7 @@ from launcher.rank_table.catalogue import Addition, Finding, Found
 from launcher.rank_table.check import check_document
 from launcher.rank_table.document import Document, parse_document
 from launcher.rank_table.edits import Edit, Origins, apply_edits
-from launcher.rank_table.ordering import Move, moves_by_rank
+from launcher.rank_table.ordering import moves_by_rank
 from launcher.rank_table.positions import Place, Pointer
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.read import AS_HCCL, TableReport, parse_rank_table
@@ -137,7 +137,7 @@ def _as_utf8(data: bytes) -> tuple[bytes, tuple[Repair, ...]]:
 def _repaired(
     document: Document, path: Path, profile: Profile, *, sort: bool, unsafe: bool
 ) -> tuple[str, list[Repair], list[Repair]]:
-    """Return the repaired text, what was repaired, and what is offered."""
+    """Return the repaired text, the repairs, and those that are only offered."""
     first = document
     repairs: list[Repair] = []
     history: list[Origins] = []
@@ -155,8 +155,13 @@ def _repaired(
 
 def _as_repairs(steps: Iterable[_Step], first: Document, history: Sequence[Origins]) -> list[Repair]:
     """Return steps in a text that `history` led to, at their lines in the `first` one."""
-    offsets = ((step, _first_offset(step.edits[0].start, history)) for step in steps)
-    return [Repair(step.code, first.position(offset).line, step.message) for step, offset in offsets]
+    repairs = []
+    for step in steps:
+        offset = step.edits[0].start
+        for origins in reversed(history):
+            offset = origins.offset(offset)
+        repairs.append(Repair(step.code, first.position(offset).line, step.message))
+    return repairs
 
 
 def _encoded(text: str) -> bytes:
@@ -164,15 +169,10 @@ def _encoded(text: str) -> bytes:
     return codecs.BOM_UTF8 + text.encode()
 
 
-def _first_offset(offset: int, history: Sequence[Origins]) -> int:
-    for origins in reversed(history):
-        offset = origins.offset(offset)
-    return offset
-
-
 def _next_pass(document: Document, path: Path, profile: Profile, *, sort: bool, unsafe: bool) -> _Pass:
-    """Return what can be repaired now, in file order and without overlaps; the next pass sees what became of it."""
-    steps = _apart(_text_steps(document))
+    """Return the repairs that are possible now, without overlaps; the next pass sees the repaired text."""
+    repairs = [(fault.code, fault.repair) for fault in document.faults if fault.repair is not None]
+    steps = _apart(_Step(code, _described(document.text, repair), (repair,)) for code, repair in repairs)
     if steps or not document.checkable:
         return _Pass(steps, [])
     checked = check_document(document, path, profile, at_most=sys.maxsize)
@@ -181,16 +181,18 @@ def _next_pass(document: Document, path: Path, profile: Profile, *, sort: bool, 
     offers = _apart(_value_steps(document, doubtful, "write"))
     if steps or not sort or checked.table is None:
         return _Pass(steps, offers)
-    moves = moves_by_rank(document, checked.table)
-    order = [_Step(None, _described_move(move), move.edits) for move in moves]
-    return _Pass(order if order and _does_no_harm(document, order, path, profile) else [], offers)
-
-
-def _does_no_harm(document: Document, steps: Iterable[_Step], path: Path, profile: Profile) -> bool:
-    """Return whether the steps leave no more problems: some reader may ask for another order than that of the ranks."""
-    text, _ = apply_edits(document.text, [edit for step in steps for edit in step.edits])
+    moves = list(moves_by_rank(document, checked.table))
+    if not moves:
+        return _Pass([], offers)
+    order = []
+    for move in moves:
+        name = move.pointer[-1] if move.pointer else "the list"
+        order.append(_Step(None, f"put the {move.entries} entries of {name} in the order of their ranks", move.edits))
+    # Some reader may ask for another order than that of the ranks.
+    text, _ = apply_edits(document.text, [edit for step in order for edit in step.edits])
     before, after = (parse_rank_table(_encoded(each), path, profile) for each in (document.text, text))
-    return len(after.errors) <= len(before.errors) and len(after.problems) <= len(before.problems)
+    does_harm = len(after.errors) > len(before.errors) or len(after.problems) > len(before.problems)
+    return _Pass([] if does_harm else order, offers)
 
 
 def _apart(steps: Iterable[_Step]) -> list[_Step]:
@@ -204,26 +206,16 @@ def _apart(steps: Iterable[_Step]) -> list[_Step]:
     return kept
 
 
-def _text_steps(document: Document) -> Iterator[_Step]:
-    for fault in document.faults:
-        if fault.repair is not None:
-            yield _Step(fault.code, _described(document.text, fault.repair), (fault.repair,))
-
-
 def _value_steps(document: Document, found: Iterable[Found], verb: str = "wrote") -> Iterator[_Step]:
     wanted = [(code, finding) for code, finding in found if finding.rewrite or finding.addition]
-    places = document.locate(pointer for _, finding in wanted for pointer in _pointers(finding))
+    pointers = {finding.pointer for _, finding in wanted}
+    pointers |= {(*finding.pointer, finding.addition.before) for _, finding in wanted if finding.addition}
+    places = document.locate(pointers)
     for code, finding in wanted:
         edit = _value_edit(document.text, finding, places)
         if edit is not None:
             message = _described(document.text, edit, verb)
             yield _Step(code, f"{message}: {finding.doubt}" if finding.doubt else message, (edit,))
-
-
-def _pointers(finding: Finding) -> Iterator[Pointer]:
-    yield finding.pointer
-    if finding.addition:
-        yield (*finding.pointer, finding.addition.before)
 
 
 def _value_edit(text: str, finding: Finding, places: Mapping[Pointer, Place]) -> Edit | None:
@@ -267,7 +259,3 @@ def _described(text: str, edit: Edit, verb: str = "wrote") -> str:
     if not old:
         return f"added {shown(new)}"
     return f"{verb} {shown(new)} for {shown(old)}" if new else f"removed {printable(shown(old))}"
-
-
-def _described_move(move: Move) -> str:
-    return f"put the {move.entries} entries of {move.pointer[-1] if move.pointer else 'the list'} in the order of their ranks"

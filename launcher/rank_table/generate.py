@@ -46,7 +46,7 @@ class Generated:
 
 
 def devices_per_server(text: str, servers: int) -> tuple[int, ...]:
-    """Return how many devices each of `servers` servers has: one count for all, or a list with one for each.
+    """Return the number of devices of each of `servers` servers: one count for all, or a list with one for each.
 
     Raises:
         UsageError: no count, a count that no server can have, or a list of another length.
@@ -56,7 +56,7 @@ def devices_per_server(text: str, servers: int) -> tuple[int, ...]:
         return tuple(counts * servers)
     if len(counts) != servers:
         raise UsageError(
-            f"--devices gives {len(counts)} counts, and there {_are(servers, 'server')}",
+            f"--devices gives {len(counts)} counts, and there {'is' if servers == 1 else 'are'} {servers} server{'s' * (servers > 1)}",
             hint="give one count for each server, or a single one for all",
         )
     return tuple(counts)
@@ -144,16 +144,21 @@ def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, s
         raise UsageError(f"{total:,} devices are more than the {MAX_COUNT:,} of a cluster", hint="check the counts")
     ordered = sorted(machines, key=lambda machine: machine.server_id) if sort else list(machines)
     ranks = count()
-    cluster = Cluster(tuple(_server(machine, ranks, hardware) for machine in ordered))
-    cluster, notes = _reachable(cluster)
-    _refuse_high_ids(cluster)
+    marks = {} if hardware is None else {HARDWARE: hardware}
+    servers = []
+    for machine in ordered:
+        devices = tuple(Device(found.device_id, next(ranks), found.device_ip) for found in machine.devices)
+        options = tuple(sorted({**dict(machine.options), **marks}.items()))
+        servers.append(Server(machine.server_id, devices, host_ip=machine.host_ip, options=options))
+    cluster, notes = _reachable(Cluster(tuple(servers)))
+    for server in cluster.servers:
+        highest = max(device.device_id for device in server.devices)
+        if highest >= DEVICE_ID_LIMIT and HARDWARE not in dict(server.options):
+            raise UsageError(
+                f'server "{server.server_id}" would have device {highest}, HCCL knows 0 to {DEVICE_ID_LIMIT - 1}',
+                hint="tables for CPU or GPU may have more: --nvidia-smi, or several --servers by host name",
+            )
     return Generated(cluster, (*_order_notes(cluster), *notes))
-
-
-def _server(machine: Machine, ranks: Iterator[int], hardware: str | None) -> Server:
-    devices = tuple(Device(found.device_id, next(ranks), found.device_ip) for found in machine.devices)
-    options = dict(machine.options) if hardware is None else {**dict(machine.options), HARDWARE: hardware}
-    return Server(machine.server_id, devices, host_ip=machine.host_ip, options=tuple(sorted(options.items())))
 
 
 def _reachable(cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:
@@ -172,27 +177,10 @@ def _reachable(cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:
         "this table is for runs on CPU or GPU: between servers HCCL needs the device_ip of every device (merge what "
         "`--hccn-tool` writes on each server), or addresses as --servers"
     )
-    return Cluster(tuple(_without_hccl(server) for server in servers)), (Note(note),)
-
-
-def _is_for_hccl(server: Server) -> bool:
-    return HARDWARE not in dict(server.options)
-
-
-def _without_hccl(server: Server) -> Server:
-    if not _is_for_hccl(server):
-        return server
-    return replace(server, options=tuple(sorted((*server.options, (HARDWARE, "cpu")))))
-
-
-def _refuse_high_ids(cluster: Cluster) -> None:
-    for server in cluster.servers:
-        highest = max(device.device_id for device in server.devices)
-        if highest >= DEVICE_ID_LIMIT and _is_for_hccl(server):
-            raise UsageError(
-                f'server "{server.server_id}" would have device {highest}, HCCL knows 0 to {DEVICE_ID_LIMIT - 1}',
-                hint="tables for CPU or GPU may have more: --nvidia-smi, or several --servers by host name",
-            )
+    options = [tuple(sorted({HARDWARE: "cpu", **dict(server.options)}.items())) for server in servers]
+    return Cluster(tuple(replace(server, options=its) for server, its in zip(servers, options, strict=True))), (
+        Note(note),
+    )
 
 
 def _order_notes(cluster: Cluster) -> Iterator[Note]:
@@ -204,7 +192,3 @@ def _order_notes(cluster: Cluster) -> Iterator[Note]:
             )
             yield Note(text, is_warning=True)
             return
-
-
-def _are(number: int, noun: str) -> str:
-    return f"is 1 {noun}" if number == 1 else f"are {number} {noun}s"

@@ -38,12 +38,12 @@ def is_host_name(text: str) -> bool:
 
 
 def write_hostfile(cluster: Cluster) -> str:
-    """Return one line per server. Only for ranks and devices that are counted from host to host."""
+    """Write one line per server. Only for ranks and devices that are counted from host to host."""
     return "".join(f"{server.server_id} slots={len(server.devices)}\n" for server in cluster.servers)
 
 
 def write_rankfile(cluster: Cluster) -> str:
-    """Return one line per rank; the slot is the device's id, where Open MPI means a core of the host's processor."""
+    """Write one line per rank; the slot is the device's id, where Open MPI means a core of the processor."""
     return "".join(
         f"rank {device.global_rank}={server.server_id} slot={device.device_id}\n"
         for server in cluster.servers
@@ -96,7 +96,7 @@ def counted_cluster(counts: list[tuple[str, int]]) -> Cluster:
 
 
 def parse_rankfile(text: str, name: str) -> tuple[Cluster, tuple[str, ...]]:
-    """Return the servers in the order of their first mention, and what has to be said about it.
+    """Return the servers in the order of their first mention, and notes about them.
 
     Slots that are plain numbers, different on each host, are the ids of devices. Where one is a list, a range or a
     socket with a core, all of them are cores, and devices are counted on each host in the order of the ranks.
@@ -116,8 +116,11 @@ def parse_rankfile(text: str, name: str) -> tuple[Cluster, tuple[str, ...]]:
         raise TlaunchError(f"{name}: it places no rank", hint='one line per rank: "rank 0=name slot=0"')
     _no_gaps(seen, name)
     cores = _why_cores(hosts)
-    servers = tuple(_ranked_server(host, slots, counted=cores is not None) for host, slots in hosts.items())
-    return Cluster(servers), () if cores is None else (cores,)
+    servers = []
+    for host, slots in hosts.items():
+        ids = ((index if cores else int(slots[rank]), rank) for index, rank in enumerate(sorted(slots)))
+        servers.append(Server(host, tuple(Device(device_id, rank) for device_id, rank in ids)))
+    return Cluster(tuple(servers)), () if cores is None else (cores,)
 
 
 def _lines(text: str, name: str) -> Iterator[tuple[Place, str]]:
@@ -194,7 +197,7 @@ def _rank_line(place: Place, line: str) -> tuple[int, str, str]:
 
 
 def _no_gaps(seen: dict[int, int], name: str) -> None:
-    """Return every rank from 0 on has to have a place: else the ranks after a gap would be counted wrongly."""
+    """Refuse a gap in the ranks: those after it would be counted wrongly."""
     gap = next((rank for rank in range(len(seen)) if rank not in seen), None)
     if gap is not None:
         last = max(seen)
@@ -203,7 +206,7 @@ def _no_gaps(seen: dict[int, int], name: str) -> None:
 
 
 def _why_cores(hosts: dict[str, dict[int, str]]) -> str | None:
-    """Return what keeps the slots from being devices, in words; None when they are."""
+    """Return the reason why slots are cores and not devices, in words; None when they are devices."""
     for host, slots in hosts.items():
         for rank, slot in slots.items():
             if not slot.isdecimal() or len(slot) > len(str(MAX_COUNT)):
@@ -211,8 +214,3 @@ def _why_cores(hosts: dict[str, dict[int, str]]) -> str | None:
         if len({int(slot) for slot in slots.values()}) < len(slots):
             return f"{host} has a slot twice, so slots are cores; devices are counted from 0 on each host"
     return None
-
-
-def _ranked_server(host: str, slots: dict[int, str], *, counted: bool) -> Server:
-    ranks = sorted(slots)
-    return Server(host, tuple(Device(i if counted else int(slots[rank]), rank) for i, rank in enumerate(ranks)))

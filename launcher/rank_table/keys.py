@@ -29,7 +29,7 @@ RANK_TABLE_OPTIONS = ("detour",)
 
 
 def usual_board(devices: int) -> dict[str, str]:
-    """Return what a lab's table says about boards of `devices` devices each, where nothing else is known."""
+    """Return the usual description of boards of `devices` devices each in a lab's table."""
     cards = ",".join(f'"eth{index}"' for index in range(devices))
     return dict(zip(LAB_TABLE_OPTIONS, ("0x0000", "910", "device", f"[{cards}]", str(devices)), strict=True))
 

@@ -117,7 +117,7 @@ class Remedy(Enum):
 
 
 def remedy(text: str, at: int, opened: str) -> Remedy | None:
-    """Return what to do about the bracket at `at`, which does not close the last of those in `opened`.
+    """Return the change for the bracket at `at`, which does not close the last of those in `opened`.
 
     None where nothing of it lets the rest of the text match. Looks through the rest, up to a bracket that fits nowhere.
 

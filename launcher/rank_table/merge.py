@@ -33,7 +33,7 @@ class Merged:
 
 
 def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> Merged:
-    """Return one table of all servers, in the format of the given ones, checked as `profile` asks.
+    """Make one table of all servers, in the format of the given ones, checked as `profile` asks.
 
     Ranks are counted file by file in the order given, within a file in the order of its own ranks. The order of
     servers and keys in the files does not change the text.
@@ -43,7 +43,11 @@ def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> 
             loopback address, or the result would not be valid. The message names the files with lines.
         UsageError: `reports` is empty, or one of them has errors.
     """
-    clusters = [_cluster_of(report) for report in reports]
+    clusters = []
+    for report in reports:
+        if report.cluster is None:
+            raise UsageError(f"{report.path} has errors", hint=f"tlaunch validate {report.path} shows them")
+        clusters.append(report.cluster)
     format_name = _common_format(reports)
     _refuse_collisions(reports)
     options, notes = _common_options(reports, clusters)
@@ -54,7 +58,10 @@ def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> 
     converted = convert_cluster(cluster, format_name, called=_CALLED)
     checked = parse_rank_table(converted.text.encode(), Path("merged.json"), profile)
     if checked.cluster is None:
-        raise RefusedTableError(render_problems(checked.problems, checked.document, _CALLED), hint=_advice(checked))
+        hint = "each table may be valid alone; together they are not"
+        if all(CATALOGUE[problem.code].ascend_only for problem in checked.errors):
+            hint += "; for CPU or GPU --chip none merges them"
+        raise RefusedTableError(render_problems(checked.problems, checked.document, _CALLED), hint=hint)
     return Merged(converted.text, converted.cluster, (*notes, *_order_note(converted.cluster)))
 
 
@@ -65,18 +72,6 @@ def _refuse_collisions(reports: Sequence[TableReport]) -> None:
         hints.append("generate it again with --server-id and the address that the others use")
     if hints:
         raise RefusedTableError("\n".join([*repeats, *loopbacks]), hint="; ".join(hints))
-
-
-def _advice(refused: TableReport) -> str:
-    hint = "each table may be valid alone; together they are not"
-    of_ascend = all(CATALOGUE[problem.code].ascend_only for problem in refused.errors)
-    return f"{hint}; for CPU or GPU --chip none merges them" if of_ascend else hint
-
-
-def _cluster_of(report: TableReport) -> Cluster:
-    if report.cluster is None:
-        raise UsageError(f"{report.path} has errors", hint=f"tlaunch validate {report.path} shows them")
-    return report.cluster
 
 
 def _common_format(reports: Sequence[TableReport]) -> str:
@@ -106,7 +101,7 @@ def _repeats(reports: Sequence[TableReport]) -> Iterator[str]:
 
 
 def _identities(report: TableReport) -> Iterator[tuple[str, str, Pointer]]:
-    """Yield what must be different on all servers: key, value, and where it stands."""
+    """Yield the values that must differ between all servers: key, value, and its pointer."""
     for server in report.table.servers if report.table else ():
         yield server.word("server_id"), server.server_id or "", server.at("server_id")
         for device in server.devices:
@@ -138,7 +133,7 @@ def _loopbacks(reports: Sequence[TableReport]) -> Iterator[str]:
 
 
 def _common_options(reports: Sequence[TableReport], clusters: Sequence[Cluster]) -> tuple[Options, tuple[str, ...]]:
-    """Return what all tables say about the whole. Only the name of the table may differ."""
+    """Return the options of the whole, which all tables share. Only the name of the table may differ."""
     first = dict(clusters[0].options)
     notes: tuple[str, ...] = ()
     for report, cluster in zip(reports, clusters, strict=True):
@@ -158,19 +153,15 @@ def _renumbered(clusters: Sequence[Cluster]) -> tuple[Server, ...]:
     servers: list[Server] = []
     offset = 0
     for cluster in clusters:
-        in_rank_order = sorted(cluster.servers, key=lambda server: server.devices[0].global_rank)
-        servers.extend(_moved(server, offset) for server in in_rank_order)
+        for server in sorted(cluster.servers, key=lambda server: server.devices[0].global_rank):
+            devices = (replace(device, global_rank=device.global_rank + offset) for device in server.devices)
+            servers.append(replace(server, devices=tuple(devices)))
         offset += cluster.device_count
     return tuple(servers)
 
 
-def _moved(server: Server, offset: int) -> Server:
-    devices = (replace(device, global_rank=device.global_rank + offset) for device in server.devices)
-    return replace(server, devices=tuple(devices))
-
-
 def _order_note(cluster: Cluster) -> Iterator[str]:
-    """Yield a shell sorts file names as text, so host10's table comes before host2's."""
+    """Yield a note where servers are not in the order of their names: a shell sorts host10 before host2."""
     names = [server.server_id for server in cluster.servers]
     if names == sorted(names):
         return

@@ -179,7 +179,11 @@ class Table:
     @cached_property
     def servers_by_rank(self) -> list[tuple[ServerRow, list[int]]]:
         """Servers with their ranks, ascending, the server of rank 0 first. Only for sound ranks."""
-        pairs = [(server, sorted(_ranks(server))) for server in self.servers if server.devices]
+        pairs = []
+        for server in self.servers:
+            ranks = sorted(device.global_rank for device in server.devices if device.global_rank is not None)
+            if server.devices:
+                pairs.append((server, ranks))
         return sorted(pairs, key=lambda pair: pair[1])
 
     @cached_property
@@ -222,10 +226,6 @@ def split_addresses(device_ip: Any) -> tuple[str, ...]:
     return tuple(device_ip.removesuffix(",").split(","))
 
 
-def _ranks(server: ServerRow) -> list[int]:
-    return [device.global_rank for device in server.devices if device.global_rank is not None]
-
-
 class InstanceRow(NamedTuple):
     """One instance: a process in a lab, a pod in a cloud."""
 
@@ -262,7 +262,13 @@ class GroupTable(Table):
     @cached_property
     def servers_are_complete(self) -> bool:
         """True if each instance names its server and nothing is lost, so that devices can be counted per server."""
-        return all(server.server_id for server in self.servers) and all(map(_is_complete, self.groups))
+        whole = all(
+            instance.entry_count == (instance.device_count or 0)
+            for group in self.groups
+            for instance in group.instances
+        )
+        groups_are_whole = all(len(group.instances) == (group.instance_count or 0) for group in self.groups)
+        return whole and groups_are_whole and all(server.server_id for server in self.servers)
 
     @cached_property
     def ranks_are_sound(self) -> bool:
@@ -272,11 +278,6 @@ class GroupTable(Table):
 def groups_of(table: Table) -> tuple[GroupRow, ...]:
     """Return the groups of a table; other formats have none."""
     return table.groups if isinstance(table, GroupTable) else ()
-
-
-def _is_complete(group: GroupRow) -> bool:
-    found = all(instance.entry_count == (instance.device_count or 0) for instance in group.instances)
-    return found and len(group.instances) == (group.instance_count or 0)
 
 
 def entry_count(fields: dict[str, Any], key: str) -> int | None:

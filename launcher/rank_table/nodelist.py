@@ -18,7 +18,7 @@ _Split = tuple[str, str, str]  # a name before, in, and after its last number
 
 
 def write_nodelist(cluster: Cluster) -> str:
-    """Return one line, compressed, in the order of the servers. Only for servers with equally many devices."""
+    """Write one line, compressed, in the order of the servers. Only for servers with equally many devices."""
     return f"{compress([server.server_id for server in cluster.servers])}\n"
 
 
@@ -55,11 +55,14 @@ def expand(line: str, place: Place, limit: int = MAX_HOSTS) -> Iterator[str]:
             if count > limit:
                 place.refuse(f"{item[:40]!r} leads beyond {MAX_HOSTS:,} hosts", "check the ranges")
         limit -= count
-        yield from _names(alternatives, item, place)
+        for name in map("".join, product(*alternatives)):
+            if not is_host_name(name):
+                place.refuse(f"{item[:40]!r} is no name of a host", "write node[01-04,7]")
+            yield name
 
 
 def order_of_slurm(cluster: Cluster) -> Iterator[str]:
-    """Yield what a person should know where the servers are in another order than Slurm puts nodes into by itself."""
+    """Yield a note where the servers are in another order than Slurm puts nodes into by itself."""
     names = [server.server_id for server in cluster.servers]
     if names != sorted(names, key=_numbers_by_value):
         yield (
@@ -74,11 +77,16 @@ def compress(names: list[str]) -> str:
     >>> compress(["node01", "node02", "node04", "login"])
     'node[01-02,04],login'
     """
-    return ",".join(_shared(group) for group in _groups([_split(name) for name in names]))
+    items = []
+    for group in _groups([_split(name) for name in names]):
+        prefix, digits, suffix = group[0]
+        numbers = digits if len(group) == 1 else f"[{','.join(_ranges([split[1] for split in group]))}]"
+        items.append(f"{prefix}{numbers}{suffix}")
+    return ",".join(items)
 
 
 def _items(line: str, place: Place) -> Iterator[str]:
-    """Yield what stands between the commas that are outside of brackets."""
+    """Yield the items between the commas that are outside of brackets."""
     depth, item = 0, ""
     for char in line:
         depth += (char == "[") - (char == "]")
@@ -100,29 +108,18 @@ def _parts(item: str, place: Place, limit: int) -> Iterator[list[str]]:
     """Yield plain text and what a pair of brackets stands for, in turns."""
     for index, part in enumerate(re.split(r"[\[\]]", item)):
         if index % 2:
-            yield _bracket(part.split(","), item, place, limit)
+            numbers: list[str] = []
+            for entry in part.split(","):
+                numbers.extend(_numbers(entry.strip(), item, place, limit - len(numbers)))
+            yield numbers
         else:
             yield [part]
-
-
-def _names(alternatives: list[list[str]], item: str, place: Place) -> Iterator[str]:
-    for name in map("".join, product(*alternatives)):
-        if not is_host_name(name):
-            place.refuse(f"{item[:40]!r} is no name of a host", "write node[01-04,7]")
-        yield name
 
 
 def _numbers_by_value(name: str) -> list[tuple[int, str]]:
     """Return a key for sorting: node2 comes before node10. Texts and numbers take turns, so like meets like."""
     parts = enumerate(_DIGITS.split(name))
     return [(len(text.lstrip("0")), text.lstrip("0")) if at % 2 else (0, text) for at, text in parts]
-
-
-def _bracket(entries: list[str], item: str, place: Place, limit: int) -> list[str]:
-    numbers: list[str] = []
-    for entry in entries:
-        numbers.extend(_numbers(entry.strip(), item, place, limit - len(numbers)))
-    return numbers
 
 
 def _numbers(entry: str, item: str, place: Place, limit: int) -> Iterator[str]:
@@ -151,13 +148,6 @@ def _groups(names: list[_Split]) -> Iterator[list[_Split]]:
             group = []
         group.append(split)
     yield group
-
-
-def _shared(group: list[_Split]) -> str:
-    prefix, digits, suffix = group[0]
-    if len(group) == 1:
-        return f"{prefix}{digits}{suffix}"
-    return f"{prefix}[{','.join(_ranges([split[1] for split in group]))}]{suffix}"
 
 
 def _ranges(numbers: list[str]) -> Iterator[str]:

@@ -99,7 +99,7 @@ class _Locator:
         self._endless = endless
 
     def walk(self, at: int, wanted: Trie, key_at: int | None, goal: int) -> int:
-        """Go through the value at `at` until `goal` places are known in all; give where the value ends."""
+        """Go through the value at `at` until `goal` places are known in all; return its end."""
         opening = self.text[at]
         is_container = opening in "{["
         if _FOUND in wanted:
@@ -112,7 +112,8 @@ class _Locator:
     def _members(self, at: int, wanted: Trie, goal: int) -> int:
         while self._is_unfinished(goal) and self.text[at := _separator_end(self.text, at)] != "}":
             key_end = _scalar_end(self.text, at)
-            key = _key_text(self.text[at:key_end])
+            raw = self.text[at:key_end]
+            key = str(json.loads(raw)) if "\\" in raw else raw[1:-1]
             value_at = _separator_end(self.text, key_end)
             below = wanted.get(key)
             at = self.walk(value_at, below, at, goal) if below is not None else value_end(self.text, value_at)
@@ -139,10 +140,6 @@ def _trie(pointers: Collection[Pointer]) -> Trie:
             node = node.setdefault(name, {})
         node[_FOUND] = pointer
     return top
-
-
-def _key_text(raw: str) -> str:
-    return str(json.loads(raw)) if "\\" in raw else raw[1:-1]
 
 
 def _separator_end(text: str, at: int) -> int:

@@ -143,7 +143,7 @@ def _unread_keys(report: TableReport) -> Iterator[str]:
 
 def _another_kind(data: bytes, path: Path) -> Problem | None:
     """Return one problem instead of many for a text that was never meant as JSON: a list of hosts, or a program."""
-    from launcher.rank_table.sources import certainly_plain, program_kind  # noqa: PLC0415
+    from launcher.rank_table.detect import certainly_plain, program_kind  # noqa: PLC0415
 
     name = printable(str(path))
     if kind := certainly_plain(data):

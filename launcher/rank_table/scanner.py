@@ -367,7 +367,7 @@ def _is_in_two(fault: Fault, repeats: list[RepeatedKey]) -> bool:
 
 
 def _key_text(raw: str) -> str:
-    """Return what a string token says; a word that stands for a string says itself."""
+    """Return the text of a string token; a word that stands for a string is its own text."""
     if raw.startswith('"'):
         return str(json.loads(raw)) if "\\" in raw else raw[1:-1]
     return raw.strip("'\"“”„‘’‚")  # noqa: RUF001

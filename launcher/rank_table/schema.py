@@ -185,7 +185,7 @@ def _retyped(kind: str, value: Any) -> str | None:
 
 
 def _similar(key: str, shape: type[Shape], fields: Fields) -> str:
-    """Return a known key that looks like `key`, unless the object has that as well."""
+    """Return a hint that names a known key like `key`, unless the object has that as well."""
     known = sorted(shape.model_fields)
     near = difflib.get_close_matches(key[:64], known, n=1, cutoff=0.6)
     if near and near[0] in fields:

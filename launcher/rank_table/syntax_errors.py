@@ -107,12 +107,12 @@ def typographic(text: str, token: Token) -> Fault | None:
 
 
 def typographic_string(text: str, token: Token) -> Fault:
-    """Return a string in the right places, but in the wrong quotes."""
+    """Report a string in the right place, but in the wrong quotes."""
     return _no_punctuation(text[token.start], token, _requoted(text, token))
 
 
 def wide_mark(text: str, token: Token) -> Fault:
-    """Return a comma or a colon of another keyboard."""
+    """Report a comma or a colon of another keyboard."""
     char = text[token.start]
     return _no_punctuation(char, token, Edit(token.start, token.end, WIDE_MARKS[char]))
 
@@ -123,7 +123,7 @@ def _no_punctuation(char: str, token: Token, repair: Edit | None) -> Fault:
 
 
 def broken_string(text: str, token: Token) -> Fault:
-    """Return why the string that opens here is none."""
+    """Report a string that JSON does not allow, with the reason."""
     end = string_body_end(text, token.start)
     if end == len(text):
         hint = "the file is cut off; copy it again"
@@ -180,7 +180,7 @@ def key_in_list(at: int, opened_on_line: int) -> Fault:
 
 
 def needless_colon(at: int, *, before_entry: bool) -> Fault:
-    """Return a colon where an entry has ended."""
+    """Report a colon where an entry has ended."""
     hint = "write a comma in its place" if before_entry else "remove it"
     return misplaced("there is no key before this colon", at, hint)
 
@@ -188,7 +188,7 @@ def needless_colon(at: int, *, before_entry: bool) -> Fault:
 def unmatched(
     token: Token, opened: tuple[str, int], way: Remedy | None, *, after_comma: bool, needless_comma: str
 ) -> Fault:
-    """Return a closing bracket that does not match what was `opened`, a bracket and its line.
+    """Report a closing bracket that does not match what was `opened`, a bracket and its line.
 
     `needless_comma`: which of the commas "before" and "after" it separates nothing once it is gone.
     """

@@ -89,8 +89,8 @@ def _read(file: str, origin: str | None, devices: int | None, target: str) -> Cl
     from launcher.cli.reports import read_named
     from launcher.cli.table.output import note
     from launcher.core.printable import printable
+    from launcher.rank_table.detect import recognise_plain
     from launcher.rank_table.formats.writing import PLAIN
-    from launcher.rank_table.sources import recognise_plain
 
     data = read_named(file)
     found = recognise_plain(data) if origin is None and not file.endswith(".json") else origin
@@ -106,7 +106,7 @@ def _of_plain(data: bytes, kind: str, file: str, devices: int | None, target: st
     from launcher.cli.table.output import note
     from launcher.core.printable import printable
     from launcher.rank_table.convert import marked_without_ascend
-    from launcher.rank_table.sources import read_plain
+    from launcher.rank_table.detect import read_plain
 
     cluster, notes = read_plain(data, kind, printable(file), devices)
     cluster, marks = marked_without_ascend(cluster, target)

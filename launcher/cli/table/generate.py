@@ -64,7 +64,7 @@ def generate(*, sort: bool, output: Path | None, force: bool, **options: Any) ->
     from launcher.cli.table.output import check_output, hand_over, note, warn
     from launcher.cli.table.sources import gather  # `--help` needs none of it
     from launcher.cli.table.wanted import Wanted
-    from launcher.rank_table.convert import render_table
+    from launcher.rank_table import render_table
     from launcher.rank_table.generate import build_cluster
 
     check_output(output, force=force)

@@ -23,7 +23,9 @@ def dump(value: Any) -> str:
     A lone half of a surrogate pair, which JSON allows and UTF-8 does not, is written as an escape.
     """
     text = json.dumps(value, ensure_ascii=False)
-    return text if text.isascii() or _is_utf8(text) else json.dumps(value)
+    if text.isascii():
+        return text
+    return json.dumps(value) if any("\ud800" <= char <= "\udfff" for char in text) else text
 
 
 def one_line(fields: Mapping[str, Any]) -> str:
@@ -63,12 +65,12 @@ def _bracketed(opening: str, items: Iterable[str], closing: str, indent: int) ->
     return f"{opening}\n{lines}\n{' ' * indent}{closing}"
 
 
-def _is_utf8(text: str) -> bool:
+def parsed(text: str) -> Any:
+    """Return the value that an option holds as JSON text; None where it is none."""
     try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 class Reason(NamedTuple):

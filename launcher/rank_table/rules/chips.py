@@ -89,7 +89,10 @@ def device_counts_differ(table: Table) -> Iterator[Finding]:
         if len(server.devices) != len(servers[0].devices):
             expected = len(servers[0].devices)
             message = f"the first server has {expected} device{'s' * (expected > 1)}, this one {len(server.devices)}"
-            yield Finding(server.at("device"), message, _equalised(len(server.devices), expected))
+            apart = expected - len(server.devices)
+            change = f"add {apart} here" if apart > 0 else f"remove {-apart} here"
+            hint = f"{change}, or change the other servers: each has as many as the first"
+            yield Finding(server.at("device"), message, hint)
 
 
 @rule("RT343", "four devices that a 910 server cannot join", ascend_only=True)
@@ -100,11 +103,6 @@ def quartet_unconnected(table: Table) -> Iterator[Finding]:
         if len(server.devices) == 4 and len(ids) == 4 and max(ids) < 8 and ids not in QUARTETS:
             message = f"devices {', '.join(map(str, sorted(ids)))} of a 910 server do not form a ring"
             yield Finding(server.at("device"), message, "use 0 1 2 3, 4 5 6 7, or two pairs such as 0 1 4 5")
-
-
-def _equalised(count: int, first: int) -> str:
-    change = f"add {first - count} here" if count < first else f"remove {count - first} here"
-    return f"{change}, or change the other servers: each has as many as the first"
 
 
 def _nearest_counts(count: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from launcher.rank_table.catalogue import Finding
+from launcher.rank_table.ip import FAMILY_NAMES
 from launcher.rank_table.model import integer_at, read_decimal, text_at
 from launcher.rank_table.positions import Pointer
 
@@ -57,6 +58,19 @@ def name_unusable(at: Pointer, name: str | None, limit: int, hint: str, *, empty
         yield Finding(at, f"{at[-1]} has {length} bytes, HCCL allows {limit}", hint)
 
 
+def other_families(places: Iterable[tuple[Pointer, int | None]], what: str = "this address") -> Iterator[Finding]:
+    """Report each address, given by its pointer and family, that is not of the first one's family.
+
+    What is no address at all has no family, and is reported as that elsewhere.
+    """
+    first: int | None = None
+    for pointer, family in places:
+        first = first or family
+        if family is not None and first is not None and family != first:
+            message = f"{what} is {FAMILY_NAMES[family]}, the first of the table is {FAMILY_NAMES[first]}"
+            yield Finding(pointer, message, f"write an {FAMILY_NAMES[first]} address")
+
+
 def repeated(rows: Iterable[tuple[Hashable, _Row]]) -> Iterator[tuple[_Row, _Row]]:
     """Yield each row whose value another one before it has, and the first one that has it."""
     first: dict[Hashable, _Row] = {}
@@ -65,6 +79,11 @@ def repeated(rows: Iterable[tuple[Hashable, _Row]]) -> Iterator[tuple[_Row, _Row
             yield row, first[value]
         else:
             first[value] = row
+
+
+def counted_addresses(count: int) -> str:
+    """Return "1 address" or "2 addresses"."""
+    return "1 address" if count == 1 else f"{count} addresses"
 
 
 def clipped(number: int) -> str:

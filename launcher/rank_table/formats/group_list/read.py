@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from launcher.core.records import Cluster, Device, Options, Server
+from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table.catalogue import Finding
 from launcher.rank_table.keys import LAB_TABLE_OPTIONS, usual_board
 from launcher.rank_table.model import (
@@ -110,7 +110,9 @@ _CLOUD = _Form(Format.CLOUD, TableShape, CloudGroupShape, PodShape, {"device": "
 
 def read_lab(document: Fields, shapes: Shapes, profile: Profile) -> Table:
     """Return the rows of a lab's table; what is wrong with its shape goes into `shapes`."""
-    return _read(_LAB, document, shapes, _chip(document, profile), profile.consumer)
+    named = CHIP_INFOS.get(text_at(document, "chip_info") or "")
+    chip = CHIPS[named] if named is not None and profile.chip == "auto" else profile.hardware
+    return _read(_LAB, document, shapes, chip, profile.consumer)
 
 
 def read_cloud(document: Fields, shapes: Shapes, profile: Profile) -> Table:
@@ -120,8 +122,12 @@ def read_cloud(document: Fields, shapes: Shapes, profile: Profile) -> Table:
 
 def lab_cluster(table: Table) -> Cluster:
     """Return the records. Only for a table without errors, where every number is known."""
-    devices = max(len(server.devices) for server in table.servers)
-    return Cluster(tuple(map(_server, table.servers)), options=_lab_options(table.fields, devices))
+    # Of the board and its network cards what is not usual: text as it is, anything else as JSON text.
+    values = {key: table.fields[key] for key in LAB_TABLE_OPTIONS if table.fields.get(key) is not None}
+    texts = {key: value if isinstance(value, str) else _compact(value) for key, value in values.items()}
+    usual = usual_board(max(len(server.devices) for server in table.servers))
+    ranks = {device.pointer: device.global_rank or 0 for device in table.devices}
+    return Cluster(_servers(table, ranks), options=tuple(sorted(texts.items() - usual.items())))
 
 
 def cloud_cluster(table: Table) -> Cluster:
@@ -134,33 +140,18 @@ def cloud_cluster(table: Table) -> Cluster:
     for server in sorted(table.servers, key=lambda server: server.server_id or ""):
         for device in sorted(server.devices, key=lambda device: device.device_id or 0):
             ranks[device.pointer] = len(ranks)
-    return Cluster(tuple(_server(_ranked(server, ranks)) for server in table.servers))
+    return Cluster(_servers(table, ranks))
 
 
-def _lab_options(document: Fields, devices: int) -> Options:
-    """Return what is not usual of the board and its network cards: text as it is, anything else as JSON text."""
-    values = {key: document[key] for key in LAB_TABLE_OPTIONS if document.get(key) is not None}
-    texts = {key: value if isinstance(value, str) else _compact(value) for key, value in values.items()}
-    return tuple(sorted(texts.items() - usual_board(devices).items()))
-
-
-def _ranked(server: ServerRow, ranks: Mapping[Pointer, int]) -> ServerRow:
-    devices = (device._replace(global_rank=ranks[device.pointer]) for device in server.devices)
-    return server._replace(devices=tuple(devices))
-
-
-def _server(row: ServerRow) -> Server:
-    devices = sorted(map(_device, row.devices), key=lambda device: device.global_rank)
-    return Server(row.server_id or "", tuple(devices))
-
-
-def _device(row: DeviceRow) -> Device:
-    return Device(row.device_id or 0, row.global_rank or 0, text_at(row.fields, "device_ip") or None)
-
-
-def _chip(document: Fields, profile: Profile) -> Chip:
-    named = CHIP_INFOS.get(text_at(document, "chip_info") or "")
-    return CHIPS[named] if named is not None and profile.chip == "auto" else profile.hardware
+def _servers(table: Table, ranks: Mapping[Pointer, int]) -> tuple[Server, ...]:
+    servers = []
+    for row in table.servers:
+        devices = [
+            Device(device.device_id or 0, ranks[device.pointer], text_at(device.fields, "device_ip") or None)
+            for device in row.devices
+        ]
+        servers.append(Server(row.server_id or "", tuple(sorted(devices, key=lambda device: device.global_rank))))
+    return tuple(servers)
 
 
 def _read(form: _Form, document: Fields, shapes: Shapes, chip: Chip, consumer: str) -> GroupTable:
@@ -185,6 +176,7 @@ class _Rows:
         self._devices: list[list[DeviceRow]] = []  # of each server
 
     def group(self, pointer: Pointer, fields: Fields) -> GroupRow:
+        """Return the row of a group, and keep the servers of its instances."""
         self._shapes.check(self._form.group, pointer, fields)
         instances = fields.get("instance_list")
         has_addresses = self._form is _LAB or (isinstance(instances, list) and len(instances) > 1)
@@ -206,11 +198,17 @@ class _Rows:
         devices = []
         for at, entry in self._shapes.entries(pointer, fields, "devices"):
             self._shapes.check(DeviceShape if has_addresses else LonePodDeviceShape, at, entry)
-            devices.append(_device_row(number, at, entry, has_addresses=has_addresses))
+            # One address: unlike in other formats, HCCL does not split it at commas.
+            device_ip = text_at(entry, "device_ip") if has_addresses else None
+            device_id = read_decimal(entry.get("device_id"))
+            devices.append(DeviceRow(number, at, entry, device_id, None, (device_ip,) if device_ip else ()))
         if self._form is _LAB:
-            # One rank, whatever the list holds: a fault in it shall not look like a fault of the ranks.
+            # One rank, whatever the list holds: a fault in it shall not look like a fault of the ranks. It stands beside
+            # the list of devices, in the object of the instance.
             first = devices[0] if devices else DeviceRow(number, pointer, {}, None, None, ())
-            self._devices[number].append(_with_rank(first, pointer, fields))
+            rank = fields.get("rank_id")
+            ranked = first._replace(global_rank=read_decimal(rank), words={}, rank_pointer=pointer)
+            self._devices[number].append(ranked._replace(fields={**first.fields, "rank_id": rank}))
         else:
             self._devices[number] += devices
         return InstanceRow(pointer, fields, server_id, len(devices))
@@ -221,17 +219,3 @@ class _Rows:
             self._servers.append(ServerRow(number, pointer, fields, server_id, None, (), self._form.server_words))
             self._devices.append([])
         return number
-
-
-def _device_row(server: int, pointer: Pointer, fields: Fields, *, has_addresses: bool) -> DeviceRow:
-    """Return the row of a device. Its device_ip is one address: unlike elsewhere, HCCL does not split it at commas."""
-    device_ip = text_at(fields, "device_ip") if has_addresses else None
-    device_id = read_decimal(text_at(fields, "device_id"))
-    return DeviceRow(server, pointer, fields, device_id, None, (device_ip,) if device_ip else ())
-
-
-def _with_rank(device: DeviceRow, pointer: Pointer, instance: Fields) -> DeviceRow:
-    """Return the row with the rank of a lab's instance, which stands beside the list of devices."""
-    fields = {**device.fields, "rank_id": instance.get("rank_id")}
-    rank = read_decimal(text_at(instance, "rank_id"))
-    return DeviceRow(device.server, device.pointer, fields, device.device_id, rank, device.addresses, {}, pointer)

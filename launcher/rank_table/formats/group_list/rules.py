@@ -173,7 +173,7 @@ def nic_num_differs(table: Table) -> Iterator[Finding]:
 
 
 def _device_count(table: Table, group: GroupRow) -> int | None:
-    """Return devices of a group as its count should have them; None where an instance lists none.
+    """Return the number of devices that a group's count should have; None where an instance lists none.
 
     In a lab's table each instance is to have one, so a second one is that instance's fault and not the count's.
     """
@@ -186,7 +186,7 @@ def _device_count(table: Table, group: GroupRow) -> int | None:
 
 
 def _server_sizes(group: GroupRow) -> Counter[str]:
-    """Return how many instances each server of a group has; nothing where some instance does not say where it is."""
+    """Return the number of instances of each server; empty where an instance names no server."""
     names = [instance.server_id for instance in group.instances if instance.server_id is not None]
     return Counter(names) if len(names) == group.instance_count else Counter()
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from launcher.core.records import Cluster, Device, Server
+from launcher.core.records import Cluster, Device
 from launcher.rank_table.formats.writing import (
     DEVICE_LIMITS,
     Reason,
@@ -21,6 +20,7 @@ from launcher.rank_table.formats.writing import (
     one_address_each,
     one_line,
     pairs_of,
+    parsed,
 )
 from launcher.rank_table.keys import LAB_NETWORK_CARDS, LAB_TABLE_OPTIONS, usual_board
 
@@ -30,51 +30,18 @@ _PARTS_OF_A_SERVER = (1, 2, 4, 8)
 
 def write_lab(cluster: Cluster) -> str:
     """Write one instance per device. HCCL does not check the board: it is a generic one where the cluster names none."""
-    board = _board(cluster)
-    members = [
-        member("deploy_mode", "lab"),
-        *(member(key, board[key]) for key in LAB_TABLE_OPTIONS),
-        member("group_count", "1"),
-        f'"group_list": {listing([_lab_group(cluster)], 2)}',
-        member("status", "completed"),
-    ]
-    return f"{block(members, 0)}\n"
-
-
-def write_cloud(cluster: Cluster) -> str:
-    """Return one instance per server, called like it; a process finds its ranks by that name."""
-    group = [
-        member("group_name", ""),
-        member("instance_count", str(len(cluster.servers))),
-        member("device_count", str(cluster.device_count)),
-        f'"instance_list": {listing((_cloud_instance(server) for server in cluster.servers), 6)}',
-    ]
-    members = [
-        member("status", "completed"),
-        member("group_count", "1"),
-        f'"group_list": {listing([block(group, 4)], 2)}',
-    ]
-    return f"{block(members, 0)}\n"
-
-
-def _board(cluster: Cluster) -> Mapping[str, Any]:
-    """Return what the cluster says about its board and network cards, and what is usual for the rest."""
-    board = {**usual_board(max(len(server.devices) for server in cluster.servers)), **dict(cluster.options)}
-    return {**board, LAB_NETWORK_CARDS: _cards(board[LAB_NETWORK_CARDS])}
-
-
-def _cards(text: str) -> Any:
-    """Return the list that `text` holds as JSON, or `text` itself where a table wrote something else."""
-    try:
-        cards = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return cards if isinstance(cards, list) else text
-
-
-def _lab_group(cluster: Cluster) -> str:
+    board: dict[str, Any] = {
+        **usual_board(max(len(server.devices) for server in cluster.servers)),
+        **dict(cluster.options),
+    }
+    cards = parsed(board[LAB_NETWORK_CARDS])
+    if isinstance(cards, list):  # a table may have written something else
+        board[LAB_NETWORK_CARDS] = cards
     count = str(cluster.device_count)
-    instances = [_lab_instance(server, device) for server in cluster.servers for device in server.devices]
+    instances = (
+        dump({"devices": [_device(device)], "rank_id": str(device.global_rank), "server_id": server.server_id})
+        for server, device in pairs_of(cluster)
+    )
     group = [
         member("group_name", ""),
         member("device_num", count),
@@ -82,21 +49,35 @@ def _lab_group(cluster: Cluster) -> str:
         member("instance_count", count),
         f'"instance_list": {listing(instances, 6)}',
     ]
-    return block(group, 4)
-
-
-def _lab_instance(server: Server, device: Device) -> str:
-    return dump({"devices": [_device(device)], "rank_id": str(device.global_rank), "server_id": server.server_id})
-
-
-def _cloud_instance(server: Server) -> str:
-    devices = listing((one_line(_device(device)) for device in server.devices), 10)
     members = [
-        member("pod_name", server.server_id),
-        member("server_id", server.server_id),
-        f'"devices": {devices}',
+        member("deploy_mode", "lab"),
+        *(member(key, board[key]) for key in LAB_TABLE_OPTIONS),
+        member("group_count", "1"),
+        f'"group_list": {listing([block(group, 4)], 2)}',
+        member("status", "completed"),
     ]
-    return block(members, 8)
+    return f"{block(members, 0)}\n"
+
+
+def write_cloud(cluster: Cluster) -> str:
+    """Write one instance per server, called like it; a process finds its ranks by that name."""
+    instances = []
+    for server in cluster.servers:
+        devices = listing((one_line(_device(device)) for device in server.devices), 10)
+        names = [member("pod_name", server.server_id), member("server_id", server.server_id)]
+        instances.append(block([*names, f'"devices": {devices}'], 8))
+    group = [
+        member("group_name", ""),
+        member("instance_count", str(len(cluster.servers))),
+        member("device_count", str(cluster.device_count)),
+        f'"instance_list": {listing(instances, 6)}',
+    ]
+    members = [
+        member("status", "completed"),
+        member("group_count", "1"),
+        f'"group_list": {listing([block(group, 4)], 2)}',
+    ]
+    return f"{block(members, 0)}\n"
 
 
 def _device(device: Device) -> dict[str, str]:
@@ -121,7 +102,7 @@ def equal_parts_of_servers(cluster: Cluster) -> Iterator[Reason]:
 
 
 def ranks_follow_names(cluster: Cluster) -> Iterator[Reason]:
-    """Yield a cloud's table has no ranks: they are counted in the order of server_id as text, then of device_id."""
+    """Refuse ranks out of order: a cloud's table has none, they follow server_id as text, then device_id."""
     in_order = sorted(pairs_of(cluster), key=lambda pair: (pair[0].server_id, pair[1].device_id))
     for expected, (server, device) in enumerate(in_order):
         if device.global_rank != expected:

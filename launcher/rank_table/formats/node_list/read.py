@@ -80,7 +80,20 @@ def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
 def cluster(table: Table) -> Cluster:
     """Return the records. Only for a table without errors, where every number is known."""
     in_super_pods = SUB_VERSION in table.fields
-    servers = (_server(row, in_super_pods=in_super_pods) for row in table.servers)
+    servers = []
+    for node in table.servers:
+        devices = []
+        for row in sorted(node.devices, key=lambda row: row.global_rank or 0):
+            super_device = text_at(row.fields, "sdid") if in_super_pods else None
+            device = Device(
+                HOST_RANK if row.device_id is None else row.device_id,
+                row.global_rank or 0,
+                row.addresses[0] if row.addresses else None,
+                None if super_device == NO_SUPER_DEVICE else super_device,
+                _options(row, in_super_pods=in_super_pods),
+            )
+            devices.append(device)
+        servers.append(Server(node.server_id or "", tuple(devices)))
     return Cluster(tuple(servers), options=table.options)
 
 
@@ -104,24 +117,8 @@ def _device_row(server: int, pointer: Pointer, fields: Fields) -> DeviceRow:
     )
 
 
-def _server(row: ServerRow, *, in_super_pods: bool) -> Server:
-    devices = (_device(device, in_super_pods=in_super_pods) for device in row.devices)
-    return Server(row.server_id or "", tuple(sorted(devices, key=lambda device: device.global_rank)))
-
-
-def _device(row: DeviceRow, *, in_super_pods: bool) -> Device:
-    super_device = text_at(row.fields, "sdid") if in_super_pods else None
-    return Device(
-        HOST_RANK if row.device_id is None else row.device_id,
-        row.global_rank or 0,
-        row.addresses[0] if row.addresses else None,
-        None if super_device == NO_SUPER_DEVICE else super_device,
-        _options(row, in_super_pods=in_super_pods),
-    )
-
-
 def _options(row: DeviceRow, *, in_super_pods: bool) -> Options:
-    """Return what HCCL reads beyond a device's fields: port 0 is none, and only host ranks are bound to a device."""
+    """Return the options of a rank: port 0 is none, and only host ranks are bound to a device."""
     found: list[tuple[str, str]] = []
     bound = text_at(row.fields, "bind_device_id")
     if in_super_pods and row.device_id == HOST_RANK and bound:

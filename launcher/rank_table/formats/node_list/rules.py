@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from launcher.core.records import HOST_RANK
 from launcher.rank_table.catalogue import Finding, rule
-from launcher.rank_table.ip import FAMILY_NAMES, address_family, is_unspecified, packed_address, what_it_is_instead
+from launcher.rank_table.ip import address_family, is_unspecified, packed_address, what_it_is_instead
 from launcher.rank_table.keys import SUB_VERSION
-from launcher.rank_table.model import DeviceRow, Table, read_signed, text_at
-from launcher.rank_table.positions import Pointer
-from launcher.rank_table.rules.shared import MAX_PORT, name_unusable
+from launcher.rank_table.model import Table, read_signed, text_at
+from launcher.rank_table.rules.shared import MAX_PORT, name_unusable, other_families
 from launcher.rank_table.table_format import Format
 
 V1_1 = frozenset({Format.V1_1})
@@ -93,7 +92,14 @@ def host_rank_unbound(table: Table) -> Iterator[Finding]:
         example = next((row.device_id for row in server.devices if row.device_id not in (None, HOST_RANK)), 0)
         for device in server.devices:
             if device.device_id == HOST_RANK and "device_id" in device.fields:
-                yield from _unbound(device, f'"{example}"')
+                written = device.fields.get("bind_device_id")
+                if "bind_device_id" not in device.fields:
+                    hint = f'add "bind_device_id": "{example}", the device that it works with'
+                    yield Finding(device.at(), "this host rank has no bind_device_id", hint)
+                elif not isinstance(written, str) or read_signed(written) is None:
+                    message = "bind_device_id must be a device_id, written as a string"
+                    hint = f'write "{example}", or the device that was meant'
+                    yield Finding((*device.pointer, "bind_device_id"), message, hint)
 
 
 @rule("RT359", "IPv4 and IPv6 among the nodes", formats=V1_1)
@@ -101,35 +107,13 @@ def node_families_mixed(table: Table) -> Iterator[Finding]:
     """The nodes' addresses are all IPv4 or all IPv6, and so are those that the ranks use: rank_ip, else node_addr."""
     if len(table.servers) < 2:
         return
-    nodes = [(server.at("server_id"), server.server_id) for server in table.servers]
-    mixed = list(_odd_families(nodes))
+    nodes = {server.number: address_family(server.server_id or "") for server in table.servers}
+    of_nodes = ((server.at("server_id"), nodes[server.number]) for server in table.servers)
+    mixed = list(other_families(of_nodes, "the address here"))
     yield from mixed
     if not mixed:
-        yield from _odd_families([_rank_address(table, device) for device in table.devices])
-
-
-def _unbound(device: DeviceRow, example: str) -> Iterator[Finding]:
-    written = device.fields.get("bind_device_id")
-    if written is None and "bind_device_id" not in device.fields:
-        message = "this host rank has no bind_device_id"
-        yield Finding(device.at(), message, f'add "bind_device_id": {example}, the device that it works with')
-    elif not isinstance(written, str) or read_signed(written) is None:
-        message = "bind_device_id must be a device_id, written as a string"
-        yield Finding((*device.pointer, "bind_device_id"), message, f"write {example}, or the device that was meant")
-
-
-def _rank_address(table: Table, device: DeviceRow) -> tuple[Pointer, str | None]:
-    if device.addresses:
-        return device.at("device_ip"), device.addresses[0]
-    return device.at(), table.servers[device.server].server_id
-
-
-def _odd_families(places: list[tuple[Pointer, str | None]]) -> Iterator[Finding]:
-    """Yield those whose address is not of the first one's kind. What is no address at all is somebody else's matter."""
-    known = ((pointer, address_family(address)) for pointer, address in places if address is not None)
-    first: int | None = None
-    for pointer, family in known:
-        first = first or family
-        if family is not None and first is not None and family != first:
-            message = f"the address here is {FAMILY_NAMES[family]}, the first of the table is {FAMILY_NAMES[first]}"
-            yield Finding(pointer, message, f"write an {FAMILY_NAMES[first]} address")
+        of_ranks = (
+            (row.at("device_ip"), address_family(row.addresses[0])) if row.addresses else (row.at(), nodes[row.server])
+            for row in table.devices
+        )
+        yield from other_families(of_ranks, "the address here")

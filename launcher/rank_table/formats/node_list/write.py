@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-from launcher.core.records import HOST_RANK, Cluster, Device, Options, Server
+from launcher.core.records import HOST_RANK, Cluster, Device
 from launcher.rank_table.formats.server_list.write import write_v1_2
 from launcher.rank_table.formats.writing import (
     Reason,
     Target,
     block,
+    devices_of,
     few_of,
     listing,
     member,
@@ -37,31 +38,27 @@ def completed_v1_1(cluster: Cluster) -> Cluster:
     if "collective_id" not in options:
         digest = hashlib.sha256(write_v1_2(cluster).encode("utf-8", errors="surrogatepass")).hexdigest()
         options["collective_id"] = f"tlaunch-{digest[:16]}"
-    if _names_super_devices(cluster):
+    if any(
+        device.super_device_id is not None or picked(device.options, ["bind_device_id"])
+        for device in devices_of(cluster)
+    ):
         options["heterog_sub_version"] = SUPER_POD_VERSION
-    return Cluster(cluster.servers, cluster.source, _sorted(options))
+    return Cluster(cluster.servers, cluster.source, tuple(sorted(options.items())))
 
 
 def write_v1_1(cluster: Cluster) -> str:
     complete = "heterog_sub_version" in dict(cluster.options)
-    nodes = listing((_node(server, complete=complete) for server in cluster.servers), 2)
+    nodes = []
+    for server in cluster.servers:
+        ranks = listing((_rank(device, complete=complete) for device in server.devices), 6)
+        nodes.append(block([member("node_addr", server.server_id), f'"ranks": {ranks}'], 4))
     members = [
         member("version", "1.1"),
         *present(picked(cluster.options, NODE_TABLE_OPTIONS)),
-        f'"node_list": {nodes}',
+        f'"node_list": {listing(nodes, 2)}',
         member("status", "completed"),
     ]
     return f"{block(members, 0)}\n"
-
-
-def _names_super_devices(cluster: Cluster) -> bool:
-    devices = [device for server in cluster.servers for device in server.devices]
-    return any(device.super_device_id is not None or picked(device.options, ["bind_device_id"]) for device in devices)
-
-
-def _node(server: Server, *, complete: bool) -> str:
-    ranks = listing((_rank(device, complete=complete) for device in server.devices), 6)
-    return block([member("node_addr", server.server_id), f'"ranks": {ranks}'], 4)
 
 
 def _rank(device: Device, *, complete: bool) -> str:
@@ -78,10 +75,6 @@ def _rank(device: Device, *, complete: bool) -> str:
             "bind_device_id": options.get("bind_device_id") if device.device_id == HOST_RANK else None,
         }
     )
-
-
-def _sorted(options: dict[str, str]) -> Options:
-    return tuple(sorted(options.items()))
 
 
 def servers_are_addresses(cluster: Cluster) -> Iterator[Reason]:

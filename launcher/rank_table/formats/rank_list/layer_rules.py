@@ -11,7 +11,7 @@ from launcher.rank_table.formats.rank_list.layers import DRAFT_KEYS, addresses, 
 from launcher.rank_table.ip import address_family
 from launcher.rank_table.model import DeviceRow, Fields, Table, integer_at, text_at
 from launcher.rank_table.positions import Pointer
-from launcher.rank_table.rules.shared import name_unusable
+from launcher.rank_table.rules.shared import counted_addresses, name_unusable
 from launcher.rank_table.schema import shown
 from launcher.rank_table.table_format import Format
 
@@ -73,7 +73,7 @@ def layer_zero_missing(table: Table) -> Iterator[Finding]:
     """Layer 0 says with which devices a rank shares a server. HCCL gives up on a rank that has only higher layers."""
     for device in table.devices:
         layers = _sound_layers(device)
-        if layers and all(layer for _, layer in layers) and _is_sorted(layers):
+        if layers and layers[0][1] > 0 and all(one[1] < other[1] for one, other in pairwise(layers)):
             pointer, layer = layers[0]
             message = f"the first layer of this rank is {layer}, not 0"
             yield Finding((*pointer, "net_layer"), message, "put the layer inside the server first, with net_layer 0")
@@ -82,26 +82,24 @@ def layer_zero_missing(table: Table) -> Iterator[Finding]:
 @rule("RT380", "a network without a usable name", formats=V2_0)
 def instance_unusable(table: Table) -> Iterator[Finding]:
     """net_instance_id names the network that a rank is part of in a layer, in 1 to 1024 bytes."""
-    for device in table.devices:
-        for pointer, level in levels(device):
-            name = text_at(level, "net_instance_id")
-            if name is not None and not 1 <= len(name.encode()) <= NAME_LIMIT:
-                message = f"net_instance_id has {len(name.encode())} bytes, HCCL allows 1 to {NAME_LIMIT}"
-                hint = "write a name that all ranks of this network share"
-                yield Finding((*pointer, "net_instance_id"), message, hint)
+    for pointer, level in _all_levels(table):
+        name = text_at(level, "net_instance_id")
+        if name is not None and not 1 <= len(name.encode()) <= NAME_LIMIT:
+            message = f"net_instance_id has {len(name.encode())} bytes, HCCL allows 1 to {NAME_LIMIT}"
+            hint = "write a name that all ranks of this network share"
+            yield Finding((*pointer, "net_instance_id"), message, hint)
 
 
 @rule("RT381", "a net_type that HCCL does not know", formats=V2_0)
 def net_type_unknown(table: Table) -> Iterator[Finding]:
     """net_type is TOPO_FILE_DESC where the driver's topology file describes the links, CLOS where all reach all."""
-    for device in table.devices:
-        for pointer, level in levels(device):
-            written = text_at(level, "net_type")
-            if written is not None and written not in NET_TYPES:
-                known = written.strip().upper()
-                hint = f'write "{known}"' if known in NET_TYPES else 'write "TOPO_FILE_DESC" in layer 0, "CLOS" above'
-                message = f'net_type "{written[:20]}" is none that HCCL knows'
-                yield Finding((*pointer, "net_type"), message, hint)
+    for pointer, level in _all_levels(table):
+        written = text_at(level, "net_type")
+        if written is not None and written not in NET_TYPES:
+            known = written.strip().upper()
+            hint = f'write "{known}"' if known in NET_TYPES else 'write "TOPO_FILE_DESC" in layer 0, "CLOS" above'
+            message = f'net_type "{written[:20]}" is none that HCCL knows'
+            yield Finding((*pointer, "net_type"), message, hint)
 
 
 @rule("RT382", "an addr_type that HCCL does not know", formats=V2_0)
@@ -133,53 +131,47 @@ def backup_addresses_unusable(table: Table) -> Iterator[Finding]:
 
     An EID has none. HCCL before it knew this key ignores it.
     """
-    for device in table.devices:
-        for pointer, level in levels(device):
-            for place, address in addresses(pointer, level):
-                if "backup_addr" in address:
-                    yield from _faulty_backups((*place, "backup_addr"), address)
+    for pointer, level in _all_levels(table):
+        for place, address in addresses(pointer, level):
+            if "backup_addr" in address:
+                yield from _faulty_backups((*place, "backup_addr"), address)
 
 
 @rule("RT384", "too many addresses", formats=V2_0)
 def addresses_many(table: Table) -> Iterator[Finding]:
     """A rank has at most 24 addresses in one layer."""
-    for device in table.devices:
-        for pointer, level in levels(device):
-            count = _address_count(level)
-            if count > ADDRESS_LIMIT:
-                message = f"rank_addr_list has {count} entries, HCCL allows {ADDRESS_LIMIT}"
-                yield Finding((*pointer, "rank_addr_list"), message, "leave addresses out")
+    for pointer, level in _all_levels(table):
+        count = _address_count(level)
+        if count > ADDRESS_LIMIT:
+            message = f"rank_addr_list has {count} entries, HCCL allows {ADDRESS_LIMIT}"
+            yield Finding((*pointer, "rank_addr_list"), message, "leave addresses out")
 
 
 @rule("RT385", "ranks of one network with different numbers of addresses", formats=V2_0)
 def address_counts_uneven(table: Table) -> Iterator[Finding]:
     """All ranks that name the same net_instance_id in a layer have the same number of addresses there."""
     first: dict[tuple[int | None, str], tuple[int, Pointer]] = {}
-    for device in table.devices:
-        for pointer, level in levels(device):
-            name, layer, count = (
-                text_at(level, "net_instance_id"),
-                integer_at(level, "net_layer"),
-                _address_count(level),
+    for pointer, level in _all_levels(table):
+        name, layer, count = text_at(level, "net_instance_id"), integer_at(level, "net_layer"), _address_count(level)
+        if name is None or not 0 <= count <= ADDRESS_LIMIT:
+            continue
+        expected, earlier = first.setdefault((layer, name), (count, pointer))
+        if count != expected:
+            message = (
+                f"{counted_addresses(count)} in {name[:64]}, where the first rank has {counted_addresses(expected)}"
             )
-            if name is None or not 0 <= count <= ADDRESS_LIMIT:
-                continue
-            expected, earlier = first.setdefault((layer, name), (count, pointer))
-            if count != expected:
-                message = f"{_addresses(count)} in {name[:64]}, where the first rank has {_addresses(expected)}"
-                hint = f"write {_addresses(expected)}"
-                yield Finding((*pointer, "rank_addr_list"), message, hint, (*earlier, "rank_addr_list"))
+            hint = f"write {counted_addresses(expected)}"
+            yield Finding((*pointer, "rank_addr_list"), message, hint, (*earlier, "rank_addr_list"))
 
 
 @rule("RT386", "ports that HCCL cannot use", formats=V2_0)
 def ports_unusable(table: Table) -> Iterator[Finding]:
     """An address stands for 1 to 16 ports of its device, each a string of at most 32 bytes such as "0/1"."""
-    for device in table.devices:
-        for pointer, level in levels(device):
-            for place, address in addresses(pointer, level):
-                ports = address.get("ports")
-                if isinstance(ports, list):
-                    yield from _faulty_ports((*place, "ports"), ports)
+    for pointer, level in _all_levels(table):
+        for place, address in addresses(pointer, level):
+            ports = address.get("ports")
+            if isinstance(ports, list):
+                yield from _faulty_ports((*place, "ports"), ports)
 
 
 @rule("RT387", "a plane_id that is too long", formats=V2_0)
@@ -194,12 +186,10 @@ def plane_long(table: Table) -> Iterator[Finding]:
 def draft_key(table: Table) -> Iterator[Finding]:
     """Drafts of v2.0 called some keys otherwise, and HCCL does not read them any more. Each key is named once."""
     uses: dict[str, tuple[Pointer, int]] = {}
-    for device in table.devices:
-        for pointer, level in levels(device):
-            if is_draft(level):
-                for key in level.keys() & DRAFT_KEYS.keys():
-                    first, count = uses.get(key, (pointer, 0))
-                    uses[key] = first, count + 1
+    for pointer, level in _all_levels(table):
+        for key in level.keys() & DRAFT_KEYS.keys() if is_draft(level) else ():
+            first, count = uses.get(key, (pointer, 0))
+            uses[key] = first, count + 1
     for key, (pointer, count) in uses.items():
         more = f" (and {count - 1} more like it)" if count > 1 else ""
         message = f"{key} is a key of a draft of this format, HCCL reads {DRAFT_KEYS[key]}{more}"
@@ -207,7 +197,7 @@ def draft_key(table: Table) -> Iterator[Finding]:
 
 
 def _layers(device: DeviceRow) -> list[tuple[Pointer, int]]:
-    """Return the layers of a rank; empty where there are so many entries that this is what must be said."""
+    """Return the layers of a rank; empty where there are too many, which is reported."""
     found = [
         (pointer, layer) for pointer, level in levels(device) if (layer := integer_at(level, "net_layer")) is not None
     ]
@@ -222,12 +212,12 @@ def _sound_layers(device: DeviceRow) -> list[tuple[Pointer, int]]:
     return found if is_whole and all(0 <= layer < LEVEL_LIMIT for _, layer in found) else []
 
 
-def _is_sorted(layers: list[tuple[Pointer, int]]) -> bool:
-    return all(before < after for (_, before), (_, after) in pairwise(layers))
+def _all_levels(table: Table) -> Iterator[tuple[Pointer, Fields]]:
+    return (level for device in table.devices for level in levels(device))
 
 
 def _all_addresses(table: Table) -> Iterator[tuple[Pointer, Fields]]:
-    """Yield those of the layers, and that of the control plane."""
+    """Yield the addresses of all layers, and that of the control plane."""
     for device in table.devices:
         for pointer, level in levels(device):
             yield from addresses(pointer, level)
@@ -239,10 +229,6 @@ def _all_addresses(table: Table) -> Iterator[tuple[Pointer, Fields]]:
 def _address_count(level: Fields) -> int:
     written = level.get("rank_addr_list")
     return len(written) if isinstance(written, list) else -1
-
-
-def _addresses(count: int) -> str:
-    return "1 address" if count == 1 else f"{count} addresses"
 
 
 def _is_of_kind(kind: str | None, address: str) -> bool:

@@ -78,17 +78,28 @@ def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
         for pointer, fields in shapes.entries((), document, "rank_list"):
             shapes.check(RankShape, pointer, fields)
             _check_network(pointer, fields, shapes)
-            rows = by_name.setdefault(_server_name(fields), [])
+            rows = by_name.setdefault(text_at(_lowest_level(fields), "net_instance_id"), [])
             number = rows[0].server if rows else len(by_name) - 1
-            rows.append(_device_row(number, pointer, fields))
-    servers = tuple(_server_row(name, rows) for name, rows in by_name.items())
+            rows.append(
+                DeviceRow(number, pointer, fields, _number(fields, "device_id"), _number(fields, "rank_id"), ())
+            )
+    servers = []
+    for name, rows in by_name.items():
+        pointer = (*rows[0].pointer, "level_list", 0)
+        level = _lowest_level(rows[0].fields)
+        servers.append(ServerRow(rows[0].server, pointer, level, name, None, tuple(rows), LEVEL_WORDS))
     options = options_at(document, frozenset({"detour"}))
-    return Table(Format.V2_0, document, servers, profile.hardware, profile.consumer, options)
+    return Table(Format.V2_0, document, tuple(servers), profile.hardware, profile.consumer, options)
 
 
 def cluster(table: Table) -> Cluster:
     """Return the records. A server is what shares the network of the lowest layer. Only for a table without errors."""
-    return Cluster(tuple(map(_server, table.servers)), options=table.options)
+    servers = []
+    for row in table.servers:
+        ranked = sorted(row.devices, key=lambda device: device.global_rank or 0)
+        devices = (Device(one.device_id or 0, one.global_rank or 0, options=_options(one.fields)) for one in ranked)
+        servers.append(Server(row.server_id or "", tuple(devices)))
+    return Cluster(tuple(servers), options=table.options)
 
 
 def _check_network(pointer: Pointer, rank: Fields, shapes: Shapes) -> None:
@@ -104,40 +115,15 @@ def _check_network(pointer: Pointer, rank: Fields, shapes: Shapes) -> None:
         shapes.check(ControlPlaneShape, (*pointer, "control_plane"), control_plane)
 
 
-def _lowest_level(rank: Fields) -> Fields | None:
+def _lowest_level(rank: Fields) -> Fields:
     value = rank.get("level_list")
     first = value[0] if isinstance(value, list) and value else None
-    return first if isinstance(first, dict) else None
-
-
-def _server_name(rank: Fields) -> str | None:
-    level = _lowest_level(rank)
-    return None if level is None else text_at(level, "net_instance_id")
-
-
-def _device_row(server: int, pointer: Pointer, fields: Fields) -> DeviceRow:
-    device_id, global_rank = _number(fields, "device_id"), _number(fields, "rank_id")
-    return DeviceRow(server, pointer, fields, device_id, global_rank, ())
+    return first if isinstance(first, dict) else {}
 
 
 def _number(fields: Fields, key: str) -> int | None:
     number = integer_at(fields, key)
     return number if number is not None and abs(number) <= _MAX_NUMBER else None
-
-
-def _server_row(name: str | None, rows: list[DeviceRow]) -> ServerRow:
-    pointer = (*rows[0].pointer, "level_list", 0)
-    fields = _lowest_level(rows[0].fields) or {}
-    return ServerRow(rows[0].server, pointer, fields, name, None, tuple(rows), LEVEL_WORDS)
-
-
-def _server(row: ServerRow) -> Server:
-    devices = sorted(map(_device, row.devices), key=lambda device: device.global_rank)
-    return Server(row.server_id or "", tuple(devices))
-
-
-def _device(row: DeviceRow) -> Device:
-    return Device(row.device_id or 0, row.global_rank or 0, options=_options(row.fields))
 
 
 def _options(rank: Fields) -> Options:

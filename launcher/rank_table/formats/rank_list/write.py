@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table.formats.writing import (
@@ -15,6 +13,7 @@ from launcher.rank_table.formats.writing import (
     member,
     no_host_ranks,
     one_line,
+    parsed,
     picked,
     present,
 )
@@ -22,7 +21,7 @@ from launcher.rank_table.keys import RANK_LAYERS, RANK_NUMBERS, RANK_OPTIONS, RA
 
 
 def write_v2_0(cluster: Cluster) -> str:
-    """Return ranks server by server, so that the order of the servers survives."""
+    """Write the ranks server by server, so that the order of the servers survives."""
     ranks = listing((_rank(device) for server in cluster.servers for device in server.devices), 2)
     members = [
         member("version", "2.0"),
@@ -32,14 +31,6 @@ def write_v2_0(cluster: Cluster) -> str:
         f'"rank_list": {ranks}',
     ]
     return f"{block(members, 0)}\n"
-
-
-def parsed(text: str) -> Any:
-    """Return the value that an option holds as JSON text; None where it is none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _rank(device: Device) -> str:
@@ -67,16 +58,12 @@ def _layer_fault(server: Server, device: Device) -> str | None:
     for key in RANK_NUMBERS:
         if key in options and not (options[key].isascii() and options[key].isdecimal()):
             return f"{key} {options[key][:20]!r} is no whole number"
-    instance = _first_instance(options["level_list"])
+    levels = parsed(options["level_list"])
+    first = levels[0] if isinstance(levels, list) and levels else None
+    instance = first.get("net_instance_id") if isinstance(first, dict) else None
     if instance != server.server_id:
         return f"its first layer is {str(instance)[:60]!r}, and its server {server.server_id[:60]!r}"
     return None
-
-
-def _first_instance(level_list: str) -> object:
-    levels = parsed(level_list)
-    first = levels[0] if isinstance(levels, list) and levels else None
-    return first.get("net_instance_id") if isinstance(first, dict) else None
 
 
 V2_0 = Target(

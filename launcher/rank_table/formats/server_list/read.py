@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from pydantic import Field
@@ -20,7 +19,6 @@ from launcher.rank_table.model import (
     split_addresses,
     text_at,
 )
-from launcher.rank_table.positions import Pointer
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.schema import Shape, Shapes
 from launcher.rank_table.table_format import VERSIONS, Format, list_of_another
@@ -103,21 +101,15 @@ def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
             devices.append(DeviceRow(len(servers), at, entry, device_id, global_rank, addresses))
         server_id, host_ip = text_at(fields, "server_id"), text_at(fields, "host_ip")
         servers.append(ServerRow(len(servers), pointer, fields, server_id, host_ip, tuple(devices)))
-    pods = tuple(_pods(document, shapes)) if has_pods else ()
-    return Table(found, document, tuple(servers), profile.hardware, profile.consumer, pods=pods)
-
-
-def _pods(document: Fields, shapes: Shapes) -> Iterator[PodRow]:
-    for pointer, fields in shapes.entries((), document, "super_pod_list"):
+    pods = []
+    for pointer, fields in shapes.entries((), document, "super_pod_list") if has_pods else ():
         shapes.check(PodShape, pointer, fields)
-        members = tuple(_members(pointer, fields, shapes))
-        yield PodRow(pointer, text_at(fields, "super_pod_id"), members)
-
-
-def _members(pointer: Pointer, fields: Fields, shapes: Shapes) -> Iterator[tuple[Pointer, str | None]]:
-    for at, entry in shapes.entries(pointer, fields, "server_list"):
-        shapes.check(PodServerShape, at, entry)
-        yield at, text_at(entry, "server_id")
+        members = []
+        for at, entry in shapes.entries(pointer, fields, "server_list"):
+            shapes.check(PodServerShape, at, entry)
+            members.append((at, text_at(entry, "server_id")))
+        pods.append(PodRow(pointer, text_at(fields, "super_pod_id"), tuple(members)))
+    return Table(found, document, tuple(servers), profile.hardware, profile.consumer, pods=tuple(pods))
 
 
 def cluster(table: Table) -> Cluster:
@@ -126,7 +118,13 @@ def cluster(table: Table) -> Cluster:
 
 
 def _server(row: ServerRow, table: Table) -> Server:
-    devices = sorted(map(_device, row.devices), key=lambda device: device.global_rank)
+    devices = []
+    for one in sorted(row.devices, key=lambda device: device.global_rank or 0):
+        device_ip, super_device_id = text_at(one.fields, "device_ip"), text_at(one.fields, "super_device_id")
+        options = () if _DEVICE_OPTIONS.isdisjoint(one.fields) else options_at(one.fields, _DEVICE_OPTIONS)
+        devices.append(
+            Device(one.device_id or 0, one.global_rank or 0, device_ip or None, super_device_id or None, options)
+        )
     server_id = row.server_id or ""
     pod = table.pod_of_server.get(server_id)
     return Server(
@@ -137,9 +135,3 @@ def _server(row: ServerRow, table: Table) -> Server:
         None if pod is None else pod.super_pod_id,
         options=options_at(row.fields, _SERVER_OPTIONS),
     )
-
-
-def _device(row: DeviceRow) -> Device:
-    device_ip, super_device_id = text_at(row.fields, "device_ip"), text_at(row.fields, "super_device_id")
-    options = () if _DEVICE_OPTIONS.isdisjoint(row.fields) else options_at(row.fields, _DEVICE_OPTIONS)
-    return Device(row.device_id or 0, row.global_rank or 0, device_ip or None, super_device_id or None, options)

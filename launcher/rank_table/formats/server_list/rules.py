@@ -127,7 +127,11 @@ def backup_unusable(table: Table) -> Iterator[Finding]:
         if fault is not None:
             hint = f"write the device_ip of the other die of its NPU, or leave {BACKUP_KEY} out"
             yield Finding(device.at(BACKUP_KEY), fault, hint)
-        elif addresses and BACKUP_PORT_KEY in device.fields and not _is_port(device.fields[BACKUP_PORT_KEY]):
+        elif (
+            addresses
+            and BACKUP_PORT_KEY in device.fields
+            and not 1 <= (read_decimal(device.fields[BACKUP_PORT_KEY]) or 0) <= MAX_PORT
+        ):
             message = f"{BACKUP_PORT_KEY} is no port from 1 to {MAX_PORT} in quotes"
             yield Finding(device.at(BACKUP_PORT_KEY), message, f'write "16667", or leave {BACKUP_PORT_KEY} out')
 
@@ -152,7 +156,3 @@ def _address_fault(
         if device.server != owner.server or device.device_id // DIES != owner.device_id // DIES:
             return f"{BACKUP_KEY} {address[:45]} belongs to a device of another NPU"
     return None
-
-
-def _is_port(written: object) -> bool:
-    return isinstance(written, str) and 1 <= (read_decimal(written) or 0) <= MAX_PORT

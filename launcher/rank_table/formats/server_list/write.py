@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.core.records import Cluster, Device, Server
+from launcher.core.records import Cluster, Server
 from launcher.rank_table.formats.writing import (
     DEVICE_LIMITS,
     Reason,
@@ -26,7 +26,15 @@ def write_v1_0(cluster: Cluster) -> str:
 
 def write_v1_2(cluster: Cluster) -> str:
     """Write a v1.2 table. Without super_pod_list HCCL treats each server as a super pod of its own."""
-    return _table(cluster, "1.2", _super_pods(cluster))
+    pods: dict[str, list[str]] = {}  # in the order of their first server, each with its servers in file order
+    for server in cluster.servers:
+        if server.super_pod_id is not None:
+            pods.setdefault(server.super_pod_id, []).append(server.server_id)
+    blocks = []
+    for name, members in pods.items():
+        servers = listing((dump({"server_id": server_id}) for server_id in members), 6)
+        blocks.append(block([member("super_pod_id", name), f'"server_list": {servers}'], 4))
+    return _table(cluster, "1.2", [f'"super_pod_list": {listing(blocks, 2)}'] if pods else [])
 
 
 def _table(cluster: Cluster, version: str, more: list[str]) -> str:
@@ -42,7 +50,17 @@ def _table(cluster: Cluster, version: str, more: list[str]) -> str:
 
 
 def _server(server: Server) -> str:
-    devices = listing((_device(device) for device in server.devices), 6)
+    fields = (
+        {
+            "device_id": str(device.device_id),
+            "device_ip": device.device_ip,
+            "super_device_id": device.super_device_id,
+            **picked(device.options, DEVICE_OPTIONS),
+            "rank_id": str(device.global_rank),
+        }
+        for device in server.devices
+    )
+    devices = listing(map(one_line, fields), 6)
     addresses = {"host_ip": server.host_ip, "host_nic_ip": server.host_nic_ip}
     members = [
         member("server_id", server.server_id),
@@ -51,32 +69,6 @@ def _server(server: Server) -> str:
         *present(picked(server.options, SERVER_OPTIONS)),
     ]
     return block(members, 4)
-
-
-def _device(device: Device) -> str:
-    return one_line(
-        {
-            "device_id": str(device.device_id),
-            "device_ip": device.device_ip,
-            "super_device_id": device.super_device_id,
-            **picked(device.options, DEVICE_OPTIONS),
-            "rank_id": str(device.global_rank),
-        }
-    )
-
-
-def _super_pods(cluster: Cluster) -> list[str]:
-    """Return the super pods in the order of their first server, each with its servers in file order."""
-    pods: dict[str, list[str]] = {}
-    for server in cluster.servers:
-        if server.super_pod_id is not None:
-            pods.setdefault(server.super_pod_id, []).append(server.server_id)
-    return [f'"super_pod_list": {listing((_super_pod(*pod) for pod in pods.items()), 2)}'] if pods else []
-
-
-def _super_pod(super_pod_id: str, server_ids: list[str]) -> str:
-    servers = listing((dump({"server_id": server_id}) for server_id in server_ids), 6)
-    return block([member("super_pod_id", super_pod_id), f'"server_list": {servers}'], 4)
 
 
 def super_pods_for_all(cluster: Cluster) -> Iterator[Reason]:
