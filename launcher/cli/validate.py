@@ -19,7 +19,7 @@ from launcher.core.json_text import json_text
 
 if TYPE_CHECKING:
     from launcher.rank_table import TableReport
-    from launcher.rank_table.diagnostics import Severity
+    from launcher.rank_table.catalogue import Severity
     from launcher.rank_table.profile import Profile
 
 EPILOG = """\b
@@ -174,8 +174,8 @@ def _check_directory(directory: str, profile: Profile, others: list[Path]) -> It
 def _check_found(path: Path, profile: Profile) -> Checked | None:
     """None for what is no rank table. A file that somebody named is always checked."""
     from launcher.cli.table_size import max_table_bytes
+    from launcher.rank_table.detect import looks_like_table, mentions_ids, named_like_table
     from launcher.rank_table.files import read_bytes, read_head
-    from launcher.rank_table.likeness import looks_like_table, mentions_ids, named_like_table
     from launcher.rank_table.read import parse_rank_table
 
     try:

@@ -1,10 +1,10 @@
 """Rank tables: read, check, explain, and write them. Importing this package does not load pydantic."""
 
-from launcher.rank_table.chips import CHIPS
-from launcher.rank_table.diagnostics import Problem, Severity
-from launcher.rank_table.profile import CONSUMERS, Profile
+from launcher.core.records import Cluster
+from launcher.rank_table.catalogue import Severity
+from launcher.rank_table.diagnostics import Problem
+from launcher.rank_table.profile import CHIPS, CONSUMERS, Profile
 from launcher.rank_table.read import TableReport, load_cluster, parse_rank_table, read_rank_table
-from launcher.rank_table.render import render_table
 
 __all__ = [
     "CHIPS",
@@ -18,3 +18,17 @@ __all__ = [
     "read_rank_table",
     "render_table",
 ]
+
+
+def render_table(cluster: Cluster) -> str:
+    """Return the canonical v1.0 table, or v1.2 where there are super pods: fixed order of keys, one line per device.
+
+    Equal clusters give equal text on every node, which HCCL compares by checksum. Reading it gives the same cluster
+    again. An address that the cluster does not have is left out, never invented.
+
+    Raises:
+        RefusedTableError: the cluster has what neither format can express, such as ranks on the host.
+    """
+    from launcher.rank_table.convert import convert_cluster, has_super_pods  # noqa: PLC0415 - reading needs no writers
+
+    return convert_cluster(cluster, "v1.2" if has_super_pods(cluster) else "v1.0").text

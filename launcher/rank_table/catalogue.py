@@ -13,14 +13,20 @@ renumbered.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 from launcher.core.frozen import frozen
-from launcher.rank_table.chips import Chip
-from launcher.rank_table.diagnostics import Severity
-from launcher.rank_table.formats import Format
-from launcher.rank_table.places import Pointer
-from launcher.rank_table.rows import Table
+from launcher.rank_table.model import Table
+from launcher.rank_table.positions import Pointer
+from launcher.rank_table.profile import Chip
+from launcher.rank_table.table_format import Format
+
+
+class Severity(Enum):
+    ERROR = "error"
+    WARNING = "warning"
 
 
 class Addition(NamedTuple):
@@ -33,7 +39,7 @@ class Addition(NamedTuple):
 
 @frozen
 class Finding:
-    """What a rule found: where, what, and the value to write instead."""
+    """The finding of a rule: where, what, and the value to write instead."""
 
     pointer: Pointer
     message: str
@@ -46,6 +52,8 @@ class Finding:
 
 
 Found = tuple[str, Finding]  # a code of the catalogue and what was found under it
+
+
 Check = Callable[[Table], Iterator[Finding]]
 
 
@@ -65,11 +73,11 @@ class Entry:
     replaces: str | None = None  # the code of a warning that is not worth saying beside this rule of a consumer
 
     def severity_on(self, chip: Chip) -> Severity:
-        """How bad it is for processes on `chip`."""
+        """Return the severity of the problem for processes on `chip`."""
         return Severity.WARNING if self.ascend_only and not chip.is_ascend else self.severity
 
     def concerns(self, table: Table) -> bool:
-        """Whether the rule has anything to say about tables of this format, read by this consumer."""
+        """Return whether the rule applies to tables of this format, read by this consumer."""
         of_format = self.formats is None or table.format in self.formats
         return of_format and self.consumer in (None, table.consumer)
 
@@ -96,6 +104,10 @@ def rule(
         return check
 
     return enter_check
+
+
+# What HCCL does not mind, and people should look at.
+warning = partial(rule, severity=Severity.WARNING, hccl_code=None)
 
 
 def enter(entry: Entry) -> None:

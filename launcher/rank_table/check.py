@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.core.frozen import frozen
-from launcher.rank_table import rules, text_faults  # noqa: F401  # enter their codes into the catalogue
+from launcher.core.records import Cluster
+from launcher.rank_table import syntax_codes
 from launcher.rank_table.catalogue import CATALOGUE, Finding, Found
-from launcher.rank_table.chips import CHIPS, Chip
 from launcher.rank_table.document import Document
-from launcher.rank_table.formats import VERSIONS, Format, recognise, what_to_do_with
-from launcher.rank_table.formats.readers import READERS
-from launcher.rank_table.profile import Profile
-from launcher.rank_table.rows import Table, text_at
-from launcher.rank_table.rules.servers import COMPLETED
-from launcher.rank_table.shape import AT_MOST, Shapes
+from launcher.rank_table.formats.group_list import read as group_list
+from launcher.rank_table.formats.group_list import rules as group_list_rules
+from launcher.rank_table.formats.node_list import read as node_list
+from launcher.rank_table.formats.node_list import rules as node_list_rules
+from launcher.rank_table.formats.rank_list import layer_rules
+from launcher.rank_table.formats.rank_list import read as rank_list
+from launcher.rank_table.formats.rank_list import rules as rank_list_rules
+from launcher.rank_table.formats.server_list import read as server_list
+from launcher.rank_table.formats.server_list import rules as server_list_rules
+from launcher.rank_table.formats.server_list import super_pods
+from launcher.rank_table.model import COMPLETED, Fields, Table, text_at
+from launcher.rank_table.profile import CHIPS, Chip, Profile
+from launcher.rank_table.rules import addresses, chips, consumers, conventions, tables
+from launcher.rank_table.schema import MAX_FAULTS, Shapes
+from launcher.rank_table.table_format import VERSIONS, Format, recognise, what_to_do_with
 
+# Importing these enters their codes into the catalogue.
+RULES = (
+    *(syntax_codes, tables, addresses, chips, conventions, consumers),
+    *(server_list_rules, super_pods, node_list_rules, rank_list_rules, layer_rules, group_list_rules),
+)
 MINDIE_MODE = 0o640
 SUFFIX = ".json"
 MAX_COUNTED = 10_000  # findings of one rule beyond those that are kept
+_CHIP_OF_FORMAT = {Format.LAB: "910", Format.CLOUD: "910", Format.V1_2: "a3", Format.V2_0: "a5"}
 
 
 @frozen
@@ -36,7 +51,7 @@ class Checked:
     findings: tuple[Found, ...]
 
 
-def check_document(document: Document, path: Path, profile: Profile, *, at_most: int = AT_MOST) -> Checked:
+def check_document(document: Document, path: Path, profile: Profile, *, at_most: int = MAX_FAULTS) -> Checked:
     """Find what is wrong with `document` as far as its text can be read: `at_most` faults of shape, and of each rule.
 
     Raises:
@@ -52,7 +67,10 @@ def check_document(document: Document, path: Path, profile: Profile, *, at_most:
     table = READERS[found].read(document.value, shapes, profile)
     table = replace(table, chip=_chip_of(table), keys=frozenset(shapes.keys), complete=shapes.complete)
     of_rules = () if shapes.full else _rule_findings(table, at_most)  # what is missing there would be rules' nonsense
-    findings = [*named, *_of_a5(document, found), *_worth_saying(table, shapes.findings()), *of_rules]
+    if found is Format.V2_0 and any(fault.code == "RT109" for fault in document.faults):
+        message = "HCCL reads a v2.0 file to its end, and there is text after the table"
+        named += (("RT208", Finding((), message, "remove what follows the last bracket of the table")),)
+    findings = [*named, *_worth_saying(table, shapes.findings()), *of_rules]
     return Checked(found, table, table.chip, tuple(findings))
 
 
@@ -65,7 +83,7 @@ def _rule_findings(table: Table, at_most: int) -> Iterator[Found]:
 
 
 def _first(count: int, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """At most `count` of the findings; the last of them says how many there are more, as far as those are counted."""
+    """Yield at most `count` of the findings; the last one gives the number of the others, as far as they are counted."""
     kept = list(islice(findings, count))
     left_out = sum(1 for _ in islice(findings, MAX_COUNTED))
     if left_out:
@@ -75,29 +93,20 @@ def _first(count: int, findings: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def _worth_saying(table: Table, findings: Iterator[Found]) -> Iterator[Found]:
-    """Nobody is to complete by hand a table that its writer has only begun: HCCL looks at its status alone."""
+    """Yield the findings without those about a table that its writer has only begun: HCCL looks at its status alone."""
     has_begun = text_at(table.fields, "status") not in {None, COMPLETED} and table.format is not Format.V2_0
     for code, finding in findings:
         if not (has_begun and len(finding.pointer) <= 1 and code in {"RT204", "RT205", "RT206"}):
             yield code, finding
 
 
-def _of_a5(document: Document, found: Format) -> Iterator[Found]:
-    if found is Format.V2_0 and any(fault.code == "RT109" for fault in document.faults):
-        hint = "remove what follows the last bracket of the table"
-        yield "RT208", Finding((), "HCCL reads a v2.0 file to its end, and there is text after the table", hint)
-
-
 def _chip_of(table: Table) -> Chip:
-    """What "auto" means for this table: what its format or its servers say."""
+    """Return the chip that "auto" means for this table, by its format or what its servers say."""
     if table.chip.name != "auto":
         return table.chip
     if table.is_without_ascend:
         return CHIPS["none"]
     return CHIPS[_CHIP_OF_FORMAT.get(table.format, "auto")]
-
-
-_CHIP_OF_FORMAT = {Format.LAB: "910", Format.CLOUD: "910", Format.V1_2: "a3", Format.V2_0: "a5"}
 
 
 def _no_table(document: Any, found: Format | None) -> Found:
@@ -110,8 +119,10 @@ def _no_table(document: Any, found: Format | None) -> Found:
     if isinstance(document, dict):
         message = f'version "{str(document["version"])[:20]}" is not known'
         return "RT203", Finding(("version",), message, 'write one of "' + '", "'.join(VERSIONS) + '"')
+    kinds = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+    kind = kinds.get(type(document), "a number")
     hint = "a rank table starts with { and has the keys version, status, server_count, server_list"
-    return "RT201", Finding((), f"a rank table is a JSON object, this is {_named(document)}", hint)
+    return "RT201", Finding((), f"a rank table is a JSON object, this is {kind}", hint)
 
 
 def _mode_findings(path: Path, profile: Profile) -> Iterator[Found]:
@@ -123,13 +134,8 @@ def _mode_findings(path: Path, profile: Profile) -> Iterator[Found]:
         yield "RT535", Finding((), message, f"chmod {MINDIE_MODE:03o} {path.name}")
 
 
-def _named(value: Any) -> str:
-    names = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")
-
-
 def _name_warning(path: Path, found: Format | None) -> Iterator[Found]:
-    """HCCL resolves links, and wants the first ".json" of the whole path to be its end."""
+    """Warn of a name that HCCL refuses: it resolves links, and wants the first ".json" of the path to be its end."""
     if str(path) == "-" or found is Format.V2_0:
         return
     real = os.path.realpath(path)
@@ -142,3 +148,18 @@ def _name_warning(path: Path, found: Format | None) -> Iterator[Found]:
             f'"{real[: first + len(SUFFIX)][-60:]}" ends in .json before the path does, and HCCL refuses such a path'
         )
         yield "RT406", Finding((), message, "take the first .json out of the name of the file or its directory")
+
+
+class Reader(NamedTuple):
+    read: Callable[[Fields, Shapes, Profile], Table]
+    cluster: Callable[[Table], Cluster]  # only for a table without errors
+
+
+READERS = {
+    Format.V1_0: Reader(server_list.read, server_list.cluster),
+    Format.V1_1: Reader(node_list.read, node_list.cluster),
+    Format.V1_2: Reader(server_list.read, server_list.cluster),
+    Format.V2_0: Reader(rank_list.read, rank_list.cluster),
+    Format.LAB: Reader(group_list.read_lab, group_list.lab_cluster),
+    Format.CLOUD: Reader(group_list.read_cloud, group_list.cloud_cluster),
+}

@@ -1,4 +1,4 @@
-"""From one way to write a cluster down to another, and what cannot come along.
+"""Convert a cluster to another format, and report what that format cannot hold.
 
 What would change the meaning for the ranks is refused; what HCCL never reads is left behind and named; nothing is
 ever made up.
@@ -7,31 +7,29 @@ ever made up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from launcher.core.errors import RefusedTableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.near import did_you_mean, near
 from launcher.core.records import Cluster, Device, Options, Server
-from launcher.rank_table.groups import groups_of
-from launcher.rank_table.keys import NODE_TABLE_OPTIONS
-from launcher.rank_table.limits import Reason
-from launcher.rank_table.targets import NEVER_READ, SUPER_POD, TARGETS, Target
+from launcher.rank_table.formats.targets import TARGETS
+from launcher.rank_table.formats.writing import Reason, Target
+from launcher.rank_table.keys import NEVER_READ, NODE_TABLE_OPTIONS, SUPER_POD
 
-if TYPE_CHECKING:
-    from launcher.rank_table.read import TableReport
-
+_Record = TypeVar("_Record", Server, Device)
 _SUPER_POD_NAME = "super_pod"  # what --drop calls the two keys that place a device in a pod
 KNOWN_KEYS = NEVER_READ.union(*(target.keys for target in TARGETS.values()))
 NEEDED = frozenset({"version", "status", "server_count", "server_list", "server_id", "device", "device_id", "rank_id"})
 _SERVER_FIELDS = ("host_ip", "host_nic_ip", "super_pod_id")
 _DEVICE_FIELDS = ("device_ip", "super_device_id")
-_NAMED_AT_MOST = 10  # keys that nobody reads, in one note
-_MAX_NAME = 40  # characters of such a key
-_UNKNOWN_KEY = "RT401"
+_HARDWARE = "hardware_type"
+_HARDWARE_NOTE = (
+    'no device has a device_ip, so the servers are marked as hardware_type "cpu": the table is for CPU or GPU; for Ascend '
+    "devices write every device_ip, and leave hardware_type out"
+)
 
 
 @frozen
@@ -64,24 +62,20 @@ def convert_cluster(
     reasons = list(_reasons(cluster, target, {key: held[key] for key in homeless if key not in left}))
     if reasons:
         name = called or str(cluster.source or "the cluster")
-        raise RefusedTableError(_refusal(name, target, reasons), hint="; ".join(_unique(reasons)))
+        lines = (f"{name}: error: {target.name} cannot express this: {reason.message}" for reason in reasons)
+        raise RefusedTableError("\n".join(lines), hint="; ".join(dict.fromkeys(reason.hint for reason in reasons)))
     cluster = target.completed(cluster)
     notes = (*_notes(target, {key: held[key] for key in left}), *target.advice(cluster))
     return Converted(target.write(cluster), cluster, tuple(left), notes)
 
 
-def unread_note(reports: Iterable[TableReport]) -> str | None:
-    """Which keys of these tables are in no record, since nobody reads them; None where there are none."""
-    keys = list(dict.fromkeys(key for report in reports for key in _unread_keys(report)))
-    if not keys:
-        return None
-    named = ", ".join(key[:_MAX_NAME] for key in islice(keys, _NAMED_AT_MOST))
-    more = f", and {len(keys) - _NAMED_AT_MOST:,} more" if len(keys) > _NAMED_AT_MOST else ""
-    return f"left behind, since nobody reads them: {named}{more}"
+def has_super_pods(cluster: Cluster) -> bool:
+    """Return whether any server names its super pod."""
+    return any(server.super_pod_id is not None for server in cluster.servers)
 
 
 def target_named(name: str) -> str:
-    """The target's full name: "1.0" is "v1.0".
+    """Return the target's full name: "1.0" is "v1.0".
 
     Raises:
         UsageError: there is no such target.
@@ -94,52 +88,51 @@ def target_named(name: str) -> str:
     return full
 
 
+def marked_without_ascend(cluster: Cluster, target_name: str) -> tuple[Cluster, tuple[str, ...]]:
+    """Mark a cluster that HCCL could never use as one of CPU or GPU, with a note; return it as it is where HCCL might.
+
+    Between servers HCCL needs addresses, of the devices or of all servers. A server's own hardware_type stays.
+    """
+    servers = cluster.servers
+    has_addresses = all(server.host_ip for server in servers) or any(
+        device.device_ip for server in servers for device in server.devices
+    )
+    if _HARDWARE not in TARGETS[target_name].keys or len(servers) < 2 or has_addresses:
+        return cluster, ()
+    options = [tuple(sorted({_HARDWARE: "cpu", **dict(server.options)}.items())) for server in servers]
+    marked = tuple(replace(server, options=its) for server, its in zip(servers, options, strict=True))
+    return (cluster, ()) if marked == servers else (replace(cluster, servers=marked), (_HARDWARE_NOTE,))
+
+
 def held_keys(cluster: Cluster) -> dict[str, int]:
-    """The keys that the cluster has beside servers, devices and ranks, with how often each occurs."""
+    """Return the keys that the cluster has beside servers, devices and ranks, with how often each occurs."""
     held = Counter(dict.fromkeys((key for key, _ in cluster.options), 1))
     for server in cluster.servers:
-        held.update(_server_keys(server))
+        held.update(_keys_of(server, _SERVER_FIELDS))
         for device in server.devices:
-            held.update(_device_keys(device))
+            held.update(_keys_of(device, _DEVICE_FIELDS))
     return dict(held)
 
 
 def without(cluster: Cluster, keys: Collection[str]) -> Cluster:
-    """The cluster without `keys`, wherever they stand. The same records where there is nothing to leave out."""
+    """Return the cluster without `keys`, wherever they stand; the same records where there is nothing to leave out."""
     if not keys:
         return cluster
-    servers = tuple(_server_without(server, keys) for server in cluster.servers)
-    return replace(cluster, servers=servers, options=_options_without(cluster.options, keys))
+    servers = []
+    for server in cluster.servers:
+        devices = tuple(_record_without(device, _DEVICE_FIELDS, keys) for device in server.devices)
+        servers.append(replace(_record_without(server, _SERVER_FIELDS, keys), devices=devices))
+    return replace(cluster, servers=tuple(servers), options=_options_without(cluster.options, keys))
 
 
-def _unread_keys(report: TableReport) -> Iterator[str]:
-    """Those that no format knows, and a lab's list of servers, which HCCL has given up."""
-    for warning in report.warnings:
-        if warning.code == _UNKNOWN_KEY:
-            yield warning.pointer.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
-    if report.table is not None and any("server_list" in group.fields for group in groups_of(report.table)):
-        yield "server_list"
+def _keys_of(record: Server | Device, fields: tuple[str, ...]) -> Iterator[str]:
+    yield from (key for key in fields if getattr(record, key) is not None)
+    yield from (key for key, _ in record.options)
 
 
-def _server_keys(server: Server) -> Iterator[str]:
-    yield from (key for key in _SERVER_FIELDS if getattr(server, key) is not None)
-    yield from (key for key, _ in server.options)
-
-
-def _device_keys(device: Device) -> Iterator[str]:
-    yield from (key for key in _DEVICE_FIELDS if getattr(device, key) is not None)
-    yield from (key for key, _ in device.options)
-
-
-def _server_without(server: Server, keys: Collection[str]) -> Server:
-    fields: dict[str, Any] = {key: None for key in _SERVER_FIELDS if key in keys}
-    devices = tuple(_device_without(device, keys) for device in server.devices)
-    return replace(server, devices=devices, options=_options_without(server.options, keys), **fields)
-
-
-def _device_without(device: Device, keys: Collection[str]) -> Device:
-    fields: dict[str, Any] = {key: None for key in _DEVICE_FIELDS if key in keys}
-    return replace(device, options=_options_without(device.options, keys), **fields)
+def _record_without(record: _Record, fields: tuple[str, ...], keys: Collection[str]) -> _Record:
+    left_out: dict[str, Any] = {key: None for key in fields if key in keys}
+    return replace(record, options=_options_without(record.options, keys), **left_out)
 
 
 def _options_without(options: Options, keys: Collection[str]) -> Options:
@@ -170,14 +163,6 @@ def _reasons(cluster: Cluster, target: Target, homeless: dict[str, int]) -> Iter
         yield Reason(f"there is no place for {key}{times}", f"--drop {key} leaves it out")
     for limit in target.limits:
         yield from limit(cluster)
-
-
-def _refusal(name: str, target: Target, reasons: list[Reason]) -> str:
-    return "\n".join(f"{name}: error: {target.name} cannot express this: {reason.message}" for reason in reasons)
-
-
-def _unique(reasons: list[Reason]) -> Iterator[str]:
-    yield from dict.fromkeys(reason.hint for reason in reasons)
 
 
 def _notes(target: Target, left: dict[str, int]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Which devices of a server are meant: lists of ids, the variables that let devices be seen, UUIDs of GPUs."""
+"""The devices of a server that are meant: lists of ids, the variables that show devices, UUIDs of GPUs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from launcher.core.errors import UsageError
 from launcher.core.printable import printable
-from launcher.rank_table.chips import CHIPS
+from launcher.rank_table.profile import CHIPS
 
 ASCEND_VARIABLES = ("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES")  # the first one that is set counts
 CUDA_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
@@ -17,6 +17,7 @@ MAX_DEVICES = CHIPS["none"].device_id_limit  # on one server, in tables for CPU 
 _ID_OR_RANGE = re.compile(r"([0-9]{1,6})(?:\s*-\s*([0-9]{1,6}))?")
 _HALF_OPEN = re.compile(r"\[\s*([0-9]{1,6})\s*,\s*([0-9]{1,6})\s*\)")  # as hccl_tools writes ranges
 _UUID = re.compile(r"(GPU|MIG)-", re.IGNORECASE)
+DEVICE_ID_LIMIT = CHIPS["auto"].device_id_limit  # ids are 0 .. 31 on the largest server that HCCL knows
 
 
 class FoundDevice(NamedTuple):
@@ -28,24 +29,20 @@ class FoundDevice(NamedTuple):
 
 
 def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
-    """The ids that a list such as "0-3,6" names, in the order written. `origin` is the option or variable it is from.
+    """Return the ids of a list such as "0-3,6", in the order written. `origin` is the option or variable it is from.
 
     Raises:
         UsageError: no such list, an id twice, or one that no server has.
     """
     if text.lstrip().startswith("["):
-        raise UsageError(f'{origin}: "{printable(text[:40])}" stands in brackets', hint=_without_brackets(text))
+        hint, match = 'write ids and ranges without brackets, for instance "0-3,6"', _HALF_OPEN.fullmatch(text.strip())
+        if match is not None and int(match[2]) > int(match[1]):
+            hint = f'write "{int(match[1])}-{int(match[2]) - 1}": a range holds both its ends'
+        raise UsageError(f'{origin}: "{printable(text[:40])}" stands in brackets', hint=hint)
     ids = [one for part in text.split(",") for one in _id_or_range(part.strip(), origin)]
     if repeated := [one for one, times in Counter(ids).items() if times > 1]:
         raise UsageError(f"{origin} names device {repeated[0]} twice", hint="each device gets one rank")
     return tuple(ids)
-
-
-def _without_brackets(text: str) -> str:
-    match = _HALF_OPEN.fullmatch(text.strip())
-    if match is None or int(match[2]) <= int(match[1]):
-        return 'write ids and ranges without brackets, for instance "0-3,6"'
-    return f'write "{int(match[1])}-{int(match[2]) - 1}": a range holds both its ends'
 
 
 def _id_or_range(part: str, origin: str) -> range:
@@ -66,7 +63,7 @@ def _id_or_range(part: str, origin: str) -> range:
 def visible_devices(
     environment: Mapping[str, str], names: Sequence[str], found: Sequence[FoundDevice] = ()
 ) -> tuple[str, tuple[int, ...]] | None:
-    """The first variable of `names` that is set, and the ids it lets be seen; None where none is set.
+    """Return the first variable of `names` that is set, and the ids it lets be seen; None where none is set.
 
     UUIDs of GPUs, whole or as far as they are unique, are looked up in `found`.
 
@@ -102,7 +99,7 @@ def _number_of(uuid: str, found: Sequence[FoundDevice], origin: str) -> str:
 
 
 def select_devices(found: Sequence[FoundDevice], ids: Iterable[int], origin: str) -> tuple[FoundDevice, ...]:
-    """Those of `found` that `ids` names, in the order of `ids`.
+    """Return those of `found` that `ids` names, in the order of `ids`.
 
     Raises:
         UsageError: `origin` names a device that was not found.
@@ -118,7 +115,7 @@ def select_devices(found: Sequence[FoundDevice], ids: Iterable[int], origin: str
 
 
 def name_devices(ids: Iterable[int]) -> str:
-    """In words, in the order given.
+    """Return the ids in words, in the order given.
 
     >>> name_devices([0, 1, 2, 3, 6]), name_devices([5]), name_devices([6, 2, 3])
     ('devices 0-3,6', 'device 5', 'devices 6,2-3')

@@ -1,22 +1,22 @@
-"""What is wrong with a table, and how it is shown: as good compilers do, with the line and a caret."""
+"""Problems of a table, shown as compilers do: with the line and a caret."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Sequence
-from enum import Enum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from launcher.core.frozen import frozen
 from launcher.core.printable import printable
+from launcher.rank_table.catalogue import CATALOGUE, Finding, Found, Severity
 from launcher.rank_table.document import Document
+from launcher.rank_table.positions import Place, Pointer, json_pointer
+from launcher.rank_table.profile import Chip
+from launcher.rank_table.syntax_errors import Fault
 
 WINDOW = 110  # characters of a source line that are shown around the caret
-SHOWN_AT_MOST = 50  # problems printed in full
-
-
-class Severity(Enum):
-    ERROR = "error"
-    WARNING = "warning"
+MAX_SHOWN = 50  # problems printed in full
+Style = Callable[[str, str, Severity], tuple[str, str]]  # the place and the kind of a problem, marked for a terminal
+Places = Mapping[Pointer, Place]
 
 
 @frozen
@@ -33,30 +33,27 @@ class Problem:
     width: int = 1  # characters to underline
 
 
-Style = Callable[[str, str, Severity], tuple[str, str]]  # the place and the kind of a problem, marked for a terminal
-
-
 def plain(place: str, kind: str, _severity: Severity) -> tuple[str, str]:
-    """The style without marks."""
+    """Leave the words without marks."""
     return place, kind
 
 
 def render_problems(problems: Sequence[Problem], document: Document, name: str) -> str:
-    """All problems with their source lines, then one line that counts them. `name` is the file as the user calls it."""
+    """Return all problems with their source lines, and a line that counts them. `name` is what the user calls the file."""
     shown = render_each(problems, document, name)
     return "\n".join([*shown, f"{printable(name)}: {count_problems(problems)}"])
 
 
 def render_each(problems: Sequence[Problem], document: Document, name: str, style: Style = plain) -> list[str]:
-    """A text of several lines for each problem, of the first `SHOWN_AT_MOST`; the last one says how many are left."""
-    shown = [_rendered(problem, document, name, style) for problem in problems[:SHOWN_AT_MOST]]
-    if len(problems) > SHOWN_AT_MOST:
-        shown.append(f"... and {len(problems) - SHOWN_AT_MOST} more")
+    """Return a text of several lines for each of the first `MAX_SHOWN` problems; the last one counts the others."""
+    shown = [_rendered(problem, document, name, style) for problem in problems[:MAX_SHOWN]]
+    if len(problems) > MAX_SHOWN:
+        shown.append(f"... and {len(problems) - MAX_SHOWN} more")
     return shown
 
 
 def headline(problem: Problem, name: str, style: Style = plain) -> str:
-    """One line: `hccl.json:8:9: warning[RT333]: message`. A file's name may hold anything; nothing moves the cursor."""
+    """Return one line, `hccl.json:8:9: warning[RT333]: message`. Whatever the file's name holds moves no cursor."""
     severity = problem.severity
     place = f"{printable(name)}:{problem.line}:{problem.column}:"
     place, kind = style(place, f"{severity.value}[{problem.code}]", severity)
@@ -64,7 +61,7 @@ def headline(problem: Problem, name: str, style: Style = plain) -> str:
 
 
 def count_problems(problems: Sequence[Problem]) -> str:
-    """In words: "2 errors, 1 warning"."""
+    """Return the counts in words: "2 errors, 1 warning"."""
     counts = ((kind, sum(problem.severity is kind for problem in problems)) for kind in Severity)
     words = [f"{count} {kind.value}{'s' if count > 1 else ''}" for kind, count in counts if count]
     return ", ".join(words) or "no problems"
@@ -80,7 +77,7 @@ def _rendered(problem: Problem, document: Document, name: str, style: Style) -> 
 
 
 def _excerpt(line: str, column: int, width: int) -> tuple[str, str]:
-    """The part of `line` around `column` and the caret line under it, aligned as a terminal shows them."""
+    """Return the part of `line` around `column` and the caret line under it, aligned as a terminal shows them."""
     first = max(0, column - 1 - WINDOW // 2) if len(line) > WINDOW else 0
     part = line[first : first + WINDOW]
     lead = "…" if first else ""
@@ -89,15 +86,52 @@ def _excerpt(line: str, column: int, width: int) -> tuple[str, str]:
     carets = max(1, min(width, len(part) - at))
     padding = len(lead) + sum(_cells(char) for char in part[:at])
     under = sum(_cells(char) for char in part[at : at + carets])
-    return f"{lead}{''.join(map(_visible, part))}{tail}", " " * padding + "^" * max(1, under)
-
-
-def _visible(char: str) -> str:
-    """One cell for every control character, so that no table can move the cursor of a terminal."""
-    return " " if char == "\t" else char if char.isprintable() else "\N{MIDDLE DOT}"
+    # One cell for every control character, so that no table can move the cursor of a terminal.
+    visible = (" " if char == "\t" else char if char.isprintable() else "\N{MIDDLE DOT}" for char in part)
+    return f"{lead}{''.join(visible)}{tail}", " " * padding + "^" * max(1, under)
 
 
 def _cells(char: str) -> int:
     if unicodedata.combining(char):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> tuple[Problem, ...]:
+    """Return errors of the text and findings of the rules with their lines, in file order, as severe as on `chip`."""
+    findings = list(found)
+    pointers = {finding.pointer for _, finding in findings} | {finding.earlier for _, finding in findings}
+    places = document.locate(part for pointer in pointers if pointer is not None for part in _with_parents(pointer))
+    located = [(fault, "") for fault in document.faults]
+    for repeat in document.repeats:
+        key, line = str(repeat.pointer[-1]), document.position(repeat.first).line
+        message = f'key "{key[:40]}" is written twice, first on line {line}; the last one counts'
+        fault = Fault("RT405", repeat.again, len(key) + 2, message, "remove one of the two")
+        located.append((fault, json_pointer(repeat.pointer)))
+    located += [
+        (_finding_fault(document, places, code, finding), json_pointer(finding.pointer)) for code, finding in findings
+    ]
+    located.sort(key=lambda pair: (pair[0].offset, pair[0].code))
+    problems = []
+    for fault, pointer in located:
+        line, column = document.position(fault.offset)
+        severity, hint = CATALOGUE[fault.code].severity_on(chip), None if fault.hint is None else printable(fault.hint)
+        message = printable(fault.message)
+        problems.append(Problem(fault.code, severity, message, hint, pointer, line, column, fault.width))
+    return tuple(problems)
+
+
+def _with_parents(pointer: Pointer) -> Iterator[Pointer]:
+    """Yield a pointer and those on the way to it: the last one that leads somewhere is shown."""
+    yield from (pointer[:length] for length in range(len(pointer), -1, -1))
+
+
+def _finding_fault(document: Document, places: Places, code: str, finding: Finding) -> Fault:
+    way = (places[part] for part in _with_parents(finding.pointer) if part in places)
+    place = next(way, Place(None, 0, 1))
+    message = finding.message
+    if finding.earlier is not None and finding.earlier in places:
+        message += f", first on line {document.position(places[finding.earlier].start).line}"
+    if finding.at_key and place.key is not None:
+        return Fault(code, place.key, len(str(finding.pointer[-1])) + 2, message, finding.hint)
+    return Fault(code, place.start, place.end - place.start, message, finding.hint)

@@ -1,4 +1,4 @@
-"""What differs between two copies of a table, and whether HCCL would notice.
+"""The differences between two copies of a table, and whether HCCL would notice.
 
 Before ranks talk to each other, HCCL compares a checksum of what each of them read, and stops with EI0005 where two
 differ. It is taken over the parsed file written out again: white space and the order of keys do not matter, every value
@@ -17,12 +17,14 @@ from typing import Any
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
 from launcher.rank_table.document import Document
-from launcher.rank_table.places import Pointer, json_pointer
+from launcher.rank_table.positions import Pointer, json_pointer
 from launcher.rank_table.read import TableReport
+
+_ABSENT = object()
 
 
 class Kind(Enum):
-    """What happened on the way from the first file to the second."""
+    """The way in which a value differs."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -44,7 +46,7 @@ class Difference:
 
 @frozen
 class RankChange:
-    """What becomes different for one rank. `name` is "rank" where only one of the tables has that rank."""
+    """A change for one rank. `name` is "rank" where only one of the tables has that rank."""
 
     global_rank: int
     name: str
@@ -66,7 +68,7 @@ class Comparison:
 
 
 def compare(before: TableReport, after: TableReport) -> Comparison:
-    """What differs between two files whose JSON can be read; tables with other errors are welcome.
+    """Compare two files whose JSON can be read; tables with other errors are welcome.
 
     Raises:
         RecursionError: one of them is nested some hundred levels deep.
@@ -81,7 +83,7 @@ def compare(before: TableReport, after: TableReport) -> Comparison:
 
 
 def canonical(value: Any) -> str:
-    """What the checksum is taken over: sorted keys, no white space.
+    """Write a value as the checksum is taken over it: sorted keys, no white space.
 
     HCCL takes its own over the same content, so that its checksums are equal where these are; the numbers may differ.
 
@@ -92,11 +94,10 @@ def canonical(value: Any) -> str:
 
 
 _Found = tuple[Kind, Pointer, Any, Any]
-_ABSENT = object()
 
 
 def _differences(before: Any, after: Any) -> Iterator[_Found]:
-    """Depth first, in the order of the first file."""
+    """Yield the differences depth first, in the order of the first file."""
     waiting: list[tuple[Pointer, Any, Any]] = [((), before, after)]
     while waiting:
         pointer, one, other = waiting.pop()
@@ -107,17 +108,15 @@ def _differences(before: Any, after: Any) -> Iterator[_Found]:
         elif _is_reordered(one, other):
             yield Kind.REORDERED, pointer, one, other
         elif isinstance(one, dict | list) and type(one) is type(other):
-            waiting.extend((*_step(pointer, name), *pair) for name, *pair in reversed(list(_members(one, other))))
-        elif not _is_same(one, other):
+            members = reversed(list(_members(one, other)))
+            waiting.extend(((*pointer, name), left, right) for name, left, right in members)
+        # Stricter than ==, to which 1, 1.0 and true are one.
+        elif type(one) is not type(other) or repr(one) != repr(other):
             yield Kind.CHANGED, pointer, one, other
 
 
-def _step(pointer: Pointer, name: str | int) -> tuple[Pointer]:
-    return ((*pointer, name),)
-
-
 def _members(one: Any, other: Any) -> Iterator[tuple[str | int, Any, Any]]:
-    """Lists by position; objects by key, those of the first before those that only the second has."""
+    """Yield pairs of members: of lists by position, of objects by key, first those of the first one."""
     if isinstance(one, list):
         for index, (left, right) in enumerate(zip_longest(one, other, fillvalue=_ABSENT)):
             yield index, left, right
@@ -131,11 +130,6 @@ def _is_reordered(one: Any, other: Any) -> bool:
         return False
     texts = [canonical(entry) for entry in one], [canonical(entry) for entry in other]
     return texts[0] != texts[1] and sorted(texts[0]) == sorted(texts[1])
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Stricter than ==, to which 1, 1.0 and true are one."""
-    return type(one) is type(other) and repr(one) == repr(other)
 
 
 def _located(found: list[_Found], before: Document, after: Document) -> tuple[Difference, ...]:
@@ -154,7 +148,7 @@ def _lines(document: Document, pointers: list[Pointer]) -> Mapping[Pointer, int]
 
 
 def _rank_changes(before: Cluster, after: Cluster) -> Iterator[RankChange]:
-    """By rank. Where servers and devices stand in their files changes nothing for anybody."""
+    """Yield the changes by rank. The places of servers and devices in their files change nothing for a rank."""
     facts = _facts(before), _facts(after)
     for rank in sorted({*facts[0], *facts[1]}):
         one, other = facts[0].get(rank), facts[1].get(rank)
@@ -171,7 +165,7 @@ def _where(facts: Mapping[str, str] | None) -> str | None:
 
 
 def _facts(cluster: Cluster) -> dict[int, dict[str, str]]:
-    """What a table says about each rank, its server included; nothing under a name that it leaves out."""
+    """Return the statements of a table about each rank, its server included; none under a name that it leaves out."""
     facts = {}
     for server in cluster.servers:
         about_server = {

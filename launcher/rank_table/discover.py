@@ -21,13 +21,11 @@ from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.printable import printable
 from launcher.rank_table.device_ids import FoundDevice
-from launcher.rank_table.hccn_conf import UNSET
-from launcher.rank_table.ip import address_family
+from launcher.rank_table.ip import UNSET, address_family
 
 HCCN_CONF = Path("/etc/hccn.conf")
-HCCN_TOOL = Path("/usr/local/Ascend/driver/tools/hccn_tool")  # where the driver puts it, often not on PATH
 PATIENCE_S = 20.0  # for one answer; a driver that hangs never gives one
-MAX_BYTES = 1024 * 1024  # of one answer; a program that prints on and on must not fill the memory
+MAX_ANSWER_BYTES = 1024 * 1024  # of one answer; a program that prints on and on must not fill the memory
 _PIECE_BYTES = 64 * 1024
 _LOOK_AGAIN_S = 0.01  # whether a program has ended, while it prints nothing
 # The parts of a GPU that MIG makes are listed below it, set in.
@@ -39,28 +37,31 @@ _ADDRESS = re.compile(
 _FAR_AWAY = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))  # reserved for documentation
 
 
+HCCN_TOOL = Path("/usr/local/Ascend/driver/tools/hccn_tool")  # where the driver puts it, often not on PATH
+
+
 @frozen
 class Answer:
-    """What a program printed, and how it ended."""
+    """The output of a program, and how it ended."""
 
     status: int
     output: str
     complaint: str  # its stderr
 
     def address(self) -> str | None:
-        """What stands where an address should, be it one or not; None where there is no such line."""
+        """Return the text where an address should stand, be it one or not; None where there is no such line."""
         match = _ADDRESS.search(self.output) if self.status == 0 else None
         return None if match is None else match[1].partition("/")[0]  # an IPv6 address may carry its prefix's length
 
     def how_it_ended(self) -> str:
-        """For a message: the exit code, and the first line that it printed."""
+        """Return the exit code and the first line that it printed, for a message."""
         lines = (self.complaint + "\n" + self.output).split("\n")
         words = next((line.strip() for line in lines if line.strip()), "it said nothing")
         return f"ended with {self.status}: {printable(words[:200])}"
 
 
 def hccn_tool() -> str | None:
-    """Where hccn_tool is; None where it is not."""
+    """Find hccn_tool; None where it is missing."""
     return shutil.which("hccn_tool") or shutil.which(HCCN_TOOL)
 
 
@@ -69,12 +70,12 @@ def has_nvidia_smi() -> bool:
 
 
 def davinci_ids() -> tuple[int, ...]:
-    """The ids of the Ascend devices of this machine, ascending; empty where there are none."""
+    """Return the ids of the Ascend devices of this machine, ascending; empty where there are none."""
     return device_files.davinci_ids(DEVICE_FILES)
 
 
 def ask_hccn_tool(ids: Sequence[int], *, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]:
-    """The devices `ids` with the addresses that are set, IPv4 before IPv6. Blocks, `patience_s` for an answer at most.
+    """Return the devices `ids` with the addresses that are set, IPv4 before IPv6. Block `patience_s` for each answer.
 
     Raises:
         UnreadableError: hccn_tool is missing.
@@ -90,7 +91,7 @@ def ask_hccn_tool(ids: Sequence[int], *, patience_s: float = PATIENCE_S) -> tupl
 
 
 def _address_of(tool: str, device_id: int, patience_s: float) -> str | None:
-    """IPv6 is asked for where there is no IPv4 address. Old versions do not know the question, and then fail."""
+    """Return a device's address. IPv6 is asked for where there is no IPv4 address, which old versions do not know."""
     command = (tool, "-i", str(device_id), "-ip", "-g")
     answer = _ask(command, patience_s)
     written = answer.address()
@@ -112,7 +113,7 @@ def _address_of(tool: str, device_id: int, patience_s: float) -> str | None:
 
 
 def ask_nvidia_smi(*, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]:
-    """The GPUs of this machine; a GPU that is cut into MIG parts counts once. Blocks, for `patience_s` at most.
+    """Return the GPUs of this machine; one that is cut into MIG parts counts once. Block `patience_s` at most.
 
     Raises:
         UnreadableError: nvidia-smi is missing.
@@ -129,7 +130,7 @@ def ask_nvidia_smi(*, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]
 
 
 def own_server_id() -> str:
-    """An address of this machine that others can reach, as the default route has it; its host name where there is none.
+    """Return the address that others reach this machine by, as the default route has it; else its host name.
 
     Never a loopback address, which would be the same on every server. No packet is sent, and no name is looked up.
     """
@@ -138,7 +139,7 @@ def own_server_id() -> str:
 
 
 def _address_towards(family: socket.AddressFamily, far: str) -> str | None:
-    """Connecting a datagram socket only chooses a route, and with it the address that packets would carry."""
+    """Return the address that packets to `far` would carry: connecting a datagram socket only chooses a route."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((far, 9))
@@ -173,10 +174,10 @@ def _ask(command: Sequence[str], patience_s: float) -> Answer:
 
 
 def _listen(process: subprocess.Popen[bytes], asked: str, patience_s: float) -> tuple[bytes, bytes]:
-    """What the program prints until it ends. A child of it that lives on, and could print more, is not waited for.
+    """Return what the program prints until it ends. A child of it that lives on is not waited for.
 
     Raises:
-        TlaunchError: it does not end within `patience_s`, or prints more than `MAX_BYTES`.
+        TlaunchError: it does not end within `patience_s`, or prints more than `MAX_ANSWER_BYTES`.
     """
     deadline = time.monotonic() + patience_s
     pipes = [pipe.fileno() for pipe in (process.stdout, process.stderr) if pipe is not None]
@@ -191,11 +192,13 @@ def _listen(process: subprocess.Popen[bytes], asked: str, patience_s: float) -> 
                     f"`{asked}` gave no answer within {patience_s:g} s",
                     hint="the driver may hang, `dmesg` may say why; --devices N asks no driver",
                 )
-            has_ended = _has_ended(process.pid)  # asked first: all that it said by then is in the pipes
+            # Asked first: all that it printed by then is in the pipes. It stays to be waited for, so that its number is
+            # not given to another process.
+            has_ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
             while _read_what_is_there(selector, said, 0 if has_ended else _LOOK_AGAIN_S):
-                if max(map(len, said.values())) > MAX_BYTES:
+                if max(map(len, said.values())) > MAX_ANSWER_BYTES:
                     raise TlaunchError(
-                        f"`{asked}` printed more than {MAX_BYTES:,} bytes, and was ended",
+                        f"`{asked}` printed more than {MAX_ANSWER_BYTES:,} bytes, and was ended",
                         hint="run it by hand to see what it says; --devices N asks no driver",
                     )
                 if not has_ended:
@@ -204,13 +207,8 @@ def _listen(process: subprocess.Popen[bytes], asked: str, patience_s: float) -> 
     return output, complaint
 
 
-def _has_ended(pid: int) -> bool:
-    """It stays to be waited for, which keeps its number from being given to another."""
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
 def _read_what_is_there(selector: selectors.BaseSelector, said: dict[int, bytearray], patience_s: float) -> bool:
-    """One piece from each pipe that has one; False where none has."""
+    """Read a piece from each pipe that has one; return False where none has."""
     ready = selector.select(patience_s)
     for key, _ in ready:
         piece = os.read(key.fd, _PIECE_BYTES)

@@ -10,12 +10,10 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
-from launcher.rank_table.faults import Fault, mended
-from launcher.rank_table.lexer import END, SCALAR, next_token
-from launcher.rank_table.lines import Lines
-from launcher.rank_table.locator import locate
-from launcher.rank_table.places import Place, Pointer, RepeatedKey
+from launcher.rank_table.lexer import END, SCALAR, LongInteger, next_token
+from launcher.rank_table.positions import Lines, Place, Pointer, RepeatedKey, locate
 from launcher.rank_table.scanner import Scanner
+from launcher.rank_table.syntax_errors import Fault
 
 _WIDE_MARKS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
@@ -28,18 +26,10 @@ _LOOKED_AT = 64  # bytes of a file without a byte order mark, a multiple of four
 _HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # so does a whole one start
 OTHER_DATA = "RT117"  # the code of a text that is too dense for a rank table
 _TOO_LARGE = "RT115"
-_MAX_INTEGER = 19  # digits; beyond it HCCL's parser keeps a float, and so do we
-
-
-_MANY_VALUES = 1_000_000  # of a v2.0 table with 65,536 ranks in two layers
-_MIN_VALUE = 10  # characters with all that belongs to it; a rank table has more than 13 for each comma
-
-
-class LongInteger(float):
-    """An integer of more digits than HCCL's parser keeps: the float that it makes of it."""
-
-    def __init__(self, digits: str) -> None:
-        self.digits = len(digits.removeprefix("-"))
+_MAX_INTEGER_DIGITS = 19  # digits; beyond it HCCL's parser keeps a float, and so do we
+_MIN_DATA_VALUES = 1_000_000  # of a v2.0 table with 65,536 ranks in two layers
+_MIN_VALUE_LENGTH = 10  # characters with all that belongs to it; a rank table has more than 13 for each comma
+_SPACED_COLON = re.compile(r'"[ \t\n\r]+:')
 
 
 class Position(NamedTuple):
@@ -67,12 +57,12 @@ class Document:
         self._scanned = text  # where `locate` looks: the text, mended when it had to be
 
     def locate(self, pointers: Iterable[Pointer]) -> dict[Pointer, Place]:
-        """Where the values at `pointers` stand; pointers that lead nowhere are left out. One pass over the text."""
+        """Return the places of the values at `pointers`, without those that lead nowhere. One pass over the text."""
         return locate(self._scanned, set(pointers), repeated_keys=bool(self.repeats))
 
     @property
     def may_be_json(self) -> bool:
-        """Whether nothing is known to be wrong with the text but what JSON itself allows."""
+        """True if nothing is known to be wrong with the text but what JSON itself allows."""
         return all(fault.code in (_TOO_LARGE, OTHER_DATA) for fault in self.faults)
 
     def position(self, offset: int) -> Position:
@@ -80,7 +70,7 @@ class Document:
         return Position(line, offset - start + 1)
 
     def line_text(self, line: int) -> str:
-        """Line `line` (from 1) without its end."""
+        """Return line `line` (from 1) without its end."""
         start = self._lines.start(line)
         end = self.text.find("\n", start)
         return self.text[start : len(self.text) if end < 0 else end].rstrip("\r")
@@ -108,7 +98,12 @@ def _decode(data: bytes) -> tuple[str, list[Fault]]:
         if data.startswith(mark):
             return _wide(name)
     if b"\0" in data[:4]:
-        return _wide(json.detect_encoding(data)) if _reads_as_wide(data[:_LOOKED_AT]) else _no_text()
+        # UTF-16 or UTF-32 where what stands between the zeros is text.
+        head = data[:_LOOKED_AT].decode(json.detect_encoding(data[:_LOOKED_AT]), errors="replace")
+        if not head.isspace() and head.translate(dict.fromkeys(map(ord, "\r\n\t"))).isprintable():
+            return _wide(json.detect_encoding(data))
+        message = "the file begins with NUL bytes, so it is no text"
+        return "", [Fault("RT101", 0, 1, message, "copy or generate it again")]
     try:
         return data.decode("utf-8-sig"), []
     except UnicodeDecodeError as error:
@@ -120,23 +115,13 @@ def _decode(data: bytes) -> tuple[str, list[Fault]]:
         return body.decode("utf-8", errors="replace"), [Fault("RT101", offset, 1, message, hint)]
 
 
-def _reads_as_wide(head: bytes) -> bool:
-    """Whether what stands between the zeros is text."""
-    text = head.decode(json.detect_encoding(head), errors="replace")
-    return not text.isspace() and text.replace("\r", "").replace("\n", "").replace("\t", "").isprintable()
-
-
 def _wide(codec: str) -> tuple[str, list[Fault]]:
-    """Told by its mark, or where there is none by its zeros, which also say the order of the bytes."""
+    """Refuse UTF-16 or UTF-32, found by its mark, or where there is none by its zeros, which also give the byte order."""
     name = codec.upper()
     marked = "" if name in _MARKED else " without a byte order mark"
     source = name if name in _MARKED else name.replace("-LE", "LE").replace("-BE", "BE")  # as iconv calls them
     hint = f"`tlaunch table fix --write FILE` converts it, and so does `iconv -f {source} -t UTF-8 FILE > NEW`"
     return "", [Fault("RT101", 0, 1, f"the file is encoded as {source}{marked}, HCCL reads UTF-8", hint)]
-
-
-def _no_text() -> tuple[str, list[Fault]]:
-    return "", [Fault("RT101", 0, 1, "the file begins with NUL bytes, so it is no text", "copy or generate it again")]
 
 
 def _parse(text: str) -> Document:
@@ -151,34 +136,32 @@ def _parse(text: str) -> Document:
     may_hold_half_pairs = _HALF_A_PAIR.search(text) is not None
     if not may_hold_half_pairs and not loaded.may_repeat_keys(text):
         return Document(text, value, too_large, (), checkable=True)
-    scanner = Scanner(text, max_depth=None, only_repeats=not may_hold_half_pairs).run()
-    faults = _in_order((*scanner.faults, *too_large))
-    return Document(text, value, faults, scanner.repeats, checkable=not scanner.faults)
+    found, repeats, _ = Scanner(text, max_depth=None, only_repeats=not may_hold_half_pairs).run()
+    return Document(text, value, _in_order((*found, *too_large)), repeats, checkable=not found)
 
 
 def _too_dense(text: str) -> Fault | None:
-    """A text of millions of short values is a list of data. As objects in memory it would be many times as large."""
+    """Refuse a text of millions of short values: as objects in memory it would be many times as large."""
     commas = text.count(",")
-    if commas < _MANY_VALUES or len(text) > _MIN_VALUE * commas:
+    if commas < _MIN_DATA_VALUES or len(text) > _MIN_VALUE_LENGTH * commas:
         return None
     message = f"the file holds {commas:,} commas, one for every {max(1, round(len(text) / commas))} characters"
     return Fault(OTHER_DATA, text.index(","), 1, message, "this is data of another kind: name the rank table")
 
 
 def _diagnose(text: str, error: Exception) -> Document:
-    scanner = Scanner(text).run()
-    faults = scanner.faults or [Fault("RT102", getattr(error, "pos", 0), 1, f"not JSON: {error}")]
-    if not (scanner.faults and scanner.mendable):
-        return Document(text, None, _in_order(faults), scanner.repeats, checkable=False)
-    repaired = mended(text, scanner.patches)
+    found, repeats, repaired = Scanner(text).run()
+    faults = found or [Fault("RT102", getattr(error, "pos", 0), 1, f"not JSON: {error}")]
+    if not found or repaired is None:
+        return Document(text, None, _in_order(faults), repeats, checkable=False)
     loaded = _Loader()
     try:
         value = loaded.load(repaired)
     except (ValueError, RecursionError):
-        return Document(text, None, _in_order(faults), scanner.repeats, checkable=False)
+        return Document(text, None, _in_order(faults), repeats, checkable=False)
     if loaded.has_infinity:
         faults += _numbers_too_large(repaired)
-    document = Document(text, value, _in_order(faults), scanner.repeats, checkable=True)
+    document = Document(text, value, _in_order(faults), repeats, checkable=True)
     document._scanned = repaired  # noqa: SLF001  # same module, same class
     return document
 
@@ -204,7 +187,7 @@ class _Loader:
         )
 
     def may_repeat_keys(self, text: str) -> bool:
-        """Whether some object may hold a key twice; False only where that is certain.
+        """Return whether some object may hold a key twice; False only where that is certain.
 
         Each key in the text ends in a quote, blanks and a colon; only within strings does the same sequence stand for
         nothing, after an escaped quote. So as many of them as keys in the objects means that no key was dropped.
@@ -218,7 +201,7 @@ class _Loader:
         return members
 
     def _integer(self, digits: str) -> int | float:
-        return int(digits) if len(digits) <= _MAX_INTEGER else self._float(digits, LongInteger)
+        return int(digits) if len(digits) <= _MAX_INTEGER_DIGITS else self._float(digits, LongInteger)
 
     def _float(self, number: str, kind: type[float] = float) -> float:
         value = kind(number)
@@ -226,11 +209,8 @@ class _Loader:
         return value
 
 
-_SPACED_COLON = re.compile(r'"[ \t\n\r]+:')
-
-
 def _numbers_too_large(text: str) -> list[Fault]:
-    """A fault for each number of a JSON text that a double cannot hold, which ends HCCL's reading; not after its end."""
+    """Return an error for each number that a double cannot hold, which ends HCCL's reading; not after the JSON's end."""
     hint = "write the number that was meant; HCCL reads none beyond 1.8e308"
     found, at, depth = [], 0, 0
     while (token := next_token(text, at)).kind != END:

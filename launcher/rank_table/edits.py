@@ -20,7 +20,7 @@ class Edit(NamedTuple):
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> tuple[str, list[Edit]]:
-    """The changed text, and the edits as they were made, ascending: removals take the blanks that only they needed.
+    """Return the changed text and the edits as made, ascending: removals take the blanks that only they needed.
 
     No two edits may overlap.
 
@@ -36,7 +36,7 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> tuple[str, list[Edit]]:
 
 
 class Origins:
-    """Where things stood in the text before edits, as `apply_edits` made them."""
+    """The places in the text before edits, as `apply_edits` made them, of places after them."""
 
     def __init__(self, made: Iterable[Edit]) -> None:
         self._starts: list[int] = []  # of each edit's text, after the edits
@@ -48,7 +48,7 @@ class Origins:
             shift += len(edit.text) - (edit.end - edit.start)
 
     def offset(self, offset: int) -> int:
-        """Where what is at `offset` now stood before; the start of an edit for what is new."""
+        """Return the place before the edits of what is at `offset` now; the start of an edit for what is new."""
         index = bisect_right(self._starts, offset) - 1
         if index < 0:
             return offset
@@ -57,7 +57,7 @@ class Origins:
 
 
 def _tidied_apart(text: str, edits: Sequence[Edit]) -> list[Edit]:
-    """Each edit with the blanks that it takes along, but none that belong to its neighbours."""
+    """Return each edit with the blanks that it takes along, but none that belong to its neighbours."""
     made: list[Edit] = []
     for index, edit in enumerate(edits):
         tidied = _tidied(text, edit)
@@ -68,7 +68,7 @@ def _tidied_apart(text: str, edits: Sequence[Edit]) -> list[Edit]:
 
 
 def _joined(text: str, edits: Iterable[Edit]) -> Iterator[Edit]:
-    """Removals with only blanks between them are one, so that no blank is counted for both."""
+    """Join removals with only blanks between them, so that no blank is counted for both."""
     last: Edit | None = None
     for edit in edits:
         if last is None:
@@ -87,10 +87,14 @@ def _is_removal(edit: Edit) -> bool:
 
 
 def _tidied(text: str, edit: Edit) -> Edit:
-    """A removal with the blanks around it, with its whole line where nothing else is on it. Never joins two words."""
+    """Return a removal with the blanks around it, with its whole line where it stands alone. Never join two words."""
     if not _is_removal(edit):
         return edit
-    left, right = _blanks_start(text, edit.start), _blanks_end(text, edit.end)
+    left, right = edit.start, edit.end
+    while left and text[left - 1] in " \t":
+        left -= 1
+    while right < len(text) and text[right] in " \t":
+        right += 1
     starts_line = left == 0 or text[left - 1] == "\n"
     line_end = _LINE_END.match(text, right)
     if line_end:
@@ -99,15 +103,3 @@ def _tidied(text: str, edit: Edit) -> Edit:
         return Edit(edit.start, right, "")
     joins_words = text[left - 1] not in _PUNCTUATION and text[edit.end] not in _PUNCTUATION
     return edit._replace(text=" ") if joins_words else edit
-
-
-def _blanks_start(text: str, at: int) -> int:
-    while at and text[at - 1] in " \t":
-        at -= 1
-    return at
-
-
-def _blanks_end(text: str, at: int) -> int:
-    while at < len(text) and text[at] in " \t":
-        at += 1
-    return at

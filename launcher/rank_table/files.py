@@ -1,4 +1,4 @@
-"""The bytes of a table's file, or a clear reason why they cannot be read."""
+"""The bytes of a table's file: reading them, or saying clearly why not, and replacing them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import errno
 import os
 import select
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from launcher.core.errors import UnreadableError
+from launcher.core.atomic import replacing
+from launcher.core.errors import UnreadableError, UsageError
 
 PIPE_PATIENCE_S = 5
 # What HCCL takes of a v1.x table as a string; one of 131,072 devices has 12 to 24 MB. A v2.0 table of 65,536 ranks has
@@ -20,7 +22,7 @@ _PIECE_BYTES = 1 << 20
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
-    """The whole file. Blocks, on a pipe for `PIPE_PATIENCE_S` until somebody writes.
+    """Read the whole file. Block; on a pipe `PIPE_PATIENCE_S` until somebody writes.
 
     Raises:
         UnreadableError: the file is missing, a directory, larger than `max_bytes`, or may not be read.
@@ -41,7 +43,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
 
 
 def read_stream(file: BinaryIO, name: str, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
-    """Everything up to the end, in pieces: asking for `max_bytes` at once would set that much memory aside.
+    """Read up to the end, in pieces: asking for `max_bytes` at once would set that much memory aside.
 
     Raises:
         UnreadableError: there is more than that.
@@ -58,7 +60,7 @@ def read_stream(file: BinaryIO, name: str, max_bytes: int = MAX_TABLE_BYTES) -> 
 
 
 def read_head(path: Path, count: int) -> bytes:
-    """The first `count` bytes of a regular file; nothing where they cannot be read."""
+    """Read the first `count` bytes of a regular file; nothing where they cannot be read."""
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
             return file.read(count)
@@ -78,7 +80,7 @@ def _size(size_bytes: int) -> str:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """Opening a named pipe would wait for ever for somebody to write to it; give that somebody a few seconds."""
+    """Open a file, and wait a few seconds for a writer where it is a named pipe; plain open would wait for ever."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         waiting = select.poll()
@@ -91,6 +93,32 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 
 def _nearby(path: Path) -> str:
-    """The tables that are there, for a name that is not."""
+    """Name the tables that are beside a file that is missing."""
     names = sorted(found.name for found in path.parent.glob("*.json"))[:5] if path.parent.is_dir() else []
     return f"{path.parent} holds {', '.join(names)}" if names else "check the path"
+
+
+def overwrite(path: Path, original: bytes, data: bytes) -> None:
+    """Replace the file at `path`, which held `original`, by `data`: written aside and renamed, with the same mode.
+
+    A symbolic link stays one; the file that it leads to is replaced. The owner is kept where that is permitted.
+
+    Raises:
+        UsageError: there is no regular file, but a pipe or a device.
+        UnreadableError: it holds something else by now, or it cannot be replaced.
+    """
+    try:
+        target = path.resolve(strict=True)
+        status = target.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UsageError(f"{path} is no regular file, so it cannot be replaced", hint="use - and a redirection")
+        with replacing(target) as aside:
+            aside.touch(mode=0o600)
+            aside.write_bytes(data)
+            with suppress(PermissionError):
+                os.chown(aside, status.st_uid, status.st_gid)
+            aside.chmod(stat.S_IMODE(status.st_mode))
+            if target.stat().st_size != len(original) or read_bytes(target, len(original)) != original:
+                raise UnreadableError(f"{path} was changed meanwhile, and is left as it is", hint="run this again")
+    except OSError as error:
+        raise UnreadableError(f"{path} cannot be replaced: {error.strerror}") from None

@@ -11,9 +11,11 @@ offered, and done where somebody asked for it.
 from __future__ import annotations
 
 import codecs
+import difflib
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,14 +26,14 @@ from launcher.rank_table.catalogue import Addition, Finding, Found
 from launcher.rank_table.check import check_document
 from launcher.rank_table.document import Document, parse_document
 from launcher.rank_table.edits import Edit, Origins, apply_edits
-from launcher.rank_table.faults import shown
-from launcher.rank_table.line_diff import unified_diff
-from launcher.rank_table.ordering import Move, moves_by_rank
-from launcher.rank_table.places import Place, Pointer
+from launcher.rank_table.ordering import moves_by_rank
+from launcher.rank_table.positions import Place, Pointer
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.read import AS_HCCL, TableReport, parse_rank_table
+from launcher.rank_table.syntax_errors import shown
 
-AT_MOST_PASSES = 20  # four are needed: text, values, inner lists, outer lists; the rest is for surprises
+MAX_DIFF_LINES = 5_000  # of a text whose lines are compared: the time grows with the square of what changes
+MAX_PASSES = 20  # four are needed: text, values, inner lists, outer lists; the rest is for surprises
 # What names a process, a device or a place in the network: it may be written in another way, never say something else.
 _IDENTITY = re.compile(r"(?:^|_)(?:id|ids|ip|addr|address|port|rank)$")
 _WHOLE_NUMBER = re.compile(r'"?\s*\+?(-?)0*([0-9]+)\s*"?')
@@ -55,7 +57,7 @@ class _Step(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """What can be done to a text as it stands."""
+    """The repairs that are possible in a text as it stands."""
 
     steps: list[_Step]
     offers: list[_Step]  # what may hide a fault, each with what that is in its message
@@ -63,7 +65,7 @@ class _Pass(NamedTuple):
 
 @frozen
 class Fixed:
-    """What came of a table. `data` is what belongs into the file: `original` itself where there is nothing to repair."""
+    """A repaired table. `data` is what belongs into the file: `original` itself where there is nothing to repair."""
 
     original: bytes
     data: bytes
@@ -78,8 +80,21 @@ class Fixed:
         return self.data != self.original
 
     def diff(self, name: str) -> str:
-        """What changes in the text, as `patch` reads it; empty where nothing does but the encoding."""
-        return unified_diff(self.before, self.after, name)
+        """Return what changes in the text, as `patch` reads it; empty where nothing does but the encoding.
+
+        Of texts with more than `MAX_DIFF_LINES` lines only the number of new lines is given, and the command that
+        compares them.
+        """
+        if self.before == self.after:
+            return ""
+        # Only a line feed ends a line, unlike for str.splitlines.
+        old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (self.before, self.after))
+        if max(len(old), len(new)) > MAX_DIFF_LINES:
+            changed = (Counter(new) - Counter(old)).total()
+            command = f"tlaunch table fix - --write < {name} | diff {name} -"
+            return f"{name}: {changed:,} of {len(new):,} lines change, too many to show here\nhint: run `{command}`\n"
+        lines = difflib.unified_diff(old, new, name, name)
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def fix_table(data: bytes, path: Path, profile: Profile = AS_HCCL, *, sort: bool = True, unsafe: bool = False) -> Fixed:
@@ -122,12 +137,12 @@ def _as_utf8(data: bytes) -> tuple[bytes, tuple[Repair, ...]]:
 def _repaired(
     document: Document, path: Path, profile: Profile, *, sort: bool, unsafe: bool
 ) -> tuple[str, list[Repair], list[Repair]]:
-    """The repaired text, what was repaired, and what is offered."""
+    """Return the repaired text, the repairs, and those that are only offered."""
     first = document
     repairs: list[Repair] = []
     history: list[Origins] = []
     offers: list[_Step] = []
-    for _ in range(AT_MOST_PASSES):
+    for _ in range(MAX_PASSES):
         steps, offers = _next_pass(document, path, profile, sort=sort, unsafe=unsafe)
         if not steps:
             break
@@ -139,25 +154,25 @@ def _repaired(
 
 
 def _as_repairs(steps: Iterable[_Step], first: Document, history: Sequence[Origins]) -> list[Repair]:
-    """Steps in a text that `history` led to, at their lines in the `first` one."""
-    offsets = ((step, _first_offset(step.edits[0].start, history)) for step in steps)
-    return [Repair(step.code, first.position(offset).line, step.message) for step, offset in offsets]
+    """Return steps in a text that `history` led to, at their lines in the `first` one."""
+    repairs = []
+    for step in steps:
+        offset = step.edits[0].start
+        for origins in reversed(history):
+            offset = origins.offset(offset)
+        repairs.append(Repair(step.code, first.position(offset).line, step.message))
+    return repairs
 
 
 def _encoded(text: str) -> bytes:
-    """With a byte order mark, lest a second one in the text is taken for the first."""
+    """Encode with a byte order mark, so that a second one in the text is not taken for the first."""
     return codecs.BOM_UTF8 + text.encode()
 
 
-def _first_offset(offset: int, history: Sequence[Origins]) -> int:
-    for origins in reversed(history):
-        offset = origins.offset(offset)
-    return offset
-
-
 def _next_pass(document: Document, path: Path, profile: Profile, *, sort: bool, unsafe: bool) -> _Pass:
-    """What can be repaired now, in file order and without overlaps; the next pass sees what became of it."""
-    steps = _apart(_text_steps(document))
+    """Return the repairs that are possible now, without overlaps; the next pass sees the repaired text."""
+    repairs = [(fault.code, fault.repair) for fault in document.faults if fault.repair is not None]
+    steps = _apart(_Step(code, _described(document.text, repair), (repair,)) for code, repair in repairs)
     if steps or not document.checkable:
         return _Pass(steps, [])
     checked = check_document(document, path, profile, at_most=sys.maxsize)
@@ -166,20 +181,22 @@ def _next_pass(document: Document, path: Path, profile: Profile, *, sort: bool, 
     offers = _apart(_value_steps(document, doubtful, "write"))
     if steps or not sort or checked.table is None:
         return _Pass(steps, offers)
-    moves = moves_by_rank(document, checked.table)
-    order = [_Step(None, _described_move(move), move.edits) for move in moves]
-    return _Pass(order if order and _does_no_harm(document, order, path, profile) else [], offers)
-
-
-def _does_no_harm(document: Document, steps: Iterable[_Step], path: Path, profile: Profile) -> bool:
-    """Some reader may ask for another order than that of the ranks."""
-    text, _ = apply_edits(document.text, [edit for step in steps for edit in step.edits])
+    moves = list(moves_by_rank(document, checked.table))
+    if not moves:
+        return _Pass([], offers)
+    order = []
+    for move in moves:
+        name = move.pointer[-1] if move.pointer else "the list"
+        order.append(_Step(None, f"put the {move.entries} entries of {name} in the order of their ranks", move.edits))
+    # Some reader may ask for another order than that of the ranks.
+    text, _ = apply_edits(document.text, [edit for step in order for edit in step.edits])
     before, after = (parse_rank_table(_encoded(each), path, profile) for each in (document.text, text))
-    return len(after.errors) <= len(before.errors) and len(after.problems) <= len(before.problems)
+    does_harm = len(after.errors) > len(before.errors) or len(after.problems) > len(before.problems)
+    return _Pass([] if does_harm else order, offers)
 
 
 def _apart(steps: Iterable[_Step]) -> list[_Step]:
-    """In file order; of several that want the same characters, the first."""
+    """Return the steps in file order; of several that want the same characters, the first."""
     kept: list[_Step] = []
     end = 0
     for step in sorted(steps, key=lambda step: step.edits):
@@ -189,26 +206,16 @@ def _apart(steps: Iterable[_Step]) -> list[_Step]:
     return kept
 
 
-def _text_steps(document: Document) -> Iterator[_Step]:
-    for fault in document.faults:
-        if fault.repair is not None:
-            yield _Step(fault.code, _described(document.text, fault.repair), (fault.repair,))
-
-
 def _value_steps(document: Document, found: Iterable[Found], verb: str = "wrote") -> Iterator[_Step]:
     wanted = [(code, finding) for code, finding in found if finding.rewrite or finding.addition]
-    places = document.locate(pointer for _, finding in wanted for pointer in _pointers(finding))
+    pointers = {finding.pointer for _, finding in wanted}
+    pointers |= {(*finding.pointer, finding.addition.before) for _, finding in wanted if finding.addition}
+    places = document.locate(pointers)
     for code, finding in wanted:
         edit = _value_edit(document.text, finding, places)
         if edit is not None:
             message = _described(document.text, edit, verb)
             yield _Step(code, f"{message}: {finding.doubt}" if finding.doubt else message, (edit,))
-
-
-def _pointers(finding: Finding) -> Iterator[Pointer]:
-    yield finding.pointer
-    if finding.addition:
-        yield (*finding.pointer, finding.addition.before)
 
 
 def _value_edit(text: str, finding: Finding, places: Mapping[Pointer, Place]) -> Edit | None:
@@ -225,7 +232,7 @@ def _value_edit(text: str, finding: Finding, places: Mapping[Pointer, Place]) ->
 
 
 def _may_become(pointer: Pointer, source: str, rewrite: str) -> bool:
-    """Counts may change. What names something, or changes its type only, stays the same number.
+    """Return whether a value may be rewritten. A name, an id or an address has to stay the same number.
 
     So "+07" becomes "7", while the "7x" that HCCL would read as 7 is left to a person.
     """
@@ -236,7 +243,7 @@ def _may_become(pointer: Pointer, source: str, rewrite: str) -> bool:
 
 
 def _added(text: str, addition: Addition, place: Place) -> Edit | None:
-    """A new member in front of the one at `place`, laid out as that one is. None where its key is written oddly."""
+    """Return a new member in front of the one at `place`, laid out alike. None where that one's key is written oddly."""
     at, neighbour = place.key or 0, json.dumps(addition.before)
     if not text.startswith(neighbour, at):
         return None
@@ -252,7 +259,3 @@ def _described(text: str, edit: Edit, verb: str = "wrote") -> str:
     if not old:
         return f"added {shown(new)}"
     return f"{verb} {shown(new)} for {shown(old)}" if new else f"removed {printable(shown(old))}"
-
-
-def _described_move(move: Move) -> str:
-    return f"put the {move.entries} entries of {move.pointer[-1] if move.pointer else 'the list'} in the order of their ranks"

@@ -13,19 +13,17 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.printable import printable
 from launcher.core.records import Cluster, Device, Server
-from launcher.rank_table.chips import CHIPS
-from launcher.rank_table.device_ids import MAX_DEVICES, FoundDevice
+from launcher.rank_table.device_ids import DEVICE_ID_LIMIT, MAX_DEVICES, FoundDevice
 from launcher.rank_table.hostfiles import MAX_COUNT, Place, is_host_name
 from launcher.rank_table.ip import address_family, is_unspecified, packed_address, what_it_is_instead
+from launcher.rank_table.model import SERVER_ID_LIMIT
 from launcher.rank_table.nodelist import expand
-from launcher.rank_table.rules.servers import SERVER_ID_LIMIT
 
-DEVICE_ID_LIMIT = CHIPS["auto"].device_id_limit  # ids are 0 .. 31 on the largest server that HCCL knows
 HARDWARE = "hardware_type"  # "gpu" or "cpu": HCCL is not meant to read the table
 
 
 class Note(NamedTuple):
-    """What a person should know before the table is used."""
+    """A remark for whoever uses the table."""
 
     text: str
     is_warning: bool = False
@@ -48,7 +46,7 @@ class Generated:
 
 
 def devices_per_server(text: str, servers: int) -> tuple[int, ...]:
-    """How many devices each of `servers` servers has: one count for all, or a list with one for each.
+    """Return the number of devices of each of `servers` servers: one count for all, or a list with one for each.
 
     Raises:
         UsageError: no count, a count that no server can have, or a list of another length.
@@ -58,7 +56,7 @@ def devices_per_server(text: str, servers: int) -> tuple[int, ...]:
         return tuple(counts * servers)
     if len(counts) != servers:
         raise UsageError(
-            f"--devices gives {len(counts)} counts, and there {_are(servers, 'server')}",
+            f"--devices gives {len(counts)} counts, and there {'is' if servers == 1 else 'are'} {servers} server{'s' * (servers > 1)}",
             hint="give one count for each server, or a single one for all",
         )
     return tuple(counts)
@@ -74,7 +72,7 @@ def _count(part: str) -> int:
 
 
 def parse_servers(text: str) -> tuple[str, ...]:
-    """The names in a list such as "10.0.0.1,10.0.0.2" or, as Slurm writes it, "node[1-3]", in the order written.
+    """Return the names in a list such as "10.0.0.1,10.0.0.2" or, as Slurm writes it, "node[1-3]", in the order written.
 
     Raises:
         UsageError: brackets that are not understood, a name that HCCL would refuse, or one that stands there twice.
@@ -146,20 +144,25 @@ def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, s
         raise UsageError(f"{total:,} devices are more than the {MAX_COUNT:,} of a cluster", hint="check the counts")
     ordered = sorted(machines, key=lambda machine: machine.server_id) if sort else list(machines)
     ranks = count()
-    cluster = Cluster(tuple(_server(machine, ranks, hardware) for machine in ordered))
-    cluster, notes = _reachable(cluster)
-    _refuse_high_ids(cluster)
+    marks = {} if hardware is None else {HARDWARE: hardware}
+    servers = []
+    for machine in ordered:
+        devices = tuple(Device(found.device_id, next(ranks), found.device_ip) for found in machine.devices)
+        options = tuple(sorted({**dict(machine.options), **marks}.items()))
+        servers.append(Server(machine.server_id, devices, host_ip=machine.host_ip, options=options))
+    cluster, notes = _reachable(Cluster(tuple(servers)))
+    for server in cluster.servers:
+        highest = max(device.device_id for device in server.devices)
+        if highest >= DEVICE_ID_LIMIT and HARDWARE not in dict(server.options):
+            raise UsageError(
+                f'server "{server.server_id}" would have device {highest}, HCCL knows 0 to {DEVICE_ID_LIMIT - 1}',
+                hint="tables for CPU or GPU may have more: --nvidia-smi, or several --servers by host name",
+            )
     return Generated(cluster, (*_order_notes(cluster), *notes))
 
 
-def _server(machine: Machine, ranks: Iterator[int], hardware: str | None) -> Server:
-    devices = tuple(Device(found.device_id, next(ranks), found.device_ip) for found in machine.devices)
-    options = dict(machine.options) if hardware is None else {**dict(machine.options), HARDWARE: hardware}
-    return Server(machine.server_id, devices, host_ip=machine.host_ip, options=tuple(sorted(options.items())))
-
-
 def _reachable(cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:
-    """Between servers HCCL needs addresses, of the devices or of the servers."""
+    """Return the cluster with the addresses that HCCL needs between servers, or marked as one without HCCL."""
     servers = cluster.servers
     if len(servers) == 1 or all(device.device_ip for server in servers for device in server.devices):
         return cluster, ()
@@ -174,27 +177,10 @@ def _reachable(cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:
         "this table is for runs on CPU or GPU: between servers HCCL needs the device_ip of every device (merge what "
         "`--hccn-tool` writes on each server), or addresses as --servers"
     )
-    return Cluster(tuple(_without_hccl(server) for server in servers)), (Note(note),)
-
-
-def _is_for_hccl(server: Server) -> bool:
-    return HARDWARE not in dict(server.options)
-
-
-def _without_hccl(server: Server) -> Server:
-    if not _is_for_hccl(server):
-        return server
-    return replace(server, options=tuple(sorted((*server.options, (HARDWARE, "cpu")))))
-
-
-def _refuse_high_ids(cluster: Cluster) -> None:
-    for server in cluster.servers:
-        highest = max(device.device_id for device in server.devices)
-        if highest >= DEVICE_ID_LIMIT and _is_for_hccl(server):
-            raise UsageError(
-                f'server "{server.server_id}" would have device {highest}, HCCL knows 0 to {DEVICE_ID_LIMIT - 1}',
-                hint="tables for CPU or GPU may have more: --nvidia-smi, or several --servers by host name",
-            )
+    options = [tuple(sorted({HARDWARE: "cpu", **dict(server.options)}.items())) for server in servers]
+    return Cluster(tuple(replace(server, options=its) for server, its in zip(servers, options, strict=True))), (
+        Note(note),
+    )
 
 
 def _order_notes(cluster: Cluster) -> Iterator[Note]:
@@ -206,7 +192,3 @@ def _order_notes(cluster: Cluster) -> Iterator[Note]:
             )
             yield Note(text, is_warning=True)
             return
-
-
-def _are(number: int, noun: str) -> str:
-    return f"is 1 {noun}" if number == 1 else f"are {number} {noun}s"

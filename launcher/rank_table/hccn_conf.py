@@ -7,14 +7,10 @@ import re
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.printable import printable
-from launcher.rank_table.device_ids import FoundDevice
-from launcher.rank_table.generate import DEVICE_ID_LIMIT
-from launcher.rank_table.ip import FAMILY_NAMES, address_family
-from launcher.rank_table.rules.addresses import UNSET_ADDRESS
+from launcher.rank_table.device_ids import DEVICE_ID_LIMIT, FoundDevice
+from launcher.rank_table.ip import FAMILY_NAMES, UNSET, address_family
 
 MAX_CONF_BYTES = 1024 * 1024
-# What the driver's tools and files say where no address is set.
-UNSET = ("", UNSET_ADDRESS, "0.0.0.0", "::")  # noqa: S104 - looked for, not listened on
 FAULTS_SHOWN = 20
 _KEY = re.compile(r"(?P<ipv6>IPv6)?(?P<name>address|netmask)_(?P<device>[0-9]+)")
 _ALMOST_ADDRESS = re.compile(r"(ipv6|ip)?[ _-]?add?res?s?[ _-]*[0-9]*", re.IGNORECASE)
@@ -27,7 +23,7 @@ class HccnConf:
 
 
 def decode_conf(data: bytes, name: str) -> str:
-    """The text of a file's bytes, whatever its encoding: what is replaced is a comment, or refused where it stands.
+    """Return the text of a file's bytes in any encoding: what is replaced is a comment, or refused where it stands.
 
     Raises:
         UnreadableError: it is far too large.
@@ -39,7 +35,7 @@ def decode_conf(data: bytes, name: str) -> str:
 
 
 def parse_hccn_conf(text: str, name: str) -> HccnConf:
-    """The devices that `text` names, with the IPv4 address of each, or its IPv6 address where it has no other.
+    """Return the devices that `text` names, with the IPv4 address of each, or its IPv6 address where it has no other.
 
     Comments, blank lines, either kind of line end, and keys with other meanings are fine. `name` is what messages call
     the text.
@@ -48,7 +44,8 @@ def parse_hccn_conf(text: str, name: str) -> HccnConf:
         UnreadableError: lines that cannot be used, all of them in one message, or no device at all.
     """
     reader = _Reader(name)
-    for number, line in enumerate(_lines(text), start=1):
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    for number, line in enumerate(lines, start=1):
         reader.take(number, line.partition("#")[0].strip())
     if reader.faults:
         raise UnreadableError(_several(reader.faults, name), hint="repair the file, or give --device-ids and --devices")
@@ -56,10 +53,6 @@ def parse_hccn_conf(text: str, name: str) -> HccnConf:
         hint = "it should hold lines such as address_0=192.168.100.100"
         raise UnreadableError(f"{name} names no device", hint=hint)
     return HccnConf(reader.devices(), tuple(reader.notes))
-
-
-def _lines(text: str) -> list[str]:
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def _several(faults: list[str], name: str) -> str:
@@ -72,7 +65,7 @@ def _several(faults: list[str], name: str) -> str:
 
 
 class _Reader:
-    """What the lines so far have said."""
+    """The devices and faults of the lines read so far."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -92,7 +85,11 @@ class _Reader:
         key, equals, value = (part.strip() for part in line.partition("="))
         match = _KEY.fullmatch(key)
         if match is None or not equals:
-            self._take_other(number, line, key, is_pair=bool(equals))
+            if line and not equals:
+                self.faults.append(f'line {number}: "{printable(line[:40])}" is neither KEY=VALUE nor a comment')
+            elif _ALMOST_ADDRESS.fullmatch(key):
+                known = 'write "address_0", "address_1" ...'
+                self.faults.append(f'line {number}: "{printable(key[:40])}" is not known, {known}')
             return
         device = self._device(number, match["device"])
         if device is None:
@@ -100,14 +97,6 @@ class _Reader:
         self.ids.add(device)
         if match["name"] == "address":
             self._take_address(number, key, (device, 6 if match["ipv6"] else 4), value)
-
-    def _take_other(self, number: int, line: str, key: str, *, is_pair: bool) -> None:
-        if line and not is_pair:
-            self.faults.append(f'line {number}: "{printable(line[:40])}" is neither KEY=VALUE nor a comment')
-        elif _ALMOST_ADDRESS.fullmatch(key):
-            self.faults.append(
-                f'line {number}: "{printable(key[:40])}" is not known, write "address_0", "address_1" ...'
-            )
 
     def _device(self, number: int, digits: str) -> int | None:
         if len(digits) > 6 or str(int(digits)) != digits or int(digits) >= DEVICE_ID_LIMIT:
@@ -117,7 +106,11 @@ class _Reader:
 
     def _take_address(self, number: int, key: str, place: tuple[int, int], address: str) -> None:
         if place in self._said:
-            self._take_repeated(number, key, place, address)
+            first = f"{key} stands on line {self._said[place]} already"
+            if address == self._addresses.get(place, ""):
+                self.notes.append(f"{self.name}, line {number}: {first}, with the same address")
+            else:
+                self.faults.append(f"line {number}: {first}, with another address")
             return
         self._said[place] = number
         if address in UNSET:
@@ -130,12 +123,3 @@ class _Reader:
         line, owner = self._owners.setdefault(address, (number, place[0]))
         if owner != place[0]:
             self.faults.append(f"line {number}: {key} is {address}, which line {line} gives to device {owner}")
-
-    def _take_repeated(self, number: int, key: str, place: tuple[int, int], address: str) -> None:
-        first = self._said[place]
-        if address == self._addresses.get(place, ""):
-            self.notes.append(
-                f"{self.name}, line {number}: {key} stands on line {first} already, with the same address"
-            )
-        else:
-            self.faults.append(f"line {number}: {key} stands on line {first} already, with another address")

@@ -13,9 +13,8 @@ from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.records import Cluster, Device, Server
 
 MAX_COUNT = 1_000_000  # devices of a cluster: beyond it a number is a mistake
-
 _SLOTS = ("slots", "cpu", "cpus", "count")
-_MAX_SLOTS = ("max_slots", "max-slots", "slots_max", "slots-max")
+_MAX_SLOTS_KEYS = ("max_slots", "max-slots", "slots_max", "slots-max")
 _IGNORED = ("ifname", "binding", "port", "user", "username", "user_name", "user-name")  # how to get there, not who runs
 _HOST_NAME = re.compile(r"(?!-)[\w.%:-]+")  # what no launcher takes for anything but a name; -x would be an option
 _RANK_LINE = re.compile(r"rank\s*(?P<rank>[0-9]+)\s*=\s*(?P<host>\S+)\s+slots?\s*=\s*(?P<slot>\S.*)", re.IGNORECASE)
@@ -24,7 +23,7 @@ _SLOT_LIST = re.compile(rf"{_SLOT}([,;]{_SLOT})*", re.IGNORECASE)
 
 
 class Place(NamedTuple):
-    """Where a line stands: a fault starts with it."""
+    """The place of a line: a fault starts with it."""
 
     name: str
     line: int
@@ -34,17 +33,17 @@ class Place(NamedTuple):
 
 
 def is_host_name(text: str) -> bool:
-    """Whether hostfiles, rankfiles and node lists can name a host so. With one colon it would be a name and a count."""
+    """Return whether hostfiles, rankfiles and node lists can name a host so; with one colon it is a name and a count."""
     return _HOST_NAME.fullmatch(text) is not None and text.count(":") != 1
 
 
 def write_hostfile(cluster: Cluster) -> str:
-    """One line per server. Only for ranks and devices that are counted from host to host."""
+    """Write one line per server. Only for ranks and devices that are counted from host to host."""
     return "".join(f"{server.server_id} slots={len(server.devices)}\n" for server in cluster.servers)
 
 
 def write_rankfile(cluster: Cluster) -> str:
-    """One line per rank; the slot is the device's id, where Open MPI means a core of the host's processor."""
+    """Write one line per rank; the slot is the device's id, where Open MPI means a core of the processor."""
     return "".join(
         f"rank {device.global_rank}={server.server_id} slot={device.device_id}\n"
         for server in cluster.servers
@@ -53,7 +52,7 @@ def write_rankfile(cluster: Cluster) -> str:
 
 
 def parse_hostfile(text: str, name: str, devices: int | None = None) -> tuple[Cluster, tuple[str, ...]]:
-    """The servers in the order of their first mention, with as many devices as slots, and what has to be said about it.
+    """Return the servers in the order of their first mention, with as many devices as slots, and notes about them.
 
     A host without a count has `devices` devices, or where that is None, one for each mention.
 
@@ -81,7 +80,7 @@ def parse_hostfile(text: str, name: str, devices: int | None = None) -> tuple[Cl
 
 
 def counted_cluster(counts: list[tuple[str, int]]) -> Cluster:
-    """Servers with the given numbers of devices, ranks counted from the first to the last.
+    """Return servers with the given numbers of devices, ranks counted from the first to the last.
 
     Raises:
         TlaunchError: more than `MAX_COUNT` devices.
@@ -97,7 +96,7 @@ def counted_cluster(counts: list[tuple[str, int]]) -> Cluster:
 
 
 def parse_rankfile(text: str, name: str) -> tuple[Cluster, tuple[str, ...]]:
-    """The servers in the order of their first mention, and what has to be said about it.
+    """Return the servers in the order of their first mention, and notes about them.
 
     Slots that are plain numbers, different on each host, are the ids of devices. Where one is a list, a range or a
     socket with a core, all of them are cores, and devices are counted on each host in the order of the ranks.
@@ -117,8 +116,11 @@ def parse_rankfile(text: str, name: str) -> tuple[Cluster, tuple[str, ...]]:
         raise TlaunchError(f"{name}: it places no rank", hint='one line per rank: "rank 0=name slot=0"')
     _no_gaps(seen, name)
     cores = _why_cores(hosts)
-    servers = tuple(_ranked_server(host, slots, counted=cores is not None) for host, slots in hosts.items())
-    return Cluster(servers), () if cores is None else (cores,)
+    servers = []
+    for host, slots in hosts.items():
+        ids = ((index if cores else int(slots[rank]), rank) for index, rank in enumerate(sorted(slots)))
+        servers.append(Server(host, tuple(Device(device_id, rank) for device_id, rank in ids)))
+    return Cluster(tuple(servers)), () if cores is None else (cores,)
 
 
 def _lines(text: str, name: str) -> Iterator[tuple[Place, str]]:
@@ -129,7 +131,7 @@ def _lines(text: str, name: str) -> Iterator[tuple[Place, str]]:
 
 
 def _host_line(place: Place, line: str, ignored: dict[str, int]) -> tuple[str, int | None]:
-    """The host and its count. `ignored` gets the keys that were read over, with their line."""
+    """Return the host and its count. `ignored` gets the keys that were read over, with their line."""
     host, *settings = re.sub(r"\s*=\s*", "=", line).split()
     host, count = _host_and_count(place, host)
     for setting in settings:
@@ -137,7 +139,7 @@ def _host_line(place: Place, line: str, ignored: dict[str, int]) -> tuple[str, i
         if key in _IGNORED and value:
             ignored.setdefault(key, place.line)
             continue
-        if key not in (*_SLOTS, *_MAX_SLOTS) or not value:
+        if key not in (*_SLOTS, *_MAX_SLOTS_KEYS) or not value:
             place.refuse(f"{setting[:40]!r} is not known after a host's name", 'write "name slots=8"')
         number = _count(place, key, value)
         count = number if key in _SLOTS else count
@@ -145,7 +147,7 @@ def _host_line(place: Place, line: str, ignored: dict[str, int]) -> tuple[str, i
 
 
 def _host_and_count(place: Place, text: str) -> tuple[str, int | None]:
-    """MPICH's name:8. With two colons or more it is an IPv6 address, unless brackets stand around it."""
+    """Split MPICH's name:8. With two colons or more it is an IPv6 address, unless brackets stand around it."""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or rest[:1] not in ("", ":"):
@@ -195,7 +197,7 @@ def _rank_line(place: Place, line: str) -> tuple[int, str, str]:
 
 
 def _no_gaps(seen: dict[int, int], name: str) -> None:
-    """Every rank from 0 on has to have a place: else the ranks after a gap would be counted wrongly."""
+    """Refuse a gap in the ranks: those after it would be counted wrongly."""
     gap = next((rank for rank in range(len(seen)) if rank not in seen), None)
     if gap is not None:
         last = max(seen)
@@ -204,7 +206,7 @@ def _no_gaps(seen: dict[int, int], name: str) -> None:
 
 
 def _why_cores(hosts: dict[str, dict[int, str]]) -> str | None:
-    """What keeps the slots from being devices, in words; None when they are."""
+    """Return the reason why slots are cores and not devices, in words; None when they are devices."""
     for host, slots in hosts.items():
         for rank, slot in slots.items():
             if not slot.isdecimal() or len(slot) > len(str(MAX_COUNT)):
@@ -212,8 +214,3 @@ def _why_cores(hosts: dict[str, dict[int, str]]) -> str | None:
         if len({int(slot) for slot in slots.values()}) < len(slots):
             return f"{host} has a slot twice, so slots are cores; devices are counted from 0 on each host"
     return None
-
-
-def _ranked_server(host: str, slots: dict[int, str], *, counted: bool) -> Server:
-    ranks = sorted(slots)
-    return Server(host, tuple(Device(i if counted else int(slots[rank]), rank) for i, rank in enumerate(ranks)))

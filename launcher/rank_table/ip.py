@@ -15,25 +15,28 @@ _AFTER_ADDRESS = {
 }
 _HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 _IPV4, _IPV6 = int(socket.AF_INET), int(socket.AF_INET6)  # plain numbers: this is asked for each device
+UNSET_ADDRESS = "-.-.-.-"  # what hccn_tool prints for a device that has none
+# What the driver's tools and files say where no address is set.
+UNSET = ("", UNSET_ADDRESS, "0.0.0.0", "::")  # noqa: S104 - looked for, not listened on
 
 
 def address_family(address: str) -> int | None:
-    """4, 6, or None where HCCL would not read an address: two colons make it IPv6, a zone after % is allowed."""
+    """Return 4, 6, or None where HCCL reads no address: two colons make it IPv6, a zone after % is allowed."""
     return family_of(packed_address(address))
 
 
 def is_loopback(name: str | None) -> bool:
-    """Whether a host means itself by `name`."""
+    """Return whether a host means itself by `name`."""
     return name is not None and (name.startswith("127.") or name in _LOOPBACK_NAMES)
 
 
 def family_of(packed: bytes | None) -> int | None:
-    """4 or 6 for the bytes that `packed_address` gives."""
+    """Return 4 or 6 for the bytes that `packed_address` gives."""
     return None if packed is None else _FAMILY_OF_LENGTH[len(packed)]
 
 
 def why_no_address(address: str) -> str:
-    """Which part keeps `address` from being one, as a message goes on with it; empty where no part is to blame alone.
+    """Return the part that keeps `address` from being one, as a message ends; empty where it is no single part.
 
     >>> why_no_address("10.277.0.10"), why_no_address("10.1.1"), why_no_address("node1")
     (': 277 is more than 255', ': it has 3 numbers, not 4', '')
@@ -77,19 +80,19 @@ def _ipv6_fault(address: str) -> str:
 
 
 def is_unspecified(packed: bytes | None) -> bool:
-    """Whether these bytes are 0.0.0.0 or ::, the address of nobody. HCCL takes 0.0.0.0 for an address that is not set."""
+    """Return whether these bytes are 0.0.0.0, which HCCL takes for an address that is not set, or ::."""
     return packed is not None and not any(packed)
 
 
 def what_it_is_instead(address: str, owner: str) -> str:
-    """Completes `"address" is ...` for one that is no address of an `owner`, a device for instance."""
+    """Complete `"address" is ...` for one that is no address of an `owner`, a device for instance."""
     if packed_address(address) is None:
         return f"not an IP address{why_no_address(address)}"
     return f"the address of no {owner}"
 
 
 def packed_address(address: str) -> bytes | None:
-    """The 4 or 16 bytes of an address, its zone left out; None where HCCL would not read one."""
+    """Return the 4 or 16 bytes of an address, its zone left out; None where HCCL would not read one."""
     if "%" in address:
         address, _, zone = address.partition("%")
         if not zone:

@@ -12,18 +12,16 @@ from launcher.core.frozen import frozen
 from launcher.core.printable import printable
 from launcher.core.records import Cluster, Options, Server
 from launcher.rank_table.catalogue import CATALOGUE
-from launcher.rank_table.convert import convert_cluster
+from launcher.rank_table.convert import convert_cluster, marked_without_ascend
 from launcher.rank_table.diagnostics import render_problems
-from launcher.rank_table.hardware import marked_without_ascend
 from launcher.rank_table.ip import is_loopback
-from launcher.rank_table.places import Pointer
+from launcher.rank_table.positions import Pointer
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.read import AS_HCCL, TableReport, parse_rank_table
 
 _CALLED = "the merged table"
 _REMADE = "collective_id"  # the one key that may differ: it names a table, and this is a new one
 _SHOWN_AT_MOST = 20  # repeats told one by one
-
 _Named = tuple[TableReport, Pointer]  # a value in one of the files
 
 
@@ -35,7 +33,7 @@ class Merged:
 
 
 def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> Merged:
-    """One table of all servers, in the format of the given ones, checked as `profile` asks.
+    """Make one table of all servers, in the format of the given ones, checked as `profile` asks.
 
     Ranks are counted file by file in the order given, within a file in the order of its own ranks. The order of
     servers and keys in the files does not change the text.
@@ -45,7 +43,11 @@ def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> 
             loopback address, or the result would not be valid. The message names the files with lines.
         UsageError: `reports` is empty, or one of them has errors.
     """
-    clusters = [_cluster_of(report) for report in reports]
+    clusters = []
+    for report in reports:
+        if report.cluster is None:
+            raise UsageError(f"{report.path} has errors", hint=f"tlaunch validate {report.path} shows them")
+        clusters.append(report.cluster)
     format_name = _common_format(reports)
     _refuse_collisions(reports)
     options, notes = _common_options(reports, clusters)
@@ -56,7 +58,10 @@ def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> 
     converted = convert_cluster(cluster, format_name, called=_CALLED)
     checked = parse_rank_table(converted.text.encode(), Path("merged.json"), profile)
     if checked.cluster is None:
-        raise RefusedTableError(render_problems(checked.problems, checked.document, _CALLED), hint=_advice(checked))
+        hint = "each table may be valid alone; together they are not"
+        if all(CATALOGUE[problem.code].ascend_only for problem in checked.errors):
+            hint += "; for CPU or GPU --chip none merges them"
+        raise RefusedTableError(render_problems(checked.problems, checked.document, _CALLED), hint=hint)
     return Merged(converted.text, converted.cluster, (*notes, *_order_note(converted.cluster)))
 
 
@@ -67,18 +72,6 @@ def _refuse_collisions(reports: Sequence[TableReport]) -> None:
         hints.append("generate it again with --server-id and the address that the others use")
     if hints:
         raise RefusedTableError("\n".join([*repeats, *loopbacks]), hint="; ".join(hints))
-
-
-def _advice(refused: TableReport) -> str:
-    hint = "each table may be valid alone; together they are not"
-    of_ascend = all(CATALOGUE[problem.code].ascend_only for problem in refused.errors)
-    return f"{hint}; for CPU or GPU --chip none merges them" if of_ascend else hint
-
-
-def _cluster_of(report: TableReport) -> Cluster:
-    if report.cluster is None:
-        raise UsageError(f"{report.path} has errors", hint=f"tlaunch validate {report.path} shows them")
-    return report.cluster
 
 
 def _common_format(reports: Sequence[TableReport]) -> str:
@@ -94,7 +87,7 @@ def _common_format(reports: Sequence[TableReport]) -> str:
 
 
 def _repeats(reports: Sequence[TableReport]) -> Iterator[str]:
-    """Servers and addresses that two files have; the reader has found those that one file has twice."""
+    """Yield servers and addresses that two files have; the reader has found those that one file has twice."""
     first: dict[tuple[str, str], tuple[TableReport, Pointer]] = {}
     found: dict[tuple[Path, str, str], tuple[_Named, _Named]] = {}  # one file may name a server once for each device
     for report in reports:
@@ -108,7 +101,7 @@ def _repeats(reports: Sequence[TableReport]) -> Iterator[str]:
 
 
 def _identities(report: TableReport) -> Iterator[tuple[str, str, Pointer]]:
-    """What must be different on all servers: key, value, and where it stands."""
+    """Yield the values that must differ between all servers: key, value, and its pointer."""
     for server in report.table.servers if report.table else ():
         yield server.word("server_id"), server.server_id or "", server.at("server_id")
         for device in server.devices:
@@ -128,7 +121,7 @@ def _more(count: int) -> Iterator[str]:
 
 
 def _loopbacks(reports: Sequence[TableReport]) -> Iterator[str]:
-    """127.0.1.1 is what a host's own name means to itself; on another server it is somebody else."""
+    """Yield servers that are called by a loopback address: on another server it is another one."""
     if sum(report.servers for report in reports) < 2:
         return
     tables = [(report, report.table) for report in reports if report.table is not None]
@@ -140,7 +133,7 @@ def _loopbacks(reports: Sequence[TableReport]) -> Iterator[str]:
 
 
 def _common_options(reports: Sequence[TableReport], clusters: Sequence[Cluster]) -> tuple[Options, tuple[str, ...]]:
-    """What all tables say about the whole. Only the name of the table may differ."""
+    """Return the options of the whole, which all tables share. Only the name of the table may differ."""
     first = dict(clusters[0].options)
     notes: tuple[str, ...] = ()
     for report, cluster in zip(reports, clusters, strict=True):
@@ -160,19 +153,15 @@ def _renumbered(clusters: Sequence[Cluster]) -> tuple[Server, ...]:
     servers: list[Server] = []
     offset = 0
     for cluster in clusters:
-        in_rank_order = sorted(cluster.servers, key=lambda server: server.devices[0].global_rank)
-        servers.extend(_moved(server, offset) for server in in_rank_order)
+        for server in sorted(cluster.servers, key=lambda server: server.devices[0].global_rank):
+            devices = (replace(device, global_rank=device.global_rank + offset) for device in server.devices)
+            servers.append(replace(server, devices=tuple(devices)))
         offset += cluster.device_count
     return tuple(servers)
 
 
-def _moved(server: Server, offset: int) -> Server:
-    devices = (replace(device, global_rank=device.global_rank + offset) for device in server.devices)
-    return replace(server, devices=tuple(devices))
-
-
 def _order_note(cluster: Cluster) -> Iterator[str]:
-    """A shell sorts file names as text, so host10's table comes before host2's."""
+    """Yield a note where servers are not in the order of their names: a shell sorts host10 before host2."""
     names = [server.server_id for server in cluster.servers]
     if names == sorted(names):
         return

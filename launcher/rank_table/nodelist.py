@@ -11,21 +11,19 @@ from launcher.core.records import Cluster
 from launcher.rank_table.hostfiles import Place, counted_cluster, is_host_name
 
 MAX_HOSTS = 65_536  # what one list may name: a slip of the keyboard in a range must not fill the memory
-
 _LAST_NUMBER = re.compile(r"(?P<prefix>.*?)(?P<digits>[0-9]{1,18})(?P<suffix>[^0-9]*)", re.DOTALL)
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _DIGITS = re.compile(r"([0-9]+)")
-
 _Split = tuple[str, str, str]  # a name before, in, and after its last number
 
 
 def write_nodelist(cluster: Cluster) -> str:
-    """One line, compressed, in the order of the servers. Only for servers with equally many devices."""
+    """Write one line, compressed, in the order of the servers. Only for servers with equally many devices."""
     return f"{compress([server.server_id for server in cluster.servers])}\n"
 
 
 def parse_nodelist(text: str, name: str, devices: int = 1) -> Cluster:
-    """The hosts as listed, each with `devices` devices. Lines are joined as if commas stood between them.
+    """Return the hosts as listed, each with `devices` devices. Lines are joined as if commas stood between them.
 
     Raises:
         TlaunchError: brackets, ranges or names that are not understood, more than `MAX_HOSTS` hosts, or one of them
@@ -44,7 +42,7 @@ def parse_nodelist(text: str, name: str, devices: int = 1) -> Cluster:
 
 
 def expand(line: str, place: Place, limit: int = MAX_HOSTS) -> Iterator[str]:
-    """The hosts that `line` names, in its order; of several brackets the last one runs fastest.
+    """Yield the hosts that `line` names, in its order; of several brackets the last one runs fastest.
 
     >>> list(expand("r[1-2]n[08-09],login", Place("nodes", 1)))
     ['r1n08', 'r1n09', 'r2n08', 'r2n09', 'login']
@@ -57,11 +55,14 @@ def expand(line: str, place: Place, limit: int = MAX_HOSTS) -> Iterator[str]:
             if count > limit:
                 place.refuse(f"{item[:40]!r} leads beyond {MAX_HOSTS:,} hosts", "check the ranges")
         limit -= count
-        yield from _names(alternatives, item, place)
+        for name in map("".join, product(*alternatives)):
+            if not is_host_name(name):
+                place.refuse(f"{item[:40]!r} is no name of a host", "write node[01-04,7]")
+            yield name
 
 
 def order_of_slurm(cluster: Cluster) -> Iterator[str]:
-    """What a person should know where the servers are in another order than Slurm puts nodes into by itself."""
+    """Yield a note where the servers are in another order than Slurm puts nodes into by itself."""
     names = [server.server_id for server in cluster.servers]
     if names != sorted(names, key=_numbers_by_value):
         yield (
@@ -71,16 +72,21 @@ def order_of_slurm(cluster: Cluster) -> Iterator[str]:
 
 
 def compress(names: list[str]) -> str:
-    """The shortest list that keeps the order: neighbours that differ in their last number alone share brackets.
+    """Return the shortest list that keeps the order: neighbours that differ in their last number alone share brackets.
 
     >>> compress(["node01", "node02", "node04", "login"])
     'node[01-02,04],login'
     """
-    return ",".join(_shared(group) for group in _groups([_split(name) for name in names]))
+    items = []
+    for group in _groups([_split(name) for name in names]):
+        prefix, digits, suffix = group[0]
+        numbers = digits if len(group) == 1 else f"[{','.join(_ranges([split[1] for split in group]))}]"
+        items.append(f"{prefix}{numbers}{suffix}")
+    return ",".join(items)
 
 
 def _items(line: str, place: Place) -> Iterator[str]:
-    """What stands between the commas that are outside of brackets."""
+    """Yield the items between the commas that are outside of brackets."""
     depth, item = 0, ""
     for char in line:
         depth += (char == "[") - (char == "]")
@@ -99,36 +105,25 @@ def _items(line: str, place: Place) -> Iterator[str]:
 
 
 def _parts(item: str, place: Place, limit: int) -> Iterator[list[str]]:
-    """Alternating: a plain text, then what a pair of brackets stands for."""
+    """Yield plain text and what a pair of brackets stands for, in turns."""
     for index, part in enumerate(re.split(r"[\[\]]", item)):
         if index % 2:
-            yield _bracket(part.split(","), item, place, limit)
+            numbers: list[str] = []
+            for entry in part.split(","):
+                numbers.extend(_numbers(entry.strip(), item, place, limit - len(numbers)))
+            yield numbers
         else:
             yield [part]
 
 
-def _names(alternatives: list[list[str]], item: str, place: Place) -> Iterator[str]:
-    for name in map("".join, product(*alternatives)):
-        if not is_host_name(name):
-            place.refuse(f"{item[:40]!r} is no name of a host", "write node[01-04,7]")
-        yield name
-
-
 def _numbers_by_value(name: str) -> list[tuple[int, str]]:
-    """A key for sorting: node2 comes before node10. Texts and numbers take turns, so like meets like."""
+    """Return a key for sorting: node2 comes before node10. Texts and numbers take turns, so like meets like."""
     parts = enumerate(_DIGITS.split(name))
     return [(len(text.lstrip("0")), text.lstrip("0")) if at % 2 else (0, text) for at, text in parts]
 
 
-def _bracket(entries: list[str], item: str, place: Place, limit: int) -> list[str]:
-    numbers: list[str] = []
-    for entry in entries:
-        numbers.extend(_numbers(entry.strip(), item, place, limit - len(numbers)))
-    return numbers
-
-
 def _numbers(entry: str, item: str, place: Place, limit: int) -> Iterator[str]:
-    """08-10 is 08, 09, 10: the width of the first number counts."""
+    """Return the numbers of a range: 08-10 is 08, 09, 10, for the width of the first number counts."""
     match = _RANGE.fullmatch(entry)
     if match is None:
         place.refuse(f"{entry[:40]!r} in {item[:40]!r} is no number and no range", "write node[01-04,7]")
@@ -153,13 +148,6 @@ def _groups(names: list[_Split]) -> Iterator[list[_Split]]:
             group = []
         group.append(split)
     yield group
-
-
-def _shared(group: list[_Split]) -> str:
-    prefix, digits, suffix = group[0]
-    if len(group) == 1:
-        return f"{prefix}{digits}{suffix}"
-    return f"{prefix}[{','.join(_ranges([split[1] for split in group]))}]{suffix}"
 
 
 def _ranges(numbers: list[str]) -> Iterator[str]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from launcher.rank_table.document import Document
 from launcher.rank_table.edits import Edit
-from launcher.rank_table.formats import RANKED
-from launcher.rank_table.locator import value_end
-from launcher.rank_table.places import Pointer
-from launcher.rank_table.rows import Table
+from launcher.rank_table.model import Table
+from launcher.rank_table.positions import Pointer, value_end
+from launcher.rank_table.table_format import RANKED
 
 
 class Move(NamedTuple):
@@ -23,24 +22,31 @@ class Move(NamedTuple):
 
 
 def moves_by_rank(document: Document, table: Table) -> Iterator[Move]:
-    """The lists whose entries are not in the order of their ranks, each with the edits that sort it.
+    """Yield the lists whose entries are not in the order of their ranks, each with the edits that sort it.
 
     A list that holds another one of them is left for the next time. Nothing where ranks are not written in the table,
     or are not sound.
     """
     if table.format not in RANKED or not table.ranks_are_sound:
         return
-    unsorted = {pointer: ranks for pointer, ranks in _lists(table).items() if _is_whole(ranks) and not _rises(ranks)}
+    # Only lists of which every entry has a rank, and whose ranks do not ascend.
+    unsorted = {}
+    for pointer, ranks in _lists(table).items():
+        order = sorted(ranks, key=ranks.__getitem__)
+        if sorted(ranks) == list(range(len(ranks))) != order:
+            unsorted[pointer] = order
     around = {pointer[:length] for pointer in unsorted for length in range(len(pointer))}
-    inner = {pointer: ranks for pointer, ranks in unsorted.items() if pointer not in around}
-    places = document.locate((*pointer, index) for pointer, ranks in inner.items() for index in ranks)
-    for pointer, ranks in inner.items():
-        spans = [_span(document.text, places[(*pointer, index)].start) for index in range(len(ranks))]
-        yield Move(pointer, len(ranks), tuple(_edits(document.text, spans, ranks)))
+    inner = {pointer: order for pointer, order in unsorted.items() if pointer not in around}
+    places = document.locate((*pointer, index) for pointer, order in inner.items() for index in order)
+    for pointer, order in inner.items():
+        starts = [places[(*pointer, index)].start for index in range(len(order))]
+        spans = [(start, value_end(document.text, start)) for start in starts]
+        moved = ((spans[index], spans[source]) for index, source in enumerate(order) if index != source)
+        yield Move(pointer, len(order), tuple(Edit(*to, document.text[slice(*of)]) for to, of in moved))
 
 
 def _lists(table: Table) -> Mapping[Pointer, dict[int, int]]:
-    """By list on the way to any device: the lowest rank in each entry, by the entry's index."""
+    """Return the lowest rank in each entry, by the entry's index, of every list on the way to a device."""
     lists: defaultdict[Pointer, dict[int, int]] = defaultdict(dict)
     for device in table.devices:
         for depth, index in enumerate(device.pointer):
@@ -48,21 +54,3 @@ def _lists(table: Table) -> Mapping[Pointer, dict[int, int]]:
                 ranks = lists[device.pointer[:depth]]
                 ranks[index] = min(device.global_rank, ranks.get(index, device.global_rank))
     return lists
-
-
-def _is_whole(ranks: Mapping[int, int]) -> bool:
-    return ranks.keys() == set(range(len(ranks)))
-
-
-def _rises(ranks: Mapping[int, int]) -> bool:
-    return sorted(ranks, key=ranks.__getitem__) == sorted(ranks)
-
-
-def _edits(text: str, spans: Sequence[tuple[int, int]], ranks: Mapping[int, int]) -> Iterator[Edit]:
-    for index, source in enumerate(sorted(ranks, key=ranks.__getitem__)):
-        if index != source:
-            yield Edit(*spans[index], text[slice(*spans[source])])
-
-
-def _span(text: str, start: int) -> tuple[int, int]:
-    return start, value_end(text, start)

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from launcher.core.errors import RefusedTableError
 from launcher.core.frozen import frozen
+from launcher.core.printable import printable
 from launcher.core.records import Cluster
-from launcher.rank_table.diagnostics import Problem, Severity, render_problems
+from launcher.rank_table.catalogue import Severity
+from launcher.rank_table.diagnostics import Problem, located_problems, render_problems
 from launcher.rank_table.document import Document, parse_document
 from launcher.rank_table.files import MAX_TABLE_BYTES, read_bytes
-from launcher.rank_table.formats import Format
+from launcher.rank_table.model import Table, groups_of
 from launcher.rank_table.profile import Profile
-
-if TYPE_CHECKING:
-    from launcher.rank_table.rows import Table
+from launcher.rank_table.table_format import Format
 
 AS_HCCL = Profile()
+_MAX_NAMED = 10  # unread keys in one note
+_MAX_NAME_LENGTH = 40  # characters of such a key
 
 
 @frozen
 class TableReport:
-    """What reading a table gave."""
+    """The result of reading a table."""
 
     path: Path
     format: Format | None  # None where the document is in no known format
@@ -38,34 +40,41 @@ class TableReport:
 
     @cached_property
     def valid(self) -> bool:
-        """Whether HCCL would take the table: no problem is an error."""
+        """True if HCCL would take the table: no problem is an error."""
         return self.table is not None and not self.errors
 
     @cached_property
     def cluster(self) -> Cluster | None:
         """The records, there exactly when the table is valid. Made when first asked for."""
-        return _cluster(self.table, self.path) if self.table is not None and self.valid else None
+        if self.table is None or not self.valid:
+            return None
+        from launcher.rank_table.check import READERS  # noqa: PLC0415 - loads pydantic
+
+        source = Path(os.path.abspath(self.path))  # noqa: PTH100 - links stay, dots go
+        return replace(READERS[self.table.format].cluster(self.table), source=source)
 
     @property
     def servers(self) -> int:
-        """How many were found in the table, whatever is wrong with them."""
+        """The number of servers found, whatever is wrong with them."""
         return 0 if self.table is None else len(self.table.servers)
 
     @property
     def devices(self) -> int:
-        """How many were found in the table, whatever is wrong with them."""
+        """The number of devices found, whatever is wrong with them."""
         return 0 if self.table is None else len(self.table.devices)
 
     @property
     def errors(self) -> tuple[Problem, ...]:
+        """The problems for which HCCL refuses the table."""
         return tuple(problem for problem in self.problems if problem.severity is Severity.ERROR)
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
+        """The problems that HCCL does not mind."""
         return tuple(problem for problem in self.problems if problem.severity is Severity.WARNING)
 
     def render(self) -> str:
-        """All problems as text for people, with source lines."""
+        """Return all problems as text for people, with source lines."""
         return render_problems(self.problems, self.document, str(self.path))
 
 
@@ -87,9 +96,7 @@ def parse_rank_table(data: bytes, path: Path, profile: Profile = AS_HCCL) -> Tab
     Raises:
         KeyError: `profile` names a chip that is not in `CHIPS`.
     """
-    # What checking needs, pydantic above all, is imported here and not with the package.
-    from launcher.rank_table.check import check_document  # noqa: PLC0415
-    from launcher.rank_table.locate import located_problems  # noqa: PLC0415
+    from launcher.rank_table.check import check_document  # noqa: PLC0415 - loads pydantic
 
     with _without_garbage_collection():
         document = parse_document(data)
@@ -101,7 +108,7 @@ def parse_rank_table(data: bytes, path: Path, profile: Profile = AS_HCCL) -> Tab
 
 
 def load_cluster(path: Path, profile: Profile = AS_HCCL) -> tuple[Cluster, tuple[Problem, ...]]:
-    """The cluster that the table at `path` describes, and the warnings about it.
+    """Return the cluster that the table at `path` describes, and the warnings about it.
 
     Devices are sorted by global rank within their server; servers stay in file order. Blocks while reading the file.
 
@@ -115,17 +122,28 @@ def load_cluster(path: Path, profile: Profile = AS_HCCL) -> tuple[Cluster, tuple
     return report.cluster, report.warnings
 
 
-def _cluster(table: Table, path: Path) -> Cluster:
-    from launcher.rank_table.formats.readers import READERS  # noqa: PLC0415  # loads pydantic
+def unread_note(reports: Iterable[TableReport]) -> str | None:
+    """Return a note that names the keys of these tables that no reader uses; None where there are none."""
+    keys = list(dict.fromkeys(key for report in reports for key in _unread_keys(report)))
+    if not keys:
+        return None
+    named = ", ".join(key[:_MAX_NAME_LENGTH] for key in islice(keys, _MAX_NAMED))
+    more = f", and {len(keys) - _MAX_NAMED:,} more" if len(keys) > _MAX_NAMED else ""
+    return f"left behind, since nobody reads them: {named}{more}"
 
-    source = Path(os.path.abspath(path))  # noqa: PTH100 - links stay, dots go
-    return replace(READERS[table.format].cluster(table), source=source)
+
+def _unread_keys(report: TableReport) -> Iterator[str]:
+    """Yield the keys that no format knows, and a lab's list of servers, which HCCL reads no more."""
+    for warning in report.warnings:
+        if warning.code == "RT401":
+            yield warning.pointer.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
+    if report.table is not None and any("server_list" in group.fields for group in groups_of(report.table)):
+        yield "server_list"
 
 
 def _another_kind(data: bytes, path: Path) -> Problem | None:
-    """One problem instead of many, for a text that was never meant as JSON: a list of hosts, or a program."""
-    from launcher.core.printable import printable  # noqa: PLC0415  # broken texts only
-    from launcher.rank_table.sources import certainly_plain, program_kind  # noqa: PLC0415
+    """Return one problem instead of many for a text that was never meant as JSON: a list of hosts, or a program."""
+    from launcher.rank_table.detect import certainly_plain, program_kind  # noqa: PLC0415
 
     name = printable(str(path))
     if kind := certainly_plain(data):
@@ -142,9 +160,9 @@ def _another_kind(data: bytes, path: Path) -> Problem | None:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Hundreds of thousands of new objects, none of them garbage: looking for cycles among them only costs time.
+    """Collect no garbage: among hundreds of thousands of new objects, all in use, looking for cycles only costs time.
 
-    Nor are they looked through at the end, as they would be at once: they join the oldest objects, which seldom are.
+    Nor are they searched at the end, as they would be at once: they join the oldest generation, which seldom is.
     """
     was_enabled = gc.isenabled()
     gc.disable()

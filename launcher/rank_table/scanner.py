@@ -7,6 +7,10 @@ times.
 Broken text is not only refused: what can be mended by overwriting characters in place (a trailing comma, a comment, a
 missing comma where there is a blank) is noted as a `Patch` of the same length, so that the rest of the table can
 still be checked with every offset unchanged.
+
+    Scanner    what may come next, token by token
+    Stack      the containers that are open, their keys, and which of those are repeated
+    ErrorLog   the errors, the patches, and whether the patches are enough (in `syntax_errors`)
 """
 
 from __future__ import annotations
@@ -14,17 +18,26 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from launcher.rank_table import faults, lexer
-from launcher.rank_table.brackets import CLOSING, remedy
-from launcher.rank_table.faults import Fault, Patch
-from launcher.rank_table.lexer import SCALAR, STRING, Token, next_token
-from launcher.rank_table.places import RepeatedKey
-from launcher.rank_table.plain import ENTRY, MEMBER, has_repeated_key
+from launcher.rank_table import lexer, syntax_errors
+from launcher.rank_table.lexer import (
+    CLOSING,
+    ENTRY,
+    MEMBER,
+    SCALAR,
+    STRING,
+    Token,
+    has_repeated_key,
+    next_token,
+    remedy,
+)
+from launcher.rank_table.positions import RepeatedKey
+from launcher.rank_table.syntax_errors import ErrorLog, Fault
 
 MAX_DEPTH = 100  # a rank table of any format needs fewer than 15 levels
 MAX_FAULTS = 50_000  # a slip on every line of a large table; beyond it the text is something else
-MAX_REPEATS = 1000  # repeated keys that are told one by one
+MAX_REPEATS = 1000  # repeated keys that are reported one by one
 
 
 @dataclass
@@ -45,90 +58,132 @@ class _Frame:
         """The name, in this container, of the value being read."""
         return self.key if self.bracket == "{" else self.count
 
+    @property
+    def starts_entry(self) -> bool:
+        """True if an entry may come now: after a comma, or as the first one."""
+        return self.comma is not None or self.count == 0
+
+    def end_value(self) -> None:
+        self.count += 1
+        self.comma, self.elided = None, False
+
+
+class _Stack:
+    """The containers that are open, from the outermost one, and the keys that one of them had twice."""
+
+    def __init__(self, *, only_repeats: bool) -> None:
+        self.frames = [_Frame("", 0, "")]
+        self.top = self.frames[0]
+        self.repeats: list[RepeatedKey] = []
+        self.has_enough = False  # of a text that has no fault, the end is where enough repeats are known
+        self._only_repeats = only_repeats
+
+    def push(self, token: Token) -> None:
+        self.top = _Frame(token.kind, token.start, self.top.member)
+        self.frames.append(self.top)
+
+    def pop(self) -> None:
+        self.frames.pop()
+        self.top = self.frames[-1]
+
+    @property
+    def brackets(self) -> str:
+        """The opening brackets that no closing one has matched."""
+        return "".join(frame.bracket for frame in self.frames[1:])
+
+    def count_key(self, key: str, at: int) -> None:
+        frame = self.top
+        first = frame.seen.setdefault(key, at)
+        if first != at and len(self.repeats) < MAX_REPEATS:
+            pointer = (*(inner.name for inner in self.frames[2:]), key)
+            self.repeats.append(RepeatedKey(pointer, first, at))
+            self.has_enough = self._only_repeats and len(self.repeats) == MAX_REPEATS
+        frame.key, frame.comma = key, None
+
+
+class Scan(NamedTuple):
+    """The result of a scan."""
+
+    faults: list[Fault]  # without repairs that may not be meant, where the text could not be read to its end
+    repeats: list[RepeatedKey]
+    repaired: str | None  # the text with all patches laid over it; None where that is not the JSON that was meant
+
 
 class Scanner:
-    """Scan once with `run`, then read `repeats`, `faults` and `patches`."""
+    """The state of one scan of a text: `Scanner(text).run()`."""
 
     def __init__(self, text: str, *, max_depth: int | None = MAX_DEPTH, only_repeats: bool = False) -> None:
         self.text = text
-        self.repeats: list[RepeatedKey] = []
-        self.faults: list[Fault] = []
-        self.patches: list[Patch] = []
-        self.mendable = True  # the patches turn the text into JSON that says what was meant
+        self._log = ErrorLog(text)
+        self._stack = _Stack(only_repeats=only_repeats)
         self._max_depth = max_depth
-        self._only_repeats = only_repeats  # of a text that has no fault: the end is where enough of them are known
         self._done = False
-        self._stopped = False  # before the end: what was read so far may mean something else
         self._last = Token(lexer.END, 0, 0)  # the token before the present one
-        self._doubtful_end = -1  # of the last word that cannot be repaired
-        self._frames = [_Frame("", 0, "")]
         self._expect: Callable[[Token], None] = self._value  # what handles the next token
 
-    def run(self) -> Scanner:
+    def run(self) -> Scan:
         """Scan the text to its end, or to the first fault that cannot be read over."""
         at = 0
-        while not self._done:
+        while not (self._done or self._log.stopped or self._stack.has_enough):
             if self._expect == self._entry:
-                at = self._over_plain_ones(at)
+                at = self._skip_plain_entries(at)
             token = next_token(self.text, at)
             at = token.end
-            plain = (
-                None if self._expect == self._end else self._odd.get(token.kind)
-            )  # after the table anything may stand
-            if self._touches_the_last(token):
-                self._stop(faults.unpaired_quote(self.text, self._last, token))
+            if self._touches_last(token):
+                self._log.stop(syntax_errors.unpaired_quote(self.text, self._last, token))
                 break
-            known = plain(self, token) if plain else token
+            # After the table anything may stand.
+            known = token if self._expect == self._end else self._plain_token(token)
             if known is not None:
                 self._expect(known)
                 self._last = token
-            if len(self.faults) >= MAX_FAULTS and not self._done:
-                self._stop(faults.too_many(token.start, MAX_FAULTS))
-        self.faults = [fault._replace(repair=None) if self._is_doubtful(fault) else fault for fault in self.faults]
-        return self
+            if len(self._log.faults) >= MAX_FAULTS and not (self._done or self._log.stopped):
+                self._log.stop(syntax_errors.too_many(token.start, MAX_FAULTS))
+        repeats = self._stack.repeats
+        repaired = syntax_errors.mended(self.text, self._log.patches) if self._log.mendable else None
+        faults = [
+            fault._replace(repair=None) if self._log.stopped or _is_in_two(fault, repeats) else fault
+            for fault in self._log.faults
+        ]
+        return Scan(faults, repeats, repaired)
 
-    def _is_doubtful(self, fault: Fault) -> bool:
-        """Where an object has a key twice, and between them lacks a comma, it may be two, of which the first lost its end."""
-        in_two = fault.code == "RT105" and any(repeat.first < fault.offset < repeat.again for repeat in self.repeats)
-        return self._stopped or in_two
-
-    def _touches_the_last(self, token: Token) -> bool:
-        """Whether two values stand together, one of them quoted: a quote is missing, or closes another string."""
+    def _touches_last(self, token: Token) -> bool:
+        """Return whether two values stand together, one of them quoted: a quote is missing, or one too many."""
         if token.start != self._last.end or self._expect == self._end or not self._last.end:
             return False
         kinds = {self._last.kind, token.kind}
         quoted = kinds & {STRING, lexer.BROKEN_STRING}
         return bool(quoted) and kinds != {STRING} and kinds <= {STRING, SCALAR, lexer.WORD, lexer.BROKEN_STRING}
 
-    # --- what may come next: each handler takes a token and says what handles the one after it ---
+    # --- what may come next: each handler takes a token and sets what handles the one after it ---
 
     def _value(self, token: Token) -> None:
-        frame = self._frames[-1]
+        in_list = self._stack.top.bracket == "["
         if token.kind in (STRING, SCALAR):
-            self._check_surrogates(token)
-            self._after_value()
+            self._log.check_surrogates(token)
+            self._end_value()
         elif token.kind in CLOSING:
             self._open(token)
-        elif token.kind == "]" and frame.bracket == "[":
-            self._close_after_comma(frame)
-        elif token.kind == "," and frame.bracket == "[":
+        elif token.kind == "]" and in_list:
+            self._close()
+        elif token.kind == "," and in_list:
             self._needless_comma(token)
-        elif token.kind == "}" and frame.bracket == "[":
-            self._unmatched(token, frame)
+        elif token.kind == "}" and in_list:
+            self._unmatched(token)
         else:
             self._refuse(token, f"a value is missing before {token.kind}")
 
     def _key(self, token: Token) -> None:
-        frame = self._frames[-1]
         if token.kind == STRING:
-            self._note_key(frame, token)
+            self._log.check_surrogates(token)
+            self._stack.count_key(_key_text(self.text[token.start : token.end]), token.start)
             self._expect = self._colon
         elif token.kind == "}":
-            self._close_after_comma(frame)
+            self._close()
         elif token.kind == ",":
             self._needless_comma(token)
         elif token.kind == "]":
-            self._unmatched(token, frame)
+            self._unmatched(token)
         else:
             self._refuse(token, f"a key is missing before {self.text[token.start : token.start + 1]}")
 
@@ -136,229 +191,160 @@ class Scanner:
         if token.kind == ":":
             self._expect = self._value
         elif token.kind in (STRING, SCALAR, "{", "["):
-            self._missing(":", "the key and its value")
+            self._log.missing(":", self._last.end, "the key and its value")
             self._expect = self._value
             self._value(token)
         else:
             self._refuse(token, f"a key has no value before {token.kind}")
 
     def _comma(self, token: Token) -> None:
-        frame = self._frames[-1]
+        frame = self._stack.top
         if token.kind == ",":
             frame.comma = token.start
             self._expect = self._entry
         elif token.kind == CLOSING[frame.bracket]:
             self._close()
         elif token.kind in ("}", "]"):
-            self._unmatched(token, frame)
+            self._unmatched(token)
         elif token.kind == ":":
-            self._stop(self._colon_after_value(token, frame))
+            # Only a string in a list can be a key, of an object that stands behind the list.
+            if frame.bracket == "[" and self._last.kind == STRING:
+                self._log.stop(syntax_errors.key_in_list(token.start, _line_of(frame, self.text)))
+            else:
+                before_entry = next_token(self.text, token.end).kind in (STRING, *CLOSING)
+                self._log.stop(syntax_errors.needless_colon(token.start, before_entry=before_entry))
         elif token.kind == lexer.END:
             self._cut_off()
         else:
-            self._missing(",", "two entries")
+            self._log.missing(",", self._last.end, "two entries")
             self._expect = self._entry
             self._entry(token)
 
-    def _colon_after_value(self, token: Token, frame: _Frame) -> Fault:
-        """Only a string in a list can be a key, of an object that stands behind the list."""
-        if frame.bracket == "[" and self._last.kind == STRING:
-            return faults.key_in_list(token.start, self._line_of(frame))
-        return faults.needless_colon(
-            token.start, before_entry=next_token(self.text, token.end).kind in (STRING, *CLOSING)
-        )
-
     def _entry(self, token: Token) -> None:
-        """The start of the next entry of the container that is open."""
-        (self._key if self._frames[-1].bracket == "{" else self._value)(token)
+        """Take the start of the next entry of the container that is open."""
+        (self._key if self._stack.top.bracket == "{" else self._value)(token)
 
     def _end(self, token: Token) -> None:
-        if token.kind == lexer.END:
-            self._done = True
-            return
-        self.faults.append(faults.text_after(token.start))
-        self.patches.append(Patch(token.start, len(self.text), " " * (len(self.text) - token.start)))
         self._done = True
+        if token.kind != lexer.END:
+            self._log.overwrite(syntax_errors.text_after(token.start), token.start, len(self.text))
 
     # --- containers and their members ---
 
-    def _over_plain_ones(self, at: int) -> int:
-        """Past the members or entries at `at` that have no fault: what the handlers would do, in one step for each."""
-        frame, text = self._frames[-1], self.text
+    def _skip_plain_entries(self, at: int) -> int:
+        """Skip the members or entries at `at` that have no fault: what the handlers would do, in one step for each."""
+        frame, text = self._stack.top, self.text
         of_object = frame.bracket == "{"
         next_one = (MEMBER if of_object else ENTRY).match
         while (found := next_one(text, at)) is not None:
             if of_object:
-                self._count_key(frame, found["key"], found.start("key") - 1)
+                self._stack.count_key(found["key"], found.start("key") - 1)
             elif found["object"] and has_repeated_key(found["object"]):
                 break
             at = found.end()
-            frame.count += 1
-            frame.elided = False
-            if found["comma"]:
-                frame.comma = at - 1
-                self._last = Token(",", at - 1, at)
-            else:
-                frame.comma, self._expect = None, self._comma
+            frame.end_value()
+            if not found["comma"]:
+                self._expect = self._comma
                 self._last = Token(SCALAR, found.start(), at)
-            if self._done or not found["comma"]:
+                break
+            frame.comma = at - 1
+            self._last = Token(",", at - 1, at)
+            if self._stack.has_enough:
                 break
         return at
 
     def _open(self, token: Token) -> None:
-        if self._max_depth is not None and len(self._frames) > self._max_depth:
-            self._stop(faults.too_deep(token.start, self._max_depth))
+        if self._max_depth is not None and len(self._stack.frames) > self._max_depth:
+            self._log.stop(syntax_errors.too_deep(token.start, self._max_depth))
             return
-        self._frames.append(_Frame(token.kind, token.start, self._frames[-1].member))
+        self._stack.push(token)
         self._expect = self._entry
 
     def _close(self) -> None:
-        self._frames.pop()
-        self._after_value()
-
-    def _close_after_comma(self, frame: _Frame) -> None:
-        """A closing bracket where an entry could stand: fine when there is none yet, else a comma too many."""
+        """Leave a container. A comma before its bracket is one too many."""
+        frame = self._stack.top
         if frame.comma is not None:
-            self.faults.append(faults.trailing_comma(frame.comma, CLOSING[frame.bracket]))
-            self.patches.append(Patch(frame.comma, frame.comma + 1, " "))
-        self._close()
+            fault = syntax_errors.trailing_comma(frame.comma, CLOSING[frame.bracket])
+            self._log.overwrite(fault, frame.comma, frame.comma + 1)
+        self._stack.pop()
+        self._end_value()
 
-    def _after_value(self) -> None:
-        frame = self._frames[-1]
-        frame.count += 1
-        frame.comma, frame.elided = None, False
-        self._expect = self._comma if frame.bracket else self._end
+    def _end_value(self) -> None:
+        self._stack.top.end_value()
+        self._expect = self._comma if self._stack.top.bracket else self._end
 
-    def _note_key(self, frame: _Frame, token: Token) -> None:
-        self._check_surrogates(token)
-        self._count_key(frame, _key_text(self.text[token.start : token.end]), token.start)
+    # --- faults ---
 
-    def _count_key(self, frame: _Frame, key: str, at: int) -> None:
-        first = frame.seen.setdefault(key, at)
-        if first != at and len(self.repeats) < MAX_REPEATS:
-            pointer = (*(inner.name for inner in self._frames[2:]), key)
-            self.repeats.append(RepeatedKey(pointer, first, at))
-            self._done = self._only_repeats and len(self.repeats) == MAX_REPEATS
-        frame.key, frame.comma = key, None
-
-    # --- faults that are said and read over ---
-
-    def _comment(self, token: Token) -> None:
-        self.faults.append(faults.comment(self.text, token))
-        self._blank_out(token)
-
-    def _ellipsis(self, token: Token) -> None:
-        self.faults.append(faults.ellipsis(token))
-        self._blank_out(token)
-        self.mendable = False
-        self._frames[-1].comma, self._frames[-1].elided = None, True  # commas around it are not worth a fault
-        if self._expect == self._comma:
-            self._expect = self._entry
-
-    def _single_quoted(self, token: Token) -> Token:
-        return self._requoted(token, faults.single_quoted(self.text, token))
-
-    def _typographic(self, token: Token) -> Token:
-        return self._requoted(token, faults.typographic_string(self.text, token))
-
-    def _requoted(self, token: Token, fault: Fault) -> Token:
-        self.faults.append(fault)
-        self.patches.append(Patch(token.start, token.end, f'"{self.text[token.start + 1 : token.end - 1]}"'))
-        return token._replace(kind=STRING)
-
-    def _wide_mark(self, token: Token) -> Token:
-        mark = faults.WIDE_MARKS[self.text[token.start]]
-        self.faults.append(faults.wide_mark(self.text, token))
-        self.patches.append(Patch(token.start, token.end, mark))
-        return token._replace(kind=mark)
-
-    def _word(self, token: Token) -> Token | None:
-        fault = faults.typographic(self.text, token)
-        if fault and self.text[token.start] in faults.WIDE_BLANKS:
-            self.faults.append(fault)
-            self._blank_out(token)
-            return None
-        if fault is None and self._expect in (self._value, self._key, self._entry):
-            self.faults.append(faults.unquoted(self.text, token))
-            self.mendable = False
-            self._doubtful_end = token.end if self.faults[-1].repair is None else -1
+    def _plain_token(self, token: Token) -> Token | None:
+        """Return the token of JSON that stands for one that JSON has not; None where there is nothing to stand for."""
+        log, text = self._log, self.text
+        if token.kind == lexer.COMMENT:
+            log.overwrite(syntax_errors.comment(text, token), token.start, token.end)
+        elif token.kind == lexer.ELLIPSIS:
+            log.overwrite(syntax_errors.ellipsis(token), token.start, token.end)
+            log.mendable = False
+            # Commas around it are not worth a fault.
+            self._stack.top.comma, self._stack.top.elided = None, True
+            if self._expect == self._comma:
+                self._expect = self._entry
+        elif token.kind in (lexer.SINGLE_QUOTED, lexer.TYPOGRAPHIC):
+            quoted = (
+                syntax_errors.single_quoted if token.kind == lexer.SINGLE_QUOTED else syntax_errors.typographic_string
+            )
+            log.overwrite(quoted(text, token), token.start, token.end, f'"{text[token.start + 1 : token.end - 1]}"')
             return token._replace(kind=STRING)
-        self._stop(fault or faults.unexpected_word(self.text, token, self._expected()))
+        elif token.kind == lexer.WIDE_MARK:
+            mark = syntax_errors.WIDE_MARKS[text[token.start]]
+            log.overwrite(syntax_errors.wide_mark(text, token), token.start, token.end, mark)
+            return token._replace(kind=mark)
+        elif token.kind == lexer.WORD:
+            return self._word(token)
+        elif token.kind == lexer.OPEN_COMMENT:
+            log.stop(syntax_errors.open_comment(token))
+        elif token.kind == lexer.BROKEN_STRING:
+            log.stop(syntax_errors.broken_string(text, token))
+        else:
+            return token
         return None
 
-    def _open_comment(self, token: Token) -> None:
-        self._stop(faults.open_comment(token))
-
-    def _broken_string(self, token: Token) -> None:
-        self._stop(faults.broken_string(self.text, token))
-
-    _odd: dict[str, Callable[[Scanner, Token], Token | None]] = {  # noqa: RUF012  # never changed
-        lexer.COMMENT: _comment,
-        lexer.ELLIPSIS: _ellipsis,
-        lexer.SINGLE_QUOTED: _single_quoted,
-        lexer.TYPOGRAPHIC: _typographic,
-        lexer.WIDE_MARK: _wide_mark,
-        lexer.WORD: _word,
-        lexer.OPEN_COMMENT: _open_comment,
-        lexer.BROKEN_STRING: _broken_string,
-    }
-
-    def _blank_out(self, token: Token) -> None:
-        self.patches.append(Patch(token.start, token.end, " " * (token.end - token.start)))
+    def _word(self, token: Token) -> Token | None:
+        fault = syntax_errors.typographic(self.text, token)
+        if fault and self.text[token.start] in syntax_errors.WIDE_BLANKS:
+            self._log.overwrite(fault, token.start, token.end)
+            return None
+        if fault is None and self._expect in (self._value, self._key, self._entry):
+            self._log.unquoted(token)
+            return token._replace(kind=STRING)
+        self._log.stop(fault or syntax_errors.unexpected_word(self.text, token, self._expected()))
+        return None
 
     def _needless_comma(self, token: Token) -> None:
-        frame = self._frames[-1]
-        if not frame.elided and (frame.comma is not None or frame.count == 0):
-            self.faults.append(faults.needless_comma(token.start))
+        frame = self._stack.top
+        fault = syntax_errors.needless_comma(token.start) if not frame.elided and frame.starts_entry else None
+        self._log.overwrite(fault, token.start, token.end)
         frame.elided = False
-        self._blank_out(token)
 
-    def _missing(self, mark: str, between: str) -> None:
-        at = self._last.end
-        fault = faults.missing(self.text, mark, at, between)
-        # After a word that nobody understands, what is missing is not certain either.
-        self.faults.append(fault._replace(repair=None) if at == self._doubtful_end else fault)
-        if self.text[at] in " \t\r\n":
-            self.patches.append(Patch(at, at + 1, mark))
-        else:
-            self.mendable = False
-
-    def _check_surrogates(self, token: Token) -> None:
-        """Half a surrogate pair is no character: Python lets it pass, HCCL's parser does not."""
-        raw = self.text[token.start : token.end]
-        if "\\u" in raw and any("\ud800" <= char <= "\udfff" for char in _key_text(raw)):
-            self.faults.append(faults.half_a_pair(token))
-            self.mendable = False
-
-    # --- faults after which guessing would say more than the text does ---
-
-    def _stop(self, fault: Fault) -> None:
-        self.faults.append(fault)
-        self._done, self._stopped, self.mendable = True, True, False
-
-    def _unmatched(self, token: Token, frame: _Frame) -> None:
-        """A closing bracket of the other kind than what is open. Nobody can be sure what was meant after it."""
-        way = remedy(self.text, token.start, "".join(inner.bracket for inner in self._frames[1:]))
-        starts_entry = frame.comma is not None or frame.count == 0
-        after_comma, follows = frame.comma is not None, next_token(self.text, token.end).kind
-        needless = "after" if starts_entry and follows == "," else ""
-        if after_comma and follows == CLOSING[frame.bracket]:
+    def _unmatched(self, token: Token) -> None:
+        """Stop at a closing bracket of the other kind than what is open: what was meant after it is not certain."""
+        frame = self._stack.top
+        way = remedy(self.text, token.start, self._stack.brackets)
+        follows = next_token(self.text, token.end).kind
+        needless = "after" if frame.starts_entry and follows == "," else ""
+        if frame.comma is not None and follows == CLOSING[frame.bracket]:
             needless = "before"
-        opened = frame.bracket, self._line_of(frame)
-        self._stop(faults.unmatched(token, opened, way, after_comma=after_comma, needless_comma=needless))
-
-    def _line_of(self, frame: _Frame) -> int:
-        return self.text.count("\n", 0, frame.start) + 1
+        opened, after_comma = (frame.bracket, _line_of(frame, self.text)), frame.comma is not None
+        self._log.stop(syntax_errors.unmatched(token, opened, way, after_comma=after_comma, needless_comma=needless))
 
     def _refuse(self, token: Token, what: str) -> None:
         if token.kind == lexer.END:
             self._cut_off()
         else:
-            self._stop(faults.misplaced(what, token.start, self._expected()))
+            self._log.stop(syntax_errors.misplaced(what, token.start, self._expected()))
 
     def _cut_off(self) -> None:
-        closings = "".join(CLOSING[frame.bracket] for frame in reversed(self._frames[1:]))
-        self._stop(faults.cut_off(max(self._last.end - 1, 0), closings) if closings else faults.nothing())
+        closings = "".join(CLOSING[bracket] for bracket in reversed(self._stack.brackets))
+        at = max(self._last.end - 1, 0)
+        self._log.stop(syntax_errors.cut_off(at, closings) if closings else syntax_errors.nothing())
 
     def _expected(self) -> str:
         if self._expect == self._colon:
@@ -367,12 +353,21 @@ class Scanner:
             return "expected a comma, or the bracket that closes this list or object"
         if self._expect == self._end:
             return "expected the end of the file"
-        is_key = self._expect in (self._key, self._entry) and self._frames[-1].bracket == "{"
+        is_key = self._expect in (self._key, self._entry) and self._stack.top.bracket == "{"
         return "expected a key in double quotes" if is_key else "expected a value in double quotes, a list or an object"
 
 
+def _line_of(frame: _Frame, text: str) -> int:
+    return text.count("\n", 0, frame.start) + 1
+
+
+def _is_in_two(fault: Fault, repeats: list[RepeatedKey]) -> bool:
+    """Return whether the object may be two that lost what separates them: a key twice, and no comma between them."""
+    return fault.code == "RT105" and any(repeat.first < fault.offset < repeat.again for repeat in repeats)
+
+
 def _key_text(raw: str) -> str:
-    """What a string token says; a word that stands for a string says itself."""
+    """Return the text of a string token; a word that stands for a string is its own text."""
     if raw.startswith('"'):
         return str(json.loads(raw)) if "\\" in raw else raw[1:-1]
     return raw.strip("'\"“”„‘’‚")  # noqa: RUF001

@@ -9,8 +9,7 @@ from contextlib import suppress
 import pytest
 
 from launcher.cli.profile_options import CHIP_NAMES, CONSUMER_NAMES
-from launcher.rank_table.chips import CHIPS
-from launcher.rank_table.profile import CONSUMERS
+from launcher.rank_table.profile import CHIPS, CONSUMERS
 
 
 @pytest.fixture(name="table")

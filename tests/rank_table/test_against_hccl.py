@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from launcher.rank_table import Profile, parse_rank_table
-from launcher.rank_table.formats import Format
+from launcher.rank_table.table_format import Format
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 

@@ -15,8 +15,9 @@ from launcher.core.errors import RefusedTableError, UsageError
 from launcher.core.records import HOST_RANK, Cluster, Device, Server
 from launcher.rank_table import Profile, keys, parse_rank_table
 from launcher.rank_table.convert import convert_cluster, held_keys, target_named, without
-from launcher.rank_table.sources import read_plain
-from launcher.rank_table.targets import NEVER_READ, SUPER_POD, TARGETS
+from launcher.rank_table.detect import read_plain
+from launcher.rank_table.formats.targets import TARGETS
+from launcher.rank_table.keys import NEVER_READ, SUPER_POD
 
 ADDED = ("collective_id", "heterog_sub_version")  # what v1.1 demands, and other formats have not
 

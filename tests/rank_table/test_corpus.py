@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.rank_table import Profile, read_rank_table
-from launcher.rank_table.formats import Format
+from launcher.rank_table.table_format import Format
 
 CORPUS = Path(__file__).resolve().parents[3] / "shared" / "rank_table_corpus"
 EXPECTED = CORPUS / "EXPECTED.json"

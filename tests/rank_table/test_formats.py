@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from launcher.rank_table.catalogue import CATALOGUE
-from launcher.rank_table.formats import Format, recognise, what_to_do_with
-from launcher.rank_table.formats.readers import READERS
+from launcher.rank_table.check import READERS
+from launcher.rank_table.table_format import Format, recognise, what_to_do_with
 
 SERVERS = [{"server_id": "10.0.0.1", "device": [{"device_id": "0", "rank_id": "0"}]}]
 WITHOUT_RANK = [{"server_id": "10.0.0.1", "device": [{"device_id": "0", "device_ip": "192.0.0.1"}]}]

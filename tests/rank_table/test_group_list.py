@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table import Profile, Severity, parse_rank_table
-from launcher.rank_table.formats import Format, group_list
+from launcher.rank_table.formats.group_list import read as group_list
+from launcher.rank_table.formats.group_list.write import write_cloud, write_lab
 from launcher.rank_table.profile import CONSUMERS
-from launcher.rank_table.rules.chip_910 import QUARTETS
-from launcher.rank_table.shape import Shapes
-from launcher.rank_table.writers.legacy import write_cloud, write_lab
+from launcher.rank_table.rules.chips import QUARTETS
+from launcher.rank_table.schema import Shapes
+from launcher.rank_table.table_format import Format
 
 
 def read(document, **profile):
@@ -205,3 +206,12 @@ def test_no_broken_value_crashes_the_reader(data, is_lab):
     holder[key] = data.draw(_JSON)
     found = read(table)
     assert (found.cluster is None) == bool(found.errors)
+
+
+def test_instance_moved_to_another_server_is_no_fault_of_server_num(makers, report):
+    """Where servers are unequal, the number of servers is not called wrong as well: writing another would not help."""
+    broken = makers["lab"](2, 8)
+    broken["group_list"][0]["instance_list"][3]["server_id"] = "10.0.0.15"
+    codes = {problem.code for problem in report(broken).errors}
+    assert "RT342" in codes
+    assert "RT604" not in codes

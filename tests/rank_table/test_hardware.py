@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.core.records import Cluster, Device, Server
-from launcher.rank_table.hardware import marked_without_ascend
+from launcher.rank_table.convert import marked_without_ascend
 
 
 def servers(*made):

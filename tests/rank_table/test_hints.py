@@ -8,7 +8,7 @@ import pytest
 
 from launcher.rank_table import Profile
 from launcher.rank_table.document import parse_document
-from launcher.rank_table.formats import Format
+from launcher.rank_table.table_format import Format
 
 
 def codes(report):

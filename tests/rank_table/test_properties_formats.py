@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table import parse_rank_table
 from launcher.rank_table.convert import convert_cluster
-from launcher.rank_table.formats import RANKED, Format
+from launcher.rank_table.table_format import RANKED, Format
 
 MARK = "the value to be broken stands here"
 FORMATS = [Format.V1_0, Format.V1_1, Format.V1_2, Format.V2_0, Format.LAB, Format.CLOUD]

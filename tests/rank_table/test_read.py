@@ -14,7 +14,7 @@ from launcher.core.errors import RefusedTableError, UnreadableError
 from launcher.core.records import Cluster, Device, Server
 from launcher.core.resources import data_dir
 from launcher.rank_table import Profile, Severity, load_cluster, read_rank_table, render_table
-from launcher.rank_table.formats import Format
+from launcher.rank_table.table_format import Format
 
 
 def codes(report):

@@ -89,8 +89,8 @@ def _read(file: str, origin: str | None, devices: int | None, target: str) -> Cl
     from launcher.cli.reports import read_named
     from launcher.cli.table.output import note
     from launcher.core.printable import printable
-    from launcher.rank_table.sources import recognise_plain
-    from launcher.rank_table.targets import PLAIN
+    from launcher.rank_table.detect import recognise_plain
+    from launcher.rank_table.formats.writing import PLAIN
 
     data = read_named(file)
     found = recognise_plain(data) if origin is None and not file.endswith(".json") else origin
@@ -105,8 +105,8 @@ def _of_plain(data: bytes, kind: str, file: str, devices: int | None, target: st
     """Such a text knows no addresses: a table made of it says that it is not for Ascend devices."""
     from launcher.cli.table.output import note
     from launcher.core.printable import printable
-    from launcher.rank_table.hardware import marked_without_ascend
-    from launcher.rank_table.sources import read_plain
+    from launcher.rank_table.convert import marked_without_ascend
+    from launcher.rank_table.detect import read_plain
 
     cluster, notes = read_plain(data, kind, printable(file), devices)
     cluster, marks = marked_without_ascend(cluster, target)
@@ -119,7 +119,7 @@ def _of_table(data: bytes, file: str, origin: str | None, devices: int | None) -
     """None after its problems were shown. Rules of Ascend hardware are warnings: it may never meet any."""
     from launcher.cli.table.output import note, shown
     from launcher.rank_table import Profile, parse_rank_table
-    from launcher.rank_table.convert import unread_note
+    from launcher.rank_table.read import unread_note
 
     if devices is not None:
         raise UsageError(f"--devices {devices}: a table lists its devices itself", hint="leave it out")

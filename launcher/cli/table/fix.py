@@ -91,7 +91,7 @@ def _readable(file: str, *, write: bool) -> Path:
 
 
 def _overwrite(file: str, fixed: Fixed) -> None:
-    from launcher.rank_table.overwrite import overwrite
+    from launcher.rank_table.files import overwrite
 
     overwrite(Path(file), fixed.original, fixed.data)
 

@@ -64,8 +64,8 @@ def generate(*, sort: bool, output: Path | None, force: bool, **options: Any) ->
     from launcher.cli.table.output import check_output, hand_over, note, warn
     from launcher.cli.table.sources import gather  # `--help` needs none of it
     from launcher.cli.table.wanted import Wanted
+    from launcher.rank_table import render_table
     from launcher.rank_table.generate import build_cluster
-    from launcher.rank_table.render import render_table
 
     check_output(output, force=force)
     gathered = gather(Wanted(**options), os.environ)

@@ -35,8 +35,8 @@ def merge(*, files: tuple[str, ...], output: Path | None, force: bool, chip: str
     from launcher.cli.reports import read_table
     from launcher.cli.table.output import check_output, deliver, note, shown
     from launcher.rank_table import Profile
-    from launcher.rank_table.convert import unread_note
     from launcher.rank_table.merge import merge_tables
+    from launcher.rank_table.read import unread_note
 
     check_output(output, force=force)
     profile = Profile(chip=chip)

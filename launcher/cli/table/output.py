@@ -74,8 +74,8 @@ def deliver(
     Raises:
         UnreadableError: `output` cannot be written.
     """
-    from launcher.rank_table.chips import CHIPS
-    from launcher.rank_table.targets import TARGETS
+    from launcher.rank_table.formats.targets import TARGETS
+    from launcher.rank_table.profile import CHIPS
 
     if TARGETS[format_name].is_table and CHIPS[chip].is_ascend:
         _say_what_hccl_would(text, output or Path("-"), chip)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from launcher.rank_table.catalogue import Finding, rule
-from launcher.rank_table.formats import SERVER_LISTS, STRINGS, Format
-from launcher.rank_table.ip import FAMILY_NAMES, address_family, what_it_is_instead
-from launcher.rank_table.rows import DeviceRow, ServerRow, Table
-
-UNSET_ADDRESS = "-.-.-.-"  # what hccn_tool prints for a device that has none
+from launcher.rank_table.ip import UNSET_ADDRESS, address_family, what_it_is_instead
+from launcher.rank_table.model import DeviceRow, Table
+from launcher.rank_table.rules.shared import counted_addresses, other_families
+from launcher.rank_table.table_format import SERVER_LISTS, STRINGS, Format
 
 
 @rule("RT331", "an address that is none", formats=STRINGS, ascend_only=True)
@@ -97,7 +96,7 @@ def address_missing(table: Table) -> Iterator[Finding]:
 
 
 def _what_is_joined(table: Table) -> str | None:
-    """What devices need addresses for, with its number; None where they need none."""
+    """Return what devices need addresses between, with its number; None where they need none."""
     if table.format is Format.V1_2 and table.chip.reads_super_pods:
         return f"super pods, and this table has {len(table.pods)}" if len(table.pods) > 1 else None
     return f"servers, and this table has {len(table.servers)}" if len(table.servers) > 1 else None
@@ -117,12 +116,8 @@ def address_counts_differ(table: Table) -> Iterator[Finding]:
         found = max(1, len(device.addresses))
         if found != expected and not _no_string(device):
             at = device.at("device_ip" if device.word("device_ip") in device.fields else None)
-            message = f"this device has {_addresses(found)}, the first one of the table {expected}"
-            yield Finding(at, message, f"write {_addresses(expected)}, with commas between them")
-
-
-def _addresses(count: int) -> str:
-    return "1 address" if count == 1 else f"{count} addresses"
+            message = f"this device has {counted_addresses(found)}, the first one of the table {expected}"
+            yield Finding(at, message, f"write {counted_addresses(expected)}, with commas between them")
 
 
 @rule("RT335", "IPv4 and IPv6 in one table", hccl_code="EI0001", formats=STRINGS - {Format.V1_1}, ascend_only=True)
@@ -130,46 +125,29 @@ def address_families_mixed(table: Table) -> Iterator[Finding]:
     """All devices of a cluster of several servers use the same kind of address, and so do all servers."""
     if len(table.servers) < 2:
         return
-    hosts = [(server, address_family(server.host_ip)) for server in table.servers if server.host_ip]
-    yield from _strangers("host_ip", hosts)
+    hosts = ((server.at("host_ip"), address_family(server.host_ip)) for server in table.servers if server.host_ip)
+    yield from other_families(hosts)
     families = table.address_families
     if len(set(families.values())) > 1:
-        devices = ((device, families[one]) for device in table.devices for one in device.addresses)
-        yield from _strangers("device_ip", devices)
-
-
-def _strangers(key: str, addresses: Iterable[tuple[ServerRow | DeviceRow, int | None]]) -> Iterator[Finding]:
-    """Addresses of another family than the first one. What is no address at all is reported as that."""
-    first: int | None = None
-    for row, family in addresses:
-        first = first or family
-        if family is not None and family != first:
-            message = f"this address is {FAMILY_NAMES[family]}, the first of the table is {FAMILY_NAMES[first or 4]}"
-            yield Finding(row.at(key), message, f"write an {FAMILY_NAMES[first or 4]} address")
+        yield from other_families(
+            (device.at("device_ip"), families[address]) for device in table.devices for address in device.addresses
+        )
 
 
 @rule(
-    "RT336",
-    "a server without host_ip although the table uses host addresses",
-    formats=SERVER_LISTS,
-    ascend_only=True,
+    "RT336", "a server without host_ip although the table uses host addresses", formats=SERVER_LISTS, ascend_only=True
 )
 def host_address_missing(table: Table) -> Iterator[Finding]:
     """Where HCCL uses the servers' own network cards, every server has a host_ip.
 
     It does so when rank 0 has no device_ip but its server a host_ip, or when a device has "host" as net_position.
     """
-    reason = _host_position(table)
+    reason = None
+    if "net_position" in table.keys and any(device.fields.get("net_position") == "host" for device in table.devices):
+        reason = 'a device has "host" as net_position'
     if table.uses_host_nics and not table.chip.needs_device_ip:
         reason = "rank 0 has no device_ip but its server a host_ip"
     for server in table.servers if reason else ():
         if not server.has_host_ip and server.host_ip != "":
             message = f"{reason}, so the servers' own addresses are used, and this server has none"
             yield Finding(server.at(), message, 'add "host_ip": the address of its network card')
-
-
-def _host_position(table: Table) -> str | None:
-    has_positions = "net_position" in table.keys
-    if has_positions and any(device.fields.get("net_position") == "host" for device in table.devices):
-        return 'a device has "host" as net_position'
-    return None

@@ -1,29 +1,29 @@
-"""What one reader of rank tables asks for beyond HCCL. Silent unless that reader is named."""
+"""Rules of single readers of rank tables, beyond HCCL's. Silent unless that reader is named."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from launcher.rank_table.catalogue import Finding, rule
-from launcher.rank_table.diagnostics import Severity
-from launcher.rank_table.formats import RANKED, SERVER_LISTS, STRINGS, Format
+from launcher.rank_table.catalogue import Finding, Severity, rule
 from launcher.rank_table.ip import address_family, why_no_address
-from launcher.rank_table.rows import Table, read_decimal
-from launcher.rank_table.rules.conventions import NAMED_SERVERS, disorder
-from launcher.rank_table.rules.identity import odd_numbers
+from launcher.rank_table.model import Table, disorder, odd_numbers, read_decimal
+from launcher.rank_table.rules.conventions import NAMED_SERVERS
+from launcher.rank_table.table_format import RANKED, SERVER_LISTS, STRINGS, Format
 
+for_mindspore, for_msrun, for_serving, for_mindie = (
+    partial(rule, hccl_code=None, consumer=reader) for reader in ("mindspore", "msrun", "serving", "mindie")
+)
 SERVING_DEVICES = 8  # MindSpore Serving knows servers of eight devices
 MINDIE_SERVERS, MINDIE_DEVICES = 4, 32
 READ_BY_SERVING = SERVER_LISTS | {Format.LAB}
 
 
-@rule(
+@for_mindspore(
     "RT501",
     "ranks against the order of server_id, for MindSpore",
-    hccl_code=None,
     severity=Severity.WARNING,
-    consumer="mindspore",
     formats=NAMED_SERVERS,
     replaces="RT402",
 )
@@ -39,14 +39,7 @@ def rank_order_refused(table: Table) -> Iterator[Finding]:
         yield Finding(server.at("server_id"), message, hint)
 
 
-@rule(
-    "RT502",
-    "a number that Python does not read, for MindSpore",
-    hccl_code=None,
-    consumer="mindspore",
-    formats=STRINGS,
-    replaces="RT404",
-)
+@for_mindspore("RT502", "a number that Python does not read, for MindSpore", formats=STRINGS, replaces="RT404")
 def number_refused_by_python(table: Table) -> Iterator[Finding]:
     """MindSpore's scripts read rank_id and device_id with Python's int(), which refuses "3abc" where HCCL reads 3."""
     for device, key, written, number in odd_numbers(table):
@@ -55,14 +48,7 @@ def number_refused_by_python(table: Table) -> Iterator[Finding]:
             yield Finding(device.at(key), message, f'write "{number}"', rewrite=f'"{number}"')
 
 
-@rule(
-    "RT511",
-    "a server without pod_ip, for msrun",
-    hccl_code=None,
-    consumer="msrun",
-    severity=Severity.WARNING,
-    formats=SERVER_LISTS,
-)
+@for_msrun("RT511", "a server without pod_ip, for msrun", severity=Severity.WARNING, formats=SERVER_LISTS)
 def pod_ip_missing(table: Table) -> Iterator[Finding]:
     """The scheduler of msrun looks for the ranks of a host under its pod_ip.
 
@@ -77,7 +63,7 @@ def pod_ip_missing(table: Table) -> Iterator[Finding]:
             yield Finding(server.at(), message, 'add "pod_ip": the address by which the server reaches the others')
 
 
-@rule("RT512", "a pod_ip that is no address, for msrun", hccl_code=None, consumer="msrun", formats=SERVER_LISTS)
+@for_msrun("RT512", "a pod_ip that is no address, for msrun", formats=SERVER_LISTS)
 def pod_ip_unusable(table: Table) -> Iterator[Finding]:
     """The scheduler of msrun compares pod_ip with each host's own address.
 
@@ -90,13 +76,7 @@ def pod_ip_unusable(table: Table) -> Iterator[Finding]:
             yield Finding(server.at("pod_ip"), message, "write the address by which the server reaches the others")
 
 
-@rule(
-    "RT513",
-    "a device that is not at its place in the list, for msrun",
-    hccl_code=None,
-    consumer="msrun",
-    formats=SERVER_LISTS,
-)
+@for_msrun("RT513", "a device that is not at its place in the list, for msrun", formats=SERVER_LISTS)
 def device_misplaced(table: Table) -> Iterator[Finding]:
     """Local process i of msrun gets device i and the rank of entry i of the server's list: entry i has to be device i.
 
@@ -116,7 +96,7 @@ def device_misplaced(table: Table) -> Iterator[Finding]:
                 break
 
 
-@rule("RT514", "a format whose ranks msrun does not use", hccl_code=None, consumer="msrun", severity=Severity.WARNING)
+@for_msrun("RT514", "a format whose ranks msrun does not use", severity=Severity.WARNING)
 def format_unused_by_msrun(table: Table) -> Iterator[Finding]:
     """The scheduler of msrun looks for pod_ip in server_list, which only v1.0 and v1.2 have.
 
@@ -127,7 +107,7 @@ def format_unused_by_msrun(table: Table) -> Iterator[Finding]:
         yield Finding((), message, "convert it: tlaunch table convert FILE --to v1.0")
 
 
-@rule("RT521", "a rank that is not its place in the file, for MindSpore Serving", hccl_code=None, consumer="serving")
+@for_serving("RT521", "a rank that is not its place in the file, for MindSpore Serving")
 def rank_not_running(table: Table) -> Iterator[Finding]:
     """MindSpore Serving counts the devices of the file and requires that each rank_id is the number of its entry."""
     if table.format not in RANKED:
@@ -139,14 +119,7 @@ def rank_not_running(table: Table) -> Iterator[Finding]:
             return
 
 
-@rule(
-    "RT522",
-    "a number not written plainly, for MindSpore Serving",
-    hccl_code=None,
-    consumer="serving",
-    formats=STRINGS,
-    replaces="RT404",
-)
+@for_serving("RT522", "a number not written plainly, for MindSpore Serving", formats=STRINGS, replaces="RT404")
 def number_refused_by_serving(table: Table) -> Iterator[Finding]:
     """MindSpore Serving reads digits only, without sign, blanks or leading zeros."""
     for device, key, written, number in odd_numbers(table):
@@ -154,7 +127,7 @@ def number_refused_by_serving(table: Table) -> Iterator[Finding]:
         yield Finding(device.at(key), message, f'write "{number}"', rewrite=f'"{number}"')
 
 
-@rule("RT523", "a device_id beyond 7, for MindSpore Serving", hccl_code=None, consumer="serving")
+@for_serving("RT523", "a device_id beyond 7, for MindSpore Serving")
 def device_beyond_serving(table: Table) -> Iterator[Finding]:
     """MindSpore Serving knows servers of eight devices, numbered from 0 to 7."""
     for device in table.devices:
@@ -163,7 +136,7 @@ def device_beyond_serving(table: Table) -> Iterator[Finding]:
             yield Finding(device.at("device_id"), message, "use devices 0 to 7")
 
 
-@rule("RT524", "a format that MindSpore Serving does not read", hccl_code=None, consumer="serving")
+@for_serving("RT524", "a format that MindSpore Serving does not read")
 def format_unread_by_serving(table: Table) -> Iterator[Finding]:
     """MindSpore Serving looks for server_list, or for group_list with a rank_id in every instance."""
     if table.format not in READ_BY_SERVING:
@@ -171,7 +144,7 @@ def format_unread_by_serving(table: Table) -> Iterator[Finding]:
         yield Finding((), message, "convert it: tlaunch table convert FILE --to v1.0")
 
 
-@rule("RT531", "a server_id that is no address, for MindIE", hccl_code=None, consumer="mindie", formats=SERVER_LISTS)
+@for_mindie("RT531", "a server_id that is no address, for MindIE", formats=SERVER_LISTS)
 def server_id_no_address(table: Table) -> Iterator[Finding]:
     """MindIE connects to the servers by their server_id, so each is an IP address."""
     for server in table.servers:
@@ -180,7 +153,7 @@ def server_id_no_address(table: Table) -> Iterator[Finding]:
             yield Finding(server.at("server_id"), message, "write the address of the server")
 
 
-@rule("RT532", "a container_ip that is no address, for MindIE", hccl_code=None, consumer="mindie", formats=SERVER_LISTS)
+@for_mindie("RT532", "a container_ip that is no address, for MindIE", formats=SERVER_LISTS)
 def container_ip_unusable(table: Table) -> Iterator[Finding]:
     """Between containers MindIE connects to container_ip, an IP address."""
     for server in table.servers:
@@ -192,14 +165,7 @@ def container_ip_unusable(table: Table) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "RT533",
-    "a server without container_ip, for MindIE",
-    hccl_code=None,
-    consumer="mindie",
-    severity=Severity.WARNING,
-    formats=SERVER_LISTS,
-)
+@for_mindie("RT533", "a server without container_ip, for MindIE", severity=Severity.WARNING, formats=SERVER_LISTS)
 def container_ip_missing(table: Table) -> Iterator[Finding]:
     """MindIE is deployed in containers, and between servers it connects to the address of each container."""
     if len(table.servers) < 2:
@@ -211,7 +177,7 @@ def container_ip_missing(table: Table) -> Iterator[Finding]:
             yield Finding(server.at(), "container_ip is missing, and MindIE connects to it", hint)
 
 
-@rule("RT534", "more than MindIE is documented for", hccl_code=None, consumer="mindie", severity=Severity.WARNING)
+@for_mindie("RT534", "more than MindIE is documented for", severity=Severity.WARNING)
 def beyond_mindie(table: Table) -> Iterator[Finding]:
     """MindIE documents inference over at most four servers and 32 devices."""
     servers, devices = len(table.servers), len(table.devices)

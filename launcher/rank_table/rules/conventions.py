@@ -1,35 +1,42 @@
-"""Warnings: HCCL goes on, but another tool may not, or the table may not mean what it seems to."""
+"""Warnings: HCCL goes on, but another tool may not, or the table may not mean what it seems to.
+
+A table has no netmasks, so for the segments of its addresses one that fits is looked for.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from itertools import pairwise
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
 
-from launcher.rank_table.catalogue import Addition, Finding, rule
-from launcher.rank_table.diagnostics import Severity
-from launcher.rank_table.formats import RANKED, SERVER_LISTS, STRINGS, Format
-from launcher.rank_table.groups import groups_of
-from launcher.rank_table.ip import is_loopback
-from launcher.rank_table.places import Pointer
-from launcher.rank_table.rows import DeviceRow, ServerRow, Table, read_decimal, text_at
-from launcher.rank_table.rules.identity import odd_numbers
+from launcher.rank_table.catalogue import Finding, warning
+from launcher.rank_table.model import (
+    DeviceRow,
+    Table,
+    disorder,
+    groups_of,
+    odd_numbers,
+    read_decimal,
+    text_at,
+)
+from launcher.rank_table.positions import Pointer
+from launcher.rank_table.table_format import RANKED, STRINGS, Format
 
 NAMED_SERVERS = RANKED - {Format.V2_0}
 COUNTS = frozenset({"server_count", "group_count"})
 GROUP_COUNTS = frozenset({"instance_count", "device_count", "device_num", "server_num"})
-NAME_LIMIT = 256  # characters of a name that are looked at
-# A sign that no name has, or an address of four parts of which one or more is made of x, y, z or w alone.
-_PLACEHOLDER = re.compile(r"[*<>{}$?]|^(?=[^.]*(?:\.[^.]*){3}$)(?:.*\.)?([xyzw])\1*(?:\.|$)", re.IGNORECASE)
-
-
-@rule(
-    "RT402",
-    "ranks do not follow the order of server_id",
-    hccl_code=None,
-    severity=Severity.WARNING,
-    formats=NAMED_SERVERS,
+BITS = 32
+MAX_PREFIX = 30  # a longer one has no room for two devices
+MIN_COMMON_PREFIX = 16  # all addresses share a shorter one too easily for it to mean anything
+POSITIONS = 4  # devices i and i + 4 of a server are at the same position
+FULL_SERVER = frozenset(range(2 * POSITIONS))
+HINT = (
+    "compare with `hccn_tool -i ID -ip -g`: on a 910, devices i and i + 4 of all servers share a segment, and 0 to 3 "
+    "are in four different ones"
 )
+
+
+@warning("RT402", "ranks do not follow the order of server_id", formats=NAMED_SERVERS)
 def rank_order_unusual(table: Table) -> Iterator[Finding]:
     """MindSpore asks that servers get their ranks in the dictionary order of server_id ("10.0.0.10" before "10.0.0.9")."""
     for before, server in disorder(table):
@@ -39,15 +46,7 @@ def rank_order_unusual(table: Table) -> Iterator[Finding]:
         )
 
 
-def disorder(table: Table) -> Iterator[tuple[ServerRow, ServerRow]]:
-    """The first server whose name as text is before that of the server with the ranks below its own, after that one."""
-    for (before, _), (server, _) in pairwise(table.servers_by_rank if table.ranks_are_sound else ()):
-        if before.server_id and server.server_id and server.server_id < before.server_id:
-            yield before, server
-            return
-
-
-@rule("RT403", "ranks of servers are interleaved", hccl_code=None, severity=Severity.WARNING, formats=RANKED)
+@warning("RT403", "ranks of servers are interleaved", formats=RANKED)
 def ranks_interleaved(table: Table) -> Iterator[Finding]:
     """Each server should hold consecutive ranks: neighbours in rank are expected to be neighbours in space."""
     if not table.ranks_are_sound:
@@ -62,7 +61,7 @@ def ranks_interleaved(table: Table) -> Iterator[Finding]:
             return
 
 
-@rule("RT404", "a number that only HCCL reads", hccl_code=None, severity=Severity.WARNING, formats=STRINGS)
+@warning("RT404", "a number that only HCCL reads", formats=STRINGS)
 def number_unusual(table: Table) -> Iterator[Finding]:
     """HCCL skips blanks and a plus before a number and ignores what follows it; other readers refuse such numbers."""
     for key in COUNTS & table.fields.keys():
@@ -86,82 +85,62 @@ def _unusual(pointer: Pointer, written: str | None, number: int | None) -> Itera
         yield Finding(pointer, message, f'write "{number}"', rewrite=f'"{number}"')
 
 
-@rule("RT407", "server_count is missing", hccl_code=None, severity=Severity.WARNING, formats=SERVER_LISTS)
-def server_count_missing(table: Table) -> Iterator[Finding]:
-    """HCCL counts the servers itself where `server_count` is missing, but its documentation and other readers ask for it."""
-    servers = table.fields.get("server_list")
-    if "server_count" not in table.fields and isinstance(servers, list):
-        missing = Addition("server_count", f'"{len(servers)}"', before="server_list")
-        yield Finding((), "server_count is missing", f'add "server_count": {missing.value}', addition=missing)
+@warning("RT410", "device addresses in unusual segments", ascend_only=True)
+def segments_unusual(table: Table) -> Iterator[Finding]:
+    """On 910 servers, devices 0 to 3 are in four different network segments, and i + 4 is in that of i.
 
-
-@rule("RT408", "a placeholder as the name of a server", hccl_code=None, severity=Severity.WARNING, formats=SERVER_LISTS)
-def name_is_placeholder(table: Table) -> Iterator[Finding]:
-    """Tutorials print 10.*.*.*, xx.xx.xx.xx or <ip> where an address belongs.
-
-    HCCL takes any text as server_id, so such a table works on one server, but not for readers who look for an address.
+    Those segments are the same on all servers. Servers of later chips may keep all their devices in one segment. Since
+    a table has no netmasks, this warns only where no netmask makes any of it true.
     """
-    for server in table.servers:
-        if server.server_id and _PLACEHOLDER.search(server.server_id[:NAME_LIMIT]):
-            message = f'server_id "{server.server_id[:64]}" is a placeholder'
-            yield Finding(server.at("server_id"), message, "write the server's own address or name")
+    is_910 = table.chip.is_910
+    # A chip that is not named is taken for a 910 where every server has the devices 0 to 7 of one.
+    sets = [{device.device_id for device in server.devices} for server in table.servers]
+    if not is_910 and (table.chip.name != "auto" or not sets or any(ids != FULL_SERVER for ids in sets)):
+        return
+    positions = _positions(table)
+    of_servers = ([_number(table, device) or 0 for device in server.devices] for server in table.servers)
+    if not positions or (not is_910 and all(_loosest(each)[0] >= MIN_COMMON_PREFIX for each in of_servers)):
+        return
+    # Within a position, the addresses share this many leading bits; a segment may be no longer than that ...
+    tight, low, high = min(map(_loosest, positions.values()))
+    # ... and between positions the closest share this many; a segment must be longer.
+    firsts = combinations((numbers[0] for numbers in positions.values()), 2)
+    pairs = ((BITS - (one ^ other).bit_length(), one, other) for one, other in firsts)
+    shared, one, other = max(pairs, default=(0, low, high))
+    if shared >= tight:
+        owners = {number: device for device in table.devices if (number := _number(table, device)) is not None}
+        apart = f"keeps {_named(owners[one])} and {_named(owners[other])} apart"
+        joins = "" if low == high else f"joins {_named(owners[low])} and {_named(owners[high])} and "
+        yield Finding(owners[high].at("device_ip"), f"no netmask {joins}{apart}", HINT)
 
 
-@rule(
-    "RT409",
-    "a server named by an address that every server has",
-    hccl_code=None,
-    severity=Severity.WARNING,
-    formats=SERVER_LISTS,
-)
-def name_is_loopback(table: Table) -> Iterator[Finding]:
-    """127.x.x.x and localhost mean "this server" on each of them.
-
-    Generators write them where a host's name leads to itself; no reader can tell which server such an entry means.
-    """
-    for server in table.servers if len(table.servers) > 1 else ():
-        if server.server_id and is_loopback(server.server_id):
-            message = f'server_id "{server.server_id[:64]}" means each server itself, and this table has several'
-            yield Finding(server.at("server_id"), message, "write the address that the other servers reach it by")
+def _positions(table: Table) -> dict[int, list[int]]:
+    """Return the addresses of each position, as numbers. Empty where one is missing, repeated, or none of IPv4."""
+    positions: dict[int, list[int]] = defaultdict(list)
+    packed_addresses = table.packed_addresses
+    if set(table.address_counts) != {1} or len(packed_addresses) != len(table.devices):
+        return {}
+    if set(table.address_families.values()) != {4}:
+        return {}
+    for device in table.devices:
+        if device.device_id is None:
+            return {}
+        packed = packed_addresses[device.addresses[0]]
+        positions[device.device_id % POSITIONS].append(int.from_bytes(packed or b"", "big"))
+    return positions
 
 
-@rule(
-    "RT424",
-    "a device_ip that leads to no other server",
-    hccl_code=None,
-    severity=Severity.WARNING,
-    formats=SERVER_LISTS,
-    ascend_only=True,
-)
-def address_leads_nowhere(table: Table) -> Iterator[Finding]:
-    """127.x.x.x and ::1 are addresses, so HCCL's parser takes them, but no other server reaches a device there."""
-    nowhere = {address for address in table.packed_addresses if is_loopback(address)}
-    for device in table.devices if nowhere and len(table.servers) > 1 else ():
-        for address in device.addresses:
-            if address in nowhere:
-                message = f"device_ip {address[:45]} leads to no other server"
-                hint = "write the address that `hccn_tool -i ID -ip -g` shows on that server"
-                yield Finding(device.at("device_ip"), message, hint)
+def _loosest(numbers: Sequence[int]) -> tuple[int, int, int]:
+    """Return the number of leading bits that all addresses share, at most 30, and two that share no more."""
+    first = numbers[0]
+    distance = max(map(first.__xor__, numbers))
+    return min(BITS - distance.bit_length(), MAX_PREFIX), first, first ^ distance
 
 
-@rule(
-    "RT425",
-    "a host_port used twice on one server",
-    hccl_code=None,
-    severity=Severity.WARNING,
-    formats=SERVER_LISTS,
-    ascend_only=True,
-)
-def host_port_repeated(table: Table) -> Iterator[Finding]:
-    """The processes of one server listen at their host_port, so each needs its own. HCCL's parser does not look."""
-    for server in table.servers if "host_port" in table.keys else ():
-        first: dict[int, DeviceRow] = {}
-        for device in server.devices:
-            port = read_decimal(text_at(device.fields, "host_port"))
-            if port is None:
-                continue
-            earlier = first.setdefault(port, device)
-            if earlier is not device:
-                message = f"host_port {port} is used twice on this server"
-                hint = "write a port that no other device of this server has"
-                yield Finding(device.at("host_port"), message, hint, earlier.at("host_port"))
+def _number(table: Table, device: DeviceRow) -> int | None:
+    packed = table.packed_addresses[device.addresses[0]] if device.addresses else None
+    return None if packed is None else int.from_bytes(packed, "big")
+
+
+def _named(device: DeviceRow) -> str:
+    return f"{device.addresses[0]} (device {device.device_id})"

@@ -1,0 +1,1 @@
+"""The two formats without a version: legacy-lab and legacy-cloud."""

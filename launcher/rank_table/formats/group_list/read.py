@@ -1,0 +1,221 @@
+"""The two formats without a version: a lab's table, with ranks, and a cloud's table, where they follow from the order.
+
+Both list groups of instances with their devices. An instance names its server, so several of them may share one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pydantic import Field
+
+from launcher.core.records import Cluster, Device, Server
+from launcher.rank_table.catalogue import Finding
+from launcher.rank_table.keys import LAB_TABLE_OPTIONS, usual_board
+from launcher.rank_table.model import (
+    DeviceRow,
+    Fields,
+    GroupRow,
+    GroupTable,
+    InstanceRow,
+    ServerRow,
+    Table,
+    read_decimal,
+    text_at,
+)
+from launcher.rank_table.positions import Pointer
+from launcher.rank_table.profile import CHIP_INFOS, CHIPS, Chip, Profile
+from launcher.rank_table.schema import Shape, Shapes, shown
+from launcher.rank_table.table_format import Format
+
+_DEVICES = '[{"device_id": "0", "device_ip": "..."}]'
+_NO_ADDRESS = '"...", the address of its network card, or "" where it has none'
+_compact = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+class TableShape(Shape):
+    version: Any = None  # makes it no table of these formats; said where it is read
+    status: str = Field(description='"completed"')
+    group_count: str = Field(description='"1", the number of groups')
+    group_list: list[Any] = Field(description='[{"group_name": "", ...}]')
+
+
+class LabShape(TableShape):
+    para_plane_nic_location: str = Field(description='"device"')
+    deploy_mode: Any = None  # HCCL asks only whether it is there
+    board_id: Any = None
+    chip_info: Any = None
+    para_plane_nic_name: Any = None
+    para_plane_nic_num: Any = None
+
+
+class GroupShape(Shape):
+    group_name: str = Field(description='"", or a name that no other group has')
+    instance_count: str = Field(description='"1", the number of instances')
+    instance_list: list[Any] = Field(description=f'[{{"server_id": "...", "devices": {_DEVICES}}}]')
+
+
+class LabGroupShape(GroupShape):
+    device_num: str = Field(description='"1", the number of devices')
+    server_num: str = Field(description='"1", the number of servers')
+    server_list: Any = None  # for network cards of the servers, which HCCL refuses by now
+
+
+class CloudGroupShape(GroupShape):
+    device_count: str = Field(description='"1", the number of devices')
+
+
+class LabInstanceShape(Shape):
+    rank_id: str = Field(description='"0" to "n-1", counted over all groups')
+    server_id: str = Field(description='"...", the address or name of the server')
+    devices: list[Any] = Field(description=_DEVICES)
+
+
+class PodShape(Shape):
+    pod_name: str = Field(description='"...", by which its processes find their ranks')
+    server_id: str = Field(description='"...", the address or name of the server')
+    devices: list[Any] = Field(description=_DEVICES)
+
+
+class DeviceShape(Shape):
+    device_id: str = Field(description='"0", the id that the driver shows')
+    device_ip: str = Field(description=_NO_ADDRESS)
+    device_port: Any = None
+
+
+class LonePodDeviceShape(Shape):
+    """A device in a group of one pod, where HCCL does not look at addresses."""
+
+    device_id: str = Field(description='"0", the id that the driver shows')
+    device_ip: Any = None
+
+
+class _Form(NamedTuple):
+    """The shapes of one of the two formats."""
+
+    format: Format
+    table: type[Shape]
+    group: type[Shape]
+    instance: type[Shape]
+    server_words: Mapping[str, str]  # where to point for the devices of a server
+
+
+_LAB = _Form(Format.LAB, LabShape, LabGroupShape, LabInstanceShape, {"device": "server_id"})
+
+
+_CLOUD = _Form(Format.CLOUD, TableShape, CloudGroupShape, PodShape, {"device": "devices"})
+
+
+def read_lab(document: Fields, shapes: Shapes, profile: Profile) -> Table:
+    """Return the rows of a lab's table; what is wrong with its shape goes into `shapes`."""
+    named = CHIP_INFOS.get(text_at(document, "chip_info") or "")
+    chip = CHIPS[named] if named is not None and profile.chip == "auto" else profile.hardware
+    return _read(_LAB, document, shapes, chip, profile.consumer)
+
+
+def read_cloud(document: Fields, shapes: Shapes, profile: Profile) -> Table:
+    """Return the rows of a cloud's table, without ranks; what is wrong with its shape goes into `shapes`."""
+    return _read(_CLOUD, document, shapes, profile.hardware, profile.consumer)
+
+
+def lab_cluster(table: Table) -> Cluster:
+    """Return the records. Only for a table without errors, where every number is known."""
+    # Of the board and its network cards what is not usual: text as it is, anything else as JSON text.
+    values = {key: table.fields[key] for key in LAB_TABLE_OPTIONS if table.fields.get(key) is not None}
+    texts = {key: value if isinstance(value, str) else _compact(value) for key, value in values.items()}
+    usual = usual_board(max(len(server.devices) for server in table.servers))
+    ranks = {device.pointer: device.global_rank or 0 for device in table.devices}
+    return Cluster(_servers(table, ranks), options=tuple(sorted(texts.items() - usual.items())))
+
+
+def cloud_cluster(table: Table) -> Cluster:
+    """Return the records, ranks counted as HCCL does. Only for a table without errors.
+
+    Worked example: servers "10.0.0.9" with devices 1 0 and "10.0.0.10" with device 0, in this order. As text
+    "10.0.0.10" comes first, so its device is rank 0, and devices 0 and 1 of "10.0.0.9" are ranks 1 and 2.
+    """
+    ranks: dict[Pointer, int] = {}
+    for server in sorted(table.servers, key=lambda server: server.server_id or ""):
+        for device in sorted(server.devices, key=lambda device: device.device_id or 0):
+            ranks[device.pointer] = len(ranks)
+    return Cluster(_servers(table, ranks))
+
+
+def _servers(table: Table, ranks: Mapping[Pointer, int]) -> tuple[Server, ...]:
+    servers = []
+    for row in table.servers:
+        devices = [
+            Device(device.device_id or 0, ranks[device.pointer], text_at(device.fields, "device_ip") or None)
+            for device in row.devices
+        ]
+        servers.append(Server(row.server_id or "", tuple(sorted(devices, key=lambda device: device.global_rank))))
+    return tuple(servers)
+
+
+def _read(form: _Form, document: Fields, shapes: Shapes, chip: Chip, consumer: str) -> GroupTable:
+    shapes.check(form.table, (), document)
+    if "version" in document:  # no string, for else it would be a table of another format
+        message = f"version must be a string, not {shown(document['version'])}"
+        shapes.note("RT205", Finding(("version",), message, "remove it: a table with group_list has none"))
+    rows = _Rows(form, shapes)
+    entries = shapes.entries((), document, "group_list")
+    groups = tuple(rows.group(pointer, fields) for pointer, fields in entries)
+    return GroupTable(form.format, document, rows.servers(), chip, consumer, groups=groups)
+
+
+class _Rows:
+    """Walks over groups, instances and devices, and puts servers together by their names on the way."""
+
+    def __init__(self, form: _Form, shapes: Shapes) -> None:
+        self._form = form
+        self._shapes = shapes
+        self._numbers: dict[str, int] = {}  # of the servers that have a name
+        self._servers: list[ServerRow] = []  # still without devices
+        self._devices: list[list[DeviceRow]] = []  # of each server
+
+    def group(self, pointer: Pointer, fields: Fields) -> GroupRow:
+        """Return the row of a group, and keep the servers of its instances."""
+        self._shapes.check(self._form.group, pointer, fields)
+        instances = fields.get("instance_list")
+        has_addresses = self._form is _LAB or (isinstance(instances, list) and len(instances) > 1)
+        rows = (
+            self._instance(at, instance, has_addresses=has_addresses)
+            for at, instance in self._shapes.entries(pointer, fields, "instance_list")
+        )
+        return GroupRow(pointer, fields, tuple(rows))
+
+    def servers(self) -> tuple[ServerRow, ...]:
+        """Return all servers, in the order in which the table first names them."""
+        pairs = zip(self._servers, self._devices, strict=True)
+        return tuple(server._replace(devices=tuple(devices)) for server, devices in pairs)
+
+    def _instance(self, pointer: Pointer, fields: Fields, *, has_addresses: bool) -> InstanceRow:
+        self._shapes.check(self._form.instance, pointer, fields)
+        server_id = text_at(fields, "server_id")
+        number = self._server_number(server_id, pointer, fields)
+        devices = []
+        for at, entry in self._shapes.entries(pointer, fields, "devices"):
+            self._shapes.check(DeviceShape if has_addresses else LonePodDeviceShape, at, entry)
+            # One address: unlike in other formats, HCCL does not split it at commas.
+            device_ip = text_at(entry, "device_ip") if has_addresses else None
+            device_id = read_decimal(entry.get("device_id"))
+            devices.append(DeviceRow(number, at, entry, device_id, None, (device_ip,) if device_ip else ()))
+        if self._form is _LAB:
+            # One rank, whatever the list holds: a fault in it shall not look like a fault of the ranks. It stands beside
+            # the list of devices, in the object of the instance.
+            first = devices[0] if devices else DeviceRow(number, pointer, {}, None, None, ())
+            rank = fields.get("rank_id")
+            ranked = first._replace(global_rank=read_decimal(rank), words={}, rank_pointer=pointer)
+            self._devices[number].append(ranked._replace(fields={**first.fields, "rank_id": rank}))
+        else:
+            self._devices[number] += devices
+        return InstanceRow(pointer, fields, server_id, len(devices))
+
+    def _server_number(self, server_id: str | None, pointer: Pointer, fields: Fields) -> int:
+        number = len(self._servers) if server_id is None else self._numbers.setdefault(server_id, len(self._servers))
+        if number == len(self._servers):
+            self._servers.append(ServerRow(number, pointer, fields, server_id, None, (), self._form.server_words))
+            self._devices.append([])
+        return number

@@ -1,0 +1,129 @@
+"""v1.1: nodes whose ranks are devices, or processes on the host itself. All scalars are written as strings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from launcher.core.records import HOST_RANK, Cluster, Device, Options, Server
+from launcher.rank_table.keys import NO_SUPER_DEVICE, NODE_TABLE_OPTIONS, SUB_VERSION
+from launcher.rank_table.model import (
+    DeviceRow,
+    Fields,
+    ServerRow,
+    Table,
+    options_at,
+    read_decimal,
+    read_signed,
+    text_at,
+)
+from launcher.rank_table.positions import Pointer
+from launcher.rank_table.profile import Profile
+from launcher.rank_table.schema import Shape, Shapes
+from launcher.rank_table.table_format import Format, list_of_another
+
+TABLE_OPTIONS = frozenset(NODE_TABLE_OPTIONS)
+RANK_WORDS = {"device_ip": "rank_ip"}
+NODE_WORDS = {"server_id": "node_addr", "device": "ranks"}
+_RANKS = '[{"rank_id": "0", "device_id": "0", "rank_ip": ""}]'
+
+
+class RankShape(Shape):
+    rank_id: str = Field(description='"0" to "n-1", counted over all nodes')
+    device_id: str = ""  # a rank without one computes on the host
+    rank_ip: str = ""  # the node's address where it is unset
+    port: str = ""
+    sdid: Any = None  # read only with heterog_sub_version, as is bind_device_id
+    bind_device_id: Any = None
+
+
+class SuperPodRankShape(Shape):
+    """A rank of a table with heterog_sub_version."""
+
+    rank_id: str = Field(description='"0" to "n-1", counted over all nodes')
+    device_id: str = Field(description='"0", the id that the driver shows, or "-1" for a rank on the host')
+    rank_ip: str = Field(description='"..." or "" to use node_addr')
+    port: str = Field(description='"0" to let HCCL choose')
+    sdid: str = Field(description='"...", the device\'s number in its super pod, or "-1"')
+    bind_device_id: Any = None  # asked for on host ranks, by a rule
+
+
+class NodeShape(Shape):
+    node_addr: str = Field(description='"...", the address of the node')
+    ranks: list[Any] = Field(description=_RANKS)
+
+
+class TableShape(Shape):
+    version: str = Field(description='"1.1"')
+    status: str = Field(description='"completed"')
+    collective_id: str = Field(description='"...", any name for this job')
+    node_list: list[Any] = Field(description=f'[{{"node_addr": "...", "ranks": {_RANKS}}}]')
+    mode: str = "tcp"
+    heterog_sub_version: str = "1.2"
+    master_ip: Any = None
+    master_port: Any = None
+
+
+def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
+    """Return the rows of a v1.1 table. One with the servers of another format is left to the rule about versions."""
+    servers: list[ServerRow] = []
+    if list_of_another(document, Format.V1_1) is None:
+        shapes.check(TableShape, (), document)
+        rank_shape = SuperPodRankShape if SUB_VERSION in document else RankShape
+        for pointer, fields in shapes.entries((), document, "node_list"):
+            servers.append(_server_row(len(servers), pointer, fields, shapes, rank_shape))
+    options = options_at(document, TABLE_OPTIONS)
+    return Table(Format.V1_1, document, tuple(servers), profile.hardware, profile.consumer, options)
+
+
+def cluster(table: Table) -> Cluster:
+    """Return the records. Only for a table without errors, where every number is known."""
+    in_super_pods = SUB_VERSION in table.fields
+    servers = []
+    for node in table.servers:
+        devices = []
+        for row in sorted(node.devices, key=lambda row: row.global_rank or 0):
+            super_device = text_at(row.fields, "sdid") if in_super_pods else None
+            device = Device(
+                HOST_RANK if row.device_id is None else row.device_id,
+                row.global_rank or 0,
+                row.addresses[0] if row.addresses else None,
+                None if super_device == NO_SUPER_DEVICE else super_device,
+                _options(row, in_super_pods=in_super_pods),
+            )
+            devices.append(device)
+        servers.append(Server(node.server_id or "", tuple(devices)))
+    return Cluster(tuple(servers), options=table.options)
+
+
+def _server_row(number: int, pointer: Pointer, fields: Fields, shapes: Shapes, rank_shape: type[Shape]) -> ServerRow:
+    shapes.check(NodeShape, pointer, fields)
+    devices = []
+    for at, entry in shapes.entries(pointer, fields, "ranks"):
+        shapes.check(rank_shape, at, entry)
+        devices.append(_device_row(number, at, entry))
+    return ServerRow(number, pointer, fields, text_at(fields, "node_addr"), None, tuple(devices), NODE_WORDS)
+
+
+def _device_row(server: int, pointer: Pointer, fields: Fields) -> DeviceRow:
+    device_id = read_signed(text_at(fields, "device_id")) if "device_id" in fields else HOST_RANK
+    if device_id is not None and device_id < HOST_RANK:
+        device_id = None
+    rank_ip = text_at(fields, "rank_ip")
+    addresses = (rank_ip,) if rank_ip else ()
+    return DeviceRow(
+        server, pointer, fields, device_id, read_decimal(text_at(fields, "rank_id")), addresses, RANK_WORDS
+    )
+
+
+def _options(row: DeviceRow, *, in_super_pods: bool) -> Options:
+    """Return the options of a rank: port 0 is none, and only host ranks are bound to a device."""
+    found: list[tuple[str, str]] = []
+    bound = text_at(row.fields, "bind_device_id")
+    if in_super_pods and row.device_id == HOST_RANK and bound:
+        found.append(("bind_device_id", bound))
+    port = text_at(row.fields, "port")
+    if port and read_decimal(port):
+        found.append(("device_port", port))
+    return tuple(found)

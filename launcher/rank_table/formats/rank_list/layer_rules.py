@@ -1,0 +1,277 @@
+"""Rules for v2.0: the network layers of each rank, and the addresses in them."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator
+from itertools import pairwise
+
+from launcher.rank_table.catalogue import Finding, rule
+from launcher.rank_table.formats.rank_list.layers import DRAFT_KEYS, addresses, is_draft, levels
+from launcher.rank_table.ip import address_family
+from launcher.rank_table.model import DeviceRow, Fields, Table, integer_at, text_at
+from launcher.rank_table.positions import Pointer
+from launcher.rank_table.rules.shared import counted_addresses, name_unusable
+from launcher.rank_table.schema import shown
+from launcher.rank_table.table_format import Format
+
+V2_0 = frozenset({Format.V2_0})
+LEVEL_LIMIT = 8  # layers are 0 .. 7
+ADDRESS_LIMIT = 24  # of one rank in one layer
+NAME_LIMIT = 1024  # bytes of net_instance_id and plane_id
+PORT_LIMIT, PORT_NAME_LIMIT = 16, 32
+BACKUP_LIMIT = 16  # addresses that stand in for one
+NET_TYPES = ("TOPO_FILE_DESC", "CLOS", "1DMESH", "2DMESH", "A3_SERVER", "A2_AX_SERVER")
+ADDRESS_KINDS = {
+    "EID": "an EID of 32 hexadecimal digits",
+    "IPV4": "an IPv4 address",
+    "IPV6": "an IPv6 address",
+}
+EID_DIGITS = 32
+_TODAY = {
+    "level": 'write "net_layer", with the same number',
+    "id": 'write "net_instance_id", with the same name',
+    "fabric_type": 'write "net_type": "TOPO_FILE_DESC" for INNER, "CLOS" else',
+    "rank_addr_type": 'remove it, and write "addr_type" into each entry of rank_addr_list',
+    "rank_addrs": 'write "rank_addr_list": [{"addr_type": "EID", "addr": "...", "ports": ["0/1"]}]',
+}
+
+
+@rule("RT377", "too many layers", formats=V2_0)
+def levels_many(table: Table) -> Iterator[Finding]:
+    """A rank has at most one entry for each of the layers 0 to 7."""
+    for device in table.devices:
+        written = device.fields.get("level_list")
+        if isinstance(written, list) and len(written) > LEVEL_LIMIT:
+            message = f"level_list has {len(written)} entries, HCCL allows {LEVEL_LIMIT}"
+            yield Finding(device.at("level_list"), message, "write one entry for each layer, 0 to 7")
+
+
+@rule("RT378", "a layer that does not exist", formats=V2_0)
+def layer_outside(table: Table) -> Iterator[Finding]:
+    """net_layer counts the layers of the network from 0, inside a server, to 7."""
+    for device in table.devices:
+        for pointer, layer in _layers(device):
+            if not 0 <= layer < LEVEL_LIMIT:
+                message = f"net_layer {shown(layer)} is outside 0 .. {LEVEL_LIMIT - 1}"
+                yield Finding((*pointer, "net_layer"), message, "count the layers from 0, the one inside the server")
+
+
+@rule("RT379", "layers out of order", formats=V2_0)
+def layers_unordered(table: Table) -> Iterator[Finding]:
+    """The entries of level_list are sorted by net_layer, and none stands there twice."""
+    for device in table.devices:
+        layers = _sound_layers(device)
+        for (_, before), (pointer, layer) in pairwise(layers):
+            if layer <= before:
+                message = f"net_layer {layer} comes after {before}"
+                yield Finding((*pointer, "net_layer"), message, "sort level_list by net_layer, each layer once")
+
+
+@rule("RT391", "a rank without layer 0", formats=V2_0)
+def layer_zero_missing(table: Table) -> Iterator[Finding]:
+    """Layer 0 says with which devices a rank shares a server. HCCL gives up on a rank that has only higher layers."""
+    for device in table.devices:
+        layers = _sound_layers(device)
+        if layers and layers[0][1] > 0 and all(one[1] < other[1] for one, other in pairwise(layers)):
+            pointer, layer = layers[0]
+            message = f"the first layer of this rank is {layer}, not 0"
+            yield Finding((*pointer, "net_layer"), message, "put the layer inside the server first, with net_layer 0")
+
+
+@rule("RT380", "a network without a usable name", formats=V2_0)
+def instance_unusable(table: Table) -> Iterator[Finding]:
+    """net_instance_id names the network that a rank is part of in a layer, in 1 to 1024 bytes."""
+    for pointer, level in _all_levels(table):
+        name = text_at(level, "net_instance_id")
+        if name is not None and not 1 <= len(name.encode()) <= NAME_LIMIT:
+            message = f"net_instance_id has {len(name.encode())} bytes, HCCL allows 1 to {NAME_LIMIT}"
+            hint = "write a name that all ranks of this network share"
+            yield Finding((*pointer, "net_instance_id"), message, hint)
+
+
+@rule("RT381", "a net_type that HCCL does not know", formats=V2_0)
+def net_type_unknown(table: Table) -> Iterator[Finding]:
+    """net_type is TOPO_FILE_DESC where the driver's topology file describes the links, CLOS where all reach all."""
+    for pointer, level in _all_levels(table):
+        written = text_at(level, "net_type")
+        if written is not None and written not in NET_TYPES:
+            known = written.strip().upper()
+            hint = f'write "{known}"' if known in NET_TYPES else 'write "TOPO_FILE_DESC" in layer 0, "CLOS" above'
+            message = f'net_type "{written[:20]}" is none that HCCL knows'
+            yield Finding((*pointer, "net_type"), message, hint)
+
+
+@rule("RT382", "an addr_type that HCCL does not know", formats=V2_0)
+def address_kind_unknown(table: Table) -> Iterator[Finding]:
+    """addr_type says how to read addr: "EID", "IPV4" or "IPV6", in capital letters."""
+    for pointer, address in _all_addresses(table):
+        written = address.get("addr_type")
+        if isinstance(written, str) and written not in ADDRESS_KINDS:
+            hint = f'write "{_kind_of(text_at(address, "addr")) or "EID"}"'
+            message = f'addr_type "{written[:20]}" is none that HCCL knows'
+            yield Finding((*pointer, "addr_type"), message, hint)
+
+
+@rule("RT383", "an address that is not of its addr_type", formats=V2_0)
+def address_of_other_kind(table: Table) -> Iterator[Finding]:
+    """An addr is an IPv4 or IPv6 address, or an EID: 32 hexadecimal digits, as `hccn_tool` shows them."""
+    for pointer, address in _all_addresses(table):
+        kind, written = text_at(address, "addr_type"), text_at(address, "addr")
+        if kind in ADDRESS_KINDS and written is not None and not _is_of_kind(kind, written):
+            other = _kind_of(written)
+            hint = f"write {ADDRESS_KINDS[kind]}" + (f', or "{other}" as addr_type' if other else "")
+            message = f'"{written[:45]}" is not {ADDRESS_KINDS[kind]}'
+            yield Finding((*pointer, "addr"), message, hint)
+
+
+@rule("RT392", "addresses that cannot stand in for another one", formats=V2_0)
+def backup_addresses_unusable(table: Table) -> Iterator[Finding]:
+    """backup_addr lists up to 16 addresses that take the place of addr where its link is down, all of its addr_type.
+
+    An EID has none. HCCL before it knew this key ignores it.
+    """
+    for pointer, level in _all_levels(table):
+        for place, address in addresses(pointer, level):
+            if "backup_addr" in address:
+                yield from _faulty_backups((*place, "backup_addr"), address)
+
+
+@rule("RT384", "too many addresses", formats=V2_0)
+def addresses_many(table: Table) -> Iterator[Finding]:
+    """A rank has at most 24 addresses in one layer."""
+    for pointer, level in _all_levels(table):
+        count = _address_count(level)
+        if count > ADDRESS_LIMIT:
+            message = f"rank_addr_list has {count} entries, HCCL allows {ADDRESS_LIMIT}"
+            yield Finding((*pointer, "rank_addr_list"), message, "leave addresses out")
+
+
+@rule("RT385", "ranks of one network with different numbers of addresses", formats=V2_0)
+def address_counts_uneven(table: Table) -> Iterator[Finding]:
+    """All ranks that name the same net_instance_id in a layer have the same number of addresses there."""
+    first: dict[tuple[int | None, str], tuple[int, Pointer]] = {}
+    for pointer, level in _all_levels(table):
+        name, layer, count = text_at(level, "net_instance_id"), integer_at(level, "net_layer"), _address_count(level)
+        if name is None or not 0 <= count <= ADDRESS_LIMIT:
+            continue
+        expected, earlier = first.setdefault((layer, name), (count, pointer))
+        if count != expected:
+            message = (
+                f"{counted_addresses(count)} in {name[:64]}, where the first rank has {counted_addresses(expected)}"
+            )
+            hint = f"write {counted_addresses(expected)}"
+            yield Finding((*pointer, "rank_addr_list"), message, hint, (*earlier, "rank_addr_list"))
+
+
+@rule("RT386", "ports that HCCL cannot use", formats=V2_0)
+def ports_unusable(table: Table) -> Iterator[Finding]:
+    """An address stands for 1 to 16 ports of its device, each a string of at most 32 bytes such as "0/1"."""
+    for pointer, level in _all_levels(table):
+        for place, address in addresses(pointer, level):
+            ports = address.get("ports")
+            if isinstance(ports, list):
+                yield from _faulty_ports((*place, "ports"), ports)
+
+
+@rule("RT387", "a plane_id that is too long", formats=V2_0)
+def plane_long(table: Table) -> Iterator[Finding]:
+    """plane_id names a plane of the network, in at most 1024 bytes."""
+    for pointer, address in _all_addresses(table):
+        name = text_at(address, "plane_id")
+        yield from name_unusable((*pointer, "plane_id"), name, NAME_LIMIT, "write a shorter name")
+
+
+@rule("RT389", "a key of a draft of v2.0", formats=V2_0)
+def draft_key(table: Table) -> Iterator[Finding]:
+    """Drafts of v2.0 called some keys otherwise, and HCCL does not read them any more. Each key is named once."""
+    uses: dict[str, tuple[Pointer, int]] = {}
+    for pointer, level in _all_levels(table):
+        for key in level.keys() & DRAFT_KEYS.keys() if is_draft(level) else ():
+            first, count = uses.get(key, (pointer, 0))
+            uses[key] = first, count + 1
+    for key, (pointer, count) in uses.items():
+        more = f" (and {count - 1} more like it)" if count > 1 else ""
+        message = f"{key} is a key of a draft of this format, HCCL reads {DRAFT_KEYS[key]}{more}"
+        yield Finding((*pointer, key), message, _TODAY[key], at_key=True)
+
+
+def _layers(device: DeviceRow) -> list[tuple[Pointer, int]]:
+    """Return the layers of a rank; empty where there are too many, which is reported."""
+    found = [
+        (pointer, layer) for pointer, level in levels(device) if (layer := integer_at(level, "net_layer")) is not None
+    ]
+    return found if len(found) <= LEVEL_LIMIT else []
+
+
+def _sound_layers(device: DeviceRow) -> list[tuple[Pointer, int]]:
+    """Return the layers of a rank; empty where one of them is none."""
+    found = _layers(device)
+    written = device.fields.get("level_list")
+    is_whole = isinstance(written, list) and len(written) == len(found)
+    return found if is_whole and all(0 <= layer < LEVEL_LIMIT for _, layer in found) else []
+
+
+def _all_levels(table: Table) -> Iterator[tuple[Pointer, Fields]]:
+    return (level for device in table.devices for level in levels(device))
+
+
+def _all_addresses(table: Table) -> Iterator[tuple[Pointer, Fields]]:
+    """Yield the addresses of all layers, and that of the control plane."""
+    for device in table.devices:
+        for pointer, level in levels(device):
+            yield from addresses(pointer, level)
+        control_plane = device.fields.get("control_plane")
+        if isinstance(control_plane, dict):
+            yield (*device.pointer, "control_plane"), control_plane
+
+
+def _address_count(level: Fields) -> int:
+    written = level.get("rank_addr_list")
+    return len(written) if isinstance(written, list) else -1
+
+
+def _is_of_kind(kind: str | None, address: str) -> bool:
+    if kind == "EID":
+        return len(address) == EID_DIGITS and not address.strip(string.hexdigits)
+    if "%" in address:
+        return False
+    if kind == "IPV4":
+        return address_family(address) == 4
+    # HCCL lets :: stand for two groups of digits or more, where others let it stand for one.
+    groups = sum(bool(group) for group in address.split(":")) + ("." in address)
+    return address_family(address) == 6 and ("::" not in address or groups <= 6)
+
+
+def _kind_of(address: str | None) -> str | None:
+    return None if address is None else next((kind for kind in ADDRESS_KINDS if _is_of_kind(kind, address)), None)
+
+
+def _faulty_backups(pointer: Pointer, address: Fields) -> Iterator[Finding]:
+    written, kind = address["backup_addr"], text_at(address, "addr_type")
+    leave_out = "or leave backup_addr out"
+    if not isinstance(written, list):
+        yield Finding(pointer, f"backup_addr must be a list, not {shown(written)}", f"write a list, {leave_out}")
+    elif len(written) > BACKUP_LIMIT:
+        message = f"backup_addr has {len(written)} entries, HCCL allows {BACKUP_LIMIT}"
+        yield Finding(pointer, message, "leave addresses out")
+    elif written and kind == "EID":
+        yield Finding(pointer, "an EID has no backup_addr, HCCL knows them for IPV4 and IPV6", "leave backup_addr out")
+    elif kind in ADDRESS_KINDS:
+        for index, one in enumerate(written):
+            if not isinstance(one, str) or not _is_of_kind(kind, one):
+                message = f"a backup_addr is {ADDRESS_KINDS[kind]} as its addr is, not {shown(one)}"
+                yield Finding((*pointer, index), message, f"write {ADDRESS_KINDS[kind]}, {leave_out}")
+
+
+def _faulty_ports(pointer: Pointer, ports: list[object]) -> Iterator[Finding]:
+    if not 1 <= len(ports) <= PORT_LIMIT and not 1 <= len(set(map(repr, ports))) <= PORT_LIMIT:
+        message = f"an address has 1 to {PORT_LIMIT} ports, this one has {len(ports)}"
+        yield Finding(pointer, message, 'name the ports as in ["0/1"], die and port')
+        return
+    for index, port in enumerate(ports):
+        length = len(port.encode()) if isinstance(port, str) else 0
+        if not 1 <= length <= PORT_NAME_LIMIT:
+            written = f"of {length}" if length else shown(port)
+            message = f"a port is a string of 1 to {PORT_NAME_LIMIT} bytes, not {written}"
+            yield Finding((*pointer, index), message, 'write die and port, as in "0/1"')

@@ -1,0 +1,132 @@
+"""v2.0 (A5): a flat list of ranks, each with its place in every layer of the network. Numbers are JSON integers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import Field
+
+from launcher.core.records import Cluster, Device, Options, Server
+from launcher.rank_table.formats.rank_list.layers import is_draft
+from launcher.rank_table.keys import RANK_LAYERS, RANK_NUMBERS
+from launcher.rank_table.model import DeviceRow, Fields, ServerRow, Table, integer_at, options_at, text_at
+from launcher.rank_table.positions import Pointer
+from launcher.rank_table.profile import Profile
+from launcher.rank_table.schema import Shape, Shapes
+from launcher.rank_table.table_format import Format, list_of_another
+
+LEVEL_WORDS = {"server_id": "net_instance_id"}
+_MAX_NUMBER = 0xFFFFFFFF  # HCCL keeps all numbers in 32 bits
+_ADDRESS = '{"addr_type": "EID", "addr": "...", "ports": ["0/1"]}'
+_LEVEL = (
+    '{"net_layer": 0, "net_instance_id": "...", "net_type": "TOPO_FILE_DESC", "net_attr": "", '
+    f'"rank_addr_list": [{_ADDRESS}]}}'
+)
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+class AddressShape(Shape):
+    addr_type: str = Field(description='"EID", "IPV4" or "IPV6"')
+    addr: str = Field(description='"...", the address of these ports')
+    ports: list[Any] = Field(description='["0/1"], die and port')
+    plane_id: str = ""
+    backup_addr: Any = None  # a rule looks at it
+
+
+class ControlPlaneShape(Shape):
+    addr_type: str = Field(description='"EID", "IPV4" or "IPV6"')
+    addr: str = Field(description='"...", the address to listen on')
+    listen_port: int = Field(description="60000")
+
+
+class LevelShape(Shape):
+    net_layer: int = Field(description="0 inside a server, more for the layers above")
+    net_instance_id: str = Field(description='"...", the name of the network')
+    rank_addr_list: list[Any] = Field(description=f"[{_ADDRESS}]")
+    net_type: str = ""  # CLOS where it is missing
+    net_attr: str = ""
+    pcie_fallback: bool = False
+
+
+class RankShape(Shape):
+    rank_id: int = Field(description="0 to n-1, without quotes")
+    device_id: int = Field(description="0, the id that the driver shows, without quotes")
+    local_id: int = Field(description="0 to 63, the number of the device on its server, without quotes")
+    level_list: list[Any] = Field(description=f"[{_LEVEL}]")
+    replaced_local_id: Any = None  # read on the backup device only, where a rule asks for it
+    device_port: int = 16666
+    host_port: int = 16666
+    control_plane: dict[str, Any] = Field(default_factory=dict)
+
+
+class TableShape(Shape):
+    version: str = Field(description='"2.0"')
+    rank_count: int = Field(description="the number of entries of rank_list, without quotes")
+    rank_list: list[Any] = Field(
+        description=f'[{{"rank_id": 0, "device_id": 0, "local_id": 0, "level_list": [{_LEVEL}]}}]'
+    )
+    status: Any = "completed"  # HCCL does not read it, graph mode does
+    detour: str = ""
+
+
+def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
+    """Return the rows of a v2.0 table. One with the servers of another format is left to the rule about versions."""
+    by_name: dict[str | None, list[DeviceRow]] = {}
+    if list_of_another(document, Format.V2_0) is None:
+        shapes.check(TableShape, (), document)
+        for pointer, fields in shapes.entries((), document, "rank_list"):
+            shapes.check(RankShape, pointer, fields)
+            _check_network(pointer, fields, shapes)
+            rows = by_name.setdefault(text_at(_lowest_level(fields), "net_instance_id"), [])
+            number = rows[0].server if rows else len(by_name) - 1
+            rows.append(
+                DeviceRow(number, pointer, fields, _number(fields, "device_id"), _number(fields, "rank_id"), ())
+            )
+    servers = []
+    for name, rows in by_name.items():
+        pointer = (*rows[0].pointer, "level_list", 0)
+        level = _lowest_level(rows[0].fields)
+        servers.append(ServerRow(rows[0].server, pointer, level, name, None, tuple(rows), LEVEL_WORDS))
+    options = options_at(document, frozenset({"detour"}))
+    return Table(Format.V2_0, document, tuple(servers), profile.hardware, profile.consumer, options)
+
+
+def cluster(table: Table) -> Cluster:
+    """Return the records. A server is what shares the network of the lowest layer. Only for a table without errors."""
+    servers = []
+    for row in table.servers:
+        ranked = sorted(row.devices, key=lambda device: device.global_rank or 0)
+        devices = (Device(one.device_id or 0, one.global_rank or 0, options=_options(one.fields)) for one in ranked)
+        servers.append(Server(row.server_id or "", tuple(devices)))
+    return Cluster(tuple(servers), options=table.options)
+
+
+def _check_network(pointer: Pointer, rank: Fields, shapes: Shapes) -> None:
+    for at, level in shapes.entries(pointer, rank, "level_list"):
+        if is_draft(level):
+            continue
+        shapes.check(LevelShape, at, level)
+        if level.get("rank_addr_list"):  # a layer without addresses is allowed
+            for place, address in shapes.entries(at, level, "rank_addr_list"):
+                shapes.check(AddressShape, place, address)
+    control_plane = rank.get("control_plane")
+    if isinstance(control_plane, dict):
+        shapes.check(ControlPlaneShape, (*pointer, "control_plane"), control_plane)
+
+
+def _lowest_level(rank: Fields) -> Fields:
+    value = rank.get("level_list")
+    first = value[0] if isinstance(value, list) and value else None
+    return first if isinstance(first, dict) else {}
+
+
+def _number(fields: Fields, key: str) -> int | None:
+    number = integer_at(fields, key)
+    return number if number is not None and abs(number) <= _MAX_NUMBER else None
+
+
+def _options(rank: Fields) -> Options:
+    numbers = [(key, str(rank[key])) for key in RANK_NUMBERS if key in rank]
+    layers = [(key, _canonical(rank[key])) for key in RANK_LAYERS if key in rank]
+    return tuple(sorted(numbers + layers))

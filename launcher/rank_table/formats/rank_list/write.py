@@ -1,0 +1,71 @@
+"""v2.0: a flat list of ranks, each with its place in every layer of the network. Numbers are JSON integers here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.core.records import Cluster, Device, Server
+from launcher.rank_table.formats.writing import (
+    Reason,
+    Target,
+    block,
+    listing,
+    member,
+    no_host_ranks,
+    one_line,
+    parsed,
+    picked,
+    present,
+)
+from launcher.rank_table.keys import RANK_LAYERS, RANK_NUMBERS, RANK_OPTIONS, RANK_TABLE_OPTIONS
+
+
+def write_v2_0(cluster: Cluster) -> str:
+    """Write the ranks server by server, so that the order of the servers survives."""
+    ranks = listing((_rank(device) for server in cluster.servers for device in server.devices), 2)
+    members = [
+        member("version", "2.0"),
+        member("status", "completed"),
+        *present(picked(cluster.options, RANK_TABLE_OPTIONS)),
+        member("rank_count", cluster.device_count),
+        f'"rank_list": {ranks}',
+    ]
+    return f"{block(members, 0)}\n"
+
+
+def _rank(device: Device) -> str:
+    options = dict(device.options)
+    numbers = {key: int(options[key]) for key in RANK_NUMBERS if key in options}
+    layers = {key: parsed(options[key]) for key in RANK_LAYERS if key in options}
+    return one_line({"rank_id": device.global_rank, "device_id": device.device_id, **numbers, **layers})
+
+
+def network_layers_for_all(cluster: Cluster) -> Iterator[Reason]:
+    """Refuse ranks without layers, which cannot be made up: they describe how the machines are cabled."""
+    hint = "only a v2.0 table describes the layers of the network; have it made where the devices are"
+    for server in cluster.servers:
+        for device in server.devices:
+            if wrong := _layer_fault(server, device):
+                yield Reason(f"rank {device.global_rank}: {wrong}", hint)
+                return  # the first tells enough: they are there for all or for none
+
+
+def _layer_fault(server: Server, device: Device) -> str | None:
+    options = dict(device.options)
+    missing = [key for key in ("local_id", "level_list") if key not in options]
+    if missing:
+        return f"it has no {' and no '.join(missing)}"
+    for key in RANK_NUMBERS:
+        if key in options and not (options[key].isascii() and options[key].isdecimal()):
+            return f"{key} {options[key][:20]!r} is no whole number"
+    levels = parsed(options["level_list"])
+    first = levels[0] if isinstance(levels, list) and levels else None
+    instance = first.get("net_instance_id") if isinstance(first, dict) else None
+    if instance != server.server_id:
+        return f"its first layer is {str(instance)[:60]!r}, and its server {server.server_id[:60]!r}"
+    return None
+
+
+V2_0 = Target(
+    "v2.0", write_v2_0, frozenset({*RANK_OPTIONS, *RANK_TABLE_OPTIONS}), (no_host_ranks, network_layers_for_all)
+)

@@ -1,0 +1,137 @@
+"""v1.0 and v1.2: servers with their devices, all scalars written as strings. v1.2 adds super pods to v1.0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from launcher.core.records import Cluster, Device, Server
+from launcher.rank_table.keys import DEVICE_OPTIONS, SERVER_OPTIONS
+from launcher.rank_table.model import (
+    DeviceRow,
+    Fields,
+    PodRow,
+    ServerRow,
+    Table,
+    options_at,
+    read_decimal,
+    split_addresses,
+    text_at,
+)
+from launcher.rank_table.profile import Profile
+from launcher.rank_table.schema import Shape, Shapes
+from launcher.rank_table.table_format import VERSIONS, Format, list_of_another
+
+_DEVICE_OPTIONS, _SERVER_OPTIONS = frozenset(DEVICE_OPTIONS), frozenset(SERVER_OPTIONS)
+
+
+class DeviceShape(Shape):
+    device_id: str = Field(description='"0", the id that the driver shows')
+    rank_id: str = Field(description='"0" to "n-1", counted over all servers')
+    device_ip: str = ""  # may be missing on a single server
+    device_port: str = ""
+    device_vnic_port: Any = None  # HCCL reads it only beside a device_port: a rule looks at it
+    host_port: str = ""
+    net_position: str = ""
+    net_protocol: str = ""
+    backup_device_ip: Any = None
+    backup_device_port: Any = None
+    super_device_id: Any = None  # HCCL reads it in v1.2
+
+
+class PodDeviceShape(DeviceShape):
+    super_device_id: str = ""  # may be missing where the table has no super_pod_list
+
+
+class ServerShape(Shape):
+    server_id: str = Field(description='"...", the address or name of the server')
+    device: list[Any] = Field(description='[{"device_id": "0", "device_ip": "...", "rank_id": "0"}]')
+    host_ip: str = ""
+    host_nic_ip: Any = None
+    container_ip: Any = None
+    hardware_type: Any = None
+    pod_ip: Any = None
+    server_index: Any = None
+    server_ip: Any = None
+
+
+class TableShape(Shape):
+    version: str = Field(description='"1.0"')
+    status: str = Field(description='"completed"')
+    server_list: list[Any] = Field(description='[{"server_id": "...", "device": [...]}]')
+    server_count: str = ""  # HCCL counts for itself where it is missing
+    super_pod_list: Any = None  # a rule says that it belongs to v1.2
+
+
+class PodTableShape(TableShape):
+    version: str = Field(description='"1.2"')
+    super_pod_list: list[Any] = Field(default_factory=list)  # where it is missing, each server stands for itself
+
+
+class PodShape(Shape):
+    super_pod_id: str = Field(description='"...", the number of the super pod or any name')
+    server_list: list[Any] = Field(description='[{"server_id": "..."}]')
+
+
+class PodServerShape(Shape):
+    server_id: str = Field(description='"...", as it stands in the table\'s server_list')
+    server_index: Any = None
+
+
+def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
+    """Return the rows of a v1.0 or v1.2 table; what is wrong with its shape goes into `shapes`.
+
+    One that holds the list of another format is left to the rule about versions.
+    """
+    found = VERSIONS.get(str(document.get("version")), Format.V1_0)
+    has_pods = found is Format.V1_2
+    if list_of_another(document, found):
+        return Table(found, document, (), profile.hardware, profile.consumer)
+    shapes.check(PodTableShape if has_pods else TableShape, (), document)
+    device_shape = PodDeviceShape if has_pods else DeviceShape
+    servers: list[ServerRow] = []
+    for pointer, fields in shapes.entries((), document, "server_list"):
+        shapes.check(ServerShape, pointer, fields)
+        devices = []
+        for at, entry in shapes.entries(pointer, fields, "device"):
+            shapes.check(device_shape, at, entry)
+            device_id, global_rank = read_decimal(entry.get("device_id")), read_decimal(entry.get("rank_id"))
+            addresses = split_addresses(entry.get("device_ip"))
+            devices.append(DeviceRow(len(servers), at, entry, device_id, global_rank, addresses))
+        server_id, host_ip = text_at(fields, "server_id"), text_at(fields, "host_ip")
+        servers.append(ServerRow(len(servers), pointer, fields, server_id, host_ip, tuple(devices)))
+    pods = []
+    for pointer, fields in shapes.entries((), document, "super_pod_list") if has_pods else ():
+        shapes.check(PodShape, pointer, fields)
+        members = []
+        for at, entry in shapes.entries(pointer, fields, "server_list"):
+            shapes.check(PodServerShape, at, entry)
+            members.append((at, text_at(entry, "server_id")))
+        pods.append(PodRow(pointer, text_at(fields, "super_pod_id"), tuple(members)))
+    return Table(found, document, tuple(servers), profile.hardware, profile.consumer, pods=tuple(pods))
+
+
+def cluster(table: Table) -> Cluster:
+    """Return the records. Only for a table without errors, where every number is known."""
+    return Cluster(tuple(_server(server, table) for server in table.servers), options=table.options)
+
+
+def _server(row: ServerRow, table: Table) -> Server:
+    devices = []
+    for one in sorted(row.devices, key=lambda device: device.global_rank or 0):
+        device_ip, super_device_id = text_at(one.fields, "device_ip"), text_at(one.fields, "super_device_id")
+        options = () if _DEVICE_OPTIONS.isdisjoint(one.fields) else options_at(one.fields, _DEVICE_OPTIONS)
+        devices.append(
+            Device(one.device_id or 0, one.global_rank or 0, device_ip or None, super_device_id or None, options)
+        )
+    server_id = row.server_id or ""
+    pod = table.pod_of_server.get(server_id)
+    return Server(
+        server_id,
+        tuple(devices),
+        text_at(row.fields, "host_nic_ip"),
+        row.host_ip or None,
+        None if pod is None else pod.super_pod_id,
+        options=options_at(row.fields, _SERVER_OPTIONS),
+    )

@@ -1,0 +1,182 @@
+"""Super pods of v1.2 tables: A3 servers that are joined by more than a network.
+
+HCCL reads super_pod_list on an A3 alone and skips it elsewhere, so for other chips these rules are silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count as count_from
+from itertools import pairwise
+
+from launcher.rank_table.catalogue import Finding, rule, warning
+from launcher.rank_table.model import DeviceRow, PodRow, ServerRow, Table, read_decimal, text_at
+from launcher.rank_table.positions import Pointer
+from launcher.rank_table.rules.shared import repeated
+from launcher.rank_table.table_format import SERVER_LISTS, Format
+
+POD_TABLES = frozenset({Format.V1_2})
+POD_NAME_LIMIT = 127  # bytes
+NO_DEVICE = 0xFFFFFFFF  # what HCCL keeps where a table has no super_device_id
+_SDID = "the SDID that `npu-smi info -t spod-info -i CARD -c CHIP` shows on that server"
+
+
+@rule("RT345", "a super_device_id that cannot be read", formats=POD_TABLES, ascend_only=True)
+def super_device_unreadable(table: Table) -> Iterator[Finding]:
+    """A super_device_id is a decimal number of at most 32 bits, written as a string. It may be left out, not empty.
+
+    The largest number of 32 bits means "none" to HCCL, and is refused where the table has super pods.
+    """
+    for device in table.devices:
+        written = text_at(device.fields, "super_device_id")
+        if written is None:
+            continue
+        number = read_decimal(written)
+        if number is None:
+            message = f'super_device_id is "{written[:20]}", not a decimal number'
+            yield Finding(device.at("super_device_id"), message, f"write {_SDID}")
+        elif number == NO_DEVICE and _pods(table):
+            message = f"super_device_id {number} stands for no device at all"
+            yield Finding(device.at("super_device_id"), message, f"write {_SDID}")
+
+
+@rule("RT346", "a device of a super pod without super_device_id", formats=POD_TABLES, ascend_only=True)
+def super_device_missing(table: Table) -> Iterator[Finding]:
+    """Where a table has super pods, every device needs its number in its super pod.
+
+    Without super_pod_list none needs one: HCCL then talks between servers as it does for a v1.0 table.
+    """
+    for device in table.devices if _pods(table) else ():
+        if "super_device_id" not in device.fields:
+            message = "this device has no super_device_id, although the table has super pods"
+            yield Finding(device.at(), message, f'add "super_device_id": {_SDID}')
+
+
+@rule("RT347", "a super_device_id used twice in one super pod", formats=POD_TABLES, ascend_only=True)
+def super_device_repeated(table: Table) -> Iterator[Finding]:
+    """A super_device_id tells the devices of a super pod apart. Another super pod may use the same numbers again."""
+    for device, earlier in repeated(_placed_devices(table)):
+        pod = table.pod_of_server[table.servers[device.server].server_id or ""]
+        number = read_decimal(device.fields["super_device_id"])
+        message = f'super_device_id {number} is used twice in super pod "{(pod.super_pod_id or "")[:64]}"'
+        yield Finding(device.at("super_device_id"), message, f"write {_SDID}", earlier.at("super_device_id"))
+
+
+@rule("RT348", "a super pod without a usable name", formats=POD_TABLES, ascend_only=True)
+def pod_name_unusable(table: Table) -> Iterator[Finding]:
+    """A super_pod_id is any name of 1 to 127 characters: the number that the hardware has, or one of your own."""
+    names = _free_names(table)
+    for pod in _pods(table):
+        length = None if pod.super_pod_id is None else len(pod.super_pod_id.encode(errors="surrogatepass"))
+        if length == 0:
+            yield Finding(pod.at("super_pod_id"), "super_pod_id is empty", f'write "{next(names)}", or any name')
+        elif length is not None and length > POD_NAME_LIMIT:
+            message = f"super_pod_id has {length} bytes, HCCL allows {POD_NAME_LIMIT}"
+            hint = f'write "{next(names)}", or any name that is shorter'
+            yield Finding(pod.at("super_pod_id"), message, hint)
+
+
+@rule("RT349", "a super_pod_id used twice", formats=POD_TABLES, ascend_only=True)
+def pod_name_repeated(table: Table) -> Iterator[Finding]:
+    """HCCL tells super pods apart by super_pod_id, compared as text. All servers of one stand in one entry."""
+    names = _free_names(table)
+    for pod, earlier in repeated((pod.super_pod_id, pod) for pod in _pods(table) if pod.super_pod_id):
+        message = f'super_pod_id "{(pod.super_pod_id or "")[:64]}" is used twice'
+        hint = f'write "{next(names)}", or put the servers of one super pod into one entry'
+        yield Finding(pod.at("super_pod_id"), message, hint, earlier.at("super_pod_id"))
+
+
+@rule("RT350", "a super pod with a server that the table does not have", formats=POD_TABLES, ascend_only=True)
+def member_unknown(table: Table) -> Iterator[Finding]:
+    """super_pod_list names servers of the table's own server_list, by the same text."""
+    known = {server.server_id for server in table.servers}
+    if not known or not known.isdisjoint({None, ""}):  # a server whose name cannot be read may be the one
+        return
+    left_over = iter(_outside(table))
+    for pod in _pods(table):
+        for pointer, server_id in pod.members:
+            if server_id is not None and server_id not in known:
+                message = f'server "{server_id[:64]}" of this super pod is not in server_list'
+                server = next(left_over, None)
+                hint = "remove the entry, or add the server to server_list"
+                if server is not None:
+                    hint = f'write "{(server.server_id or "")[:64]}", which is in no super pod'
+                yield Finding((*pointer, "server_id"), message, hint)
+
+
+@rule("RT631", "a server in no super pod", formats=POD_TABLES, ascend_only=True)
+def server_outside(table: Table) -> Iterator[Finding]:
+    """Where a table has super pods, each of its servers is in one of them."""
+    known = {server.server_id for server in table.servers}
+    members = [server_id for pod in _pods(table) for _, server_id in pod.members]
+    # A member that names no server is the fault, and the server that it should have named is none.
+    if not table.complete or not members or not known.issuperset(members) or any(not pod.members for pod in table.pods):
+        return
+    count = "one" if len(table.pods) == 1 else f"{len(table.pods)} of them"
+    for server in _outside(table):
+        hint = 'add {"server_id": "..."} with this name to the server_list of its super pod'
+        message = f'server "{(server.server_id or "")[:64]}" is in no super pod, although the table has {count}'
+        yield Finding(server.at("server_id"), message, hint)
+
+
+@warning("RT421", "a server named twice in super_pod_list", formats=POD_TABLES)
+def member_repeated(table: Table) -> Iterator[Finding]:
+    """A server is in one super pod. HCCL takes the last one that names it, which may not be the one that was meant."""
+    known = {server.server_id for server in table.servers} - {None}
+    members = ((server_id, (pointer, server_id)) for pod in _pods(table) for pointer, server_id in pod.members)
+    for (pointer, server_id), (earlier, _) in repeated(member for member in members if member[0] in known):
+        message = f'server "{(server_id or "")[:64]}" is named twice in super_pod_list; HCCL takes the last super pod'
+        yield Finding((*pointer, "server_id"), message, "remove one of the two entries", (*earlier, "server_id"))
+
+
+@warning("RT422", "servers of super pods in mixed order", formats=POD_TABLES)
+def pods_interleaved(table: Table) -> Iterator[Finding]:
+    """HCCL's documentation asks that the servers of one super pod follow each other; its parser does not look."""
+    if not _pods(table):
+        return
+    placed = [(server, table.pod_of_server.get(server.server_id or "")) for server in table.servers]
+    left: set[Pointer] = set()
+    for (before, pod_before), (server, pod) in pairwise(placed):
+        if pod is None or pod_before is None or pod is pod_before:
+            continue
+        left.add(pod_before.pointer)
+        if pod.pointer in left:
+            message = (
+                f'server "{(server.server_id or "")[:64]}" of super pod "{(pod.super_pod_id or "")[:64]}" comes after '
+                f'server "{(before.server_id or "")[:64]}" of another one'
+            )
+            yield Finding(server.at("server_id"), message, "list the servers of each super pod one after another")
+            return
+
+
+@warning("RT423", "super pods in a v1.0 table", formats=SERVER_LISTS - POD_TABLES)
+def pods_ignored(table: Table) -> Iterator[Finding]:
+    """HCCL reads super_pod_list and super_device_id only where version is "1.2"; in a v1.0 table it skips them."""
+    if "super_pod_list" in table.fields:
+        message = "super_pod_list is skipped in a v1.0 table"
+        hint = 'write "1.2" as version, or remove super_pod_list'
+        yield Finding(("super_pod_list",), message, hint, at_key=True)
+
+
+def _pods(table: Table) -> tuple[PodRow, ...]:
+    return table.pods if table.chip.reads_super_pods else ()
+
+
+def _placed_devices(table: Table) -> Iterator[tuple[tuple[Pointer, int], DeviceRow]]:
+    """Yield the devices whose number in a super pod is known: the super pod and the number, and the device."""
+    for server in table.servers if _pods(table) else ():
+        pod = table.pod_of_server.get(server.server_id or "")
+        for device in server.devices if pod is not None else ():
+            number = read_decimal(device.fields.get("super_device_id"))
+            if pod is not None and number is not None and number != NO_DEVICE:
+                yield (pod.pointer, number), device
+
+
+def _outside(table: Table) -> list[ServerRow]:
+    placed = table.pod_of_server
+    return [server for server in table.servers if server.server_id and server.server_id not in placed]
+
+
+def _free_names(table: Table) -> Iterator[str]:
+    used = {pod.super_pod_id for pod in table.pods}
+    return (name for name in map(str, count_from()) if name not in used)

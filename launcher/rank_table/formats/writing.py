@@ -1,0 +1,161 @@
+"""The common parts of all writers: the layout of the text, and the limits of a format.
+
+Fixed order of keys, one line per device, a newline at the end: equal clusters give equal bytes on every node.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from launcher.core.frozen import frozen
+from launcher.core.records import HOST_RANK, Cluster, Device, Options, Server
+from launcher.rank_table.hostfiles import is_host_name
+
+PLAIN = ("hostfile", "rankfile", "nodelist")
+
+
+def dump(value: Any) -> str:
+    """Return `value` as JSON on one line, in the script it was written in.
+
+    A lone half of a surrogate pair, which JSON allows and UTF-8 does not, is written as an escape.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    if text.isascii():
+        return text
+    return json.dumps(value) if any("\ud800" <= char <= "\udfff" for char in text) else text
+
+
+def one_line(fields: Mapping[str, Any]) -> str:
+    """Return an object on one line, without the keys that have no value."""
+    return dump({key: value for key, value in fields.items() if value is not None})
+
+
+def block(members: Iterable[str], indent: int) -> str:
+    """Return an object over several lines; `indent` is where its brackets stand."""
+    return _bracketed("{", members, "}", indent)
+
+
+def listing(items: Iterable[str], indent: int) -> str:
+    """Return a list with one item per line; `indent` is where its brackets stand."""
+    return _bracketed("[", items, "]", indent)
+
+
+def member(key: str, value: Any) -> str:
+    """Return a key with a value that fits on its line."""
+    return f'"{key}": {dump(value)}'
+
+
+def present(fields: Mapping[str, Any]) -> list[str]:
+    """Return members for those keys that have a value, in the order given."""
+    return [member(key, value) for key, value in fields.items() if value is not None]
+
+
+def picked(options: Options, keys: Iterable[str]) -> dict[str, str]:
+    """Return the options named by `keys`, in the order of `keys`."""
+    known = dict(options)
+    return {key: known[key] for key in keys if key in known}
+
+
+def _bracketed(opening: str, items: Iterable[str], closing: str, indent: int) -> str:
+    inner = " " * (indent + 2)
+    lines = ",\n".join(f"{inner}{item}" for item in items)
+    return f"{opening}\n{lines}\n{' ' * indent}{closing}"
+
+
+def parsed(text: str) -> Any:
+    """Return the value that an option holds as JSON text; None where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+class Reason(NamedTuple):
+    message: str
+    hint: str
+
+
+Limit = Callable[[Cluster], Iterator[Reason]]
+
+
+def no_host_ranks(cluster: Cluster) -> Iterator[Reason]:
+    ranks = [device.global_rank for device in devices_of(cluster) if device.device_id == HOST_RANK]
+    if ranks:
+        few = few_of("rank", ranks)
+        yield Reason(f"{few} run on the host itself (device_id -1), which only v1.1 has", "convert it to v1.1")
+
+
+def one_rank_per_device(cluster: Cluster) -> Iterator[Reason]:
+    """Refuse two ranks on one device. In v2.0 a spare device may have the id of the one that it replaces."""
+    for server in cluster.servers:
+        ids = sorted(device.device_id for device in server.devices if device.device_id != HOST_RANK)
+        twice = next((one for one, other in pairwise(ids) if one == other), None)
+        if twice is not None:
+            message = f"device {twice} of {server.server_id[:60]!r} has two ranks"
+            yield Reason(message, "give each device one rank first")
+            return
+
+
+def one_address_each(cluster: Cluster) -> Iterator[Reason]:
+    several = [device for device in devices_of(cluster) if device.device_ip is not None and "," in device.device_ip]
+    if several:
+        message = f"a device has one address, and rank {several[0].global_rank} has {several[0].device_ip!r:.60}"
+        yield Reason(message, "only v1.0 and v1.2 take several, with commas between them")
+
+
+def equal_servers(cluster: Cluster) -> Iterator[Reason]:
+    first = cluster.servers[0]
+    for server in cluster.servers:
+        if len(server.devices) != len(first.devices):
+            message = (
+                f"all servers need equally many devices: {first.server_id[:60]!r} has {len(first.devices)}, "
+                f"{server.server_id[:60]!r} has {len(server.devices)}"
+            )
+            yield Reason(message, "v1.0 and rankfile take any number")
+            return
+
+
+def plain_host_names(cluster: Cluster) -> Iterator[Reason]:
+    for server in cluster.servers:
+        if not is_host_name(server.server_id):
+            message = f"{server.server_id[:60]!r} cannot be the name of a host"
+            yield Reason(message, "write the servers' names or addresses as server_id first")
+            return
+
+
+def pairs_of(cluster: Cluster) -> Iterator[tuple[Server, Device]]:
+    return ((server, device) for server in cluster.servers for device in server.devices)
+
+
+def devices_of(cluster: Cluster) -> Iterator[Device]:
+    return (device for _, device in pairs_of(cluster))
+
+
+def few_of(what: str, values: list[int] | list[str]) -> str:
+    """Name the first few: "rank 3", "ranks 3, 4, 5 and 9 more"."""
+    few = ", ".join(map(str, values[:3]))
+    more = f" and {len(values) - 3} more" if len(values) > 3 else ""
+    return f"{what}{'s' if len(values) > 1 else ''} {few}{more}"
+
+
+@frozen
+class Target:
+    """One way to write a cluster down. Invariant: `write` gets only clusters without keys outside `keys`."""
+
+    name: str  # as Format.value has it, or "hostfile", "rankfile", "nodelist"
+    write: Callable[[Cluster], str]
+    keys: frozenset[str] = frozenset()  # what it has a place for, beside servers, devices and ranks
+    limits: tuple[Limit, ...] = ()
+    completed: Callable[[Cluster], Cluster] = lambda cluster: cluster  # adds what it demands and others have not
+    advice: Callable[[Cluster], Iterator[str]] = lambda _: iter(())  # what a person should know about the result
+
+    @property
+    def is_table(self) -> bool:
+        """False: it names hosts and slots for another launcher, and what else is known stays in the table."""
+        return self.name not in PLAIN
+
+
+DEVICE_LIMITS = (no_host_ranks, one_rank_per_device)

@@ -1,0 +1,170 @@
+"""Names of values in a JSON document, and their positions in the text: offsets, lines and columns."""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Collection
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+Pointer = tuple[str | int, ...]  # ("server_list", 0, "server_id"): the way from the top of the document to a value
+_BLOCK = 4096  # characters: what is looked through for one answer
+_FOUND = -1  # the key under which a node of the trie holds its own pointer: no list index and no object key
+_BLANK = re.compile(r"[ \t\n\r]*")
+_SCALAR = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[^\s,\]}]+')
+# Strings and all else are stepped over up to the next bracket, or as far as one step may go.
+_BRACKET = re.compile(r'(?:[^"\[\]{}]+|"[^"\\]*(?:\\.[^"\\]*)*"){0,1000}(?:([\[{])|([\]}])|)')
+Trie = dict[str | int, Any]
+
+
+class Place(NamedTuple):
+    """The place of a value, as offsets into the text."""
+
+    key: int | None  # where its key starts; None for list items and the document itself
+    start: int
+    end: int  # of its first token: a container's place is its opening bracket
+
+
+class RepeatedKey(NamedTuple):
+    """A key that an object has twice."""
+
+    pointer: Pointer
+    first: int  # offset of the first use of the key
+    again: int  # offset of a use that replaces it
+
+
+def json_pointer(pointer: Pointer) -> str:
+    """Write a pointer as RFC 6901 does.
+
+    >>> json_pointer(("server_list", 0, "a/b"))
+    '/server_list/0/a~1b'
+    """
+    return "".join(f"/{str(name).replace('~', '~0').replace('/', '~1')}" for name in pointer)
+
+
+class Lines:
+    """Knows how many lines end before each block of `text`; memory is a thousandth of the text, whatever is in it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        counts = (text.count("\n", at, at + _BLOCK) for at in range(0, len(text), _BLOCK))
+        self._ended = [0, *accumulate(counts)]  # lines that end before block i
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Return the line of the character at `offset`, from 1, and the offset at which that line starts."""
+        block = min(offset, len(self._text)) // _BLOCK
+        ended = self._ended[block] + self._text.count("\n", block * _BLOCK, offset)
+        if ended == 0:
+            return 1, 0
+        at = self._block_of_end(ended) * _BLOCK
+        return ended + 1, self._text.rindex("\n", at, min(at + _BLOCK, offset)) + 1
+
+    def start(self, number: int) -> int:
+        """Return the offset of the first character of line `number`, which the text has."""
+        if number == 1:
+            return 0
+        block = self._block_of_end(number - 1)
+        at = block * _BLOCK - 1
+        for _ in range(number - 1 - self._ended[block]):
+            at = self._text.index("\n", at + 1)
+        return at + 1
+
+    def _block_of_end(self, ended: int) -> int:
+        """Return the block in which line `ended` ends."""
+        return bisect_left(self._ended, ended) - 1
+
+
+def locate(text: str, pointers: Collection[Pointer], *, repeated_keys: bool = False) -> dict[Pointer, Place]:
+    """Return the places of the values at `pointers`; pointers that lead nowhere are left out.
+
+    The last of several equal keys counts; say `repeated_keys` when there may be some, for then nothing may end early.
+    Recursion is as deep as the longest pointer, not as deep as the text.
+    """
+    first = _blank_end(text, 0)
+    if not pointers or first == len(text):
+        return {}
+    if set(pointers) == {()}:  # nobody asks what stands in it
+        return {(): Place(None, first, first + 1 if text[first] in "{[" else _scalar_end(text, first))}
+    locator = _Locator(text, endless=repeated_keys)
+    locator.walk(first, _trie(pointers), None, len(set(pointers)))
+    return locator.places
+
+
+class _Locator:
+    def __init__(self, text: str, *, endless: bool) -> None:
+        self.text = text
+        self.places: dict[Pointer, Place] = {}
+        self._endless = endless
+
+    def walk(self, at: int, wanted: Trie, key_at: int | None, goal: int) -> int:
+        """Go through the value at `at` until `goal` places are known in all; return its end."""
+        opening = self.text[at]
+        is_container = opening in "{["
+        if _FOUND in wanted:
+            end = at + 1 if is_container else _scalar_end(self.text, at)
+            self.places[wanted[_FOUND]] = Place(key_at, at, end)
+        if opening == "{":
+            return self._members(at + 1, wanted, goal)
+        return self._items(at + 1, wanted, goal) if opening == "[" else _scalar_end(self.text, at)
+
+    def _members(self, at: int, wanted: Trie, goal: int) -> int:
+        while self._is_unfinished(goal) and self.text[at := _separator_end(self.text, at)] != "}":
+            key_end = _scalar_end(self.text, at)
+            raw = self.text[at:key_end]
+            key = str(json.loads(raw)) if "\\" in raw else raw[1:-1]
+            value_at = _separator_end(self.text, key_end)
+            below = wanted.get(key)
+            at = self.walk(value_at, below, at, goal) if below is not None else value_end(self.text, value_at)
+        return at + 1
+
+    def _items(self, at: int, wanted: Trie, goal: int) -> int:
+        index = 0
+        while self._is_unfinished(goal) and self.text[at := _separator_end(self.text, at)] != "]":
+            below = wanted.get(index)
+            at = self.walk(at, below, None, goal) if below is not None else value_end(self.text, at)
+            index += 1
+        return at + 1
+
+    def _is_unfinished(self, goal: int) -> bool:
+        return self._endless or len(self.places) < goal
+
+
+def _trie(pointers: Collection[Pointer]) -> Trie:
+    """Return nested dictionaries, name by name, with the pointer itself under _FOUND at its end."""
+    top: Trie = {}
+    for pointer in pointers:
+        node = top
+        for name in pointer:
+            node = node.setdefault(name, {})
+        node[_FOUND] = pointer
+    return top
+
+
+def _separator_end(text: str, at: int) -> int:
+    """Skip blanks and the comma or colon between them."""
+    at = _blank_end(text, at)
+    return _blank_end(text, at + 1) if text[at] in ",:" else at
+
+
+def _blank_end(text: str, at: int) -> int:
+    match = _BLANK.match(text, at)
+    return match.end() if match else at
+
+
+def _scalar_end(text: str, at: int) -> int:
+    match = _SCALAR.match(text, at)
+    return match.end() if match else at
+
+
+def value_end(text: str, at: int) -> int:
+    """Skip the value at `at`, whatever it holds."""
+    if text[at] not in "{[":
+        return _scalar_end(text, at)
+    depth = 0
+    for match in _BRACKET.finditer(text, at):
+        depth += (match.lastindex == 1) - (match.lastindex == 2)
+        if depth == 0:
+            return match.end()
+    return len(text)

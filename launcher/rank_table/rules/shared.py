@@ -1,0 +1,100 @@
+"""What several rules share: counts that differ from their lists, names that are too long, values that are used twice."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from launcher.rank_table.catalogue import Finding
+from launcher.rank_table.ip import FAMILY_NAMES
+from launcher.rank_table.model import integer_at, read_decimal, text_at
+from launcher.rank_table.positions import Pointer
+
+MAX_PORT = 65535
+_Row = TypeVar("_Row")
+
+
+def count_differs(
+    at: Pointer,
+    fields: Mapping[str, Any],
+    key: str,
+    found: int | None,
+    what: str,
+    *,
+    listed: str | None = None,
+    in_quotes: bool = True,
+) -> Iterator[Finding]:
+    """Report a count under `key`, in the object at `at`, that is not the length `found` of its list.
+
+    Nothing is reported where there is no count, or nothing to count. Either of the two may be the wrong one, so the
+    rewrite comes with a doubt. `listed` is the key of the list, for the message.
+    """
+    number = read_decimal(fields.get(key)) if in_quotes else integer_at(fields, key)
+    written = text_at(fields, key) if in_quotes else number
+    if written is None or not found or number == found:
+        return
+    right, shown = (f'"{found}"', f'"{written!s:.20}"') if in_quotes else (str(found), clipped(int(written)))
+    there = f"and there {'is' if found == 1 else 'are'} {_counted(found, what)}"
+    if listed is not None:
+        there = f"{listed} has {found} {'entry' if found == 1 else 'entries'}"
+    hint = f"write {right}"
+    if number is None:
+        doubt = f"{key} says no number, so the table may have lost a {what}"
+    elif number > found:
+        apart = number - found
+        hint += f", or add the missing {what}{'s' if apart > 1 else ''}"
+        doubt = f"either the table lost {_some(apart, what)}, or {key} is stale"
+    else:
+        doubt = f"either {key} is stale, or the table has {_some(found - number, what)} too many"
+    yield Finding((*at, key), f"{key} is {shown}, {there}", hint, rewrite=right, doubt=doubt)
+
+
+def name_unusable(at: Pointer, name: str | None, limit: int, hint: str, *, empty_hint: str = "") -> Iterator[Finding]:
+    """Report a name of more than `limit` bytes, and with an `empty_hint` one that is empty."""
+    length = 0 if name is None else len(name.encode(errors="surrogatepass"))
+    if name == "" and empty_hint:
+        yield Finding(at, f"{at[-1]} is empty", empty_hint)
+    elif length > limit:
+        yield Finding(at, f"{at[-1]} has {length} bytes, HCCL allows {limit}", hint)
+
+
+def other_families(places: Iterable[tuple[Pointer, int | None]], what: str = "this address") -> Iterator[Finding]:
+    """Report each address, given by its pointer and family, that is not of the first one's family.
+
+    What is no address at all has no family, and is reported as that elsewhere.
+    """
+    first: int | None = None
+    for pointer, family in places:
+        first = first or family
+        if family is not None and first is not None and family != first:
+            message = f"{what} is {FAMILY_NAMES[family]}, the first of the table is {FAMILY_NAMES[first]}"
+            yield Finding(pointer, message, f"write an {FAMILY_NAMES[first]} address")
+
+
+def repeated(rows: Iterable[tuple[Hashable, _Row]]) -> Iterator[tuple[_Row, _Row]]:
+    """Yield each row whose value another one before it has, and the first one that has it."""
+    first: dict[Hashable, _Row] = {}
+    for value, row in rows:
+        if value in first:
+            yield row, first[value]
+        else:
+            first[value] = row
+
+
+def counted_addresses(count: int) -> str:
+    """Return "1 address" or "2 addresses"."""
+    return "1 address" if count == 1 else f"{count} addresses"
+
+
+def clipped(number: int) -> str:
+    """Return a number as a message shows it."""
+    text = str(number)
+    return text if len(text) <= 20 else f"{text[:19]}…"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count > 1 else ''}"
+
+
+def _some(count: int, what: str) -> str:
+    return f"a {what}" if count == 1 else _counted(count, what)

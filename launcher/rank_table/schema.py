@@ -1,0 +1,193 @@
+"""The shape of a table's objects: which keys there must be, and of which type. Imported only when a table is read.
+
+Strict, as HCCL is: where it asks for a string, a number is refused. What the strings say is left to the rules.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from launcher.rank_table.catalogue import Finding, Found
+from launcher.rank_table.lexer import LongInteger
+from launcher.rank_table.model import Fields
+from launcher.rank_table.positions import Pointer
+
+# Faults of shape that are reported one by one: a list of a million numbers is one mistake, not a million.
+MAX_FAULTS = 1000
+OPTIONAL_LISTS = frozenset({"super_pod_list"})
+_WANTED = {
+    "string_type": "a string",
+    "int_type": "an integer",
+    "list_type": "a list",
+    "bool_type": "true or false",
+}
+_WHY = {
+    "string_type": "HCCL reads numbers from strings only in this format",
+    "int_type": "HCCL reads numbers without quotes in this format",
+}
+
+
+_Signature = tuple[type["Shape"], tuple[str, ...]] | tuple[type["Shape"], tuple[str, ...], tuple[type, ...]]
+
+
+class Shape(BaseModel):
+    """The scalars of one kind of object. Lists are declared as `list[Any]`; `Shapes.entries` looks into them.
+
+    Only the types of values may matter, never the values: objects with equal keys and types are checked once.
+    A key that some reader knows is declared, as `Any` where nobody minds its type; all others are reported as unknown.
+    """
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class Shapes:
+    """Collects what is wrong with the shapes of a document's objects, at most `at_most` faults and one per unknown key."""
+
+    def __init__(self, at_most: int = MAX_FAULTS) -> None:
+        self._at_most = at_most
+        self._known: dict[_Signature, tuple[list[tuple[str, tuple[str | int, ...]]], list[str]]] = {}
+        self._faults: list[Found] = []
+        self.complete = True  # every list that a table must have is there, and every entry of the lists was read
+        self.full = False  # so much is wrong that the rest is not looked at
+        self.keys: set[str] = set()  # every key of every object that was checked
+        self._unknown: dict[tuple[type[Shape], str], tuple[Pointer, Fields, int]] = {}  # where first, and how often
+
+    def check(self, shape: type[Shape], pointer: Pointer, fields: Fields) -> None:
+        """Note what `fields`, the object at `pointer`, has too little or too much of."""
+        signature: _Signature
+        try:
+            "".join(fields.values())  # the cheapest way to learn that all values are strings, as they nearly always are
+            signature = (shape, tuple(fields))
+        except TypeError:
+            signature = (shape, tuple(fields), tuple(map(type, fields.values())))
+        known = self._known.get(signature)
+        if known is None:
+            known = self._known[signature] = _shape_faults(shape, fields)
+            self.keys.update(fields)
+        if known[0] or known[1]:
+            self._note(shape, pointer, fields, *known)
+
+    def entries(self, pointer: Pointer, fields: Fields, key: str) -> Iterator[tuple[Pointer, Fields]]:
+        """Yield the objects in the list `key` of the object at `pointer`, with their pointers, until too much is wrong.
+
+        Empty lists and entries that are no objects are noted and left out; a list that is missing or none is noted by
+        `check`.
+        """
+        value = fields.get(key)
+        if not isinstance(value, list):
+            self.complete = self.complete and key in OPTIONAL_LISTS and key not in fields
+            return
+        if not value:
+            self.note("RT206", Finding((*pointer, key), f"{key} is empty", "a table names at least one of each"))
+        at = (*pointer, key)
+        for index, entry in enumerate(value):
+            if self.full:
+                return
+            if isinstance(entry, dict):
+                yield at + (index,), entry  # noqa: RUF005 - half the time of (*at, index), once for each device
+            else:
+                self.complete = False
+                message = f"an entry of {key} must be an object, not {shown(entry)}"
+                self.note("RT205", Finding((*pointer, key, index), message))
+
+    def note(self, code: str, finding: Finding) -> None:
+        if len(self._faults) < self._at_most:
+            self._faults.append((code, finding))
+        else:
+            self.full = True
+
+    def findings(self) -> Iterator[Found]:
+        """Yield everything noted; when there was more than `at_most`, the last fault says so."""
+        if self.full:
+            code, last = self._faults[-1]
+            self._faults[-1] = (
+                code,
+                replace(last, message=f"{last.message} (and more like it; the rest is not checked)"),
+            )
+        yield from self._faults
+        for (shape, key), (pointer, fields, uses) in self._unknown.items():
+            more = f" (and {uses - 1} more like it)" if uses > 1 else ""
+            message = f'key "{key[:40]}" is not known{more}'
+            yield "RT401", Finding((*pointer, key), message, _similar(key, shape, fields), at_key=True)
+
+    def _note(
+        self,
+        shape: type[Shape],
+        pointer: Pointer,
+        fields: Fields,
+        faults: list[tuple[str, tuple[str | int, ...]]],
+        unknown: list[str],
+    ) -> None:
+        for kind, where in faults:
+            self.note(*_finding(shape, pointer, fields, kind, str(where[0])))
+        for key in unknown:
+            if len(self._unknown) >= self._at_most and (shape, key) not in self._unknown:
+                break
+            first, around, uses = self._unknown.get((shape, key), (pointer, fields, 0))
+            self._unknown[shape, key] = first, around, uses + 1
+
+
+def _shape_faults(shape: type[Shape], fields: Fields) -> tuple[list[tuple[str, tuple[str | int, ...]]], list[str]]:
+    declared = shape.model_fields  # a property of pydantic's that takes its time
+    unknown = [key for key in fields if key not in declared]
+    try:
+        shape.model_validate(fields)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=False, include_input=False)
+        return [(detail["type"], detail["loc"]) for detail in details], unknown
+    return [], unknown
+
+
+def _finding(shape: type[Shape], pointer: Pointer, fields: Fields, kind: str, name: str) -> Found:
+    if kind == "missing":
+        example = shape.model_fields[name].description or '"..."'
+        return "RT204", Finding(pointer, f"{name} is missing here", f'add "{name}": {example}')
+    wanted = _WANTED.get(kind, "an object")
+    message = f"{name} must be {wanted}, not {shown(fields[name])}"
+    if name == "version":
+        return "RT205", Finding((*pointer, name), message, f"write {shape.model_fields[name].description}, in quotes")
+    if kind == "int_type" and isinstance(fields[name], LongInteger):
+        message = f"{name} has {fields[name].digits} digits, and HCCL keeps no such number"
+        return "RT205", Finding((*pointer, name), message, "write a number of at most 10 digits")
+    rewrite = None if name.endswith("_ip") else _retyped(kind, fields[name])
+    hint = None if rewrite is None else f"write {rewrite}: {_WHY[kind]}"
+    return "RT205", Finding((*pointer, name), message, hint or f"write {wanted}", rewrite=rewrite)
+
+
+def shown(value: Any) -> str:
+    """Return a value as a message shows it, shortened."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, LongInteger):
+        return f"a number of {value.digits} digits"
+    if isinstance(value, float) and math.isinf(value):
+        return "a number too large to be read"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _retyped(kind: str, value: Any) -> str | None:
+    """Return the value as JSON of the wanted type: numbers need only quotes, or none. None where that is not enough."""
+    if kind == "string_type" and isinstance(value, int) and not isinstance(value, bool):
+        return f'"{json.dumps(value)}"'
+    if kind == "int_type" and isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 10:
+        return str(int(value))
+    return None
+
+
+def _similar(key: str, shape: type[Shape], fields: Fields) -> str:
+    """Return a hint that names a known key like `key`, unless the object has that as well."""
+    known = sorted(shape.model_fields)
+    near = difflib.get_close_matches(key[:64], known, n=1, cutoff=0.6)
+    if near and near[0] in fields:
+        return f'remove it: "{near[0]}" is there as well'
+    return f'did you mean "{near[0]}"?' if near else "remove it, or keep it knowing that HCCL ignores it"

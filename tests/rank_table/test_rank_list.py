@@ -1,0 +1,196 @@
+"""v2.0: what the rows become, keys that must be there, and strange documents. Its rules are in test_rules.py."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launcher.core.records import Device
+from launcher.rank_table.table_format import Format
+
+
+def rank(table, number=0):
+    return table["rank_list"][number]
+
+
+def level(table, number=0, layer=0):
+    return rank(table, number)["level_list"][layer]
+
+
+def address(table, number=0, layer=0, index=0):
+    return level(table, number, layer)["rank_addr_list"][index]
+
+
+def put(holder, **values):
+    """Set values, or take keys away where the value is None."""
+    for key, value in values.items():
+        if value is None:
+            holder.pop(key, None)
+        else:
+            holder[key] = value
+
+
+def with_control_plane(table, **values):
+    rank(table)["control_plane"] = {"addr_type": "IPV4", "addr": "10.0.0.1", "listen_port": 8000, **values}
+
+
+def as_draft(entry):
+    """The keys of a draft instead of those of today, and addresses left out."""
+    layer, instance = entry["net_layer"], entry["net_instance_id"]
+    entry.clear()
+    entry.update(level=layer, id=instance, fabric_type="INNER", rank_addrs=[])
+
+
+@pytest.mark.parametrize(
+    ("holder", "key"),
+    [
+        *((lambda t: t, key) for key in ("version", "rank_count", "rank_list")),
+        *((rank, key) for key in ("rank_id", "device_id", "local_id", "level_list")),
+        *((level, key) for key in ("net_layer", "net_instance_id", "rank_addr_list")),
+        *((address, key) for key in ("addr_type", "addr", "ports")),
+        *((lambda t: rank(t)["control_plane"], key) for key in ("addr_type", "addr", "listen_port")),
+    ],
+)
+def test_missing_keys_are_named(holder, key, ranks, report):
+    """A key that HCCL cannot do without is missed at its object, with an example."""
+    table = ranks(1, 1)
+    with_control_plane(table)
+    del holder(table)[key]
+    (problem,) = report(table).problems
+    assert problem.code == "RT204"
+    assert problem.message == f"{key} is missing here"
+    assert problem.hint.startswith(f'add "{key}": ')
+
+
+def test_numbers_in_quotes_are_refused(ranks, report):
+    """Where the older formats write numbers as strings, this one writes numbers, and the hint shows how."""
+    table = ranks(1, 2)
+    put(table, rank_count="2")
+    put(rank(table, 1), rank_id="1", local_id="1")
+    problems = report(table).problems
+    assert {problem.code for problem in problems} == {"RT205"}
+    assert [problem.hint.split(":")[0] for problem in problems] == ["write 2", "write 1", "write 1"]
+
+
+def test_keys_of_a_draft_get_their_names_of_today(ranks, report):
+    """Each key of the draft is named once, at its first use, and following the hints gives a valid table."""
+    table = ranks(1, 2)
+    for number in range(2):
+        as_draft(level(table, number))
+    problems = report(table).problems
+    assert [problem.code for problem in problems] == ["RT389"] * 4
+    assert all("/rank_list/0/level_list/0/" in problem.pointer for problem in problems)
+    assert all("(and 1 more like it)" in problem.message for problem in problems)
+    for number in range(2):
+        draft = level(table, number)
+        for problem in problems:
+            key, value = problem.pointer.rsplit("/", 1)[1], re.match(r'write "(\w+)"(?:: "(\w+)")?', problem.hint)
+            draft[value.group(1)] = draft.pop(key) if value.group(2) is None else value.group(2)
+            draft.pop(key, None)
+    assert report(table).problems == ()
+
+
+def test_draft_key_for_the_kind_of_addresses_moves_into_the_entries(ranks, report):
+    """rank_addr_type had one kind for all addresses; each address has its own today."""
+    table = ranks(1, 1)
+    as_draft(level(table))
+    level(table)["rank_addr_type"] = "EID"
+    (problem,) = [problem for problem in report(table).problems if problem.pointer.endswith("rank_addr_type")]
+    assert '"addr_type"' in problem.hint
+
+
+def test_more_ranks_than_hccl_takes_are_refused(report):
+    """65,536 ranks are the most that a table may have."""
+    layer = {"net_layer": 0, "net_type": "TOPO_FILE_DESC", "net_attr": "", "rank_addr_list": []}
+    ranks = [
+        {
+            "rank_id": number,
+            "device_id": 0,
+            "local_id": number % 64,
+            "level_list": [{**layer, "net_instance_id": f"rack{number // 64}"}],
+        }
+        for number in range(65537)
+    ]
+    errors = report(json.dumps({"version": "2.0", "rank_count": 65537, "rank_list": ranks})).errors
+    assert [(problem.code, problem.pointer) for problem in errors] == [("RT371", "/rank_list")]
+
+
+def test_servers_are_networks_of_layer_zero(ranks, report):
+    """Ranks that share a network of layer 0 are one server, in the order in which the networks appear."""
+    table = ranks(2, 2)
+    table["detour"] = "true"
+    put(rank(table), device_port=16667, host_port=60001, replaced_local_id=9)
+    with_control_plane(table)
+    found = report(table)
+    assert found.format is Format.V2_0
+    assert found.problems == ()
+    assert found.cluster.options == (("detour", "true"),)
+    assert [server.server_id for server in found.cluster.servers] == ["rack0", "rack1"]
+    first = found.cluster.servers[0].devices[0]
+    options = dict(first.options)
+    assert first == Device(0, 0, options=tuple(sorted(options.items())))
+    assert json.loads(options.pop("level_list")) == rank(table)["level_list"]
+    assert options == {
+        "control_plane": '{"addr":"10.0.0.1","addr_type":"IPV4","listen_port":8000}',
+        "device_port": "16667",
+        "host_port": "60001",
+        "local_id": "0",
+        "replaced_local_id": "9",
+    }
+
+
+def test_devices_are_sorted_by_rank_whatever_the_file_does(ranks, report):
+    """The order of keys and ranks in the file changes nothing but the order of the servers."""
+    table = ranks(1, 3)
+    expected = report(table).cluster
+    table["rank_list"] = [dict(reversed(entry.items())) for entry in reversed(table["rank_list"])]
+    assert report(table).cluster == expected
+
+
+def test_empty_lists_are_refused_where_hccl_needs_an_entry(ranks, report):
+    """No ranks and no layers are faults; a layer without addresses is none."""
+    table = ranks(1, 1)
+    put(rank(table), level_list=[])
+    assert [problem.code for problem in report(table).errors] == ["RT206"]
+    put(table, rank_list=[], rank_count=0)
+    assert [problem.code for problem in report(table).errors] == ["RT206"]
+
+
+@pytest.mark.parametrize(
+    ("chip", "valid"), [("auto", True), ("a5", True), ("none", True), ("910", False), ("a2", False)]
+)
+def test_only_a5_reads_the_format(chip, valid, ranks, report):
+    """Every chip but A5 refuses the table, for one reason; where there is no HCCL it is no more than a warning."""
+    found = report(ranks(1, 3), chip=chip)
+    assert [problem.code for problem in found.problems] == ([] if valid else ["RT207"])
+    assert found.valid is valid
+
+
+KEYS = ["rank_id", "local_id", "level_list", "net_layer", "net_instance_id", "rank_addr_list", "level", "addr", "ports"]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=12,
+)
+HOLDERS = [
+    *((lambda t: t, key) for key in ("rank_count", "rank_list", "detour", "status")),
+    *((rank, key) for key in ("rank_id", "device_id", "local_id", "replaced_local_id", "level_list", "control_plane")),
+    *((level, key) for key in ("net_layer", "net_instance_id", "net_type", "net_attr", "rank_addr_list")),
+    *((address, key) for key in ("addr_type", "addr", "ports", "plane_id")),
+]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(where=st.sampled_from(HOLDERS), value=JSON)
+def test_strange_json_is_refused_without_a_crash(where, value, ranks, report):
+    """Whatever stands at a known key, there is a report: either a cluster, or errors that say why not."""
+    table = ranks(2, 1)
+    holder, key = where
+    holder(table)[key] = value
+    found = report(table)
+    assert found.valid or found.errors
+    assert len(found.errors) == len({(error.code, error.pointer, error.message) for error in found.errors})
