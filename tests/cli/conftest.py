@@ -1,8 +1,9 @@
-"""The real command in a subprocess, and what it left in the process list."""
+"""The real command, in this process where it starts none, else in a subprocess; and what it left in the process list."""
 
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from .in_process import call
+from .transcript import transcript
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 PATIENCE_S = 60  # how long to wait for what must happen; never how long it may take
@@ -46,6 +50,38 @@ class Launcher:
             check=False,
             **options,
         )
+
+    def call(self, *arguments, env=None, input=None, **options):  # noqa: A002 - as subprocess.run calls it
+        """As `run`, in this process: for commands that start none."""
+        typed = list(map(str, arguments))
+        return call(typed, cwd=self.directory, env=self.environment(env or {}), given=input, **options)
+
+    def transcript(self, *done):
+        """What commands have said, for a snapshot."""
+        return transcript(*done, directory=self.directory)
+
+    def scene(self, *commands, code=None, **options):
+        """The transcript of commands, each typed as one text or given as words; all end with `code`, if there is one."""
+        words = [shlex.split(each) if isinstance(each, str) else each for each in commands]
+        done = [self.call(*each, **options) for each in words]
+        assert code is None or {each.returncode for each in done} == {code}, done
+        return self.transcript(*done)
+
+    def refused(self, code, *commands, **options):
+        """As `scene`; nothing but a message on stderr is left behind, and no run."""
+        before = sorted(self.directory.rglob("*"))
+        told = self.scene(*commands, code=code, **options)
+        assert all(line.startswith(("$ ", "! ", "[")) or not line for line in told.splitlines()), told
+        assert "Traceback" not in told
+        assert sorted(self.directory.rglob("*")) == before
+        return told
+
+    def write(self, name, text="", **options):
+        """A file of this text in this directory, with all directories above it."""
+        path = self.directory / os.fsdecode(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text if isinstance(text, str) else json.dumps(text, indent=1), **options)
+        return path
 
     def start(self, *arguments, env=None, **options):
         """Start and return a Popen; it is killed and reaped at the end of the test, if need be."""
@@ -137,6 +173,14 @@ def programs():
 @pytest.fixture(scope="session")
 def sample_tables():
     return PROGRAMS.parents[1] / "rank_tables"
+
+
+@pytest.fixture
+def umask():
+    """The mask of this process, which can be read only by setting it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
 
 
 @pytest.fixture

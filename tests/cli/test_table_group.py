@@ -11,13 +11,16 @@ from launcher.cli.table import COMMANDS
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_lookup_says_what_the_command_says(name):
-    """The one-line help in the lookup table is the command's own, and its help has an example."""
+def test_help(launcher, name):
+    """The one-line help in the lookup table is the command's own; its help ends with examples and exit codes."""
     target, short_help = COMMANDS[name]
     module, _, attribute = target.partition(":")
     command = getattr(importlib.import_module(module), attribute)
     assert command.get_short_help_str(200) == short_help
     assert f"tlaunch table {name} " in command.epilog
+    told = " ".join(launcher.call("table", name, "--help", env={"COLUMNS": "200"}).stdout.split())
+    assert told.index("Exit codes: 0") > told.index("Examples:")
+    assert "2 wrong usage, or a " in told
 
 
 def test_help_imports_no_command():
@@ -35,16 +38,5 @@ def test_help_imports_no_command():
     assert not modules & {"pydantic", "rich", "launcher.rank_table"}
 
 
-def test_an_unknown_command_is_a_usage_error(launcher):
-    """A command that does not exist is named."""
-    done = launcher.run("table", "shwo")
-    assert done.returncode == 2
-    assert "shwo" in done.stderr
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_ends_with_the_exit_codes(launcher, name):
-    """Every command lists them in the same place, with the same words for wrong usage."""
-    told = " ".join(launcher.run("table", name, "--help", env={"COLUMNS": "200"}).stdout.split())
-    assert told.index("Exit codes: 0") > told.index("Examples:")
-    assert "2 wrong usage, or a " in told
+def test_an_unknown_command_is_a_usage_error(launcher, snapshot):
+    assert launcher.refused(2, "table shwo") == snapshot

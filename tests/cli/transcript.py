@@ -1,0 +1,44 @@
+"""What commands have said, as text for a snapshot: nothing in it differs from one machine or moment to the next."""
+
+import re
+import shlex
+import socket
+import sys
+from pathlib import Path
+
+from launcher import __version__
+
+ROOT = Path(__file__).resolve().parents[2]
+SUBSTITUTES = (
+    (re.escape(str(ROOT / "rank_tables")), "<tables>"),
+    (re.escape(str(ROOT)), "<repository>"),
+    (re.escape(sys.executable), "<python>"),
+    (re.escape(str(Path(sys.executable).parent)), "<bin>"),
+    (rf"(?<![\d.]){re.escape(__version__)}(?![\d.])", "<version>"),
+    (r"\bPATH is \S+", "PATH is <path>"),
+    (r"\b20\d{6}-\d{6}\b", "<started>"),
+    (r"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?\b", "<time>"),
+    (r"\b(process|pid|PID) \d+", r"\1 <pid>"),
+    (r"\b(running for|took|in) \d+(\.\d+)? (ms|s)\b", r"\1 <duration>"),
+)
+
+
+def transcript(*done, directory):
+    """A command line as typed, its stdout, its stderr behind `! `, and its exit code if there is one."""
+    return "\n\n".join(_one(each, str(directory)) for each in done)
+
+
+def _one(done, directory):
+    typed = shlex.join(map(str, done.args[done.args.index("launcher") + 1 if "launcher" in done.args else 1 :]))
+    typed = typed.replace("\n", "\\n")
+    lines = [f"$ tlaunch {typed}", *done.stdout.splitlines(), *(f"! {line}" for line in done.stderr.splitlines())]
+    if done.returncode:
+        lines.append(f"[exit code {done.returncode}]")
+    return _normalised("\n".join(line.rstrip() for line in lines), directory)
+
+
+def _normalised(text, directory):
+    text = text.replace(directory, "<dir>").replace(socket.gethostname(), "<host>")
+    for pattern, substitute in SUBSTITUTES:
+        text = re.sub(pattern, substitute, text)
+    return text
