@@ -17,7 +17,7 @@ def _documents(launcher):
     """Render and read."""
 
     def render(*arguments):
-        done = launcher.run("render", "kubernetes", "--image", "registry/me/train:1", *arguments)
+        done = launcher.call("render", "kubernetes", "--image", "registry/me/train:1", *arguments)
         assert done.returncode == 0, done.stderr
         return list(yaml.safe_load_all(done.stdout))
 
@@ -118,7 +118,7 @@ def test_an_mpi_job(documents, table_of):
 def test_the_script_of_an_mpi_job(launcher, table_of):
     """People can read it, and it starts ranks where --cwd says."""
     arguments = ["--flavor", "mpi", "--rank-table", table_of({"h1": [0], "h2": [1]}), "--name", "t", "--image", "x"]
-    done = launcher.run("render", "kubernetes", *arguments, "--cwd", "/my work", "--env", "A_KEY=a b", "--", "./x")
+    done = launcher.call("render", "kubernetes", *arguments, "--cwd", "/my work", "--env", "A_KEY=a b", "--", "./x")
     assert "  mpirun.sh: |\n    #!/usr/bin/env bash\n" in done.stdout
     script = next(yaml.safe_load_all(done.stdout))["data"]["mpirun.sh"]
     assert "\ncd -- '/my work' || exit 2" in script
@@ -131,7 +131,7 @@ def test_the_script_of_an_mpi_job(launcher, table_of):
 @pytest.mark.parametrize("servers", [{"h1": [0, 1], "h2": [2]}, {"h1": [0, 2], "h2": [1, 3]}], ids=["unequal", "turns"])
 def test_what_an_mpi_job_cannot_express(launcher, table_of, servers):
     arguments = ["--image", "x", "--flavor", "mpi", "--rank-table", table_of(servers)]
-    done = launcher.run("render", "kubernetes", *arguments, "--", "true")
+    done = launcher.call("render", "kubernetes", *arguments, "--", "true")
     assert (done.returncode, done.stdout) == (3, "")
 
 
@@ -213,7 +213,7 @@ def test_a_variable_of_a_secret_is_in_no_file(documents, table_of, flavor):
 
 
 def test_who_puts_a_secret_into_the_file_is_told_of_a_better_place(launcher):
-    done = launcher.run("render", "kubernetes", "--image", "x", "--env", "A_TOKEN=x", "--", "true")
+    done = launcher.call("render", "kubernetes", "--image", "x", "--env", "A_TOKEN=x", "--", "true")
     assert "A_TOKEN; --env-from-secret " in done.stderr
 
 

@@ -37,7 +37,7 @@ def _script(launcher):
         pytest.skip("there is no mpirun here")
 
     def start(*arguments, env=None, words=()):
-        done = launcher.run("render", "mpirun", "--flavor", flavor, "-o", "mpirun.sh", *arguments)
+        done = launcher.call("render", "mpirun", "--flavor", flavor, "-o", "mpirun.sh", *arguments)
         assert done.returncode == 0, done.stderr
         return subprocess.Popen(
             ["bash", launcher.directory / "mpirun.sh", *words],
