@@ -204,3 +204,45 @@ def table_of(launcher):
         return path
 
     return write
+
+
+class Script:
+    """A rendered run.sh, and its runs."""
+
+    def __init__(self, launcher):
+        self.launcher, self._started = launcher, []
+        self.path = launcher.directory / "run.sh"
+
+    def render(self, *arguments):
+        done = self.launcher.call("render", "bash", "--force", "-o", "run.sh", *arguments)
+        assert done.returncode == 0, done.stderr
+
+    def start(self, *words, env=None, **options):
+        process = subprocess.Popen(
+            ["bash", self.path, *words],
+            cwd=self.launcher.directory,
+            env=self.launcher.environment(env or {}),
+            encoding="utf-8",
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True, **options},
+        )
+        self._started.append(process)
+        return process
+
+    def run(self, *words, env=None):
+        """To its end."""
+        process = self.start(*words, env=env)
+        stdout, stderr = process.communicate(timeout=PATIENCE_S)
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def close(self):
+        for process in self._started:
+            if process.poll() is None:
+                process.terminate()
+                process.communicate(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def script(launcher):
+    made = Script(launcher)
+    yield made
+    made.close()

@@ -50,13 +50,11 @@ def watch(console, *events):
     ids=str,
 )  # fmt: skip
 def test_only_the_server_s_own_ranks_are_shown(console, capfdbinary, server_index, shows, lines):
-    """Its lowest stands for rank 0."""
     watch(console(server_index, shows))
     assert capfdbinary.readouterr().out.decode() == lines
 
 
 def test_a_server_counts_its_own_ranks(console, capfd):
-    """Two of them are all that it waits for."""
     here = console(1, "rank0")
     watch(here, (1, RankStarted(2, 5)), (1, RankStarted(3, 6)))
     assert here.progress.rank_count == 2

@@ -99,7 +99,6 @@ def find_agent(launcher):
 
 
 def test_a_full_disk_is_named_as_what_ranks_failed_of(launcher):
-    """It takes their tracebacks and records, too."""
     launcher.runs.mkdir()
     mount = f'mount -t tmpfs -o size=1m none {launcher.runs} && exec "$@"'
     source = "while True: print('step' * 20, flush=True)"

@@ -64,7 +64,6 @@ def test_the_bundled_trainer_is_shown_with_its_options(launcher):
 
 
 def test_json_and_run_json_are_one_format(launcher):
-    """What a dry run prints is what a run keeps, but for name, time and port."""
     arguments = ["run", "--devices", 2, "--name", "same", "--master-port", 29876]
     shown = json.loads(launcher.call(*arguments, "--dry-run", "--json", "--", "true").stdout)
     assert launcher.run(*arguments, "--", "true").returncode == 0
@@ -138,7 +137,6 @@ def test_an_engine_is_shown_with_the_processes_that_it_starts(by_mpirun, option)
 
 
 def test_secrets_of_an_engine_are_masked(by_mpirun):
-    """Those in its own options, in lines and JSON."""
     options = ["--engine-option=-x", "--engine-option=API_TOKEN=s3cr3t", "--engine-option=--password=s3cr3t"]
     lines, as_json = by_mpirun(*options, "--", "true"), by_mpirun(*options, "--json", "--", "true")
     assert (lines.returncode, as_json.returncode) == (0, 0), lines.stderr + as_json.stderr
@@ -149,14 +147,12 @@ def test_secrets_of_an_engine_are_masked(by_mpirun):
 
 
 def test_json_says_nothing_of_an_engine_that_is_not_asked_for(launcher):
-    """It is the format of run.json then."""
     shown = json.loads(launcher.call("run", "--devices", 2, "--dry-run", "--json", "--", "true").stdout)
     assert "engine_command" not in shown
 
 
 @pytest.mark.parametrize("json_option", [[], ["--json"]], ids=["lines", "json"])
 def test_an_engine_that_is_not_here_cannot_be_shown(launcher, sample_tables, json_option):
-    """A dry run fails as the run would."""
     (launcher.directory / "bin").mkdir()
     table = sample_tables / "rank_table_16pcs.json"
     done = launcher.call(

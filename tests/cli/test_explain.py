@@ -64,14 +64,12 @@ def test_what_it_shows_is_what_a_rank_gets(launcher):
 
 
 def test_a_rank_tables_devices_are_named(explained, sample_tables):
-    """Which server and device a rank's identity comes from."""
     rows = explained("--rank-table", sample_tables / "rank_table_16pcs.json", "--rank", 9)
     assert "rank table: device 1 of server" in rows["DEVICE_ID"]
     assert rows["MASTER_PORT"].split()[1:4] == ["(a", "free", "port)"]
 
 
 def test_secrets_are_masked_and_nothing_moves_the_cursor(launcher):
-    """In text and in JSON, in values, former values and the command."""
     arguments = ["--no-preload", "--all", "--env", "API_KEY=s3cr3t", "--devices", 1, "--", "true", "--token", "s3cr3t"]
     env = {"HF_TOKEN": "s3cr3t", "PMI_SHARED_SECRET": "s3cr3t", "PROXY": "http://me:s3cr3t@host", "ODD": "a\x1b[2J\n"}
     text = launcher.call("explain", *arguments, env=env).stdout
@@ -84,7 +82,6 @@ def test_secrets_are_masked_and_nothing_moves_the_cursor(launcher):
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_placement_is_shown(explained):
-    """Which cpus a rank is bound to, and to how many threads that leads."""
     rows = explained("--devices", 1, "--bind", "core", env={"OMP_NUM_THREADS": "1"})
     assert "of its own" in rows["cpus:"]
     assert "not bound" in explained("--devices", 1, "--bind", "none")["cpus:"]
@@ -104,7 +101,6 @@ def test_a_runs_line_can_be_explained_as_it_is(launcher):
 
 
 def test_cores_of_its_own_are_counted_in_words(launcher):
-    """One core, not cores."""
     cores = len(os.sched_getaffinity(0))
     shown = launcher.call("explain", "--bind", "core", "--devices", cores, "--", "true").stdout
     if "cpus:" in shown:  # fewer cores than CPUs: refused

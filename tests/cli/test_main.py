@@ -46,7 +46,6 @@ def test_help_loads_no_command_and_nothing_heavy(tmp_path):
 
 
 def test_a_run_on_this_machine_loads_nothing_that_several_servers_need(tmp_path):
-    """Neither what they ask each other nor what looks at ranks that hang."""
     modules = modules_after(["run", "--devices", "1", "--", "true"], tmp_path)
     assert not modules & {"launcher.engines.cluster.peers", "launcher.supervise.survey", "launcher.core.messages"}
 
@@ -77,7 +76,6 @@ def test_table_says_what_the_command_says(name):
 
 
 def test_exit_codes_are_in_both_helps(launcher):
-    """Both help texts list the exit codes."""
     for arguments in (["--help"], ["run", "--help"]):
         text = launcher.call(*arguments).stdout.lower()
         assert "exit codes" in text
@@ -195,7 +193,6 @@ usual, functools.cached_property.__set_name__ = functools.cached_property.__set_
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_who_is_asked_to_end_while_modules_are_imported_ends_without_a_word(launcher, name, code):
-    """Though Python makes another error of it there."""
     (launcher.directory / "sitecustomize.py").write_text(ENDED_WHILE_A_CLASS_IS_MADE.format(name))
     done = launcher.run("table", "fix", "t.json", env={"PYTHONPATH": str(launcher.directory)})
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
@@ -227,14 +224,12 @@ HELP = [
 
 @pytest.mark.parametrize("command", HELP)
 def test_help_fits_a_terminal(launcher, command):
-    """Of 80 columns; no bounds stand there as a formula."""
     done = launcher.call(*command.split(), "--help", env={"COLUMNS": "80"})
     assert done.returncode == 0
     assert [line for line in done.stdout.splitlines() if len(line) > 80 or re.search(r"[<>]=?x|x[<>]", line)] == []
 
 
 def test_an_interrupt_during_imports_is_no_error(launcher, wait_until):
-    """Of this command: it ends without a word, as it does later."""
     (launcher.directory / "click.py").write_text(
         "import time\nfrom pathlib import Path\nPath('importing').touch()\ntime.sleep(1000)\n"
     )

@@ -83,7 +83,6 @@ def test_table_that_hccl_could_not_use_is_refused(launcher, sample_tables, snaps
 @pytest.mark.parametrize("servers", [{"h1": [0, 1]}, {"h1": [0], "h2": [1]}], ids=["one", "two"])
 @pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["run", "dry run"])
 def test_a_server_that_is_said_is_one_of_the_table(launcher, table_of, servers, more):
-    """However many the table has, and in words that cannot act on a terminal."""
     table = table_of(servers)
     done = launcher.call("run", "--rank-table", table, "--server", "no\x1b[2J", *more, "--", "true")
     assert (done.returncode, done.stdout, launcher.runs.exists()) == (2, "", False)
@@ -91,7 +90,6 @@ def test_a_server_that_is_said_is_one_of_the_table(launcher, table_of, servers, 
 
 
 def test_a_shell_may_say_which_server_it_is_on(launcher):
-    """Where nobody needs to know, that is no mistake."""
     env = {"TLAUNCH_SERVER": "h7"}
     assert launcher.run("run", "--devices", 2, "--", "true", env=env).returncode == 0
 

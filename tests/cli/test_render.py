@@ -38,7 +38,6 @@ def _shellcheck():
 @pytest.mark.parametrize("kind", SCRIPTS, ids=" ".join)
 @pytest.mark.parametrize("servers", [{"h1": [0, 1]}, {"h2": [0, 1, 3], "h1": [2]}], ids=["one", "two"])
 def test_shellcheck_has_nothing_to_say(launcher, shellcheck, kind, servers, table_of):
-    """Of any script, with values that would mislead a shell."""
     table = table_of(servers)
     odd = [word for value in ODD for word in ("--env", f"X={value}")]
     done = launcher.call("render", *kind, "--rank-table", table, *odd, "--", sys.executable, "-c", "pass", *ODD)
@@ -58,7 +57,6 @@ def test_shellcheck_of_a_job_on_any_nodes(launcher, shellcheck, kind):
 
 
 def test_shellcheck_of_the_script_of_an_mpi_job(launcher, shellcheck, table_of):
-    """Which stands in a ConfigMap."""
     table = table_of({"h1": [0], "h2": [1]})
     odd = [word for value in ODD for word in ("--env", f"X={value}")]
     secret = ["--env", "MY_TOKEN=a b", "--env-from-secret", "HUB_TOKEN=hub:token", "--cwd", "/a 'b'"]
@@ -90,7 +88,6 @@ def test_hostfile_and_rankfile(launcher, table_of, snapshot):
 
 @pytest.mark.parametrize("kind", [("hostfile",), ("rankfile",), ("mpirun",), ("slurm",)], ids=" ".join)
 def test_names_that_a_format_cannot_hold_are_refused(launcher, kind, table_of):
-    """With the name, before anything is written."""
     for name in ("a b", "-x", "a\nrank 0=evil slot=0", "a:2", "$(touch bad)", "`touch bad`", "'", "#h"):
         table = table_of({name: [0]})
         launcher.refused(2, ["render", *kind, "--rank-table", table, "-o", "out", *command_of(kind)])
@@ -114,7 +111,6 @@ def test_a_file_is_what_stdout_would_be(launcher, kind):
 
 
 def test_a_file_that_exists_stays(launcher):
-    """Unless --force is given."""
     made = launcher.directory / "made"
     made.write_text("mine")
     assert launcher.call("render", "hostfile", "--devices", 2, "-o", "made").returncode == 2
@@ -165,7 +161,6 @@ slurm --nodes 2 --devices 4 --mp 3 -- true; slurm --nodes 2 --devices 4 --mp 16 
 
 @pytest.mark.parametrize("code", REFUSED)
 def test_what_is_refused(launcher, table_of, code, snapshot):
-    """With the exit codes of `tlaunch run`, and nothing on stdout."""
     table_of({"fe80::1": [0]} if code == 2 else {"h1": [0, 5]})
     typed = [f"render {each.strip()}" for each in REFUSED[code].replace("\n", ";").split(";") if each.strip()]
     assert launcher.refused(code, *typed) == snapshot
@@ -183,7 +178,6 @@ def test_what_is_refused(launcher, table_of, code, snapshot):
     ids=repr,
 )
 def test_what_a_script_could_not_take_is_refused(launcher, arguments):
-    """Whatever sbatch or a shell would make of it."""
     launcher.refused(2, ["render", *arguments, "--", "true"])
 
 
@@ -200,21 +194,18 @@ def test_what_a_script_could_not_take_is_refused(launcher, arguments):
     ],
 )  # fmt: skip
 def test_what_kubernetes_could_not_take_is_refused(launcher, option, value):
-    """Before anything is written; MODE is given by --env too."""
     words = ["render", "kubernetes", "--image", "x", "--env", "MODE=x", f"{option}={value}", "--", "true"]
     told = launcher.refused(2, words).partition("\n")[2]
     assert (option in told, "has no option" in told) == (True, False)
 
 
 def test_what_may_be_a_secret_is_not_shown(launcher):
-    """Where VAR=NAME:KEY was misunderstood, the value itself may stand there."""
     done = launcher.call("render", "kubernetes", "--image", "x", "--env-from-secret", "A_TOKEN=s3cr3t", "--", "true")
     assert done.returncode == 2
     assert "s3cr3t" not in done.stderr
 
 
 def test_what_other_servers_need_to_have_is_a_warning(launcher, sample_tables):
-    """They may have what this machine has not."""
     table = sample_tables / "rank_table_16pcs.json"
     done = launcher.call("render", "bash", "--rank-table", table, "--", "no-such-program")
     assert done.returncode == 0
@@ -257,7 +248,6 @@ def test_a_warning_leaves_time_to_run(launcher, limit, warning):
     "kind", [("mpirun",), ("mpirun", "--flavor", "mpich"), ("slurm",), ("slurm", "--flavor", "exec")], ids=" ".join
 )
 def test_secrets_are_exported_and_not_in_a_command(launcher, kind):
-    """Where a shell can; other variables are options of `tlaunch exec`."""
     variables = ["--env", "MY_TOKEN=a b", "--env", "PROXY=http://me:pw@host", "--env", "MODE=fast", "--env", "a.key=x"]
     script = launcher.call("render", *kind, "--devices", 1, *variables, "--", "true").stdout
     assert "export MY_TOKEN='a b' #" in script
@@ -271,7 +261,6 @@ def test_secrets_are_exported_and_not_in_a_command(launcher, kind):
 
 
 def test_the_list_tells_of_everything(launcher):
-    """Kinds, templates and variables."""
     listed = launcher.call("render", "--list").stdout
     templates = [template for kind in KINDS.values() for template in kind.templates.values()]
     assert [name for name in (*KINDS, *templates, *VARIABLES) if name not in listed] == []
@@ -292,7 +281,6 @@ def _own(launcher):
 
 
 def test_a_template_of_ones_own_is_taken(own):
-    """It has every variable that the list names."""
     done = own("".join(f"{name}={{{{ {name} }}}}\n" for name in VARIABLES))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0].startswith("version=")
@@ -300,7 +288,6 @@ def test_a_template_of_ones_own_is_taken(own):
 
 
 def test_a_part_of_a_built_in_template_can_be_replaced(own):
-    """What a template includes is looked for in the same order."""
     done = own("my-exec {{ command | join(' ') }}\n", "--", "true", name="exec.j2", kind="mpirun")
     assert "    my-exec true &" in done.stdout
 

@@ -100,7 +100,6 @@ def test_copies_follow_from_the_nodes_unless_they_were_asked_for(launcher, optio
 
 @pytest.mark.parametrize("kind", [RUN, EXEC], ids=["run", "exec"])
 def test_a_table_of_mere_names_does_not_keep_a_job_from_other_nodes(launcher, kind):
-    """Unless it is asked to; what was made of the table is told."""
     launcher.run("table", "generate", "--servers", "n3,n1.example.org", "--devices", 2, "-o", "table.json")
     any_nodes = launcher.run("render", *kind, "--rank-table", "table.json", "--", "true")
     assert not [line for line in directives(any_nodes.stdout) if line.startswith("--nodelist")]
@@ -140,7 +139,6 @@ def test_addresses_are_looked_for_among_the_nodes(launcher, sample_tables):
 @pytest.mark.parametrize(("ranks", "words"), [([0], "# 1 rank on 1 server,"), ([0, 1], "# 2 ranks on 1 server,")])
 @pytest.mark.parametrize("kind", [EXEC, RUN], ids=["exec", "run"])
 def test_a_script_says_what_it_does(launcher, table_of, kind, ranks, words):
-    """In its first lines, with the numbers put in."""
     script = launcher.run(
         "render", *kind, "--warn-before", 90, "--rank-table", table_of({"n1": ranks}), "--", "true"
     ).stdout
@@ -158,7 +156,6 @@ def test_a_name_leaves_room_for_the_jobs_own(launcher):
 
 
 def test_nobody_takes_the_script(launcher):
-    """Where no controller answers, a hint says what to look at."""
     if not shutil.which("sbatch"):
         pytest.skip("there is no sbatch here")
     nowhere = {"SLURM_CONF": str(launcher.directory / "slurm.conf"), "SLURM_CONF_SERVER": ""}
@@ -272,7 +269,6 @@ def test_more_nodes_than_the_script_was_made_for_are_no_failure(launcher, submit
 @pytest.mark.parametrize("kind", [EXEC, RUN], ids=" ".join)
 @pytest.mark.parametrize("name", ["plain", 'it\'s "x"', "a #b \\ $(touch bad) `touch bad` %j é"])
 def test_slurm_takes_the_script(launcher, slurm, table_of, name, kind):
-    """And understands the job's name as it was."""
     wishes = ["--time-limit", "1-12:00", "--restarts", 2, "--sbatch=--gres=gpu:2", "--name", name]
     launcher.run(
         "render", *kind, "--rank-table", table_of({"n2": [0, 1], "n4": [2]}), *wishes, "-o", "job.sh", "--", "true"
@@ -304,14 +300,12 @@ def test_ranks_are_on_the_servers_of_the_table(launcher, submit, table_of, kind)
 
 
 def test_names_with_a_domain(launcher, table_of):
-    """Slurm knows nodes without it."""
     table = table_of({"n1.example.org": [0], "n2.example.org": [1]})
     found = directives(launcher.run("render", "slurm", "--rank-table", table, "--", "true").stdout)
     assert "--nodelist=n1,n2" in found
 
 
 def test_a_server_that_is_not_among_the_nodes(launcher, submit, table_of):
-    """Is told before any rank starts."""
     job = submit("--rank-table", table_of({"10.9.8.7": [0]}), "--", "true")
     said = (launcher.directory / f"slurm-{job}.out").read_text()
     assert "server 10.9.8.7 of the rank table is none of n1" in said
@@ -351,7 +345,6 @@ def test_ranks_that_save_when_warned_go_on_in_another_job(launcher, submit, wait
 
 
 def test_a_server_by_its_address(launcher, submit, table_of):
-    """As the node itself knows it: others may not be able to tell."""
     addresses = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False).stdout.split()
     if not addresses:
         pytest.skip("this machine has no address but loopback")
@@ -365,7 +358,6 @@ def test_a_server_by_its_address(launcher, submit, table_of):
 
 @pytest.mark.parametrize("kind", [EXEC, RUN], ids=" ".join)
 def test_secrets_are_not_in_command_lines(launcher, submit, table_of, kind):
-    """Other users see those."""
     wishes = ["--rank-table", table_of({"n2": [0]}), "--name", "t", "--env", "MY_TOKEN=hidden a b"]
     job = submit(*wishes, "--", sys.executable, "-c", SHOW_SECRET, kind=kind)
     said = (launcher.directory / f"slurm-{job}.out").read_text()

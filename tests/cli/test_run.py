@@ -124,7 +124,6 @@ def test_a_persons_thread_count_stands(launcher):
 
 @pytest.mark.parametrize(("devices", "cpus", "told"), [(2, 1, 1), (2, 2, 0), (1, 1, 0)])
 def test_a_job_of_slurm_with_fewer_cpus_than_ranks_is_told(launcher, devices, cpus, told):
-    """In one line; the variables of a job are not those of every machine."""
     job = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n1", "SLURM_CPUS_ON_NODE": str(cpus)}
     done = launcher.run("run", "--devices", devices, "--", "true", env=job)
     assert done.returncode == 0, done.stderr
@@ -360,7 +359,6 @@ def with_file_limit(kibibytes, launcher, *arguments):
     ],
 )  # fmt: skip
 def test_a_run_is_called_after_what_it_runs(launcher, command, name):
-    """Not after the interpreter; --name says otherwise."""
     for file in ("tr ain.py", "sub/__main__.py", "pkg/mod.py"):
         path = launcher.directory / file
         path.parent.mkdir(exist_ok=True)

@@ -23,7 +23,6 @@ WITH_TABLE = [
 
 @pytest.mark.parametrize("typed", WITH_TABLE)
 def test_a_sample_that_stands_in_for_a_missing_table_is_told(launcher, sample_tables, typed):
-    """Once, on stderr, with its path; not where the file is there."""
     note = f"note: {SAMPLE} is not here; the packaged sample {sample_tables / 'rank_table_2pcs.json'} is used\n"
     call = launcher.run if typed.startswith("doctor") else launcher.call
     done = call(*typed.split())

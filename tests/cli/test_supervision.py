@@ -71,7 +71,6 @@ def test_a_failed_attempt_is_tried_again_afresh(launcher):
 
 
 def test_a_port_that_the_user_chose_is_kept(launcher):
-    """--master-port holds for every attempt."""
     program = python("print(os.environ['MASTER_PORT']); sys.exit(int(os.environ['TLAUNCH_ATTEMPT']) == 0)")
     done = launcher.run("run", "--master-port", 29871, "--max-restarts", 1, "--", *program)
     assert (done.returncode, [event.master_port for event in events_of(launcher, AttemptStarted)]) == (0, [29871] * 2)
@@ -96,7 +95,6 @@ def test_a_rank_that_makes_no_progress_hangs(launcher):
 
 
 def test_a_hang_is_restarted_too(launcher):
-    """What hangs once may go on at the second attempt."""
     program = python("os.environ['TLAUNCH_ATTEMPT'] == '0' and time.sleep(1000)")
     done = launcher.run("run", "--devices", 2, "--hang-timeout", 5, "--max-restarts", 1, "--", *program)
     assert done.returncode == 0
@@ -179,7 +177,6 @@ def test_a_restart_of_a_suspended_run_is_suspended(launcher, wait_until):
 
 
 def test_a_suspended_ending_keeps_its_grace(launcher, wait_until):
-    """What a rank saves at SIGTERM is saved, whenever Ctrl-Z comes."""
     program = python(
         "def save(*_):\n    print('saving', flush=True)\n    time.sleep(1)\n    print('saved', flush=True)\n    sys.exit(0)",
         "signal.signal(signal.SIGTERM, save)", "print('ready', flush=True)", "time.sleep(1000)",

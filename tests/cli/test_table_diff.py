@@ -62,7 +62,6 @@ def test_differences(launcher, files, change, snapshot):
 
 
 def test_many_differences_are_limited(launcher, files, snapshot):
-    """Only some are shown, and the rest is counted; --limit shows more."""
     files(change_addresses)
     assert launcher.scene("table diff a.json b.json --limit 3", code=1) == snapshot
     assert launcher.call("table", "diff", "a.json", "b.json").stdout.count("  changed ") == 16

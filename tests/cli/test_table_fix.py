@@ -70,7 +70,6 @@ def test_what_is_left_is_shown_with_code_1(launcher, path, fix, snapshot):
 
 
 def test_order_is_kept_with_no_sort(path, fix):
-    """--no-sort leaves the entries where they are."""
     swapped = VALID.replace('"rank_id": "0"', '"rank_id": "x"').replace('"rank_id": "1"', '"rank_id": "0"')
     path.write_text(swapped.replace('"rank_id": "x"', '"rank_id": "1"'))
     assert "repaired[order]: " in fix("table.json").stderr

@@ -82,7 +82,6 @@ def test_device_that_the_conf_does_not_list_has_no_address(generate, snapshot):
 
 
 def test_closed_stdin_is_unreadable(launcher):
-    """Started without a stdin, the command says so."""
     closed = ["sh", "-c", 'exec "$@" <&-', "sh", *launcher.argv("table", "generate", "--hccn-conf", "-")]
     done = subprocess.run(closed, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr.startswith("error: stdin ")) == (2, "", True)
@@ -151,7 +150,6 @@ def test_unusual_order_is_a_warning_and_sort_mends_it(generate, snapshot):
     ],
 )
 def test_what_is_generated_validates(launcher, generate, arguments):
-    """Whatever the source, `validate` finds no error in what `generate` wrote."""
     generate(*arguments.split(), "--output", "made.json")
     done = launcher.call("validate", "made.json")
     assert done.returncode == 0, done

@@ -41,7 +41,6 @@ def test_no_run_warns_where_somebody_says_which_server_this_is(launcher, table_o
 
 
 def test_no_run_warns_of_a_sample_wherever_it_lies(launcher, sample_tables):
-    """A changed copy is no sample any more."""
     name = "rank_table_2pcs.json"
     copy = launcher.directory / name
     shutil.copy(sample_tables / name, copy)
@@ -52,7 +51,6 @@ def test_no_run_warns_of_a_sample_wherever_it_lies(launcher, sample_tables):
 
 
 def test_the_doctor_tells_it_as_a_risk(launcher, table_of):
-    """With an exit code of 0, as a run would start."""
     done = launcher.run("doctor", "--no-links", "--json", "--rank-table", table_of({NOWHERE: [0, 1]}))
     told = json.loads(done.stdout)
     (finding,) = [one for one in told["findings"] if one["code"] == "server-unknown"]

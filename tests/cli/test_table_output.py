@@ -68,14 +68,12 @@ def test_what_can_never_be_replaced(launcher, command):
 
 
 def test_text_is_utf8_whatever_the_terminal_is(launcher):
-    """On stdout as in a file: a name outside ASCII is not lost."""
     arguments = ("table", "generate", "--devices", "1", "--server-id", "größe")
     done = launcher.call(*arguments, env={"PYTHONIOENCODING": "ascii:backslashreplace", "PYTHONUTF8": "0"})
     assert '"server_id": "größe"' in done.stdout
 
 
 def test_reader_that_has_gone_is_no_failure(launcher, command):
-    """As in `| head`: nobody reads, and nobody is told."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as stdout:

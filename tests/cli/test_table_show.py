@@ -65,7 +65,6 @@ def test_tree(launcher, snapshot):
 
 
 def test_a_layout_that_does_not_fit_is_refused(launcher, snapshot):
-    """As `run` does: exit code 3, the numbers, and nothing on stdout."""
     layouts = ("8pcs.json --dp 3", "8pcs.json --mp 16", "8pcs.json --pp 0", "4pcs.json --dp 3")
     assert launcher.refused(3, *(f"table show rank_tables/rank_table_{words}" for words in layouts)) == snapshot
 

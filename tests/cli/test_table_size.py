@@ -28,7 +28,6 @@ def test_every_command_that_reads_a_table_keeps_to_the_limit(launcher, snapshot)
 
 @pytest.mark.parametrize("name", [name for name in READERS if name not in {"doctor", "explain"}])
 def test_the_option_lifts_the_limit(name, launcher, sample_tables):
-    """What was typed counts more than the environment."""
     launcher.write("t.json", (sample_tables / "rank_table_2pcs.json").read_text() + " " * 5000)
     words = READERS[name].format("t.json").split()
     at = 2 if words[0] in {"table", "render"} else 1
@@ -37,14 +36,12 @@ def test_the_option_lifts_the_limit(name, launcher, sample_tables):
 
 
 def test_a_wrong_value_is_told_of_where_it_was_given(launcher, snapshot):
-    """Who typed no option is told of the variable."""
     told = [launcher.refused(2, f"validate --max-table-size {value} t.json") for value in ("100", "more")]
     told += [launcher.refused(2, "validate t.json", env={"TLAUNCH_MAX_TABLE_SIZE": value}) for value in ("100", "much")]
     assert "\n\n".join(told) == snapshot
 
 
 def test_stdin_and_devices_end_at_the_limit(launcher, snapshot):
-    """What has no size is read as far as a table may be long."""
     commands = ("validate --max-table-size 1M -", "validate --max-table-size 1M /dev/zero")
     with Path("/dev/zero").open("rb") as zeros:
         assert launcher.refused(2, *commands, stdin=zeros) == snapshot

@@ -40,7 +40,6 @@ def test_nothing_after_two_dashes_starts_no_demo(launcher, snapshot):
 
 
 def test_a_file_that_may_not_be_read_is_told_as_its_reader_would(launcher, monkeypatch, snapshot):
-    """As `tlaunch validate` says it of the same file."""
     launcher.write("table.json")
     monkeypatch.setattr(os, "access", lambda *_arguments, **_options: False)  # root may read everything
     assert (

@@ -225,7 +225,6 @@ def test_what_may_have_been_a_table_is_no_other_file(launcher, table, name, cont
 
 
 def test_an_unreadable_file_in_a_directory_counts(launcher, table):
-    """Whatever it is: a link that leads nowhere, for instance."""
     launcher.write("tables/good.json", table())
     (launcher.directory / "tables" / "gone.json").symlink_to("nowhere")
     done = launcher.call("validate", "tables")
@@ -253,5 +252,4 @@ def test_lists_of_hosts_are_named_and_can_be_converted(launcher, kind, text):
 
 
 def test_a_sample_is_offered_for_its_bare_name(launcher, snapshot):
-    """Whoever forgets the directory is told it."""
     assert launcher.refused(2, "validate rank_table_8pcs.json") == snapshot

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import socket
 import sys
 from pathlib import Path
 
@@ -15,17 +14,19 @@ SUBSTITUTES = (
     (re.escape(sys.executable), "<python>"),
     (re.escape(str(Path(sys.executable).parent)), "<bin>"),
     (rf"(?<![\d.]){re.escape(__version__)}(?![\d.])", "<version>"),
+    (r"(this machine, )[^ ,]+", r"\1<host>"),
     (r"\bPATH is \S+", "PATH is <path>"),
     (r"\b20\d{6}-\d{6}\b", "<started>"),
     (r"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?\b", "<time>"),
     (r"\b(process|pid|PID) \d+", r"\1 <pid>"),
-    (r"\b(running for|took|in) \d+(\.\d+)? (ms|s)\b", r"\1 <duration>"),
+    (r"\d+(\.\d+)? (ms|s) ago\b", "<duration> ago"),
+    (r"\b(running for|starting for|stopped after|took|in) \d+(\.\d+)? (ms|s)\b", r"\1 <duration>"),
 )
 
 
 def transcript(*done, directory):
     """A command line as typed, its stdout, its stderr behind `! `, and its exit code if there is one."""
-    return "\n\n".join(_one(each, str(directory)) for each in done)
+    return "\n\n".join(_one(each, directory) for each in done)
 
 
 def _one(done, directory):
@@ -34,11 +35,12 @@ def _one(done, directory):
     lines = [f"$ tlaunch {typed}", *done.stdout.splitlines(), *(f"! {line}" for line in done.stderr.splitlines())]
     if done.returncode:
         lines.append(f"[exit code {done.returncode}]")
-    return _normalised("\n".join(line.rstrip() for line in lines), directory)
+    return normalised("\n".join(line.rstrip() for line in lines), directory)
 
 
-def _normalised(text, directory):
-    text = text.replace(directory, "<dir>").replace(socket.gethostname(), "<host>")
+def normalised(text, directory):
+    """Without what differs; `directory` is where the command ran."""
+    text = text.replace(str(directory), "<dir>")
     for pattern, substitute in SUBSTITUTES:
         text = re.sub(pattern, substitute, text)
     return text
