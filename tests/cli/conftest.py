@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import shlex
 import signal
 import subprocess
@@ -11,6 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from launcher.core.events import from_line
+from launcher.core.report import Report
 
 from .in_process import call
 from .transcript import transcript
@@ -40,16 +44,21 @@ class Launcher:
 
     def run(self, *arguments, **options):
         """Run to the end; stdout and stderr as text."""
-        return subprocess.run(
-            self.argv(*arguments),
-            cwd=self.directory,
-            env=self.environment(options.pop("env", {})),
-            capture_output=True,
-            encoding="utf-8",
-            timeout=PATIENCE_S,
-            check=False,
-            **options,
-        )
+        return self.ended(self.argv(*arguments), **options)
+
+    def shell(self, script, *arguments, **options):
+        """Run a shell's script to the end, in which "$@" is the command."""
+        return self.ended(["bash", "-c", script, "bash", *self.argv(*arguments)], **options)
+
+    def python(self, code, *arguments, **options):
+        """Run Python code to the end."""
+        return self.ended([sys.executable, "-c", code, *map(str, arguments)], **options)
+
+    def ended(self, argv, *, env=None, **options):
+        """Run any program in this directory to the end, with the environment that the command would have."""
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8", "timeout": PATIENCE_S}
+        environment = self.environment(env or {})
+        return subprocess.run(argv, cwd=self.directory, env=environment, check=False, **{**pipes, **options})
 
     def call(self, *arguments, env=None, input=None, **options):  # noqa: A002 - as subprocess.run calls it
         """As `run`, in this process: for commands that start none."""
@@ -112,6 +121,17 @@ class Launcher:
     def latest(self):
         return self.runs / "latest"
 
+    @property
+    def report(self):
+        """What the latest run has reported."""
+        return Report.from_json((self.latest / "report.json").read_text())
+
+    def events(self, kind=object):
+        """All events of a class in the latest run so far; the last line may still be torn."""
+        path = self.latest / "events.jsonl"
+        lines = path.read_text().split("\n")[:-1] if path.is_file() else []
+        return [event for line in lines if isinstance(event := from_line(line).event, kind)]
+
     @staticmethod
     def said_by(rank, lines):
         """What this rank says in these lines, by itself or among others, without prefixes."""
@@ -135,6 +155,22 @@ class Launcher:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         assert not survivors, f"ranks survive their launcher: {survivors}"
+
+
+def read_until(descriptor, marker):
+    """What a terminal or a pipe shows, up to `marker`, or to its end where that is None."""
+    shown = b""
+    while marker is None or marker not in shown:
+        assert select.select([descriptor], [], [], PATIENCE_S)[0], f"never shown: {marker}; but {shown}"
+        try:
+            chunk = os.read(descriptor, 4096)
+        except OSError:  # EIO: the last process on the terminal has gone
+            chunk = b""
+        if not chunk:
+            assert marker is None, shown
+            break
+        shown += chunk
+    return shown
 
 
 def _numbers(ranges):

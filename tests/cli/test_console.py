@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from launcher.cli.status_line import StatusLine
-from launcher.core.report import Report
 
 from .transcript import normalised
 
@@ -26,10 +25,6 @@ class Failing(console.Console):
 attendance.Console = Failing
 main.main(["run", "--devices", "2", "--", "sh", "-c", "sleep 0.5; exit $((RANK * 7))"])
 """
-
-
-def report_of(launcher):
-    return Report.from_json((launcher.latest / "report.json").read_text())
 
 
 def full_pipe():
@@ -55,7 +50,7 @@ def test_a_stdout_that_refuses_is_forgotten(launcher):
     assert process.returncode == 0, errors
     assert errors.count(b"No space left on device") == 1
     assert b"ended well" in errors
-    assert report_of(launcher).exit_code == 0
+    assert launcher.report.exit_code == 0
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
@@ -77,14 +72,11 @@ def test_a_stdout_that_does_not_block_loses_nothing(launcher, unbuffered):
 
 def test_an_observer_that_fails_is_let_go(launcher):
     """The head goes on without it to the run's own exit code, and nobody calls an unwatched end a good one."""
-    done = subprocess.run(
-        [sys.executable, "-c", FAILING_OBSERVER], cwd=launcher.directory, env=launcher.environment({}),
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = launcher.python(FAILING_OBSERVER)
     assert done.returncode == 7, done.stderr
     assert done.stderr.count("RuntimeError: seen once") == 1
     assert "ended well" not in done.stderr
-    assert report_of(launcher).culprit == 1
+    assert launcher.report.culprit == 1
 
 
 def test_logs_are_not_read_for_nobody(launcher, wait_until):

@@ -2,7 +2,6 @@
 
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
@@ -11,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from launcher.core.proc import stat
+
+from .conftest import read_until
 
 PATIENCE_S = 60
 # What the launcher does around `detach`: the wish says how the child fares.
@@ -125,13 +126,6 @@ def test_closing_the_terminal_does_not_reach_it(log, wait_until):
     assert stat(child).living
     log.with_name("go").touch()
     wait_until(lambda: "said at the end" in log.read_text(), "the end")
-
-
-def read_until(leader, words):
-    seen = b""
-    while words not in seen:
-        assert select.select([leader], [], [], PATIENCE_S)[0], f"never shown: {words}; but {seen}"
-        seen += os.read(leader, 4096)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,10 +19,7 @@ def test_lines_can_be_pasted_into_a_shell(launcher):
     assert len(shown) == 2
     for rank, text in enumerate(shown):
         line = text.partition("\n")[2]
-        pasted = subprocess.run(
-            ["sh", "-c", line], env=launcher.environment({}), capture_output=True, text=True, check=True
-        )
-        assert pasted.stdout == f"{words} {rank} 1 'two'\n"
+        assert launcher.shell(line).stdout == f"{words} {rank} 1 'two'\n"
 
 
 def test_comments_say_who_is_where(launcher, sample_tables):
@@ -101,9 +97,7 @@ def test_what_other_launchers_left_is_unset(launcher):
     line = launcher.call("run", "--devices", 1, "--no-preload", "--dry-run", "--", "env", env=env).stdout.splitlines()[
         1
     ]
-    pasted = subprocess.run(
-        ["sh", "-c", line], env=launcher.environment(env), capture_output=True, text=True, check=True
-    )
+    pasted = launcher.shell(line, env=env)
     assert "OMPI_COMM_WORLD_RANK" not in pasted.stdout
     assert "NCCL_DEBUG=INFO" in pasted.stdout
 

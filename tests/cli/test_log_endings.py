@@ -235,13 +235,10 @@ def opened_by(process):
 @CONSOLES
 @pytest.mark.parametrize("stdout", ["leaves", "leaves at once", "full", "closed"])
 def test_a_run_goes_on_whatever_its_stdout_does(launcher, console, stdout):
-    argv = launcher.argv("run", "--devices", 2, "--console", console, "--", "sh", "-c", "echo on; sleep 0.4; echo end")
+    argv = ["run", "--devices", 2, "--console", console, "--", "sh", "-c", "echo on; sleep 0.4; echo end"]
     rest = {"leaves": "| head -n 1", "leaves at once": "| true", "full": "> /dev/full", "closed": ">&-"}[stdout]
     script = f'{{ "$@"; echo "code $?" >&2; }} {rest}'
-    done = subprocess.run(
-        ["sh", "-c", script, "sh", *argv], cwd=launcher.directory, env=launcher.environment({}),
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    done = launcher.shell(script, *argv)
     assert done.stderr.endswith("code 0\n"), done.stderr
     assert "2 ranks ended well" in done.stderr
     assert "Traceback" not in done.stderr

@@ -5,28 +5,15 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from launcher.cli import main as cli
+from launcher.cli.table import COMMANDS as TABLE_COMMANDS
 from launcher.core.errors import RefusedLayoutError
 
 HEAVY = ("torch", "numpy", "pydantic", "rich", "psutil")
-
-
-def modules_after(arguments, directory):
-    """The names in sys.modules once `tlaunch ARGUMENTS` has ended with code 0."""
-    code = (
-        "import json, sys\n"
-        "from launcher.cli.main import main\n"
-        f"try: main({arguments!r})\n"
-        "except SystemExit as end: assert end.code == 0, end.code\n"
-        "json.dump(sorted(sys.modules), sys.stderr)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=directory, capture_output=True, text=True, check=True)
-    return set(json.loads(done.stderr.splitlines()[-1]))
 
 
 @pytest.mark.parametrize("typed", ["validate t.json", "validate no.json"])
@@ -37,34 +24,36 @@ def test_a_process_of_its_own_says_the_same(launcher, sample_tables, typed):
     assert (done.returncode, done.stdout, done.stderr) == (called.returncode, called.stdout, called.stderr)
 
 
-def test_help_loads_no_command_and_nothing_heavy(tmp_path):
-    """`tlaunch --help` imports no command's module, no pydantic, rich, psutil or torch."""
-    modules = modules_after(["--help"], tmp_path)
-    commands = {target.partition(":")[0] for target, _ in cli.COMMANDS.values()}
-    assert not modules & commands
-    assert not modules & set(HEAVY)
+RUN_TRAINER = "run --rank-table rank_tables/rank_table_8pcs.json --mp 2 --pp 2 --dry-run"
+MODULES_AFTER = """
+import json, sys
+from launcher.cli.main import main
+try: main(sys.argv[1:])
+except SystemExit as end: assert end.code == 0, end.code
+json.dump(sorted(sys.modules), sys.stderr)
+"""
 
 
-def test_a_run_on_this_machine_loads_nothing_that_several_servers_need(tmp_path):
-    modules = modules_after(["run", "--devices", "1", "--", "true"], tmp_path)
-    assert not modules & {"launcher.engines.cluster.peers", "launcher.supervise.survey", "launcher.core.messages"}
-
-
-def test_run_help_loads_nothing_heavy(tmp_path):
-    """`tlaunch run --help` needs neither pydantic nor psutil nor torch."""
-    assert not modules_after(["run", "--help"], tmp_path) & set(HEAVY)
-
-
-def test_dry_run_never_imports_torch(tmp_path, sample_tables):
-    """A dry run of the bundled trainer with a table reads table and recipe without torch and without psutil."""
-    table = sample_tables / "rank_table_8pcs.json"
-    modules = modules_after(["run", "--rank-table", str(table), "--mp", "2", "--pp", "2", "--dry-run"], tmp_path)
-    assert not modules & {"torch", "numpy", "psutil", "launcher.trainer"}
-
-
-def test_a_run_without_trouble_loads_neither_pydantic_nor_psutil(tmp_path):
-    """`--devices` needs no table reader, and a run that ends well needs no look at the process list."""
-    assert not modules_after(["run", "--devices", "2", "--", "true"], tmp_path) & set(HEAVY)
+@pytest.mark.parametrize(
+    ("typed", "unwanted"),
+    [
+        ("--help", {*HEAVY, *(target.partition(":")[0] for target, _ in cli.COMMANDS.values())}),
+        (
+            "table --help",
+            {*HEAVY, "launcher.rank_table", *(name.partition(":")[0] for name, _ in TABLE_COMMANDS.values())},
+        ),
+        ("table generate --help", {*HEAVY, "launcher.rank_table"}),
+        ("run --help", HEAVY),
+        (RUN_TRAINER, {"torch", "numpy", "psutil", "launcher.trainer"}),
+        # Neither a reader of tables, nor what several servers ask each other, nor what looks at ranks that hang.
+        ("run --devices 2 -- true", {*HEAVY, "launcher.core.messages", "launcher.supervise.survey"}),
+    ],
+    ids=["help", "table help", "generate help", "run help", "dry run", "run"],
+)
+def test_nothing_is_imported_that_is_not_needed(launcher, typed, unwanted):
+    done = launcher.python(MODULES_AFTER, *typed.split())
+    assert done.returncode == 0, done.stderr
+    assert not set(json.loads(done.stderr.splitlines()[-1])) & set(unwanted)
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
@@ -101,13 +90,7 @@ def test_system_errors_are_readable(capsys):
 
 def test_broken_pipe_is_silent(launcher):
     """Output that nobody reads is no reason to complain."""
-    done = subprocess.run(
-        ["sh", "-c", '"$@" | true', "sh", *launcher.argv("run", "--devices", "64", "--dry-run", "--", "true")],
-        cwd=launcher.directory,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = launcher.shell('"$@" | true', "run", "--devices", "64", "--dry-run", "--", "true")
     assert "Traceback" not in done.stderr
     assert "roken" not in done.stderr
 
@@ -122,10 +105,7 @@ def test_a_stdout_that_takes_nothing_is_unwritable(launcher, sample_tables, argu
     table = (sample_tables / "rank_table_2pcs.json").read_text()
     (launcher.directory / "t.json").write_text(table)
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            launcher.argv(*arguments), cwd=launcher.directory, input=table, stdout=full, stderr=subprocess.PIPE,
-            env=launcher.environment({"PYTHONUNBUFFERED": unbuffered}), text=True, check=False,
-        )  # fmt: skip
+        done = launcher.run(*arguments, input=table, stdout=full, env={"PYTHONUNBUFFERED": unbuffered})
         called = launcher.call(*arguments, input=table, stdout=full)
     assert (done.returncode, called.returncode) == (2, 2)
     assert "error: stdout cannot be written: " in done.stderr
@@ -248,8 +228,5 @@ from launcher.cli import main
 print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 """
     for former, words in ((signal.default_int_handler, "True\n"), (signal.SIG_IGN, "False\n")):
-        done = subprocess.run(
-            [sys.executable, "-c", script], env=launcher.environment({}), capture_output=True, text=True, check=True,
-            timeout=60, preexec_fn=lambda former=former: signal.signal(signal.SIGINT, former),
-        )  # fmt: skip
-        assert done.stdout == words
+        start = lambda former=former: signal.signal(signal.SIGINT, former)  # noqa: E731
+        assert launcher.python(script, preexec_fn=start).stdout == words

@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -104,10 +103,7 @@ def test_taken_master_port_is_refused(launcher):
 def test_a_missing_torch_is_one_message_not_a_traceback_per_rank(launcher):
     """Where only the launcher is installed, the bundled trainer is refused before any rank."""
     without_torch = "import sys; sys.modules['torch'] = None; from launcher.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", without_torch, "run", "--devices", "2"],
-        cwd=launcher.directory, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = launcher.python(without_torch, "run", "--devices", 2)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 2)
     assert "tlaunch[train]" in done.stderr
 
@@ -116,7 +112,7 @@ def test_a_removed_working_directory_is_named(launcher):
     """Ranks would start in a directory that is not there any more."""
     (launcher.directory / "gone").mkdir()
     script = f"cd gone && rmdir ../gone && exec {sys.executable} -m launcher run --runs-dir ../runs -- true"
-    done = subprocess.run(["sh", "-c", script], cwd=launcher.directory, capture_output=True, text=True, check=False)
+    done = launcher.shell(script)
     assert (done.returncode, done.stdout, done.stderr.count("error: ")) == (2, "", 1)
     assert not launcher.runs.exists()
 
@@ -124,13 +120,9 @@ def test_a_removed_working_directory_is_named(launcher):
 @pytest.mark.parametrize(("arguments", "code"), [(["--dp", "3"], 3), (["--no-such-option"], 2), (["--", "true"], 0)])
 def test_a_stderr_that_takes_nothing_does_not_change_the_exit_code(launcher, arguments, code):
     """A full disk behind stderr costs the message, never the code."""
-    environment = {name: value for name, value in launcher.environment({}).items() if name != "PYTHONUNBUFFERED"}
-    command = launcher.argv("run", "--devices", "2", *arguments)
+    buffered = {"PYTHONUNBUFFERED": ""}
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            command, cwd=launcher.directory, env=environment, stderr=full, stdout=subprocess.DEVNULL, check=False
-        )
-    assert done.returncode == code
+        assert launcher.run("run", "--devices", 2, *arguments, stderr=full, env=buffered).returncode == code
 
 
 def test_a_table_cannot_add_lines_to_a_dry_run(launcher, sample_tables):

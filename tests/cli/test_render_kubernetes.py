@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import subprocess
 import sys
 
 import kubernetes_validate
@@ -78,9 +77,7 @@ def test_values_arrive_as_they_are(launcher, documents):
     config, _, job = documents("--devices", 1, *variables, "--", sys.executable, "-c", show, *ODD)
     script = launcher.directory / "run.sh"
     script.write_text(config["data"]["run.sh"])
-    done = subprocess.run(
-        ["bash", script, "0", "x"], cwd=launcher.directory, capture_output=True, text=True, timeout=60, check=True
-    )
+    done = launcher.ended(["bash", script, "0", "x"])
     assert yaml.safe_load(done.stdout.split("\n", 1)[1]) == [ODD, ODD]
     command = job["spec"]["template"]["spec"]["containers"][0]["command"]
     assert [word for word in command if "$" in word] == command[2:]
@@ -96,8 +93,7 @@ def test_the_script_as_two_pods_run_it(launcher, documents, table_of):
     for index in range(2):
         pod = launcher.directory / f"pod{index}"
         pod.mkdir()
-        words = ["bash", script, str(index), "t-uid"]
-        pods.append(subprocess.run(words, cwd=pod, capture_output=True, text=True, timeout=60, check=False))
+        pods.append(launcher.ended(["bash", "-c", f"cd pod{index}; exec bash {script} {index} t-uid"]))
     assert [pod.stdout.split("\n")[1:2] for pod in pods] == [["0 of 3 at t-0.t:29500"], ["1 of 3 at t-0.t:29500"]]
     assert pods[0].returncode == 0
     assert pods[1].returncode in {1, 2}

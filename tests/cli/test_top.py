@@ -5,7 +5,6 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import struct
 import subprocess
@@ -25,6 +24,8 @@ from launcher.runs.engine_ranks import note_process
 from launcher.runs.usage import Usage
 from tests.programs import acted_run
 
+from .conftest import read_until
+
 PATIENCE_S = 60
 
 
@@ -35,14 +36,6 @@ def terminal():
     yield leader, follower
     os.close(leader)
     os.close(follower)
-
-
-def read_until(leader, words):
-    seen = b""
-    while words not in seen:
-        assert select.select([leader], [], [], PATIENCE_S)[0], f"never shown: {words}; but {seen}"
-        seen += os.read(leader, 4096)
-    return seen
 
 
 def read_on(terminal):

@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import subprocess
 from contextlib import suppress
 
 import pytest
@@ -64,8 +63,7 @@ def test_stdin_is_a_file_too(launcher, table, snapshot):
     assert launcher.scene("validate -", code=0, input=table()) == snapshot(name="valid")
     assert launcher.call("validate", "-", input="{").returncode == 1
     assert launcher.refused(2, "validate - -", input=table()) == snapshot(name="twice")
-    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *launcher.argv("validate", "-")]
-    done = subprocess.run(closed, cwd=launcher.directory, capture_output=True, text=True, check=False)
+    done = launcher.shell('exec "$@" <&-', "validate", "-")
     assert launcher.transcript(done) == snapshot(name="closed")
 
 
@@ -148,14 +146,7 @@ def test_colour_is_for_terminals(launcher, files, variables, expected):
 
 def test_a_reader_that_leaves_changes_nothing(launcher, files):
     """A closed pipe is no reason to complain, and the verdict stays the exit code."""
-    command = launcher.argv("validate", *["wrong.json"] * 20)
-    done = subprocess.run(
-        ["bash", "-c", '"$@" | true; exit ${PIPESTATUS[0]}', "bash", *command],
-        cwd=launcher.directory,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = launcher.shell('"$@" | true; exit ${PIPESTATUS[0]}', "validate", *["wrong.json"] * 20)
     assert (done.returncode, done.stderr) == (1, "")
 
 
