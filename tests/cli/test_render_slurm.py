@@ -242,7 +242,7 @@ def test_ranks_are_on_the_servers_of_the_table(launcher, submit, table_of, kind)
 def test_a_server_that_is_not_among_the_nodes(launcher, submit, table_of):
     job = submit("--rank-table", table_of({"10.9.8.7": [0]}), "--", "true")
     said = (launcher.directory / f"slurm-{job}.out").read_text()
-    assert "server 10.9.8.7 of the rank table is none of n1" in said
+    assert "server 10.9.8.7 " in said
     assert not launcher.runs.exists()
 
 

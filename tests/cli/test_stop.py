@@ -126,7 +126,7 @@ def test_ranks_that_outlived_all_others_are_meant(launcher):
     gone = replace(known, started=known.started - 1)
     acted_run.make(launcher.runs / "a", [AgentStarted(gone, None, 1), RankStarted(0, known.pid, known.started)])
     launcher.run("run", "--", "true")
-    assert "rank 0 still ran and was ended" in launcher.call("stop").stderr
+    assert "rank 0" in launcher.call("stop").stderr
     assert rank.wait(60) == -signal.SIGTERM
 
 

@@ -50,9 +50,7 @@ def test_a_run_that_starts_after_its_doctor_was_killed_removes_what_that_had_mad
     remains = Remains(runs_dir, parent=True, directory=directory)
     command = guarded(["--runs-dir", str(runs_dir), "--", sys.executable, "-c", "pass"], remains)
     between = [sys.executable, "-c", "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))", *command]
-    done = subprocess.run(
-        between, capture_output=True, text=True, timeout=60, check=False
-    )  # it is no child of this one
+    done = subprocess.run(between, capture_output=True, text=True, timeout=60, check=False)  # no child of this one
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
     assert list(tmp_path.iterdir()) == []
 
