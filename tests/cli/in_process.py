@@ -35,6 +35,7 @@ def call(arguments, *, cwd, env, given=None, encoding="utf-8", **files):
 
 def _exit_code():
     """The status with which the interpreter would end."""
+    here = os.getpid()
     try:
         main()
     except SystemExit as end:
@@ -43,6 +44,9 @@ def _exit_code():
         print(end.code, file=sys.stderr)
     except BaseException:  # noqa: BLE001 - as the interpreter does
         traceback.print_exc()
+    finally:
+        if os.getpid() != here:  # a command that should have been refused has forked: its child must run no tests
+            os._exit(1)
     return 1
 
 

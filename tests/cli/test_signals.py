@@ -45,27 +45,20 @@ def test_a_signal_ends_willing_ranks_at_once(launcher, programs, wait_until, num
     assert launcher.processes() == []
 
 
-@pytest.mark.parametrize("wishes", [["ignore", "new-session"], ["ignore", "double-fork"]], ids=lambda w: w[1])
-def test_terminated_launcher_leaves_nothing(launcher, programs, wait_until, wishes):
-    """`kill -TERM`: ranks and grandchildren in new sessions that ignore SIGTERM are gone after the grace period."""
-    process = start_stubborn(launcher, programs, *wishes)
-    process.terminate()
-    assert process.wait(60) == 143
-    assert launcher.processes() == []
-    assert launcher.report.killed == 4
-
-
-@pytest.mark.parametrize("wishes", [["ignore", "new-session"], ["ignore", "double-fork"]], ids=lambda w: w[1])
-def test_killed_launcher_leaves_nothing(launcher, programs, wait_until, wishes):
-    """`kill -9` of the launcher: the agent ends everything after the grace period."""
-    process = start_stubborn(launcher, programs, *wishes)
+@pytest.mark.parametrize("elsewhere", ["new-session", "double-fork"])
+@pytest.mark.parametrize(("number", "cause"), [(signal.SIGTERM, Cause.STOPPED), (signal.SIGKILL, Cause.HEAD_LOST)])
+def test_a_launcher_that_is_ended_leaves_nothing(launcher, programs, wait_until, number, cause, elsewhere):  # noqa: PLR0917
+    """Ranks and grandchildren that ignore SIGTERM are gone after the grace period; a killed launcher's agent ends them."""
+    process = start_stubborn(launcher, programs, "ignore", elsewhere)
     agent = agent_pid(launcher)
-    process.kill()
-    process.wait()
+    process.send_signal(number)
+    assert process.wait(60) == (143 if number == signal.SIGTERM else -number)
+    assert number == signal.SIGKILL or launcher.processes() == []
     wait_all_gone(launcher, wait_until)
     wait_until((launcher.latest / "report.json").is_file, "the agent's report")
-    assert launcher.report.cause is Cause.HEAD_LOST
     wait_until(lambda: not alive(agent), "the end of the agent")
+    assert launcher.report.cause is cause
+    assert number == signal.SIGKILL or launcher.report.killed == 4
 
 
 def test_killed_agent_leaves_nothing(launcher, programs, wait_until):
