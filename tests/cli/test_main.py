@@ -12,16 +12,30 @@ import pytest
 from launcher.cli import main as cli
 from launcher.cli.table import COMMANDS as TABLE_COMMANDS
 from launcher.core.errors import RefusedLayoutError
+from launcher.core.events import AgentEnded, AgentStarted, Cause, RankEnded
+from launcher.core.proc import identify
+from tests.programs import acted_run
 
 HEAVY = ("torch", "numpy", "pydantic", "rich", "psutil")
 
 
-@pytest.mark.parametrize("typed", ["validate t.json", "validate no.json"])
+# Two of each command that starts no process: what goes well, and what does not.
+SMOKE = """
+--version; rnu; validate t.json; validate no.json; table show t.json; table fix no.json; render hostfile --devices 2
+render bash --devices 2 -- no-such-program; explain --no-preload --devices 1 -- true; explain --devices 0; ps --all --json
+ps --runs-dir t.json; status a; status b; why a; why b; logs a; logs --rank 7 a; report a; report b; stacks a; stop b
+run --dry-run --devices 2 --master-port 29876 -- true; run --devices 0; data preprocess --help; data preprocess
+"""
+
+
+@pytest.mark.parametrize("typed", [typed.strip() for typed in SMOKE.replace("\n", ";").split(";") if typed.strip()])
 def test_a_process_of_its_own_says_the_same(launcher, sample_tables, typed):
     """What other tests see of commands in this process, from start to exit code."""
     launcher.write("t.json", (sample_tables / "rank_table_2pcs.json").read_text())
+    ended = [AgentStarted(identify(1), None, 2), RankEnded(0, 9, 3), AgentEnded(Cause.FAILED, 3)]
+    acted_run.make(launcher.runs / "a", ended).train_log(0).write_text("said\n")
     done, called = launcher.run(*typed.split()), launcher.call(*typed.split())
-    assert (done.returncode, done.stdout, done.stderr) == (called.returncode, called.stdout, called.stderr)
+    assert launcher.transcript(done) == launcher.transcript(called)
 
 
 RUN_TRAINER = "run --rank-table rank_tables/rank_table_8pcs.json --mp 2 --pp 2 --dry-run"
