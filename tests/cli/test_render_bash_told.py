@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -86,7 +87,7 @@ def test_ranks_that_had_to_be_killed_are_told_too(launcher, script, programs):
 def test_a_script_that_was_killed_is_lost_and_its_ranks_can_be_ended(launcher, script, wait_until):
     """They run on, and are known by their processes."""
     script.render("--devices", 2, "--grace", 1, "--", "sh", "-c", WAITS)
-    process = script.start()
+    process = script.start(stdout=subprocess.DEVNULL)  # else what it leaves would hold the pipe
     launcher.wait_ready(2)
     process.kill()
     process.communicate(timeout=60)
@@ -101,7 +102,7 @@ def test_a_script_that_was_killed_is_lost_and_its_ranks_can_be_ended(launcher, s
 def test_what_ranks_of_a_killed_script_have_started_is_ended_with_them(launcher, script):
     """A worker would keep its device, and would be found by nobody."""
     script.render("--devices", 2, "--grace", 60, "--", "sh", "-c", 'sleep 1000 & trap "exit 0" TERM; echo ready; wait')
-    process = script.start()
+    process = script.start(stdout=subprocess.DEVNULL)  # else what it leaves would hold the pipe
     launcher.wait_ready(2)
     process.kill()
     process.communicate(timeout=60)
@@ -150,7 +151,7 @@ def test_each_server_tells_of_its_own_part(launcher, script, table_of, snapshot)
     assert [part.state for part in parts] == [State.FAILED] * 2
     assert [part.part for part in parts] == [(0, 1), (2, 3)]
     status = launcher.call("status", "both")
-    assert launcher.transcript(status).splitlines()[2:] == snapshot
+    assert [line for line in status.stdout.splitlines() if "part" in line] == snapshot
     assert launcher.call("logs", "both").returncode == 0
 
 
