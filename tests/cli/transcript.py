@@ -20,7 +20,6 @@ SUBSTITUTES = (
     (r"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?\b", "<time>"),
     (r"\b(process|pid|PID) \d+", r"\1 <pid>"),
     (r"\d+(\.\d+)? (ms|s) (ago|after its start)\b", r"<duration> \3"),
-    (r"\b(first by) \d+(\.\d+)? (ms|s)\b", r"\1 <duration>"),
     (r"\b(running for|starting for|stopped after|took|in) \d+(\.\d+)? (ms|s)\b", r"\1 <duration>"),
 )
 
