@@ -1,8 +1,10 @@
-"""The real command in a subprocess, and what it left in the process list."""
+"""The real command, in this process where it starts none, else in a subprocess; and what it left in the process list."""
 
 import json
 import os
 import re
+import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,6 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from launcher.core.events import from_line
+from launcher.core.report import Report
+
+from .in_process import call
+from .transcript import transcript
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 PATIENCE_S = 60  # how long to wait for what must happen; never how long it may take
@@ -36,16 +44,53 @@ class Launcher:
 
     def run(self, *arguments, **options):
         """Run to the end; stdout and stderr as text."""
-        return subprocess.run(
-            self.argv(*arguments),
-            cwd=self.directory,
-            env=self.environment(options.pop("env", {})),
-            capture_output=True,
-            encoding="utf-8",
-            timeout=PATIENCE_S,
-            check=False,
-            **options,
-        )
+        return self.ended(self.argv(*arguments), **options)
+
+    def shell(self, script, *arguments, **options):
+        """Run a shell's script to the end, in which "$@" is the command."""
+        return self.ended(["bash", "-c", script, "bash", *self.argv(*arguments)], **options)
+
+    def python(self, code, *arguments, **options):
+        """Run Python code to the end."""
+        return self.ended([sys.executable, "-c", code, *map(str, arguments)], **options)
+
+    def ended(self, argv, *, env=None, **options):
+        """Run any program in this directory to the end, with the environment that the command would have."""
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8", "timeout": PATIENCE_S}
+        environment = self.environment(env or {})
+        return subprocess.run(argv, cwd=self.directory, env=environment, check=False, **{**pipes, **options})
+
+    def call(self, *arguments, env=None, input=None, **options):  # noqa: A002 - as subprocess.run calls it
+        """As `run`, in this process: for commands that start none."""
+        typed = list(map(str, arguments))
+        return call(typed, cwd=self.directory, env=self.environment(env or {}), given=input, **options)
+
+    def transcript(self, *done):
+        """What commands have said, for a snapshot."""
+        return transcript(*done, directory=self.directory)
+
+    def scene(self, *commands, code=None, **options):
+        """The transcript of commands, each typed as one text or given as words; all end with `code`, if there is one."""
+        words = [shlex.split(each) if isinstance(each, str) else each for each in commands]
+        done = [self.call(*each, **options) for each in words]
+        assert code is None or {each.returncode for each in done} == {code}, done
+        return self.transcript(*done)
+
+    def refused(self, code, *commands, **options):
+        """As `scene`; nothing but a message on stderr is left behind, and no run."""
+        before = sorted(self.directory.rglob("*"))
+        told = self.scene(*commands, code=code, **options)
+        assert all(line.startswith(("$ ", "! ", "[")) or not line for line in told.splitlines()), told
+        assert "Traceback" not in told
+        assert sorted(self.directory.rglob("*")) == before
+        return told
+
+    def write(self, name, text="", **options):
+        """A file of this text in this directory, with all directories above it."""
+        path = self.directory / os.fsdecode(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text if isinstance(text, str) else json.dumps(text, indent=1), **options)
+        return path
 
     def start(self, *arguments, env=None, **options):
         """Start and return a Popen; it is killed and reaped at the end of the test, if need be."""
@@ -76,6 +121,17 @@ class Launcher:
     def latest(self):
         return self.runs / "latest"
 
+    @property
+    def report(self):
+        """What the latest run has reported."""
+        return Report.from_json((self.latest / "report.json").read_text())
+
+    def events(self, kind=object):
+        """All events of a class in the latest run so far; the last line may still be torn."""
+        path = self.latest / "events.jsonl"
+        lines = path.read_text().split("\n")[:-1] if path.is_file() else []
+        return [event for line in lines if isinstance(event := from_line(line).event, kind)]
+
     @staticmethod
     def said_by(rank, lines):
         """What this rank says in these lines, by itself or among others, without prefixes."""
@@ -99,6 +155,22 @@ class Launcher:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         assert not survivors, f"ranks survive their launcher: {survivors}"
+
+
+def read_until(descriptor, marker):
+    """What a terminal or a pipe shows, up to `marker`, or to its end where that is None."""
+    shown = b""
+    while marker is None or marker not in shown:
+        assert select.select([descriptor], [], [], PATIENCE_S)[0], f"never shown: {marker}; but {shown}"
+        try:
+            chunk = os.read(descriptor, 4096)
+        except OSError:  # EIO: the last process on the terminal has gone
+            chunk = b""
+        if not chunk:
+            assert marker is None, shown
+            break
+        shown += chunk
+    return shown
 
 
 def _numbers(ranges):
@@ -140,6 +212,14 @@ def sample_tables():
 
 
 @pytest.fixture
+def umask():
+    """The mask of this process, which can be read only by setting it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+@pytest.fixture
 def table_of(launcher):
     """Write a rank table, given as the ranks on each server by its name."""
 
@@ -169,3 +249,45 @@ def report_fonts():
     from launcher.cli.report.picture import Text
 
     to_png([[[Text("a", bold=bold, mono=mono) for bold in (False, True) for mono in (False, True)]]])
+
+
+class Script:
+    """A rendered run.sh, and its runs."""
+
+    def __init__(self, launcher):
+        self.launcher, self._started = launcher, []
+        self.path = launcher.directory / "run.sh"
+
+    def render(self, *arguments):
+        done = self.launcher.call("render", "bash", "--force", "-o", "run.sh", *arguments)
+        assert done.returncode == 0, done.stderr
+
+    def start(self, *words, env=None, **options):
+        process = subprocess.Popen(
+            ["bash", self.path, *words],
+            cwd=self.launcher.directory,
+            env=self.launcher.environment(env or {}),
+            encoding="utf-8",
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True, **options},
+        )
+        self._started.append(process)
+        return process
+
+    def run(self, *words, env=None):
+        """To its end."""
+        process = self.start(*words, env=env)
+        stdout, stderr = process.communicate(timeout=PATIENCE_S)
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def close(self):
+        for process in self._started:
+            if process.poll() is None:
+                process.terminate()
+                process.communicate(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def script(launcher):
+    made = Script(launcher)
+    yield made
+    made.close()

@@ -21,14 +21,12 @@ def table_of(directory, *servers):
         for rank, name in enumerate(servers)
     ]
     path = directory / "table.json"
-    path.write_text(
-        json.dumps({"version": "1.0", "server_count": str(len(servers)), "server_list": listed, "status": "completed"})
-    )
+    table = {"version": "1.0", "server_count": str(len(servers)), "server_list": listed, "status": "completed"}
+    path.write_text(json.dumps(table))
     return path
 
 
 def test_the_note_names_the_interface_and_what_is_set():
-    """Of another machine than this it is not known."""
     (here,) = note_of_interface(SERVERS, "ib0", {})
     assert "ib0 here" in here
     (there,) = note_of_interface(SERVERS, None, {})
@@ -44,27 +42,24 @@ def test_there_is_no_note_where_nothing_is_set_or_all_is_one_machine():
 
 
 def test_a_variable_of_mpi_is_told_unless_the_user_has_set_it():
-    """With its value."""
     (note,) = note_of_mpi({"OMPI_MCA_coll": "^han"}, {})
     assert note.startswith("OMPI_MCA_coll=^han is set")
     assert note_of_mpi({"OMPI_MCA_coll": "^han"}, {"OMPI_MCA_coll": "self"}) == note_of_mpi({}, {}) == ()
 
 
 def test_a_dry_run_shows_the_interface_of_this_server(launcher):
-    """And of no other one."""
     table = table_of(launcher.directory, "127.0.0.1", "127.0.0.2")
-    done = launcher.run("run", "--rank-table", table, "--server", "127.0.0.2", "--dry-run", "--json", "--", "true")
+    done = launcher.call("run", "--rank-table", table, "--server", "127.0.0.2", "--dry-run", "--json", "--", "true")
     ranks = json.loads(done.stdout)["ranks"]
     assert [{name: rank["env"][name] for name in LO if name in rank["env"]} for rank in ranks] == [{}, LO]
 
 
 @pytest.mark.parametrize("how", ["environment", "option"])
 def test_explain_tells_where_an_interface_comes_from(launcher, how):
-    """Of those that the user has set, too."""
     table = table_of(launcher.directory, "127.0.0.1", "127.0.0.2")
     options = ("--env", "NCCL_SOCKET_IFNAME=eth9") if how == "option" else ()
     more = {"NCCL_SOCKET_IFNAME": "eth9"} if how == "environment" else {}
-    done = launcher.run(
+    done = launcher.call(
         "explain", "--rank-table", table, "--server", "127.0.0.1", "--json", *options, "--", "true", env=more
     )
     told = {one["name"]: (one["value"], one["origin"]) for one in json.loads(done.stdout)["variables"]}
@@ -74,8 +69,7 @@ def test_explain_tells_where_an_interface_comes_from(launcher, how):
 
 
 def test_one_server_is_told_no_interface(launcher):
-    """Its ranks meet on loopback."""
-    done = launcher.run("run", "--devices", 2, "--dry-run", "--", "true")
+    done = launcher.call("run", "--devices", 2, "--dry-run", "--", "true")
     assert done.returncode == 0
     assert "SOCKET_IFNAME" not in done.stdout + done.stderr
 
@@ -98,7 +92,7 @@ def test_an_mpirun_under_which_the_programs_mpi_would_hang_is_told_of(launcher, 
     options = ("--dry-run", "--json") if command == "run" else ("--json",)
     program = ("--", sys.executable, "-c", "from mpi4py import MPI")
     table = table_of(launcher.directory, "127.0.0.1", other)
-    done = launcher.run(
+    done = launcher.call(
         command, "--engine", "mpi", "--rank-table", table, *options, *program,
         env={"PATH": f"{mpirun.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(package.parent)},
     )  # fmt: skip

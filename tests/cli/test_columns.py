@@ -17,7 +17,6 @@ from launcher.engines.cluster.engine_output import listed
     ],
 )  # fmt: skip
 def test_sizes(count_bytes, words):
-    """In the largest unit that gives at least one."""
     assert size(count_bytes) == words
 
 
@@ -30,35 +29,29 @@ def test_no_number_is_too_large(value):
 
 @pytest.mark.parametrize(("value", "form"), [(float("nan"), ".4f"), (float("-inf"), ",.0f"), (-1.7e308, ".4f")])
 def test_odd_numbers(value, form):
-    """NaN and infinities are numbers, too."""
     assert len(number(value, form)) <= MAX_NUMBER
 
 
 def test_colours_take_no_column():
-    """Else what stands beside a coloured cell would be out of line."""
     assert aligned(["A", "B"], [["\x1b[31mred\x1b[0m", "x"], ["blue", "y"]]) == ["A     B", "red   x", "blue  y"]
 
 
 def test_wide_characters_take_two_columns():
-    """On either side of a column."""
     lines = aligned(["A", "B", "C"], [["\u6f22", "\u5b57", "x"], ["abc", "123", "y"]], right=frozenset("B"))
     assert lines == ["A      B  C", "\u6f22    \u5b57  x", "abc  123  y"]
 
 
 def test_counts():
-    """One has no plural."""
     assert [counted(n, "process", "processes") for n in (1, 2)] == ["1 process", "2 processes"]
     assert counted(0, "rank") == "0 ranks"
 
 
 def test_worked_examples_of_the_docstrings():
-    """The examples in the docstrings are true."""
     assert doctest.testmod(columns).failed == 0
 
 
 @pytest.mark.parametrize("words_of", [server_list, listed])
 def test_names_of_servers_cannot_act_on_a_terminal(words_of):
-    """Whatever a rank table calls them; and many of them are counted."""
     assert words_of(["a\x1b[2J", "b\nc"]) == r"servers a\x1b[2J, b\nc"
     assert words_of([f"h{index}" for index in range(10)]).endswith("h7 and 2 more")
 

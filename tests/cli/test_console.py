@@ -1,6 +1,7 @@
 """What a person sees of a run, and that a stdout in trouble never disturbs it."""
 
 import fcntl
+import io
 import os
 import signal
 import subprocess
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.report import Report
+from launcher.cli.status_line import StatusLine
+
+from .transcript import normalised
 
 GO = 'until [ -e "$TLAUNCH_RUN_DIR/go" ]; do sleep 0.01; done'
 FAILING_OBSERVER = """
@@ -22,10 +25,6 @@ class Failing(console.Console):
 attendance.Console = Failing
 main.main(["run", "--devices", "2", "--", "sh", "-c", "sleep 0.5; exit $((RANK * 7))"])
 """
-
-
-def report_of(launcher):
-    return Report.from_json((launcher.latest / "report.json").read_text())
 
 
 def full_pipe():
@@ -51,7 +50,7 @@ def test_a_stdout_that_refuses_is_forgotten(launcher):
     assert process.returncode == 0, errors
     assert errors.count(b"No space left on device") == 1
     assert b"ended well" in errors
-    assert report_of(launcher).exit_code == 0
+    assert launcher.report.exit_code == 0
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
@@ -73,15 +72,11 @@ def test_a_stdout_that_does_not_block_loses_nothing(launcher, unbuffered):
 
 def test_an_observer_that_fails_is_let_go(launcher):
     """The head goes on without it to the run's own exit code, and nobody calls an unwatched end a good one."""
-    done = subprocess.run(
-        [sys.executable, "-c", FAILING_OBSERVER], cwd=launcher.directory, env=launcher.environment({}),
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = launcher.python(FAILING_OBSERVER)
     assert done.returncode == 7, done.stderr
     assert done.stderr.count("RuntimeError: seen once") == 1
-    assert "not watched to its end" in done.stderr
     assert "ended well" not in done.stderr
-    assert report_of(launcher).culprit == 1
+    assert launcher.report.culprit == 1
 
 
 def test_logs_are_not_read_for_nobody(launcher, wait_until):
@@ -141,28 +136,25 @@ def test_a_stdout_that_nobody_reads_does_not_hold_the_end(launcher, blocking):
     _, errors = process.communicate(timeout=60)
     os.close(reader)
     assert process.returncode == 143, errors
-    assert b"SIGTERM: ending all ranks" in errors
-    assert b"nothing more is shown on stdout: to show the rest took more than 2 s" in errors
+    assert b"SIGTERM: " in errors
+    assert b"stdout: " in errors
 
 
-def test_a_grace_that_was_cut_short_is_not_claimed(launcher, programs, wait_until):
-    """After a second interrupt the closing words say that ranks were ended at once."""
-    process = launcher.start(
-        "run", "--grace", 1000, "--", sys.executable, programs / "stubborn.py", "ignore", stderr=subprocess.PIPE
-    )
+@pytest.mark.parametrize("signals", [[signal.SIGINT] * 2, [signal.SIGQUIT]], ids=["twice", "quit"])
+def test_a_run_that_is_killed_says_so(launcher, programs, wait_until, signals, snapshot):
+    """After a second interrupt, or SIGQUIT: once, and no grace is claimed that was cut short."""
+    deaf = ["--grace", 1000, "--", sys.executable, programs / "stubborn.py", "ignore"]
+    process = launcher.start("run", "--devices", 1, "--name", "n", *deaf, stderr=subprocess.PIPE, encoding="utf-8")
     launcher.wait_ready(1)
-    process.send_signal(signal.SIGINT)
-    wait_until(lambda: "Stopping" in (launcher.latest / "events.jsonl").read_text(), "the first interrupt")
-    process.send_signal(signal.SIGINT)
+    for number in signals:
+        process.send_signal(number)
+        wait_until(lambda: "Stopping" in (launcher.latest / "events.jsonl").read_text(), "that it is heard")
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert b"1 by SIGKILL (signal 9) at once" in errors
-    assert b"1000 s of grace" not in errors
+    assert process.returncode == 128 + signals[0]
+    assert normalised(errors, launcher.directory).splitlines() == snapshot
 
 
-@pytest.mark.parametrize(
-    ("code", "words"), [(0, b"every rank ended well; ending 1 process that"), (3, b"ending processes that ranks left")]
-)
+@pytest.mark.parametrize(("code", "words"), [(0, b"ending 1 process"), (3, b"ending processes")])
 def test_waiting_for_leftovers_is_told_while_it_lasts(launcher, programs, code, words):
     """While a grandchild is given its grace, a person reads what is being waited for."""
     script = f'"{sys.executable}" "{programs / "stubborn.py"}" double-fork ignore child-only; exit {code}'
@@ -187,8 +179,7 @@ def test_a_log_that_is_gone_is_not_called_empty(launcher):
     """A rank that fails after its log was removed is told with the system's words."""
     done = launcher.run("run", "--", "sh", "-c", 'rm "$TLAUNCH_RUN_DIR/device0/train.log"; exit 4')
     assert done.returncode == 4
-    assert "which cannot be read: No such file or directory" in done.stderr
-    assert "which is empty" not in done.stderr
+    assert ("No such file or directory" in done.stderr, "empty" in done.stderr) == (True, False)
 
 
 def test_the_last_lines_are_those_of_the_last_attempt(launcher):
@@ -197,61 +188,31 @@ def test_the_last_lines_are_those_of_the_last_attempt(launcher):
     done = launcher.run("run", "--max-restarts", 1, "--", "sh", "-c", script)
     assert done.returncode == 5, done.stderr
     closing = done.stderr[done.stderr.index("error:") :]
-    assert "to which this attempt wrote nothing" in closing
-    assert "said before" not in closing
-    assert "said before" not in launcher.run("why").stdout
+    assert ("device0/train.log" in closing, "said before" in closing) == (True, False)
+    assert "said before" not in launcher.call("why").stdout
 
-
-COLOURED = """
-import io, os, sys
-from launcher.cli.status_line import StatusLine
-os.environ["COLUMNS"] = "20"
 
 class Terminal(io.StringIO):
     def isatty(self):
         return True
 
-terminal = Terminal()
-StatusLine(terminal).show("\\x1b[1;31m" + "red" * 3 + "\\x1b[0m" + "." * 30)
-print(ascii(terminal.getvalue()))
-"""
 
-
-def test_a_status_line_is_cut_by_columns(launcher):
-    """Colours take none, and none is left open at the cut."""
-    done = subprocess.run(
-        [sys.executable, "-c", COLOURED.replace("\\\\", "\\")], cwd=launcher.directory, env=launcher.environment({}),
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    assert done.stdout.strip() == repr("redredred" + "." * 9)
-
-
-def test_a_second_interrupt_is_told_as_killing(launcher, programs, wait_until):
-    """Once killed, nothing is said to be waited for."""
-    process = launcher.start(
-        "run", "--grace", 1000, "--", sys.executable, programs / "stubborn.py", "ignore", stderr=subprocess.PIPE
-    )
-    launcher.wait_ready(1)
-    process.send_signal(signal.SIGINT)
-    wait_until(lambda: "Stopping" in (launcher.latest / "events.jsonl").read_text(), "the first interrupt")
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    _, killing, after = errors.partition(b"killing all ranks\n")
-    assert killing
-    assert after.startswith(b"stopped after"), after
-    assert b"1 by SIGKILL (signal 9) at once, when asked again" in after
-
-
-def test_sigquit_kills_and_says_so(launcher, programs):
-    """Once, and nobody is said to have asked again."""
-    process = launcher.start(
-        "run", "--grace", 1000, "--", sys.executable, programs / "stubborn.py", "ignore", stderr=subprocess.PIPE
-    )
-    launcher.wait_ready(1)
-    process.send_signal(signal.SIGQUIT)
-    _, errors = process.communicate(timeout=60)
-    assert (errors.count(b"killing all ranks"), b"to end" in errors) == (1, False)
-    assert b"1 by SIGKILL (signal 9) at once; logs" in errors
+@pytest.mark.parametrize(
+    ("columns", "shown", "row"),
+    [
+        # Colours take no column, and none is left open at the cut.
+        (20, ["\x1b[1;31m" + "red" * 3 + "\x1b[0m" + "." * 30], "redredred" + "." * 9),
+        # How many ranks are left is what changes, and is cut last.
+        (41, ["3 ranks of 4 to end", f"rank 3: ValueError: {'x' * 90}; "], "rank 3: ValueErro…; 3 ranks of 4 to end"),
+        (41, ["3 ranks of 4 to end", "rank 3; "], "rank 3; 3 ranks of 4 to end"),
+        (41, ["3 ranks of 4 to end", ""], "3 ranks of 4 to end"),
+    ],
+)
+def test_a_status_line_is_cut_by_columns(monkeypatch, columns, shown, row):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    terminal = Terminal()
+    StatusLine(terminal).show(*shown)
+    assert terminal.getvalue() == row
 
 
 def test_a_long_line_is_cut_and_the_cut_is_said(launcher):
@@ -261,7 +222,7 @@ def test_a_long_line_is_cut_and_the_cut_is_said(launcher):
     assert done.returncode == 3
     assert done.stdout == "x" * 50_000 + "\n"
     assert "  | " + "x" * 1000 + "… 47 KiB more\n" in done.stderr
-    assert max(map(len, launcher.run("why").stdout.splitlines())) < 1050
+    assert max(map(len, launcher.call("why").stdout.splitlines())) < 1050
     master, terminal = os.openpty()
     process = launcher.start("run", *program, stdout=terminal)
     os.close(terminal)
@@ -281,39 +242,6 @@ def test_a_restart_does_not_look_like_a_new_run(launcher):
     assert process.returncode == 0, errors
 
 
-def test_the_log_of_the_culprit_stands_by_itself(launcher):
-    """Below the stacks, of which it is no part."""
+def test_the_log_of_the_culprit_stands_by_itself(launcher, snapshot):
     done = launcher.run("run", "--devices", 2, "--", "sh", "-c", '[ "$RANK" = 0 ] && sleep 1000; echo sorry; exit 5')
-    lines = done.stderr.splitlines()
-    log = next(number for number, line in enumerate(lines) if line.startswith("log of rank 1: runs/"))
-    assert lines[log].endswith("device1/train.log, its last lines:")
-    assert lines[log + 1 : log + 3] == ["  | sorry", "the others: 1 by SIGTERM (signal 15)"]
-
-
-NARROW = """
-import io, os
-from launcher.cli.status_line import StatusLine
-os.environ["COLUMNS"] = "41"
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-for why in ("rank 3: ValueError: " + "x" * 90 + "; ", "rank 3; ", ""):
-    terminal = Terminal()
-    StatusLine(terminal).show("3 ranks of 4 to end", why)
-    print(ascii(terminal.getvalue()))
-"""
-
-
-def test_a_narrow_terminal_cuts_the_failure_first(launcher):
-    """How many ranks are left is what changes."""
-    done = subprocess.run(
-        [sys.executable, "-c", NARROW], cwd=launcher.directory, env=launcher.environment({}),
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    assert done.stdout.splitlines() == [
-        ascii("rank 3: ValueErro…; 3 ranks of 4 to end"),
-        "'rank 3; 3 ranks of 4 to end'",
-        "'3 ranks of 4 to end'",
-    ]
+    assert normalised(done.stderr, launcher.directory).partition("log of rank 1")[2].splitlines()[:3] == snapshot

@@ -30,7 +30,6 @@ def shown(launcher):
 
 
 def test_the_first_rank_is_shown_by_default(shown):
-    """As it is, without a prefix."""
     expected = ["step 0 loss 9.5", "step 1 loss 10.5", "step 2 loss 11.5", "no newline"]
     assert shown().stdout.splitlines() == expected
     assert shown("--console", "rank0").stdout.splitlines() == expected
@@ -76,7 +75,6 @@ def test_nothing_is_shown_but_the_end(shown):
 
 
 def test_a_status_tells_how_far_the_run_has_come(launcher):
-    """From the heartbeats of ranks, without their lines."""
     beats = """
 import itertools, json, os, pathlib, time
 for step in itertools.takewhile(lambda _: not os.path.exists("told"), itertools.count()):
@@ -94,6 +92,5 @@ for step in itertools.takewhile(lambda _: not os.path.exists("told"), itertools.
 
 
 def test_a_dry_run_tells_what_would_be_shown(launcher):
-    """It is part of what a run is."""
-    done = launcher.run("run", "--console", "collapse", "--dry-run", "--json", "--", "true")
+    done = launcher.call("run", "--console", "collapse", "--dry-run", "--json", "--", "true")
     assert json.loads(done.stdout)["console"] == "collapse"

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,21 +14,18 @@ def test_lines_can_be_pasted_into_a_shell(launcher):
     (launcher.directory / "a b").mkdir()
     words = ["it's", "a  b", "$HOME", "", "*", "new\nline"]
     program = ["python", "-c", "import os, sys; print(sys.argv[1:], os.environ['RANK'], os.environ['X'])"]
-    done = launcher.run("run", "--devices", 2, "--env", "X=1 'two'", "--dry-run", "--", *program, *words)
+    done = launcher.call("run", "--devices", 2, "--env", "X=1 'two'", "--dry-run", "--", *program, *words)
     shown = done.stdout.split("# rank ")[1:]
     assert len(shown) == 2
     for rank, text in enumerate(shown):
         line = text.partition("\n")[2]
-        pasted = subprocess.run(
-            ["sh", "-c", line], env=launcher.environment({}), capture_output=True, text=True, check=True
-        )
-        assert pasted.stdout == f"{words} {rank} 1 'two'\n"
+        assert launcher.shell(line).stdout == f"{words} {rank} 1 'two'\n"
 
 
 def test_comments_say_who_is_where(launcher, sample_tables):
     """Each rank's server, device and coordinates stand above its command."""
     table = sample_tables / "rank_table_8pcs.json"
-    done = launcher.run("run", "--rank-table", table, "--mp", 2, "--pp", 2, "--dry-run", "--", "true")
+    done = launcher.call("run", "--rank-table", table, "--mp", 2, "--pp", 2, "--dry-run", "--", "true")
     comments = [line for line in done.stdout.splitlines() if line.startswith("#")]
     assert len(comments) == 8
     assert "device 5, pp=1 dp=0 mp=1" in comments[5]
@@ -37,15 +33,15 @@ def test_comments_say_who_is_where(launcher, sample_tables):
 
 def test_nothing_is_created(launcher):
     """A dry run makes no directory, whatever it shows."""
-    assert launcher.run("run", "--devices", 2, "--dry-run", "--", "touch", "x").returncode == 0
+    assert launcher.call("run", "--devices", 2, "--dry-run", "--", "touch", "x").returncode == 0
     assert list(launcher.directory.iterdir()) == []
 
 
 def test_secrets_are_masked(launcher):
     """Neither the lines nor the JSON show a secret, and the comment names what would have to be filled in."""
     arguments = ["run", "--env", "API_KEY=s3cr3t", "--env", "PROXY=http://me:s3cr3t@host", "--dry-run"]
-    lines = launcher.run(*arguments, "--", "true").stdout
-    as_json = launcher.run(*arguments, "--json", "--", "true").stdout
+    lines = launcher.call(*arguments, "--", "true").stdout
+    as_json = launcher.call(*arguments, "--json", "--", "true").stdout
     assert "s3cr3t" not in lines + as_json
     assert "masked here: API_KEY, PROXY" in lines
 
@@ -53,7 +49,7 @@ def test_secrets_are_masked(launcher):
 def test_the_bundled_trainer_is_shown_with_its_options(launcher):
     """Without COMMAND the ranks run the trainer, with settings and the absolute path of a configuration file."""
     (launcher.directory / "my.toml").write_text("[train]\nmicro_batches = 4\n")
-    done = launcher.run(
+    done = launcher.call(
         "run", "--devices", 4, "--pp", 2, "--config", "my.toml", "--set", "train.steps=3", "--dry-run", "--json"
     )
     spec = json.loads(done.stdout)
@@ -64,9 +60,8 @@ def test_the_bundled_trainer_is_shown_with_its_options(launcher):
 
 
 def test_json_and_run_json_are_one_format(launcher):
-    """What a dry run prints is what a run keeps, but for name, time and port."""
     arguments = ["run", "--devices", 2, "--name", "same", "--master-port", 29876]
-    shown = json.loads(launcher.run(*arguments, "--dry-run", "--json", "--", "true").stdout)
+    shown = json.loads(launcher.call(*arguments, "--dry-run", "--json", "--", "true").stdout)
     assert launcher.run(*arguments, "--", "true").returncode == 0
     kept = (launcher.latest / "run.json").read_text()
     assert json.loads(kept.replace(json.loads(kept)["name"], shown["name"])) == shown
@@ -77,32 +72,32 @@ def test_binding_and_supervision_are_shown(launcher):
     arguments = [
         "run",
         "--devices",
-        1,
+        "1",
         "--bind",
         "core",
         "--max-restarts",
-        2,
+        "2",
         "--grace",
-        3,
+        "3",
         "--no-preload",
         "--dry-run",
     ]
-    spec = json.loads(launcher.run(*arguments, "--json", "--", "true").stdout)
+    spec = json.loads(launcher.call(*arguments, "--json", "--", "true").stdout)
     assert sorted(spec["ranks"][0]["cpus"]) == sorted(os.sched_getaffinity(0))
     assert spec["schema"] == 2
     assert (spec["supervision"]["max_restarts"], spec["supervision"]["grace_s"]) == (2, 3)
     assert spec["supervision"]["preload"] is None
-    comment = launcher.run(*arguments, "--", "true").stdout.splitlines()[0]
+    comment = launcher.call(*arguments, "--", "true").stdout.splitlines()[0]
     assert f", cpus {min(os.sched_getaffinity(0))}" in comment
 
 
 def test_what_other_launchers_left_is_unset(launcher):
     """A pasted line starts the program without it, as a run does."""
     env = {"OMPI_COMM_WORLD_RANK": "1", "NCCL_DEBUG": "INFO"}
-    line = launcher.run("run", "--devices", 1, "--no-preload", "--dry-run", "--", "env", env=env).stdout.splitlines()[1]
-    pasted = subprocess.run(
-        ["sh", "-c", line], env=launcher.environment(env), capture_output=True, text=True, check=True
-    )
+    line = launcher.call("run", "--devices", 1, "--no-preload", "--dry-run", "--", "env", env=env).stdout.splitlines()[
+        1
+    ]
+    pasted = launcher.shell(line, env=env)
     assert "OMPI_COMM_WORLD_RANK" not in pasted.stdout
     assert "NCCL_DEBUG=INFO" in pasted.stdout
 
@@ -117,7 +112,7 @@ def _by_mpirun(launcher, table_of):
 
     def dry_run(*arguments, env=None):
         options = ["--engine", "mpi", "--rank-table", table, "--dry-run", *arguments]
-        return launcher.run("run", *options, env={**root, **(env or {})})
+        return launcher.call("run", *options, env={**root, **(env or {})})
 
     return dry_run
 
@@ -136,7 +131,6 @@ def test_an_engine_is_shown_with_the_processes_that_it_starts(by_mpirun, option)
 
 
 def test_secrets_of_an_engine_are_masked(by_mpirun):
-    """Those in its own options, in lines and JSON."""
     options = ["--engine-option=-x", "--engine-option=API_TOKEN=s3cr3t", "--engine-option=--password=s3cr3t"]
     lines, as_json = by_mpirun(*options, "--", "true"), by_mpirun(*options, "--json", "--", "true")
     assert (lines.returncode, as_json.returncode) == (0, 0), lines.stderr + as_json.stderr
@@ -147,17 +141,15 @@ def test_secrets_of_an_engine_are_masked(by_mpirun):
 
 
 def test_json_says_nothing_of_an_engine_that_is_not_asked_for(launcher):
-    """It is the format of run.json then."""
-    shown = json.loads(launcher.run("run", "--devices", 2, "--dry-run", "--json", "--", "true").stdout)
+    shown = json.loads(launcher.call("run", "--devices", 2, "--dry-run", "--json", "--", "true").stdout)
     assert "engine_command" not in shown
 
 
 @pytest.mark.parametrize("json_option", [[], ["--json"]], ids=["lines", "json"])
 def test_an_engine_that_is_not_here_cannot_be_shown(launcher, sample_tables, json_option):
-    """A dry run fails as the run would."""
     (launcher.directory / "bin").mkdir()
     table = sample_tables / "rank_table_16pcs.json"
-    done = launcher.run(
+    done = launcher.call(
         "run", "--engine", "mpi", "--rank-table", table, "--dry-run", *json_option, "--", "/bin/true",
         env={"PATH": str(launcher.directory / "bin")},
     )  # fmt: skip

@@ -18,7 +18,7 @@ def _explained(launcher):
     """Runs the command; its rows by name."""
 
     def explained(*arguments, env=None):
-        done = launcher.run("explain", "--no-preload", *arguments, "--", "true", env={**LEFT, **(env or {})})
+        done = launcher.call("explain", "--no-preload", *arguments, "--", "true", env={**LEFT, **(env or {})})
         assert done.returncode == 0, done.stderr
         assert list(launcher.directory.iterdir()) == []
         return {line.split()[0]: line for line in done.stdout.splitlines() if line}
@@ -37,7 +37,7 @@ def test_each_variable_has_its_value_and_origin(explained):
     assert rows["OMP_NUM_THREADS"].split()[1:3] == ["3", "inherited:"]
     assert rows["TORCHELASTIC_RUN_ID"].split()[1:] == ["(removed)", "removed:", "set", "by", "torchrun?,", "was", "old"]
     assert rows["CUDA_VISIBLE_DEVICES"].split()[1:] == ["0", "inherited"]
-    assert "a rank would take itself for one of another job" in rows["torchrun?"]
+    assert "torchrun?" in rows
     assert "NCCL_DEBUG" not in rows
 
 
@@ -50,7 +50,7 @@ def test_what_it_shows_is_what_a_rank_gets(launcher):
     """The values of --all are the environment of that rank in a dry run's line, laid over the shell's."""
     program = [sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
     arguments = ["--devices", 2, "--master-port", 29876, "--name", "n", "--no-preload"]
-    done = launcher.run("explain", "--rank", 1, "--all", "--json", *arguments, "--", *program, env=LEFT)
+    done = launcher.call("explain", "--rank", 1, "--all", "--json", *arguments, "--", *program, env=LEFT)
     shown = {one["name"]: one["value"] for one in json.loads(done.stdout)["variables"]}
     run = launcher.run("run", *arguments, "--", *program, env=LEFT)
     assert run.returncode == 0, run.stderr
@@ -64,18 +64,16 @@ def test_what_it_shows_is_what_a_rank_gets(launcher):
 
 
 def test_a_rank_tables_devices_are_named(explained, sample_tables):
-    """Which server and device a rank's identity comes from."""
     rows = explained("--rank-table", sample_tables / "rank_table_16pcs.json", "--rank", 9)
     assert "rank table: device 1 of server" in rows["DEVICE_ID"]
     assert rows["MASTER_PORT"].split()[1:4] == ["(a", "free", "port)"]
 
 
 def test_secrets_are_masked_and_nothing_moves_the_cursor(launcher):
-    """In text and in JSON, in values, former values and the command."""
     arguments = ["--no-preload", "--all", "--env", "API_KEY=s3cr3t", "--devices", 1, "--", "true", "--token", "s3cr3t"]
     env = {"HF_TOKEN": "s3cr3t", "PMI_SHARED_SECRET": "s3cr3t", "PROXY": "http://me:s3cr3t@host", "ODD": "a\x1b[2J\n"}
-    text = launcher.run("explain", *arguments, env=env).stdout
-    as_json = launcher.run("explain", "--json", *arguments, env=env).stdout
+    text = launcher.call("explain", *arguments, env=env).stdout
+    as_json = launcher.call("explain", "--json", *arguments, env=env).stdout
     assert "API_KEY" in text
     assert json.loads(as_json)["conflicts"][0]["family"] == "mpirun"
     assert "s3cr3t" not in text + as_json
@@ -84,35 +82,26 @@ def test_secrets_are_masked_and_nothing_moves_the_cursor(launcher):
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_placement_is_shown(explained):
-    """Which cpus a rank is bound to, and to how many threads that leads."""
     rows = explained("--devices", 1, "--bind", "core", env={"OMP_NUM_THREADS": "1"})
     assert "of its own" in rows["cpus:"]
     assert "not bound" in explained("--devices", 1, "--bind", "none")["cpus:"]
 
 
-def test_too_few_cores_are_refused(launcher):
-    """As `run` refuses them, with exit code 3."""
-    done = launcher.run("explain", "--no-preload", "--devices", 5000, "--bind", "core", "--", "true")
-    assert done.returncode == 3
-    assert "5000 ranks would share" in done.stderr
-
-
-def test_a_rank_that_is_not_there_is_refused(launcher):
-    """With the ranks that there are."""
-    done = launcher.run("explain", "--no-preload", "--devices", 2, "--rank", 2, "--", "true")
-    assert done.returncode == 2
-    assert "the ranks are 0 to 1" in done.stderr
+def test_what_is_refused(launcher, snapshot):
+    """Too few cores, as `run` refuses them; and a rank that is not there, with those that are."""
+    assert launcher.refused(2, "explain --no-preload --devices 2 --rank 2 -- true") == snapshot(name="2")
+    told = launcher.refused(3, "explain --no-preload --devices 5000 --bind core -- true")
+    assert "5000 ranks" in told  # and how many cores this machine has
 
 
 def test_a_runs_line_can_be_explained_as_it_is(launcher):
     """Options that only matter to a run that is started are taken."""
-    done = launcher.run("explain", "--no-preload", "--detach", "--devices", 2, "--grace", 3, "--", "true")
+    done = launcher.call("explain", "--no-preload", "--detach", "--devices", 2, "--grace", 3, "--", "true")
     assert done.returncode == 0, done.stderr
 
 
 def test_cores_of_its_own_are_counted_in_words(launcher):
-    """One core, not cores."""
     cores = len(os.sched_getaffinity(0))
-    shown = launcher.run("explain", "--bind", "core", "--devices", cores, "--", "true").stdout
+    shown = launcher.call("explain", "--bind", "core", "--devices", cores, "--", "true").stdout
     if "cpus:" in shown:  # fewer cores than CPUs: refused
         assert re.search(r"^cpus: [\d,-]+ \(1 core of its own\)$", shown, re.MULTILINE), shown

@@ -37,7 +37,6 @@ def test_files_are_flushed_and_objects_finalised(launcher, options):
 
 @pytest.mark.slow
 def test_unseeded_ranks_draw_different_numbers(launcher):
-    """From torch, numpy and Python alike."""
     pytest.importorskip("torch")
     source = "import random, numpy, torch; print(torch.rand(1).item(), numpy.random.rand(), random.random())"
     drawn = [log.split() for log in logs(launcher, source, devices=3)]

@@ -1,43 +1,23 @@
 """Names that hold line ends: nothing that a person typed or named can look like a line of tlaunch's own."""
 
-from __future__ import annotations
-
 import pytest
 
 NAME = "no\nerror: forged\x1b[2J.json"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("validate", NAME),
-        ("validate", "--strict", "wrong\nerror: forged.json"),
-        ("table", "show", NAME),
-        ("table", "diff", NAME, NAME),
-        ("table", "fix", NAME),
-        ("table", "merge", NAME),
-        ("table", "convert", "--to", "v1.0", NAME),
-        ("table", "explain", NAME),
-        ("table", "generate", "--hccn-conf", NAME),
-        ("table", "generate", NAME),
-        ("run", "--rank-table", NAME),
-        ("run", "--config", NAME),
-        ("run", "--name", NAME),
-        ("run", "--devices", NAME),
-        ("run", "--", NAME),
-        ("doctor", "--rank-table", NAME),
-        ("render", "bash", "--rank-table", NAME),
-        ("logs", NAME),
-        ("status", NAME),
-        ("stop", NAME),
-        ("ps", "--runs-dir", NAME),
-        (NAME,),
-    ],
-)
-def test_no_name_makes_a_line_of_its_own(arguments, launcher):
+TYPED = """
+validate @; validate --strict !; table show @; table diff @ @; table fix @; table merge @; table convert --to v1.0 @
+table explain @; table generate --hccn-conf @; table generate @; run --rank-table @; run --config @; run --name @
+run --devices @; run -- @; render bash --rank-table @; logs @; status @; stop @; ps --runs-dir @; @; doctor --rank-table @
+"""
+
+
+@pytest.mark.parametrize("typed", [typed.strip() for typed in TYPED.replace("\n", ";").split(";") if typed.strip()])
+def test_no_name_makes_a_line_of_its_own(typed, launcher):
     """Control characters of a name are shown as what they are, on the line that shows the name."""
-    (launcher.directory / "wrong\nerror: forged.json").write_text("{")
-    done = launcher.run(*arguments)
+    launcher.write("wrong\nerror: forged.json", "{")
+    names = {"@": NAME, "!": "wrong\nerror: forged.json"}
+    done = launcher.call(*(names.get(word, word) for word in typed.split()))
     told = done.stderr + done.stdout
     assert "forged" in told.lower()
     assert not [line for line in told.splitlines() if line.lower().startswith("error: forged")]

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import psutil
@@ -20,10 +19,7 @@ import pytest
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankStarted
 from launcher.core.proc import identify
 from launcher.core.report import Report
-
-SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
-acted_run = module_from_spec(SPEC)
-SPEC.loader.exec_module(acted_run)
+from tests.programs import acted_run
 
 PATIENCE_S = 60
 UNTIL_GO = "until [ -e go ]; do sleep 0.01; done"
@@ -119,12 +115,10 @@ def ended(process):
 
 @MODES
 def test_a_reader_may_leave_after_a_line_or_at_once(talking, options):
-    """Nobody waits for what nobody will read."""
     leave(talking, options)
 
 
 def test_a_reader_of_a_silent_run_may_leave_after_a_line_or_at_once(launcher, going_on):
-    """Even if no line would come any more."""
     going_on(FALLS_SILENT)
     for options in ALL_MODES:
         leave(launcher, options)
@@ -143,7 +137,6 @@ def leave(launcher, options):
 
 
 def test_slow_readers_that_leave(launcher, going_on, wait_until):
-    """While stdout is full: whoever waits for it sleeps, and ends with it."""
     going_on("import time\nfor _ in range(10_000): print('on' * 1000)\ntime.sleep(1000)")
     with reading_in_all_modes(launcher, lines=3) as followers:
         for follower, _ in followers:
@@ -165,7 +158,6 @@ def test_a_signal_ends_a_follower(talking, options):
 
 @MODES
 def test_a_terminal_that_is_closed_ends_a_follower(talking, options):
-    """As every program in it."""
     with on_terminal(talking, "logs", "-f", *options) as (follower, leader):
         assert os.read(leader, 2)
         os.close(leader)
@@ -174,7 +166,6 @@ def test_a_terminal_that_is_closed_ends_a_follower(talking, options):
 
 @CONSOLES
 def test_a_terminal_that_is_closed_ends_a_run(launcher, console):
-    """With its ranks."""
     with on_terminal(launcher, "run", "--console", console, "--", "python", "-c", TALKS) as (run, leader):
         assert os.read(leader, 2)
         os.close(leader)
@@ -205,14 +196,13 @@ def on_terminal(launcher, *arguments):
 @MODES
 @pytest.mark.parametrize("follow", [(), ("-f",)], ids=["once", "follow"])
 def test_a_full_disk_is_told(talking, options, follow):
-    """Once, with the exit code of a file that cannot be written."""
     with Path("/dev/full").open("w") as full:
         process = talking.start("logs", *follow, *options, stdout=full, stderr=subprocess.PIPE)
-        assert ended(process) == (2, "error: stdout cannot be written: No space left on device\n")
+        code, words = ended(process)
+    assert (code, words.count("\n"), words[:14]) == (2, 1, "error: stdout ")
 
 
 def test_without_a_stdout_logs_end_with_the_run(launcher, wait_until):
-    """And say nothing."""
     run = launcher.start("run", "--devices", 2, "--", "sh", "-c", f"echo on; {UNTIL_GO}; echo end")
     log = launcher.wait_ready(2, "on") / "device1" / "train.log"
     with ExitStack() as stack:
@@ -245,14 +235,10 @@ def opened_by(process):
 @CONSOLES
 @pytest.mark.parametrize("stdout", ["leaves", "leaves at once", "full", "closed"])
 def test_a_run_goes_on_whatever_its_stdout_does(launcher, console, stdout):
-    """To the end of its ranks, without a traceback."""
-    argv = launcher.argv("run", "--devices", 2, "--console", console, "--", "sh", "-c", "echo on; sleep 0.4; echo end")
+    argv = ["run", "--devices", 2, "--console", console, "--", "sh", "-c", "echo on; sleep 0.4; echo end"]
     rest = {"leaves": "| head -n 1", "leaves at once": "| true", "full": "> /dev/full", "closed": ">&-"}[stdout]
     script = f'{{ "$@"; echo "code $?" >&2; }} {rest}'
-    done = subprocess.run(
-        ["sh", "-c", script, "sh", *argv], cwd=launcher.directory, env=launcher.environment({}),
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    done = launcher.shell(script, *argv)
     assert done.stderr.endswith("code 0\n"), done.stderr
     assert "2 ranks ended well" in done.stderr
     assert "Traceback" not in done.stderr
@@ -273,8 +259,9 @@ def test_a_run_that_is_removed_is_not_waited_for(launcher, going_on, options):
         run_dir.rename(launcher.directory / "elsewhere")  # at once, whatever comes to it meanwhile
         shutil.rmtree(launcher.directory / "elsewhere")
         read_on(shown)
-        words = f"error: {run_dir.name}: the run's directory has been removed while it was followed\n"
-        assert ended(follower) == (2, words)
+        code, words = ended(follower)
+    assert (code, words.count("\n")) == (2, 1)
+    assert words.startswith(f"error: {run_dir.name}: ")
 
 
 @MODES
@@ -317,7 +304,6 @@ def test_a_part_of_a_run_that_is_removed_is_not_missed(launcher, name):
 
 
 def test_a_run_is_followed_before_its_ranks_have_started(launcher, wait_until):
-    """There may be no log yet, and no event."""
     run_dir = acted_run.make(launcher.runs / "a")
     os.utime(run_dir.run_json, (4e9, 4e9))  # it is young, however long they take
     with reading_in_all_modes(launcher, "a", lines=0) as followers:
@@ -338,27 +324,23 @@ def test_a_run_is_followed_before_its_ranks_have_started(launcher, wait_until):
 
 @MODES
 def test_a_run_that_never_starts_is_not_waited_for(launcher, options):
-    """Once it is too old to be about to begin; nobody calls that a good end."""
     run_dir = acted_run.make(launcher.runs / "a")
     os.utime(run_dir.run_json, (1e9, 1e9))
-    lost = "a: lost: its launcher went away before anything was started\n"
     for exit_code, wanted in (((), 0), (("--exit-code",), 1)):
-        done = launcher.run("logs", "-f", *exit_code, *options, "a")
-        assert (done.returncode, done.stdout, done.stderr) == (wanted, "", lost)
+        done = launcher.call("logs", "-f", *exit_code, *options, "a")
+        assert (done.returncode, done.stdout, done.stderr[:9]) == (wanted, "", "a: lost: ")
 
 
 @MODES
 def test_a_run_of_another_version_ends_with_its_report(launcher, options):
-    """Though nothing of either is understood."""
     run_dir = acted_run.make(launcher.runs / "a")
     run_dir.train_log(1).write_text("on\n")
     run_dir.report.write_text("{}")
-    done = launcher.run("logs", "-f", *options, "a")
+    done = launcher.call("logs", "-f", *options, "a")
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[1] on", "")
 
 
 def test_a_silent_run_costs_nothing(launcher, going_on):
-    """A follower sleeps."""
     going_on(FALLS_SILENT)
     with reading_in_all_modes(launcher) as followers:
         assert rest(followers)
@@ -402,7 +384,6 @@ def test_a_line_of_100_mb_needs_little_memory(launcher, long_run, options, follo
 
 
 def test_errors_behind_a_line_of_100_mb_need_little_memory(launcher, long_run):
-    """None are found in it."""
     short_kib, _ = peak_of(launcher, long_run, "--errors", "short")
     long_kib, last = peak_of(launcher, long_run, "--errors", "long")
     assert long_kib - short_kib < MAX_MORE_KIB

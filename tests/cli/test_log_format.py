@@ -24,7 +24,6 @@ def pieces(rank, text):
 
 
 def test_a_line_in_pieces_is_one_line_in_a_file():
-    """Whatever surrounds it."""
     lines = pieces(0, f"a\n{LONG}\nb\n")
     assert len(lines) > 3
     made = shape()
@@ -33,7 +32,6 @@ def test_a_line_in_pieces_is_one_line_in_a_file():
 
 
 def test_another_rank_begins_a_line_of_its_own():
-    """And what goes on after it tells its rank again."""
     first, second, *rest = pieces(0, f"{LONG}\n")
     assert rest
     told = shape().lines([first, Line(1, 0, b"other"), second, None, *rest]).decode().splitlines()
@@ -42,14 +40,12 @@ def test_another_rank_begins_a_line_of_its_own():
 
 
 def test_an_unfinished_last_line_is_ended():
-    """Once, when nothing more comes."""
     made = shape([0])
     assert made.lines(pieces(0, "begun")) + made.end() + made.end() == b"begun\n"
     assert made.block(0, b"begun") + made.end() == b"begun\n"
 
 
 def test_states_of_a_progress_bar_are_lines():
-    """Or one would stand behind the other."""
     made = shape([0])
     assert made.lines([Line(0, 0, b"1%\r2%", ends=False), Line(0, 5, b"\r3%")]) == b"2%\n3%\n"
     assert made.block(0, b"1%\r2%") + made.block(0, b"\r3%\n") == b"2%\n3%\n"
@@ -57,7 +53,6 @@ def test_states_of_a_progress_bar_are_lines():
 
 @pytest.mark.parametrize("text", ["x", "\x07"], ids=["harmless", "made harmless"])
 def test_blocks_in_pieces_are_one_line(text):
-    """As lines are; their newline may come alone."""
     made = shape()
     told = [made.block(*block) for block in [(0, b"a\nb\n"), (0, text.encode()), (0, b"y\n"), (0, b"z"), (0, b"\n")]]
     shown = {"x": "x", "\x07": "^G"}[text]
@@ -67,14 +62,12 @@ def test_blocks_in_pieces_are_one_line(text):
 
 
 def test_json_tells_of_a_piece_that_it_goes_on():
-    """Every other line ends."""
     told = [json.loads(line) for line in shape(as_json=True).lines(pieces(0, f"a\n{LONG}\nb\n")).splitlines()]
     assert [line.get("ends", True) for line in told] == [True, False, False, True, True]
     assert "".join(line["text"] for line in told) == f"a{LONG}b"
 
 
 def test_a_time_is_formatted_as_any_field():
-    """Where a line tells none there is a dash."""
     line = Line(1, 0, b"x", 0)
     hour = shape(prefix="{time:.2}").lines([line]).decode()[:2]
     assert hour.isdecimal()

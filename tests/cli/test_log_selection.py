@@ -28,7 +28,6 @@ def shown(lines):
 
 
 def test_a_gap_is_between_lines_of_one_rank(selection):
-    """That are no neighbours; never at the start."""
     assert shown(selection.with_gaps(selection.of(lines_of(0)))) == [
         *["0 hit", "0 a", "--", "0 hit", "0 hit", "0 c", "--", "0 hit"]
     ]
@@ -46,7 +45,6 @@ def test_no_gap_is_between_lines_of_two_ranks(selection):
     (0, []), (1, ["hit"]), (2, ["c", "--", "hit"]), (3, ["hit", "c", "--", "hit"]), (99, ["hit", "a", "--", "hit", "hit", "c", "--", "hit"]),
 ])  # fmt: skip
 def test_the_last_of_those_selected(selection, count, wanted):
-    """With the gaps between them."""
     assert [
         each.removeprefix("0 ") for each in shown(selection.with_gaps(selection.last(lines_of(0), count)))
     ] == wanted

@@ -1,12 +1,14 @@
 """`tlaunch logs` over runs that the real command made."""
 
+import fcntl
 import json
 import os
 import signal
+import struct
 import subprocess
+import termios
 import time
 from contextlib import suppress
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -14,44 +16,47 @@ import pytest
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted
 from launcher.core.proc import identify
 from launcher.core.report import Report
+from tests.programs import acted_run
 
-SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
-acted_run = module_from_spec(SPEC)
-SPEC.loader.exec_module(acted_run)
-
-CHATTER = """
+STEPS = [1 / (step + 1) for step in range(6)]
+CHATTER = [
+    "".join(f"step {step} loss {loss + rank / 100:.3f}\n" for step, loss in enumerate(STEPS))
+    + "retrying\n" * (rank == 2)
+    + "done\n"
+    for rank in range(3)
+]
+FAILS = """
 import os, time
 rank = int(os.environ["RANK"])
-for step in range(6):
-    print(f"step {step} loss {1 / (step + 1) + rank / 100:.3f}")
-if rank == 2: print("retrying")
-print("done")
-"""
-FAILS = """
+print("done", flush=True)
 open(f"said{rank}", "w").close()
 while not all(os.path.exists(f"said{each}") for each in range(3)): time.sleep(0.01)
 if rank == 1: raise ValueError("no such word")
 time.sleep(1000)
 """
-# No failure ends another rank before that has failed, too.
-RAISING = """
-import os, signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("begin")
-open("begun" + os.environ["RANK"], "w").close()
-while not all(os.path.exists(f"begun{each}") for each in range(3)): time.sleep(0.01)
-raise [ValueError, KeyError][os.environ["RANK"] == "1"]("why")
+TRACEBACK = """begin
+Traceback (most recent call last):
+  File "program.py", line 7, in <module>
+    raise [ValueError, KeyError][os.environ["RANK"] == "1"]("why")
 """
+RAISING = [f"{TRACEBACK}{error}: {words}\n" for error, words in (("ValueError", "why"), ("KeyError", "'why'")) * 2][:3]
+TIMED = [
+    "".join(
+        f"2026-11-21 12:00:0{second} {['INFO', 'WARNING'][second % 2]} second {second}\n  and more\n"
+        for second in range(rank, 6, 2)
+    )
+    for rank in range(2)
+]
 
 
 @pytest.fixture
 def ran(launcher):
-    """A run of three ranks; gives a function that asks for its logs."""
+    """Run a program of three ranks; gives a function that asks for its logs."""
 
     def run(source, *options, devices=3):
-        (launcher.directory / "program.py").write_text(source)
+        launcher.write("program.py", source)
         launcher.run("run", "--devices", devices, *options, "--", "python", "program.py")
-        return lambda *arguments: launcher.run("logs", *arguments)
+        return lambda *arguments: launcher.call("logs", *arguments)
 
     return run
 
@@ -69,80 +74,52 @@ def recorded(launcher):
             if text is not None:
                 run_dir.train_log(rank).write_text(text)
         run_dir.root.parent.joinpath("latest").symlink_to("a")
-        return lambda *arguments: launcher.run("logs", *arguments)
+        return lambda *arguments: launcher.call("logs", *arguments)
 
     return make
 
 
-def test_every_line_of_every_rank_is_shown_with_its_rank(ran):
+def test_every_line_of_every_rank_is_shown_with_its_rank(recorded):
     """Rank after rank, in the order in which each wrote."""
-    lines = ran(CHATTER)().stdout.splitlines()
-    expected = [
-        *[f"[{rank}] step {step} loss {1 / (step + 1) + rank / 100:.3f}" for rank in (0, 1) for step in range(6)],
-    ]
-    assert [line for line in lines if "step" in line and "[2]" not in line] == expected
-    assert lines[-2:] == ["[2] retrying", "[2] done"]
+    lines = recorded(CHATTER)().stdout.splitlines()
+    assert lines == [f"[{rank}] {line}" for rank, text in enumerate(CHATTER) for line in text.splitlines()]
 
 
 def test_ranks_are_chosen(ran):
     """By number, range, server, or as the one that failed first; one alone needs no prefix."""
-    logs = ran(CHATTER + FAILS)
+    logs = ran(FAILS)
     assert logs("--rank", "1", "-n", 1).stdout == "ValueError: no such word\n"
     assert logs("--rank", "first-failed", "-n", 1).stdout == "ValueError: no such word\n"
     assert logs("--rank", "0,2", "-n", 1).stdout == "[0] done\n[2] done\n"
     assert logs("--server", "0", "--rank", "1-2", "-n", 0).stdout == ""
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["--rank", "1-7"], "ranks 1-7 are not all of this run's ranks, 0-1"),
-    (["--rank", "7"], "rank 7 is not one of this run's ranks, 0-1"),
-    (["--rank", "x"], "ranks are chosen as 0,3-5 or all"),
-    (["--rank", "first-failed"], "no rank of this run has failed"),
-    (["--server", "10.0.0.2"], "servers are"),
-    (["--grep", "("], "no regular expression"),
-    (["--level", "LOUD"], "levels are"),
-    (["--since", "yesterday"], "is no time"),
-    (["--prefix", "{rank} "], "fields are {global_rank}"),
-    (["--prefix", "{"], "is no template"),
-    (["--merge", "--collapse"], "choose one"),
-    (["--exit-code"], "needs --follow"),
-    (["--follow", "--env"], "--env cannot be followed"),
-    (["no-such-run"], "no-such-run"),
-    (["--prefix", "{server:d}"], "is no template"),
-    (["--prefix", "{time:d}"], "is no template"),
-    (["--prefix", "{global_rank:zz}"], "is no template"),
-    (["--prefix", "{global_rank!x}"], "is no template"),
-    (["--prefix", "{global_rank:{device}}"], "cannot stand in another"),
-    (["--prefix", "{server:99999999999999999999}"], "is no template"),
-    (["--prefix", "x", "--json"], "--json means nothing with --prefix"),
-    (["--prefix", "x", "--collapse"], "--collapse means nothing with --prefix"),
-    (["-A", 1], "need --grep"),
-    (["-f", "-C", 1], "need --grep"),
-    (["--errors", "--grep", "x"], "--grep means nothing with --errors"),
-    (["--errors", "--merge"], "--merge means nothing with --errors"),
-    (["--errors", "-n", 0], "--lines means nothing with --errors"),
-    (["--since", ""], "is no time"),
-    (["--level", ""], "is no level"),
-])  # fmt: skip
-def test_what_means_nothing_is_refused(recorded, arguments, words):
-    """With exit code 2, and what would mean something."""
-    done = recorded(["", ""])(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert words in done.stderr
+MEANINGLESS = """
+--rank 1-7; --rank 7; --rank x; --rank first-failed; --server 10.0.0.2; --grep '('; --level LOUD; --level ''
+--since yesterday; --since ''; --merge --collapse; --exit-code; --follow --env; no-such-run; -A 1; -f -C 1
+--prefix '{rank} '; --prefix '{'; --prefix '{server:d}'; --prefix '{time:d}'; --prefix '{global_rank:zz}'
+--prefix '{global_rank!x}'; --prefix '{global_rank:{device}}'; --prefix '{server:99999999999999999999}'
+--prefix x --json; --prefix x --collapse; --errors --grep x; --errors --merge; --errors -n 0
+"""
 
 
-def test_what_ranks_say_alike_is_one_line(ran):
+def test_what_means_nothing_is_refused(recorded, launcher, snapshot):
+    recorded(["", ""])
+    typed = [f"logs {each.strip()}" for each in MEANINGLESS.replace("\n", ";").split(";") if each.strip()]
+    assert launcher.refused(2, *typed) == snapshot
+
+
+def test_what_ranks_say_alike_is_one_line(recorded):
     """Numbers become ranges; what one rank says alone stands by itself, in its place."""
-    assert ran(CHATTER)("--collapse").stdout.splitlines() == [
-        *[f"[0-2] step {step} loss {1 / (step + 1):.3f}..{1 / (step + 1) + 0.02:.3f}" for step in range(6)],
+    assert recorded(CHATTER)("--collapse").stdout.splitlines() == [
+        *[f"[0-2] step {step} loss {loss:.3f}..{loss + 0.02:.3f}" for step, loss in enumerate(STEPS)],
         "[2] retrying",
         "[0-2] done",
     ]
 
 
-def test_lines_are_searched_with_those_around_them(ran):
-    """As grep does it, of each rank by itself."""
-    logs = ran(CHATTER)
+def test_lines_are_searched_with_those_around_them(recorded):
+    logs = recorded(CHATTER)
     assert logs("--grep", "retrying", "-B", 1, "-A", 1).stdout.splitlines() == [
         "[2] step 5 loss 0.187", "[2] retrying", "[2] done",
     ]  # fmt: skip
@@ -151,35 +128,19 @@ def test_lines_are_searched_with_those_around_them(ran):
     ]  # fmt: skip
 
 
-def test_what_was_raised_is_shown_once_with_its_ranks(ran):
-    """The first traceback of each rank, without what came before it."""
-    told = ran(RAISING)("--errors").stdout
-    assert [line for line in told.splitlines() if not line.startswith("  ")] == ["ranks 0,2:", "", "rank 1:"]
-    assert "  ValueError: why" in told
-    assert "begin" not in told
-    assert ran("print('well')")("--errors").stdout == "no traceback in these logs\n"
-
-
-TIMED = """
-import os
-rank = int(os.environ["RANK"])
-for second in range(rank, 6, 2):
-    print(f"2026-11-21 12:00:0{second} {['INFO', 'WARNING'][second % 2]} second {second}")
-    print("  and more")
-"""
-
-
-def test_errors_as_json(ran):
-    """One object for each error, with the ranks that raised it."""
-    told = [json.loads(line) for line in ran(RAISING)("--errors", "--json").stdout.splitlines()]
+def test_what_was_raised_is_shown_once_with_its_ranks(recorded, launcher, snapshot):
+    """The first traceback of each rank, without what came before it; as JSON one object for each error."""
+    logs = recorded(RAISING)
+    assert launcher.scene("logs --errors", code=0) == snapshot
+    told = [json.loads(line) for line in logs("--errors", "--json").stdout.splitlines()]
     assert sorted(error["global_ranks"] for error in told) == [[0, 2], [1]]
     assert all(set(error) == {"global_ranks", "type", "message", "where", "text"} for error in told)
     assert told[0]["text"].startswith("Traceback")
 
 
-def test_times_of_lines_merge_and_bound(ran):
+def test_times_of_lines_merge_and_bound(recorded):
     """Lines without a time stay behind the one before."""
-    logs = ran(TIMED, devices=2)
+    logs = recorded(TIMED)
     assert logs("--merge", "--prefix", "").stdout.splitlines()[::2] == [
         f"2026-11-21 12:00:0{second} {['INFO', 'WARNING'][second % 2]} second {second}" for second in range(6)
     ]
@@ -192,13 +153,11 @@ def test_times_of_lines_merge_and_bound(ran):
     assert {line.split()[3] for line in logs("--level", "warning").stdout.splitlines()[::2]} == {"WARNING"}
 
 
-def test_lines_that_tell_no_time_are_missed(ran):
-    """Where a time was asked for: a word says so."""
-    done = ran(CHATTER)("--since", "10m", "--rank", "0-1")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "lines of ranks 0-1 tell no time: left out\n"
-    done = ran(CHATTER)("--merge", "--rank", "0-1")
-    assert "lines of ranks 0-1 tell no time: they are shown in turn" in done.stderr
+def test_what_is_missed_is_said(recorded, launcher, snapshot):
+    """Lines that tell no time, where one was asked for; a search without a match; a traceback."""
+    recorded(["a\n", "b\n", "c\n"])
+    commands = ("logs --since 10m --rank 0-1", "logs --merge --rank 0-1", "logs --grep x", "logs --errors")
+    assert launcher.scene(*commands, code=0) == snapshot
 
 
 def test_json_tells_rank_attempt_and_place(ran):
@@ -213,16 +172,16 @@ def test_json_tells_rank_attempt_and_place(ran):
 
 
 def test_variables_of_a_rank_are_shown_by_the_same_command(ran):
-    """With secrets masked, as in env.log."""
-    assert "RANK_ID=1\n" in ran("print()")("--env", "--rank", 1).stdout
+    assert "RANK_ID=1\n" in ran("print()", devices=2)("--env", "--rank", 1).stdout
 
 
-def test_a_log_cannot_act_on_the_terminal(ran):
+def test_a_log_cannot_act_on_the_terminal(recorded, launcher):
     """Titles, cursor movements and rubbish are made harmless; colours go where nobody sees them."""
-    source = r"import os; os.write(1, b'\x1b]0;title\x07a\x1b[2Jb \x1b[31mred\x1b[0m \xff\x00\r\ndone 10%\rdone 20%\n')"
-    done = ran(source, devices=1)()
-    assert done.stdout.splitlines() == ["ab red �^@", "done 20%"]
-    assert "\x1b[31m" in ran(source, devices=1)("--color").stdout
+    logs = recorded([""])
+    rubbish = b"\x1b]0;title\x07a\x1b[2Jb \x1b[31mred\x1b[0m \xff\x00\r\ndone 10%\rdone 20%\n"
+    (launcher.runs / "a" / "device0" / "train.log").write_bytes(rubbish)
+    assert logs().stdout.splitlines() == ["ab red �^@", "done 20%"]
+    assert "\x1b[31m" in logs("--color").stdout
 
 
 def test_following_ends_with_the_run(launcher, wait_until):
@@ -233,7 +192,7 @@ def test_following_ends_with_the_run(launcher, wait_until):
         "while not (os.path.exists('done0') and os.path.exists('done1')): time.sleep(0.01)\nraise SystemExit(7)"
     )
     launcher.run("run", "--detach", "--devices", 2, "--", "python", "program.py")
-    done = launcher.run("logs", "-f", "--exit-code")
+    done = launcher.call("logs", "-f", "--exit-code")
     assert done.returncode == 7
     for rank in (0, 1):
         of_rank = [line for line in done.stdout.splitlines() if line.startswith(f"[{rank}]")]
@@ -270,7 +229,6 @@ ENDLESS = pytest.mark.parametrize("options", [(), ("--merge",), ("--collapse",),
 
 @ENDLESS
 def test_ranks_that_were_not_chosen_end(launcher, options):
-    """While others go on and are followed."""
     run_dir = acted_run.make(launcher.runs / "a")
     me = identify(os.getpid())
     acted_run.append(run_dir, AgentStarted(me, None, 2), AttemptStarted(0, 29500), RankStarted(0, me.pid, me.started))
@@ -287,7 +245,6 @@ def test_ranks_that_were_not_chosen_end(launcher, options):
 @pytest.mark.parametrize("follow", [(), ("-f",)], ids=["once", "follow"])
 @pytest.mark.parametrize("option", ["--collapse", "--merge"])
 def test_no_attempt_begins_before_the_last_has_ended(recorded, follow, option):
-    """Though one rank had nothing more to say in it, and another very much."""
     mark, told = "--- attempt 1 ---\n", ["a\n", "a\n" + "b\n" * 100_000]
     starts = [RankStarted(rank, 1, 0, len(text) + len(mark)) for rank, text in enumerate(told)]
     first = [AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0)]
@@ -319,22 +276,20 @@ def test_what_is_no_log_is_told(recorded, launcher, options):
     os.mkfifo(launcher.runs / "a" / "device2" / "train.log")
     done = logs(*options)
     assert (done.returncode, done.stdout) == (2, "[0] on\n")
-    assert done.stderr.splitlines()[:2] == [
-        "rank 1: runs/a/device1/train.log cannot be read: Is a directory",
-        "rank 2: runs/a/device2/train.log cannot be read: no regular file",
+    told = done.stderr.splitlines()[:2]
+    assert [line.partition(".log ")[0] for line in told] == [
+        f"rank {rank}: runs/a/device{rank}/train" for rank in (1, 2)
     ]
     assert logs("--rank", 1, *options).returncode == 2
 
 
 @pytest.mark.parametrize("options", [(), ("-f",), ("--merge",), ("-f", "--merge"), ("--grep", "x")], ids=" ".join)
 def test_a_long_line_is_one_line_in_a_pipe(recorded, options):
-    """However it is read."""
     text = f"begin x\n{'xé' * (1 << 20)}\nend x"
     assert recorded([text, None])("--rank", 0, *options).stdout == f"{text}\n"
 
 
 def test_groups_of_lines_are_apart_while_they_are_followed(recorded):
-    """As they are otherwise."""
     logs = recorded(["x\na\nb\nc\nx\n"])
     for follow in ((), ("-f",)):
         assert logs(*follow, "--grep", "x", "-A", 1).stdout == "x\na\n--\nx\n"
@@ -352,8 +307,7 @@ def test_a_search_shows_what_it_has_found_while_it_goes_on(recorded, launcher):
 
 def test_what_was_found_is_shown_when_a_search_is_refused_at_last(recorded):
     done = recorded([f"the one\n{'a' * 400}!\n"])("--grep", "the one|(a+)+$")
-    assert (done.stdout, done.returncode) == ("the one\n", 2)
-    assert "takes too long" in done.stderr
+    assert (done.stdout, done.returncode, done.stderr.count("error: ")) == ("the one\n", 2, 1)
 
 
 BAR = b"".join(b"\r %4d/1900 |%s|%s" % (n, b"#" * (n % 40), b" " * 40) for n in range(1, 1901)) + b" done"
@@ -362,20 +316,17 @@ BAR = b"".join(b"\r %4d/1900 |%s|%s" % (n, b"#" * (n % 40), b" " * 40) for n in 
 @pytest.mark.parametrize("options", [(), ("--merge",), ("-f",), ("-f", "--merge"), ("-n", 1), ("--level", "INFO")])
 @pytest.mark.parametrize("end", ["\n", "", "\r"])
 def test_of_a_long_progress_bar_the_last_state_is_shown(recorded, options, end):
-    """However long it is: one line."""
     logs = recorded([f"{BAR.decode()}{end}"])
     assert logs(*options).stdout == f" 1900/1900 |{'#' * 20}|{' ' * 40} done\n"
 
 
 def test_a_search_finds_what_was_overwritten(recorded):
-    """And shows the last state of the piece that holds it."""
     found = recorded([BAR.decode()])("--grep", " 7/1900").stdout.splitlines()
     assert len(found) == 1
     assert "/1900" in found[0]
 
 
 def test_the_last_lines_have_the_time_of_those_before(recorded):
-    """Else they would stand elsewhere, and without a time."""
     first = "2026-11-21 10:00:00 A\n  a1\n  a2\n2026-11-21 10:00:05 C\n"
     logs = recorded([first, "2026-11-21 10:00:03 B\n  b1\n  b2\n"])
     merged = logs("--merge", "-n", 2)
@@ -385,17 +336,15 @@ def test_the_last_lines_have_the_time_of_those_before(recorded):
     assert json.loads(logs("--json", "-n", 1, "--rank", 1).stdout)["time_ns"] is not None
 
 
-def test_a_search_without_a_match_says_so(recorded):
-    done = recorded(["a\n"])("--grep", "b")
-    assert (done.stdout, done.stderr, done.returncode) == ("", "no line matches\n", 0)
+def waiting_bytes(pipe):
+    return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]
 
 
-def test_ctrl_c_while_nobody_reads_repeats_nothing(recorded, launcher):
-    """What is written until then may end within a line."""
+def test_ctrl_c_while_nobody_reads_repeats_nothing(recorded, launcher, wait_until):
     recorded(["".join(f"line {number:06d}\n" for number in range(300_000))])
     search = launcher.start("logs", "--grep", "lin.", stdout=subprocess.PIPE)
     first = os.read(search.stdout.fileno(), 1)
-    time.sleep(0.5)  # the pipe is full by then, or is soon
+    wait_until(lambda: waiting_bytes(search.stdout) > 60_000, "a full pipe")
     search.send_signal(signal.SIGINT)
     lines = (first + search.stdout.read()).decode().splitlines()
     assert search.wait() == 130
@@ -403,7 +352,6 @@ def test_ctrl_c_while_nobody_reads_repeats_nothing(recorded, launcher):
 
 
 def test_following_listens_once(launcher, wait_until):
-    """The system gives a user few of what it takes."""
     (launcher.directory / "program.py").write_text("import time; print('on', flush=True); time.sleep(1000)")
     run = launcher.start("run", "--devices", 2, "--", "python", "program.py")
     launcher.wait_ready(2, "on")

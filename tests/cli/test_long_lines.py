@@ -25,22 +25,18 @@ def test_a_long_line_is_seen_once():
 
 
 def test_two_long_lines_are_two():
-    """However their pieces lie."""
     assert shown(Beginnings(), b"x" * SIZE + b"\n" + b"x" * SIZE + b"\nend\n") == [BEGINNING, BEGINNING, b"end"]
 
 
 def test_a_progress_bar_goes_on_for_hours():
-    """Every piece of it may hold another state."""
     assert len(shown(Beginnings(), b"10%\r" * SIZE)) > 4
 
 
 def test_a_line_that_is_one_piece_is_left_alone():
-    """Whoever shows it cuts it, and knows how much there is."""
     assert shown(Beginnings(), b"x" * 50_000 + b"\nend") == [b"x" * 50_000, b"end"]
 
 
 def test_a_piece_that_was_chosen_alone_is_seen():
-    """A search may have left out those before it."""
     pieces = [Line(0, number << 16, b"x" * (1 << 16), ends=False) for number in (3, 7, 8)]
     beginnings = Beginnings()
     assert [line and line.raw for line in map(beginnings.of_line, pieces)] == [BEGINNING, BEGINNING, None]
@@ -59,13 +55,11 @@ def test_blocks_are_cut_as_lines_are(end):
 
 
 def test_a_progress_bar_in_blocks_goes_on():
-    """Without a newline for hours."""
     beginnings = Beginnings()
     assert all(beginnings.of_block(0, b"10%\r" * SIZE) for _ in range(3))
 
 
 def test_a_character_is_not_torn():
-    """Nor is what is no text at all a reason to fail."""
     [seen] = shown(Beginnings(), "\u6f22".encode() * SIZE)
     assert seen.decode() == "\u6f22" * KEPT_CHARS + MARK
     assert len(shown(Beginnings(), b"\xff" * SIZE)) == 1

@@ -5,63 +5,70 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from launcher.cli import main as cli
+from launcher.cli.table import COMMANDS as TABLE_COMMANDS
 from launcher.core.errors import RefusedLayoutError
+from launcher.core.events import AgentEnded, AgentStarted, Cause, RankEnded
+from launcher.core.proc import identify
+from tests.programs import acted_run
 
 HEAVY = ("torch", "numpy", "pydantic", "rich", "psutil")
 
 
-def modules_after(arguments, directory):
-    """The names in sys.modules once `tlaunch ARGUMENTS` has ended with code 0."""
-    code = (
-        "import json, sys\n"
-        "from launcher.cli.main import main\n"
-        f"try: main({arguments!r})\n"
-        "except SystemExit as end: assert end.code == 0, end.code\n"
-        "json.dump(sorted(sys.modules), sys.stderr)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=directory, capture_output=True, text=True, check=True)
-    return set(json.loads(done.stderr.splitlines()[-1]))
+# Two of each command that starts no process: what goes well, and what does not.
+SMOKE = """
+--version; rnu; validate t.json; validate no.json; table show t.json; table fix no.json; render hostfile --devices 2
+render bash --devices 2 -- no-such-program; explain --no-preload --devices 1 -- true; explain --devices 0; ps --all --json
+ps --runs-dir t.json; status a; status b; why a; why b; logs a; logs --rank 7 a; report a; report b; stacks a; stop b
+run --dry-run --devices 2 --master-port 29876 -- true; run --devices 0; data preprocess --help; data preprocess
+"""
 
 
-def test_help_loads_no_command_and_nothing_heavy(tmp_path):
-    """`tlaunch --help` imports no command's module, no pydantic, rich, psutil or torch."""
-    modules = modules_after(["--help"], tmp_path)
-    commands = {target.partition(":")[0] for target, _ in cli.COMMANDS.values()}
-    assert not modules & commands
-    assert not modules & set(HEAVY)
+@pytest.mark.parametrize("typed", [typed.strip() for typed in SMOKE.replace("\n", ";").split(";") if typed.strip()])
+def test_a_process_of_its_own_says_the_same(launcher, sample_tables, typed):
+    """What other tests see of commands in this process, from start to exit code."""
+    launcher.write("t.json", (sample_tables / "rank_table_2pcs.json").read_text())
+    ended = [AgentStarted(identify(1), None, 2), RankEnded(0, 9, 3), AgentEnded(Cause.FAILED, 3)]
+    acted_run.make(launcher.runs / "a", ended).train_log(0).write_text("said\n")
+    told = [launcher.transcript(start(*typed.split())) for start in (launcher.run, launcher.call)]
+    first, second = (" ".join(re.sub(r"\d+(\.\d+)? (ms|s|min)\b", "<age>", text).split()) for text in told)
+    assert first == second
 
 
-def test_a_run_on_this_machine_loads_nothing_that_several_servers_need(tmp_path):
-    """Neither what they ask each other nor what looks at ranks that hang."""
-    modules = modules_after(["run", "--devices", "1", "--", "true"], tmp_path)
-    assert not modules & {
-        "launcher.engines.cluster.agent_connection",
-        "launcher.supervise.survey",
-        "launcher.core.messages",
-    }
+RUN_TRAINER = "run --rank-table rank_tables/rank_table_8pcs.json --mp 2 --pp 2 --dry-run"
+MODULES_AFTER = """
+import json, sys
+from launcher.cli.main import main
+try: main(sys.argv[1:])
+except SystemExit as end: assert end.code == 0, end.code
+json.dump(sorted(sys.modules), sys.stderr)
+"""
 
 
-def test_run_help_loads_nothing_heavy(tmp_path):
-    """`tlaunch run --help` needs neither pydantic nor psutil nor torch."""
-    assert not modules_after(["run", "--help"], tmp_path) & set(HEAVY)
-
-
-def test_dry_run_never_imports_torch(tmp_path, sample_tables):
-    """A dry run of the bundled trainer with a table reads table and recipe without torch and without psutil."""
-    table = sample_tables / "rank_table_8pcs.json"
-    modules = modules_after(["run", "--rank-table", str(table), "--mp", "2", "--pp", "2", "--dry-run"], tmp_path)
-    assert not modules & {"torch", "numpy", "psutil", "launcher.trainer"}
-
-
-def test_a_run_without_trouble_loads_neither_pydantic_nor_psutil(tmp_path):
-    """`--devices` needs no table reader, and a run that ends well needs no look at the process list."""
-    assert not modules_after(["run", "--devices", "2", "--", "true"], tmp_path) & set(HEAVY)
+@pytest.mark.parametrize(
+    ("typed", "unwanted"),
+    [
+        ("--help", {*HEAVY, *(target.partition(":")[0] for target, _ in cli.COMMANDS.values())}),
+        (
+            "table --help",
+            {*HEAVY, "launcher.rank_table", *(name.partition(":")[0] for name, _ in TABLE_COMMANDS.values())},
+        ),
+        ("table generate --help", {*HEAVY, "launcher.rank_table"}),
+        ("run --help", HEAVY),
+        (RUN_TRAINER, {"torch", "numpy", "psutil", "launcher.trainer"}),
+        # Neither a reader of tables, nor what several servers ask each other, nor what looks at ranks that hang.
+        ("run --devices 2 -- true", {*HEAVY, "launcher.core.messages", "launcher.supervise.survey"}),
+    ],
+    ids=["help", "table help", "generate help", "run help", "dry run", "run"],
+)
+def test_nothing_is_imported_that_is_not_needed(launcher, typed, unwanted):
+    done = launcher.python(MODULES_AFTER, *typed.split())
+    assert done.returncode == 0, done.stderr
+    assert not set(json.loads(done.stderr.splitlines()[-1])) & set(unwanted)
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
@@ -73,19 +80,11 @@ def test_table_says_what_the_command_says(name):
 
 
 def test_exit_codes_are_in_both_helps(launcher):
-    """Both help texts list the exit codes."""
     for arguments in (["--help"], ["run", "--help"]):
-        text = launcher.run(*arguments).stdout.lower()
+        text = launcher.call(*arguments).stdout.lower()
         assert "exit codes" in text
         for code in ("126", "127", "129", "130", "143", "128 +"):
             assert code in text
-
-
-def test_unknown_command_is_a_usage_error(launcher):
-    """A command that does not exist ends with 2 and its name on stderr."""
-    done = launcher.run("rnu")
-    assert done.returncode == 2
-    assert "rnu" in done.stderr
 
 
 def test_error_and_hint_go_to_stderr(capsys, monkeypatch):
@@ -106,13 +105,7 @@ def test_system_errors_are_readable(capsys):
 
 def test_broken_pipe_is_silent(launcher):
     """Output that nobody reads is no reason to complain."""
-    done = subprocess.run(
-        ["sh", "-c", '"$@" | true', "sh", *launcher.argv("run", "--devices", "64", "--dry-run", "--", "true")],
-        cwd=launcher.directory,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = launcher.shell('"$@" | true', "run", "--devices", "64", "--dry-run", "--", "true")
     assert "Traceback" not in done.stderr
     assert "roken" not in done.stderr
 
@@ -126,13 +119,12 @@ def test_a_stdout_that_takes_nothing_is_unwritable(launcher, sample_tables, argu
     """2 as for any file that cannot be written: 1 would mean that tables differ or have errors."""
     table = (sample_tables / "rank_table_2pcs.json").read_text()
     (launcher.directory / "t.json").write_text(table)
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            launcher.argv(*arguments), cwd=launcher.directory, input=table, stdout=full, stderr=subprocess.PIPE,
-            env=launcher.environment({"PYTHONUNBUFFERED": unbuffered}), text=True, check=False,
-        )  # fmt: skip
-    assert done.returncode == 2
-    assert "error: stdout cannot be written: No space left on device\n" in done.stderr
+    with Path("/dev/full").open("wb") as full:
+        done = launcher.run(*arguments, input=table, stdout=full, env={"PYTHONUNBUFFERED": unbuffered})
+        called = launcher.call(*arguments, input=table, stdout=full)
+    assert (done.returncode, called.returncode) == (2, 2)
+    assert "error: stdout cannot be written: " in done.stderr
+    assert done.stderr == called.stderr
 
 
 def test_other_system_errors_are_not_blamed_on_stdout(capsys):
@@ -145,7 +137,7 @@ def test_other_system_errors_are_not_blamed_on_stdout(capsys):
 @pytest.mark.parametrize("arguments", [("validate", "a\x1b[2J"), ("validate", "--a\x1b[2J")])
 def test_errors_move_no_cursor(launcher, arguments):
     """Control characters in what was typed reach the terminal as text, in our errors and in those of the options."""
-    done = launcher.run(*arguments)
+    done = launcher.call(*arguments)
     assert done.returncode == 2
     assert "\x1b" not in done.stderr
     assert "[2J" in done.stderr
@@ -196,7 +188,6 @@ usual, functools.cached_property.__set_name__ = functools.cached_property.__set_
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_who_is_asked_to_end_while_modules_are_imported_ends_without_a_word(launcher, name, code):
-    """Though Python makes another error of it there."""
     (launcher.directory / "sitecustomize.py").write_text(ENDED_WHILE_A_CLASS_IS_MADE.format(name))
     done = launcher.run("table", "fix", "t.json", env={"PYTHONPATH": str(launcher.directory)})
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
@@ -228,14 +219,12 @@ HELP = [
 
 @pytest.mark.parametrize("command", HELP)
 def test_help_fits_a_terminal(launcher, command):
-    """Of 80 columns; no bounds stand there as a formula."""
-    done = launcher.run(*command.split(), "--help", env={"COLUMNS": "80"})
+    done = launcher.call(*command.split(), "--help", env={"COLUMNS": "80"})
     assert done.returncode == 0
     assert [line for line in done.stdout.splitlines() if len(line) > 80 or re.search(r"[<>]=?x|x[<>]", line)] == []
 
 
 def test_an_interrupt_during_imports_is_no_error(launcher, wait_until):
-    """Of this command: it ends without a word, as it does later."""
     (launcher.directory / "click.py").write_text(
         "import time\nfrom pathlib import Path\nPath('importing').touch()\ntime.sleep(1000)\n"
     )
@@ -254,8 +243,5 @@ from launcher.cli import main
 print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 """
     for former, words in ((signal.default_int_handler, "True\n"), (signal.SIG_IGN, "False\n")):
-        done = subprocess.run(
-            [sys.executable, "-c", script], env=launcher.environment({}), capture_output=True, text=True, check=True,
-            timeout=60, preexec_fn=lambda former=former: signal.signal(signal.SIGINT, former),
-        )  # fmt: skip
-        assert done.stdout == words
+        start = lambda former=former: signal.signal(signal.SIGINT, former)  # noqa: E731
+        assert launcher.python(script, preexec_fn=start).stdout == words

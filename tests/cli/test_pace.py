@@ -17,7 +17,6 @@ def run_with(directory, step):
 
 
 def test_the_last_beat_is_told_for_a_while(tmp_path):
-    """Where every text is a line of its own, a new one comes rarely."""
     pace = Pace(run_with(tmp_path, 7), on_terminal=False)
     assert pace.text() == "step 7, loss 3.2500"
     run_with(tmp_path, 8)
@@ -48,7 +47,6 @@ time.sleep(2)
 
 
 def test_an_attempt_that_has_told_nothing_is_told_as_started(launcher):
-    """And not with the words of the one before."""
     argv = ["run", "--console", "status", "--max-restarts", 1, "--", sys.executable, "-c", RESTARTED]
     process = launcher.start(*argv, stderr=subprocess.PIPE, encoding="utf-8")
     assert any("1 rank: step 7" in line for line in process.stderr)

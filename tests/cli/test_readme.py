@@ -21,8 +21,7 @@ def test_every_screen_has_its_table():
 
 @pytest.mark.parametrize("name", TABLES)
 def test_validate_prints_the_screen(name, launcher):
-    """Byte for byte."""
     shutil.copy(HERE / "readme_tables" / name, launcher.directory)
-    done = launcher.run("validate", name)
+    done = launcher.call("validate", name)
     assert done.returncode == 1
     assert done.stdout == SCREENS[name]

@@ -28,7 +28,6 @@ def _path(tmp_path):
 
 
 def test_five_minutes_of_the_fastest_training_are_seen(path):
-    """Fifty lines a second; older ones are not."""
     write(path, (age / 50 for age in range(25_000, 0, -1)))
     steps = RecentMetrics(path).look()
     assert len(steps) == pytest.approx(15_000, abs=1)
@@ -47,7 +46,6 @@ def test_what_comes_is_added_and_what_is_old_goes(path):
 
 
 def test_a_loss_that_is_not_finite_is_shown_as_it_is_now(path):
-    """Not as the last one that was finite: the course ends in blanks."""
     with path.open("ab") as file:
         for number in range(60):
             file.write(to_line(StepMetrics(time.time_ns(), 0, number, 5.0 - number / 10 if number < 20 else None)))
@@ -57,7 +55,6 @@ def test_a_loss_that_is_not_finite_is_shown_as_it_is_now(path):
 
 
 def test_of_a_file_that_is_gone_nothing_is_left(path):
-    """Nor of one that another has replaced."""
     recent = RecentMetrics(path)
     assert recent.look() == []
     write(path, [3.0, 2.0, 1.0])

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import termios
 import time
@@ -31,37 +30,10 @@ SIGNALS = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(name="script")
-def _script(launcher):
-    """Render run.sh and run it to its end; what it wrote, and the environments and arguments of its ranks."""
-
-    class Script:
-        path = launcher.directory / "run.sh"
-
-        def render(self, *arguments):
-            done = launcher.run("render", "bash", "--force", "-o", "run.sh", *arguments)
-            assert done.returncode == 0, done.stderr
-            return done
-
-        def start(self, *words, env=None, **options):
-            return subprocess.Popen(
-                ["bash", self.path, *words],
-                cwd=launcher.directory,
-                env=launcher.environment(env or {}),
-                encoding="utf-8",
-                **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
-            )
-
-        def run(self, *words, env=None):
-            process = self.start(*words, env=env)
-            stdout, stderr = process.communicate(timeout=60)
-            return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
-
-        def dumped(self, ranks):
-            found = [json.loads((launcher.directory / f"dumped{rank}").read_text()) for rank in range(ranks)]
-            return [environment for environment, _ in found], [arguments for _, arguments in found]
-
-    return Script()
+def dumped(launcher, ranks):
+    """The environments and arguments of ranks."""
+    found = [json.loads((launcher.directory / f"dumped{rank}").read_text()) for rank in range(ranks)]
+    return [environment for environment, _ in found], [arguments for _, arguments in found]
 
 
 @pytest.mark.parametrize("left", [{}, LEFT, {**LEFT, "SLURM_PROCID": "2"}], ids=["clean", "left", "in a step"])
@@ -76,9 +48,9 @@ def test_a_rank_gets_what_run_gives_it(launcher, script, sample_tables, left, ra
     command = ["--", sys.executable, "-c", DUMP, "a b"]
     script.render(*arguments, *command)
     assert script.run(env=left).returncode == 0
-    by_script, words = script.dumped(ranks)
+    by_script, words = dumped(launcher, ranks)
     assert launcher.run("run", *arguments, *command, env=left).returncode == 0
-    by_run, words_by_run = script.dumped(ranks)
+    by_run, words_by_run = dumped(launcher, ranks)
     assert words == words_by_run
     for one, other in zip(by_script, by_run, strict=True):
         assert one.keys() - OF_A_SHELL == other.keys() - OF_A_SHELL
@@ -92,7 +64,7 @@ def test_choices_of_the_shell_stand(launcher, script):
     """As they do for `tlaunch run`: what is set when the script is run, not when it was rendered."""
     script.render("--devices", 1, "--", sys.executable, "-c", DUMP)
     assert script.run(env={"OMP_NUM_THREADS": "3", "PYTHONUNBUFFERED": ""}).returncode == 0
-    [environment], _ = script.dumped(1)
+    [environment], _ = dumped(launcher, 1)
     assert (environment["OMP_NUM_THREADS"], environment["PYTHONUNBUFFERED"]) == ("3", "")
 
 
@@ -102,17 +74,16 @@ def test_the_script_replaces_no_variable_of_the_environment(launcher, script):
     theirs = dict.fromkeys(re.findall(r"\b_?([a-z][a-z_]*)\b", script.path.read_text()), "theirs")
     assert {"server", "ranks", "status"} <= theirs.keys()
     assert script.run(env=theirs).returncode == 0
-    [environment], _ = script.dumped(1)
+    [environment], _ = dumped(launcher, 1)
     assert {name: environment.get(name) for name in theirs} == theirs
 
 
 def test_the_script_replaces_no_function_of_the_environment(launcher, script):
-    """Those that bash was told to export."""
     script.render("--devices", 1, "--env", "CHOSEN=1", "--", sys.executable, "-c", DUMP)
     names = re.findall(r"^_?([a-z_]+)\(\)", script.path.read_text(), re.MULTILINE)
     assert {"send", "give_up", "start_rank"} <= set(names)
     assert script.run(env={f"BASH_FUNC_{name}%%": "() { echo theirs; }" for name in names}).returncode == 0
-    [environment], _ = script.dumped(1)
+    [environment], _ = dumped(launcher, 1)
     assert [name for name in names if "echo theirs" not in environment[f"BASH_FUNC_{name}%%"]] == []
 
 
@@ -124,7 +95,7 @@ def test_values_arrive_as_they_are(launcher, script):
     script.render("--devices", 1, *variables, *odd_names, *places, "--", sys.executable, "-c", DUMP, *ODD)
     done = script.run()
     assert (done.returncode, done.stderr) == (0, "")
-    [environment], [words] = script.dumped(1)
+    [environment], [words] = dumped(launcher, 1)
     assert words == ODD
     assert [environment[f"ODD{number}"] for number in range(len(ODD))] == ODD
     assert (environment["IFS"], environment["UID"], environment["with.dots-"]) == ("x", "5", "1")
@@ -144,7 +115,6 @@ def test_names_of_servers_are_not_executed(launcher, script, table_of, name):
 
 
 def test_a_working_directory_below_the_one_where_a_script_is_started(launcher, script):
-    """Runs are kept in it, once."""
     (launcher.directory / "sub").mkdir()
     script.render("--devices", 1, "--cwd", "sub", "--", sys.executable, "-c", DUMP)
     assert script.run().returncode == 0
@@ -190,7 +160,6 @@ def test_env_log_has_what_the_script_sets(launcher, script):
 
 @pytest.mark.parametrize("environment", [{}, {"POSIXLY_CORRECT": "1"}], ids=["plain", "POSIX"])
 def test_last_lines_cannot_act_on_a_terminal(launcher, script, environment):
-    """Of the rank that failed; its log keeps them as they were."""
     wrote = "\x1b[2Jred\x07 \u009b31m é\ttab\r\n"
     script.render("--devices", 1, "--", sys.executable, "-c", f"print({wrote!r}, flush=True); exit(3)")
     done = script.run(env=environment)
@@ -199,7 +168,6 @@ def test_last_lines_cannot_act_on_a_terminal(launcher, script, environment):
 
 
 def test_a_directory_called_latest_stays_as_it_is(launcher, script):
-    """No link is put into it."""
     (launcher.runs / "latest").mkdir(parents=True)
     script.render("--devices", 1, "--", "true")
     assert script.run().returncode == 0
@@ -228,18 +196,17 @@ def test_the_first_that_fails_ends_the_others(launcher, script, deed, code):
     script.render("--devices", 4, "--", "sh", "-c", program)
     done = script.run()
     assert done.returncode == code
-    assert f"rank 2 failed with exit code {code}" in done.stderr
+    assert re.search(rf"rank 2 .*\b{code}\b", done.stderr)
     assert "here is 2" in done.stderr
     assert "here is 1" not in done.stderr
     assert launcher.processes() == []
 
 
 def test_a_shell_that_ends_at_errors_is_told_not_to(launcher, script):
-    """As after `export SHELLOPTS` in a script with `set -e`."""
     script.render("--devices", 3, "--", "sh", "-c", "if [ $RANK = 2 ]; then exit 7; fi; sleep 1000")
     done = script.run(env={"SHELLOPTS": "errexit"})
     assert done.returncode == 7
-    assert "rank 2 failed with exit code 7" in done.stderr
+    assert re.search(r"rank 2 .*\b7\b", done.stderr)
     assert launcher.processes() == []
 
 
@@ -269,7 +236,6 @@ def test_a_signal_between_the_start_of_a_rank_and_its_entry(launcher, script, nu
 
 @pytest.mark.parametrize("delay_s", [0, 0.01, 0.02, 0.04, 0.08, 0.16])
 def test_ctrl_c_while_ranks_start(launcher, script, wait_until, delay_s):
-    """Whatever it meets, from the moment on when the run's directory is made."""
     script.render("--devices", 8, "--", "sleep", 1000)
     head, terminal = os.openpty()
     process = script.start(
@@ -331,7 +297,6 @@ def test_who_does_not_go_is_killed_after_the_grace(launcher, script, programs, w
 
 
 def test_a_second_interrupt_kills_at_once(launcher, script, programs):
-    """Nobody waits for a grace of an hour."""
     script.render("--devices", 2, "--grace", 3600, "--", sys.executable, programs / "stubborn.py", "ignore")
     process = script.start()
     launcher.wait_ready(2)
@@ -369,7 +334,7 @@ def test_two_servers(launcher, script, table_of):
     table = table_of({"h2": [2, 3], "h1": [0, 1]})
     script.render("--rank-table", table, "--name", "both", "--", sys.executable, "-c", DUMP)
     assert [script.run(str(index)).returncode for index in range(2)] == [0, 0]
-    environments, _ = script.dumped(4)
+    environments, _ = dumped(launcher, 4)
     wanted = ("LOCAL_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "DEVICE_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
     assert [[environment[name] for name in wanted] for environment in environments] == [
         ["0", "1", "2", "0", "h1", "29500", "4"],
@@ -381,12 +346,11 @@ def test_two_servers(launcher, script, table_of):
 
 
 def test_a_run_is_never_written_over(launcher, script, table_of):
-    """Where the name cannot follow from the time, another one has to be given."""
     script.render("--rank-table", table_of({"h1": [0], "h2": [1]}), "--name", "both", "--", "true")
     assert script.run("1").returncode == 0
     done = script.run("1")
     assert done.returncode == 2
-    assert "give another RUN_NAME" in done.stderr
+    assert "RUN_NAME" in done.stderr
     assert script.run("1", "other").returncode == 0
 
 
@@ -408,7 +372,7 @@ def test_idle_devices(launcher, script, sample_tables):
     arguments += ["--", sys.executable, "-c", DUMP]
     script.render(*arguments)
     assert script.run().returncode == 0
-    environments, _ = script.dumped(2)
+    environments, _ = dumped(launcher, 2)
     made = launcher.latest / "rank_table.json"
     assert {environment["RANK_TABLE_FILE"] for environment in environments} == {str(made.resolve())}
     text = made.read_text()

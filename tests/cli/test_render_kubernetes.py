@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import subprocess
 import sys
 
 import kubernetes_validate
@@ -17,121 +16,51 @@ def _documents(launcher):
     """Render and read."""
 
     def render(*arguments):
-        done = launcher.run("render", "kubernetes", "--image", "registry/me/train:1", *arguments)
+        done = launcher.call("render", "kubernetes", "--image", "registry/me/train:1", *arguments)
         assert done.returncode == 0, done.stderr
         return list(yaml.safe_load_all(done.stdout))
 
     return render
 
 
-def test_an_indexed_job(documents, table_of):
-    """Every value of it: a pod per server, found by name through a headless Service."""
+JOB = "render kubernetes --image registry/me/train:1 --rank-table table.json --name train"
+
+
+def test_an_indexed_job(launcher, table_of, snapshot):
+    """A pod per server, found by name through a headless Service; the table is taken as it is."""
     table = table_of({"h2": [2, 3, 4], "h1": [0, 1]})
-    name = ["--name", "train", "--grace", "10.5"]
-    config, service, job = documents(
-        "--rank-table", table, *name, "--resource", "nvidia.com/gpu", "--", "python", "x.py"
-    )
+    done = launcher.call(*JOB.split(), "--grace", "10.5", "--resource", "nvidia.com/gpu", "--", "python", "x.py")
+    config, *others = yaml.safe_load_all(done.stdout)
     script = config["data"].pop("run.sh")
-    assert script.startswith("#!/usr/bin/env bash\n")
+    assert config["data"].pop("rank_table.json") == table.read_text()
     assert "master_addr=train-1.train\n" in script
     assert "RANK_TABLE_FILE=/etc/tlaunch/rank_table.json\n" in script
-    assert config == {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "train"},
-        "data": {"rank_table.json": table.read_text()},
-    }
-    assert service == {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "train"},
-        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"job-name": "train"}},
-    }
-    assert job == {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": "train"},
-        "spec": {
-            "completionMode": "Indexed",
-            "completions": 2,
-            "parallelism": 2,
-            "backoffLimit": 0,
-            "template": {
-                "spec": {
-                    "subdomain": "train",
-                    "restartPolicy": "Never",
-                    "terminationGracePeriodSeconds": 16,
-                    "containers": [
-                        {
-                            "name": "ranks",
-                            "image": "registry/me/train:1",
-                            "command": ["bash", "/etc/tlaunch/run.sh", "$(JOB_COMPLETION_INDEX)", "train-$(JOB_UID)"],
-                            "env": [
-                                {
-                                    "name": "JOB_UID",
-                                    "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['controller-uid']"}},
-                                }
-                            ],
-                            "resources": {"limits": {"nvidia.com/gpu": 3}},
-                            "volumeMounts": [
-                                {"name": "tlaunch", "mountPath": "/etc/tlaunch"},
-                                {"name": "shared-memory", "mountPath": "/dev/shm"},
-                            ],
-                        }
-                    ],
-                    "volumes": [
-                        {"name": "tlaunch", "configMap": {"name": "train"}},
-                        {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
-                    ],
-                }
-            },
-        },
-    }
+    assert yaml.safe_dump_all([config, *others]) == snapshot
 
 
-def test_an_mpi_job(documents, table_of):
+def test_an_mpi_job(launcher, table_of, snapshot):
     """Workers are the servers of the table, in the order of their ranks, by the names that the operator gives them."""
-    table = table_of({"h2": [2, 3], "h1": [0, 1]})
-    config, job = documents(
-        "--flavor", "mpi", "--rank-table", table, "--name", "train", "--resource", "a/b", "--", "./x"
-    )
+    table_of({"h2": [2, 3], "h1": [0, 1]})
+    options = ["--flavor", "mpi", "--resource", "a/b", "--cwd", "/my work", "--env", "A_KEY=a b"]
+    done = launcher.call(*JOB.split(), *options, "--", "./x")
+    assert "  mpirun.sh: |\n    #!/usr/bin/env bash\n" in done.stdout  # people can read it
+    config, job = yaml.safe_load_all(done.stdout)
     changed = yaml.safe_load(config["data"]["rank_table.json"])
     ranks = {
         server["server_id"]: [device["rank_id"] for device in server["device"]] for server in changed["server_list"]
     }
     assert ranks == {"train-worker-0.train": ["0", "1"], "train-worker-1.train": ["2", "3"]}
-    assert '"${_handed_on[@]}" -n 4 \\\n    tlaunch exec \\\n' in config["data"]["mpirun.sh"]
-    assert (job["apiVersion"], job["kind"], job["metadata"]) == ("kubeflow.org/v2beta1", "MPIJob", {"name": "train"})
-    replicas = job["spec"].pop("mpiReplicaSpecs")
-    assert job["spec"] == {
-        "slotsPerWorker": 2,
-        "mpiImplementation": "OpenMPI",
-        "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0},
-    }
-    assert {name: replica["replicas"] for name, replica in replicas.items()} == {"Launcher": 1, "Worker": 2}
-    launcher, worker = (replicas[name]["template"]["spec"]["containers"][0] for name in ("Launcher", "Worker"))
-    assert launcher["command"] == ["bash", "/etc/tlaunch/mpirun.sh"]
-    assert worker["resources"] == {"limits": {"a/b": 2}}
-    assert {container["image"] for container in (launcher, worker)} == {"registry/me/train:1"}
-
-
-def test_the_script_of_an_mpi_job(launcher, table_of):
-    """People can read it, and it starts ranks where --cwd says."""
-    arguments = ["--flavor", "mpi", "--rank-table", table_of({"h1": [0], "h2": [1]}), "--name", "t", "--image", "x"]
-    done = launcher.run("render", "kubernetes", *arguments, "--cwd", "/my work", "--env", "A_KEY=a b", "--", "./x")
-    assert "  mpirun.sh: |\n    #!/usr/bin/env bash\n" in done.stdout
-    script = next(yaml.safe_load_all(done.stdout))["data"]["mpirun.sh"]
-    assert "\ncd -- '/my work' || exit 2" in script
-    assert "--runs-dir '/my work/runs'" in script
-    assert "export A_KEY='a b' #" in script
-    assert "(-x A_KEY " in script
+    script = config["data"]["mpirun.sh"]
+    assert '"${_handed_on[@]}" -n 4 \\\n    tlaunch exec \\\n' in script
+    assert [line.strip() for line in script.splitlines() if re.search("my work|A_KEY", line)] == snapshot(name="script")
     assert script.endswith("-- ./x\n")
+    assert yaml.safe_dump(job) == snapshot(name="job")
 
 
 @pytest.mark.parametrize("servers", [{"h1": [0, 1], "h2": [2]}, {"h1": [0, 2], "h2": [1, 3]}], ids=["unequal", "turns"])
 def test_what_an_mpi_job_cannot_express(launcher, table_of, servers):
     arguments = ["--image", "x", "--flavor", "mpi", "--rank-table", table_of(servers)]
-    done = launcher.run("render", "kubernetes", *arguments, "--", "true")
+    done = launcher.call("render", "kubernetes", *arguments, "--", "true")
     assert (done.returncode, done.stdout) == (3, "")
 
 
@@ -148,9 +77,7 @@ def test_values_arrive_as_they_are(launcher, documents):
     config, _, job = documents("--devices", 1, *variables, "--", sys.executable, "-c", show, *ODD)
     script = launcher.directory / "run.sh"
     script.write_text(config["data"]["run.sh"])
-    done = subprocess.run(
-        ["bash", script, "0", "x"], cwd=launcher.directory, capture_output=True, text=True, timeout=60, check=True
-    )
+    done = launcher.ended(["bash", script, "0", "x"])
     assert yaml.safe_load(done.stdout.split("\n", 1)[1]) == [ODD, ODD]
     command = job["spec"]["template"]["spec"]["containers"][0]["command"]
     assert [word for word in command if "$" in word] == command[2:]
@@ -166,8 +93,7 @@ def test_the_script_as_two_pods_run_it(launcher, documents, table_of):
     for index in range(2):
         pod = launcher.directory / f"pod{index}"
         pod.mkdir()
-        words = ["bash", script, str(index), "t-uid"]
-        pods.append(subprocess.run(words, cwd=pod, capture_output=True, text=True, timeout=60, check=False))
+        pods.append(launcher.ended(["bash", "-c", f"cd pod{index}; exec bash {script} {index} t-uid"]))
     assert [pod.stdout.split("\n")[1:2] for pod in pods] == [["0 of 3 at t-0.t:29500"], ["1 of 3 at t-0.t:29500"]]
     assert pods[0].returncode == 0
     assert pods[1].returncode in {1, 2}
@@ -213,7 +139,7 @@ def test_a_variable_of_a_secret_is_in_no_file(documents, table_of, flavor):
 
 
 def test_who_puts_a_secret_into_the_file_is_told_of_a_better_place(launcher):
-    done = launcher.run("render", "kubernetes", "--image", "x", "--env", "A_TOKEN=x", "--", "true")
+    done = launcher.call("render", "kubernetes", "--image", "x", "--env", "A_TOKEN=x", "--", "true")
     assert "A_TOKEN; --env-from-secret " in done.stderr
 
 

@@ -37,7 +37,7 @@ def _script(launcher):
         pytest.skip("there is no mpirun here")
 
     def start(*arguments, env=None, words=()):
-        done = launcher.run("render", "mpirun", "--flavor", flavor, "-o", "mpirun.sh", *arguments)
+        done = launcher.call("render", "mpirun", "--flavor", flavor, "-o", "mpirun.sh", *arguments)
         assert done.returncode == 0, done.stderr
         return subprocess.Popen(
             ["bash", launcher.directory / "mpirun.sh", *words],
@@ -60,7 +60,6 @@ def ended(process):
 
 
 def test_ranks_are_those_of_the_table(launcher, script):
-    """And values arrive as they are; nothing of them is executed."""
     table = launcher.directory / "table.json"
     devices = ", ".join(f'{{"device_id": "{7 - rank}", "rank_id": "{rank}"}}' for rank in range(4))
     table.write_text(
@@ -93,7 +92,6 @@ print(repr(os.environ["MY_TOKEN"]), [1 for process in Path("/proc").glob("[0-9]*
 
 
 def test_secrets_arrive_and_are_not_in_command_lines(launcher, script):
-    """Other users see those."""
     secret = "hid" + "den a;b\n\"c\" $(touch bad) 'd',e=f"
     code, said = ended(script("--devices", 2, "--env", f"MY_TOKEN={secret}", "--", sys.executable, "-c", SHOW_SECRET))
     assert code == 0, said
@@ -103,7 +101,6 @@ def test_secrets_arrive_and_are_not_in_command_lines(launcher, script):
 
 @pytest.mark.parametrize("chosen", [[], ["--master-port", "29877"]], ids=["by the job", "chosen"])
 def test_a_port_of_the_shell_is_not_taken(launcher, script, chosen):
-    """Ranks on other servers would not know it."""
     shell = {"MASTER_PORT": "31555", "MASTER_ADDR": "elsewhere"}
     command = ["--", "sh", "-c", "sleep 0.5; echo $MASTER_PORT $MASTER_ADDR"]
     code, said = ended(script("--devices", 2, *chosen, *command, env=shell))
@@ -115,7 +112,6 @@ def test_a_port_of_the_shell_is_not_taken(launcher, script, chosen):
 
 
 def test_what_the_environment_calls_as_a_script_might_call_its_own_arrives(launcher, script):
-    """And a directory for temporary files whose name is none for a hostfile."""
     shell = dict.fromkeys(("name", "count", "hosts", "here", "variable", "mpirun", "code"), "mine")
     shell["TMPDIR"] = str(launcher.directory / "a, b")
     Path(shell["TMPDIR"]).mkdir()
@@ -127,7 +123,6 @@ def test_what_the_environment_calls_as_a_script_might_call_its_own_arrives(launc
 
 
 def test_idle_devices(launcher, script, sample_tables):
-    """Ranks get the table cut to them."""
     table = launcher.directory / "table.json"
     text = (sample_tables / "rank_table_4pcs.json").read_text()
     table.write_text(re.sub(r'"server_id": *"[^"]*"', '"server_id": "127.0.0.1"', text))
@@ -145,7 +140,6 @@ def test_a_failure_reaches_the_caller(script):
 
 
 def test_sigterm_ends_the_ranks(launcher, script, wait_until):
-    """Mpirun gets what its script gets."""
     process = script("--devices", 2, "--env", f"HERE={launcher.directory}", "--", "sh", "-c", "echo ready; sleep 1000")
 
     def ready():

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -46,119 +47,55 @@ def directives(script):
     return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
 
 
-def test_what_slurm_is_asked_for(launcher, table_of):
-    """Nodes by their names, as many tasks as the largest server has devices, and what was wished besides."""
-    wishes = ["--time-limit", "1-12", "--warn-before", 90, "--sbatch=--gres=npu:8", "--sbatch", "-p train"]
-    table = table_of({"n2": [3], "n1": [0, 1, 2]})
-    done = launcher.run("render", *EXEC, "--rank-table", table, "--name", "my job", *wishes, "--", "true")
-    assert directives(done.stdout) == [
-        '--job-name="my job"', "--nodes=2", "--ntasks-per-node=3", "--nodelist=n2,n1", "--exclusive", "--mem=0",
-        "--requeue", "--open-mode=append", "--signal=B:USR1@90", "--time=1-12", "--gres=npu:8", "-p train",
-    ]  # fmt: skip
-    assert "place n1 3\nplace n2 1\n" in done.stdout
-    assert "scontrol requeue" in done.stdout
-
-
-OTHERS = ["--requeue", "--open-mode=append", "--signal=B:USR1@300"]
-
-
-@pytest.mark.parametrize(
-    ("options", "run", "exec_"),
-    [
-        ((), ["--exclusive", "--mem=0"], ["--exclusive", "--mem=0"]),
-        (("--cpus-per-device", 6), ["--cpus-per-task=24"], ["--cpus-per-task=6"]),
-        (("--resource", "gpu:a100"), ["--exclusive", "--mem=0", "--gres=gpu:a100:4"], ["--exclusive", "--mem=0", "--gres=gpu:a100:4"]),
-        (("--sbatch=--mem-per-cpu=4G",), ["--exclusive"], ["--exclusive"]),
-        (("--sbatch=--mem 64G",), ["--exclusive"], ["--exclusive"]),
-    ],
-    ids=["whole nodes", "shared", "resource", "memory by CPU", "memory"],
-)  # fmt: skip
-def test_ranks_have_cpus_memory_and_devices_on_any_nodes(launcher, options, run, exec_):
-    """A task alone would have one CPU, which all ranks of a node would share."""
-    given = [str(option).removeprefix("--sbatch=") for option in options if str(option).startswith("--sbatch")]
-    for kind, tasks, wanted in ((RUN, 1, run), (EXEC, 4, exec_)):
-        script = launcher.run("render", *kind, "--nodes", 3, "--devices", 4, *options, "--", "true").stdout
-        assert script.startswith("#!/usr/bin/env bash\n# 12 ranks on 3 servers")
-        asked = ["--job-name=true", "--nodes=3", f"--ntasks-per-node={tasks}", *wanted, *OTHERS, *given]
-        assert directives(script) == asked
-
-
-@pytest.mark.parametrize(
-    ("options", "written"),
-    [
-        ((), "--devices 4 \\\n    --mp 1 --pp 1 "), (("--mp", 2), "--devices 4 \\\n    --mp 2 --pp 1 "),
-        (("--dp", 8), "--devices 4 \\\n    --dp 8 --mp 1 "),
-        (("--dp", 7, "--allow-idle-devices"), "--devices 4 \\\n    --allow-idle-devices \\\n    --dp 7 "),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_copies_follow_from_the_nodes_unless_they_were_asked_for(launcher, options, written):
-    """So that `sbatch --nodes=4` of the same script is no job that ends when it starts."""
-    script = launcher.run("render", *RUN, "--nodes", 2, "--devices", 4, *options, "--", "true").stdout
-    assert f" run --engine slurm \\\n    {written}" in script
+ASKED = """
+--rank-table table.json --name 'my job' --time-limit 1-12 --warn-before 90 --sbatch=--gres=npu:8 --sbatch '-p train'
+--nodes 3 --devices 4
+--nodes 3 --devices 4 --cpus-per-device 6
+--nodes 3 --devices 4 --resource gpu:a100
+--nodes 3 --devices 4 --sbatch=--mem-per-cpu=4G
+--nodes 3 --devices 4 '--sbatch=--mem 64G'
+--rank-table domains.json --pin-nodes
+--rank-table domains.json
+--rank-table addresses.json --restarts 3
+--devices 1 --warn-before 90
+--devices 1 --sbatch=--nodelist=n[1-2,4] --sbatch '--comment a#b' --sbatch '-p train  --qos=high' --sbatch "--comment=''"
+--devices 1 '--sbatch=--comment=$(touch bad)' --sbatch='--comment='"'"'a \\ "b"'"'"
+"""
 
 
 @pytest.mark.parametrize("kind", [RUN, EXEC], ids=["run", "exec"])
-def test_a_table_of_mere_names_does_not_keep_a_job_from_other_nodes(launcher, kind):
-    """Unless it is asked to; what was made of the table is told."""
-    launcher.run("table", "generate", "--servers", "n3,n1.example.org", "--devices", 2, "-o", "table.json")
-    any_nodes = launcher.run("render", *kind, "--rank-table", "table.json", "--", "true")
-    assert not [line for line in directives(any_nodes.stdout) if line.startswith("--nodelist")]
-    assert "--nodes=2" in directives(any_nodes.stdout)
-    assert "table.json" not in any_nodes.stdout
-    assert "--pin-nodes asks for n3,n1" in any_nodes.stderr
-    pinned = launcher.run("render", *kind, "--rank-table", "table.json", "--pin-nodes", "--", "true")
-    assert "--nodelist=n3,n1" in directives(pinned.stdout)
-    assert "table.json" in pinned.stdout
+def test_what_slurm_is_asked_for(launcher, table_of, sample_tables, kind, snapshot):
+    """Nodes, tasks, CPUs, memory and devices, and what was wished besides; the first lines say what a script does."""
+    table_of({"n2": [3], "n1": [0, 1, 2]})
+    launcher.call("table", "generate", "--servers", "n3,n1.example.org", "--devices", 2, "-o", "domains.json")
+    launcher.write("addresses.json", (sample_tables / "rank_table_16pcs.json").read_text())
+    told = []
+    for typed in ASKED.strip().splitlines():
+        done = launcher.call("render", *kind, *shlex.split(typed), "--", "true")
+        assert done.returncode == 0, done
+        first = done.stdout.splitlines()[1].partition(". Made by")[0]
+        reads = re.findall(r"\b(?:table|domains|addresses)\.json", done.stdout)[:1]
+        again = re.findall(r"^place .*|scontrol requeue", done.stdout, re.MULTILINE)
+        told += [f"$ {typed}", first, *directives(done.stdout), *reads, *again, *done.stderr.splitlines(), ""]
+    assert "\n".join(told) == snapshot
 
 
-@pytest.mark.parametrize(
-    ("given", "written"),
-    [
-        ("--nodelist=n[1-2,4]", '"--nodelist=n[1-2,4]"'), ("--comment a#b", '--comment "a#b"'),
-        ("--comment='a \\ \"b\"'", r'"--comment=a \\ \"b\""'), ("-p train  --qos=high", "-p train --qos=high"),
-        ("--comment=$(touch bad)", '"--comment=$(touch" "bad)"'), ("--comment=''", "--comment="),
-    ],
-)  # fmt: skip
-def test_an_option_for_sbatch_is_words_of_a_shell(launcher, given, written):
-    """Sbatch's own rules differ: a # begins a comment, and between single quotes a backslash is none."""
-    script = launcher.run("render", *RUN, "--devices", 1, f"--sbatch={given}", "--", "true").stdout
-    assert directives(script)[-1] == written
-
-
-def test_addresses_are_looked_for_among_the_nodes(launcher, sample_tables):
-    """Slurm knows nodes by names only; and an array goes on instead of a job that is queued again."""
-    table = sample_tables / "rank_table_16pcs.json"
-    done = launcher.run("render", *EXEC, "--rank-table", table, "--restarts", 3, "--", "true")
-    found = directives(done.stdout)
-    assert "--array=0-3%1" in found
-    assert not [line for line in found if line.startswith("--nodelist")]
-    assert "place 10.0.40.12 8" in done.stdout
-    assert "scontrol requeue" not in done.stdout
-
-
-@pytest.mark.parametrize(("ranks", "words"), [([0], "# 1 rank on 1 server,"), ([0, 1], "# 2 ranks on 1 server,")])
-@pytest.mark.parametrize("kind", [EXEC, RUN], ids=["exec", "run"])
-def test_a_script_says_what_it_does(launcher, table_of, kind, ranks, words):
-    """In its first lines, with the numbers put in."""
-    script = launcher.run(
-        "render", *kind, "--warn-before", 90, "--rank-table", table_of({"n1": ranks}), "--", "true"
-    ).stdout
-    assert script.splitlines()[1].startswith(words)
-    assert "90 s before the time limit, or up to a minute sooner," in script.replace("\n# ", " ")
+def test_copies_follow_from_the_nodes_unless_they_were_asked_for(launcher, snapshot):
+    """So that `sbatch --nodes=4` of the same script is no job that ends when it starts."""
+    started = []
+    for layout in ((), ("--mp", 2), ("--dp", 8), ("--dp", 7, "--allow-idle-devices")):
+        script = launcher.call("render", *RUN, "--nodes", 2, "--devices", 4, *layout, "--", "true").stdout
+        started.append(" ".join(script.partition(" run --engine slurm ")[2].split()[:12]).replace("\\ ", ""))
+    assert started == snapshot
 
 
 def test_a_name_leaves_room_for_the_jobs_own(launcher):
     """A run's name holds both, and the job would fail of it when it starts."""
-    assert launcher.run("render", *RUN, "--name", "x" * 160, "--", "true").returncode == 0
-    done = launcher.run("render", *RUN, "--name", "x" * 161, "--", "true")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--name is too long: 161 bytes, and 160 leave room for the job's own" in done.stderr
-    assert "hint: " in done.stderr
+    assert launcher.call("render", *RUN, "--name", "x" * 160, "--", "true").returncode == 0
+    assert "! hint: " in launcher.refused(2, ["render", *RUN, "--name", "x" * 161, "--", "true"])
 
 
 def test_nobody_takes_the_script(launcher):
-    """Where no controller answers, a hint says what to look at."""
     if not shutil.which("sbatch"):
         pytest.skip("there is no sbatch here")
     nowhere = {"SLURM_CONF": str(launcher.directory / "slurm.conf"), "SLURM_CONF_SERVER": ""}
@@ -166,7 +103,7 @@ def test_nobody_takes_the_script(launcher):
         "ClusterName=c\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=1\nAuthType=auth/none\nMessageTimeout=2\n"
         "NodeName=localhost\nPartitionName=p Nodes=ALL Default=YES\n"
     )
-    done = launcher.run("render", *RUN, "--submit", "--", "true", env=nowhere)
+    done = launcher.call("render", *RUN, "--submit", "--", "true", env=nowhere)
     assert done.returncode != 0
     assert "hint: is slurmctld up" in done.stderr, done.stderr
 
@@ -206,7 +143,7 @@ def _submit(launcher, slurm, wait_until):
     tlaunch.chmod(0o755)
 
     def submit(*arguments, wait=True, kind=EXEC, options=()):
-        done = launcher.run("render", *kind, *arguments)
+        done = launcher.call("render", *kind, *arguments)
         assert done.returncode == 0, done.stderr
         beside = Path(sys.executable).parent / "tlaunch"
         (launcher.directory / "job.sh").write_text(done.stdout.replace(f"{beside} ", f"{tlaunch} "))
@@ -237,7 +174,7 @@ def _submit(launcher, slurm, wait_until):
 )
 def test_a_job_on_any_nodes_ends_well(launcher, submit, kind, options):
     """It has a CPU for each rank, waits for no node by name, and takes whichever are free: not those of the table."""
-    launcher.run("table", "generate", "--servers", "n1,n9", "--devices", 2, "-o", "table.json")
+    launcher.call("table", "generate", "--servers", "n1,n9", "--devices", 2, "-o", "table.json")
     devices = () if "--rank-table" in options else ("--devices", 2)
     busy = submit.ask("sbatch", "--parsable", "--nodelist=n1", "--exclusive", "--wrap", "sleep 600").strip()
     try:
@@ -272,9 +209,8 @@ def test_more_nodes_than_the_script_was_made_for_are_no_failure(launcher, submit
 @pytest.mark.parametrize("kind", [EXEC, RUN], ids=" ".join)
 @pytest.mark.parametrize("name", ["plain", 'it\'s "x"', "a #b \\ $(touch bad) `touch bad` %j é"])
 def test_slurm_takes_the_script(launcher, slurm, table_of, name, kind):
-    """And understands the job's name as it was."""
     wishes = ["--time-limit", "1-12:00", "--restarts", 2, "--sbatch=--gres=gpu:2", "--name", name]
-    launcher.run(
+    launcher.call(
         "render", *kind, "--rank-table", table_of({"n2": [0, 1], "n4": [2]}), *wishes, "-o", "job.sh", "--", "true"
     )
     ask(slurm, "sbatch", "--test-only", "job.sh", cwd=launcher.directory)
@@ -303,18 +239,10 @@ def test_ranks_are_on_the_servers_of_the_table(launcher, submit, table_of, kind)
     assert not (launcher.directory / "bad").exists()
 
 
-def test_names_with_a_domain(launcher, table_of):
-    """Slurm knows nodes without it."""
-    table = table_of({"n1.example.org": [0], "n2.example.org": [1]})
-    found = directives(launcher.run("render", "slurm", "--rank-table", table, "--", "true").stdout)
-    assert "--nodelist=n1,n2" in found
-
-
 def test_a_server_that_is_not_among_the_nodes(launcher, submit, table_of):
-    """Is told before any rank starts."""
     job = submit("--rank-table", table_of({"10.9.8.7": [0]}), "--", "true")
     said = (launcher.directory / f"slurm-{job}.out").read_text()
-    assert "server 10.9.8.7 of the rank table is none of n1" in said
+    assert "server 10.9.8.7 " in said
     assert not launcher.runs.exists()
 
 
@@ -351,7 +279,6 @@ def test_ranks_that_save_when_warned_go_on_in_another_job(launcher, submit, wait
 
 
 def test_a_server_by_its_address(launcher, submit, table_of):
-    """As the node itself knows it: others may not be able to tell."""
     addresses = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False).stdout.split()
     if not addresses:
         pytest.skip("this machine has no address but loopback")
@@ -365,7 +292,6 @@ def test_a_server_by_its_address(launcher, submit, table_of):
 
 @pytest.mark.parametrize("kind", [EXEC, RUN], ids=" ".join)
 def test_secrets_are_not_in_command_lines(launcher, submit, table_of, kind):
-    """Other users see those."""
     wishes = ["--rank-table", table_of({"n2": [0]}), "--name", "t", "--env", "MY_TOKEN=hidden a b"]
     job = submit(*wishes, "--", sys.executable, "-c", SHOW_SECRET, kind=kind)
     said = (launcher.directory / f"slurm-{job}.out").read_text()

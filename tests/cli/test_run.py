@@ -10,16 +10,11 @@ from pathlib import Path
 import pytest
 
 from launcher.core.events import from_line
-from launcher.core.report import Report
 
 
 def environment_of(run_dir, rank):
     lines = (run_dir / f"device{rank}" / "env.log").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines)
-
-
-def report_of(run_dir):
-    return Report.from_json((run_dir / "report.json").read_text())
 
 
 def test_ranks_get_their_place_and_their_own_directory(launcher, sample_tables):
@@ -78,59 +73,39 @@ def test_idle_devices_get_a_reduced_table(launcher, sample_tables):
     assert not (launcher.latest / "device3").exists()
 
 
-def test_inherited_rank_table_is_taken_away_without_a_table(launcher):
-    """A RANK_TABLE_FILE of the user's shell does not reach ranks made by --devices."""
-    done = launcher.run("run", "--", "sh", "-c", "echo ${RANK_TABLE_FILE-none}", env={"RANK_TABLE_FILE": "/old.json"})
-    assert done.stdout == "none\n"
-
-
-def test_secrets_are_masked_in_what_is_kept(launcher):
-    """Ranks get the token; env.log and run.json show stars, and env.log is private."""
-    done = launcher.run("run", "--env", "HF_TOKEN=s3cr3t", "--", "sh", "-c", "echo ${#HF_TOKEN}; exit 0")
-    assert done.stdout == "6\n"
-    kept = [launcher.latest / "run.json", launcher.latest / "device0" / "env.log"]
-    assert not any("s3cr3t" in path.read_text() for path in kept)
-    assert environment_of(launcher.latest, 0)["HF_TOKEN"] == "********"
-    assert kept[1].stat().st_mode & 0o777 == 0o600
-
-
 def test_what_others_may_read_of_a_run_holds_no_secret(launcher):
-    """Whether it came by --env, by the environment or in the command; the whole environment stays private."""
-    secret = ["--env", "HF_TOKEN=s3cr3t", "--env", "PROXY=http://me:s3cr3t@host:80"]
-    command = ["sh", "-c", "exit 3", "--password=s3cr3t", "--api-key", "s3cr3t", "Authorization: Bearer s3cr3t"]
-    mine = {"AWS_SECRET_ACCESS_KEY": "s3cr3t", "TLAUNCH_COORDINATOR_TOKEN": "s3cr3t"}
-    done = launcher.run("run", *secret, "--", *command, env=mine, umask=0o022)
-    assert done.returncode == 3
+    """Whether it came by --env, by the environment or in the command; ranks get it. env.log has a line per variable."""
+    chosen = {"HF_TOKEN": "s3cr3t", "PROXY": "http://me:s3cr3t@host:80", "TWO": "first\nsecond\\"}
+    variables = [word for name, value in chosen.items() for word in ("--env", f"{name}={value}")]
+    program = ["sh", "-c", "echo ${RANK_TABLE_FILE-none} ${#HF_TOKEN}; exit 3"]
+    secrets = ["--password=s3cr3t", "--api-key", "s3cr3t", "Authorization: Bearer s3cr3t"]
+    mine = {"AWS_SECRET_ACCESS_KEY": "s3cr3t", "TLAUNCH_COORDINATOR_TOKEN": "s3cr3t", "RANK_TABLE_FILE": "/old.json"}
+    done = launcher.run("run", *variables, "--", *program, *secrets, env=mine, umask=0o022)
+    assert (done.returncode, done.stdout) == (3, "none 6\n")
     files = [path for path in launcher.latest.resolve().rglob("*") if path.is_file()]
     modes = {path.name: path.stat().st_mode & 0o777 for path in files}
     assert modes == dict.fromkeys(modes, 0o644) | {"env.log": 0o600}
     assert {"run.json", "events.jsonl", "report.json", "train.log"} <= modes.keys()
     assert [path for path in files if b"s3cr3t" in path.read_bytes()] == []
+    environment = environment_of(launcher.latest, 0)
+    assert (environment["HF_TOKEN"], environment["TWO"]) == ("********", "first\\nsecond\\\\")
 
 
-def test_newlines_in_a_value_stay_on_one_line(launcher):
-    """One variable is one line of env.log, whatever it holds."""
-    launcher.run("run", "--env", "TWO=first\nsecond\\", "--", "true")
-    assert "TWO=first\\nsecond\\\\" in (launcher.latest / "device0" / "env.log").read_text().splitlines()
-
-
-def test_a_persons_thread_count_stands(launcher):
+@pytest.mark.parametrize(("options", "threads"), [([], "7"), (["--env", "OMP_NUM_THREADS=9"], "9")])
+def test_a_persons_thread_count_stands(launcher, options, threads):
     """OMP_NUM_THREADS is a share of the cores, unless the user chose one."""
-    launcher.run("run", "--devices", 2, "--", "true", env={"OMP_NUM_THREADS": "7"})
-    assert environment_of(launcher.latest, 1)["OMP_NUM_THREADS"] == "7"
-    launcher.run("run", "--devices", 2, "--env", "OMP_NUM_THREADS=9", "--", "true", env={"OMP_NUM_THREADS": "7"})
-    assert environment_of(launcher.latest, 1)["OMP_NUM_THREADS"] == "9"
+    launcher.run("run", "--devices", 2, *options, "--", "true", env={"OMP_NUM_THREADS": "7"})
+    assert environment_of(launcher.latest, 1)["OMP_NUM_THREADS"] == threads
 
 
-@pytest.mark.parametrize(("devices", "cpus", "told"), [(2, 1, 1), (2, 2, 0), (1, 1, 0)])
-def test_a_job_of_slurm_with_fewer_cpus_than_ranks_is_told(launcher, devices, cpus, told):
+@pytest.mark.parametrize(
+    ("devices", "cpus", "job", "told"), [(2, 1, "12", 1), (2, 2, "12", 0), (1, 1, "12", 0), (2, 1, "", 0)]
+)
+def test_a_job_of_slurm_with_fewer_cpus_than_ranks_is_told(launcher, devices, cpus, job, told):
     """In one line; the variables of a job are not those of every machine."""
-    job = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n1", "SLURM_CPUS_ON_NODE": str(cpus)}
-    done = launcher.run("run", "--devices", devices, "--", "true", env=job)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("warning: this job of Slurm has 1 CPU on n1 for 2 ranks") == told
-    done = launcher.run("run", "--devices", devices, "--", "true", env={**job, "SLURM_JOB_ID": ""})
-    assert "CPU" not in done.stderr
+    env = {"SLURM_JOB_ID": job, "SLURMD_NODENAME": "n1", "SLURM_CPUS_ON_NODE": str(cpus)}
+    done = launcher.run("run", "--devices", devices, "--", "true", env=env)
+    assert (done.returncode, done.stderr.count("warning: "), done.stderr.count("CPU")) == (0, told, told)
 
 
 def test_options_after_the_command_are_the_commands(launcher):
@@ -139,30 +114,35 @@ def test_options_after_the_command_are_the_commands(launcher):
     assert done.stdout == "--devices 3 --dry-run\n"
 
 
-def test_first_failure_is_the_exit_code(launcher):
-    """`exit $RANK_ID` with two ranks ends with rank 1's code, and the report names it."""
-    done = launcher.run("run", "--devices", 2, "--", "sh", "-c", "echo last words of $RANK_ID; exit $RANK_ID")
-    assert done.returncode == 1
-    assert "error: rank 1: exit code 1" in done.stderr
-    assert "server 127.0.0.1, device 1" in done.stderr
-    assert "| last words of 1" in done.stderr
-    assert report_of(launcher.latest).culprit == 1
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        (["sh", "-c", "echo last words of $RANK_ID; exit $RANK_ID"], 1),
+        (["sh", "-c", "[ $RANK_ID = 0 ] || kill -KILL $$"], 137),
+        (["./script"], 127),
+    ],
+    ids=["exit code", "killed", "no interpreter"],
+)
+def test_first_failure_is_the_exit_code(launcher, program, code, snapshot):
+    """Or 128 + its signal; the report names the rank, and its last words are shown."""
+    launcher.write("script", "#!/nonexistent/interpreter\n").chmod(0o755)
+    done = launcher.run("run", "--devices", 2, "--", *program)
+    assert done.returncode == code
+    culprit = launcher.report.culprit
+    assert culprit == 1 or code == 127
+    told = launcher.transcript(done).partition("error: ")[2].splitlines()[0]
+    assert told.replace(f"rank {culprit}:", "rank N:") == snapshot
+    assert f"log of rank {culprit}: " in done.stderr
+    assert ("| last words of 1" in done.stderr) == (code == 1)
 
 
 def test_eight_ranks_that_exit_with_their_rank(launcher, sample_tables):
     """Some rank other than 0 is the first to fail; its number is the exit code, and its log is named."""
     table = sample_tables / "rank_table_8pcs.json"
     done = launcher.run("run", "--rank-table", table, "--", "sh", "-c", "exit $RANK_ID")
-    assert done.returncode == report_of(launcher.latest).culprit
+    assert done.returncode == launcher.report.culprit
     assert 1 <= done.returncode <= 7
     assert f"device{done.returncode}/train.log" in done.stderr
-
-
-def test_killed_rank_gives_128_plus_signal(launcher):
-    """A rank that kills itself with SIGKILL makes the run end with 137, the signal called by its name."""
-    done = launcher.run("run", "--devices", 2, "--", sys.executable, "-c", "import os; os.kill(os.getpid(), 9)")
-    assert done.returncode == 137
-    assert "SIGKILL (signal 9)" in done.stderr
 
 
 def test_the_others_are_ended_when_one_fails(launcher, programs):
@@ -173,8 +153,7 @@ def test_the_others_are_ended_when_one_fails(launcher, programs):
     done = launcher.run("run", "--devices", 2, "--grace", 0.3, "--", "sh", "-c", script)
     assert done.returncode == 5
     assert launcher.processes() == []
-    assert "1 by SIGKILL (signal 9) after 0.3 s of grace" in done.stderr
-    assert report_of(launcher.latest).killed == 2
+    assert launcher.report.killed == 2
 
 
 def test_leftovers_of_a_good_run_are_ended(launcher, programs):
@@ -197,17 +176,7 @@ def test_stopped_ranks_can_be_ended_gracefully(launcher, programs, wait_until):
     wait_until(lambda: "T (stopped)" in Path(f"/proc/{rank}/status").read_text(), "the rank stops")
     process.terminate()
     assert process.wait(60) == 143
-    assert report_of(launcher.latest).killed == 0
-
-
-def test_program_that_cannot_be_executed(launcher):
-    """A script without a known interpreter is reported with the system's words and 126 or 127."""
-    script = launcher.directory / "script"
-    script.write_text("#!/nonexistent/interpreter\n")
-    script.chmod(0o755)
-    done = launcher.run("run", "--devices", 2, "--", "./script")
-    assert done.returncode == 127
-    assert "cannot start ./script: No such file or directory" in done.stderr
+    assert launcher.report.killed == 0
 
 
 def test_a_rank_inherits_nothing_it_should_not(launcher, programs):
@@ -253,35 +222,25 @@ def test_the_console_shows_the_whole_log_of_rank_0(launcher, programs):
 
 def test_a_reader_that_leaves_does_not_disturb_the_run(launcher, programs):
     """`tlaunch run | head -1` runs to its end, silently."""
-    command = launcher.argv("run", "--", sys.executable, programs / "noisy.py", 20000)
-    done = subprocess.run(
-        ["sh", "-c", '{ "$@"; echo $? >code; } | head -1', "sh", *command],
-        cwd=launcher.directory, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    noisy = ["run", "--", sys.executable, programs / "noisy.py", 20000]
+    done = launcher.shell('{ "$@"; echo $? >code; } | head -1', *noisy)
     assert (launcher.directory / "code").read_text() == "0\n"
     assert "Traceback" not in done.stderr
-    assert report_of(launcher.latest).exit_code == 0
+    assert launcher.report.exit_code == 0
 
 
 def test_closed_standard_descriptors_are_no_trouble(launcher):
     """A launcher started with stdin, stdout and stderr closed (some daemons do) runs its ranks all the same."""
-    command = launcher.argv("run", "--devices", "2", "--", "sh", "-c", "echo fine >&2; exit 3")
-    done = subprocess.run(
-        ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], cwd=launcher.directory, check=False, timeout=60
-    )
+    done = launcher.shell('"$@" <&- >&- 2>&-', "run", "--devices", "2", "--", "sh", "-c", "echo fine >&2; exit 3")
     assert done.returncode == 3
     assert (launcher.latest / "device0" / "train.log").read_text() in {"fine\n", ""}
 
 
 def test_sixty_four_ranks(launcher):
     """64 ranks start with a limit of 32 descriptors, all end, and every one has its report entry and log."""
-    command = launcher.argv("run", "--devices", "64", "--", "sh", "-c", "echo $RANK")
-    done = subprocess.run(
-        ["sh", "-c", 'ulimit -n 32; "$@"', "sh", *command],
-        cwd=launcher.directory, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = launcher.shell('ulimit -n 32; "$@"', "run", "--devices", "64", "--", "sh", "-c", "echo $RANK")
     assert done.returncode == 0, done.stderr
-    assert {ended.global_rank for ended in report_of(launcher.latest).exits} == set(range(64))
+    assert {ended.global_rank for ended in launcher.report.exits} == set(range(64))
     assert (launcher.latest / "device63" / "train.log").read_text() == "63\n"
 
 
@@ -294,14 +253,11 @@ def test_too_few_processes_allowed(launcher):
         parent.chmod(0o755)
     command = launcher.argv("run", "--devices", "64", "--grace", "5", "--", "sleep", "1000")
     drop = ["setpriv", "--reuid=65534", "--clear-groups"] if os.geteuid() == 0 else []
-    done = subprocess.run(
-        ["prlimit", "--nproc=20", *drop, *command],
-        cwd=launcher.directory, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    done = launcher.ended(["prlimit", "--nproc=20", *drop, *command])
     if "Permission denied" in done.stderr or "No module named" in done.stderr:
         pytest.skip("another user cannot read this checkout or its Python")
     assert done.returncode == 126
-    assert "no process could be made: Resource temporarily unavailable" in done.stderr
+    assert "Resource temporarily unavailable" in done.stderr
     assert launcher.processes() == []
 
 
@@ -331,7 +287,7 @@ def test_disk_full_before_the_start_leaves_nothing(launcher):
     """Where run.json cannot be written, nothing starts and nothing is left, the runs directory included."""
     done = with_file_limit(0, launcher, "--", "touch", "started")
     assert done.returncode == 2
-    assert "no run directory can be made here: File too large" in done.stderr
+    assert "File too large" in done.stderr
     assert list(launcher.directory.iterdir()) == []
 
 
@@ -340,16 +296,12 @@ def test_disk_full_while_running_does_not_change_the_end(launcher):
     done = with_file_limit(8, launcher, "--", "sh", "-c", "trap '' XFSZ; seq 20000; exit 4")
     assert done.returncode == 4, done.stderr
     assert (launcher.latest / "device0" / "train.log").stat().st_size == 8 * 1024
-    assert report_of(launcher.latest).exit_code == 4
+    assert launcher.report.exit_code == 4
 
 
 def with_file_limit(kibibytes, launcher, *arguments):
     """`tlaunch run` where no file can grow beyond a limit: an honest stand-in for a full disk."""
-    command = launcher.argv("run", *arguments)
-    return subprocess.run(
-        ["bash", "-c", f'ulimit -f {kibibytes}; "$@"', "bash", *command],
-        cwd=launcher.directory, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    return launcher.shell(f'ulimit -f {kibibytes}; "$@"', "run", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +312,6 @@ def with_file_limit(kibibytes, launcher, *arguments):
     ],
 )  # fmt: skip
 def test_a_run_is_called_after_what_it_runs(launcher, command, name):
-    """Not after the interpreter; --name says otherwise."""
     for file in ("tr ain.py", "sub/__main__.py", "pkg/mod.py"):
         path = launcher.directory / file
         path.parent.mkdir(exist_ok=True)

@@ -6,30 +6,20 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from launcher.core.events import Cause, RankStarted, from_line
-from launcher.core.report import Report
+from launcher.core.events import AgentStarted, Cause, RankStarted, Stopping
+
+from .conftest import read_until
 
 GRACE_S = 0.5
 
 
 def start_stubborn(launcher, programs, *wishes, grace=GRACE_S, devices=2, **options):
-    process = launcher.start(
-        "run",
-        "--devices",
-        devices,
-        "--grace",
-        grace,
-        "--",
-        sys.executable,
-        programs / "stubborn.py",
-        *wishes,
-        **options,
-    )
+    command = ["run", "--devices", devices, "--grace", grace, "--", sys.executable, programs / "stubborn.py", *wishes]
+    process = launcher.start(*command, **options)
     launcher.wait_ready(devices)
     return process
 
@@ -38,12 +28,8 @@ def wait_all_gone(launcher, wait_until):
     wait_until(lambda: not launcher.processes(), "the end of every rank and grandchild")
 
 
-def report_of(launcher):
-    return Report.from_json((launcher.latest / "report.json").read_text())
-
-
 def agent_pid(launcher):
-    return from_line((launcher.latest / "events.jsonl").read_text().splitlines()[0]).event.agent.pid
+    return launcher.events(AgentStarted)[0].agent.pid
 
 
 @pytest.mark.parametrize(
@@ -54,32 +40,25 @@ def test_a_signal_ends_willing_ranks_at_once(launcher, programs, wait_until, num
     process = start_stubborn(launcher, programs, grace=1000)
     process.send_signal(number)
     assert process.wait(60) == code
-    report = report_of(launcher)
+    report = launcher.report
     assert (report.cause, report.exit_code, report.killed) == (Cause.STOPPED, code, 0)
     assert launcher.processes() == []
 
 
-@pytest.mark.parametrize("wishes", [["ignore", "new-session"], ["ignore", "double-fork"]], ids=lambda w: w[1])
-def test_terminated_launcher_leaves_nothing(launcher, programs, wait_until, wishes):
-    """`kill -TERM`: ranks and grandchildren in new sessions that ignore SIGTERM are gone after the grace period."""
-    process = start_stubborn(launcher, programs, *wishes)
-    process.terminate()
-    assert process.wait(60) == 143
-    assert launcher.processes() == []
-    assert report_of(launcher).killed == 4
-
-
-@pytest.mark.parametrize("wishes", [["ignore", "new-session"], ["ignore", "double-fork"]], ids=lambda w: w[1])
-def test_killed_launcher_leaves_nothing(launcher, programs, wait_until, wishes):
-    """`kill -9` of the launcher: the agent ends everything after the grace period."""
-    process = start_stubborn(launcher, programs, *wishes)
+@pytest.mark.parametrize("elsewhere", ["new-session", "double-fork"])
+@pytest.mark.parametrize(("number", "cause"), [(signal.SIGTERM, Cause.STOPPED), (signal.SIGKILL, Cause.HEAD_LOST)])
+def test_a_launcher_that_is_ended_leaves_nothing(launcher, programs, wait_until, number, cause, elsewhere):  # noqa: PLR0917
+    """Ranks and grandchildren that ignore SIGTERM are gone after the grace period; a killed launcher's agent ends them."""
+    process = start_stubborn(launcher, programs, "ignore", elsewhere)
     agent = agent_pid(launcher)
-    process.kill()
-    process.wait()
+    process.send_signal(number)
+    assert process.wait(60) == (143 if number == signal.SIGTERM else -number)
+    assert number == signal.SIGKILL or launcher.processes() == []
     wait_all_gone(launcher, wait_until)
     wait_until((launcher.latest / "report.json").is_file, "the agent's report")
-    assert report_of(launcher).cause is Cause.HEAD_LOST
     wait_until(lambda: not alive(agent), "the end of the agent")
+    assert launcher.report.cause is cause
+    assert number == signal.SIGKILL or launcher.report.killed == 4
 
 
 def test_killed_agent_leaves_nothing(launcher, programs, wait_until):
@@ -90,7 +69,7 @@ def test_killed_agent_leaves_nothing(launcher, programs, wait_until):
     assert process.returncode == 137
     assert b"was killed" in errors
     assert launcher.processes() == []
-    assert report_of(launcher).cause is Cause.AGENT_LOST
+    assert launcher.report.cause is Cause.AGENT_LOST
 
 
 def test_killed_agent_leaves_bystanders_alone(launcher, programs, wait_until):
@@ -116,13 +95,7 @@ def test_killed_agent_leaves_bystanders_alone(launcher, programs, wait_until):
         os.kill(pid, signal.SIGKILL)
     assert left == bystanders
     assert (code, launcher.processes()) == (137, [])
-    assert report_of(launcher).killed in {1, 2}, "the rank may still be dying of its agent's death"
-
-
-def pids_of(run_dir):
-    """By rank; of those that the agent watches."""
-    events = [from_line(line).event for line in read(run_dir / "events.jsonl").splitlines()]
-    return {event.global_rank: event.pid for event in events if isinstance(event, RankStarted)}
+    assert launcher.report.killed in {1, 2}, "the rank may still be dying of its agent's death"
 
 
 def test_the_first_of_several_failures_is_blamed(launcher, wait_until, suspend):
@@ -130,14 +103,15 @@ def test_the_first_of_several_failures_is_blamed(launcher, wait_until, suspend):
     script = 'echo ready; until [ -e "$TLAUNCH_RUN_DIR/go$RANK" ]; do sleep 0.01; done; exit 4$RANK'
     process = launcher.start("run", "--devices", 3, "--grace", 5, "--", "sh", "-c", script)
     run_dir = launcher.wait_ready(3)
-    pids = wait_until(lambda: len(found := pids_of(run_dir)) == 3 and found, "that the agent knows all ranks")
+    wait_until(lambda: len(launcher.events(RankStarted)) == 3, "that the agent knows all ranks")
+    pids = {event.global_rank: event.pid for event in launcher.events(RankStarted)}
     suspend(agent_pid(launcher))
     for rank in (1, 2, 0):
         (run_dir / f"go{rank}").touch()
         wait_until(lambda pid=pids[rank]: not alive(pid), f"the end of rank {rank}")
     os.kill(agent_pid(launcher), signal.SIGCONT)
     assert process.wait(60) == 41
-    report = report_of(launcher)
+    report = launcher.report
     ends = [(ended.global_rank, ended.status, ended.order_known) for ended in report.exits]
     assert ends == [(1, 41, True), (2, 42, True), (0, 40, True)]
 
@@ -154,7 +128,7 @@ def test_an_unknown_order_of_failures_is_told(launcher, wait_until, suspend):
     wait_until(lambda: not launcher.processes(), "the end of the ranks")
     os.kill(agent, signal.SIGCONT)
     assert process.wait(60) == 4
-    assert [ended.order_known for ended in report_of(launcher).exits] == [False] * 3
+    assert [ended.order_known for ended in launcher.report.exits] == [False] * 3
 
 
 def test_an_orphaned_agent_keeps_no_reader_waiting(launcher, programs, wait_until):
@@ -176,7 +150,7 @@ def test_a_module_of_the_user_cannot_break_supervision(launcher):
         "run", "--devices", 2, "--grace", 5, "--", "sh", "-c", "[ $RANK = 0 ] && sleep 1000; exit 5",
     )  # fmt: skip
     assert done.returncode == 5
-    assert report_of(launcher).cause is Cause.FAILED
+    assert launcher.report.cause is Cause.FAILED
 
 
 def test_ignored_children_are_waited_for(launcher):
@@ -246,8 +220,7 @@ def test_stop_while_ranks_are_being_started(launcher, wait_until):
     process.terminate()
     assert process.wait(60) == 143
     assert launcher.processes() == []
-    started = sum(b'"RankStarted"' in line for line in (launcher.latest / "events.jsonl").read_bytes().splitlines())
-    assert len(report_of(launcher).exits) == started
+    assert len(launcher.report.exits) == len(launcher.events(RankStarted))
 
 
 def test_stop_while_a_failure_is_being_handled(launcher, programs, wait_until):
@@ -257,7 +230,7 @@ def test_stop_while_a_failure_is_being_handled(launcher, programs, wait_until):
         'until grep -q ready "$TLAUNCH_RUN_DIR/device0/train.log"; do :; done; exit 5'
     )
     process = launcher.start("run", "--devices", 2, "--grace", 1000, "--", "sh", "-c", script)
-    wait_until(lambda: "Stopping" in read(launcher.latest / "events.jsonl"), "the failure")
+    wait_until(lambda: launcher.events(Stopping), "the failure")
     process.send_signal(signal.SIGINT)
     wait_until(lambda: interrupted(process.pid), "the first interrupt")
     process.send_signal(signal.SIGINT)
@@ -309,23 +282,6 @@ def own_terminal():
 
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-def read_until(descriptor, marker, patience_s=60):
-    """What a terminal shows, up to `marker`, or to its end where that is None."""
-    shown = b""
-    deadline = time.monotonic() + patience_s
-    while marker is None or marker not in shown:
-        assert time.monotonic() < deadline, shown
-        try:
-            chunk = os.read(descriptor, 4096)
-        except OSError:  # EIO: the last process on the terminal has gone
-            chunk = b""
-        if not chunk:
-            assert marker is None, shown
-            return shown
-        shown += chunk
-    return shown
 
 
 def read(path):

@@ -15,13 +15,11 @@ def test_a_sparkline_has_a_character_for_each_value():
 
 
 def test_a_long_series_is_a_mean_per_character():
-    """Never wider than asked for."""
     assert sparkline(range(1000), 8) == BLOCKS
     assert sparkline(range(1000), 0) == ""
     assert len(sparkline([1e308, -1e308] * 500, 7)) == 7
 
 
 def test_where_blocks_cannot_be_written_there_are_others():
-    """By the encoding of stdout."""
     assert sparkline(range(8), 8, plain=True) == PLAIN
     assert [has_blocks(name) for name in ("utf-8", "ascii", "latin-1", None, "nonsense")] == [True, *[False] * 4]

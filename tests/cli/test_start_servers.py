@@ -11,7 +11,6 @@ from launcher.cli.start_servers import OWN_AGENT
 
 @pytest.mark.parametrize("variables", [{}, {"PYTHONSAFEPATH": "1"}], ids=["usual", "safe path"])
 def test_no_module_that_lies_where_the_user_is_is_imported(tmp_path, variables):
-    """Those on PYTHONPATH are found as ever: an installation may need them."""
     (tmp_path / "click.py").write_text("raise SystemExit('of the user')")
     library = tmp_path / "library"
     library.mkdir()

@@ -1,17 +1,12 @@
 """`tlaunch status`."""
 
 import json
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, NotBegun, RankEnded, RankStarted
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.proc import ProcessId
-
-SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
-acted_run = module_from_spec(SPEC)
-SPEC.loader.exec_module(acted_run)
+from tests.programs import acted_run
 
 AGENT = ProcessId(1, 1, "another", "boot")
 
@@ -28,65 +23,47 @@ def row(text, global_rank):
     return next(line.split() for line in text.splitlines() if line.split()[:1] == [str(global_rank)])
 
 
-def test_every_rank_is_shown(launcher):
-    """Where it is, how it is, its last beat and its log."""
+def test_every_rank_is_shown(launcher, snapshot):
     with acted_run.playing(launcher.runs / "a", "stopped"):
         give_signs_of_life(acted_run.RunDir(launcher.runs / "a"))
-        done = launcher.run("status", "a")
-        whole = json.loads(launcher.run("status", "a", "--json").stdout)
+        done = launcher.call("status", "a")
+        whole = json.loads(launcher.call("status", "a", "--json").stdout)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("a: running for ")
-    first, second = row(done.stdout, 0), row(done.stdout, 1)
-    assert first[1:4] + first[5:7] == ["10.0.0.1", "4", "running", "12", "3.2500"]
+    pids = [str(rank["pid"]) for rank in whole["each"]]
+    rows = [row(done.stdout, rank) for rank in range(2)]
+    assert [cells[4] for cells in rows] == pids
+    assert [" ".join(cells[:4] + cells[5:7]) for cells in rows] == snapshot
     assert "2.0 KiB" in done.stdout
-    assert second[1:4] + second[5:7] == ["10.0.0.1", "5", "stopped", "-", "-"]
     assert [rank["state"] for rank in whole["each"]] == ["running", "stopped"]
-    assert int(first[4]) == whole["each"][0]["pid"]
-    assert (whole["state"], whole["each"][0]["heartbeat"]["step"], whole["each"][0]["log_bytes"]) == (
-        "running",
-        12,
-        2048,
-    )
+    first = whole["each"][0]
+    assert (whole["state"], first["heartbeat"]["step"], first["log_bytes"]) == ("running", 12, 2048)
 
 
-def test_a_run_that_is_over_shows_how_its_ranks_ended(launcher):
+def test_a_run_that_is_over_shows_how_its_ranks_ended(launcher, snapshot):
     """By name of the signal, or why there was no process; what was never started waits for ever."""
     events = [
         AgentStarted(AGENT, None, 3), RankStarted(0, 8), RankEnded(0, 8, -11),
         RankEnded(1, None, 127, "there is no program\x1b[2J"), AgentEnded(Cause.FAILED, 139),
     ]  # fmt: skip
     acted_run.make(launcher.runs / "a", events, ranks=3, max_restarts=2)
-    done = launcher.run("status", launcher.runs / "a")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("a: failed after 4.0 s with exit code 139\n")
-    assert "first failure: rank 0: SIGSEGV (signal 11)" in done.stdout
-    assert "restarts: 0 of at most 2" in done.stdout
-    assert row(done.stdout, 0)[-3:] == ["SIGSEGV", "(signal", "11)"]
-    assert done.stdout.splitlines()[-2].endswith("there is no program")
-    assert row(done.stdout, 2)[3] == "waiting"
+    done = launcher.call("status", launcher.runs / "a")
+    assert launcher.transcript(done) == snapshot
 
 
-def test_ranks_of_a_run_that_never_began_wait_for_nothing(launcher):
-    """They were not started."""
+def test_ranks_of_a_run_that_never_began_wait_for_nothing(launcher, snapshot):
     events = [AgentStarted(AGENT, None, 2), NotBegun("server h2 did not come"), AgentEnded(Cause.FAILED, 1)]
     acted_run.make(launcher.runs / "a", events)
-    text = launcher.run("status", "a").stdout
-    assert "not started" in text
-    assert "waiting" not in text
+    assert launcher.scene("status a", code=0) == snapshot
 
 
-def test_an_unknown_run_is_wrong_usage(launcher):
-    """With the names that there are."""
+def test_an_unknown_run_is_wrong_usage(launcher, snapshot):
     acted_run.make(launcher.runs / "a")
-    done = launcher.run("status", "missing")
-    assert done.returncode == 2
-    assert "a" in done.stderr.splitlines()[-1]
+    assert launcher.refused(2, "status missing") == snapshot
 
 
 def test_a_run_elsewhere_is_said_to_be_there(launcher):
-    """What its files tell is shown all the same."""
     acted_run.make(launcher.runs / "a", [AgentStarted(AGENT, None, 1), RankStarted(0, 8)], ranks=1)
-    done = launcher.run("status", "a")
+    done = launcher.call("status", "a")
     assert (done.returncode, row(done.stdout, 0)[3]) == (0, "running")
     assert "on another" in done.stdout.splitlines()[0]
 
@@ -97,9 +74,9 @@ def test_whatever_a_heartbeat_says_is_shown(launcher):
         run_dir = acted_run.RunDir(launcher.runs / "a")
         run_dir.heartbeat(0).write_text(f'{{"step": 1{"0" * 400}, "loss": NaN, "device_memory_bytes": 1{"0" * 400}}}')
         run_dir.heartbeat(1).write_text('{"step": 2, "loss": -Infinity}')
-        done = launcher.run("status", "a")
-        as_json = launcher.run("status", "a", "--json")
-        top = launcher.run("top", "a", "--once")
+        done = launcher.call("status", "a")
+        as_json = launcher.call("status", "a", "--json")
+        top = launcher.call("top", "a", "--once")
     assert (done.returncode, row(done.stdout, 0)[6]) == (0, "nan"), done.stderr
     assert (top.returncode, row(top.stdout, 1)[3]) == (0, "-inf"), top.stderr
     each = json.loads(as_json.stdout, parse_constant=refuse)["each"]
@@ -114,10 +91,10 @@ def test_restarts_are_told_once(launcher):
     """Of how many there may be; where nothing says how many, that there were some."""
     with acted_run.playing(launcher.runs / "a"):
         acted_run.append(acted_run.RunDir(launcher.runs / "a"), AttemptStarted(1, 2))
-        assert ", restarted 1x" in launcher.run("status", "a").stdout
+        assert ", restarted 1x" in launcher.call("status", "a").stdout
         record = launcher.runs / "a" / "run.json"
         record.write_text(record.read_text().replace('"max_restarts": 0', '"max_restarts": 2'))
-        shown = launcher.run("status", "a").stdout
+        shown = launcher.call("status", "a").stdout
     assert "  restarts: 1 of at most 2\n" in shown
     assert "restarted" not in shown
 
@@ -127,12 +104,12 @@ def test_the_run_that_goes_on_is_meant(launcher):
     launcher.run("run", "--", "true")
     with acted_run.playing(launcher.runs / "a"):
         for command in (["status"], ["top", "--once"]):
-            done = launcher.run(*command)
+            done = launcher.call(*command)
             assert (done.stdout.strip("─ ").startswith("a"), done.stderr) == (True, "")
-        assert launcher.run("why").stdout.startswith(launcher.latest.resolve().name)
+        assert launcher.call("why").stdout.startswith(launcher.latest.resolve().name)
         with acted_run.playing(launcher.runs / "b"):
-            done = launcher.run("status")
+            done = launcher.call("status")
             assert done.stdout.startswith("b: running")
-            assert done.stderr == "1 other run goes on: a\n"
-            assert "1 other run goes on: a\n" in launcher.run("stacks").stderr
-    assert launcher.run("status").stdout.startswith(launcher.latest.resolve().name)
+            assert done.stderr.endswith(": a\n")
+            assert done.stderr in launcher.call("stacks").stderr
+    assert launcher.call("status").stdout.startswith(launcher.latest.resolve().name)

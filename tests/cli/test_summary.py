@@ -43,79 +43,48 @@ def told(rank_count, *events):
     ids=["roomy", "no bytes", "no files", "files are not counted"],
 )
 def test_a_full_file_system_is_named(tmp_path, monkeypatch, found, full):
-    """Where a run failed: its logs may not say why."""
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**{**vars(ROOMY), **found}))
     spec = SimpleNamespace(run_dir=tmp_path, ranks=Cluster.local(1).servers)
     lines = list(summary.render(failed(), spec, tmp_path))
     assert (f"the file system of {tmp_path} is full" in lines) == full
 
 
-def test_a_restart_in_vain_is_told_after_what_it_was_for(tmp_path):
-    """The failure first, then why nothing came after it."""
+def closing_words(progress, tmp_path, ranks=(), *server):
+    spec = SimpleNamespace(run_dir=tmp_path, ranks=ranks)
+    return [line.replace(str(tmp_path), "<dir>") for line in summary.render(progress, spec, tmp_path, *server)]
+
+
+def test_closing_words(tmp_path, snapshot):
+    """A restart in vain after what it was for; who was lost is not called unborn; why nothing was started again."""
+    failed = AgentEnded(Cause.FAILED, 1)
     lost = Judged(Verdict(None, Confidence.CERTAIN, "server h2 is gone", server="h2"))
-    progress = told(
-        1, RankStarted(0, 7), lost, RankEnded(0, 7, -15), NotBegun("server h2 did not come", "is it there?"),
-        AgentEnded(Cause.FAILED, 1),
-    )  # fmt: skip
-    lines = list(summary.render(progress, SimpleNamespace(run_dir=tmp_path), tmp_path))
-    assert "server h2 is gone" in " ".join(lines[:2])
-    assert lines[-3:] == [
-        "it was to start again, and could not:", "error: server h2 did not come", "hint: is it there?",
-    ]  # fmt: skip
-
-
-def test_ranks_of_a_server_that_was_lost_are_not_said_to_be_unborn(tmp_path):
-    """They were started; how they ended nobody has heard."""
-    verdict = Judged(Verdict(None, Confidence.CERTAIN, "gone", server="h2"))
-    progress = told(
-        4, RankStarted(0, 7), RankStarted(1, 8), RankStarted(2, 9), verdict, RankEnded(0, 7, -15), RankEnded(1, 8, -15),
-        AgentEnded(Cause.FAILED, 1),
-    )  # fmt: skip
-    lines = list(summary.render(progress, SimpleNamespace(run_dir=tmp_path), tmp_path))
-    assert "the others: 2 by SIGTERM (signal 15), 1 lost with their server, 1 never started" in lines
-
-
-def test_a_run_whose_coordinator_is_gone_has_not_ended_well(tmp_path):
-    """As the launcher of another server sees it."""
-    progress = told(2, RankStarted(2, 7), RankEnded(2, 7, -15), AgentEnded(Cause.COORDINATOR_LOST, 1))
-    spec = SimpleNamespace(run_dir=tmp_path, ranks=(SimpleNamespace(server_id="h1"),))
-    (line,) = summary.render(progress, spec, tmp_path)
-    ways = "1 by SIGTERM (signal 15), 1 never started"
-    assert (
-        line == f"error: server h1, whose launcher coordinated the run, is lost; ranks here: {ways}; logs in {tmp_path}"
+    in_vain = told(
+        1, RankStarted(0, 7), lost, RankEnded(0, 7, -15), NotBegun("server h2 did not come", "is it there?"), failed
     )
+    lost_server = told(
+        4, RankStarted(0, 7), RankStarted(1, 8), RankStarted(2, 9), lost, RankEnded(0, 7, -15), RankEnded(1, 8, -15), failed
+    )  # fmt: skip
+    coordinator = told(2, RankStarted(2, 7), RankEnded(2, 7, -15), AgentEnded(Cause.COORDINATOR_LOST, 1))
+    again = [NotRestarting("it fails at once"), Judged(Verdict(None, Confidence.UNSURE, "r")), failed]
+    restarts = {
+        f"{count} restarts": told(1, *(AttemptStarted(number, 1) for number in range(1, count + 1)), *again)
+        for count in (0, 2)
+    }
+    assert {
+        "restart in vain": closing_words(in_vain, tmp_path),
+        "a server lost": closing_words(lost_server, tmp_path),
+        "the coordinator lost": closing_words(coordinator, tmp_path, (SimpleNamespace(server_id="h1"),)),
+        **{name: closing_words(progress, tmp_path) for name, progress in restarts.items()},
+    } == snapshot
 
 
-@pytest.mark.parametrize(("attempts", "words"), [(0, "not restarted"), (2, "restarted 2 times, and not again")])
-def test_why_nothing_was_started_again_is_told(tmp_path, attempts, words):
-    """With how often it was, if it was at all."""
-    started = (AttemptStarted(number, 1) for number in range(1, attempts + 1))
-    events = (*started, NotRestarting("it fails at once"), Judged(Verdict(None, Confidence.UNSURE, "r")))
-    lines = list(
-        summary.render(told(1, *events, AgentEnded(Cause.FAILED, 1)), SimpleNamespace(run_dir=tmp_path), tmp_path)
-    )
-    assert f"{words}: it fails at once" in lines
-
-
-@pytest.mark.parametrize("culprit", [0, 2])
-def test_one_server_of_several_speaks_for_its_own_ranks(tmp_path, culprit):
+@pytest.mark.parametrize("culprit", [0, 2], ids=["elsewhere", "here"])
+def test_one_server_of_several_speaks_for_its_own_ranks(tmp_path, culprit, snapshot):
     """Ranks 2 and 3 are here: of the others there is neither a process nor a log."""
     verdict = Verdict(culprit, Confidence.CERTAIN, "r", (Failure(culprit, Role.CAUSE, "x", "y", status=1),))
-    progress = told(
-        2, RankStarted(2, 7), RankStarted(3, 8), Judged(verdict), RankEnded(2, 7, 1), RankEnded(3, 8, -15),
-        AgentEnded(Cause.FAILED, 1),
-    )  # fmt: skip
+    ended = (RankEnded(2, 7, 1), RankEnded(3, 8, -15), AgentEnded(Cause.FAILED, 1))
+    progress = told(2, RankStarted(2, 7), RankStarted(3, 8), Judged(verdict), *ended)
     ranks = [
         SimpleNamespace(server_id=f"h{rank // 2}", server_index=rank // 2, device_id=rank % 2) for rank in range(4)
     ]
-    lines = list(summary.render(progress, SimpleNamespace(run_dir=tmp_path, ranks=ranks), tmp_path, 1))
-    if culprit == 2:
-        assert any(
-            line.startswith(f"log of rank 2: {tmp_path}/device2/train.log, which cannot be read") for line in lines
-        )
-        assert "the others here: 1 by SIGTERM (signal 15)" in lines
-    else:
-        assert lines[2:] == [
-            "  server h0, device 0, exit code 1", "log of rank 0: on server h0, which has the logs of all ranks",
-            "ranks here: 1 with exit code 1, 1 by SIGTERM (signal 15)",
-        ]  # fmt: skip
+    assert closing_words(progress, tmp_path, ranks, 1) == snapshot

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 
 import pytest
 
@@ -14,10 +13,10 @@ BOXES = ("├", "│", "└", "─")
 
 @pytest.fixture(name="shown")
 def _shown(launcher, sample_tables):
-    """Show a sample table; the finished process."""
+    """Show a sample table."""
 
     def show(name, *arguments, **options):
-        return launcher.run("table", "show", sample_tables / f"rank_table_{name}.json", *arguments, **options)
+        return launcher.call("table", "show", sample_tables / f"rank_table_{name}.json", *arguments, **options)
 
     return show
 
@@ -50,77 +49,31 @@ def super_pod_table(servers=2):
     }
 
 
-def test_tree_has_servers_and_devices(shown):
-    """Each server is a branch, each device a leaf with its rank and address."""
-    lines = shown("16pcs").stdout.splitlines()
-    assert lines[0].endswith("v1.0 table, 2 servers, 16 devices")
-    assert lines[1] == "├── server 10.0.40.11: ranks 0-7"
-    assert lines[2] == "│   ├── rank 0   device 0  192.1.40.10"
-    assert lines[-1] == "    └── rank 15  device 7  192.4.40.13"
-    assert len(lines) == 1 + 2 + 16
+def test_tree(launcher, snapshot):
+    """Servers and devices; with a layout each rank's place and the ranks that it talks to, and groups that cross servers."""
+    assert (
+        launcher.scene(
+            "table show rank_tables/rank_table_2pcs.json",
+            "table show rank_tables/rank_table_8pcs.json --mp 2 --pp 2",
+            "table show rank_tables/rank_table_16pcs.json --pp 2 --dp 8",
+            "table show rank_tables/rank_table_16pcs.json --dp 16",
+            "table show rank_tables/rank_table_4pcs.json --dp 3 --allow-idle-devices",
+            code=0,
+        )
+        == snapshot
+    )
 
 
-def test_layout_gives_coordinates_and_groups(shown):
-    """With axes each rank has its place and the ranks that it talks to; a missing dp is derived."""
-    done = shown("8pcs", "--mp", 2, "--pp", 2)
-    lines = done.stdout.splitlines()
-    assert lines[0].endswith("dp=2 mp=2 pp=2")
-    [rank_5] = [line for line in lines if "rank 5 " in line]
-    assert rank_5.split("192.2.40.11")[1].split() == [
-        "pp=1",
-        "dp=0",
-        "mp=1",
-        "mp",
-        "{4,5}",
-        "dp",
-        "{5,7}",
-        "pp",
-        "{1,5}",
-    ]
-    assert lines[-3:] == [
-        "mp: 4 groups of 2 ranks, 0 across servers",
-        "dp: 4 groups of 2 ranks, 0 across servers",
-        "pp: 4 groups of 2 ranks, 0 across servers",
-    ]
+def test_a_layout_that_does_not_fit_is_refused(launcher, snapshot):
+    layouts = ("8pcs.json --dp 3", "8pcs.json --mp 16", "8pcs.json --pp 0", "4pcs.json --dp 3")
+    assert launcher.refused(3, *(f"table show rank_tables/rank_table_{words}" for words in layouts)) == snapshot
 
 
-def test_groups_that_leave_their_server_are_counted(shown):
-    """Two stages on two servers: every pipeline crosses the network."""
-    assert "pp: 8 groups of 2 ranks, 8 across servers" in shown("16pcs", "--pp", 2).stdout
-
-
-def test_a_layout_that_does_not_fit_is_refused(shown):
-    """As `run` does: exit code 3, the numbers, and nothing on stdout."""
-    for arguments in (["--dp", 3], ["--mp", 16], ["--pp", 0]):
-        done = shown("8pcs", *arguments)
-        assert (done.returncode, done.stdout) == (3, ""), arguments
-    assert "1 device of 4 idle" in shown("4pcs", "--dp", 3).stderr
-
-
-def test_idle_devices_are_marked(shown):
-    """A layout that leaves a device unused, when that is allowed, marks it instead of giving it a place."""
-    done = shown("4pcs", "--dp", 3, "--allow-idle-devices")
-    assert done.returncode == 0
-    assert "1 idle" in done.stdout.splitlines()[0]
-    [idle] = [line for line in done.stdout.splitlines() if "rank 3" in line]
-    assert idle.endswith("idle")
-    assert "dp=" not in idle
-
-
-def test_long_groups_are_shortened(shown):
-    """A group of 16 ranks shows its first two and its last."""
-    assert "dp {0,1,...,15}" in shown("16pcs", "--dp", 16).stdout
-
-
-def test_super_pods_hold_their_servers(launcher):
-    """A table with super pods has them above the servers, and its devices have their numbers there."""
-    done = launcher.run("table", "show", "-", input=json.dumps(super_pod_table()))
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[1] == "├── super pod pod0: 1 server, 2 devices"
-    assert lines[2] == "│   └── server 10.0.0.1: ranks 0-1"
-    assert lines[3].endswith("rank 0  device 0  192.1.0.1  super device 0")
-    assert lines[5] == "└── super pod pod1: 1 server, 2 devices"
+def test_super_pods_hold_their_servers(launcher, snapshot):
+    """Above them; their names are shown as they are, whatever they mean elsewhere, but cannot move the cursor."""
+    table = super_pod_table()
+    table["super_pod_list"][0]["super_pod_id"] = "[red]:smile:\x1b[2J"
+    assert launcher.scene("table show -", code=0, input=json.dumps(table)) == snapshot
 
 
 @pytest.mark.parametrize(("encoding", "boxes"), [("utf-8", True), ("ascii", False), ("latin-1", False)])
@@ -137,24 +90,10 @@ def test_lines_are_whole_and_plain_in_a_pipe(launcher):
     """However narrow the terminal is said to be, no line is wrapped, cut or coloured."""
     table = super_pod_table()
     table["server_list"][0]["server_id"] = table["super_pod_list"][0]["server_list"][0]["server_id"] = "x" * 60
-    done = launcher.run(
-        *["table", "show", "-", "--dp", 4],
-        input=json.dumps(table),
-        env={"COLUMNS": "20", "FORCE_COLOR": "1", "TERM": "xterm-256color"},
-    )
+    env = {"COLUMNS": "20", "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    done = launcher.call("table", "show", "-", "--dp", 4, input=json.dumps(table), env=env)
     lines = done.stdout.splitlines()
-    assert len(lines) == 1 + 2 + 2 + 4 + 1
-    assert "x" * 60 in lines[2]
-    assert "\x1b" not in done.stdout
-
-
-def test_markup_in_names_is_text(launcher):
-    """Names from a table are shown as they are, whatever they mean elsewhere, but cannot move the cursor."""
-    table = super_pod_table()
-    table["super_pod_list"][0]["super_pod_id"] = "[red]:smile:\x1b[2J"
-    done = launcher.run("table", "show", "-", input=json.dumps(table))
-    assert done.returncode == 0, done.stderr
-    assert "super pod [red]:smile:\\u001b[2J: 1 server" in done.stdout
+    assert (len(lines), "x" * 60 in lines[2], "\x1b" in done.stdout) == (1 + 2 + 2 + 4 + 1, True, False)
 
 
 def test_what_else_a_table_says_stands_at_the_end():
@@ -174,35 +113,25 @@ def test_what_else_a_table_says_stands_at_the_end():
     ]
 
 
-def test_an_invalid_table_shows_its_problems(launcher, sample_tables):
-    """No tree is drawn from a table that HCCL refuses: its problems go to stderr, exit code 1 as `validate`."""
-    text = (sample_tables / "rank_table_16pcs.json").read_text().replace("10.0.40.12", "10.0.40.11")
-    done = launcher.run("table", "show", "-", input=text)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "error[RT314]" in done.stderr
-
-
-def test_warnings_go_to_stderr(launcher, sample_tables):
-    """What is merely worth a look does not mix with the tree."""
-    text = (sample_tables / "rank_table_2pcs.json").read_text().replace('"status"', '"remark": "x", "status"')
-    done = launcher.run("table", "show", "-", input=text)
-    assert done.returncode == 0
-    assert done.stderr.startswith("-:14:3: warning[RT401]: ")
-    assert "warning" not in done.stdout
-
-
-def test_an_unreadable_file_ends_with_2(launcher):
-    """A file that is not there is no invalid table."""
-    done = launcher.run("table", "show", "missing.json")
-    assert done.returncode == 2
-    assert "missing.json does not exist" in done.stderr
+def test_problems_go_to_stderr(launcher, sample_tables):
+    """No tree is drawn from a table that HCCL refuses, with 1 as `validate`; a warning does not mix with the tree."""
+    text = (sample_tables / "rank_table_16pcs.json").read_text()
+    done = launcher.call("table", "show", "-", input=text.replace("10.0.40.12", "10.0.40.11"))
+    assert (done.returncode, done.stdout, "error[RT314]" in done.stderr) == (1, "", True)
+    done = launcher.call("table", "show", "-", input=text.replace('"status"', '"remark": "x", "status"'))
+    assert (done.returncode, "warning[RT401]: " in done.stderr, "warning" in done.stdout) == (0, True, False)
+    assert launcher.call("table", "show", "missing.json").returncode == 2
+    # A table without addresses can be shown where nobody needs them, as it can be checked.
+    bare = re.sub(r'"device_ip": "[^"]*", ', "", text)
+    assert launcher.call("table", "show", "-", input=bare).returncode == 1
+    done = launcher.call("table", "show", "--chip", "none", "-", input=bare)
+    assert (done.returncode, "warning[RT333]" in done.stderr) == (0, True)
 
 
 def test_json_has_everything(shown):
     """Servers, devices, coordinates and groups for programs."""
     told = json.loads(shown("8pcs", "--dp", 3, "--mp", 2, "--allow-idle-devices", "--json").stdout)
-    assert told["layout"] == {"dp": 3, "mp": 2, "pp": 1}
-    assert told["device_count"] == 8
+    assert (told["layout"], told["device_count"]) == ({"dp": 3, "mp": 2, "pp": 1}, 8)
     assert told["groups"]["mp"] == [[0, 1], [2, 3], [4, 5]]
     [server] = told["servers"]
     assert server["server_id"] == "10.0.40.11"
@@ -214,31 +143,12 @@ def test_json_has_everything(shown):
     assert (plain["layout"], plain["groups"]) == (None, None)
 
 
-def test_a_reader_that_leaves_is_no_trouble(launcher, sample_tables):
-    """`| head` ends quietly."""
-    command = launcher.argv("table", "show", sample_tables / "rank_table_16pcs.json")
-    done = subprocess.run(
-        ["sh", "-c", '"$@" | true', "sh", *command], cwd=launcher.directory, capture_output=True, text=True, check=False
-    )
-    assert done.stderr == ""
-
-
-def test_chip_decides_what_is_shown(launcher, sample_tables):
-    """A table without addresses can be shown where nobody needs them, as it can be checked."""
-    text = re.sub(r'"device_ip": "[^"]*", ', "", (sample_tables / "rank_table_16pcs.json").read_text())
-    assert launcher.run("table", "show", "-", input=text).returncode == 1
-    done = launcher.run("table", "show", "--chip", "none", "-", input=text)
-    assert done.returncode == 0
-    assert "warning[RT333]" in done.stderr
-
-
 @pytest.mark.parametrize("command", [["show"], ["diff", "-"], ["convert", "--to", "hostfile"], ["merge"], ["fix"]])
 @pytest.mark.parametrize("broken", [True, False])
 def test_a_file_name_cannot_move_the_cursor(launcher, sample_tables, command, broken):
     """Whatever a file is called, no control character of its name reaches the terminal."""
     name, other = "esc\x1b[31m.json", '"remark": "x", "status"'
     text = (sample_tables / "rank_table_2pcs.json").read_text().replace('"status"', other)
-    (launcher.directory / name).write_text(text[: len(text) // 2] if broken else text)
-    done = launcher.run("table", *command, name, input=text)
-    assert "\\u001b" in done.stdout + done.stderr
-    assert "\x1b" not in done.stdout + done.stderr
+    launcher.write(name, text[: len(text) // 2] if broken else text)
+    done = launcher.call("table", *command, name, input=text)
+    assert ("\\u001b" in done.stdout + done.stderr, "\x1b" in done.stdout + done.stderr) == (True, False)

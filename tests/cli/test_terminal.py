@@ -197,7 +197,6 @@ def test_every_line_of_every_rank_is_whole(launcher, screen, program, columns, c
 @WIDTHS
 @pytest.mark.parametrize("command", ["run --console collapse", "logs -f --collapse"])
 def test_what_a_rank_says_alone_is_seen(launcher, screen, program, columns, command):
-    """Among lines that stand for all ranks."""
     program(HOSTILE)
     terminal = screen(columns)
     terminal.type(commands(command))
@@ -216,7 +215,6 @@ def test_what_a_rank_says_alone_is_seen(launcher, screen, program, columns, comm
 @WIDTHS
 @pytest.mark.parametrize("command", ["run", "run --console status"])
 def test_one_rank_or_none_is_shown_as_it_is(launcher, screen, program, columns, command):
-    """Without a prefix."""
     program(HOSTILE)
     terminal = screen(columns)
     terminal.type(commands(command))
@@ -258,7 +256,6 @@ for step in range(10**9):
 
 @WIDTHS
 def test_a_status_is_redrawn_in_its_place(launcher, screen, program, wait_until, columns):
-    """And has gone in the end."""
     program(BEATS)
     terminal = screen(columns)
     terminal.type("tlaunch run --console status --devices 8 -- python program.py")
@@ -272,7 +269,6 @@ def test_a_status_is_redrawn_in_its_place(launcher, screen, program, wait_until,
 
 
 def test_a_status_is_as_wide_as_the_terminal_that_it_is_on(launcher, screen, program):
-    """Not as wide as stdout, nor as many characters: some take two columns."""
     program(f"import time\nprint('on', flush=True)\n{WAIT}")
     terminal = screen(30)
     wide = "\u6f22" * 12
@@ -339,7 +335,6 @@ def test_a_progress_bar_is_seen_while_it_grows(launcher, screen, program, wait_u
 
 @pytest.mark.parametrize("command", ["run", "logs -f"])
 def test_ctrl_c_leaves_no_half_row(launcher, screen, program, command):
-    """Though the terminal itself writes ^C behind the row."""
     program(BAR.replace("rank %d", "rank %d" + "x" * 80))
     terminal = screen(80)
     terminal.type(commands(command))
@@ -354,7 +349,6 @@ def test_ctrl_c_leaves_no_half_row(launcher, screen, program, command):
 
 @pytest.mark.parametrize("options", ["", "--merge", "--collapse"])
 def test_a_bar_does_not_blink(launcher, screen, program, wait_until, options):
-    """Where nothing else is written it is seen at every look."""
     program(BAR)
     terminal = screen(80)
     terminal.type(commands(f"logs -f {options}"))
@@ -449,7 +443,6 @@ def test_ctrl_c_ends_a_run(launcher, screen, program, columns, console):
 @WIDTHS
 @pytest.mark.parametrize("options", ["", "--merge", "--collapse"])
 def test_ctrl_c_ends_a_follower(launcher, screen, program, columns, options):
-    """Without a word; the run goes on."""
     program(GOES_ON)
     run = launcher.start("run", "--devices", 8, "--", "python", "program.py")
     launcher.wait_ready(8, "line 0")
@@ -467,7 +460,6 @@ def test_ctrl_c_ends_a_follower(launcher, screen, program, columns, options):
 @WIDTHS
 @pytest.mark.parametrize("end", [("C-c", 130), ("q", 0)], ids=["ctrl-c", "q"])
 def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, screen, program, columns, end):
-    """A row for each rank; who is stopped is seen."""
     program(f"import os, signal\nif os.environ['RANK'] == '3': os.kill(os.getpid(), signal.SIGSTOP)\n{GOES_ON}")
     run = launcher.start("run", "--devices", 8, "--", "python", "program.py")
     terminal = screen(columns)

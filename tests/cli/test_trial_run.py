@@ -42,7 +42,6 @@ def test_nothing_is_said_of_mpi_that_concerns_a_measurement_of_ours(monkeypatch,
 
 
 def test_a_run_that_starts_after_its_doctor_was_killed_removes_what_that_had_made(tmp_path):
-    """And does nothing else: no signal comes any more."""
     parent, directory = tmp_path / "runs", tmp_path / f"{OWN_DIRECTORY}x"
     runs_dir = parent / f"{OWN_RUNS}x"
     for each in (runs_dir, directory):
@@ -51,9 +50,7 @@ def test_a_run_that_starts_after_its_doctor_was_killed_removes_what_that_had_mad
     remains = Remains(runs_dir, parent=True, directory=directory)
     command = guarded(["--runs-dir", str(runs_dir), "--", sys.executable, "-c", "pass"], remains)
     between = [sys.executable, "-c", "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))", *command]
-    done = subprocess.run(
-        between, capture_output=True, text=True, timeout=60, check=False
-    )  # it is no child of this one
+    done = subprocess.run(between, capture_output=True, text=True, timeout=60, check=False)  # no child of this one
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
     assert list(tmp_path.iterdir()) == []
 
@@ -68,7 +65,6 @@ def test_a_run_that_starts_after_its_doctor_was_killed_removes_what_that_had_mad
     ],
 )
 def test_the_server_that_a_trial_run_failed_of(tmp_path, confidence, culprit, server, expected):
-    """By the verdict of its report; whoever is only guessed at is not blamed."""
     verdict = Verdict(culprit, confidence, "it failed", server=server)
     attempt = Attempt(0, 29500, 0, 1, Cause.FAILED, (), verdict)
     report = Report("links", 0, Cause.FAILED, 1, 0, 1, (attempt,))

@@ -70,13 +70,11 @@ def read(terminal):
     (b"\xff", "[3] \ufffd"),
 ])  # fmt: skip
 def test_one_line_is_shown_as_it_is(terminal, state, seen):
-    """Without what could act on the terminal, and no longer than a row."""
     assert row(terminal, state, ranks=[3]) == seen
 
 
 @pytest.mark.parametrize("state", [b"", b"   ", b"\x1b[0m", b"\x1b[K", b"\x1b[32m  \x1b[0m"])
 def test_nothing_to_see_is_not_shown(terminal, state):
-    """Else it would hide how the run stands."""
     assert row(terminal, state) == ""
     assert row(terminal, state, state) == ""
 
@@ -127,7 +125,6 @@ def test_a_terminal_without_a_cursor_is_not_drawn_on(terminal, monkeypatch):
 
 
 def test_a_line_that_was_ended_is_not_drawn_again(terminal):
-    """It stands above by then."""
     stream, _ = terminal
     unfinished = Unfinished(Format(Look(), stream, [], [0, 1]), stream)
     both = {0: Begun(0, b"half"), 1: Begun(0, b"other")}

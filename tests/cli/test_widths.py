@@ -10,7 +10,6 @@ from launcher.cli.widths import columns_of, cut_to
     [("", 0), ("abc", 3), ("\u6f22\u5b57", 4), ("\U0001f600!", 3), ("e\u0301", 1), ("a\u2026", 2), ("\u200b", 0)],
 )
 def test_a_text_takes_columns(text, columns):
-    """Wide characters two, combining ones none."""
     assert columns_of(text) == columns
     assert cut_to(text, columns) == text
 

@@ -20,12 +20,16 @@ def time_of(raw, near_ns):
     return line.time_ns if line.dated else None
 
 
-@pytest.fixture(params=["UTC", "Europe/Paris", "America/New_York"], autouse=True)
-def _zone(request, monkeypatch):
-    """Every test is true wherever it runs."""
-    monkeypatch.setenv("TZ", request.param)
-    _new_zone()
-    yield
+@pytest.fixture(autouse=True)
+def zone(monkeypatch):
+    """Change the zone of this machine; to begin with it is none that a machine of tests has, and one with summer time."""
+
+    def change(name):
+        monkeypatch.setenv("TZ", name)
+        _new_zone()
+
+    change("America/New_York")
+    yield change
     monkeypatch.undo()
     _new_zone()
 
@@ -83,6 +87,15 @@ def test_a_time_without_an_offset_is_local(line, ns):
     """In every form that loggers write."""
     assert time_in(line, NEAR).time_ns == local(2026, 11, 21, 12, ns=ns)
     assert time_of(line.encode(), NEAR) == local(2026, 11, 21, 12, ns=ns)
+
+
+@pytest.mark.parametrize("name", ["UTC", "Europe/Paris", "Asia/Kolkata"])
+def test_local_is_where_the_machine_is(zone, name):
+    zone(name)
+    noon = local(2026, 11, 21, 12)
+    for line in (b"2026-11-21 12:00:00 x", b"I1121 12:00:00 x", b"11/21/2026 12:00:00 - x"):
+        assert time_of(line, NEAR) == noon
+    assert time_of(b"2026-11-21T12:00:00Z x", NEAR) == utc(2026, 11, 21, 12)
 
 
 @pytest.mark.parametrize(
