@@ -6,6 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from launcher.cli.verdict_text import describe_status, headline, rank_list, render
+from launcher.core.codec import decode
 from launcher.core.verdict import Confidence, Failure, Role, StackGroup, Verdict
 
 CAUSE = Failure(
@@ -119,4 +120,4 @@ def test_ranks_that_failed_at_different_places_stand_apart():
 def test_servers_that_do_not_reach_each_other_stand_in_the_headline(server, apart, snapshot):
     verdict = Verdict(None, Confidence.LIKELY, "why", server=server, apart=tuple(apart))
     assert list(render(verdict)) == snapshot
-    assert Verdict.from_fields(json.loads(json.dumps(asdict(verdict)))) == verdict
+    assert decode(Verdict, json.loads(json.dumps(asdict(verdict)))) == verdict
