@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.cli import early
+from launcher.cli import sigint_guard as early
 
 # isort: split
 import os
@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from launcher import __version__
-from launcher.cli.lazy import LazyGroup
+from launcher.cli.options.command_types import LazyGroup
 from launcher.core.errors import (
     EXIT_FAILURE,
     EXIT_INTERRUPTED,
@@ -31,26 +31,34 @@ from launcher.core.printable import printable
 
 # name: (module:attribute, the command's own short help). `tlaunch --help` reads this and imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "run": ("launcher.cli.run:run", "Start one process per device and watch over them."),
-    "exec": ("launcher.cli.exec:exec_rank", "Become one rank of a job that mpirun or srun has started."),
-    "doctor": ("launcher.cli.doctor:doctor", "Examine all servers, and tell what would break a run."),
-    "ps": ("launcher.cli.ps:ps", "List the runs that go on, newest first."),
-    "status": ("launcher.cli.status:status", "Show how a run stands, rank by rank."),
-    "top": ("launcher.cli.top:top", "Watch every rank's progress, CPU and memory until the run ends."),
-    "logs": ("launcher.cli.logs:logs", "Show what ranks have written, merged or collapsed."),
-    "why": ("launcher.cli.why:why", "Tell which rank failed first, of what, and who only followed."),
+    "run": ("launcher.cli.commands.run:run", "Start one process per device and watch over them."),
+    "exec": ("launcher.cli.commands.exec:exec_rank", "Become one rank of a job that mpirun or srun has started."),
+    "doctor": ("launcher.cli.commands.doctor.command:doctor", "Examine all servers, and tell what would break a run."),
+    "ps": ("launcher.cli.commands.ps:ps", "List the runs that go on, newest first."),
+    "status": ("launcher.cli.commands.status:status", "Show how a run stands, rank by rank."),
+    "top": ("launcher.cli.commands.top:top", "Watch every rank's progress, CPU and memory until the run ends."),
+    "logs": ("launcher.cli.commands.logs:logs", "Show what ranks have written, merged or collapsed."),
+    "why": ("launcher.cli.commands.why:why", "Tell which rank failed first, of what, and who only followed."),
     "report": ("launcher.cli.report.command:report", "Show what became of runs: their figures, and pages with charts."),
-    "stacks": ("launcher.cli.stacks:stacks", "Show where every rank of a run is at this moment."),
-    "stop": ("launcher.cli.stop:stop", "End a run, and wait until nothing of it is left."),
-    "explain": ("launcher.cli.explain:explain", "Show where each variable of a rank's environment comes from."),
-    "render": ("launcher.cli.render:render", "Write a job file for those who start ranks by other means."),
-    "validate": ("launcher.cli.validate:validate", "Check rank tables as HCCL does, and say why at the line."),
-    "table": ("launcher.cli.table:table", "Show, compare, make and repair rank tables."),
-    "data": ("launcher.cli.data:data", "Make the sentence pairs that the bundled trainer reads."),
+    "stacks": ("launcher.cli.commands.stacks:stacks", "Show where every rank of a run is at this moment."),
+    "stop": ("launcher.cli.commands.stop:stop", "End a run, and wait until nothing of it is left."),
+    "explain": (
+        "launcher.cli.commands.explain:explain",
+        "Show where each variable of a rank's environment comes from.",
+    ),
+    "render": (
+        "launcher.cli.commands.render.command:render",
+        "Write a job file for those who start ranks by other means.",
+    ),
+    "validate": ("launcher.cli.commands.validate:validate", "Check rank tables as HCCL does, and say why at the line."),
+    "table": ("launcher.cli.commands.table:table", "Show, compare, make and repair rank tables."),
+    "data": ("launcher.cli.commands.data:data", "Make the sentence pairs that the bundled trainer reads."),
 }
 
 # Started by tlaunch itself: no command for people.
-HIDDEN: dict[str, tuple[str, str]] = {"agent": ("launcher.cli.agent:agent", "One server's part of a run over several.")}
+HIDDEN: dict[str, tuple[str, str]] = {
+    "agent": ("launcher.cli.commands.agent:agent", "One server's part of a run over several.")
+}
 
 HANDLES_SIGNALS_ITSELF = ("run", "agent")
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -147,7 +155,7 @@ def _fail(error: OSError) -> int:
 
 def _is_about_stdout(error: OSError) -> bool:
     """Whether `error` came from a function that writes there, or Python holds back text that it cannot write now either."""
-    from launcher.cli.outlet import write_out
+    from launcher.cli.text.stdout import write_out
 
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code is write_out.__code__:
@@ -204,7 +212,7 @@ def _explain(error: click.ClickException) -> None:
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         _say(error.format_message())
         return
-    from launcher.cli.usage import as_usage_error  # where all goes well nobody needs it
+    from launcher.cli.options.usage import as_usage_error  # where all goes well nobody needs it
 
     _complain(as_usage_error(error))
 

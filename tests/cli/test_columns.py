@@ -4,8 +4,8 @@ import doctest
 
 import pytest
 
-from launcher.cli import columns
-from launcher.cli.columns import WIDEST_NUMBER, aligned, counted, fitted, number, server_list, size
+from launcher.cli.text import columns
+from launcher.cli.text.columns import WIDEST_NUMBER, aligned, counted, fitted, number, server_list, size
 from launcher.engines.cluster.engine_words import listed
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli import start_servers
+from launcher.cli.launch import servers as start_servers
 from launcher.core.errors import UsageError
 
 

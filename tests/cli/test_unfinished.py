@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from launcher.cli.log_format import Format, Look
-from launcher.cli.unfinished import SHOWN_AFTER_S, Unfinished
+from launcher.cli.text.log_format import Format, Look
+from launcher.cli.text.partial_lines import SHOWN_AFTER_S, Unfinished
 from launcher.logs.lines import Begun
 from launcher.runs.recorded import Place
 
@@ -101,7 +101,7 @@ def test_a_line_that_was_erased_is_drawn_again_at_once(terminal, monkeypatch):
     unfinished = Unfinished(Format(Look(), stream, [], [0]), stream)
     unfinished.show({0: Begun(0, b"5%")})
     time.sleep(SHOWN_AFTER_S)
-    monkeypatch.setattr("launcher.cli.unfinished.REDRAWN_EVERY_S", 1000.0)
+    monkeypatch.setattr("launcher.cli.text.partial_lines.REDRAWN_EVERY_S", 1000.0)
     for state in (b"6%", b"7%", b"8%"):
         assert unfinished.show({0: Begun(0, state)})
         unfinished.erase()

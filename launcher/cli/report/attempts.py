@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, suppress
 
-from launcher.cli.columns import duration
 from launcher.cli.report.figures import Facts
-from launcher.cli.verdict_text import NUMBER, culprit_failure, headline, rank_list
+from launcher.cli.text.columns import duration
+from launcher.cli.text.verdict_text import NUMBER, culprit_failure, headline, rank_list
 from launcher.core.attempt_mark import mark_of
 from launcher.core.events import Cause, RankStarted
 from launcher.core.frozen import frozen

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.cli.chosen_run import RUN_HELP, chosen, json_option, runs_dir_option
+from launcher.cli.options.chosen_run import RUN_HELP, chosen, json_option, runs_dir_option
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.json_text import json_text
 
@@ -54,8 +54,8 @@ PLAIN_COLUMNS = 120
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @runs_dir_option
 def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json: bool, runs_dir: Path) -> None:
-    from launcher.cli.outlet import write_out
     from launcher.cli.report.figures import gather
+    from launcher.cli.text.stdout import write_out
 
     _check(html, png, as_json=as_json)
     run_dirs = [chosen(runs_dir, run) for run in runs] or [chosen(runs_dir, None)]
@@ -88,7 +88,7 @@ def to_lines(runs: Sequence[Facts], width: int, *, plain: bool = False) -> Itera
 
 
 def _fitting(line: str, width: int) -> list[str]:
-    from launcher.cli.widths import columns_of
+    from launcher.cli.text.widths import columns_of
     from launcher.logs.terminal import without_colours
 
     whole = without_colours(line)
@@ -129,8 +129,8 @@ def _one(facts: Facts, width: int, *, plain: bool) -> Iterator[str]:
 
 def _side_by_side(runs: Sequence[Facts], width: int, *, plain: bool) -> Iterator[str]:
     """A column for each run, and below a figure its line."""
-    from launcher.cli.columns import cut_off, padded
     from launcher.cli.report.words import FIGURES, NOTHING, called
+    from launcher.cli.text.columns import cut_off, padded
     from launcher.logs.terminal import without_colours
 
     names, column = max(len(name) for name, _ in FIGURES), _column(len(runs), width)
@@ -151,7 +151,7 @@ def _side_by_side(runs: Sequence[Facts], width: int, *, plain: bool) -> Iterator
 def _drawn(name: str, facts: Facts, room: int, *, plain: bool) -> str:
     """Nothing where one or no value is known: that is no course."""
     from launcher.cli.report.words import values_of
-    from launcher.cli.sparkline import sparkline
+    from launcher.cli.text.sparkline import sparkline
 
     values = values_of(name, facts)
     return sparkline(values, room, plain=plain) if sum(value is not None for value in values) > 1 else ""
@@ -177,8 +177,8 @@ def _check(html: str | None, png: str | None, *, as_json: bool) -> None:
 
 
 def _write_pages(runs: list[Facts], html: str | None, png: str | None) -> None:
-    from launcher.cli.outlet import write_out
     from launcher.cli.report.page import POLICY, render
+    from launcher.cli.text.stdout import write_out
 
     page = render(runs)
     if html == STDOUT:
@@ -216,7 +216,7 @@ def _put(name: str, content: bytes) -> None:
 
 
 def _to_json(facts: Facts) -> dict[str, Any]:
-    from launcher.cli.run_words import as_json
+    from launcher.cli.text.run_text import as_json
 
     metrics = facts.metrics
     counts = {
@@ -234,6 +234,6 @@ def _width() -> int:
 
 
 def _is_plain() -> bool:
-    from launcher.cli.sparkline import has_blocks
+    from launcher.cli.text.sparkline import has_blocks
 
     return not has_blocks(sys.stdout.encoding)

@@ -12,7 +12,7 @@ from itertools import chain, groupby, pairwise
 from typing import Any
 
 from launcher.cli.report.scales import Point
-from launcher.cli.run_words import culprit, describe, shown_name
+from launcher.cli.text.run_text import culprit, describe, shown_name
 from launcher.core import env
 from launcher.core.frozen import frozen
 from launcher.core.run_dir import RunDir

@@ -6,8 +6,8 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator
 
-from launcher.cli.columns import duration
-from launcher.cli.verdict_text import describe_status, rank_list
+from launcher.cli.text.columns import duration
+from launcher.cli.text.verdict_text import describe_status, rank_list
 from launcher.core.frozen import frozen
 from launcher.runs.timeline import AttemptSpan, Mark, RankSpan, Timeline
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from launcher.cli.columns import counted, duration, number, size
 from launcher.cli.report.figures import Facts, finite, losses, memories, speeds, validations
-from launcher.cli.run_words import culprit
+from launcher.cli.text.columns import counted, duration, number, size
+from launcher.cli.text.run_text import culprit
 from launcher.logs.terminal import one_line
 from launcher.runs.metrics import Metrics
 

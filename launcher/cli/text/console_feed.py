@@ -1,0 +1,49 @@
+"""What the console of a run shows of its ranks' logs, as `--console` says."""
+
+from __future__ import annotations
+
+import time
+from typing import TextIO
+
+from launcher.cli.text.log_feeds import Feed, PlainFeed
+from launcher.cli.text.log_format import Format, Look
+from launcher.core.descriptors import make_room
+from launcher.core.records import RunSpec
+from launcher.core.run_dir import RunDir
+from launcher.logs.follow import Follower
+from launcher.logs.growing import GrowingLog
+from launcher.runs.recorded import Place
+
+
+def format_of(spec: RunSpec, shown: tuple[int, ...], stdout: TextIO) -> Format:
+    places = [Place(rank.global_rank, rank.server_id, rank.server_index, rank.device_id) for rank in spec.ranks]
+    return Format(Look(color=True), stdout, places, shown)
+
+
+def feed_of(spec: RunSpec, global_ranks: tuple[int, ...], shape: Format) -> Feed:
+    """Close it at the end."""
+    run_dir = RunDir(spec.run_dir)
+    make_room(3 * len(global_ranks))  # a log with its parts; where that cannot be, what cannot be opened is not shown
+    if spec.console == "collapse":
+        from launcher.cli.text.log_stream import StagedFeed  # others need none of it
+        from launcher.runs.rank_logs import RankLogs
+
+        return StagedFeed(RankLogs(run_dir, global_ranks, time.time_ns()), shape, collapsed=True)
+    return PlainFeed(Follower({rank: GrowingLog(run_dir.train_log(rank)) for rank in global_ranks}), shape)
+
+
+def shown_ranks(spec: RunSpec, server_index: int | None) -> tuple[int, ...]:
+    """Of all servers, or of one: there the lowest stands for rank 0."""
+    ranks = ranks_of(spec, server_index)
+    match spec.console:
+        case "rank0":
+            return ranks[:1]
+        case "all" | "collapse":
+            return ranks
+        case _:
+            return ()
+
+
+def ranks_of(spec: RunSpec, server_index: int | None) -> tuple[int, ...]:
+    """The global ranks of one server, or of all, ascending."""
+    return tuple(rank.global_rank for rank in spec.ranks if server_index in {None, rank.server_index})
