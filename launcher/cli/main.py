@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.cli import sigint_guard as early
+from launcher.cli import sigint_guard
 
 # isort: split
 import os
@@ -107,16 +107,25 @@ def tlaunch(context: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that `tlaunch --help` documents. Never returns."""
+    exit_after(lambda: _run(tlaunch, arguments))
+
+
+def exit_after(work: Callable[[], Any]) -> NoReturn:
+    """Do `work`, print what it raises, and exit with the code that it returns or that its error has."""
     _have_standard_descriptors()
-    code = _run(tlaunch, arguments)
+    code = _exit_code_of(work)
     for stream in (sys.stdout, sys.stderr):
         _flush_or_forget(stream)
     sys.exit(code)
 
 
 def _run(command: click.Command, arguments: Sequence[str] | None) -> int:
+    return _exit_code_of(lambda: command.main(arguments, prog_name="tlaunch", standalone_mode=False))
+
+
+def _exit_code_of(work: Callable[[], Any]) -> int:
     try:
-        code: Any = command.main(arguments, prog_name="tlaunch", standalone_mode=False)
+        code = work()
         sys.stdout.flush()
     except TlaunchError as error:
         _complain(error)
@@ -204,7 +213,8 @@ def _have_standard_descriptors() -> None:
 
 def _complain(error: TlaunchError) -> None:
     """A refused table's lines say themselves, as a compiler's do, where and what the errors are."""
-    _say(str(error) if isinstance(error, RefusedTableError) else f"error: {error}")
+    if not error.is_reported:
+        _say(str(error) if isinstance(error, RefusedTableError) else f"error: {error}")
 
 
 def _explain(error: click.ClickException) -> None:
@@ -241,4 +251,4 @@ def _flush_or_forget(stream: TextIO) -> None:
             os.dup2(nowhere.fileno(), stream.fileno())
 
 
-early.over()
+sigint_guard.lift()

@@ -1,6 +1,6 @@
-"""Ctrl-C while this command is still being imported: an end without a word, not a traceback out of an import.
+"""Ctrl-C while this command is still being imported: a silent end, not a traceback out of an import.
 
-Imported first by `launcher.cli.main`, which calls `over` once its own imports are done.
+`launcher.cli.main` imports this module first, and calls `lift` once its own imports are done.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import signal
 from contextlib import suppress
 
-_taken = False
+_is_set = False
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # what is ignored (`nohup`, `&`) stays ignored
-    with suppress(ValueError):  # not the main thread of whoever imports us
+    with suppress(ValueError):  # imported outside the main thread
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        _taken = True
+        _is_set = True
 
 
-def over() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt again, for which there is somebody to catch it."""
-    if _taken:
+def lift() -> None:
+    """Have Ctrl-C raise KeyboardInterrupt again, which is caught from now on."""
+    if _is_set:
         signal.signal(signal.SIGINT, signal.default_int_handler)

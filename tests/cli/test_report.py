@@ -26,7 +26,7 @@ from launcher.cli.report import page as page_module
 from launcher.cli.report import rank_chart, screenshot
 from launcher.cli.report.command import to_lines
 from launcher.cli.report.figures import gather
-from launcher.cli.text.widths import columns_of
+from launcher.cli.text.columns import columns_of
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.events import (
     AgentEnded,

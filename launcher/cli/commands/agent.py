@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import click
 
 from launcher.core import env
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from launcher.core.engine_rank import EngineRank
-    from launcher.core.errors import TlaunchError
-    from launcher.core.events import Stamped
-    from launcher.core.messages import Waiting
-    from launcher.core.records import Server, Supervision
-    from launcher.engines.cluster.job import Job
-    from launcher.engines.cluster.membership import Door, Member, Membership
-    from launcher.engines.cluster.mpi_ranks import Place
-    from launcher.supervise.members import Members
+from launcher.core.addresses import go_by_names
+from launcher.core.engine_rank import EngineRank, read_engine_rank
+from launcher.core.errors import TlaunchError
+from launcher.core.events import AgentEnded, Cause, Stamped, Unkillable
+from launcher.core.messages import Waiting
+from launcher.core.records import Server, Supervision
+from launcher.engines.assemble import used_cluster
+from launcher.engines.attend import Head
+from launcher.engines.cluster.job import Job
+from launcher.engines.cluster.membership import Door, Member, Membership, join
+from launcher.engines.cluster.mpi_ranks import Place, check_server, fork_guard, gather, open_door, place_of, stand_for
+from launcher.engines.cluster.server_part import (
+    awaited_begin,
+    check_table,
+    door_of,
+    get_ready,
+    is_examination,
+    start,
+    told_job,
+)
+from launcher.engines.cluster.unheard import longest_s, tell_freed_apart
+from launcher.engines.local import signals_held_back
+from launcher.engines.mpi_match import check_library
+from launcher.engines.whereabouts import read_host
+from launcher.supervise.members import Members
+from launcher.supervise.tree import something_left
 
 JOIN_S = 60.0  # for the coordinator, which is there before its agents, to be found
 
@@ -30,10 +43,6 @@ JOIN_S = 60.0  # for the coordinator, which is there before its agents, to be fo
 @click.pass_context
 def agent(context: click.Context, /) -> None:
     """Take part in a run that another launcher coordinates."""
-    from launcher.core.engine_rank import read_engine_rank
-    from launcher.engines.cluster.mpi_ranks import fork_guard, place_of, stand_for
-    from launcher.engines.cluster.server_part import door_of
-
     door = door_of(os.environ)
     engine_rank = read_engine_rank(os.environ, os.getpid())
     place = place_of(os.environ, engine_rank)
@@ -58,20 +67,6 @@ def _patience_s(environment: Mapping[str, str]) -> float:
 
 def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, until: float) -> None:
     """As the agent's guard. `place`: where the engine has started a process for each rank. `until`: monotonic."""
-    from launcher.engines.attend import Head
-    from launcher.engines.cluster.membership import join
-    from launcher.engines.cluster.mpi_ranks import check_server
-    from launcher.engines.cluster.server_part import (
-        awaited_begin,
-        check_table,
-        get_ready,
-        is_examination,
-        start,
-        told_job,
-    )
-    from launcher.engines.local import signals_held_back
-    from launcher.supervise.tree import something_left
-
     members, trouble = (None, None) if place is None else _gathered(place, door.token)
     membership = join(door, _this_machine(engine_rank, place), until, lambda _why: None)
     if is_examination(membership):
@@ -101,9 +96,6 @@ def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, 
 
 
 def _this_machine(engine_rank: EngineRank | None, place: Place | None) -> Member:
-    from launcher.engines.cluster.membership import Member
-    from launcher.engines.whereabouts import read_host
-
     host = read_host()
     number = None if engine_rank is None else engine_rank.global_rank
     return Member(
@@ -116,8 +108,6 @@ def _this_machine(engine_rank: EngineRank | None, place: Place | None) -> Member
 
 def _knock_again(membership: Membership, door: Door, supervision: Supervision) -> None:
     """Ranks may be started again elsewhere, and wait for nothing but the end of those that were here."""
-    from launcher.engines.cluster.unheard import longest_s, tell_freed_apart
-
     if supervision.max_restarts:
         limit_s = longest_s(membership.welcome.silence_s, supervision.grace_s)
         tell_freed_apart(membership.address, door.token, membership.nonce, limit_s)
@@ -125,9 +115,6 @@ def _knock_again(membership: Membership, door: Door, supervision: Supervision) -
 
 def _gathered(place: Place, token: str) -> tuple[Members | None, TlaunchError | None]:
     """The engine's processes of this server; or why they are not there, for whoever coordinates the run."""
-    from launcher.core.errors import TlaunchError
-    from launcher.engines.cluster.mpi_ranks import gather, open_door
-
     try:
         members = open_door(place, token)
         gather(members)
@@ -138,9 +125,6 @@ def _gathered(place: Place, token: str) -> tuple[Members | None, TlaunchError | 
 
 def _check_library(job: Job) -> Mapping[str, str]:
     """What a rank of this server would find: its engine's processes have one environment. What its MPI needs besides."""
-    from launcher.core.addresses import go_by_names
-    from launcher.engines.mpi_match import check_library
-
     request = job.request
     if request.layout.world_size == 1:
         return {}
@@ -149,8 +133,6 @@ def _check_library(job: Job) -> Mapping[str, str]:
 
 
 def _servers_of(job: Job) -> tuple[Server, ...]:
-    from launcher.engines.assemble import used_cluster
-
     return used_cluster(job.request.cluster, job.request.layout.world_size).servers
 
 
@@ -164,8 +146,6 @@ class _Silent:
     _unkillable = False
 
     def event(self, stamped: Stamped) -> None:
-        from launcher.core.events import AgentEnded, Cause, Unkillable  # loaded by then
-
         if isinstance(stamped.event, Unkillable):
             self._unkillable = True
         elif isinstance(stamped.event, AgentEnded):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli.options.types import Whole
-
-if TYPE_CHECKING:
-    from launcher.corpus.files import Split
-    from launcher.corpus.preprocess import Preprocessed
+from launcher.cli.options.types import IntRange
+from launcher.corpus.files import Split, refuse_overwriting
+from launcher.corpus.preprocess import Preprocessed
+from launcher.corpus.preprocess import preprocess as run
+from launcher.corpus.sample import sample_files, write_sample
 
 A_FILE = click.Path(path_type=Path)
 # \b keeps click from refilling the lines below it
@@ -43,7 +42,7 @@ def data() -> None:
 @click.option("--output", required=True, type=A_FILE, metavar="DIR", help="Where the pair files go.")
 @click.option(
     "--max-words",
-    type=Whole(min=1),
+    type=IntRange(min=1),
     default=250,
     show_default=True,
     metavar="N",
@@ -56,26 +55,23 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
     The files are a WMT .sgm pair, matched by document and segment, or two plain texts, matched line by line; either may
     be gzip. The paths written are printed, everything else goes to stderr.
     """
-    from launcher.corpus.preprocess import preprocess as run  # loaded by this command alone
-
     _report(run(fr=fr, en=en, output=output, split=split, max_words=max_words, force=force))
 
 
 @data.command(epilog=SAMPLE_EXAMPLE)
 @click.option("--output", required=True, type=A_FILE, metavar="DIR", help="Where the files go.")
-@click.option("--train", type=Whole(min=1), default=12_000, show_default=True, metavar="N", help="Pairs.")
-@click.option("--valid", type=Whole(min=0), default=500, show_default=True, metavar="N", help="Pairs.")
-@click.option("--test", type=Whole(min=0), default=500, show_default=True, metavar="N", help="Pairs.")
-@click.option("--seed", type=Whole(), default=1, show_default=True, metavar="N", help="Another seed, other sentences.")
+@click.option("--train", type=IntRange(min=1), default=12_000, show_default=True, metavar="N", help="Pairs.")
+@click.option("--valid", type=IntRange(min=0), default=500, show_default=True, metavar="N", help="Pairs.")
+@click.option("--test", type=IntRange(min=0), default=500, show_default=True, metavar="N", help="Pairs.")
+@click.option(
+    "--seed", type=IntRange(), default=1, show_default=True, metavar="N", help="Another seed, other sentences."
+)
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 def sample(*, output: Path, train: int, valid: int, test: int, seed: int, force: bool) -> None:
     """Write a French-English corpus drawn from a grammar: what the trainer uses when it gets no --data.
 
     The same seed and sizes give the same text. The test split is written as a pair of .sgm files too.
     """
-    from launcher.corpus.files import refuse_overwriting  # loaded by this command alone
-    from launcher.corpus.sample import sample_files, write_sample  # loaded by this command alone
-
     if not force:
         refuse_overwriting(sample_files(output, train=train, valid=valid, test=test))
     written = write_sample(output, train=train, valid=valid, test=test, seed=seed)

@@ -7,11 +7,15 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from launcher.cli.options.chosen_run import runs_dir_option
+from launcher.cli.launch.network import note_of_interface, note_of_mpi
+from launcher.cli.launch.once_per_host import reported_once
+from launcher.cli.launch.options import UNSUPERVISED, RunOptions
+from launcher.cli.launch.prepare import Prepared, prepare
+from launcher.cli.launch.samples import is_sample
 from launcher.cli.options.run import (
     allow_idle_devices_option,
     chip_option,
@@ -20,19 +24,31 @@ from launcher.cli.options.run import (
     layout_options,
     master_port_option,
     rank_table_option,
+    runs_dir_option,
     server_option,
 )
-from launcher.core.env import MASTER_PORT
+from launcher.cli.text.columns import counted
+from launcher.cli.text.stdout import as_people_call_it
+from launcher.core.addresses import names_of
+from launcher.core.engine_rank import EngineRank, read_engine_rank
+from launcher.core.env import MASTER_PORT, TLAUNCH_SERVER
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.records import DEFAULT_GRACE_S
-
-if TYPE_CHECKING:
-    from launcher.cli.launch.options import RunOptions
-    from launcher.cli.launch.prepare import Prepared
-    from launcher.core.engine_rank import EngineRank
-    from launcher.core.records import Cluster, RankSpec, RunSpec
-    from launcher.core.run_dir import RunDir
+from launcher.core.proc import identify
+from launcher.core.records import Cluster, RankSpec, RunSpec
+from launcher.core.run_dir import RunDir
+from launcher.engines.assemble import assemble
+from launcher.engines.inherited import conflicts, notes
+from launcher.engines.joined import check_size, master_port, run_name, unused
+from launcher.engines.mpi_match import check_library
+from launcher.engines.whereabouts import check_server, own_interface, read_host
+from launcher.program.command import parse_python
+from launcher.runs.engine_ranks import note_process
+from launcher.runs.join import join_run
+from launcher.supervise.become import become
+from launcher.supervise.environment import overlaid, write_environment
+from launcher.supervise.nursery import bootstrap_argv
+from launcher.supervise.port import check_port
 
 EPILOG = """\b
 Examples:
@@ -54,8 +70,6 @@ ranks with another port, layout or table than the first are refused.
 Exit codes: those of COMMAND; 2 wrong usage, no engine, unreadable files or a program that is not there; 3 a refused table,
 layout, order of hosts or MPI; 126 COMMAND could not be started, 127 its interpreter was not found.
 """
-# Of the bundled trainer, which `tlaunch run` starts where no COMMAND is given; and the engine gives its own grace.
-NOT_ASKED: Mapping[str, Any] = {"config": None, "settings": (), "data": None, "grace": DEFAULT_GRACE_S}
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
@@ -82,9 +96,6 @@ def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **
     Started by the engine once per device. Everything is checked first; then COMMAND replaces this process, with its
     output in <run directory>/device<rank>/train.log.
     """
-    from launcher.cli.launch.once_per_host import told_once  # `--help` needs none of it
-    from launcher.core.engine_rank import read_engine_rank
-
     rank = read_engine_rank(os.environ, os.getpid())
     if rank is None:
         raise UsageError(
@@ -92,8 +103,8 @@ def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **
             "no step of Slurm",
             hint="mpirun -n N tlaunch exec ..., or srun -n N; `tlaunch run` starts ranks by itself",
         )
-    with told_once(rank):
-        joined = _join(rank, _run_options(options, rank), server)
+    with reported_once(rank):
+        joined = _join(rank, _run_options(options, rank), server or os.environ.get(TLAUNCH_SERVER) or None)
     context.exit(_become(joined, log=not no_log))
 
 
@@ -108,9 +119,7 @@ class _Joined:
 
 
 def _run_options(options: dict[str, Any], rank: EngineRank) -> RunOptions:
-    from launcher.cli.launch.options import UNSUPERVISED, RunOptions  # see above
-
-    chosen = RunOptions(**options, **NOT_ASKED, **UNSUPERVISED)
+    chosen = RunOptions(**options, **UNSUPERVISED)
     if not chosen.command[0]:
         raise UsageError("COMMAND is empty", hint="name the program that is to be started")
     if chosen.rank_table is not None or chosen.devices is not None:
@@ -128,15 +137,6 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     Raises:
         TlaunchError: with an exit code of its own.
     """
-    from launcher.cli.launch.network import note_of_interface, note_of_mpi
-    from launcher.cli.launch.prepare import prepare
-    from launcher.engines.assemble import assemble
-    from launcher.engines.joined import check_size, master_port, run_name, unused
-    from launcher.engines.mpi_match import check_library
-    from launcher.engines.whereabouts import own_interface
-    from launcher.runs.join import join_run
-    from launcher.supervise.environment import overlaid, write_environment
-
     prepared = prepare(options, os.environ, engine=engine.engine)
     check_size(engine, prepared.request.layout)
     used = prepared.used
@@ -177,10 +177,6 @@ def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str
     Raises:
         TlaunchError: the rank belongs to another server.
     """
-    from launcher.cli.commands.table.input import is_sample
-    from launcher.core.addresses import names_of
-    from launcher.engines.whereabouts import check_server, read_host
-
     other_names = () if engine.node is None else (engine.node,)
     host = read_host(names_of(used.servers[rank.server_index]), other_names=other_names)
     warning = check_server(rank, used, host, said, engine.local_world_size)
@@ -189,9 +185,6 @@ def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str
 
 def _note_process(run_dir: RunDir, global_rank: int) -> None:
     """For `tlaunch status` and others, which else cannot tell whether this rank has ended."""
-    from launcher.core.proc import identify
-    from launcher.runs.engine_ranks import note_process
-
     if process := identify(os.getpid()):
         with suppress(OSError):  # a full disk: the rank is none the worse for it
             note_process(run_dir, global_rank, process)
@@ -206,8 +199,6 @@ def _server_of(global_rank: int, used: Cluster) -> int:
 
 
 def _check_port(port: int) -> None:
-    from launcher.supervise.port import check_port
-
     try:
         check_port(port)
     except UsageError as error:
@@ -216,10 +207,6 @@ def _check_port(port: int) -> None:
 
 def _say(prepared: Prepared, spec: RunSpec, more: Iterable[str]) -> None:
     """Once for all ranks, on the engine's stderr."""
-    from launcher.cli.text.columns import counted
-    from launcher.cli.text.stdout import as_people_call_it
-    from launcher.engines.inherited import conflicts, notes
-
     # MASTER_PORT has a note of its own
     environment = {name: value for name, value in prepared.request.inherited_env.items() if name != MASTER_PORT}
     inherited = notes(conflicts(environment, spec.ranks[0].env, within_engine=True))
@@ -235,10 +222,6 @@ def _say(prepared: Prepared, spec: RunSpec, more: Iterable[str]) -> None:
 
 def _become(joined: _Joined, *, log: bool) -> int:
     """Returns only where the program could not be started, with the exit code for that."""
-    from launcher.program.command import parse_python
-    from launcher.supervise.become import become
-    from launcher.supervise.nursery import bootstrap_argv
-
     rank, run_dir = joined.rank, joined.run_dir
     python = parse_python(rank.argv, joined.environment.get("PATH"), joined.spec.cwd)
     argv = rank.argv if python is None else bootstrap_argv(python, run_dir.device(rank.global_rank))

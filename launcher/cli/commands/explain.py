@@ -6,28 +6,31 @@ import os
 import shlex
 import sys
 import textwrap
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from launcher.cli.commands.run import run
-from launcher.cli.options.takes_command import TakesCommand
-from launcher.cli.options.types import Whole
+from launcher.cli.launch.network import with_network
+from launcher.cli.launch.options import RunOptions, for_engine
+from launcher.cli.launch.prepare import Prepared, prepare
+from launcher.cli.options.command_types import TakesCommand
+from launcher.cli.options.run import RUN_PARAMETERS
+from launcher.cli.options.types import IntRange
+from launcher.cli.text.columns import counted
+from launcher.cli.text.stdout import write_out
 from launcher.core.env import MASTER_PORT, masked, masked_argv
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
+from launcher.core.printable import printable
 from launcher.core.ranges import ranges
-
-if TYPE_CHECKING:
-    from launcher.cli.launch.options import RunOptions
-    from launcher.cli.launch.prepare import Prepared
-    from launcher.engines.assemble import Draft, Request
-    from launcher.engines.inherited import Conflict
-    from launcher.engines.variables import Variable
+from launcher.engines.assemble import Draft, Request, draft
+from launcher.engines.inherited import Conflict, Fate, conflicts
+from launcher.engines.variables import Origin, Variable
+from launcher.mesh.coordinates import coordinate_of
+from launcher.runs.create import free_name
 
 EPILOG = """\b
 Examples:
@@ -40,9 +43,7 @@ else that tlaunch decides; removed: your shell has it from another launcher, and
 
 Exit codes: 0; 2 wrong usage, or a file that cannot be read; 3 a refused table or layout.
 """
-# What a run does with these is decided here. --detach is taken, and means nothing: a run's line need not be cut.
-DECIDED: Mapping[str, Any] = {"dry_run": True, "json": False, "detach": False}
-NOT_TAKEN = ("dry_run", "json")
+NOT_TAKEN = ("dry_run", "json")  # --detach is taken, and means nothing: a run's line need not be cut
 REMOVED = "(removed)"
 FREE_PORT = "(a free port)"
 WIDEST_VALUE = 28  # columns that all rows keep for values; a longer one pushes its own origin to the right
@@ -59,8 +60,8 @@ class Explained:
     conflicts: tuple[Conflict, ...]
 
 
-@click.command(cls=TakesCommand, epilog=EPILOG, context_settings=run.context_settings)
-@click.option("--rank", "global_rank", type=Whole(min=0), default=0, metavar="N", help="Whose.  [default: 0]")
+@click.command(cls=TakesCommand, epilog=EPILOG, context_settings={"allow_interspersed_args": False})
+@click.option("--rank", "global_rank", type=IntRange(min=0), default=0, metavar="N", help="Whose.  [default: 0]")
 @click.option("--all", "everything", is_flag=True, help="Also what tlaunch has no say in.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
 def explain(*, global_rank: int, everything: bool, as_json: bool, **options: Any) -> None:
@@ -69,11 +70,7 @@ def explain(*, global_rank: int, everything: bool, as_json: bool, **options: Any
     The options after those three, and COMMAND, are those of `tlaunch run`. Nothing is started. By default the variables
     are shown that tlaunch decides, and those of other launchers that do not fit; secrets are masked.
     """
-    from launcher.cli.launch.network import with_network
-    from launcher.cli.launch.prepare import prepare
-    from launcher.cli.text.stdout import write_out
-
-    chosen = _run_options(options)
+    chosen = for_engine(RunOptions(**{**options, "dry_run": True, "detach": False}), os.environ)
     prepared = with_network(prepare(chosen, os.environ), chosen)
     for note in prepared.notes:
         print(note, file=sys.stderr)
@@ -82,13 +79,7 @@ def explain(*, global_rank: int, everything: bool, as_json: bool, **options: Any
     write_out(_as_json(explained) if as_json else "".join(f"{line}\n" for line in _lines(explained)))
 
 
-explain.params += [option for option in run.params if option.name not in NOT_TAKEN]
-
-
-def _run_options(options: Mapping[str, Any]) -> RunOptions:
-    from launcher.cli.launch.options import RunOptions
-
-    return RunOptions(**{**options, **DECIDED})
+explain.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
 
 
 def _chosen_draft(prepared: Prepared, global_rank: int, master_port: int | None) -> Draft:
@@ -97,19 +88,14 @@ def _chosen_draft(prepared: Prepared, global_rank: int, master_port: int | None)
     Raises:
         UsageError: there is no such rank.
     """
-    from launcher.engines.assemble import draft
-    from launcher.runs.create import free_name
-
     request = prepared.request
     if global_rank >= request.layout.world_size:
         raise UsageError(f"--rank {global_rank}: the ranks are 0 to {request.layout.world_size - 1} ({request.layout})")
-    name = free_name(request.runs_dir, f"{time.strftime('%Y%m%d-%H%M%S')}-{prepared.name}")
+    name = free_name(request.runs_dir, prepared.timed_name)
     return draft(request, name=name, master_port=master_port or 0)[global_rank]
 
 
 def _explained(chosen: Draft, request: Request, *, port_given: bool, everything: bool) -> Explained:
-    from launcher.engines.inherited import conflicts
-
     there = (one for one in chosen.variables if one.value is not None or one.instead_of is not None)
     decided = [one if port_given else _with_free_port(one) for one in there]
     found = conflicts(request.inherited_env, {one.name: one.value for one in decided})
@@ -127,8 +113,6 @@ def _with_free_port(variable: Variable) -> Variable:
 
 def _others(request: Request, chosen: Draft) -> Iterator[Variable]:
     """What tlaunch has no say in."""
-    from launcher.engines.variables import Origin, Variable
-
     known = {one.name for one in chosen.variables}
     for name, value in request.inherited_env.items():
         if name not in known:
@@ -139,8 +123,6 @@ def _others(request: Request, chosen: Draft) -> Iterator[Variable]:
 
 
 def _lines(explained: Explained) -> Iterator[str]:
-    from launcher.core.printable import printable
-
     yield from (printable(line) for line in _head(explained))
     yield ""
     yield from _in_columns([("NAME", "VALUE", "ORIGIN"), *map(_row, explained.variables)])
@@ -152,8 +134,6 @@ def _lines(explained: Explained) -> Iterator[str]:
 
 def _head(explained: Explained) -> Iterator[str]:
     """Who the rank is, what it runs, and on what."""
-    from launcher.mesh.coordinates import coordinate_of
-
     rank, layout = explained.draft.rank, explained.request.layout
     place = coordinate_of(rank.global_rank, layout)
     yield (
@@ -165,8 +145,6 @@ def _head(explained: Explained) -> Iterator[str]:
 
 
 def _cpus(explained: Explained) -> str:
-    from launcher.cli.text.columns import counted
-
     share = explained.draft.share
     if share.cpus is None:
         return f"not bound: {counted(explained.request.machine.core_count, 'core')} for all ranks of a server"
@@ -177,8 +155,6 @@ def _cpus(explained: Explained) -> str:
 
 def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
     """Lines are for `grep` too: none is wrapped, and no value cut."""
-    from launcher.core.printable import printable
-
     shown = [tuple(map(printable, row)) for row in rows]
     name_width = max(len(name) for name, _, _ in shown)
     value_width = max(len(value) for _, value, _ in shown if len(value) <= WIDEST_VALUE)
@@ -199,8 +175,6 @@ def _origin(variable: Variable) -> Iterator[str]:
 
 def _dangers(found: Sequence[Conflict]) -> Iterator[str]:
     """What would go wrong if ranks saw what the shell has; for a variable that they do see, what does."""
-    from launcher.engines.inherited import Fate
-
     for conflict in found:
         names = ", ".join(one.name for one in conflict.found)
         if conflict.found[0].fate is Fate.KEPT:

@@ -6,16 +6,19 @@ import shutil
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli.options.chosen_run import json_option, runs_dir_option
+from launcher.cli.options.chosen_run import json_option
+from launcher.cli.options.run import runs_dir_option
+from launcher.cli.text import run_text as run_words
+from launcher.cli.text.columns import aligned, counted, duration, fitted
+from launcher.cli.text.run_text import culprit, running_ranks, shown_name
+from launcher.cli.text.stdout import write_out
 from launcher.core.json_text import json_text
 from launcher.core.printable import printable
-
-if TYPE_CHECKING:
-    from launcher.runs.live import RunState
+from launcher.runs.live import RunState, look
+from launcher.runs.store import run_at, run_names
 
 EPILOG = """\b
 Examples:
@@ -44,9 +47,6 @@ GIVING_WAY = (
 @runs_dir_option
 def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
     """List the runs that go on, newest first."""
-    from launcher.cli.text import run_text as run_words
-    from launcher.cli.text.stdout import write_out
-
     looked = _states(runs_dir, everything=everything)
     states = sorted(
         (state for state in looked if everything or _goes_on(state)),
@@ -69,8 +69,6 @@ def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
 
 def to_lines(states: list[RunState], width: int | None) -> list[str]:
     """The table, fitting `width` columns, if there is a width: what matters least gives way."""
-    from launcher.cli.text.columns import aligned, fitted
-
     rows = [_row(state) for state in states]
     if width is None:
         return aligned(HEADER, rows, right=RIGHT)
@@ -78,9 +76,6 @@ def to_lines(states: list[RunState], width: int | None) -> list[str]:
 
 
 def _states(runs_dir: Path, *, everything: bool) -> list[RunState]:
-    from launcher.runs.live import look
-    from launcher.runs.store import run_at, run_names
-
     directories = [run_at(runs_dir.absolute() / name) for name in run_names(runs_dir)]
     if everything:
         return [look(run_dir) for run_dir in directories]
@@ -89,8 +84,6 @@ def _states(runs_dir: Path, *, everything: bool) -> list[RunState]:
 
 
 def _may_go_on(unwatched: int) -> str:
-    from launcher.cli.text.columns import counted
-
     return f"{counted(unwatched, 'run')} of `tlaunch exec`, which only mpirun or srun knows, may go on; --all shows such runs"
 
 
@@ -104,9 +97,6 @@ def _goes_on(state: RunState) -> bool:
 
 
 def _row(state: RunState) -> tuple[str, ...]:
-    from launcher.cli.text.columns import duration
-    from launcher.cli.text.run_text import culprit, running_ranks, shown_name
-
     progress = state.progress
     running = running_ranks(state)
     ranks = f"{running}/{progress.rank_count}" if running or state.state.going_on else str(progress.rank_count)

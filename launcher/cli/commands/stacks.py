@@ -6,20 +6,25 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, json_option, run_argument
+from launcher.cli.text.run_text import describe, shown_name
+from launcher.cli.text.stdout import write_out
+from launcher.cli.text.verdict_text import rank_list
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.heartbeat import read_heartbeat
 from launcher.core.json_text import json_text
-
-if TYPE_CHECKING:
-    from launcher.core.verdict import StackGroup
-    from launcher.runs.live import RunState
-    from launcher.supervise.stacks import RankStack
-    from launcher.supervise.survey import Part
+from launcher.core.verdict import StackGroup
+from launcher.engines.cluster.askers import CoordinatorSilentError, ask_stacks
+from launcher.engines.cluster.door import read_door
+from launcher.logs.terminal import printable
+from launcher.runs.live import RunState, look
+from launcher.supervise.stacks import RankStack, Target, gather, group, sentence
+from launcher.supervise.survey import Part
 
 EPILOG = """\b
 Examples:
@@ -62,10 +67,6 @@ class Seen:
 def stacks(
     context: click.Context, /, *, run: str | None, ranks: str | None, full: bool, as_json: bool, runs_dir: Path
 ) -> None:
-    from launcher.cli.text.stdout import write_out
-    from launcher.runs.live import look
-    from launcher.supervise.stacks import group
-
     wanted = None if ranks is None else parse_ranks(ranks)
     state = look(chosen_live(runs_dir, run))
     seen = _seen(state, wanted)
@@ -102,9 +103,6 @@ def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
     Raises:
         TlaunchError: nothing was seen.
     """
-    from launcher.engines.cluster.askers import CoordinatorSilentError, ask_stacks
-    from launcher.engines.cluster.door import read_door
-
     door = None if state.state.over else read_door(state.run_dir)
     if door is None:
         return _gathered(state, _living(state, wanted))
@@ -126,8 +124,6 @@ def _told(
     Raises:
         TlaunchError: that no rank lives, or that nobody knows.
     """
-    from launcher.cli.text.run_text import describe, shown_name
-
     parts = tuple(parts)
     ranks = sorted((rank for part in parts for rank in part.ranks), key=lambda rank: rank.global_rank)
     unasked = {f"server {server}": why for server, why in silent.items()}
@@ -149,8 +145,6 @@ def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, 
     Raises:
         TlaunchError: there are none.
     """
-    from launcher.cli.text.run_text import describe, shown_name
-
     living = {look.global_rank: look.process.pid for look in state.ranks if look.process and look.process.lives}
     if not living:
         raise TlaunchError(f"{shown_name(state)} ({describe(state)}) has no living rank here")
@@ -158,8 +152,6 @@ def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, 
         return living
     chosen_ones = {rank: pid for rank, pid in living.items() if any(first <= rank <= last for first, last in wanted)}
     if not chosen_ones:
-        from launcher.cli.text.verdict_text import rank_list
-
         raise TlaunchError(
             f"none of the ranks asked for lives; {rank_list(living)} of {shown_name(state)} can be asked"
         )
@@ -172,9 +164,6 @@ def _gathered(state: RunState, pids: Mapping[int, int]) -> Seen:
     Raises:
         TlaunchError: every rank ended meanwhile.
     """
-    from launcher.core.heartbeat import read_heartbeat
-    from launcher.supervise.stacks import Target, gather
-
     beats = {global_rank: read_heartbeat(state.run_dir.heartbeat(global_rank)) for global_rank in pids}
     targets = {global_rank: Target(pid, state.run_dir.stacks_log(global_rank)) for global_rank, pid in pids.items()}
     answers = gather(targets)
@@ -190,29 +179,20 @@ def _say_ended(global_ranks: Collection[int]) -> None:
 
 
 def _say(line: str) -> None:
-    from launcher.logs.terminal import printable
-
     print(printable(line), file=sys.stderr)
 
 
 def _ended(global_ranks: Iterable[int]) -> str:
-    from launcher.cli.text.verdict_text import rank_list
-
     return f"{rank_list(global_ranks)} ended while being asked"
 
 
 def _as_text(state: RunState, seen: Seen, groups: tuple[StackGroup, ...], *, full: bool) -> str:
-    from launcher.cli.text.run_text import shown_name
-    from launcher.cli.text.verdict_text import rank_list
-    from launcher.logs.terminal import printable
-    from launcher.supervise.stacks import sentence
-
     lines = [f"{shown_name(state)}: {sentence(groups, whole=not seen.unasked)}"]
-    for group in groups:
-        lines += ["", f"{rank_list(group.global_ranks)}: {group.doing}"]
-        lines += _frame_lines(group.frames, full=full)
+    for each in groups:
+        lines += ["", f"{rank_list(each.global_ranks)}: {each.doing}"]
+        lines += _frame_lines(each.frames, full=full)
         if full:
-            lines += _other_threads(group.global_ranks[0], seen.stacks[group.global_ranks[0]])
+            lines += _other_threads(each.global_ranks[0], seen.stacks[each.global_ranks[0]])
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
@@ -230,8 +210,6 @@ def _other_threads(global_rank: int, stack: RankStack) -> Iterator[str]:
 
 
 def _as_json(state: RunState, seen: Seen, groups: tuple[StackGroup, ...]) -> str:
-    from launcher.supervise.stacks import sentence
-
     ranks: list[dict[str, Any]] = [
         {"global_rank": global_rank, "pid": seen.pids[global_rank], "step": seen.steps[global_rank], **asdict(stack)}
         for global_rank, stack in seen.stacks.items()

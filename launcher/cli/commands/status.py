@@ -6,19 +6,24 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, as_argument, chosen_live, json_option, run_argument
+from launcher.cli.text.columns import aligned, duration, number, size
+from launcher.cli.text.run_text import as_json as run_as_json
+from launcher.cli.text.run_text import culprit, describe, shown_name
+from launcher.cli.text.stdout import write_out
+from launcher.cli.text.verdict_text import describe_status, rank_list
 from launcher.core.frozen import frozen
+from launcher.core.heartbeat import Heartbeat, read_heartbeat
 from launcher.core.json_text import json_text
-
-if TYPE_CHECKING:
-    from launcher.core.heartbeat import Heartbeat
-    from launcher.core.run_dir import RunDir
-    from launcher.runs.live import RankLook, RunState
-    from launcher.runs.recorded import Place, Recorded
+from launcher.core.run_dir import RunDir
+from launcher.logs.stored import StoredLog
+from launcher.logs.terminal import one_line
+from launcher.runs.live import RankLook, RunState, look
+from launcher.runs.recorded import Place, Recorded, read_recorded
 
 EPILOG = """\b
 Examples:
@@ -50,11 +55,6 @@ class RankStatus:
 @json_option
 @run_argument
 def status(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
-    from launcher.cli.text.run_text import as_json as run_as_json
-    from launcher.cli.text.stdout import write_out
-    from launcher.runs.live import look
-    from launcher.runs.recorded import read_recorded
-
     run_dir = chosen_live(runs_dir, run)
     recorded = read_recorded(run_dir)
     state = look(run_dir)
@@ -67,9 +67,6 @@ def status(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
 
 
 def _rank_status(look: RankLook, places: tuple[Place, ...], run_dir: RunDir) -> RankStatus:
-    from launcher.core.heartbeat import read_heartbeat
-    from launcher.logs.stored import StoredLog
-
     place = next((place for place in places[look.global_rank :] if place.global_rank == look.global_rank), None)
     path = run_dir.train_log(look.global_rank)
     log_bytes = logged_ns = None
@@ -80,9 +77,6 @@ def _rank_status(look: RankLook, places: tuple[Place, ...], run_dir: RunDir) -> 
 
 
 def _lines(state: RunState, ranks: list[RankStatus], recorded: Recorded) -> Iterator[str]:
-    from launcher.cli.text.columns import aligned
-    from launcher.cli.text.run_text import culprit, describe, shown_name
-
     yield f"{shown_name(state)}: {describe(state, restarts=not recorded.max_restarts)}"
     yield from _about(state, recorded)
     if failure := culprit(state):
@@ -94,10 +88,6 @@ def _lines(state: RunState, ranks: list[RankStatus], recorded: Recorded) -> Iter
 
 
 def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
-    from launcher.cli.text.columns import duration
-    from launcher.cli.text.verdict_text import rank_list
-    from launcher.logs.terminal import one_line
-
     progress = state.progress
     if state.part is not None:
         rest = "its script on each other server" if recorded.engine else "the launcher that began the run"
@@ -120,9 +110,6 @@ def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
 
 
 def _row(rank: RankStatus, state: RunState) -> tuple[str, ...]:
-    from launcher.cli.text.columns import duration, number, size
-    from launcher.logs.terminal import one_line
-
     look, beat = rank.look, rank.heartbeat.beat if rank.heartbeat else None
     return (
         str(look.global_rank),
@@ -145,9 +132,6 @@ def _never_started(look: RankLook, state: RunState) -> bool:
 
 
 def _end(look: RankLook) -> str:
-    from launcher.cli.text.verdict_text import describe_status
-    from launcher.logs.terminal import one_line
-
     if look.status is None:
         return "-"
     return one_line(look.reason) if look.reason else describe_status(look.status)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from launcher.cli.options.chosen_run import ONLY_RUN_HELP, chosen_only, run_argument
-from launcher.cli.options.seconds import Seconds
+from launcher.cli.options.types import Seconds
+from launcher.cli.text.columns import counted
+from launcher.cli.text.run_text import describe, shown_name
+from launcher.cli.text.verdict_text import rank_list
 from launcher.core.errors import EXIT_FAILURE, TlaunchError
-
-if TYPE_CHECKING:
-    from launcher.runs.ending import Stopped
-    from launcher.runs.live import RunState
+from launcher.runs import ending
+from launcher.runs.ending import Outcome, Stopped
+from launcher.runs.live import RunState, Watch
 
 EPILOG = """\b
 Examples:
@@ -39,9 +40,6 @@ does not say which.
 @run_argument
 @click.pass_context
 def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float | None, runs_dir: Path) -> None:
-    from launcher.runs import ending
-    from launcher.runs.live import Watch
-
     run_dir = chosen_only(runs_dir, run)
     try:
         stopped = ending.stop(Watch(run_dir), kill=kill, timeout_s=timeout)
@@ -56,9 +54,6 @@ def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float 
 
 
 def _told(stopped: Stopped, *, kill: bool) -> str:
-    from launcher.cli.text.run_text import describe, shown_name
-    from launcher.runs.ending import Outcome
-
     name, how = shown_name(stopped.state), describe(stopped.state)
     match stopped.outcome:
         case Outcome.ENDED:
@@ -80,8 +75,6 @@ def _way_out(state: RunState) -> str:
 
 
 def _remaining(stopped: Stopped) -> str:
-    from launcher.cli.text.verdict_text import rank_list
-
     if not stopped.orphans:
         running = stopped.state.progress.running
         return f"{running} of {stopped.state.progress.rank_count} ranks still run{'s' if running == 1 else ''}"
@@ -91,8 +84,6 @@ def _remaining(stopped: Stopped) -> str:
 
 def _orphans(stopped: Stopped) -> str:
     """What was done with ranks that nobody watched any more."""
-    from launcher.cli.text.verdict_text import rank_list
-
     ended = f"; {rank_list(stopped.orphans)} still ran and {'was' if len(stopped.orphans) == 1 else 'were'} ended"
     if not stopped.killed:
         return ended
@@ -101,7 +92,5 @@ def _orphans(stopped: Stopped) -> str:
 
 
 def _by_force(state: RunState) -> str:
-    from launcher.cli.text.columns import counted
-
     killed = state.attempts[-1].killed
     return f"; {counted(killed, 'process', 'processes')} had to be killed" if killed else ""

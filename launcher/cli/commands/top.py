@@ -6,26 +6,32 @@ import os
 import select
 import shutil
 import sys
+import termios
 import time
+import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
 
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, run_argument
-from launcher.cli.options.seconds import Seconds
+from launcher.cli.options.types import Seconds
+from launcher.cli.text.columns import aligned, columns_of, counted, duration, number, size
+from launcher.cli.text.recent_metrics import RecentMetrics, to_lines
+from launcher.cli.text.run_text import describe, shown_name
+from launcher.cli.text.sparkline import has_blocks
+from launcher.cli.text.stdout import write_out
+from launcher.cli.text.verdict_text import describe_status
 from launcher.core.frozen import frozen
-
-if TYPE_CHECKING:
-    from rich.console import Group
-
-    from launcher.core.heartbeat import Beat, Heartbeat
-    from launcher.core.run_dir import RunDir
-    from launcher.runs.live import RankLook, RunState
-    from launcher.runs.metrics import StepMetrics
-    from launcher.runs.usage import Usage
+from launcher.core.heartbeat import Beat, Heartbeat, read_heartbeat
+from launcher.core.run_dir import RunDir
+from launcher.runs.live import RankLook, RankState, RunState, Watch
+from launcher.runs.metrics import StepMetrics
+from launcher.runs.usage import Usage, usage_of
 
 EPILOG = """\b
 Examples:
@@ -79,10 +85,6 @@ class Sampler:
     """Looks at a run; from the second look on, CPU shares are known. All that it gives is of one look, the last."""
 
     def __init__(self, run_dir: RunDir) -> None:
-        from launcher.cli.text.recent_metrics import RecentMetrics
-        from launcher.cli.text.sparkline import has_blocks
-        from launcher.runs.live import Watch
-
         self._watch = Watch(run_dir)
         self._metrics = RecentMetrics(run_dir.metrics)
         self._plain = not has_blocks(sys.stdout.encoding)  # now: rich puts something else in its place
@@ -92,16 +94,10 @@ class Sampler:
 
     def measured(self, width: int) -> list[str]:
         """What the run had measured by the last look in its last minutes, in lines of at most `width` columns."""
-        from launcher.cli.text.recent_metrics import to_lines
-
         return list(to_lines(self._steps, width, plain=self._plain))
 
     def look(self) -> tuple[RunState, list[Row]]:
         """One row per rank, ascending."""
-        from launcher.core.heartbeat import read_heartbeat
-        from launcher.runs.live import RankState
-        from launcher.runs.usage import usage_of
-
         state = self._watch.look()
         ranks = list(state.ranks)
         alive = {RankState.RUNNING, RankState.STOPPED}
@@ -125,11 +121,6 @@ class Sampler:
 
 def to_screen(state: RunState, rows: list[Row], measured: list[str], width: int, height: int | None = None) -> Group:
     """How the run stands, what it measured in its last minutes, and as many rows as fit, with a line about the rest."""
-    from rich.console import Group
-    from rich.text import Text
-
-    from launcher.cli.text.run_text import describe, shown_name
-
     running = "" if state.engine else f"; {state.progress.running} of {len(rows)} ranks running"
     title = f"{shown_name(state)}: {describe(state)}{running}"
     most_rows = None if height is None else height - LINES_AROUND - len(measured)
@@ -141,9 +132,6 @@ def to_screen(state: RunState, rows: list[Row], measured: list[str], width: int,
 
 
 def _table(state: RunState, rows: list[Row], width: int, most_rows: int | None) -> Iterator[str]:
-    from launcher.cli.text.columns import aligned, counted
-    from launcher.cli.text.widths import columns_of
-
     shown = rows[:most_rows]
     header: tuple[str, ...] = HEADER
     cells = [tuple(_cells(row, state)) for row in shown]
@@ -160,8 +148,6 @@ def _table(state: RunState, rows: list[Row], width: int, most_rows: int | None) 
 
 
 def _cells(row: Row, state: RunState) -> Iterator[str]:
-    from launcher.cli.text.columns import duration, number, size
-
     beat: Beat | None = row.heartbeat.beat if row.heartbeat else None
     yield str(row.rank.global_rank)
     yield _state(row)
@@ -175,18 +161,12 @@ def _cells(row: Row, state: RunState) -> Iterator[str]:
 
 
 def _state(row: Row) -> str:
-    from launcher.cli.text.verdict_text import describe_status
-
     if row.rank.status is not None:
         return describe_status(row.rank.status)
     return f"{row.rank.state.value}, slow" if row.slow else row.rank.state.value
 
 
 def _show_once(sampler: Sampler) -> None:
-    from rich.console import Console
-
-    from launcher.cli.text.stdout import write_out
-
     state, rows = sampler.look()
     if state.lives:
         time.sleep(SAMPLE_S)
@@ -199,9 +179,6 @@ def _show_once(sampler: Sampler) -> None:
 
 
 def _show_live(sampler: Sampler, interval_s: float) -> None:
-    from rich.console import Console
-    from rich.live import Live
-
     console = Console(highlight=False, markup=False, emoji=False)
     state, rows = sampler.look()
 
@@ -239,9 +216,6 @@ def _asked_to_quit(keys: int | None, wait_s: float) -> bool:
 @contextmanager
 def _keys() -> Iterator[int | None]:
     """The terminal's descriptor, giving keys as they are typed; None where stdin is none. Ctrl-C acts as ever."""
-    import termios
-    import tty
-
     if not sys.stdin or not sys.stdin.isatty():
         yield None
         return

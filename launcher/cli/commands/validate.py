@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from launcher.cli.options.table import chip_option, consumer_option
-from launcher.cli.options.table_size import max_table_size_option
+from launcher.cli.commands.table.input import STDIN, problem_to_json, read_table, wants_colour
+from launcher.cli.launch.samples import max_table_bytes
+from launcher.cli.options.table import chip_option, consumer_option, max_table_size_option
+from launcher.cli.text.columns import counted
+from launcher.cli.text.stdout import write_out
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
-
-if TYPE_CHECKING:
-    from launcher.rank_table import TableReport
-    from launcher.rank_table.diagnostics import Severity
-    from launcher.rank_table.profile import Profile
+from launcher.core.printable import printable
+from launcher.rank_table import TableReport
+from launcher.rank_table.diagnostics import Severity, count_problems, plain, render_each
+from launcher.rank_table.files import read_bytes, read_head
+from launcher.rank_table.likeness import looks_like_table, mentions_ids, named_like_table
+from launcher.rank_table.profile import Profile
+from launcher.rank_table.read import parse_rank_table
 
 EPILOG = """\b
 Examples:
@@ -77,9 +82,6 @@ def validate(
     keys, by its name (rank_table*, hccl*), or because it is no JSON. Others are named and passed over; hidden
     directories and those of installed packages are left out.
     """
-    from launcher.cli.commands.table.input import STDIN, wants_colour
-    from launcher.rank_table.profile import Profile
-
     if files.count(STDIN) > 1:
         raise UsageError("- is given twice, but stdin can be read only once")
     settings = Settings(options["strict"], options["quiet"], wants_colour(options["colour"]))
@@ -108,8 +110,6 @@ def passes(report: TableReport, *, strict: bool) -> bool:
 
 def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
     """One element of what `--json` prints. `error` is there only for a file that cannot be read."""
-    from launcher.cli.commands.table.input import problem_to_json
-
     report = checked.report
     if report is None:
         return {
@@ -133,8 +133,6 @@ def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
 
 def to_text(report: TableReport, settings: Settings) -> str:
     """The problems with their source lines, then one line that sums up; empty where --quiet leaves nothing to say."""
-    from launcher.rank_table.diagnostics import plain, render_each
-
     style = _coloured if settings.colour else plain
     problems = render_each(report.problems, report.document, str(report.path), style)
     closing = "" if settings.quiet and passes(report, strict=settings.strict) else _closing(report, settings)
@@ -142,8 +140,6 @@ def to_text(report: TableReport, settings: Settings) -> str:
 
 
 def _check(name: str, profile: Profile) -> Checked:
-    from launcher.cli.commands.table.input import read_table
-
     try:
         return Checked(name, read_table(name, profile))
     except UnreadableError as error:
@@ -151,8 +147,6 @@ def _check(name: str, profile: Profile) -> Checked:
 
 
 def _check_directory(directory: str, profile: Profile, others: list[Path]) -> Iterator[Checked]:
-    from launcher.cli.commands.directories import json_files
-
     closed: list[OSError] = []
     paths = sorted(json_files(directory, closed.append))
     for error in closed:
@@ -173,11 +167,6 @@ def _check_directory(directory: str, profile: Profile, others: list[Path]) -> It
 
 def _check_found(path: Path, profile: Profile) -> Checked | None:
     """None for what is no rank table. A file that somebody named is always checked."""
-    from launcher.cli.options.table_size import max_table_bytes
-    from launcher.rank_table.files import read_bytes, read_head
-    from launcher.rank_table.likeness import looks_like_table, mentions_ids, named_like_table
-    from launcher.rank_table.read import parse_rank_table
-
     try:
         data = read_bytes(path, max_table_bytes())
     except UnreadableError as error:
@@ -197,16 +186,12 @@ def _size(path: Path) -> int:
 
 
 def _nothing_in(directory: str, others: Sequence[Path]) -> UnreadableError:
-    from launcher.cli.text.columns import counted
-
     only = f"{counted(len(others), 'other *.json file')}: {_names(others)}"
     held = f"no rank table, only {only}" if others else "no *.json file"
     return UnreadableError(f"{directory} holds {held}", hint="name the tables themselves")
 
 
 def _show_json(all_checked: Iterable[Checked], settings: Settings) -> int:
-    from launcher.cli.text.stdout import write_out
-
     elements, exit_code = [], EXIT_OK
     for checked in all_checked:
         exit_code = max(exit_code, checked.exit_code(strict=settings.strict))
@@ -218,8 +203,6 @@ def _show_json(all_checked: Iterable[Checked], settings: Settings) -> int:
 
 def _show_text(all_checked: Iterable[Checked], settings: Settings) -> int:
     """Each file as soon as it was checked."""
-    from launcher.cli.text.stdout import write_out
-
     exit_code = EXIT_OK
     for checked in all_checked:
         exit_code = max(exit_code, checked.exit_code(strict=settings.strict))
@@ -247,17 +230,11 @@ def _names(paths: Sequence[Path]) -> str:
 
 def _say(text: str) -> None:
     """Lines on stderr. A full disk behind it must not keep the other files from being checked."""
-    from launcher.core.printable import printable
-
     with suppress(OSError):
         print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 
 def _closing(report: TableReport, settings: Settings) -> str:
-    from launcher.cli.text.columns import counted
-    from launcher.core.printable import printable
-    from launcher.rank_table.diagnostics import count_problems
-
     name, count = printable(str(report.path)), count_problems(report.problems)
     if not report.valid:
         return f"{name}: {count}"
@@ -273,3 +250,16 @@ def _coloured(place: str, kind: str, severity: Severity) -> tuple[str, str]:
     """The place bold, the severity red or yellow. Words say the same."""
     colour = "red" if severity.value == "error" else "yellow"
     return click.style(place, bold=True), click.style(kind, fg=colour, bold=True)
+
+
+NOT_SEARCHED = frozenset({"node_modules", "bower_components", "site-packages", "dist-packages", "__pycache__"})
+
+
+def json_files(directory: str, report_error: Callable[[OSError], None]) -> Iterator[Path]:
+    """Every *.json below `directory`, in no order, but for hidden directories and those of installed packages.
+
+    `report_error` gets the error of each directory that cannot be listed.
+    """
+    for folder, folders, names in os.walk(directory, onerror=report_error):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in NOT_SEARCHED]
+        yield from (Path(folder, name) for name in names if name.endswith(".json"))

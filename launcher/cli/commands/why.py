@@ -6,19 +6,25 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from launcher.cli.options.chosen_run import RUN_HELP, as_argument, chosen, json_option, run_argument
+from launcher.cli.text.columns import duration
+from launcher.cli.text.log_tail import end_of, log_elsewhere, log_tail, quoted, tells_enough
+from launcher.cli.text.run_text import as_json, describe, self_reported_verdict, shown_name
+from launcher.cli.text.stdout import as_people_call_it, write_out
+from launcher.cli.text.summary import not_begun
+from launcher.cli.text.verdict_text import describe_status, headline, rank_list, render
 from launcher.core.errors import UnreadableError
+from launcher.core.events import Cause
 from launcher.core.json_text import json_text
-
-if TYPE_CHECKING:
-    from launcher.core.report import Attempt
-    from launcher.core.verdict import Verdict
-    from launcher.runs.live import RunState
-    from launcher.runs.recorded import Recorded
+from launcher.core.report import Attempt
+from launcher.core.verdict import Verdict
+from launcher.logs.terminal import printable
+from launcher.runs.live import RunState, look
+from launcher.runs.recorded import Recorded, read_recorded
 
 EPILOG = """\b
 Examples:
@@ -38,9 +44,6 @@ NOTE_NONE = "one that was killed, or is no Python program, notes none"
 @json_option
 @run_argument
 def why(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
-    from launcher.cli.text.stdout import write_out
-    from launcher.runs.live import look
-
     state = look(chosen(runs_dir, run))
     if as_json:
         write_out(json_text(_to_json(state)))
@@ -50,17 +53,12 @@ def why(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
 
 def to_lines(state: RunState) -> Iterator[str]:
     """Everything that is known of the failures of a run, safe to show."""
-    from launcher.cli.text.run_text import describe, shown_name
-    from launcher.logs.terminal import printable
-
     failed = [attempt for attempt in state.attempts if _went_wrong(attempt) and not _never_began(attempt, state)]
     nothing = "; nothing failed" if not failed and state.state.going_on else ""
     yield f"{shown_name(state)}: {'still ' if nothing else ''}{describe(state)}{nothing}"
     for attempt in failed:
         yield from _attempt(attempt, state)
     if state.progress.not_begun is not None:
-        from launcher.cli.text.summary import not_begun
-
         if failed:
             yield ""
             yield "it was to start again, and could not:"
@@ -75,9 +73,7 @@ def to_lines(state: RunState) -> Iterator[str]:
 
 
 def _noted(state: RunState) -> Iterator[str]:
-    from launcher.cli.text.self_reported import noted_verdict
-
-    verdict = noted_verdict(state)
+    verdict = self_reported_verdict(state)
     if verdict is None:
         yield f"  no rank has noted a failure; {NOTE_NONE}"
         return
@@ -88,8 +84,6 @@ def _noted(state: RunState) -> Iterator[str]:
 
 def _went_wrong(attempt: Attempt) -> bool:
     """A run that somebody stopped failed of nothing: ranks ended because they were asked to."""
-    from launcher.core.events import Cause
-
     return attempt.verdict is not None or attempt.cause in {Cause.FAILED, Cause.HUNG}
 
 
@@ -99,8 +93,6 @@ def _never_began(attempt: Attempt, state: RunState) -> bool:
 
 
 def _attempt(attempt: Attempt, state: RunState) -> Iterator[str]:
-    from launcher.cli.text.columns import duration
-
     yield ""
     if len(state.attempts) > 1:
         took = duration((attempt.ended_ns - attempt.started_ns) / 1e9)
@@ -112,20 +104,13 @@ def _attempt(attempt: Attempt, state: RunState) -> Iterator[str]:
 
 
 def _judged(verdict: Verdict, attempt: Attempt, state: RunState) -> Iterator[str]:
-    from launcher.cli.text.verdict_text import render
-
     yield from render(verdict, _place(attempt, state))
     if verdict.culprit is not None:
-        from launcher.cli.text.log_tail import tells_enough
-
         yield from _log(verdict.culprit, attempt.number, state, with_end=not tells_enough(verdict))
 
 
 def _without_verdict(attempt: Attempt, state: RunState) -> Iterator[str]:
     """As of a run.sh, which watches and does not judge: the first to fail is as likely the cause as any."""
-    from launcher.cli.text.verdict_text import describe_status
-    from launcher.logs.terminal import printable
-
     failed = [ended for ended in attempt.exits if ended.failed]
     yield "no judgement was recorded; ranks ended in this order:" if failed else "no judgement was recorded"
     for ended in failed:
@@ -135,8 +120,6 @@ def _without_verdict(attempt: Attempt, state: RunState) -> Iterator[str]:
 
 
 def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
-    from launcher.runs.recorded import read_recorded
-
     recorded: Recorded | None = None
     with suppress(UnreadableError):  # a verdict is worth telling without it
         recorded = read_recorded(state.run_dir)
@@ -153,11 +136,6 @@ def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
 
 def _log(culprit: int, attempt: int, state: RunState, *, with_end: bool) -> Iterator[str]:
     """Where the culprit's log is, and its end where that belongs to this attempt and nothing better is known."""
-    from launcher.cli.text.log_tail import last_words, log_elsewhere, quoted
-    from launcher.cli.text.stdout import as_people_call_it
-    from launcher.logs.terminal import printable
-    from launcher.runs.recorded import read_recorded
-
     path = state.run_dir.train_log(culprit)
     if state.part is not None and culprit not in state.part and not path.exists():
         with suppress(UnreadableError):
@@ -166,14 +144,11 @@ def _log(culprit: int, attempt: int, state: RunState, *, with_end: bool) -> Iter
     yield printable(f"log of rank {culprit}: {as_people_call_it(path)}")
     if attempt == state.attempts[-1].number == state.progress.attempt and with_end:
         with suppress(OSError):
-            yield from quoted(last_words(culprit, state.progress, state.run_dir))
+            yield from quoted(log_tail(culprit, state.progress, state.run_dir))
 
 
 def _last_known(state: RunState) -> Iterator[str]:
     """Of a run that nobody saw end: what events and processes still tell."""
-    from launcher.cli.text.columns import duration
-    from launcher.cli.text.verdict_text import rank_list
-
     progress = state.progress
     if progress.last_ns and state.exit_code is None:
         age = duration((state.looked_ns - progress.last_ns) / 1e9)
@@ -186,8 +161,6 @@ def _last_known(state: RunState) -> Iterator[str]:
 
 
 def _end_of(log: Path) -> Iterator[str]:
-    from launcher.cli.text.log_tail import end_of, quoted
-
     with suppress(OSError):
         lines = end_of(log)
         yield f"  the end of {log.name}:"
@@ -199,11 +172,7 @@ def _not_restarting(state: RunState) -> str | None:
 
 
 def _to_json(state: RunState) -> dict[str, Any]:
-    from launcher.cli.text.run_text import as_json
-    from launcher.cli.text.self_reported import noted_verdict
-    from launcher.cli.text.verdict_text import headline
-
-    noted = noted_verdict(state)
+    noted = self_reported_verdict(state)
     verdicts = [noted or attempt.verdict for attempt in state.attempts]  # what nobody watches over has one attempt
     attempts = [
         {

@@ -1,4 +1,4 @@
-"""What the command does while a run goes on: pass signals down, show what happens, and say at last how it ended."""
+"""What the command does while a run goes on, until nothing of it is left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from launcher.engines.local import LocalAgent
 
 
 class Attendance:
-    """Of one local run, or of this server's part of one. Made inside `signals_held_back`, right after `start_agent`."""
+    """What the command does while a run goes on: pass signals down, show what happens, and say at last how it ended.
+
+    It is for one local run, or for this server's part of one. Make it inside `signals_held_back`, right after
+    `start_agent`.
+    """
 
     def __init__(
         self, spec: RunSpec, agent: LocalAgent, detached: Detached | None, server_index: int | None = None
@@ -24,7 +28,7 @@ class Attendance:
         self._head = Head(spec, agent, observer, server_index)
 
     def attend(self) -> int:
-        """Blocks until nothing of the run is left; its exit code."""
+        """Block until nothing of the run is left, and return its exit code."""
         exit_code = self._head.attend()
         console = self._console
         console.finish(lambda: summary.render(console.progress, self._spec, console.shown_dir, self._server_index))

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from launcher.cli.text.stdout import write_out
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, exit_code_of
 from launcher.logs.terminal import printable
 
@@ -162,8 +163,6 @@ def _let_go(log_fd: int) -> None:
 
 def _tell(name: str, reference: str) -> None:
     """The name for programs, on stdout; for people what they can do with it."""
-    from launcher.cli.text.stdout import write_out
-
     write_out(f"{name}\n")
     _say("it runs in the background; to look at it, or to end it:")
     _say(f"  tlaunch status|top|stop {printable(reference)}")

@@ -4,16 +4,64 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 
+from launcher.cli.launch.begin import say_notes
+from launcher.cli.launch.network import with_network
+from launcher.cli.launch.options import RunOptions
+from launcher.cli.launch.prepare import Prepared
+from launcher.cli.text.stdout import write_out
 from launcher.core.env import masked, masked_argv
 from launcher.core.json_text import json_text
 from launcher.core.ranges import ranges
 from launcher.core.records import RankSpec, RunSpec
+from launcher.engines.assemble import assemble
 from launcher.engines.command import EngineCommand
 from launcher.logs.terminal import escaped
 from launcher.mesh.coordinates import coordinate_of
+from launcher.runs.create import free_name
 from launcher.runs.record import masked_environment, spec_to_json
+from launcher.supervise.port import hold_port
+
+SEVERAL_SERVERS_PORT = 29500  # which port is free on another server cannot be seen from here; torchrun's default
+
+
+def show(prepared: Prepared, options: RunOptions) -> None:
+    """Print what would be run. Starts and creates nothing.
+
+    Raises:
+        TlaunchError: the engine that was asked for is not here, or cannot start agents on these servers.
+    """
+    prepared = with_network(prepared, options)
+    request = prepared.request
+    port = options.master_port or _likely_port(prepared)
+    spec = assemble(request, name=free_name(request.runs_dir, prepared.timed_name), master_port=port)
+    command = None
+    if options.by_engine:
+        from launcher.cli.launch.engine_commands import engine_command  # others need none of it
+
+        command = engine_command(prepared, options, spec)
+    say_notes(prepared, spec)
+    if options.json:
+        write_out(to_json(spec, command))
+        return
+    if options.master_port is None:
+        print(f"# MASTER_PORT {port} is an example: a free port is chosen when the run starts", file=sys.stderr)
+    lines: Iterable[str] = ()
+    if command is not None:
+        lines = render_engine(command)
+    elif len(prepared.used.servers) > 1:
+        lines = ("# started by hand: the same command on each server starts that server's ranks",)
+    write_out("".join(f"{line}\n" for line in (*lines, *render(spec))))
+
+
+def _likely_port(prepared: Prepared) -> int:
+    if len(prepared.used.servers) > 1:
+        return SEVERAL_SERVERS_PORT
+    held = hold_port()
+    held.close()
+    return held.number
 
 
 def render(spec: RunSpec) -> Iterator[str]:

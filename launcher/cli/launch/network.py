@@ -6,18 +6,16 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from launcher.cli.launch.options import RunOptions
+from launcher.cli.launch.prepare import Prepared
+from launcher.cli.launch.samples import is_sample
 from launcher.core.addresses import go_by_names, names_of
 from launcher.core.errors import TlaunchError
 from launcher.core.interfaces import INTERFACE_VARIABLES, are_on_loopback
-from launcher.engines.whereabouts import Host, own_interface, read_host, servers_here
-
-if TYPE_CHECKING:
-    from launcher.cli.launch.options import RunOptions
-    from launcher.cli.launch.prepare import Prepared
-    from launcher.core.records import Server
-    from launcher.engines.assemble import Request
+from launcher.core.records import Server
+from launcher.engines.assemble import Request
+from launcher.engines.whereabouts import Host, doubt, is_everywhere, own_interface, read_host, servers_here
 
 
 def with_network(prepared: Prepared, options: RunOptions, host: Host | None = None) -> Prepared:
@@ -81,3 +79,17 @@ def _mpi_variables(request: Request, options: RunOptions) -> Mapping[str, str]:
         environment = {**request.inherited_env, **request.user_env}
         return variables_under(find_mpirun(os.environ), request.argv, environment, request.cwd)
     return {}
+
+
+def doubt_of_table(prepared: Prepared, options: RunOptions, host: Host | None = None) -> str | None:
+    """What is worth a warning; None where an engine finds the server, several are told apart, or the table is a sample.
+
+    Blocks while a name of the server is looked up. `host`: this machine, where it has been asked already.
+    """
+    table, servers = prepared.request.cluster.source, prepared.used.servers
+    if table is None or options.by_engine or len(servers) > 1:
+        return None
+    (server,) = servers
+    if options.server == server.server_id or is_everywhere(server) or is_sample(table):
+        return None
+    return doubt(server, host or read_host(names_of(server)))

@@ -1,4 +1,4 @@
-"""An error that all ranks of an engine meet is told once on every server, not by each of its ranks."""
+"""An error that all ranks of an engine meet is reported once on every host, not by each of its ranks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 
-import click
-
 from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import TlaunchError
 
@@ -22,16 +20,17 @@ _held: list[socket.socket] = []
 
 
 @contextmanager
-def told_once(rank: EngineRank) -> Iterator[None]:
-    """The first rank of this server that meets an error here tells it; others end with its exit code, and no word."""
+def reported_once(rank: EngineRank) -> Iterator[None]:
+    """Let the first rank of this host that meets an error here report it; others end with its exit code alone."""
     try:
         yield
     except TlaunchError as error:
         atexit.register(time.sleep, LINGER_S)
         if _is_first(rank, error):
             _name_machine(error, rank)
-            raise
-        raise click.exceptions.Exit(error.exit_code) from error
+        else:
+            error.is_reported = True
+        raise
 
 
 def _is_first(rank: EngineRank, error: TlaunchError) -> bool:

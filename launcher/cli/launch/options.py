@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from launcher.core import env
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.records import Console
+from launcher.core.records import DEFAULT_GRACE_S, Console
 from launcher.engines.placement import Bind
+from launcher.logs.terminal import escaped
 
 EngineName = Literal["mpi", "slurm", "hand"]
 ENGINES: tuple[EngineName, ...] = ("mpi", "slurm", "hand")
@@ -19,7 +21,8 @@ BRING_ALL = frozenset(("mpi", "slurm"))  # engines that start the agents of all 
 DEFAULT_JOIN_S = 300.0
 DEFAULT_LOST_S = 15.0
 DEFAULT_COORDINATOR_PORT = 29450
-LONGEST_NAME_BYTES = 200  # of the 255 that a file system takes
+DEFAULT_RUNS_DIR = Path("runs")
+MAX_NAME_BYTES = 200  # of the 255 that a file system takes
 FORWARDABLE = ("USR1", "USR2", "HUP", "WINCH", "URG")
 _FLAGS = {"engine_options": "--engine-option", "settings": "--set"}  # those that are called otherwise
 # What tells a rank who it is comes from the table and the layout alone.
@@ -43,46 +46,43 @@ _DECIDED_BY_TLAUNCH = {
 }  # fmt: skip
 
 
-# Of the options of `tlaunch run` those that its agents see to, for commands whose ranks others start.
-UNSUPERVISED: Mapping[str, Any] = {
-    "max_restarts": 0, "hang_timeout": None, "preload": None, "no_preload": True, "forward_signals": "none",
-    "bind": "none", "log_max_size": None, "console": "none", "detach": False, "dry_run": False, "json": False,
-}  # fmt: skip
+# For commands whose ranks others start: what tlaunch's own agents would see to.
+UNSUPERVISED: Mapping[str, Any] = {"no_preload": True, "forward_signals": "none", "bind": "none", "console": "none"}
 
 
 @frozen
 class RunOptions:
-    """Field by field the options of `tlaunch run`."""
+    """What is to be run, field by field as `tlaunch run` and `launcher.launch` call it."""
 
-    rank_table: Path | None
-    devices: int | None
-    chip: str | None  # None: what this machine has
-    dp: int | None
-    mp: int
-    pp: int
-    micro_batches: int | None
-    allow_idle_devices: bool
-    config: str | None
-    settings: tuple[str, ...]
-    data: Path | None
-    runs_dir: Path
-    name: str | None
-    env: tuple[str, ...]
-    grace: float
-    max_restarts: int
-    hang_timeout: float | None
-    preload: str | None  # None: found in the program
-    no_preload: bool
-    forward_signals: str
-    bind: Bind
-    log_max_size: int | None  # bytes
-    console: Console
-    detach: bool
-    master_port: int | None
-    dry_run: bool
-    json: bool
-    command: tuple[str, ...]  # empty: the bundled trainer
-    # What only `tlaunch run` asks for.
+    command: tuple[str, ...] = ()  # empty: the bundled trainer
+    # which devices, and how they are divided
+    rank_table: Path | None = None
+    devices: int | None = None
+    chip: str | None = None  # None: what this machine has
+    dp: int | None = None
+    mp: int = 1
+    pp: int = 1
+    micro_batches: int | None = None
+    allow_idle_devices: bool = False
+    # the bundled trainer's
+    config: str | None = None
+    settings: tuple[str, ...] = ()
+    data: Path | None = None
+    # the run
+    runs_dir: Path = DEFAULT_RUNS_DIR
+    name: str | None = None
+    env: tuple[str, ...] = ()
+    master_port: int | None = None
+    # how ranks are started and watched
+    grace: float = DEFAULT_GRACE_S
+    max_restarts: int = 0
+    hang_timeout: float | None = None
+    preload: str | None = None  # None: found in the program
+    no_preload: bool = False
+    forward_signals: str = "USR1,USR2"
+    bind: Bind = "auto"
+    log_max_size: int | None = None  # bytes
+    # several servers
     engine: EngineName | None = None  # None: this machine alone, or by hand where the table has several servers
     engine_options: tuple[str, ...] = ()
     mpi_ranks: bool | None = None  # whether ranks are to be the engine's own; None: where COMMAND uses mpi4py
@@ -90,12 +90,22 @@ class RunOptions:
     join_timeout: float = DEFAULT_JOIN_S
     lost_after: float = DEFAULT_LOST_S
     allow_different_program: bool = False
-    coordinator_port: int = DEFAULT_COORDINATOR_PORT
+    coordinator_port: int | None = None  # None: the default, or with an engine a free one
+    # what becomes of it
+    console: Console = "rank0"
+    detach: bool = False
+    dry_run: bool = False
+    json: bool = False
 
     @property
     def by_engine(self) -> bool:
         """Whether mpirun or srun starts the agents of all servers."""
         return self.engine in BRING_ALL
+
+    @property
+    def port_by_hand(self) -> int:
+        """Where the server of rank 0 coordinates servers that are started by hand."""
+        return self.coordinator_port or DEFAULT_COORDINATOR_PORT
 
 
 def check_options(options: RunOptions) -> None:
@@ -220,7 +230,7 @@ def _check_name(name: str) -> None:
         raise UsageError(
             f"--name {name!r} cannot be part of a directory's name", hint="letters, digits, dots and dashes do"
         )
-    check_name_length(name, LONGEST_NAME_BYTES, "the run's time")
+    check_name_length(name, MAX_NAME_BYTES, "the run's time")
 
 
 def check_name_length(name: str, longest_bytes: int, added: str) -> None:
@@ -234,4 +244,42 @@ def check_name_length(name: str, longest_bytes: int, added: str) -> None:
         raise UsageError(
             f"--name is too long: {length_bytes} bytes, and {longest_bytes} leave room for {added}",
             hint="a shorter --name",
+        )
+
+
+def for_engine(options: RunOptions, environment: Mapping[str, str]) -> RunOptions:
+    """Return the options with the server that the environment names, where this run has use for one.
+
+    Raises:
+        UsageError: the run has no use for an option that was given.
+    """
+    if options.by_engine and options.coordinator_port is not None:
+        raise UsageError(
+            f"--coordinator-port: with --engine {options.engine} a free port is chosen, and agents are told",
+            hint="leave it out; it is for servers that are started by hand",
+        )
+    if not options.by_engine and options.rank_table is not None:
+        return replace(
+            options,
+            server=options.server if options.server is not None else environment.get(env.TLAUNCH_SERVER) or None,
+        )
+    if options.server is None:
+        return options
+    why = (
+        f"with --engine {options.engine} each agent finds out which server it is on"
+        if options.by_engine
+        else "without a --rank-table this machine is the only server"
+    )
+    raise UsageError(
+        f"--server: {why}",
+        hint="leave it out; it is for servers that are started by hand, with a --rank-table that names them",
+    )
+
+
+def check_server_id(said: str, server_ids: Sequence[str]) -> None:
+    """Raises UsageError where no server is called `said`."""
+    if said not in server_ids:
+        raise UsageError(
+            f"--server {escaped(said)}: the rank table has no such server",
+            hint=f"its servers are {', '.join(map(escaped, server_ids))}",
         )

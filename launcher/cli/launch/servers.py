@@ -7,7 +7,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -15,57 +15,32 @@ from pathlib import Path
 from shlex import join as shell_words
 
 from launcher.cli.launch.attendance import Attendance
+from launcher.cli.launch.begin import Outcome, begin_run, say_notes, wait_for_start
 from launcher.cli.launch.detach import detach
-from launcher.cli.launch.engine_options import check_server_id
+from launcher.cli.launch.engine_commands import engine_for, own_agent, reachable, server_names, with_door
 from launcher.cli.launch.network import with_network
-from launcher.cli.launch.once_per_host import told_once
-from launcher.cli.launch.options import RunOptions
+from launcher.cli.launch.options import RunOptions, check_server_id
 from launcher.cli.launch.prepare import Prepared
-from launcher.cli.launch.start import say_notes, wait_for_start
 from launcher.cli.text.columns import awaited, server_list
 from launcher.core import env
-from launcher.core.addresses import names_of
-from launcher.core.engine_rank import read_task
 from launcher.core.env import masked_argv
 from launcher.core.errors import RefusedLayoutError, UsageError
-from launcher.core.interfaces import INTERFACE_VARIABLES
 from launcher.core.json_text import json_text
-from launcher.core.messages import Waiting
-from launcher.core.records import Cluster, RunSpec, Server
-from launcher.core.resources import PACKAGE
+from launcher.core.records import Cluster, Server
 from launcher.core.run_dir import RunDir
-from launcher.engines.assemble import assemble
 from launcher.engines.cluster.door import AskersDoor, leave_door
 from launcher.engines.cluster.job import Job, to_text
 from launcher.engines.cluster.membership import Door, Member, Membership, join
-from launcher.engines.cluster.mpi_ranks import members_text, stretches_of
 from launcher.engines.cluster.peers import RANK_TABLE, listen
 from launcher.engines.cluster.plan import COMMAND, Plan
 from launcher.engines.cluster.server_part import ANY_PORT, awaited_begin, get_ready, start
-from launcher.engines.command import EngineCommand
 from launcher.engines.local import signals_held_back, start_child
 from launcher.engines.whereabouts import Host, read_host, servers_here
 from launcher.logs.terminal import escaped
-from launcher.runs.create import create_run
-
-AGENT = (sys.executable, "-m", "launcher", "agent")
-# On this machine tlaunch may be a checkout that is not installed. Nothing that lies where the user is is imported.
-OWN_AGENT = (
-    sys.executable,
-    "-c",
-    f"import sys; sys.path[:] = [{str(PACKAGE.parent)!r}, *filter(None, sys.path)]; from launcher.cli.main import main; main()",
-    "agent",
-)
-HANDED_ON = (env.TLAUNCH_COORDINATOR, env.TLAUNCH_COORDINATOR_TOKEN)
-# Of this shell what programs need to be found at all; engines other than Open MPI hand on everything.
-HANDED_ON_IF_SET = (
-    "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THREADS",
-    *INTERFACE_VARIABLES,  # else the user's choice would hold for ranks on this machine alone
-)  # fmt: skip
 
 
-def carry_out_on_servers(prepared: Prepared, wanted_name: str, options: RunOptions) -> int:
-    """Start this machine's part, and whatever the engine starts; attend until nothing is left; the run's exit code.
+def run_on_servers(prepared: Prepared, options: RunOptions) -> Outcome:
+    """Start this machine's part, and whatever the engine starts; return how the run ended once nothing is left.
 
     Raises:
         TlaunchError: this machine, or the engine, does not fit.
@@ -73,29 +48,28 @@ def carry_out_on_servers(prepared: Prepared, wanted_name: str, options: RunOptio
     servers = prepared.used.servers
     host = read_host(server_names(servers))
     prepared = with_network(prepared, options, host)
-    if options.engine in {"mpi", "slurm"}:
-        return _coordinate(prepared, wanted_name, options, host, None)
+    if options.by_engine:
+        return _coordinate(prepared, options, host, None)
     here = this_server(servers, host, options.server)
     if here == prepared.used.first_server:
-        return _coordinate(prepared, wanted_name, options, host, here)
-    return _take_part(prepared, options, servers, host, here)
+        return _coordinate(prepared, options, host, here)
+    return _take_part(prepared, options, host, here)
 
 
 # --- on the machine that coordinates ---
 
 
-def _coordinate(prepared: Prepared, wanted_name: str, options: RunOptions, host: Host, here: int | None) -> int:
+def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int | None) -> Outcome:
     """`here`: which server this is, where others are started by hand; None where an engine brings all."""
-    from launcher.engines.cluster.coordinator import Coordinator
+    from launcher.engines.cluster.coordinator import Coordinator  # the servers that take part need none of it
 
     servers = prepared.used.servers
     if options.engine == "slurm":
         prepared = _within_job(prepared, host)
     command = engine_for(options, servers, host, mpi_ranks=prepared.request.mpi_ranks) if here is None else None
     with signals_held_back():
-        listener, door = open_door(host, None if here is None else options.coordinator_port)
-        spec = _create(prepared, wanted_name, options)
-        say_notes(prepared, spec)
+        listener, door = open_door(host, None if here is None else options.port_by_hand)
+        spec = begin_run(prepared, options.master_port or ANY_PORT)
         plan = Plan(
             listener=listener,
             token=door.token,
@@ -104,7 +78,7 @@ def _coordinate(prepared: Prepared, wanted_name: str, options: RunOptions, host:
             join_timeout_s=options.join_timeout,
             engine=with_door(command(spec.run_dir), door) if command else own_agent(servers[here or 0], door),
             brings_all=here is None,
-            job=to_text(_job(prepared, options)),
+            job=to_text(Job(prepared.request, prepared.files, prepared.table_text, options.master_port)),
             agreement=agreement(prepared),
             engine_anew=prepared.request.mpi_ranks,
             resolved=tuple((name, frozenset(map(str, found))) for name, found in host.resolved),
@@ -120,7 +94,7 @@ def _coordinate(prepared: Prepared, wanted_name: str, options: RunOptions, host:
         child = start_child(lambda head: Coordinator(spec, plan, head).run(), RunDir(spec.run_dir))
         listener.close()
         attendance = Attendance(spec, child, detached)
-    return attendance.attend()
+    return Outcome(attendance.attend(), spec.run_dir)
 
 
 def open_door(host: Host, chosen_port: int | None) -> tuple[socket.socket, Door]:
@@ -141,87 +115,6 @@ def open_door(host: Host, chosen_port: int | None) -> tuple[socket.socket, Door]
     return listener, Door(tuple((address, port) for address in addresses), secrets.token_hex(16))
 
 
-def _create(prepared: Prepared, wanted_name: str, options: RunOptions) -> RunSpec:
-    def specify(name: str) -> RunSpec:
-        return assemble(prepared.request, name=name, master_port=options.master_port or ANY_PORT)
-
-    return create_run(prepared.request.runs_dir, wanted_name, specify, prepared.files)
-
-
-def _job(prepared: Prepared, options: RunOptions) -> Job:
-    return Job(prepared.request, prepared.files, prepared.table_text, options.master_port)
-
-
-def own_agent(server: Server, door: Door) -> EngineCommand:
-    """Starts the agent of this server alone."""
-    variables = {**door_variables(door), env.TLAUNCH_SERVER: server.server_id}
-    return EngineCommand("the agent of this server", OWN_AGENT, variables, {})
-
-
-def engine_for(
-    options: RunOptions,
-    servers: tuple[Server, ...],
-    host: Host,
-    handed_on: tuple[str, ...] = HANDED_ON,
-    *,
-    mpi_ranks: bool = False,
-) -> Callable[[Path], EngineCommand]:
-    """Given a directory for its files: the command that starts an agent on each of `servers`. Asks for versions.
-
-    `mpi_ranks`: it starts a process for each rank, one of which becomes the agent of its server too.
-
-    Raises:
-        TlaunchError: the engine that was asked for is not here, or cannot start agents on these servers.
-    """
-    make = _srun if options.engine == "slurm" else _mpirun
-    if not mpi_ranks:
-        command = make(options, servers, None, host, handed_on)
-    else:
-        stretches = stretches_of(servers)
-        places = tuple(servers[stretch.server_index] for stretch in stretches)
-        of_places = make(options, places, [stretch.count for stretch in stretches], host, handed_on)
-
-        def command(directory: Path) -> EngineCommand:
-            made = of_places(directory)
-            return replace(made, env={**made.env, env.TLAUNCH_MEMBERS: members_text(stretches)})
-
-    command(options.runs_dir.absolute())  # what it refuses is refused before there is a run
-    return command
-
-
-def _srun(
-    options: RunOptions,
-    servers: tuple[Server, ...],
-    counts: Sequence[int] | None,
-    host: Host,
-    _handed_on: tuple[str, ...],
-) -> Callable[[Path], EngineCommand]:
-    from launcher.engines.slurm import read_allocation, slurm_command
-
-    _refuse_several()
-    allocation = read_allocation(os.environ)
-
-    def command(directory: Path) -> EngineCommand:
-        return slurm_command(
-            allocation, servers, AGENT, counts=counts, options=options.engine_options, directory=directory, host=host
-        )
-
-    return command
-
-
-def _refuse_several() -> None:
-    """A launcher that srun starts several times would start all ranks as often, on the same devices."""
-    task = read_task(os.environ, os.getpid())
-    if task is None or (task.world_size or 1) == 1:
-        return
-    with told_once(task):
-        raise UsageError(
-            f"srun started this command {task.world_size} times, and each would start all servers of a run of its own",
-            hint="give it to no srun: by itself it starts an agent on each node; or to `srun --ntasks=1 --overlap`; "
-            "`tlaunch exec` is what srun starts for each device",
-        )
-
-
 def _within_job(prepared: Prepared, host: Host) -> Prepared:
     """No grace is promised that Slurm will not give, and who asked for too few CPUs is told."""
     from launcher.engines.slurm import cpus_notes, read_allocation
@@ -236,73 +129,12 @@ def _within_job(prepared: Prepared, host: Host) -> Prepared:
     return replace(prepared, request=replace(request, supervision=supervision, inherited_env=inherited), notes=notes)
 
 
-def _mpirun(
-    options: RunOptions,
-    servers: tuple[Server, ...],
-    counts: Sequence[int] | None,
-    host: Host,
-    handed_on: tuple[str, ...],
-) -> Callable[[Path], EngineCommand]:
-    from launcher.engines.mpi import find_mpirun, mpi_command
-
-    mpirun = find_mpirun(os.environ)
-
-    def command(directory: Path) -> EngineCommand:
-        return mpi_command(
-            mpirun,
-            servers,
-            AGENT,
-            host=host,
-            environment=os.environ,
-            as_root=os.geteuid() == 0,
-            counts=counts,
-            handed_on=(
-                *handed_on,
-                *(() if counts is None else (env.TLAUNCH_MEMBERS,)),
-                *(name for name in HANDED_ON_IF_SET if name in os.environ),
-            ),
-            options=options.engine_options,
-            directory=directory,
-        )
-
-    return command
-
-
-def with_door(command: EngineCommand, door: Door) -> EngineCommand:
-    # Which server this machine is must not be what agents on others take themselves for.
-    return replace(command, env={**command.env, env.TLAUNCH_SERVER: None, **door_variables(door)})
-
-
-def door_variables(door: Door) -> dict[str, str | None]:
-    words = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in door.addresses)
-    return {env.TLAUNCH_COORDINATOR: ",".join(words), env.TLAUNCH_COORDINATOR_TOKEN: door.token}
-
-
-def reachable(host: Host) -> tuple[str, ...]:
-    """Of this machine's addresses those that others may know it by, IPv4 first; this machine itself is always one."""
-    outer = [address for address in host.addresses if not address.is_loopback and not address.is_link_local]
-    return (*map(str, sorted(outer, key=lambda address: (address.version, int(address)))), "127.0.0.1")
-
-
-def engine_command(prepared: Prepared, options: RunOptions, spec: RunSpec) -> EngineCommand:
-    """As it would be started for `spec`; where the coordinator would be and its token are examples.
-
-    Raises:
-        TlaunchError: as `engine_for`.
-    """
-    servers = prepared.used.servers
-    host = read_host(server_names(servers))
-    door = Door(tuple((address, ANY_PORT) for address in reachable(host)), "chosen for each run")
-    command = engine_for(options, servers, host, mpi_ranks=prepared.request.mpi_ranks)
-    return with_door(command(spec.run_dir), door)
-
-
 # --- on other servers that are started by hand ---
 
 
-def _take_part(prepared: Prepared, options: RunOptions, servers: tuple[Server, ...], host: Host, here: int) -> int:
+def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -> Outcome:
     """Join the run that the first server coordinates, and attend to this server's ranks."""
-    membership = join_first_server(options, servers, host, here, agreement(prepared))
+    membership = join_first_server(options, prepared.used.servers, host, here, agreement(prepared))
     part = get_ready(membership, prepared.request, prepared.files, options.master_port)
     say_notes(prepared, part.spec)
     with signals_held_back():
@@ -312,11 +144,11 @@ def _take_part(prepared: Prepared, options: RunOptions, servers: tuple[Server, .
             return wait_for_start(detached, part.spec)
     if detached is not None:
         detached.tell_started()  # the other servers may be started from the same shell after this one
-    begin = awaited_begin(part, membership, _say_missing)
+    begin = awaited_begin(part, membership, lambda waiting: say(awaited(server_list(waiting.missing), waiting.limit_s)))
     with signals_held_back():
         agent = start(part, membership, begin)
         attendance = Attendance(part.spec, agent, detached, here)
-    return attendance.attend()
+    return Outcome(attendance.attend(), part.spec.run_dir)
 
 
 def join_first_server(
@@ -335,7 +167,7 @@ def join_first_server(
         said=servers[here].server_id,
         agreement=agreed,
     )
-    door = Door(((first, options.coordinator_port),), shared_token())
+    door = Door(((first, options.port_by_hand),), shared_token())
     until = time.monotonic() + options.join_timeout
     return join(door, member, until, lambda why: say(awaited(f"{whom} ({why})", options.join_timeout)), whom)
 
@@ -343,10 +175,6 @@ def join_first_server(
 def shared_token() -> str:
     """Alike on every server, if the person who starts them by hand wants strangers kept out."""
     return os.environ.get(env.TLAUNCH_COORDINATOR_TOKEN, "")
-
-
-def _say_missing(waiting: Waiting) -> None:
-    say(awaited(server_list(waiting.missing), waiting.limit_s))
 
 
 def say(line: str) -> None:
@@ -361,9 +189,12 @@ def agreement(prepared: Prepared) -> Mapping[str, str]:
     """By what it is called. Values of variables and words of the command that may be secret are not in it."""
     request = prepared.request
     servers, supervision = request.cluster.servers, request.supervision
-    command = _without_place(request.argv)
+    first, *words = request.argv
+    # Programs may be at other places on other servers, this Python first of all.
+    command = ("python" if first == sys.executable else Path(first).name, *words)
+    devices = f"{sum(len(server.devices) for server in servers)} devices on {len(servers)} servers"
     return {
-        RANK_TABLE: f"{_extent(servers)} ({_digest([repr(server) for server in servers])})",
+        RANK_TABLE: f"{devices} ({_digest([repr(server) for server in servers])})",
         "layout": f"{request.layout} micro_batches={request.layout.micro_batches}",
         COMMAND: f"{shell_words(masked_argv(command))} ({_digest(command)})",
         "set of --env variables": f"{' '.join(sorted(request.user_env)) or 'none'} ({_digest(sorted(request.user_env.items()))})",
@@ -372,24 +203,11 @@ def agreement(prepared: Prepared) -> Mapping[str, str]:
     }
 
 
-def _extent(servers: Sequence[Server]) -> str:
-    return f"{sum(len(server.devices) for server in servers)} devices on {len(servers)} servers"
-
-
-def _without_place(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """Programs may be at other places on other servers, this Python first of all."""
-    return ("python" if argv[0] == sys.executable else Path(argv[0]).name, *argv[1:])
-
-
 def _digest(value: object) -> str:
     return sha256(json_text(value).encode()).hexdigest()[:12]
 
 
 # --- which server is this? ---
-
-
-def server_names(servers: tuple[Server, ...]) -> list[str]:
-    return [name for server in servers for name in names_of(server)]
 
 
 def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> int:

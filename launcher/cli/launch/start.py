@@ -1,74 +1,52 @@
-"""From what was prepared to a run: shown (`--dry-run`), or carried out from the first fork to the exit code."""
+"""`run`: from options to the exit code of a run, on this machine alone or over several servers."""
 
 from __future__ import annotations
 
 import os
-import shlex
-import sys
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
+from dataclasses import replace
 
-from launcher.cli.launch.detach import Detached, detach
-from launcher.cli.launch.options import RunOptions
-from launcher.cli.launch.prepare import Prepared
-from launcher.cli.options.chosen_run import DEFAULT_RUNS_DIR
-from launcher.core.env import TLAUNCH_RUNS_DIR
-from launcher.core.records import RunSpec
+from launcher.cli.launch.begin import Outcome, begin_run, wait_for_start
+from launcher.cli.launch.detach import detach
+from launcher.cli.launch.options import RunOptions, check_server_id, for_engine
+from launcher.cli.launch.prepare import Prepared, prepare
+from launcher.core.errors import EXIT_OK
 from launcher.core.run_dir import RunDir
-from launcher.engines.assemble import assemble, used_cluster
-from launcher.engines.command import EngineCommand
-from launcher.engines.inherited import conflicts, notes
 from launcher.engines.local import signals_held_back, start_agent
-from launcher.runs.create import create_run, free_name
-from launcher.supervise.port import HeldPort, check_port, hold_port
-
-SEVERAL_SERVERS_PORT = 29500  # which port is free on another server cannot be seen from here; torchrun's default
+from launcher.supervise.port import check_port, hold_port
 
 
-def show(prepared: Prepared, wanted_name: str, options: RunOptions) -> None:
-    """Print what would be run. Starts and creates nothing."""
-    from launcher.cli.launch import dry_run
-    from launcher.cli.launch.network import with_network  # a run on this machine alone needs none of it
-    from launcher.cli.text.stdout import write_out
+def run(options: RunOptions) -> Outcome:
+    """Check everything, then start the run, attend until nothing of it is left, and return how it ended.
 
-    prepared = with_network(prepared, options)
-    request = prepared.request
-    port = options.master_port or _likely_port(prepared)
-    spec = assemble(request, name=free_name(request.runs_dir, wanted_name), master_port=port)
-    command = _engine_command(prepared, options, spec)
-    say_notes(prepared, spec)
-    if options.json:
-        write_out(dry_run.to_json(spec, command))
-        return
-    if options.master_port is None:
-        print(f"# MASTER_PORT {port} is an example: a free port is chosen when the run starts", file=sys.stderr)
-    lines = [*_how_agents_start(prepared, command), *dry_run.render(spec)]
-    write_out("".join(f"{line}\n" for line in lines))
+    With `detach` it returns as soon as the run has begun, with `dry_run` when it has been shown. Signals act on the run
+    meanwhile. Call it in the main thread, before there are others: it forks.
 
+    Raises:
+        TlaunchError: options, table, layout, program or engine do not fit.
+    """
+    chosen = for_engine(options, os.environ)
+    prepared = prepare(chosen, os.environ)
+    if options.server is not None:
+        check_server_id(options.server, [server.server_id for server in prepared.used.servers])
+    if prepared.request.cluster.source is not None:
+        from launcher.cli.launch.network import doubt_of_table  # runs without a table need none of it
 
-def _engine_command(prepared: Prepared, options: RunOptions, spec: RunSpec) -> EngineCommand | None:
-    """What puts agents on the servers; None where no engine does."""
-    if not options.by_engine:
-        return None
-    from launcher.cli.launch.servers import engine_command  # others need none of it
+        if doubt := doubt_of_table(prepared, chosen):
+            prepared = replace(prepared, notes=(*prepared.notes, f"warning: {doubt}"))
+    if chosen.dry_run:
+        from launcher.cli.launch.dry_run import show  # others need none of it
 
-    return engine_command(prepared, options, spec)
+        show(prepared, chosen)
+        return Outcome(EXIT_OK)
+    if chosen.engine is not None or len(prepared.used.servers) > 1:
+        from launcher.cli.launch.servers import run_on_servers  # others need none of it
 
-
-def _how_agents_start(prepared: Prepared, command: EngineCommand | None) -> Iterator[str]:
-    if command is not None:
-        from launcher.cli.launch import dry_run  # see above
-
-        yield from dry_run.render_engine(command)
-    elif len(prepared.used.servers) > 1:
-        yield "# started by hand: the same command on each server starts that server's ranks"
+        return run_on_servers(prepared, chosen)
+    return _run_here(prepared, chosen)
 
 
-def carry_out(prepared: Prepared, wanted_name: str, options: RunOptions) -> int:
-    """Make the run directory, start everything, attend until nothing is left; the run's exit code.
-
-    With --detach this returns as soon as the run has begun; a child goes on.
+def _run_here(prepared: Prepared, options: RunOptions) -> Outcome:
+    """Run on this machine alone.
 
     Raises:
         UsageError: the port is taken.
@@ -76,8 +54,7 @@ def carry_out(prepared: Prepared, wanted_name: str, options: RunOptions) -> int:
     """
     with signals_held_back():
         port = hold_port() if options.master_port is None else check_port(options.master_port)
-        spec = _create(prepared, wanted_name, port)
-        say_notes(prepared, spec)
+        spec = begin_run(prepared, port.number)
         detached = detach(RunDir(spec.run_dir).console_log) if options.detach else None
         if detached is not None and detached.is_parent:
             port.close()
@@ -86,36 +63,4 @@ def carry_out(prepared: Prepared, wanted_name: str, options: RunOptions) -> int:
         from launcher.cli.launch.attendance import Attendance  # loaded while the agent starts ranks
 
         attendance = Attendance(spec, agent, detached)
-    return attendance.attend()
-
-
-def wait_for_start(detached: Detached, spec: RunSpec) -> int:
-    from launcher.cli.text.stdout import as_people_call_it
-
-    found_by_name = spec.run_dir.parent == Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).absolute()
-    reference = spec.name if found_by_name else str(as_people_call_it(spec.run_dir))
-    return detached.wait_started(spec.name, shlex.quote(reference))
-
-
-def _create(prepared: Prepared, wanted_name: str, port: HeldPort) -> RunSpec:
-    def specify(name: str) -> RunSpec:
-        return assemble(prepared.request, name=name, master_port=port.number)
-
-    return create_run(prepared.request.runs_dir, wanted_name, specify, prepared.files)
-
-
-def _likely_port(prepared: Prepared) -> int:
-    request = prepared.request
-    if len(used_cluster(request.cluster, request.layout.world_size).servers) > 1:
-        return SEVERAL_SERVERS_PORT
-    held = hold_port()
-    held.close()
-    return held.number
-
-
-def say_notes(prepared: Prepared, spec: RunSpec) -> None:
-    """What a person should know before ranks start: idle devices, and what other launchers left in the environment."""
-    inherited = notes(conflicts(prepared.request.inherited_env, spec.ranks[0].env))
-    with suppress(OSError):  # nobody reads stderr
-        for note in (*prepared.notes, *inherited):
-            print(note, file=sys.stderr)
+    return Outcome(attendance.attend(), spec.run_dir)

@@ -8,18 +8,22 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from launcher.cli.launch.options import DEFAULT_RUNS_DIR
+from launcher.cli.options.run import runs_dir_option
+from launcher.cli.text.stdout import as_people_call_it
 from launcher.core.env import TLAUNCH_RUNS_DIR
-
-if TYPE_CHECKING:
-    from launcher.core.run_dir import RunDir
+from launcher.core.errors import UsageError
+from launcher.core.run_dir import RunDir
+from launcher.logs.terminal import escaped
+from launcher.runs.live import runs_going_on
+from launcher.runs.store import find_run, find_runs, means_latest
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-DEFAULT_RUNS_DIR = Path("runs")
 _RUN_IS = (
     "RUN is a run's name or directory, the --name that it was given (of several {}), the beginning of either if no other "
     "run's begins so, latest, or latest~1 for the one before."
@@ -29,13 +33,6 @@ RUN_IS = _RUN_IS.format("the newest")
 RUN_HELP = f"{RUN_IS}  [default: the latest]"
 LIVE_RUN_HELP = f"{RUN_IS}  [default: the newest that goes on, else the latest]"
 ONLY_RUN_HELP = f"{_RUN_IS.format(f'{_ONLY} newest')}  [default: {_ONLY} latest]"
-
-
-def runs_dir_option(command: Command) -> Command:
-    return click.option(
-        "--runs-dir", type=click.Path(path_type=Path), metavar="DIR", envvar=TLAUNCH_RUNS_DIR, default=DEFAULT_RUNS_DIR,
-        help=f"Where run directories are.  [default: ${TLAUNCH_RUNS_DIR} or {DEFAULT_RUNS_DIR}]",
-    )(command)  # fmt: skip
 
 
 def run_argument(command: Command) -> Command:
@@ -48,9 +45,6 @@ def json_option(command: Command) -> Command:
 
 def as_argument(run_dir: RunDir) -> str:
     """RUN as a person types it into a shell to name this run again, from where this command was given."""
-    from launcher.cli.text.stdout import as_people_call_it
-    from launcher.logs.terminal import escaped
-
     own = Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).resolve()
     root = run_dir.root
     return shlex.quote(escaped(root.name if root.parent == own else str(as_people_call_it(root))))
@@ -63,8 +57,6 @@ def chosen(runs_dir: Path, run: str | None) -> RunDir:
         UnreadableError: there is no such run.
         UsageError: several runs' names begin so.
     """
-    from launcher.runs.store import find_run
-
     return find_run(runs_dir, run, lambda words: _say(f"note: {words}"))
 
 
@@ -92,8 +84,6 @@ def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
         UsageError: several go on, or several runs' names begin so.
         UnreadableError: there is no such run.
     """
-    from launcher.core.errors import UsageError
-
     meant = _several(runs_dir, run)
     going_on = () if meant == () else _going_on(runs_dir, unwatched=False)  # their engine ends others
     if meant is not None:
@@ -105,8 +95,6 @@ def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
 
 def _several(runs_dir: Path, run: str | None) -> tuple[RunDir, ...] | None:
     """The runs among which a living one is looked for: all (None), those that have the name `run`, or none."""
-    from launcher.runs.store import find_runs, means_latest
-
     if run is None:
         return None
     found = () if means_latest(run) else find_runs(runs_dir, run)
@@ -119,12 +107,8 @@ def _say(words: str) -> None:
 
 
 def _going_on(runs_dir: Path, *, unwatched: bool) -> tuple[RunDir, ...]:
-    from launcher.runs.live import runs_going_on
-
     return tuple(state.run_dir for state in runs_going_on(runs_dir) if unwatched or state.engine is None)
 
 
 def _names(run_dirs: tuple[RunDir, ...]) -> str:
-    from launcher.logs.terminal import escaped
-
     return ", ".join(escaped(run_dir.root.name) for run_dir in run_dirs)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable
 
 from launcher.cli.text.log_format import Look, prefix_fields, tells_time
-from launcher.cli.text.self_reported import noted_verdict
+from launcher.cli.text.run_text import self_reported_verdict
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.logs.levels import level_named
@@ -121,7 +121,7 @@ class LogOptions:
             return ranks_of(self.rank_expression, known)
         failed = [attempt.verdict.culprit for attempt in state.attempts if attempt.verdict is not None]
         culprits = [culprit for culprit in failed if culprit is not None]
-        if noted := noted_verdict(state):
+        if noted := self_reported_verdict(state):
             culprits = [rank for rank in [noted.culprit] if rank is not None]
         if not culprits:
             raise UsageError(

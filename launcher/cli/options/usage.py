@@ -7,6 +7,7 @@ import re
 import click
 from click.core import ParameterSource
 
+from launcher.cli.options.types import BadValue
 from launcher.core.errors import UsageError
 from launcher.core.near import did_you_mean, near
 
@@ -20,16 +21,6 @@ CALLED_HERE = {
 _UNKNOWN_COMMAND = re.compile(r"No such command '(.*)'", re.DOTALL)
 _UNREADABLE = re.compile(r"\w+ '(.*)' is not readable\.", re.DOTALL)
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)
-
-
-class BadValue(click.BadParameter):
-    """A value that the type of an option refuses, and what to write instead."""
-
-    def __init__(
-        self, message: str, param: click.Parameter | None, ctx: click.Context | None, hint: str | None = None
-    ) -> None:
-        super().__init__(message, ctx, param)
-        self.hint = hint
 
 
 def as_usage_error(error: click.ClickException) -> UsageError:

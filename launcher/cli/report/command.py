@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.cli.options.chosen_run import RUN_HELP, chosen, json_option, runs_dir_option
+from launcher.cli.options.chosen_run import RUN_HELP, chosen, json_option
+from launcher.cli.options.run import runs_dir_option
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.json_text import json_text
 
@@ -88,7 +89,7 @@ def to_lines(runs: Sequence[Facts], width: int, *, plain: bool = False) -> Itera
 
 
 def _fitting(line: str, width: int) -> list[str]:
-    from launcher.cli.text.widths import columns_of
+    from launcher.cli.text.columns import columns_of
     from launcher.logs.terminal import without_colours
 
     whole = without_colours(line)

@@ -1,10 +1,10 @@
-"""Tables of plain text, and amounts as people say them."""
+"""Tables of plain text, how many columns a text takes, and amounts as people say them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
-from launcher.cli.text.widths import columns_of, cut_to
 from launcher.logs.terminal import escaped, without_colours
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
@@ -145,3 +145,25 @@ def server_list(server_ids: Sequence[str]) -> str:
     shown = ", ".join(map(escaped, server_ids[:SERVERS_TOLD]))
     more = f" and {len(server_ids) - SERVERS_TOLD} more" if len(server_ids) > SERVERS_TOLD else ""
     return f"server{'s' * (len(server_ids) > 1)} {shown}{more}"
+
+
+def columns_of(text: str) -> int:
+    """Return how many columns of a terminal a text without colours takes.
+
+    Chinese characters and emoji take two each, accents that combine none.
+    """
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # most texts are ASCII, and a run starts sooner without it
+
+    return cell_len(text)
+
+
+def cut_to(text: str, columns: int) -> str:
+    """Return the beginning of a text without colours, as much as fits."""
+    if text.isascii():
+        return text[: max(0, columns)]
+    from rich.cells import get_character_cell_size  # as above
+
+    ends = accumulate(map(get_character_cell_size, text))
+    return "".join(character for character, end in zip(text, ends, strict=True) if end <= columns)

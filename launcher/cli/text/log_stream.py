@@ -1,123 +1,103 @@
-"""Lines that are looked at before they are shown: searched, merged by time, collapsed."""
+"""What ranks write, as text ready to be shown while they write it: for `tlaunch logs --follow` and the console of a run."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping
+from typing import Protocol, TextIO
 
-from launcher.cli.text.log_format import Format
-from launcher.cli.text.log_selection import Selection
-from launcher.logs.collapse import Collapser, Shown
-from launcher.logs.growing import fair_shares
-from launcher.logs.lines import Begun, Line
-from launcher.logs.merge import Merger, merge
-from launcher.logs.select import Selector
-from launcher.runs.rank_logs import AT_ONCE_BYTES, RankLogs
-
-STAGE_S = 0.05  # how often lines that wait for others are asked for
-# Read at once of all ranks: lines that are not alike take their time to be compared, and whoever shows them has a turn.
-COLLAPSED_BYTES = 64 << 10
+from launcher.cli.text.log_format import Format, Look
+from launcher.core.descriptors import make_room
+from launcher.core.records import RunSpec
+from launcher.core.run_dir import RunDir
+from launcher.logs.follow import Follower
+from launcher.logs.growing import GrowingLog
+from launcher.logs.lines import Begun
+from launcher.runs.recorded import Place
 
 
-class _AsTheyCome:
-    """No stage at all."""
-
-    def __init__(self) -> None:
-        self._lines: list[Line] = []
-
-    def put(self, line: Line) -> None:
-        self._lines.append(line)
-
-    def end(self, global_rank: int) -> None:
-        """Nobody waits for anybody here."""
-
-    def take(self, now_ns: int) -> list[Line]:  # noqa: ARG002 - as the others
-        taken, self._lines = self._lines, []
-        return taken
-
-    def flush(self) -> list[Line]:
-        return self.take(0)
-
-    @property
-    def waits(self) -> bool:
-        return False
-
-
-class StagedFeed:
-    """A `Feed` (launcher/cli/text/log_feeds.py)."""
-
-    def __init__(
-        self, logs: RankLogs, shape: Format, selector: Selector | None = None, *,
-        merged: bool = False, collapsed: bool = False,
-    ) -> None:  # fmt: skip
-        self._logs, self._format, self._selection = logs, shape, Selection(selector, shape)
-        self._at_once_bytes = COLLAPSED_BYTES if collapsed else AT_ONCE_BYTES
-        self._stage: _AsTheyCome | Merger | Collapser = _AsTheyCome()
-        if merged or collapsed:
-            self._stage = Merger(logs.of_rank) if merged else Collapser(logs.of_rank)
-        self._attempt: int | None = None  # of the last line
-        self._of_attempts_before: list[Line | Shown] = []  # is shown next
-        self._flushed = False
-        self._ended: set[int] = set()  # ranks whose last lines may not have been read yet
-        self.close = logs.close
+class Feed(Protocol):
+    """Text of several ranks, bounded in memory however slowly it is taken. Close it at the end."""
 
     def next_text(self, *, ended: bool = False) -> bytes | None:
-        came = False
-        for lines in self._logs.new_lines(ended=ended, at_once_bytes=self._at_once_bytes):
-            came = True
-            self._put(self._selection.of(lines))
-        self._wait_no_more()
-        shown = self._next(self._stage.take(time.monotonic_ns()))
-        if ended and not (came or shown or self._flushed):
-            self._flushed = True
-            for log in self._logs.of_rank.values():
-                self._put(self._selection.of(log.rest()))
-            shown = self._next(self._stage.flush())
-        if shown or came:
-            return self._as_text(shown)
-        return (self._format.end() or None) if ended else None
+        """Some new lines; None if there are none at the moment. Does not block.
 
-    def begun(self) -> dict[int, Begun]:
-        return {global_rank: begun for global_rank, log in self._logs.of_rank.items() if (begun := log.begun)}
+        With `ended` nobody writes any more: an unfinished last line counts, and no line waits for others.
+        """
 
-    def begin_with_last(self, count: int) -> None:
-        """Of what there is, the last `count` lines of each rank are shown, of those that are selected. Call it first."""
-        last = {rank: self._selection.last(log.present(), count) for rank, log in self._logs.of_rank.items()}
-        if isinstance(self._stage, _AsTheyCome):
-            self._put(chain.from_iterable(last.values()))
-        else:
-            self._put(merge({global_rank: iter(lines) for global_rank, lines in last.items()}))
+    def begun(self) -> Mapping[int, Begun]:
+        """What was read of lines that are not ended, by global rank."""
 
     def rank_ended(self, global_rank: int) -> None:
-        if global_rank in self._logs.of_rank:
-            self._ended.add(global_rank)
-            self._logs.look_at(global_rank)
+        """Nothing is waited for any more from this rank."""
 
     def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
-        kept_bytes = fair_shares({rank: log.unread_bytes for rank, log in self._logs.of_rank.items()}, keep_bytes)
-        for global_rank, log in self._logs.of_rank.items():
-            if skipped := log.skip_to_last_bytes(kept_bytes[global_rank]):
-                yield global_rank, skipped
+        """Leave out all but the last `keep_bytes` of what is unread, all logs together.
+
+        Gives the global rank of each log that is shortened, and how many bytes of it are left out.
+        """
 
     def wait(self, seconds: float) -> None:
-        self._logs.wait(min(seconds, STAGE_S) if self._stage.waits else seconds)
+        """Sleep until there may be something new, at most so long."""
 
-    def _wait_no_more(self) -> None:
-        for global_rank in [each for each in self._ended if self._logs.is_read(each)]:
-            self._ended.discard(global_rank)
-            self._stage.end(global_rank)
+    def close(self) -> None: ...
 
-    def _put(self, selected: Iterable[Line]) -> None:
-        for line in selected:
-            if line.attempt != self._attempt:
-                self._attempt = line.attempt
-                self._of_attempts_before += self._stage.flush()
-            self._stage.put(line)
 
-    def _next(self, given: Sequence[Line | Shown]) -> list[Line | Shown]:
-        shown, self._of_attempts_before = [*self._of_attempts_before, *given], []
-        return shown
+class PlainFeed:
+    """Whole lines as they are, in the order in which they come."""
 
-    def _as_text(self, shown: list[Line | Shown]) -> bytes:
-        return self._format.lines(self._selection.with_gaps(shown))
+    def __init__(self, follower: Follower, shape: Format) -> None:
+        self._follower, self._format = follower, shape
+        self._before = b""
+        self.begun = follower.begun
+        self.wait = follower.wait
+        self.close = follower.close
+
+    def next_text(self, *, ended: bool = False) -> bytes | None:
+        found = self._follower.next_block(ended=ended)
+        if found is None:
+            return (self._format.end() or None) if ended else None
+        before, self._before = self._before, b""
+        return before + self._format.block(*found)
+
+    def rank_ended(self, global_rank: int) -> None:
+        """Nobody waits for anybody here."""
+
+    def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
+        for skipped in self._follower.skip_to_last(keep_bytes):
+            self._before += self._format.end()  # of a line that was begun the rest may be left out
+            yield skipped
+
+
+def format_of(spec: RunSpec, shown: tuple[int, ...], stdout: TextIO) -> Format:
+    places = [Place(rank.global_rank, rank.server_id, rank.server_index, rank.device_id) for rank in spec.ranks]
+    return Format(Look(color=True), stdout, places, shown)
+
+
+def feed_of(spec: RunSpec, global_ranks: tuple[int, ...], shape: Format) -> Feed:
+    """Close it at the end."""
+    run_dir = RunDir(spec.run_dir)
+    make_room(3 * len(global_ranks))  # a log with its parts; where that cannot be, what cannot be opened is not shown
+    if spec.console == "collapse":
+        from launcher.cli.text.arranged_lines import ArrangedFeed  # others need none of it
+        from launcher.runs.rank_logs import RankLogs
+
+        return ArrangedFeed(RankLogs(run_dir, global_ranks, time.time_ns()), shape, collapsed=True)
+    return PlainFeed(Follower({rank: GrowingLog(run_dir.train_log(rank)) for rank in global_ranks}), shape)
+
+
+def shown_ranks(spec: RunSpec, server_index: int | None) -> tuple[int, ...]:
+    """Of all servers, or of one: there the lowest stands for rank 0."""
+    ranks = ranks_of(spec, server_index)
+    match spec.console:
+        case "rank0":
+            return ranks[:1]
+        case "all" | "collapse":
+            return ranks
+        case _:
+            return ()
+
+
+def ranks_of(spec: RunSpec, server_index: int | None) -> tuple[int, ...]:
+    """The global ranks of one server, or of all, ascending."""
+    return tuple(rank.global_rank for rank in spec.ranks if server_index in {None, rank.server_index})

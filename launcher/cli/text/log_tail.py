@@ -21,7 +21,7 @@ def tells_enough(verdict: Verdict) -> bool:
     return failure is not None and bool(failure.traceback)
 
 
-def last_words(culprit: int, progress: Progress, run_dir: RunDir) -> list[str]:
+def log_tail(culprit: int, progress: Progress, run_dir: RunDir) -> list[str]:
     """The end of the culprit's log, as far as the attempt wrote it that `progress` is in. Safe to show.
 
     Raises:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 
 from launcher.cli.text.log_format import Format
-from launcher.cli.text.stdout import Outlet
+from launcher.cli.text.stdout import StreamWriter
 from launcher.core.errors import UnreadableError
 from launcher.core.ranges import ranges
 from launcher.logs.collapse import Shown
@@ -35,7 +35,7 @@ class Writer:
     """
 
     def __init__(self, shape: Format) -> None:
-        self._stdout = Outlet(sys.stdout)
+        self._stdout = StreamWriter(sys.stdout)
         self._format = shape
         with suppress(OSError, AttributeError):  # it is no pipe, or this is no Linux
             fcntl.fcntl(sys.stdout.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)

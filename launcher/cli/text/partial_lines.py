@@ -19,7 +19,7 @@ BETWEEN = "  "  # what different ranks say
 BAR = re.compile(r"\|(?=[ ]*[#=>\u2581-\u258f]|[ ]{8})[ #=>.\u2581-\u258f-]{3,}\|")
 
 
-class Unfinished:
+class PartialLines:
     """Shows nothing where `stream` is no terminal. Close it at the end, or something is left on the screen."""
 
     def __init__(

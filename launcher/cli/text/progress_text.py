@@ -12,7 +12,7 @@ EVERY_S = 1.0  # a look at the heartbeats
 EVERY_PLAIN_S = 30.0  # where each is a line of its own
 
 
-class Pace:
+class ProgressText:
     """Reads the heartbeat of rank 0."""
 
     def __init__(self, run_dir: RunDir, *, on_terminal: bool) -> None:

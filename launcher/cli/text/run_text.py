@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from launcher.cli.text.columns import duration
 from launcher.cli.text.verdict_text import describe_status, headline
 from launcher.core.events import Cause
+from launcher.core.verdict import Confidence, Verdict
 from launcher.logs.terminal import one_line, printable
 from launcher.runs.live import RankState, RunState
 from launcher.runs.progress import State
+from launcher.supervise.blame import RankEvidence, judge
+from launcher.supervise.failures import read_failure
 
 
 def shown_name(state: RunState) -> str:
@@ -109,3 +113,18 @@ def _how_lost(state: RunState) -> str:
 def _where(state: RunState) -> str:
     host = printable(state.host or "?")
     return f"on {host} (not this machine, or before its last start), and only there can be told more"
+
+
+def self_reported_verdict(state: RunState) -> Verdict | None:
+    """Judged by what the hook in each rank wrote; None where a run is watched over, or no rank has written.
+
+    Never certain: clocks of servers differ, and a rank that was killed notes nothing.
+    """
+    if state.engine is None:
+        return None
+    found = ((rank, read_failure(state.run_dir.failure(rank))) for rank in range(state.progress.rank_count))
+    evidence = [RankEvidence(rank, None, None, None, failure=failure) for rank, failure in found if failure]
+    if not evidence:
+        return None
+    verdict = judge(evidence)
+    return replace(verdict, confidence=Confidence.LIKELY) if verdict.confidence is Confidence.CERTAIN else verdict

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import TextIO
 
-from launcher.cli.text.widths import columns_of, cut_to
+from launcher.cli.text.columns import columns_of, cut_to
 from launcher.logs.terminal import without_colours
 
 # Where the status cannot be redrawn in place, it is repeated at most this often.

@@ -13,7 +13,7 @@ from typing import TextIO
 from launcher.core.printable import printable
 
 
-class Outlet:
+class StreamWriter:
     """A stream that takes text as fast as its reader lets it: no byte is lost, and no caller waits longer than asked.
 
     Goes around the stream's own buffer, which would lose what a non-blocking pipe does not take.
@@ -72,7 +72,7 @@ def write_out(text: str) -> None:
     Raises:
         OSError: stdout takes nothing.
     """
-    stdout = Outlet(sys.stdout)
+    stdout = StreamWriter(sys.stdout)
     stdout.put(text)
     try:
         stdout.push(math.inf)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.cli.text import verdict_text
 from launcher.cli.text.columns import counted
-from launcher.cli.text.log_tail import last_words, log_elsewhere, quoted, tells_enough
+from launcher.cli.text.log_tail import log_elsewhere, log_tail, quoted, tells_enough
 from launcher.core.disk import is_full
 from launcher.core.events import Cause, NotBegun
 from launcher.core.records import RunSpec
@@ -122,7 +122,7 @@ def _log_of(
         yield f"log of rank {culprit}: {path}"
         return
     try:
-        lines = last_words(culprit, progress, RunDir(spec.run_dir))
+        lines = log_tail(culprit, progress, RunDir(spec.run_dir))
     except OSError as error:
         yield f"log of rank {culprit}: {path}, which cannot be read: {error.strerror}"
         return

@@ -6,7 +6,9 @@ from typing import Any
 
 import click
 
-from launcher.cli.options.chosen_run import json_option, runs_dir_option
+from launcher.cli.commands.doctor.consult import consult
+from launcher.cli.options.chosen_run import json_option
+from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import (
     chip_option,
     coordinator_port_option,
@@ -17,9 +19,9 @@ from launcher.cli.options.run import (
     join_timeout_option,
     master_port_option,
     rank_table_option,
+    runs_dir_option,
     server_option,
 )
-from launcher.cli.options.takes_command import TakesCommand
 from launcher.core.errors import UsageError
 
 EPILOG = """\b
@@ -90,6 +92,4 @@ def doctor(
     context: click.Context, /, *, no_links: bool, as_json: bool, command: tuple[str, ...], **options: Any
 ) -> None:
     """Examine all servers, and tell what would break a run."""
-    from launcher.cli.commands.doctor.consult import consult  # `--help` needs none of it
-
     context.exit(consult(options, command, measures=not no_links, as_json=as_json))

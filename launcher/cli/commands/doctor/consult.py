@@ -10,29 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
-
 from launcher.cli.commands.doctor.links_trial import LinksTrial
 from launcher.cli.commands.doctor.report import is_sound, refusal_to_json, report_lines, report_to_json
 from launcher.cli.commands.doctor.trial_guard import OWN_DIRECTORY
-from launcher.cli.commands.doctor.trial_run import OwnPart, kept_table, words_of
-from launcher.cli.commands.run import run
-from launcher.cli.launch.engine_options import for_engine
-from launcher.cli.launch.options import RunOptions
+from launcher.cli.commands.doctor.trial_run import OwnPart, kept_table, measuring
+from launcher.cli.launch.engine_commands import HANDED_ON, engine_for, own_agent, server_names, with_door
+from launcher.cli.launch.network import doubt_of_table
+from launcher.cli.launch.options import RunOptions, for_engine
 from launcher.cli.launch.prepare import Prepared, prepare
-from launcher.cli.launch.servers import (
-    HANDED_ON,
-    engine_for,
-    join_first_server,
-    open_door,
-    own_agent,
-    say,
-    server_names,
-    shared_token,
-    this_server,
-    with_door,
-)
-from launcher.cli.launch.table_here import doubt_of_table
+from launcher.cli.launch.servers import join_first_server, open_door, say, shared_token, this_server
 from launcher.cli.text.columns import awaited, server_list
 from launcher.cli.text.stdout import write_out
 from launcher.core import env
@@ -75,8 +61,7 @@ def consult(options: Mapping[str, Any], command: tuple[str, ...], *, measures: b
 
 
 def _consult(options: Mapping[str, Any], command: tuple[str, ...], *, measures: bool, as_json: bool) -> int:
-    chosen = RunOptions(**run.make_context("run", words_of(options)).params)
-    chosen = for_engine(click.get_current_context(), chosen)  # by what was typed: all options stand in those words
+    chosen = for_engine(measuring(options), os.environ)
     prepared = prepare(chosen, os.environ)
     servers = prepared.used.servers
     host = read_host(server_names(servers))
@@ -112,7 +97,7 @@ class _Practice:
     def consultation(self) -> Consultation:
         """With nobody there yet."""
         is_by_hand = self.here is not None and len(self.servers) > 1
-        listener, door = open_door(self.host, self.chosen.coordinator_port if is_by_hand else None)
+        listener, door = open_door(self.host, self.chosen.port_by_hand if is_by_hand else None)
         plan = Plan(
             listener=listener,
             token=door.token,

@@ -10,12 +10,14 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from launcher.cli.main import main
+from launcher.cli.launch.options import RunOptions
+from launcher.cli.launch.start import run
+from launcher.cli.main import exit_after
+from launcher.core.codec import decode, encode
 from launcher.core.errors import exit_code_of
 from launcher.core.frozen import frozen
 from launcher.doctor.examinee import forget
@@ -38,24 +40,29 @@ class Remains:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def guarded(words: Sequence[str], remains: Remains) -> list[str]:
-    """The command that is `tlaunch run` with those words, as a child of this thread."""
+def guarded(options: RunOptions, remains: Remains) -> list[str]:
+    """The command that runs what those options say, as a child of this thread."""
     told = [os.getpid(), str(remains.runs_dir), remains.parent, str(remains.directory)]
-    return [sys.executable, "-m", "launcher.cli.commands.doctor.trial_guard", json.dumps(told), *words]
+    return [
+        sys.executable,
+        "-m",
+        "launcher.cli.commands.doctor.trial_guard",
+        json.dumps(told),
+        json.dumps(encode(options)),
+    ]
 
 
-def _guard(told: str, words: Sequence[str]) -> NoReturn:
+def _guard(told: str, options: str) -> NoReturn:
     doctor_pid, runs_dir, parent, directory = json.loads(told)
     signal.signal(signal.SIGTERM, _end)  # until the run takes it
     try:
         signal_of_parents_end(signal.SIGTERM)
         if os.getppid() != doctor_pid:  # it was killed before this process could ask for a signal
             _end(signal.SIGTERM, None)
-        main(["run", *words])
+        exit_after(lambda: run(decode(RunOptions, json.loads(options))).exit_code)
     finally:
         if os.getppid() != doctor_pid:
             Remains(Path(runs_dir), parent, Path(directory)).remove()
-    raise AssertionError("main does not return")
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
@@ -63,4 +70,4 @@ def _end(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _guard(sys.argv[1], sys.argv[2:])
+    _guard(*sys.argv[1:])

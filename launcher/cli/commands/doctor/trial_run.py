@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.cli.commands.doctor.trial_guard import Remains, guarded
-from launcher.cli.launch.options import BRING_ALL, words_of_option
+from launcher.cli.launch.options import BRING_ALL, RunOptions
 from launcher.core.errors import exit_code_of
 from launcher.core.records import Server
 from launcher.core.run_dir import LATEST, RunDir
@@ -25,7 +25,6 @@ from launcher.runs.live import read_report
 LINKS = "launcher.trainer.links"
 SECONDS = 10
 SAFE_PATH = "PYTHONSAFEPATH"  # what lies where the user is must not be taken for a module of ours
-SAFELY = ("--env", f"{SAFE_PATH}=1")
 JOIN_S = 60.0
 GRACE_S = 2.0
 STARTS_S = 120.0  # for torch to be imported on a slow file system
@@ -36,11 +35,16 @@ KEPT = "tlaunch-links-"  # how the name of a directory for temporary files begin
 LAST_BYTES = 64 << 10
 
 
-def words_of(options: Mapping[str, Any]) -> list[str]:
-    """What a person would type after `tlaunch run` to get the same servers, and ranks that measure their links."""
-    same = (word for name, value in options.items() for word in words_of_option(name, value))
-    ours = ("--no-mpi-ranks",) if options["engine"] in BRING_ALL else ()  # else a note says that nobody can tell
-    return [*same, *ours, *SAFELY, "--name", "links", "--", sys.executable, "-m", LINKS, "--seconds", str(SECONDS)]
+def measuring(options: Mapping[str, Any]) -> RunOptions:
+    """Return the options of a run on the same servers, whose ranks measure their links."""
+    by_engine = options["engine"] in BRING_ALL
+    own = {
+        "mpi_ranks": False if by_engine else None,  # else a note says that it cannot be seen
+        "env": (*options["env"], f"{SAFE_PATH}=1"),
+        "name": "links",
+        "command": (sys.executable, "-m", LINKS, "--seconds", str(SECONDS)),
+    }
+    return RunOptions(**{**options, **own})
 
 
 def trial_options(options: Mapping[str, Any], runs_dir: Path, coordinator_port: int) -> dict[str, Any]:
@@ -60,7 +64,7 @@ class TrialRun:
         # Without a name: whoever is killed leaves none.
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - as long as this is there
         self._process = subprocess.Popen(
-            guarded(words_of(options), remains), env={**os.environ, SAFE_PATH: "1"},
+            guarded(measuring(options), remains), env={**os.environ, SAFE_PATH: "1"},
             stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
         )  # fmt: skip
 

@@ -8,29 +8,42 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from launcher.cli.commands.render.kubernetes import claim_of, kubernetes_options, secret_variables
-from launcher.cli.commands.render.run import OF_RUN, words_for_run
-from launcher.cli.commands.render.run import submit as submitted
-from launcher.cli.commands.render.slurm import asked_nodes, asked_of_slurm, check_resource, directive, slurm_options
-from launcher.cli.commands.render.time_limit import check_time_limit
-from launcher.cli.commands.run import run
-from launcher.cli.launch.options import check_name_length, flag
-from launcher.cli.options.run import FILE, devices_option, master_port_option
-from launcher.cli.options.takes_command import TakesCommand
+from launcher.cli.commands.render.slurm import (
+    OF_RUN,
+    asked_nodes,
+    asked_of_slurm,
+    check_resource,
+    check_time_limit,
+    directive,
+    slurm_options,
+    words_for_run,
+)
+from launcher.cli.commands.render.slurm import submit as submitted
+from launcher.cli.commands.table.output import check_output, put, to_stdout, warn
+from launcher.cli.launch.options import UNSUPERVISED, RunOptions, check_name_length, flag
+from launcher.cli.launch.prepare import Prepared, prepare
+from launcher.cli.launch.samples import max_table_bytes
+from launcher.cli.options.command_types import TakesCommand
+from launcher.cli.options.run import RUN_PARAMETERS, devices_option, master_port_option
+from launcher.cli.options.types import FILE
+from launcher.cli.text.stdout import write_out
+from launcher.core.env import masked, masked_argv
 from launcher.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from launcher.cli.launch.options import RunOptions
-    from launcher.cli.launch.prepare import Prepared
-    from launcher.core.records import Cluster
-    from launcher.engines.assemble import Request
-    from launcher.engines.render.job import Job, Wishes
-    from launcher.engines.render.kinds import Kind
+from launcher.core.records import Cluster
+from launcher.engines.assemble import Request
+from launcher.engines.render.job import VARIABLES, Job, Wishes, job_of, with_workers
+from launcher.engines.render.kinds import KINDS, Kind
+from launcher.engines.render.nodes import Nodes
+from launcher.engines.render.templates import built_in, fill
+from launcher.engines.render.words import FILTERS
+from launcher.rank_table import render_table
+from launcher.rank_table.files import read_bytes
 
 EPILOG = """\b
 Kinds:
@@ -97,7 +110,6 @@ SCRIPT_MODE, FILE_MODE, OWNER_ONLY = 0o755, 0o644, 0o700
 def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if not wanted:
         return
-    from launcher.cli.text.stdout import write_out
 
     write_out("".join(f"{line}\n" for line in _listed()))
     context.exit()
@@ -135,10 +147,6 @@ def render(
 
     The options after those, and COMMAND, are those of `tlaunch run`.
     """
-    from launcher.cli.commands.table.output import check_output
-    from launcher.engines.render.kinds import KINDS
-    from launcher.engines.render.templates import fill
-
     check_output(output, force=force)
     wanted = KINDS[kind]
     _check_given(wanted)
@@ -153,13 +161,11 @@ def render(
         print(submitted(text))
 
 
-render.params += [option for option in run.params if option.name in TAKEN]
+render.params += [option for option in RUN_PARAMETERS if option.name in TAKEN]
 
 
 def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
     """What is only for job files, taken out of `options`."""
-    from launcher.engines.render.job import Wishes
-
     warn_before_s = options.pop("warn_before")
     time_limit = options.pop("time_limit")
     if time_limit is not None:
@@ -211,9 +217,6 @@ def _tlaunch(kind: Kind) -> str:
 
 
 def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
-    from launcher.engines.render.job import job_of
-    from launcher.engines.render.nodes import Nodes
-
     cwd = options.pop("cwd")
     node_count, pinned = options.pop("nodes"), options.pop("pin_nodes")
     chosen = _run_options(kind, options)
@@ -238,8 +241,6 @@ def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
 
 
 def _run_options(kind: Kind, options: Mapping[str, Any]) -> RunOptions:
-    from launcher.cli.launch.options import UNSUPERVISED, RunOptions
-
     chosen = RunOptions(**options, **UNSUPERVISED)
     if kind.starts:
         return chosen
@@ -249,8 +250,6 @@ def _run_options(kind: Kind, options: Mapping[str, Any]) -> RunOptions:
 
 
 def _prepared(chosen: RunOptions, unnamed: Cluster | None, *, in_image: bool) -> Prepared:
-    from launcher.cli.launch.prepare import prepare
-
     return prepare(chosen, os.environ, elsewhere="image" if in_image else "servers", unnamed=unnamed)
 
 
@@ -280,11 +279,6 @@ def _name(kind: Kind, prepared: Prepared, chosen: RunOptions) -> str:
 
 def _table_text(cluster: Cluster, name: str, wishes: Wishes) -> str | None:
     """As it is; workers of an MPIJob are servers of their own names."""
-    from launcher.cli.options.table_size import max_table_bytes
-    from launcher.engines.render.job import with_workers
-    from launcher.rank_table import render_table
-    from launcher.rank_table.files import read_bytes
-
     if cluster.source is None:
         return None
     if wishes.flavor == "mpi":
@@ -293,9 +287,6 @@ def _table_text(cluster: Cluster, name: str, wishes: Wishes) -> str | None:
 
 
 def _hand_over(text: str, kind: Kind, job: Job, output: Path | None, *, force: bool) -> None:
-    from launcher.cli.commands.table.output import put, to_stdout, warn
-    from launcher.core.env import masked, masked_argv
-
     secrets = [name for name, value in job.user_env.items() if masked(name, value) != value]
     secrets += ["COMMAND"] if masked_argv(job.command) != job.command else []
     if kind.starts and secrets:
@@ -309,11 +300,6 @@ def _hand_over(text: str, kind: Kind, job: Job, output: Path | None, *, force: b
 
 
 def _listed() -> Iterator[str]:
-    from launcher.engines.render.job import VARIABLES
-    from launcher.engines.render.kinds import KINDS
-    from launcher.engines.render.templates import built_in
-    from launcher.engines.render.words import FILTERS
-
     yield f"templates, in {built_in()}:"
     for kind in KINDS.values():
         yield f"  {kind.name:<12}{', '.join(kind.templates.values())}: {kind.help}"

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from launcher.cli.launch.options import user_environment
+from launcher.cli.options.command_types import together
 from launcher.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from launcher.engines.render.job import Claim, SecretVariable
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+from launcher.engines.render.job import Claim, SecretVariable
 
 LONGEST_NAME = 253  # of an object of Kubernetes, and of a key of a Secret
 _OBJECT = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
@@ -24,22 +20,19 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _TAKEN = ("/etc/tlaunch", "/dev/shm")  # noqa: S108 - what is mounted there already
 
 
-def kubernetes_options(command: Command) -> Command:
-    """Those that only a job file for Kubernetes makes use of."""
-    for option in reversed((
-        click.option("--image", metavar="NAME", help="kubernetes: the image of the containers."),
-        click.option(
-            "--pvc", metavar="NAME[:MOUNT]",
-            help="kubernetes: a PersistentVolumeClaim for the runs, which else go with the pods.  [default MOUNT: "
-            "/mnt/NAME]",
-        ),
-        click.option(
-            "--env-from-secret", multiple=True, metavar="VAR=NAME:KEY",
-            help="kubernetes: a variable whose value is KEY of the Secret NAME, and not in the file.",
-        ),
-    )):  # fmt: skip
-        command = option(command)
-    return command
+# Those that only a job file for Kubernetes makes use of.
+kubernetes_options = together(
+    click.option("--image", metavar="NAME", help="kubernetes: the image of the containers."),
+    click.option(
+        "--pvc", metavar="NAME[:MOUNT]",
+        help="kubernetes: a PersistentVolumeClaim for the runs, which else go with the pods.  [default MOUNT: "
+        "/mnt/NAME]",
+    ),
+    click.option(
+        "--env-from-secret", multiple=True, metavar="VAR=NAME:KEY",
+        help="kubernetes: a variable whose value is KEY of the Secret NAME, and not in the file.",
+    ),
+)  # fmt: skip
 
 
 def claim_of(text: str | None) -> Claim | None:
@@ -48,8 +41,6 @@ def claim_of(text: str | None) -> Claim | None:
     Raises:
         UsageError: no claim can have that name, or no volume be there.
     """
-    from launcher.engines.render.job import Claim
-
     if text is None:
         return None
     name, separator, mount = text.partition(":")
@@ -70,8 +61,6 @@ def secret_variables(texts: Sequence[str], env: tuple[str, ...]) -> tuple[Secret
     Raises:
         UsageError: another form, a name that none can have, or a variable that is decided otherwise.
     """
-    from launcher.engines.render.job import SecretVariable
-
     found = {}
     given = user_environment(env)
     for text in texts:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from launcher.cli.options.run import MOST_DEVICES
-from launcher.cli.options.types import Whole
-from launcher.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from launcher.cli.launch.options import RunOptions
-    from launcher.cli.launch.prepare import Prepared
-    from launcher.core.records import Cluster
-    from launcher.engines.render.job import Wishes
-    from launcher.engines.render.nodes import Nodes
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+from launcher.cli.launch.options import RunOptions, flag, words_of_option
+from launcher.cli.launch.prepare import Prepared
+from launcher.cli.options.command_types import together
+from launcher.cli.options.run import MAX_DEVICES
+from launcher.cli.options.types import IntRange
+from launcher.core.errors import TlaunchError, UsageError
+from launcher.core.records import Cluster
+from launcher.engines.render.job import Wishes
+from launcher.engines.render.nodes import Nodes, nodes_for, unnamed_cluster
+from launcher.engines.render.words import sbatch
+from launcher.engines.slurm import answer_of
+from launcher.engines.slurm_time import seconds_of
 
 LONGEST_WARNING_S = 65535  # Slurm's own limit
 MOST_RESTARTS = 1000
@@ -33,37 +35,34 @@ _NAMES_NODES = ("-w", "--nodelist", "-F", "--nodefile")
 _ASKS_MEMORY = ("--mem", "--mem-per-cpu", "--mem-per-gpu")  # of these it takes one only
 
 
-def slurm_options(command: Command) -> Command:
-    """Those that only a job file for Slurm makes use of."""
-    for option in reversed((
-        click.option(
-            "--nodes", type=Whole(1, MOST_DEVICES), metavar="N",
-            help="slurm: any N nodes, with --devices each.  [default: 1, or as many as the rank table has servers]",
-        ),
-        click.option(
-            "--pin-nodes", is_flag=True,
-            help="slurm: wait for the nodes that the rank table names.  [default: where it gives addresses too]",
-        ),
-        click.option(
-            "--cpus-per-device", type=Whole(1, MOST_CPUS), metavar="N",
-            help="slurm: share nodes with other jobs, and have N CPUs for each device.  [default: whole nodes]",
-        ),
-        click.option("--time-limit", metavar="TIME", help="slurm: minutes, or as Slurm writes it: 1-12:00:00."),
-        click.option(
-            "--warn-before", type=Whole(1, LONGEST_WARNING_S), default=300, metavar="SECONDS",
-            help="slurm: ranks get SIGTERM so long before the limit.  [default: 300]",
-        ),
-        click.option(
-            "--restarts", type=Whole(0, MOST_RESTARTS), default=0, metavar="N",
-            help="slurm: up to N jobs more, one after the other, until one ends well.  [default: 0]",
-        ),
-        click.option("--submit", is_flag=True, help="slurm: hand the script to sbatch, and print the job's id."),
-        click.option(
-            "--sbatch", multiple=True, metavar="OPTION", help="slurm: a further option: --sbatch=--partition=gpu."
-        ),
-    )):  # fmt: skip
-        command = option(command)
-    return command
+# Those that only a job file for Slurm makes use of.
+slurm_options = together(
+    click.option(
+        "--nodes", type=IntRange(1, MAX_DEVICES), metavar="N",
+        help="slurm: any N nodes, with --devices each.  [default: 1, or as many as the rank table has servers]",
+    ),
+    click.option(
+        "--pin-nodes", is_flag=True,
+        help="slurm: wait for the nodes that the rank table names.  [default: where it gives addresses too]",
+    ),
+    click.option(
+        "--cpus-per-device", type=IntRange(1, MOST_CPUS), metavar="N",
+        help="slurm: share nodes with other jobs, and have N CPUs for each device.  [default: whole nodes]",
+    ),
+    click.option("--time-limit", metavar="TIME", help="slurm: minutes, or as Slurm writes it: 1-12:00:00."),
+    click.option(
+        "--warn-before", type=IntRange(1, LONGEST_WARNING_S), default=300, metavar="SECONDS",
+        help="slurm: ranks get SIGTERM so long before the limit.  [default: 300]",
+    ),
+    click.option(
+        "--restarts", type=IntRange(0, MOST_RESTARTS), default=0, metavar="N",
+        help="slurm: up to N jobs more, one after the other, until one ends well.  [default: 0]",
+    ),
+    click.option("--submit", is_flag=True, help="slurm: hand the script to sbatch, and print the job's id."),
+    click.option(
+        "--sbatch", multiple=True, metavar="OPTION", help="slurm: a further option: --sbatch=--partition=gpu."
+    ),
+)  # fmt: skip
 
 
 def asked_nodes(options: RunOptions, nodes: int | None) -> Cluster | None:
@@ -72,8 +71,6 @@ def asked_nodes(options: RunOptions, nodes: int | None) -> Cluster | None:
     Raises:
         UsageError: a rank table says it too, or nothing says how many devices a node has.
     """
-    from launcher.engines.render.nodes import unnamed_cluster
-
     if nodes is None:
         return None
     if options.rank_table is not None:
@@ -101,8 +98,6 @@ def asked_of_slurm(prepared: Prepared, wishes: Wishes, *, pinned: bool) -> Nodes
     Raises:
         UsageError: options for sbatch ask for another number of them, which the layout would not fit when the job starts.
     """
-    from launcher.engines.render.nodes import nodes_for
-
     count = len(prepared.used.servers)
     for value in _values(wishes.sbatch, _COUNTS_NODES):
         if value != str(count):
@@ -135,10 +130,79 @@ def directive(text: str) -> str:
     """
     if not re.match(r"-(-[a-z]|[A-Za-z])", text) or not text.isprintable():
         raise UsageError(f"--sbatch {text!r} is no option of sbatch", hint="for instance --sbatch=--partition=gpu")
-    from launcher.engines.render.words import sbatch
 
     try:
         # Written anew, a word each: to sbatch # begins a comment, and a backslash between single quotes is none.
         return " ".join(map(sbatch, shlex.split(text)))
     except ValueError as error:
         raise UsageError(f"--sbatch {text!r}: {error}", hint="sbatch takes quotes in pairs") from None
+
+
+SLURM_IS_EARLY_S = 60  # at most, with its warning
+
+
+def check_time_limit(text: str, warn_before_s: int) -> None:
+    """There is time to run before the warning. Slurm takes 0 for no limit."""
+    try:
+        limit_s = seconds_of(text)
+    except ValueError:
+        raise UsageError(
+            f"--time-limit {text!r} is no time of Slurm's", hint="for instance 90, 36:00:00, 1-12"
+        ) from None
+    if limit_s and limit_s <= warn_before_s + SLURM_IS_EARLY_S:
+        raise UsageError(
+            f"--time-limit {text} is {limit_s} s, and ranks would be told to end {warn_before_s} s before it, or up to "
+            f"{SLURM_IS_EARLY_S} s sooner: they would never run",
+            hint="a longer --time-limit, or a shorter --warn-before",
+        )
+
+
+# As RunOptions calls them.
+OF_RUN = (
+    "max_restarts", "hang_timeout", "forward_signals", "log_max_size", "console", "join_timeout", "lost_after",
+    "engine_options",
+)  # fmt: skip
+SBATCH_TIMEOUT_S = 60.0
+# How sbatch says that there is nobody to take a script, whatever is in it.
+NO_CONTROLLER = re.compile(r"(contact|configuration source|resolve).*|controller", re.IGNORECASE)
+
+
+def words_for_run(context: click.Context, options: dict[str, Any], *, runs: bool, what: str) -> Iterator[str]:
+    """Those that were given, taken out of `options`; `runs`: the file holds a `tlaunch run` that can be told.
+
+    Raises:
+        UsageError: it holds none.
+    """
+    for name in OF_RUN:
+        value = options.pop(name)
+        if context.get_parameter_source(name) is ParameterSource.DEFAULT:
+            continue
+        if not runs:
+            raise UsageError(f"{flag(name)} is for slurm (--flavor run), and this is {what}")
+        yield from words_of_option(name, value)
+
+
+def submit(script: str) -> str:
+    """Have sbatch take the script; the job's id. What sbatch refuses is told in its words, with its exit code.
+
+    Raises:
+        TlaunchError: it does not take it.
+    """
+    _sbatch(script, "--test-only")
+    return _sbatch(script, "--parsable").strip().partition(";")[0]
+
+
+def _sbatch(script: str, option: str) -> str:
+    done = answer_of(("sbatch", option), os.environ, script, timeout_s=SBATCH_TIMEOUT_S)
+    if done.returncode:
+        refused = TlaunchError(f"sbatch takes no such script:\n{done.stderr.strip()}", hint=_hint(done.stderr))
+        refused.has_lines = True
+        refused.exit_code = done.returncode
+        raise refused
+    return done.stdout
+
+
+def _hint(said: str) -> str | None:
+    if NO_CONTROLLER.search(said) is None:
+        return None
+    return "is slurmctld up, and is this a machine of the cluster? `scontrol ping` asks; -o FILE keeps the script"

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli.options.table_size import max_table_size_option
-from launcher.cli.options.types import Whole
+from launcher.cli.commands.table.input import read_named
+from launcher.cli.commands.table.output import check_output, deliver, note, shown
+from launcher.cli.launch.samples import found_table
+from launcher.cli.options.table import max_table_size_option
+from launcher.cli.options.types import IntRange
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
-
-if TYPE_CHECKING:
-    from launcher.core.records import Cluster
+from launcher.core.printable import printable
+from launcher.core.records import Cluster
+from launcher.rank_table import Profile, parse_rank_table
+from launcher.rank_table.convert import convert_cluster, target_named, unread_note
+from launcher.rank_table.hardware import marked_without_ascend
+from launcher.rank_table.sources import read_plain, recognise_plain
+from launcher.rank_table.targets import PLAIN
 
 EXAMPLES = """\b
 Examples:
@@ -41,7 +47,7 @@ the table.
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @click.option(
     "--devices",
-    type=Whole(1, 4096),
+    type=IntRange(1, 4096),
     metavar="N",
     help="Devices of each host that a hostfile or node list names without a count.",
 )
@@ -66,11 +72,6 @@ def convert(
     placed as the table says, and bound to the cores of the same numbers. A hostfile or node list fits only tables whose
     ranks and devices are counted from host to host.
     """
-    from launcher.cli.commands.table.input import found_table
-    from launcher.cli.commands.table.output import check_output, deliver, note
-    from launcher.core.printable import printable
-    from launcher.rank_table.convert import convert_cluster, target_named
-
     target = target_named(target)
     check_output(output, force=force)
     file = str(found_table(Path(file)))
@@ -86,12 +87,6 @@ def convert(
 
 def _read(file: str, origin: str | None, devices: int | None, target: str) -> Cluster | None:
     """The cluster; None after its problems were shown."""
-    from launcher.cli.commands.table.input import read_named
-    from launcher.cli.commands.table.output import note
-    from launcher.core.printable import printable
-    from launcher.rank_table.sources import recognise_plain
-    from launcher.rank_table.targets import PLAIN
-
     data = read_named(file)
     found = recognise_plain(data) if origin is None and not file.endswith(".json") else origin
     if found not in PLAIN:
@@ -103,11 +98,6 @@ def _read(file: str, origin: str | None, devices: int | None, target: str) -> Cl
 
 def _of_plain(data: bytes, kind: str, file: str, devices: int | None, target: str) -> Cluster:
     """Such a text knows no addresses: a table made of it says that it is not for Ascend devices."""
-    from launcher.cli.commands.table.output import note
-    from launcher.core.printable import printable
-    from launcher.rank_table.hardware import marked_without_ascend
-    from launcher.rank_table.sources import read_plain
-
     cluster, notes = read_plain(data, kind, printable(file), devices)
     cluster, marks = marked_without_ascend(cluster, target)
     for text in (*notes, *marks):
@@ -117,10 +107,6 @@ def _of_plain(data: bytes, kind: str, file: str, devices: int | None, target: st
 
 def _of_table(data: bytes, file: str, origin: str | None, devices: int | None) -> Cluster | None:
     """None after its problems were shown. Rules of Ascend hardware are warnings: it may never meet any."""
-    from launcher.cli.commands.table.output import note, shown
-    from launcher.rank_table import Profile, parse_rank_table
-    from launcher.rank_table.convert import unread_note
-
     if devices is not None:
         raise UsageError(f"--devices {devices}: a table lists its devices itself", hint="leave it out")
     report = parse_rank_table(data, Path(file), Profile(chip="none"))

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from launcher.cli.options.table_size import max_table_size_option
-from launcher.cli.options.types import Whole
+from launcher.cli.commands.table.input import STDIN, problem_to_json, read_table
+from launcher.cli.options.table import max_table_size_option
+from launcher.cli.options.types import IntRange
+from launcher.cli.text.columns import counted
+from launcher.cli.text.stdout import write_out
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
 from launcher.core.json_text import json_text
-
-if TYPE_CHECKING:
-    from launcher.rank_table import TableReport
-    from launcher.rank_table.difference import Comparison, Difference, RankChange
+from launcher.core.printable import printable
+from launcher.rank_table import TableReport
+from launcher.rank_table.diagnostics import count_problems
+from launcher.rank_table.difference import Comparison, Difference, Kind, RankChange, compare
+from launcher.rank_table.profile import Profile
 
 EPILOG = """\b
 Examples:
@@ -32,7 +36,7 @@ LONGEST_VALUE = 60  # characters
 
 @click.command(epilog=EPILOG)
 @click.option(
-    "--limit", type=Whole(min=0), default=SHOWN_AT_MOST, show_default=True, metavar="N",
+    "--limit", type=IntRange(min=0), default=SHOWN_AT_MOST, show_default=True, metavar="N",
     help="Show so many differences of each kind.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
@@ -47,11 +51,6 @@ def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_j
     keys do not matter to it; every value does, and so does the order of lists. The checksums shown are computed like
     HCCL's, over the same content, but need not be the same numbers. A or B may be - for stdin.
     """
-    from launcher.cli.commands.table.input import STDIN, read_table
-    from launcher.cli.text.stdout import write_out
-    from launcher.rank_table.difference import compare
-    from launcher.rank_table.profile import Profile
-
     if first == second == STDIN:
         raise UsageError("- is given twice, but stdin can be read only once")
     pair = read_table(first, Profile()), read_table(second, Profile())
@@ -83,8 +82,6 @@ def _say_problems(reports: Sequence[TableReport]) -> None:
 
 
 def _broken_text(broken: Sequence[TableReport]) -> str:
-    from launcher.core.printable import printable
-
     names = " and ".join(printable(str(report.path)) for report in broken)
     return f"nothing to compare: HCCL cannot read {names}, which {'is' if len(broken) == 1 else 'are'} not JSON\n"
 
@@ -94,8 +91,6 @@ def _broken_text(broken: Sequence[TableReport]) -> str:
 
 def _text(comparison: Comparison, pair: Pair, limit: int) -> str:
     """Nothing from a table, nor a file's name, may move a terminal's cursor."""
-    from launcher.core.printable import printable
-
     lines = [_verdict(comparison, pair)]
     lines += _section(
         "difference", "differences", [_difference_line(found, pair) for found in comparison.differences], limit
@@ -115,8 +110,6 @@ def _verdict(comparison: Comparison, pair: Pair) -> str:
 
 
 def _section(noun: str, nouns: str, lines: Sequence[str], limit: int) -> Iterator[str]:
-    from launcher.cli.text.columns import counted
-
     if lines:
         yield f"{counted(len(lines), noun, nouns)}:"
         yield from (f"  {line}" for line in lines[:limit])
@@ -125,8 +118,6 @@ def _section(noun: str, nouns: str, lines: Sequence[str], limit: int) -> Iterato
 
 
 def _difference_line(found: Difference, pair: Pair) -> str:
-    from launcher.rank_table.difference import Kind
-
     before, after = _value(found.before), _value(found.after)
     places = f"{pair[0].path}:{found.before_line}", f"{pair[1].path}:{found.after_line}"
     what = f"{found.kind.value} {found.pointer or 'the whole document'}"
@@ -144,8 +135,6 @@ def _difference_line(found: Difference, pair: Pair) -> str:
 
 def _rank_lines(comparison: Comparison, pair: Pair, limit: int) -> Iterator[str]:
     """What it means for the ranks; nothing where the tables are the same."""
-    from launcher.rank_table.diagnostics import count_problems
-
     if comparison.would_match:
         return
     if comparison.rank_changes is None:
@@ -205,8 +194,6 @@ def _difference_to_json(found: Difference) -> dict[str, Any]:
 
 def _broken_to_json(pair: Pair) -> dict[str, Any]:
     """Which files, and what is wrong with each; without checksums nothing would match."""
-    from launcher.cli.commands.table.input import problem_to_json
-
     return {
         "paths": [str(report.path) for report in pair],
         "would_match": False,

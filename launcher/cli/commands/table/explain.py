@@ -6,17 +6,17 @@ import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from launcher.cli.text.stdout import write_out
 from launcher.core.errors import UsageError
 from launcher.core.json_text import json_text
 from launcher.core.near import slips
-
-if TYPE_CHECKING:
-    from launcher.rank_table.catalogue import Entry
-    from launcher.rank_table.hccl_codes import HcclCode
+from launcher.rank_table import check  # noqa: F401 - what finds problems enters its codes into the catalogue
+from launcher.rank_table.catalogue import CATALOGUE, Entry
+from launcher.rank_table.hccl_codes import HCCL_CODES, HcclCode
 
 EPILOG = """\b
 Examples:
@@ -50,8 +50,6 @@ def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
     An error code of HCCL, such as EI0014, is explained too, with all codes that it stands for. Without CODE every code
     of `tlaunch validate` is listed, one line each.
     """
-    from launcher.cli.text.stdout import write_out
-
     catalogue = _catalogue()
     wanted = _checked(codes, catalogue) or list(catalogue)
     if as_json:
@@ -64,16 +62,11 @@ def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
 
 def _catalogue() -> Mapping[str, Entry]:
     """All codes, in their order."""
-    from launcher.rank_table import check  # noqa: F401 - what finds problems enters its codes into the catalogue
-    from launcher.rank_table.catalogue import CATALOGUE
-
     return dict(sorted(CATALOGUE.items()))
 
 
 def _checked(codes: Sequence[str], catalogue: Mapping[str, Entry]) -> list[str]:
     """Each code once. Raises UsageError for what is neither a code of ours nor one of HCCL's that is explained."""
-    from launcher.rank_table.hccl_codes import HCCL_CODES
-
     wanted = list(dict.fromkeys(code.upper() for code in codes))
     for code in wanted:
         if code not in catalogue and code not in HCCL_CODES:
@@ -107,8 +100,6 @@ def _overview(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def _text(code: str, catalogue: Mapping[str, Entry]) -> str:
-    from launcher.rank_table.hccl_codes import HCCL_CODES
-
     if code in catalogue:
         return _paragraphs(catalogue[code])
     return "\n".join(_of_hccl(code, HCCL_CODES[code], [e for e in catalogue.values() if e.hccl_code == code])) + "\n"
@@ -138,8 +129,6 @@ def _filled(text: str) -> str:
 
 def _to_json(codes: Sequence[str], catalogue: Mapping[str, Entry]) -> list[dict[str, Any]]:
     """A code of HCCL has no severity, and the codes that it stands for follow it."""
-    from launcher.rank_table.hccl_codes import HCCL_CODES
-
     shown: dict[str, dict[str, Any]] = {}
     for code in codes:
         if code in HCCL_CODES:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from launcher.cli.options.table import chip_option, consumer_option
-from launcher.cli.options.table_size import max_table_size_option
+from launcher.cli.commands.table.input import problem_to_json, read_named
+from launcher.cli.launch.samples import found_table
+from launcher.cli.options.table import chip_option, consumer_option, max_table_size_option
+from launcher.cli.text.columns import counted
+from launcher.cli.text.stdout import write_out
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
 from launcher.core.json_text import json_text
-
-if TYPE_CHECKING:
-    from launcher.rank_table import TableReport
-    from launcher.rank_table.fix import Fixed, Repair
-    from launcher.rank_table.profile import Profile
+from launcher.core.printable import printable
+from launcher.rank_table import TableReport, parse_rank_table
+from launcher.rank_table.difference import compare
+from launcher.rank_table.fix import Fixed, Repair, fix_table
+from launcher.rank_table.overwrite import overwrite
+from launcher.rank_table.profile import Profile
 
 EPILOG = """\b
 Examples:
@@ -54,10 +58,6 @@ def fix(file: str, *, write: bool, unsafe: bool, as_json: bool, chip: str, consu
     HCCL compares a checksum of the copies on all servers. Where repairs of a table that was valid change it, that is
     said: repair all copies alike.
     """
-    from launcher.cli.commands.table.input import read_named
-    from launcher.rank_table.fix import fix_table
-    from launcher.rank_table.profile import Profile
-
     if write and as_json and file == STDIN:
         raise UsageError("--write and --json both want stdout", hint="leave one of them out")
     file = str(_readable(file, write=write))
@@ -79,8 +79,6 @@ def fix(file: str, *, write: bool, unsafe: bool, as_json: bool, chip: str, consu
 
 def _readable(file: str, *, write: bool) -> Path:
     """`file` or the sample of that name, which belongs to tlaunch and is never written."""
-    from launcher.cli.commands.table.input import found_table
-
     notes: list[str] = []
     found = found_table(Path(file), notes.append)
     if write and found != Path(file):
@@ -91,14 +89,10 @@ def _readable(file: str, *, write: bool) -> Path:
 
 
 def _overwrite(file: str, fixed: Fixed) -> None:
-    from launcher.rank_table.overwrite import overwrite
-
     overwrite(Path(file), fixed.original, fixed.data)
 
 
 def _show(text: str) -> None:
-    from launcher.cli.text.stdout import write_out
-
     write_out(text)
 
 
@@ -114,8 +108,6 @@ def _pass_on(data: bytes) -> None:
 
 def _diff(fixed: Fixed, file: str) -> str:
     """On a terminal nothing of the table's text may move the cursor."""
-    from launcher.core.printable import printable
-
     diff = fixed.diff(printable(file))
     if not sys.stdout.isatty():
         return diff
@@ -124,8 +116,6 @@ def _diff(fixed: Fixed, file: str) -> str:
 
 def _said(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
     """Each repair, what is left, and one line that sums up."""
-    from launcher.core.printable import printable
-
     name = printable(file)
     yield from _listed("repaired", fixed.repairs, name)
     yield from _listed("offered", fixed.offers, name)
@@ -136,9 +126,6 @@ def _said(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
 
 def _about_checksum(fixed: Fixed, file: str, profile: Profile) -> Iterator[str]:
     """A table that was in use: one repaired copy among others that are not would stop HCCL."""
-    from launcher.core.printable import printable
-    from launcher.rank_table import parse_rank_table
-
     if not fixed.changed:
         return
     before = parse_rank_table(fixed.original, Path(file), profile)
@@ -148,8 +135,6 @@ def _about_checksum(fixed: Fixed, file: str, profile: Profile) -> Iterator[str]:
 
 def _checksum_changes(before: TableReport, after: TableReport) -> bool:
     """True also where a table is nested too deeply to be compared."""
-    from launcher.rank_table.difference import compare
-
     try:
         return not compare(before, after).would_match
     except RecursionError:
@@ -165,8 +150,6 @@ def _listed(what: str, repairs: tuple[Repair, ...], name: str) -> Iterator[str]:
 
 
 def _summary(fixed: Fixed, file: str, *, written: bool) -> str:
-    from launcher.cli.text.columns import counted
-
     state = "valid" if fixed.report.valid else "not valid, a person has to decide about the rest"
     how = f"; --unsafe makes {counted(len(fixed.offers), 'more repair')}" if fixed.offers else ""
     if not fixed.changed:
@@ -178,8 +161,6 @@ def _summary(fixed: Fixed, file: str, *, written: bool) -> str:
 
 
 def _to_json(fixed: Fixed, file: str, *, written: bool) -> dict[str, Any]:
-    from launcher.cli.commands.table.input import problem_to_json
-
     report = fixed.report
     return {
         "path": file,

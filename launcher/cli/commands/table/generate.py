@@ -8,7 +8,13 @@ from typing import Any
 
 import click
 
+from launcher.cli.commands.table.output import check_output, hand_over, note, warn
+from launcher.cli.commands.table.sources import gather
+from launcher.cli.commands.table.wanted import Wanted
 from launcher.core.errors import RefusedTableError
+from launcher.rank_table import parse_rank_table
+from launcher.rank_table.generate import build_cluster
+from launcher.rank_table.render import render_table
 
 FILE = click.Path(path_type=Path)
 SAID_ALREADY = ("RT333", "RT402")  # several servers without addresses, the order of ranks: with what to do, by a note
@@ -61,12 +67,6 @@ def generate(*, sort: bool, output: Path | None, force: bool, **options: Any) ->
 
     The table is written in v1.0; for v1.2 and others give it to `tlaunch table convert --to v1.2`.
     """
-    from launcher.cli.commands.table.output import check_output, hand_over, note, warn
-    from launcher.cli.commands.table.sources import gather  # `--help` needs none of it
-    from launcher.cli.commands.table.wanted import Wanted
-    from launcher.rank_table.generate import build_cluster
-    from launcher.rank_table.render import render_table
-
     check_output(output, force=force)
     gathered = gather(Wanted(**options), os.environ)
     generated = build_cluster(gathered.machines, hardware=gathered.hardware, sort=sort)
@@ -79,8 +79,6 @@ def generate(*, sort: bool, output: Path | None, force: bool, **options: Any) ->
 
 def _check(text: str, output: Path | None) -> None:
     """What is written passes the reader that everybody's tables pass."""
-    from launcher.rank_table import parse_rank_table
-
     report = parse_rank_table(text.encode(), output or Path("rank_table.json"))
     if report.cluster is None:
         raise RefusedTableError(report.render())

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import click
 
-from launcher.cli.options.table import chip_option
-from launcher.cli.options.table_size import max_table_size_option
+from launcher.cli.commands.table.input import read_table
+from launcher.cli.commands.table.output import check_output, deliver, note, shown
+from launcher.cli.options.table import chip_option, max_table_size_option
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK
+from launcher.rank_table import Profile
+from launcher.rank_table.convert import unread_note
+from launcher.rank_table.merge import merge_tables
 
 EXAMPLES = """\b
 Examples:
@@ -32,12 +36,6 @@ def merge(*, files: tuple[str, ...], output: Path | None, force: bool, chip: str
     Ranks are counted anew: file after file in the order given, within a file by its own ranks. The same files in the
     same order give the same text on every server. Beware of a shell's *: host10 comes before host2.
     """
-    from launcher.cli.commands.table.input import read_table
-    from launcher.cli.commands.table.output import check_output, deliver, note, shown
-    from launcher.rank_table import Profile
-    from launcher.rank_table.convert import unread_note
-    from launcher.rank_table.merge import merge_tables
-
     check_output(output, force=force)
     profile = Profile(chip=chip)
     reports = [read_table(file, profile) for file in files]

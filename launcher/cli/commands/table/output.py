@@ -8,15 +8,18 @@ import os
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from launcher.cli.text.columns import counted
+from launcher.cli.text.stdout import write_out
+from launcher.core.atomic import write_text
 from launcher.core.errors import UnreadableError, UsageError
-
-if TYPE_CHECKING:
-    from launcher.core.records import Cluster
-    from launcher.rank_table import TableReport
+from launcher.core.printable import printable
+from launcher.core.records import Cluster
+from launcher.rank_table import Profile, TableReport, parse_rank_table
+from launcher.rank_table.chips import CHIPS
+from launcher.rank_table.targets import TARGETS
 
 MODE = 0o640  # what the programs that read tables ask for: addresses are nobody else's business
 
@@ -31,15 +34,11 @@ def warn(text: str) -> None:
 
 def _say(line: str) -> None:
     """On stderr. The name of a file in it may hold anything; nothing moves a terminal's cursor."""
-    from launcher.core.printable import printable
-
     click.echo(printable(line), err=True)
 
 
 def shown(report: TableReport) -> Cluster | None:
     """The report's cluster; None after its problems were written to stderr. Warnings alone are only counted there."""
-    from launcher.core.printable import printable
-
     if report.cluster is None:
         click.echo(report.render(), err=True)
     elif report.warnings:
@@ -55,8 +54,6 @@ def check_output(output: Path | None, *, force: bool) -> None:
     Raises:
         UsageError: `output` exists and may not be replaced; a pipe or a device never may.
     """
-    from launcher.core.printable import printable
-
     if output is None or not os.path.lexists(output):
         return
     name = printable(str(output))
@@ -74,9 +71,6 @@ def deliver(
     Raises:
         UnreadableError: `output` cannot be written.
     """
-    from launcher.rank_table.chips import CHIPS
-    from launcher.rank_table.targets import TARGETS
-
     if TARGETS[format_name].is_table and CHIPS[chip].is_ascend:
         _say_what_hccl_would(text, output or Path("-"), chip)
     hand_over(text, cluster, format_name, output, force=force)
@@ -90,9 +84,6 @@ def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None
         UnreadableError: `output` cannot be written.
         OSError: stdout takes nothing.
     """
-    from launcher.cli.text.columns import counted
-    from launcher.core.printable import printable
-
     if output is None:
         to_stdout(text)
         return
@@ -103,8 +94,6 @@ def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None
 
 def to_stdout(text: str) -> None:
     """As in a file, whatever the terminal's encoding is. Blocks until all is written."""
-    from launcher.cli.text.stdout import write_out
-
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     write_out(text)
@@ -116,9 +105,6 @@ def put(output: Path, text: str, *, force: bool, mode: int = MODE) -> None:
     Raises:
         UsageError, UnreadableError: as `hand_over`.
     """
-    from launcher.core.atomic import write_text
-    from launcher.core.printable import printable
-
     try:
         target = Path(os.path.realpath(output))
         if target.is_symlink():
@@ -134,8 +120,6 @@ def put(output: Path, text: str, *, force: bool, mode: int = MODE) -> None:
 
 def _say_what_hccl_would(text: str, path: Path, chip: str) -> None:
     """Errors as HCCL has them, one line per code, and its opinion of the file's name, which is a warning elsewhere."""
-    from launcher.rank_table import Profile, parse_rank_table
-
     report = parse_rank_table(text.encode(), path, Profile(chip=chip))
     refused = [*report.errors, *(warning for warning in report.warnings if warning.code == "RT406")]
     counts = Counter(problem.code for problem in refused)

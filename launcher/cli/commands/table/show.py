@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
 
-from launcher.cli.options.table import chip_option
-from launcher.cli.options.table_size import max_table_size_option
-from launcher.cli.options.types import Whole
+from launcher.cli.commands.table.input import read_table
+from launcher.cli.options.table import chip_option, max_table_size_option
+from launcher.cli.options.types import IntRange
+from launcher.cli.text.columns import counted
+from launcher.cli.text.stdout import write_out
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
+from launcher.core.printable import printable
 from launcher.core.ranges import ranges
 from launcher.core.records import HOST_RANK, Cluster, Device, Layout, Options, Server
-
-if TYPE_CHECKING:
-    from rich.text import Text
-    from rich.tree import Tree
-
-    from launcher.rank_table import TableReport
+from launcher.mesh.coordinates import AXES, coordinate_of, groups
+from launcher.mesh.layouts import resolve_layout
+from launcher.rank_table import TableReport
+from launcher.rank_table.diagnostics import headline
+from launcher.rank_table.profile import Profile
 
 EPILOG = """\b
 Examples:
@@ -36,7 +42,7 @@ AXES_SHOWN = ("mp", "dp", "pp")  # as neighbours in rank are: fastest first
 LONGEST_GROUP = 8  # ranks that are listed one by one
 LONGEST_OPTION = 40  # characters; network layers of an A5 table may take kilobytes
 ENDLESS = 1_000_000  # columns: lines are for `grep` too, so none is wrapped
-WAYS = Whole(max=10**6)
+WAYS = IntRange(max=10**6)
 
 
 @click.command(epilog=EPILOG)
@@ -54,10 +60,6 @@ def show(context: click.Context, /, file: str, *, chip: str, as_json: bool, **op
 
     With --dp, --mp or --pp also each rank's coordinates and the ranks that share its groups. FILE may be - for stdin.
     """
-    from launcher.cli.commands.table.input import read_table
-    from launcher.cli.text.stdout import write_out
-    from launcher.rank_table.profile import Profile
-
     report = read_table(file, Profile(chip=chip))
     if report.cluster is None:
         print(report.render(), file=sys.stderr)
@@ -78,8 +80,6 @@ class Placement:
     @cached_property
     def groups(self) -> Mapping[str, tuple[tuple[int, ...], ...]]:
         """All groups by axis; empty without a layout."""
-        from launcher.mesh.coordinates import AXES, groups
-
         return {} if self.layout is None else {axis: groups(axis, self.layout) for axis in AXES}
 
     @cached_property
@@ -94,8 +94,6 @@ class Placement:
         return self.layout is not None and device.global_rank >= self.layout.world_size
 
     def coordinates(self, device: Device) -> dict[str, int] | None:
-        from launcher.mesh.coordinates import coordinate_of
-
         if self.layout is None or self.is_idle(device):
             return None
         place = coordinate_of(device.global_rank, self.layout)
@@ -104,8 +102,6 @@ class Placement:
 
 def _layout(cluster: Cluster, options: Mapping[str, Any]) -> Layout | None:
     """Raises RefusedLayoutError as `tlaunch run` does; None where no axis was given."""
-    from launcher.mesh.layouts import resolve_layout
-
     dp, mp, pp = options["dp"], options["mp"], options["pp"]
     if dp is None and mp is None and pp is None:
         return None
@@ -119,8 +115,6 @@ def _layout(cluster: Cluster, options: Mapping[str, Any]) -> Layout | None:
 
 
 def _say_warnings(report: TableReport) -> None:
-    from launcher.rank_table.diagnostics import headline
-
     for problem in report.warnings:
         print(headline(problem, str(report.path)), file=sys.stderr)
 
@@ -134,10 +128,6 @@ def _as_text(placement: Placement, title: str) -> str:
 
 def _drawn(tree: Tree) -> str:
     """In ASCII where stdout has no box characters."""
-    import io
-
-    from rich.console import Console
-
     data = io.BytesIO()
     with io.TextIOWrapper(data, encoding=sys.stdout.encoding or "utf-8", errors="replace") as stream:
         console = Console(file=stream, width=ENDLESS, color_system=None, legacy_windows=False)
@@ -147,8 +137,6 @@ def _drawn(tree: Tree) -> str:
 
 
 def _tree(placement: Placement, title: str) -> Tree:
-    from rich.tree import Tree
-
     cluster = placement.cluster
     tree = Tree(_label(f"{title}, {_size(cluster.servers)}{_layout_words(placement)}"))
     lines = _device_lines(placement)
@@ -163,10 +151,6 @@ def _tree(placement: Placement, title: str) -> Tree:
 
 def _label(text: str) -> Text:
     """Nothing from a table, nor a file's name, may move a terminal's cursor."""
-    from rich.text import Text
-
-    from launcher.core.printable import printable
-
     return Text(printable(text))
 
 
@@ -179,8 +163,6 @@ def _by_pod(servers: Iterable[Server]) -> Mapping[str | None, list[Server]]:
 
 
 def _size(servers: Sequence[Server]) -> str:
-    from launcher.cli.text.columns import counted
-
     devices = sum(len(server.devices) for server in servers)
     return f"{counted(len(servers), 'server')}, {counted(devices, 'device')}"
 
@@ -237,8 +219,6 @@ def _members(ranks: tuple[int, ...]) -> str:
 
 def _group_summary(placement: Placement) -> Iterator[str]:
     """How many groups there are along each axis, and how many of them need the network between servers."""
-    from launcher.cli.text.columns import counted
-
     server_of = {
         device.global_rank: index for index, server in enumerate(placement.cluster.servers) for device in server.devices
     }
