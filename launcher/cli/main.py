@@ -143,7 +143,7 @@ def _exit_code_of(work: Callable[[], Any]) -> int:
 
 
 def _code_of_wish(error: BaseException) -> int | None:
-    """Where somebody wished the end, also as the cause of another error: up to 3.11 Python wraps what ends a `__set_name__`."""
+    """Return the code of a wish to end, also as the cause of another error: up to 3.11 Python wraps what ends a `__set_name__`."""
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return EXIT_INTERRUPTED
     if isinstance(error, _Ended):
@@ -152,7 +152,7 @@ def _code_of_wish(error: BaseException) -> int | None:
 
 
 def _fail(error: OSError) -> int:
-    """A stdout that takes nothing is an unwritable file: 1 would mean that `diff` found a difference."""
+    """Report a system error; return 2 for a stdout that takes nothing: 1 would mean that `diff` found a difference."""
     if isinstance(error, BrokenPipeError):  # whoever read our output knows why
         return EXIT_FAILURE
     if _is_about_stdout(error):
@@ -163,7 +163,7 @@ def _fail(error: OSError) -> int:
 
 
 def _is_about_stdout(error: OSError) -> bool:
-    """Whether `error` came from a function that writes there, or Python holds back text that it cannot write now either."""
+    """Return whether `error` came from a function that writes there, or Python holds text that it still cannot write."""
     from launcher.cli.text.stdout import write_out
 
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -195,14 +195,14 @@ def _unwind_when_asked_to_end() -> Callable[[], None]:
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    """Only the first one counts: another must not interrupt the cleaning up."""
+    """Raise for the first signal only: another must not interrupt the cleaning up."""
     for other in ENDING:
         signal.signal(other, signal.SIG_IGN)
     raise _Ended(number)
 
 
 def _have_standard_descriptors() -> None:
-    """Started with stdin, stdout or stderr closed, the next pipe would take its number and be mistaken for it."""
+    """Open stdin, stdout and stderr where they were closed: the next pipe would be mistaken for one of them."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -212,13 +212,13 @@ def _have_standard_descriptors() -> None:
 
 
 def _complain(error: TlaunchError) -> None:
-    """A refused table's lines say themselves, as a compiler's do, where and what the errors are."""
+    """Print an error; the lines of a refused table say themselves where and what the errors are."""
     if not error.is_reported:
         _say(str(error) if isinstance(error, RefusedTableError) else f"error: {error}")
 
 
 def _explain(error: click.ClickException) -> None:
-    """A group without a command shows its help, which newer versions of click make an error of."""
+    """Print what click refuses; a group without a command shows its help, an error for newer versions of click."""
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         _say(error.format_message())
         return
@@ -228,7 +228,7 @@ def _explain(error: click.ClickException) -> None:
 
 
 def _say(text: str) -> None:
-    """On stderr, if it takes anything: a full disk behind it must not replace the exit code.
+    """Print on stderr, if it takes anything: a full disk behind it must not replace the exit code.
 
     Nothing in it moves a terminal's cursor.
     """
@@ -237,13 +237,13 @@ def _say(text: str) -> None:
 
 
 def _readable(error: OSError) -> str:
-    """What a person can use of an OSError: the file, if any, and the system's words; not Python's errno notation."""
+    """Return the file of an OSError, if any, and the system's words, without Python's errno notation."""
     reason = error.strerror or str(error)
     return f"{os.fsdecode(error.filename)}: {reason}" if isinstance(error.filename, str | bytes) else reason
 
 
 def _flush_or_forget(stream: TextIO) -> None:
-    """Whoever read our output has gone, or its disk is full: the interpreter's last flush must not change the code."""
+    """Flush a stream, or forget it where its reader has gone: the interpreter's last flush must not change the code."""
     try:
         stream.flush()
     except (OSError, ValueError):

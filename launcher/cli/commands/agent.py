@@ -66,7 +66,7 @@ def _patience_s(environment: Mapping[str, str]) -> float:
 
 
 def _take_part(door: Door, engine_rank: EngineRank | None, place: Place | None, until: float) -> None:
-    """As the agent's guard. `place`: where the engine has started a process for each rank. `until`: monotonic."""
+    """Guard this server's agent. `place`: where the engine has started a process for each rank. `until`: monotonic."""
     members, trouble = (None, None) if place is None else _gathered(place, door.token)
     membership = join(door, _this_machine(engine_rank, place), until, lambda _why: None)
     if is_examination(membership):
@@ -114,7 +114,7 @@ def _knock_again(membership: Membership, door: Door, supervision: Supervision) -
 
 
 def _gathered(place: Place, token: str) -> tuple[Members | None, TlaunchError | None]:
-    """The engine's processes of this server; or why they are not there, for whoever coordinates the run."""
+    """Return the engine's processes of this server, or the error that the coordinator is to report."""
     try:
         members = open_door(place, token)
         gather(members)
@@ -124,7 +124,7 @@ def _gathered(place: Place, token: str) -> tuple[Members | None, TlaunchError | 
 
 
 def _check_library(job: Job) -> Mapping[str, str]:
-    """What a rank of this server would find: its engine's processes have one environment. What its MPI needs besides."""
+    """Check the MPI library that a rank of this server would find, and return the variables that it needs besides."""
     request = job.request
     if request.layout.world_size == 1:
         return {}

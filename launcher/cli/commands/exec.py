@@ -172,7 +172,7 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
 
 
 def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str | None) -> str | None:
-    """What is worth a warning where this is the table's only server, and no sample. Blocks while its name is looked up.
+    """Return a warning if the table's only server may be another machine. Blocks while its name is looked up.
 
     Raises:
         TlaunchError: the rank belongs to another server.
@@ -206,7 +206,7 @@ def _check_port(port: int) -> None:
 
 
 def _say(prepared: Prepared, spec: RunSpec, more: Iterable[str]) -> None:
-    """Once for all ranks, on the engine's stderr."""
+    """Print notes once for all ranks, on the engine's stderr."""
     # MASTER_PORT has a note of its own
     environment = {name: value for name, value in prepared.request.inherited_env.items() if name != MASTER_PORT}
     inherited = notes(conflicts(environment, spec.ranks[0].env, within_engine=True))
@@ -221,7 +221,7 @@ def _say(prepared: Prepared, spec: RunSpec, more: Iterable[str]) -> None:
 
 
 def _become(joined: _Joined, *, log: bool) -> int:
-    """Returns only where the program could not be started, with the exit code for that."""
+    """Replace this process by the rank's program; return the exit code where that could not be started."""
     rank, run_dir = joined.rank, joined.run_dir
     python = parse_python(rank.argv, joined.environment.get("PATH"), joined.spec.cwd)
     argv = rank.argv if python is None else bootstrap_argv(python, run_dir.device(rank.global_rank))

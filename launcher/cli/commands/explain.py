@@ -83,7 +83,7 @@ explain.params += [option for option in RUN_PARAMETERS if option.name not in NOT
 
 
 def _chosen_draft(prepared: Prepared, global_rank: int, master_port: int | None) -> Draft:
-    """The rank as a run that started now would have it.
+    """Return the rank as a run that started now would have it.
 
     Raises:
         UsageError: there is no such rank.
@@ -105,14 +105,14 @@ def _explained(chosen: Draft, request: Request, *, port_given: bool, everything:
 
 
 def _with_free_port(variable: Variable) -> Variable:
-    """Which port is free when the run starts cannot be told now."""
+    """Return MASTER_PORT with a placeholder: which port is free is known when the run starts."""
     if variable.name != MASTER_PORT:
         return variable
     return replace(variable, value=FREE_PORT, why="chosen when the run starts")
 
 
 def _others(request: Request, chosen: Draft) -> Iterator[Variable]:
-    """What tlaunch has no say in."""
+    """Yield the variables that tlaunch leaves alone."""
     known = {one.name for one in chosen.variables}
     for name, value in request.inherited_env.items():
         if name not in known:
@@ -133,7 +133,7 @@ def _lines(explained: Explained) -> Iterator[str]:
 
 
 def _head(explained: Explained) -> Iterator[str]:
-    """Who the rank is, what it runs, and on what."""
+    """Yield the rank's place, command and cores."""
     rank, layout = explained.draft.rank, explained.request.layout
     place = coordinate_of(rank.global_rank, layout)
     yield (
@@ -154,7 +154,7 @@ def _cpus(explained: Explained) -> str:
 
 
 def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-    """Lines are for `grep` too: none is wrapped, and no value cut."""
+    """Yield lines in columns. They are for `grep` too: none is wrapped, and no value cut."""
     shown = [tuple(map(printable, row)) for row in rows]
     name_width = max(len(name) for name, _, _ in shown)
     value_width = max(len(value) for _, value, _ in shown if len(value) <= WIDEST_VALUE)
@@ -174,7 +174,7 @@ def _origin(variable: Variable) -> Iterator[str]:
 
 
 def _dangers(found: Sequence[Conflict]) -> Iterator[str]:
-    """What would go wrong if ranks saw what the shell has; for a variable that they do see, what does."""
+    """Yield what would go wrong if ranks saw what the shell has, and what does go wrong with variables that they see."""
     for conflict in found:
         names = ", ".join(one.name for one in conflict.found)
         if conflict.found[0].fate is Fate.KEPT:

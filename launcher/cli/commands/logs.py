@@ -169,7 +169,7 @@ def _show_live(logs: RankLogs, writer: Writer, shape: Format, watch: Watch, opti
 
 
 def _say_what_is_unreadable(logs: RankLogs, told: Collection[int] = ()) -> set[int]:
-    """Of those that have not been `told`; their global ranks."""
+    """Report logs that cannot be read, but for those in `told`; return their global ranks."""
     untold = {rank: found for rank, found in logs.unreadable.items() if rank not in told}
     for global_rank, (path, reason) in untold.items():
         _say(f"rank {global_rank}: {as_people_call_it(path)} cannot be read: {reason}")
@@ -234,7 +234,7 @@ _FOLLOWED_UNTIL = {
 
 
 def _follow(feed: Feed, writer: Writer, watch: Watch, unfinished: PartialLines) -> RunState:
-    """Until the run is over and everything that it wrote has been shown; how it stands then.
+    """Show lines until the run is over and all that it wrote has been shown; return how it stands then.
 
     Raises:
         BrokenPipeError: nobody reads stdout any more, whether there is something to write or not.
@@ -272,12 +272,12 @@ def _follow(feed: Feed, writer: Writer, watch: Watch, unfinished: PartialLines) 
 
 
 def _is_over(state: RunState) -> bool:
-    """Of a run of another version at least its report tells."""
+    """Return whether the run is over; of one of another version at least its report shows that."""
     return state.state.over or (state.state is State.UNKNOWN and state.run_dir.report.is_file())
 
 
 def _is_gone(directory: Path) -> bool:
-    """Whether there certainly is no such directory."""
+    """Return whether there certainly is no such directory."""
     try:
         directory.stat()
     except FileNotFoundError:
@@ -288,7 +288,7 @@ def _is_gone(directory: Path) -> bool:
 
 
 def _show_rest(feed: Feed, writer: Writer) -> None:
-    """What was written before the files were removed; ranks may go on writing where nobody will find it."""
+    """Show what was written before the files were removed; ranks may go on writing where nobody finds it."""
     until_s = time.monotonic() + LOOK_S
     while time.monotonic() < until_s and (text := feed.next_text(ended=True)) is not None:
         writer.put(text)

@@ -68,7 +68,7 @@ def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
 
 
 def to_lines(states: list[RunState], width: int | None) -> list[str]:
-    """The table, fitting `width` columns, if there is a width: what matters least gives way."""
+    """Return the table, in lines of at most `width` columns where there is a width: what matters least gives way."""
     rows = [_row(state) for state in states]
     if width is None:
         return aligned(HEADER, rows, right=RIGHT)
@@ -88,7 +88,7 @@ def _may_go_on(unwatched: int) -> str:
 
 
 def _goes_on(state: RunState) -> bool:
-    """One of this machine before its last start certainly does not."""
+    """Return whether a run may go on; one of this machine before its last start certainly does not."""
     return (
         state.state.going_on
         or (state.state.value == "unwatched" and state.lives)

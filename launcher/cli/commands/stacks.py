@@ -50,7 +50,7 @@ RankRange = tuple[int, int]  # first and last, both included
 
 @frozen
 class Seen:
-    """What was found, by ascending global rank. Invariant: `stacks` has no rank that `pids` has not."""
+    """The stacks found, by ascending global rank. Invariant: `stacks` has no rank that `pids` has not."""
 
     pids: Mapping[int, int]
     steps: Mapping[int, int | None]
@@ -79,7 +79,7 @@ def stacks(
 
 
 def parse_ranks(text: str) -> tuple[RankRange, ...]:
-    """The ranges of a list.
+    """Return the ranges of a list.
 
     >>> parse_ranks("0,3-5")
     ((0, 0), (3, 5))
@@ -98,7 +98,7 @@ def parse_ranks(text: str) -> tuple[RankRange, ...]:
 
 
 def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
-    """Of all servers, where there are several; of this machine alone where only its own ranks can be asked.
+    """Return the stacks of all servers, or of this machine alone where only its own ranks can be asked.
 
     Raises:
         TlaunchError: nothing was seen.
@@ -119,7 +119,7 @@ def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
 def _told(
     state: RunState, wanted: tuple[RankRange, ...] | None, parts: Iterable[Part], silent: Mapping[str, str]
 ) -> Seen:
-    """What the agents of all servers have found.
+    """Return what the agents of all servers have found.
 
     Raises:
         TlaunchError: that no rank lives, or that nobody knows.
@@ -140,7 +140,7 @@ def _told(
 
 
 def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, int]:
-    """The pids of those that live, each known to be the rank's own by the time of its start.
+    """Return the pids of ranks that live, each known to be the rank's own by the time of its start.
 
     Raises:
         TlaunchError: there are none.
@@ -159,7 +159,7 @@ def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, 
 
 
 def _gathered(state: RunState, pids: Mapping[int, int]) -> Seen:
-    """Asks all, and blocks until they have answered, not much longer than a second.
+    """Ask all ranks, and block until they have answered, not much longer than a second.
 
     Raises:
         TlaunchError: every rank ended meanwhile.

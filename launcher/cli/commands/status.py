@@ -127,7 +127,7 @@ def _row(rank: RankStatus, state: RunState) -> tuple[str, ...]:
 
 
 def _never_started(look: RankLook, state: RunState) -> bool:
-    """Of a run that did not begin. `--json` has the state alone, which says so with the run's."""
+    """Return whether the rank belongs to a run that did not begin. `--json` has the state alone."""
     return look.state.value == "waiting" and state.progress.not_begun is not None
 
 

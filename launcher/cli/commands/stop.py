@@ -83,7 +83,7 @@ def _remaining(stopped: Stopped) -> str:
 
 
 def _orphans(stopped: Stopped) -> str:
-    """What was done with ranks that nobody watched any more."""
+    """Return a clause on ranks that had outlived launcher and agent."""
     ended = f"; {rank_list(stopped.orphans)} still ran and {'was' if len(stopped.orphans) == 1 else 'were'} ended"
     if not stopped.killed:
         return ended

@@ -93,7 +93,7 @@ class Sampler:
         self._before_s = 0.0
 
     def measured(self, width: int) -> list[str]:
-        """What the run had measured by the last look in its last minutes, in lines of at most `width` columns."""
+        """Return what the run had measured by the last look in its last minutes, in lines of at most `width` columns."""
         return list(to_lines(self._steps, width, plain=self._plain))
 
     def look(self) -> tuple[RunState, list[Row]]:
@@ -120,7 +120,7 @@ class Sampler:
 
 
 def to_screen(state: RunState, rows: list[Row], measured: list[str], width: int, height: int | None = None) -> Group:
-    """How the run stands, what it measured in its last minutes, and as many rows as fit, with a line about the rest."""
+    """Return how the run stands, what it measured in its last minutes, and as many rows as fit."""
     running = "" if state.engine else f"; {state.progress.running} of {len(rows)} ranks running"
     title = f"{shown_name(state)}: {describe(state)}{running}"
     most_rows = None if height is None else height - LINES_AROUND - len(measured)
@@ -215,7 +215,7 @@ def _asked_to_quit(keys: int | None, wait_s: float) -> bool:
 
 @contextmanager
 def _keys() -> Iterator[int | None]:
-    """The terminal's descriptor, giving keys as they are typed; None where stdin is none. Ctrl-C acts as ever."""
+    """Yield the terminal's descriptor, giving keys as they are typed; None where stdin is none. Ctrl-C acts as ever."""
     if not sys.stdin or not sys.stdin.isatty():
         yield None
         return

@@ -42,7 +42,7 @@ OTHERS_TOLD = 8  # files that are no rank tables; more are counted
 
 @frozen
 class Settings:
-    """How a report is judged and shown."""
+    """The options that a report is judged and shown by."""
 
     strict: bool
     quiet: bool
@@ -132,7 +132,7 @@ def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
 
 
 def to_text(report: TableReport, settings: Settings) -> str:
-    """The problems with their source lines, then one line that sums up; empty where --quiet leaves nothing to say."""
+    """Return the problems with their source lines, then a summary; empty where --quiet leaves nothing to say."""
     style = _coloured if settings.colour else plain
     problems = render_each(report.problems, report.document, str(report.path), style)
     closing = "" if settings.quiet and passes(report, strict=settings.strict) else _closing(report, settings)
@@ -247,7 +247,7 @@ def _closing(report: TableReport, settings: Settings) -> str:
 
 
 def _coloured(place: str, kind: str, severity: Severity) -> tuple[str, str]:
-    """The place bold, the severity red or yellow. Words say the same."""
+    """Return the place in bold, the severity in red or yellow. Words say the same."""
     colour = "red" if severity.value == "error" else "yellow"
     return click.style(place, bold=True), click.style(kind, fg=colour, bold=True)
 

@@ -83,12 +83,12 @@ def _noted(state: RunState) -> Iterator[str]:
 
 
 def _went_wrong(attempt: Attempt) -> bool:
-    """A run that somebody stopped failed of nothing: ranks ended because they were asked to."""
+    """Return whether an attempt failed; ranks of a run that was stopped ended because they were asked to."""
     return attempt.verdict is not None or attempt.cause in {Cause.FAILED, Cause.HUNG}
 
 
 def _never_began(attempt: Attempt, state: RunState) -> bool:
-    """Whether nothing is known of it but that not all servers came."""
+    """Return whether nothing is known of it but that not all servers came."""
     return state.progress.not_begun is not None and attempt.verdict is None and not attempt.exits
 
 
@@ -110,7 +110,7 @@ def _judged(verdict: Verdict, attempt: Attempt, state: RunState) -> Iterator[str
 
 
 def _without_verdict(attempt: Attempt, state: RunState) -> Iterator[str]:
-    """As of a run.sh, which watches and does not judge: the first to fail is as likely the cause as any."""
+    """Yield how ranks ended where nothing judged, as under a run.sh: the first to fail is as likely the cause as any."""
     failed = [ended for ended in attempt.exits if ended.failed]
     yield "no judgement was recorded; ranks ended in this order:" if failed else "no judgement was recorded"
     for ended in failed:
@@ -135,7 +135,7 @@ def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
 
 
 def _log(culprit: int, attempt: int, state: RunState, *, with_end: bool) -> Iterator[str]:
-    """Where the culprit's log is, and its end where that belongs to this attempt and nothing better is known."""
+    """Yield where the culprit's log is, and its end where that belongs to this attempt and nothing better is known."""
     path = state.run_dir.train_log(culprit)
     if state.part is not None and culprit not in state.part and not path.exists():
         with suppress(UnreadableError):
@@ -148,7 +148,7 @@ def _log(culprit: int, attempt: int, state: RunState, *, with_end: bool) -> Iter
 
 
 def _last_known(state: RunState) -> Iterator[str]:
-    """Of a run that nobody saw end: what events and processes still tell."""
+    """Yield what events and processes still show of a run whose end was not recorded."""
     progress = state.progress
     if progress.last_ns and state.exit_code is None:
         age = duration((state.looked_ns - progress.last_ns) / 1e9)

@@ -39,7 +39,7 @@ CHUNK_BYTES = 1 << 16
 
 @frozen
 class LaunchResult:
-    """What became of a run."""
+    """The end of a run."""
 
     exit_code: int  # as `tlaunch run` has it: 0 when all ranks ended well
     run_dir: Path  # with a log for each rank

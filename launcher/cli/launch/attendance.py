@@ -11,7 +11,7 @@ from launcher.engines.local import LocalAgent
 
 
 class Attendance:
-    """What the command does while a run goes on: pass signals down, show what happens, and say at last how it ended.
+    """The command while a run goes on: it passes signals down, shows what happens, and prints how the run ended.
 
     It is for one local run, or for this server's part of one. Make it inside `signals_held_back`, right after
     `start_agent`.

@@ -22,7 +22,7 @@ from launcher.runs.create import create_run
 
 @frozen
 class Outcome:
-    """What became of a run, as far as its launcher knows."""
+    """The end of a run, as far as its launcher knows."""
 
     exit_code: int
     run_dir: Path | None = None  # None where nothing was started

@@ -29,7 +29,7 @@ FIRST_PRIVATE = 3  # descriptors below are stdin, stdout and stderr
 
 
 class _Interrupted(BaseException):
-    """As KeyboardInterrupt: no error, and never to be swallowed on its way."""
+    """A signal that ends the wait, like KeyboardInterrupt: no error, and never to be swallowed on its way."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -49,7 +49,7 @@ class Detached:
         return self._child is not None
 
     def tell_started(self) -> None:
-        """In the child: the run has begun, whatever becomes of it. Later calls do nothing."""
+        """Report in the child that the run has begun. Later calls do nothing."""
         if self._pipe_fd >= 0:
             with suppress(OSError):  # the parent was killed: its child is as detached as can be
                 os.write(self._pipe_fd, b".")
@@ -57,7 +57,7 @@ class Detached:
             self._pipe_fd = -1
 
     def wait_started(self, name: str, reference: str) -> int:
-        """In the parent: tell the run's name, or why there is none; the exit code. Blocks until either is known.
+        """Print in the parent the run's name, or why there is none; return the exit code. Blocks until either is known.
 
         `reference` is what other commands find the run by, as a shell takes it.
         Ctrl-C, SIGTERM or SIGHUP meanwhile ends the run.
@@ -76,7 +76,7 @@ class Detached:
         return exit_code_of(os.waitstatus_to_exitcode(status)) or EXIT_FAILURE
 
     def _wait(self) -> bool:
-        """Whether the child said that the run has begun.
+        """Return whether the child reported that the run has begun.
 
         Raises:
             _Interrupted: somebody asked this process to end, perhaps before the child was there; the child was asked.
@@ -95,7 +95,7 @@ class Detached:
                 signal.signal(number, handler)
 
     def _interrupt(self, number: int, _frame: FrameType | None) -> None:
-        """Only the first one counts: another must not interrupt the cleaning up."""
+        """Raise for the first signal only: another must not interrupt the cleaning up."""
         for other in ENDING:
             signal.signal(other, signal.SIG_IGN)
         os.kill(self._child or 0, signal.SIGTERM)
@@ -162,7 +162,7 @@ def _let_go(log_fd: int) -> None:
 
 
 def _tell(name: str, reference: str) -> None:
-    """The name for programs, on stdout; for people what they can do with it."""
+    """Print the name for programs on stdout, and for people what they can do with it."""
     write_out(f"{name}\n")
     _say("it runs in the background; to look at it, or to end it:")
     _say(f"  tlaunch status|top|stop {printable(reference)}")

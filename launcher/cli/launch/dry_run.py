@@ -65,14 +65,14 @@ def _likely_port(prepared: Prepared) -> int:
 
 
 def render(spec: RunSpec) -> Iterator[str]:
-    """The lines, two per rank. Masked values would have to be filled in before pasting; the comment names them."""
+    """Yield two lines for each rank. Masked values have to be filled in before pasting; the comment names them."""
     for rank in spec.ranks:
         yield _comment(rank, spec)
         yield _command_line(rank, spec)
 
 
 def render_engine(command: EngineCommand) -> Iterator[str]:
-    """What is started here: a comment with each file that it reads, and its line."""
+    """Yield the command that is started here, after a comment with each file that it reads."""
     for path, text in command.files.items():
         yield f"# {escaped(str(path))}:"
         yield from (f"#   {escaped(line)}" for line in text.splitlines())
@@ -83,7 +83,7 @@ def render_engine(command: EngineCommand) -> Iterator[str]:
 
 
 def to_json(spec: RunSpec, command: EngineCommand | None) -> str:
-    """As run.json has it, and what is started here where an engine starts agents; secrets masked in both."""
+    """Return the run as run.json has it, and the engine's command if there is one; secrets are masked in both."""
     if command is None:
         return spec_to_json(spec)
     engine_command = {
@@ -96,7 +96,7 @@ def to_json(spec: RunSpec, command: EngineCommand | None) -> str:
 
 
 def _comment(rank: RankSpec, spec: RunSpec) -> str:
-    """A comment ends with its line, so nothing from a table may end it early."""
+    """Return the comment above a rank's line; nothing from a table may end it early."""
     place = coordinate_of(rank.global_rank, spec.layout)
     hidden = [name for name, value in rank.env.items() if value is not None and masked(name, value) != value]
     hidden += ["the command"] if masked_argv(rank.argv) != rank.argv else []

@@ -41,7 +41,7 @@ HANDED_ON_IF_SET = (
 
 
 def own_agent(server: Server, door: Door) -> EngineCommand:
-    """Starts the agent of this server alone."""
+    """Return the command that starts the agent of this server alone."""
     variables = {**door_variables(door), env.TLAUNCH_SERVER: server.server_id}
     return EngineCommand("the agent of this server", OWN_AGENT, variables, {})
 
@@ -98,7 +98,7 @@ def _srun(
 
 
 def _refuse_several() -> None:
-    """A launcher that srun starts several times would start all ranks as often, on the same devices."""
+    """Refuse to run where srun has started this launcher several times: all ranks would start as often."""
     task = read_task(os.environ, os.getpid())
     if task is None or (task.world_size or 1) == 1:
         return
@@ -153,13 +153,13 @@ def door_variables(door: Door) -> dict[str, str | None]:
 
 
 def reachable(host: Host) -> tuple[str, ...]:
-    """Of this machine's addresses those that others may know it by, IPv4 first; this machine itself is always one."""
+    """Return the addresses that others may know this machine by, IPv4 first, and 127.0.0.1."""
     outer = [address for address in host.addresses if not address.is_loopback and not address.is_link_local]
     return (*map(str, sorted(outer, key=lambda address: (address.version, int(address)))), "127.0.0.1")
 
 
 def engine_command(prepared: Prepared, options: RunOptions, spec: RunSpec) -> EngineCommand:
-    """As it would be started for `spec`; where the coordinator would be and its token are examples.
+    """Return the engine's command for `spec`; the coordinator's endpoint and its token are examples.
 
     Raises:
         TlaunchError: as `engine_for`.

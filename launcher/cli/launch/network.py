@@ -19,7 +19,7 @@ from launcher.engines.whereabouts import Host, doubt, is_everywhere, own_interfa
 
 
 def with_network(prepared: Prepared, options: RunOptions, host: Host | None = None) -> Prepared:
-    """Returns it with the interface of this machine's ranks, where it is one of several servers, and what their MPI needs.
+    """Return the run with the interface of this machine's ranks, if it is one of several servers, and what their MPI needs.
 
     `host`: this machine, with what servers' names mean here, if that is known already. Agents find out their own server's
     interface by themselves; what is known here is shown, and kept in run.json.
@@ -63,13 +63,13 @@ def note_of_mpi(variables: Mapping[str, str], chosen: Mapping[str, str]) -> tupl
 
 
 def _place(servers: Sequence[Server], host: Host, said: str | None) -> int | None:
-    """Which server this machine is; None: none of them, or it cannot be told."""
+    """Return which server this machine is; None where it is none of them, or several fit."""
     fitting = [server for server in servers if server.server_id == said] if said else servers_here(tuple(servers), host)
     return servers.index(fitting[0]) if len(fitting) == 1 else None
 
 
 def _mpi_variables(request: Request, options: RunOptions) -> Mapping[str, str]:
-    """By the mpirun and the program's MPI on this machine. Where there are none, agents find it out."""
+    """Return what the program's MPI needs under this machine's mpirun. Where there are none, agents find it out."""
     if options.engine != "mpi" or not request.mpi_ranks:
         return {}
     from launcher.engines.mpi import find_mpirun
@@ -82,7 +82,7 @@ def _mpi_variables(request: Request, options: RunOptions) -> Mapping[str, str]:
 
 
 def doubt_of_table(prepared: Prepared, options: RunOptions, host: Host | None = None) -> str | None:
-    """What is worth a warning; None where an engine finds the server, several are told apart, or the table is a sample.
+    """Return a warning where the table's only server may be another machine; None where an engine finds it, or for a sample.
 
     Blocks while a name of the server is looked up. `host`: this machine, where it has been asked already.
     """

@@ -49,7 +49,7 @@ def _is_first(rank: EngineRank, error: TlaunchError) -> bool:
 
 
 def _name_machine(error: TlaunchError, rank: EngineRank) -> None:
-    """Of several servers, only one may lack a file, or have another table."""
+    """Add rank and host to the message: of several servers only one may lack a file, or have another table."""
     host = os.uname().nodename
     named = rf"is on (server )?(\S+ \()?{re.escape(host)}[),]"  # by launcher/engines/whereabouts.py
     if re.search(named, error.message) is None:

@@ -52,7 +52,7 @@ UNSUPERVISED: Mapping[str, Any] = {"no_preload": True, "forward_signals": "none"
 
 @frozen
 class RunOptions:
-    """What is to be run, field by field as `tlaunch run` and `launcher.launch` call it."""
+    """Everything about a run, field by field as `tlaunch run` and `launcher.launch` call it."""
 
     command: tuple[str, ...] = ()  # empty: the bundled trainer
     # which devices, and how they are divided
@@ -99,12 +99,12 @@ class RunOptions:
 
     @property
     def by_engine(self) -> bool:
-        """Whether mpirun or srun starts the agents of all servers."""
+        """True where mpirun or srun starts the agents of all servers."""
         return self.engine in BRING_ALL
 
     @property
     def port_by_hand(self) -> int:
-        """Where the server of rank 0 coordinates servers that are started by hand."""
+        """The port on which the server of rank 0 coordinates servers that are started by hand."""
         return self.coordinator_port or DEFAULT_COORDINATOR_PORT
 
 
@@ -130,12 +130,12 @@ def check_options(options: RunOptions) -> None:
 
 
 def flag(name: str) -> str:
-    """What is typed for a field of RunOptions that is no truth value."""
+    """Return the option of a field of RunOptions that is no truth value."""
     return _FLAGS.get(name) or f"--{name.replace('_', '-')}"
 
 
 def words_of_option(name: str, value: Any) -> Iterator[str]:
-    """What is typed for a field of RunOptions to have that value: nothing for None, a word for each part of a tuple.
+    """Yield the words that give a field of RunOptions this value: none for None, one for each part of a tuple.
 
     >>> list(words_of_option("engine_options", ("--mca", "a"))), list(words_of_option("lost_after", None))
     (['--engine-option=--mca', '--engine-option=a'], [])
@@ -145,7 +145,7 @@ def words_of_option(name: str, value: Any) -> Iterator[str]:
 
 
 def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[str, str]:
-    """The variables given by `option`; the last one of a name counts.
+    """Return the variables given by `option`; the last one of a name counts.
 
     Raises:
         UsageError: no KEY=VALUE, or a name that tlaunch itself decides.
@@ -165,7 +165,7 @@ def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[s
 
 
 def signal_numbers(names: str) -> tuple[int, ...]:
-    """The signals of --forward-signals: "USR1,SIGHUP"; nothing for "" or "none".
+    """Return the signals of --forward-signals: "USR1,SIGHUP"; none for "" or "none".
 
     Raises:
         UsageError: no signal of that name, or one that cannot be handed on.
@@ -183,7 +183,7 @@ def signal_numbers(names: str) -> tuple[int, ...]:
 
 
 def preloaded_modules(names: str) -> tuple[str, ...]:
-    """The modules of --preload: "torch,numpy.random".
+    """Return the modules of --preload: "torch,numpy.random".
 
     Raises:
         UsageError: one of them is no module's name.
@@ -234,7 +234,7 @@ def _check_name(name: str) -> None:
 
 
 def check_name_length(name: str, longest_bytes: int, added: str) -> None:
-    """A name has to leave room in a directory's own for what is `added` to it.
+    """Check that a name leaves room in a directory's own for what is `added` to it.
 
     Raises:
         UsageError: it does not.
@@ -277,7 +277,7 @@ def for_engine(options: RunOptions, environment: Mapping[str, str]) -> RunOption
 
 
 def check_server_id(said: str, server_ids: Sequence[str]) -> None:
-    """Raises UsageError where no server is called `said`."""
+    """Raise UsageError where no server is called `said`."""
     if said not in server_ids:
         raise UsageError(
             f"--server {escaped(said)}: the rank table has no such server",

@@ -52,7 +52,7 @@ class Program:
 
     @property
     def run_name(self) -> str:
-        """What tells a person's runs apart: the script or the module, not the interpreter of them all."""
+        """The name of the script or module, which tells a user's runs apart, not of the interpreter."""
         if self.is_trainer:
             return TRAINER_RUN_NAME
         name = Path(self.argv[0]).name if self.kind == "code" else self.target
@@ -62,7 +62,7 @@ class Program:
 
     @cached_property
     def uses_mpi(self) -> bool | None:
-        """Whether ranks call MPI_Init; None where that cannot be seen.
+        """True where ranks call MPI_Init, None where that cannot be seen.
 
         A shell's script, a program of another language and an installed package may do so unseen.
         """
@@ -78,7 +78,7 @@ class Program:
 
     @property
     def alone_in_mpi(self) -> str | None:
-        """What a program is called that wants to be one job of MPI; None for others.
+        """The name of a program that imports mpi4py; None for others.
 
         Only a program that has the word in its own file is read: others start no later for it.
         """

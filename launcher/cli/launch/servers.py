@@ -60,7 +60,7 @@ def run_on_servers(prepared: Prepared, options: RunOptions) -> Outcome:
 
 
 def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int | None) -> Outcome:
-    """`here`: which server this is, where others are started by hand; None where an engine brings all."""
+    """Coordinate the run. `here`: which server this is; None where an engine brings all."""
     from launcher.engines.cluster.coordinator import Coordinator  # the servers that take part need none of it
 
     servers = prepared.used.servers
@@ -98,7 +98,7 @@ def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int |
 
 
 def open_door(host: Host, chosen_port: int | None) -> tuple[socket.socket, Door]:
-    """A listener, and where this machine's agent finds it, or all agents where no port is chosen.
+    """Return a listener, and where this machine's agent finds it, or all agents where no port is chosen.
 
     Raises:
         UsageError: the port is taken.
@@ -116,7 +116,7 @@ def open_door(host: Host, chosen_port: int | None) -> tuple[socket.socket, Door]
 
 
 def _within_job(prepared: Prepared, host: Host) -> Prepared:
-    """No grace is promised that Slurm will not give, and who asked for too few CPUs is told."""
+    """Return the run with the grace that Slurm will give, and a note where the job has too few CPUs."""
     from launcher.engines.slurm import cpus_notes, read_allocation
     from launcher.engines.slurm_time import within_job
 
@@ -154,7 +154,7 @@ def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -
 def join_first_server(
     options: RunOptions, servers: tuple[Server, ...], host: Host, here: int, agreed: Mapping[str, str]
 ) -> Membership:
-    """As one of the servers on which the same command is started by hand.
+    """Join the run that the first server coordinates, where the same command is started by hand on each server.
 
     Raises:
         TlaunchError: the first server does not answer in time, or does not want this one.
@@ -173,7 +173,7 @@ def join_first_server(
 
 
 def shared_token() -> str:
-    """Alike on every server, if the person who starts them by hand wants strangers kept out."""
+    """Return the token that a user who starts servers by hand has set to keep other connections out."""
     return os.environ.get(env.TLAUNCH_COORDINATOR_TOKEN, "")
 
 
@@ -186,7 +186,7 @@ def say(line: str) -> None:
 
 
 def agreement(prepared: Prepared) -> Mapping[str, str]:
-    """By what it is called. Values of variables and words of the command that may be secret are not in it."""
+    """Return what all servers must have alike, by what it is called; secrets are not in it."""
     request = prepared.request
     servers, supervision = request.cluster.servers, request.supervision
     first, *words = request.argv
@@ -211,7 +211,7 @@ def _digest(value: object) -> str:
 
 
 def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> int:
-    """Which server of the table this machine is.
+    """Return which server of the table this machine is.
 
     Raises:
         UsageError, RefusedLayoutError: none, or it cannot be told.

@@ -44,14 +44,14 @@ def json_option(command: Command) -> Command:
 
 
 def as_argument(run_dir: RunDir) -> str:
-    """RUN as a person types it into a shell to name this run again, from where this command was given."""
+    """Return RUN as one types it into a shell to name this run again from the same directory."""
     own = Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).resolve()
     root = run_dir.root
     return shlex.quote(escaped(root.name if root.parent == own else str(as_people_call_it(root))))
 
 
 def chosen(runs_dir: Path, run: str | None) -> RunDir:
-    """The run that was meant, with a word on stderr where that may surprise.
+    """Return the run that was meant, with a note on stderr where that may surprise.
 
     Raises:
         UnreadableError: there is no such run.
@@ -61,7 +61,7 @@ def chosen(runs_dir: Path, run: str | None) -> RunDir:
 
 
 def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
-    """The run that was meant; without a name the newest that goes on, with a word on stderr where others do too.
+    """Return the run that was meant; without a name the newest that goes on, with a note where others do too.
 
     Raises:
         UnreadableError: there is no such run.
@@ -76,7 +76,7 @@ def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
 
 
 def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
-    """The run that was meant; without a name, or by one that several have, the only one that goes on.
+    """Return the run that was meant; without a name, or by one that several have, the only one that goes on.
 
     It is for what cannot be undone.
 
@@ -94,7 +94,7 @@ def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
 
 
 def _several(runs_dir: Path, run: str | None) -> tuple[RunDir, ...] | None:
-    """The runs among which a living one is looked for: all (None), those that have the name `run`, or none."""
+    """Return the runs among which a living one is looked for: all (None), those that have the name `run`, or none."""
     if run is None:
         return None
     found = () if means_latest(run) else find_runs(runs_dir, run)

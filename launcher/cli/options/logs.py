@@ -46,7 +46,7 @@ class LogOptions:
     exit_code: bool
 
     def check(self) -> None:
-        """Raises UsageError for what does not go together, and for a prefix with unknown fields."""
+        """Raise UsageError for options that do not go together, and for a prefix with unknown fields."""
         if self.follow:
             self._refuse(NOT_FOLLOWED, "cannot be followed")
         if self.exit_code and not self.follow:
@@ -62,19 +62,19 @@ class LogOptions:
             _check_prefix(self.prefix)
 
     def _refuse(self, names: Iterable[str], why: str) -> None:
-        """Raises UsageError if one of these was given."""
+        """Raise UsageError if one of these was given."""
         for name in names:
             if getattr(self, name) is not None and getattr(self, name) is not False:
                 raise UsageError(f"--{NAMES.get(name, name)} {why}")
 
     @property
     def surroundings(self) -> bool:
-        """Whether lines around a match are asked for."""
+        """True where lines around a match are asked for."""
         return max(self.after, self.before, self.around) > 0
 
     @property
     def selects(self) -> bool:
-        """Whether some lines are left out for what they hold."""
+        """True where some lines are left out for what they hold."""
         return any(each is not None for each in (self.since, self.until, self.grep, self.level))
 
     @property
@@ -83,12 +83,12 @@ class LogOptions:
 
     @property
     def plain(self) -> bool:
-        """Whether lines are shown one after the other as they are, and nobody needs to look at one."""
+        """True where lines are shown one after the other as they are, unread."""
         arranged = self.merged or self.collapsed or self.as_json or self.errors
         return not (self.selects or arranged or (self.prefix is not None and tells_time(self.prefix)))
 
     def selector(self) -> Selector:
-        """Raises UsageError for a time, level or expression that is none."""
+        """Return what selects lines. Raises UsageError for a time, level or expression that is none."""
         now_ns = time.time_ns()
         return Selector(
             level=level_named(self.level) if self.level is not None else 0,
@@ -100,7 +100,7 @@ class LogOptions:
         )
 
     def chosen_ranks(self, places: Collection[Place], state: RunState) -> tuple[int, ...]:
-        """Global ranks, ascending.
+        """Return the chosen global ranks, ascending.
 
         Raises:
             UsageError: there is no such rank or server, or no rank has failed.

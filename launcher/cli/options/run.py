@@ -35,7 +35,7 @@ _rank_table_option = click.option("--rank-table", type=FILE, metavar="FILE", hel
 
 
 def rank_table_option(command: Command) -> Command:
-    """The table, and how large it may be."""
+    """Add the options for the table, and how large it may be."""
     return _rank_table_option(max_table_size_option(command))
 
 

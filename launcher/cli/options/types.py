@@ -21,7 +21,7 @@ class BadValue(click.BadParameter):
 
 
 class IntRange(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2 only
-    """As click's IntRange, but `--help` does not show the bounds as a formula, and errors say them in words."""
+    """A whole number within bounds, which `--help` does not show as a formula, and errors say in words."""
 
     name = "number"
 

@@ -102,7 +102,7 @@ def _name(param: click.Parameter) -> str:
 
 
 def _variable(error: click.BadParameter, param: click.Parameter) -> str | None:
-    """The variable of the environment that has said a value, where nobody typed it."""
+    """Return the variable of the environment that a value came from; None where it was typed."""
     source = error.ctx.get_parameter_source(param.name) if error.ctx and param.name else None
     return param.envvar if source is ParameterSource.ENVIRONMENT and isinstance(param.envvar, str) else None
 

@@ -82,7 +82,7 @@ class ArrangedFeed:
         return {global_rank: begun for global_rank, log in self._logs.of_rank.items() if (begun := log.begun)}
 
     def begin_with_last(self, count: int) -> None:
-        """Of what there is, the last `count` lines of each rank are shown, of those that are selected. Call it first."""
+        """Show of what there is the last `count` selected lines of each rank. Call it first."""
         last = {rank: self._selection.last(log.present(), count) for rank, log in self._logs.of_rank.items()}
         if isinstance(self._stage, _AsTheyCome):
             self._put(chain.from_iterable(last.values()))
@@ -124,7 +124,7 @@ class ArrangedFeed:
 
 
 class Selection:
-    """Of lines of several ranks, each rank's in their order."""
+    """A choice among lines of several ranks, each rank's in their order."""
 
     def __init__(self, selector: Selector | None, shape: Format) -> None:
         """Without a `selector` all lines are shown."""
@@ -133,7 +133,7 @@ class Selection:
         self._last_rank: int | None = None  # of which a line was shown
 
     def put(self, line: Line) -> list[Line]:
-        """The lines to show now that `line` has come, as they are to be shown. Raises what `Selector.put` does."""
+        """Return the lines to show now that `line` has come. Raises what `Selector.put` does."""
         shown: list[Line] = []
         is_after_gap = False
         for selected in self._selector.put(line) if self._selector else (line,):
@@ -147,7 +147,7 @@ class Selection:
         return shown
 
     def _is_overwritten(self, line: Line) -> bool:
-        """By what follows, so that nothing of this piece of a progress bar is to be seen; unless it was searched for."""
+        """Return whether what follows overwrites this piece of a progress bar, and it was not searched for."""
         searches = self._selector is not None and self._selector.searches
         nothing = line.overwritten or not (line.ends or line.raw.strip(OVERWRITES))
         return nothing and not searches and not self._format.as_json
@@ -157,7 +157,7 @@ class Selection:
             yield from self.put(line)
 
     def last(self, lines: Iterable[Line], count: int) -> list[Line]:
-        """The last `count` of those to show; no more of them are in memory."""
+        """Return the last `count` lines to show; no more of them are in memory."""
         kept: deque[Line] = deque()
         for line in self.of(lines):
             kept.append(line)
@@ -166,7 +166,7 @@ class Selection:
         return list(kept)
 
     def with_gaps(self, lines: Iterable[Line | Shown]) -> Iterator[Line | Shown | None]:
-        """What was selected, in the order in which it is shown; None between lines of one rank that are no neighbours."""
+        """Yield what was selected, as it is shown, with None between lines of one rank that are no neighbours."""
         for line in lines:
             if isinstance(line, Line):
                 if self._after_gap and (place := _place(line)) in self._after_gap:

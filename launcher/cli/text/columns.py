@@ -15,7 +15,7 @@ WIDEST_NUMBER = 16  # characters; what a rank writes to its heartbeat file may b
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset()) -> list[str]:
-    """One line per row below the header; the columns named in `right` end alike, the others begin alike.
+    """Return a line per row below the header; the columns named in `right` end alike, the others begin alike.
 
     Colours are left out, since they take no column.
     """
@@ -37,7 +37,7 @@ def fitted(
     giving_way: Sequence[tuple[str, int]],
     right: frozenset[str] = frozenset(),
 ) -> list[str]:
-    """As `aligned`, in lines of at most `width` columns if that can be.
+    """Return a table as `aligned` does, in lines of at most `width` columns if that can be.
 
     Columns of the table give way in turn, those that do not stand in `giving_way` never: each is cut to as many columns
     as it may have, but to no fewer than so many; with 0 it is left out.
@@ -64,18 +64,18 @@ def fitted(
 
 
 def cut_off(text: str, columns: int) -> str:
-    """`text`, or its beginning and "…" where it would take more columns of a terminal; it holds no colours."""
+    """Return `text`, or its beginning and "…" where it would take more columns of a terminal; it holds no colours."""
     return text if columns_of(text) <= columns else f"{cut_to(text, columns - 1)}…"
 
 
 def padded(text: str, columns: int, *, right: bool = False) -> str:
-    """Blanks after `text`, or before it, so that it takes so many columns of a terminal."""
+    """Return `text` with blanks after it, or before it, so that it takes so many columns of a terminal."""
     blanks = " " * (columns - columns_of(text))
     return blanks + text if right else text + blanks
 
 
 def duration(seconds: float | None) -> str:
-    """With two units at most; "-" for None.
+    """Return a duration with two units at most; "-" for None.
 
     >>> [duration(s) for s in (0.25, 75, 7300, 200000)]
     ['0.2 s', '1 min 15 s', '2 h 1 min', '2 d 7 h']
@@ -97,7 +97,7 @@ def duration(seconds: float | None) -> str:
 
 
 def size(count_bytes: int | None) -> str:
-    """In binary units; "-" for None.
+    """Return an amount of memory in binary units; "-" for None.
 
     >>> size(900), size(70 << 20)
     ('900 B', '70.0 MiB')
@@ -112,7 +112,7 @@ def size(count_bytes: int | None) -> str:
 
 
 def number(value: float | None, form: str) -> str:
-    """As `form` (of `format`) says, in powers of ten where that is long; "-" for None.
+    """Return a number as `form` (of `format`) says, in powers of ten where that is long; "-" for None.
 
     >>> number(1e30, ",.0f")
     '1.00e+30'
@@ -129,19 +129,19 @@ def _short(text: str, value: float) -> str:
 
 
 def counted(count: int, noun: str, nouns: str | None = None) -> str:
-    """In words, `nouns` where an s at the end does not make the plural: "1 server", "16,384 devices", "2 processes"."""
+    """Return a count with its noun, `nouns` where an s makes no plural: "1 server", "16,384 devices", "2 processes"."""
     return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
 def awaited(who: str, limit_s: float | None) -> str:
-    """A line for those who wait, and how long that may take where it is known."""
+    """Return a line on what is waited for, and how long that may take where it is known."""
     return (
         f"waiting for {who}" if limit_s is None else f"waiting for {who}; at most {limit_s:g} s in all (--join-timeout)"
     )
 
 
 def server_list(server_ids: Sequence[str]) -> str:
-    """Not more of them than fit on a line: "servers h2, h3 and 12 more"."""
+    """Return as many servers as fit on a line: "servers h2, h3 and 12 more"."""
     shown = ", ".join(map(escaped, server_ids[:SERVERS_TOLD]))
     more = f" and {len(server_ids) - SERVERS_TOLD} more" if len(server_ids) > SERVERS_TOLD else ""
     return f"server{'s' * (len(server_ids) > 1)} {shown}{more}"

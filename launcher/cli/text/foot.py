@@ -41,7 +41,7 @@ class Foot:
 
     @property
     def wants_lines(self) -> bool:
-        """Whether lines that ranks have begun would be shown now."""
+        """True where lines that ranks have begun would be shown now."""
         return self._partial.wanted and self._progress.stopping is None
 
     def event(self, event: Event) -> None:
@@ -71,7 +71,7 @@ class Foot:
         return max(self._partial.erase(), self._status.erase())
 
     def _text(self) -> str:
-        """Empty while there is nothing worth a line: nothing started yet, nothing left, nothing to wait for."""
+        """Return how the run stands; empty while nothing has started yet, is left, or is waited for."""
         progress = self._progress
         started, running, total = len(progress.started_ns), progress.running, progress.rank_count
         if progress.stopping is not None and running:
@@ -95,7 +95,7 @@ class Foot:
         return f"{ranks} started in {self._shown_dir}"
 
     def _text_of_leftovers(self) -> str:
-        """No rank is left, but perhaps what ranks had started."""
+        """Return what is waited for once no rank is left: processes that ranks had started."""
         begun = self._progress.started_ns and self._progress.not_begun is None
         lasts = time.monotonic() >= self._stopping_since_s + ENDING_SHOWN_AFTER_S
         if self._progress.ended or not begun or not lasts:

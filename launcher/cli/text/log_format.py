@@ -22,7 +22,7 @@ NEWLINE = "\n"
 
 @frozen
 class Look:
-    """What a person chose of how lines look."""
+    """The options for how lines look."""
 
     prefix: str | None = None  # a template; None: the rank, if there are several
     as_json: bool = False
@@ -53,23 +53,23 @@ class Format:
 
     @property
     def redraws(self) -> bool:
-        """Whether a row of a terminal may be drawn again and again."""
+        """True where a row of a terminal may be drawn again and again."""
         return self._for_people and not self.as_json
 
     def prefix(self, global_rank: int) -> str:
-        """What stands before this rank's lines; "" where each has its own, with its time."""
+        """Return the prefix of this rank's lines; "" where each has its own, with its time."""
         return self._prefixes.get(global_rank, "") if self._prefixes else ""
 
     def of_long(self, line: Line) -> Line | None:
-        """What of a line that was selected is to be shown: of one in many pieces a terminal gets the beginning."""
+        """Return what is to be shown of a selected line: of one in many pieces a terminal gets the beginning."""
         return line if self._beginnings is None else self._beginnings.of_line(line)
 
     def lines(self, lines: Iterable[Line | Shown | None]) -> bytes:
-        """None stands for lines that were left out."""
+        """Make bytes of lines; None stands for lines that were left out."""
         return self.encoded("".join(map(self._as_text, lines)))
 
     def block(self, global_rank: int, block: bytes) -> bytes:
-        """As `lines` does, for lines of one rank that nothing is known of; their prefix holds no time.
+        """Make bytes as `lines` does, for unread lines of one rank; their prefix holds no time.
 
         They are whole, or a piece of one that goes on in this rank's next block.
         """
@@ -88,7 +88,7 @@ class Format:
         return before + (text if self._begun is None else text[: -len(self.encoded("\n"))])
 
     def end(self) -> bytes:
-        """The end of a line that was begun and nothing more is known of; mostly nothing."""
+        """Return the end of a line that was begun and not ended; mostly nothing."""
         return self.encoded(self._end())
 
     def _whole_lines(self, global_rank: int, block: bytes) -> bytes:
@@ -101,13 +101,13 @@ class Format:
         return self.encoded(self.prefix(global_rank))
 
     def error(self, error: Folded) -> bytes:
-        """As JSON, whatever is shown otherwise."""
+        """Make a line of JSON of what was raised, whatever is shown otherwise."""
         found = error.traceback
         told = {"type": found.type, "message": found.message, "where": found.where, "text": found.text}
         return self.encoded(json.dumps({"global_ranks": list(error.ranks), **told}) + "\n")
 
     def safe(self, text: str) -> str:
-        """What `printable` gave, with no more than may be shown."""
+        """Return what `printable` gave, without colours and cut where need be."""
         text = text if self._coloured else without_colours(text)
         return shortened(text) if self._for_people else text
 
@@ -127,7 +127,7 @@ class Format:
         return f"{before}{self.safe(shown(line))}{'' if is_begun else NEWLINE}"
 
     def _is_begun(self, raw: bytes, *, ends: bool) -> bool:
-        """Whether what comes next of this rank goes on with the line; each state of a progress bar is a line."""
+        """Return whether this rank's next text goes on with the line; each state of a progress bar is a line."""
         return not (ends or self._for_people or OVERWRITES in raw)
 
     def _end(self) -> str:
@@ -162,23 +162,23 @@ def _lines_of(block: bytes) -> list[str]:
 
 
 def _prefixed(block: bytes, prefix: bytes) -> bytes:
-    """Every line of `block` with `prefix`, and a newline at its end."""
+    """Return every line of `block` with `prefix`, and a newline at its end."""
     lines = block.removesuffix(b"\n")
     return prefix + (lines.replace(b"\n", b"\n" + prefix) if prefix else lines) + b"\n"
 
 
 def prefix_fields(template: str) -> list[tuple[str, str]]:
-    """The name of each field, and how it is to look. Raises ValueError where `template` is none."""
+    """Return the name of each field, and its format. Raises ValueError where `template` is none."""
     return [(name, look or "") for _, name, look, _ in string.Formatter().parse(template) if name is not None]
 
 
 def tells_time(template: str) -> bool:
-    """Whether lines have different prefixes, with their time. Raises ValueError where `template` is none."""
+    """Return whether lines have different prefixes, with their time. Raises ValueError where `template` is none."""
     return any(name == "time" for name, _ in prefix_fields(template))
 
 
 def _prefix_fields(places: Collection[Place]) -> Mapping[int, Mapping[str, int | str]]:
-    """By global rank; `time` is each line's own."""
+    """Return the prefix's fields by global rank; `time` is each line's own."""
     first_of: dict[int, int] = {}
     for place in sorted(places, key=lambda each: each.global_rank):
         first_of.setdefault(place.server_index, place.global_rank)
@@ -202,14 +202,14 @@ KEPT_CHARS = 900  # with a prefix and the mark still shorter than what is shown 
 
 
 class Beginnings:
-    """Of lines of several ranks, each rank's in their order."""
+    """A choice among lines of several ranks, each rank's in their order."""
 
     def __init__(self) -> None:
         self._goes_on_at: dict[int, int] = {}  # by global rank: offset of the next piece of a line that was cut
         self._goes_on: set[int] = set()  # ranks whose last block ended within a line that was cut
 
     def of_line(self, line: Line) -> Line | None:
-        """`line`, or if it is the first piece of a longer one, its beginning; None for a piece after that."""
+        """Return `line`, or its beginning if it is the first piece of a longer one; None for a piece after that."""
         goes_on = self._goes_on_at.pop(line.global_rank, None) == line.offset
         if not _is_cut(line.raw, goes_on=goes_on, ends=line.ends):
             return line
@@ -218,11 +218,11 @@ class Beginnings:
         return None if goes_on else _with_raw(line, _cut(line.raw))
 
     def forget(self, global_rank: int) -> None:
-        """The beginning of this rank's line has been overwritten."""
+        """Forget this rank's line, whose beginning has been overwritten."""
         self._goes_on.discard(global_rank)
 
     def of_block(self, global_rank: int, block: bytes) -> bytes:
-        """As `of_line`, for whole lines, or one piece of a line. May be empty."""
+        """Return what is shown of whole lines, or of one piece of a line. May be empty."""
         goes_on = global_rank in self._goes_on
         self._goes_on.discard(global_rank)
         if goes_on:
@@ -236,7 +236,7 @@ class Beginnings:
 
 
 def _is_cut(raw: bytes, *, goes_on: bool, ends: bool) -> bool:
-    """A line that ends in its first piece is left to whoever shows it."""
+    """Return whether a piece belongs to a long line; one that ends in its first piece does not."""
     return OVERWRITES not in raw and (goes_on or (not ends and len(raw) > LONGEST_LINE))
 
 

@@ -20,16 +20,16 @@ class Feed(Protocol):
     """Text of several ranks, bounded in memory however slowly it is taken. Close it at the end."""
 
     def next_text(self, *, ended: bool = False) -> bytes | None:
-        """Some new lines; None if there are none at the moment. Does not block.
+        """Return some new lines; None if there are none at the moment. Does not block.
 
         With `ended` nobody writes any more: an unfinished last line counts, and no line waits for others.
         """
 
     def begun(self) -> Mapping[int, Begun]:
-        """What was read of lines that are not ended, by global rank."""
+        """Return what was read of lines that are not ended, by global rank."""
 
     def rank_ended(self, global_rank: int) -> None:
-        """Nothing is waited for any more from this rank."""
+        """Wait for nothing more from this rank."""
 
     def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
         """Leave out all but the last `keep_bytes` of what is unread, all logs together.
@@ -87,7 +87,7 @@ def feed_of(spec: RunSpec, global_ranks: tuple[int, ...], shape: Format) -> Feed
 
 
 def shown_ranks(spec: RunSpec, server_index: int | None) -> tuple[int, ...]:
-    """Of all servers, or of one: there the lowest stands for rank 0."""
+    """Return the ranks that --console shows, of all servers or of one, whose lowest stands for rank 0."""
     ranks = ranks_of(spec, server_index)
     match spec.console:
         case "rank0":
@@ -99,5 +99,5 @@ def shown_ranks(spec: RunSpec, server_index: int | None) -> tuple[int, ...]:
 
 
 def ranks_of(spec: RunSpec, server_index: int | None) -> tuple[int, ...]:
-    """The global ranks of one server, or of all, ascending."""
+    """Return the global ranks of one server, or of all, ascending."""
     return tuple(rank.global_rank for rank in spec.ranks if server_index in {None, rank.server_index})

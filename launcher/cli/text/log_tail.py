@@ -16,13 +16,13 @@ LAST_LINES = 10
 
 
 def tells_enough(verdict: Verdict) -> bool:
-    """Whether the verdict shows its culprit's traceback: the end of the log would say it again."""
+    """Return whether the verdict shows its culprit's traceback, which the end of the log would repeat."""
     failure = culprit_failure(verdict)
     return failure is not None and bool(failure.traceback)
 
 
 def log_tail(culprit: int, progress: Progress, run_dir: RunDir) -> list[str]:
-    """The end of the culprit's log, as far as the attempt wrote it that `progress` is in. Safe to show.
+    """Return the end of the culprit's log, as far as the attempt wrote it that `progress` is in. Safe to show.
 
     Raises:
         OSError: the log is missing or unreadable.
@@ -34,12 +34,12 @@ def log_tail(culprit: int, progress: Progress, run_dir: RunDir) -> list[str]:
 
 
 def log_elsewhere(global_rank: int, first_server: str) -> str:
-    """Where to look for the log of a rank of another server, with which no disk is shared. Safe to show."""
+    """Return where to look for the log of a rank of another server, with which no disk is shared. Safe to show."""
     return one_line(f"log of rank {global_rank}: on server {first_server}, which has the logs of all ranks")
 
 
 def end_of(log: Path) -> list[str]:
-    """The last lines of a log that is no rank's. Raises OSError where it is missing or unreadable."""
+    """Return the last lines of a log that is no rank's. Raises OSError where it is missing or unreadable."""
     return last_lines(log, LAST_LINES)
 
 

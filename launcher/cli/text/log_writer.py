@@ -51,12 +51,12 @@ class Writer:
             self._push(patience_s)
 
     def check_reader(self) -> None:
-        """Raises BrokenPipeError where nobody would read what is written next, however long that takes to come."""
+        """Raise BrokenPipeError where stdout has lost its reader."""
         if self._left.poll(0):
             raise BrokenPipeError
 
     def write(self, lines: Iterable[Line | Shown | None]) -> None:
-        """Some together; those that wait are written too when the search for more is broken off.
+        """Write lines, many at once; those that wait are written too when the search for more is broken off.
 
         A write that is broken off itself (Ctrl-C while the reader takes nothing) may end anywhere.
         """
@@ -78,13 +78,13 @@ class Writer:
             self._flush()
 
     def write_blocks(self, global_rank: int, blocks: Iterable[bytes]) -> None:
-        """As `write` does, for lines of one rank that nothing is known of; their prefix holds no time."""
+        """Write unread lines of one rank; their prefix holds no time."""
         for block in blocks:
             self.put(self._format.block(global_rank, block))
         self.put(self._format.end())
 
     def write_errors(self, errors: Collection[Folded]) -> None:
-        """What was raised, each once, with the ranks that raised it."""
+        """Write what was raised, each once, with the ranks that raised it."""
         if self._format.as_json:
             self.put(b"".join(map(self._format.error, errors)))
             return
@@ -110,7 +110,7 @@ class Writer:
 
 
 def _size_bytes(line: Line | Shown | None) -> int:
-    """About."""
+    """Return about how many bytes a line takes."""
     if line is None:
         return 0
     return len(line.text) if isinstance(line, Shown) else len(line.raw)

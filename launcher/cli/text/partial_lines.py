@@ -36,7 +36,7 @@ class PartialLines:
 
     @property
     def wanted(self) -> bool:
-        """Whether `show` has anything to do."""
+        """True where `show` has anything to do."""
         return self._row is not None
 
     def show(self, begun: Mapping[int, Begun]) -> bool:
@@ -72,12 +72,12 @@ class PartialLines:
 
 
 def _seen(line: Begun) -> str:
-    """A tab is as wide as a blank: how wide it would be depends on what stands before it."""
+    """Return a begun line as it is seen; a tab is as wide as a blank."""
     return without_colours(printable(line.state.decode(errors="replace"))).replace("\t", " ")
 
 
 def _folded(said: Mapping[int, str]) -> list[tuple[list[int], str]]:
-    """Ranks, and what they say alike; bars are left out, whose lengths differ before their numbers do."""
+    """Return ranks, and what they say alike; bars are left out, whose lengths differ before their numbers do."""
     from launcher.logs.alike import Alike, Kinds, folded  # one rank alone needs none of it
 
     kinds = Kinds()

@@ -21,11 +21,11 @@ class ProgressText:
         self._next_s, self._text = 0.0, ""
 
     def forget(self) -> None:
-        """What was read is of another attempt."""
+        """Forget what was read of another attempt."""
         self._next_s, self._text = 0.0, ""
 
     def text(self) -> str:
-        """Such as "step 120, loss 3.214, 12,345 tokens/s"; empty where it tells nothing."""
+        """Return "step 120, loss 3.214, 12,345 tokens/s" or the like; empty where nothing is known."""
         now_s = time.monotonic()
         if now_s >= self._next_s:
             heartbeat = read_heartbeat(self._path)

@@ -15,7 +15,7 @@ END_PATIENCE_S = 2.0  # a run that was stopped, or failed, waits no longer for w
 
 
 class RankLines:
-    """What a feed gives, written to stdout; where nobody reads that, nothing is read of the logs either."""
+    """Writes what a feed gives to stdout; where that has no reader, nothing is read of the logs either."""
 
     def __init__(self, feed: Feed, erase: Callable[[], str], complain: Callable[[str], None]) -> None:
         """`erase` clears the terminal's last row, and returns what is to be written first; `complain` gets a reason."""
@@ -26,12 +26,12 @@ class RankLines:
 
     @property
     def forgotten(self) -> bool:
-        """Whether nobody reads stdout any more."""
+        """True where stdout has lost its reader."""
         return self._stdout.forgotten
 
     @property
     def is_within_line(self) -> bool:
-        """Whether a line may be half shown."""
+        """True where a line may be half shown."""
         return bool(self._stdout.pending)
 
     def show(self, until_s: float, *, ended: bool = False) -> bool:
@@ -59,7 +59,7 @@ class RankLines:
             self._forget(TimeoutError(errno.ETIMEDOUT, f"to show the rest took more than {END_PATIENCE_S:g} s"))
 
     def _forget(self, error: OSError) -> None:
-        """A reader that has left (`| head`) knows why; anything else is worth a warning."""
+        """Write to stdout no more, and warn of anything but a reader that has left (`| head`)."""
         self._stdout.forget()
         if not isinstance(error, BrokenPipeError):
             self._complain(str(error.strerror))

@@ -28,7 +28,7 @@ class RecentMetrics:
         self._steps: deque[StepMetrics] = deque(maxlen=MOST_STEPS)
 
     def look(self) -> list[StepMetrics]:
-        """Steps in the order of their lines, of the five minutes before the last one, the last 15,000 at most.
+        """Return the steps of the five minutes before the last one, the last 15,000 at most, in the order of their lines.
 
         None of a file that is gone, nor those whose times are still to come, or later than the last one's.
         """
@@ -41,7 +41,7 @@ class RecentMetrics:
 
 
 def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[str]:
-    """Loss and tokens/s: first value, course, last value, fitting `width` columns; nothing for what was not measured."""
+    """Yield loss and tokens/s: first value, course, last value, fitting `width` columns, where they were measured."""
     times_ns = [step.time_ns for step in steps]
     over = duration((max(times_ns) - min(times_ns)) / 1e9) if steps else ""
     losses, speeds = [step.loss for step in steps], [step.tokens_per_s for step in steps]

@@ -21,7 +21,7 @@ def shown_name(state: RunState) -> str:
 
 
 def describe(state: RunState, *, restarts: bool = True) -> str:
-    """One clause: "running for 3 min 12 s", "failed after 12 s with exit code 7", "lost: ...".
+    """Return one clause: "running for 3 min 12 s", "failed after 12 s with exit code 7", "lost: ...".
 
     Without `restarts` those of a run that goes on are left out, for who tells them elsewhere.
     """
@@ -55,7 +55,7 @@ def _details(state: RunState, *, restarts: bool) -> str:
 
 
 def culprit(state: RunState) -> str:
-    """Who failed first, on one line; empty where no attempt failed or nobody judged."""
+    """Return which rank failed first, on one line; empty where no attempt failed or none was judged."""
     if state.verdict is not None:
         return headline(state.verdict)
     failed = state.progress.first_failure
@@ -65,14 +65,14 @@ def culprit(state: RunState) -> str:
 
 
 def running_ranks(state: RunState) -> int:
-    """How many ranks run: as its agent told, or of those that an engine started, as many as are seen to."""
+    """Return how many ranks run, as the agent reported, or as many as are seen of those that an engine started."""
     if state.engine is not None:
         return sum(look.state in {RankState.RUNNING, RankState.STOPPED} for look in state.ranks)
     return 0 if state.state.over else state.progress.running
 
 
 def as_json(state: RunState) -> dict[str, Any]:
-    """What `--json` of every command says of a run. Times in nanoseconds since 1970."""
+    """Return what `--json` of every command says of a run. Times in nanoseconds since 1970."""
     progress = state.progress
     return {
         "name": state.name,
@@ -116,7 +116,7 @@ def _where(state: RunState) -> str:
 
 
 def self_reported_verdict(state: RunState) -> Verdict | None:
-    """Judged by what the hook in each rank wrote; None where a run is watched over, or no rank has written.
+    """Return a verdict on what the hook in each rank wrote; None where a run is watched over, or none has written.
 
     Never certain: clocks of servers differ, and a rank that was killed notes nothing.
     """

@@ -11,7 +11,7 @@ NOTHING = " "
 
 
 def sparkline(values: Sequence[float | None], width: int, *, plain: bool = False) -> str:
-    """One character per value, or the mean of several where there are more than `width`; a blank where there is none.
+    """Return a character per value, or per mean of several where there are more than `width`; a blank for no value.
 
     >>> sparkline([1, 2, None, 4, 8], 10)
     '▁▂ ▄█'
@@ -26,7 +26,7 @@ def sparkline(values: Sequence[float | None], width: int, *, plain: bool = False
 
 
 def has_blocks(encoding: str | None) -> bool:
-    """Whether text of this encoding can hold block elements."""
+    """Return whether text of this encoding can hold block elements."""
     try:
         BLOCKS.encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -43,6 +43,6 @@ def _means(values: Sequence[float | None], width: int) -> Iterator[float | None]
 
 
 def _level(value: float, low: float, high: float, count: int) -> int:
-    """Of `count` levels; the middle one where all values are alike."""
+    """Return one of `count` levels; the middle one where all values are alike."""
     span = high / 2 - low / 2  # halves: the difference of two floats may be none
     return count // 2 if span <= 0 else min(count - 1, int((value / 2 - low / 2) / span * count))

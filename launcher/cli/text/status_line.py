@@ -35,11 +35,11 @@ class StatusLine:
         self._next_s = 0.0
 
     def hurry(self) -> None:
-        """What is shown next is news: it waits for no interval."""
+        """Show what comes next without waiting for the interval to pass."""
         self._next_s = 0.0
 
     def show(self, text: str, why: str = "") -> None:
-        """`why` goes before `text`, and is cut first where the terminal is narrow.
+        """Show `why` and `text`; `why` is cut first where the terminal is narrow.
 
         Colours of what is quoted go: the line is cut, and must not lose the end of a colour.
         """
@@ -74,7 +74,7 @@ class StatusLine:
         return True  # it is no file
 
     def _terminal_columns(self) -> int:
-        """Of this stream's terminal: stdout may be somewhere else."""
+        """Return the width of this stream's terminal: stdout may be somewhere else."""
         with suppress(OSError):
             if columns := os.get_terminal_size(self._stream.fileno()).columns:
                 return columns

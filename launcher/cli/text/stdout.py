@@ -28,15 +28,15 @@ class StreamWriter:
         self.forgotten = False
 
     def put(self, text: str) -> None:
-        """To be written by `push`, which must have finished what was put before."""
+        """Take text for `push` to write, which must have finished what was put before."""
         self.put_bytes(text.encode(self._encoding, errors="replace"))
 
     def put_bytes(self, encoded: bytes) -> None:
-        """As `put`."""
+        """Take bytes, as `put` takes text."""
         self.pending = memoryview(encoded)
 
     def push(self, until_s: float) -> bool:
-        """Whether everything was written; blocks until `until_s` (monotonic, may be infinite) at most.
+        """Write, and return whether all was written; block until `until_s` (monotonic, may be infinite) at most.
 
         Raises:
             OSError: the stream takes nothing, now or ever.
@@ -47,7 +47,7 @@ class StreamWriter:
         return True
 
     def forget(self) -> None:
-        """From now on this process's writes to the stream go nowhere, the interpreter's last flush included."""
+        """Send this process's writes to the stream nowhere from now on, the interpreter's last flush included."""
         self.forgotten, self.pending = True, memoryview(b"")
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._descriptor)
@@ -81,6 +81,6 @@ def write_out(text: str) -> None:
 
 
 def as_people_call_it(path: Path) -> Path:
-    """Relative to the working directory where that is shorter, on one line whatever its name is. To be shown only."""
+    """Return the path relative to the working directory where that is below it, on one line. To be shown only."""
     relative = Path(os.path.relpath(path))
     return Path(printable(str(path if relative.parts[:1] == ("..",) else relative)))

@@ -22,7 +22,7 @@ from launcher.runs.progress import Progress
 
 
 def render(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None = None) -> Iterator[str]:
-    """The lines for stderr. `shown_dir` is the run directory as a person would call it.
+    """Yield the lines for stderr. `shown_dir` is the run directory as a person would call it.
 
     `server_index`: of the server whose ranks alone `progress` knows of; None: it knows of all.
     """
@@ -54,25 +54,25 @@ def render(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int
 
 
 def _elsewhere(progress: Progress) -> str:
-    """Who asked, where that may have been somebody else than who reads this."""
+    """Return who asked for the end, where that may have been on another server."""
     stopping = progress.stopping
     return "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
 
 
 def not_begun(event: NotBegun) -> Iterator[str]:
-    """As an error that is found before a run is made."""
+    """Yield the lines of an error, as of one that is found before a run is made."""
     yield from (printable(line) for line in f"error: {event.message}".split("\n"))
     if event.hint is not None:
         yield f"hint: {printable(event.hint)}"
 
 
 def describe(ended: RankExit) -> str:
-    """In words: "exit code 7", "SIGKILL (signal 9)", or why there was no program to run."""
+    """Return how a rank ended: "exit code 7", "SIGKILL (signal 9)", or why there was no program to run."""
     return verdict_text.describe_status(ended.status) if ended.reason is None else ended.reason
 
 
 def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None) -> Iterator[str]:
-    """The verdict, and what its culprit wrote last where that says more than the verdict."""
+    """Yield the verdict, and what its culprit wrote last where that says more than the verdict."""
     verdict = progress.verdict
     if verdict is None:
         yield "error: a rank failed, and nothing is known about it"
@@ -112,7 +112,7 @@ def _place(global_rank: int, progress: Progress, spec: RunSpec, server_index: in
 def _log_of(
     verdict: Verdict, culprit: int, progress: Progress, spec: RunSpec, shown_dir: Path, *, is_here: bool
 ) -> Iterator[str]:
-    """Its last lines, unless a traceback has been shown already. `is_here`: it is no rank of another server."""
+    """Yield the log's last lines, unless a traceback has been shown already. `is_here`: it is no rank of another server."""
     path = RunDir(shown_dir).train_log(culprit)
     if not is_here and not RunDir(spec.run_dir).train_log(culprit).exists():
         yield log_elsewhere(culprit, spec.ranks[0].server_id)
@@ -142,7 +142,7 @@ def _silent(progress: Progress) -> str:
 
 
 def _how_ended(progress: Progress, *, without: RankExit | None) -> str:
-    """Counts of the ways in which ranks ended, those that were never started included."""
+    """Count the ways in which ranks ended, those that were never started included."""
     counts = Counter(_way(ended) for ended in progress.exits.values() if ended is not without)
     unknown = len(progress.started_ns.keys() - progress.exits.keys())
     if unknown:
@@ -155,7 +155,7 @@ def _how_ended(progress: Progress, *, without: RankExit | None) -> str:
 
 
 def _grace(progress: Progress) -> str:
-    """A second Ctrl-C may have cut it short. Times are a wall clock's: a hair's breadth is no difference."""
+    """Return how much grace passed, which a second Ctrl-C may have cut short. Times are a wall clock's."""
     stopping = progress.stopping
     if progress.grace_passed_s is None or stopping is None:
         return ""

@@ -37,7 +37,7 @@ NUMBER = re.compile(r"\d+(\.\d+)?")
 def render(
     verdict: Verdict, place: Callable[[int], str] | None = None, *, frames: int = FRAMES, traceback: bool = True
 ) -> Iterator[str]:
-    """The lines of one verdict, the headline first, safe to show.
+    """Return the lines of one verdict, the headline first, safe to show.
 
     `place` says for a global rank where and what it was ("server 127.0.0.1, device 3, process 4711"); `frames` is how
     many innermost frames are shown of each group of ranks but the largest, which waits.
@@ -60,7 +60,7 @@ def _lines(verdict: Verdict, place: Callable[[int], str] | None, frames: int, *,
 
 
 def headline(verdict: Verdict) -> str:
-    """Who, what and where on one line: "rank 3: ValueError: no such word, at train.py:88 in step"."""
+    """Return rank, error and place on one line: "rank 3: ValueError: no such word, at train.py:88 in step"."""
     failure = culprit_failure(verdict)
     if failure is not None:
         return shortened(f"rank {failure.global_rank}: {_what(failure)}")
@@ -72,7 +72,7 @@ def headline(verdict: Verdict) -> str:
 
 
 def _apart(verdict: Verdict) -> str:
-    """Which servers do not reach each other: "servers h1 and h2 do not reach each other"."""
+    """Return a clause on lost connections: "servers h1 and h2 do not reach each other"."""
     if verdict.server is not None:
         return f"server {verdict.server} is cut off from the others"
     (one, other), *more = verdict.apart
@@ -81,18 +81,18 @@ def _apart(verdict: Verdict) -> str:
 
 
 def culprit_failure(verdict: Verdict) -> Failure | None:
-    """What is known of the rank that is to blame; None where nobody can tell which one is."""
+    """Return what is known of the rank that is to blame; None where no rank can be named."""
     return next((failure for failure in verdict.failures if failure.global_rank == verdict.culprit), None)
 
 
 def causes(verdict: Verdict) -> list[Failure]:
-    """The culprit first. Several where several ranks failed of their own."""
+    """Return the failures that others followed from, the culprit's first."""
     found = [failure for failure in verdict.failures if failure.role is Role.CAUSE]
     return sorted(found, key=lambda failure: failure.global_rank != verdict.culprit)
 
 
 def describe_status(status: int) -> str:
-    """How a process ended, its status as in subprocess: "exit code 7", "SIGKILL (signal 9)".
+    """Return how a process ended, its status as in subprocess: "exit code 7", "SIGKILL (signal 9)".
 
     Shells report the signal that ended what they ran by a code: "exit code 137 (128 + SIGKILL)".
     """
@@ -111,7 +111,7 @@ def _told_signal(code: int) -> str:
 
 
 def rank_list(global_ranks: Iterable[int]) -> str:
-    """In words: "rank 3", "ranks 0-2,7"."""
+    """Return "rank 3", "ranks 0-2,7"."""
     ordered = sorted(global_ranks)
     return f"rank{'' if len(ordered) == 1 else 's'} {ranges(ordered)}"
 
@@ -137,7 +137,7 @@ def _about(failure: Failure, place: Callable[[int], str] | None, *, traceback: b
 
 
 def _listed(title: str, failures: Iterable[Failure]) -> Iterator[str]:
-    """Ranks that failed alike stand on one line: numbers in a text (ports, times) make no difference, the place does."""
+    """Yield ranks that failed alike on one line: numbers in a text (ports, times) make no difference, the place does."""
     alike: dict[tuple[str, str | None], list[Failure]] = {}
     for failure in failures:
         alike.setdefault((NUMBER.sub("#", _what(failure)), failure.where), []).append(failure)
@@ -152,7 +152,7 @@ def _listed(title: str, failures: Iterable[Failure]) -> Iterator[str]:
 
 
 def _stacks(groups: tuple[StackGroup, ...], frames: int) -> Iterator[str]:
-    """The frames of the outliers only: what the largest group waits in is said by its one phrase."""
+    """Yield the frames of the outliers; the phrase of the largest group says what that waits in."""
     if groups:
         yield "stacks, before anything was ended:"
     for number, group in enumerate(groups):

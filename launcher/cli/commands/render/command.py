@@ -165,7 +165,7 @@ render.params += [option for option in RUN_PARAMETERS if option.name in TAKEN]
 
 
 def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
-    """What is only for job files, taken out of `options`."""
+    """Take out of `options` what is only for job files."""
     warn_before_s = options.pop("warn_before")
     time_limit = options.pop("time_limit")
     if time_limit is not None:
@@ -211,7 +211,7 @@ def _flavor(kind: Kind, wanted: str | None) -> str:
 
 
 def _tlaunch(kind: Kind) -> str:
-    """This one, which other servers have at the same place where they share a file system; an image has its own."""
+    """Return this tlaunch, which servers with the same file system have at the same place; an image has its own."""
     beside = Path(sys.executable).parent / "tlaunch"
     return "tlaunch" if kind.in_image or not beside.exists() else str(beside)
 
@@ -254,7 +254,7 @@ def _prepared(chosen: RunOptions, unnamed: Cluster | None, *, in_image: bool) ->
 
 
 def _placed(kind: Kind, request: Request, chosen: RunOptions, cwd: str | None, wishes: Wishes) -> Request:
-    """The directories as those know them who start the job; in an image it is the image's own, unless --cwd names one.
+    """Return the request with the directories of the place where the job is started, in an image its own or --cwd.
 
     Of containers a volume outlives them: runs are there.
     """
@@ -278,7 +278,7 @@ def _name(kind: Kind, prepared: Prepared, chosen: RunOptions) -> str:
 
 
 def _table_text(cluster: Cluster, name: str, wishes: Wishes) -> str | None:
-    """As it is; workers of an MPIJob are servers of their own names."""
+    """Return the rank table's text; for an MPIJob that of a table whose servers are its workers."""
     if cluster.source is None:
         return None
     if wishes.flavor == "mpi":

@@ -36,7 +36,7 @@ kubernetes_options = together(
 
 
 def claim_of(text: str | None) -> Claim | None:
-    """Of NAME or NAME:MOUNT.
+    """Return the claim that NAME or NAME:MOUNT stands for.
 
     Raises:
         UsageError: no claim can have that name, or no volume be there.
@@ -56,7 +56,7 @@ def claim_of(text: str | None) -> Claim | None:
 
 
 def secret_variables(texts: Sequence[str], env: tuple[str, ...]) -> tuple[SecretVariable, ...]:
-    """Of VAR=NAME:KEY each; the last one of a variable counts. `env`: the variables of --env.
+    """Return the variables of texts VAR=NAME:KEY; the last one of a name counts. `env`: the variables of --env.
 
     Raises:
         UsageError: another form, a name that none can have, or a variable that is decided otherwise.

@@ -66,7 +66,7 @@ slurm_options = together(
 
 
 def asked_nodes(options: RunOptions, nodes: int | None) -> Cluster | None:
-    """The servers of a job on any `nodes` nodes; None where nothing is said of nodes.
+    """Return the servers of a job on any `nodes` nodes; None where no number is given.
 
     Raises:
         UsageError: a rank table says it too, or nothing says how many devices a node has.
@@ -84,7 +84,7 @@ def asked_nodes(options: RunOptions, nodes: int | None) -> Cluster | None:
 
 
 def check_resource(resource: str | None) -> None:
-    """Raises UsageError where Slurm could not call a device so."""
+    """Raise UsageError where Slurm has no such name for a device."""
     if resource is not None and not re.fullmatch(r"[A-Za-z][\w-]*(:[\w.-]+)?", resource, re.ASCII):
         raise UsageError(
             f"--resource {resource!r} is nothing that Slurm could call a device",
@@ -93,7 +93,7 @@ def check_resource(resource: str | None) -> None:
 
 
 def asked_of_slurm(prepared: Prepared, wishes: Wishes, *, pinned: bool) -> Nodes:
-    """The nodes that a job asks for.
+    """Return the nodes that a job asks for.
 
     Raises:
         UsageError: options for sbatch ask for another number of them, which the layout would not fit when the job starts.
@@ -112,7 +112,7 @@ def asked_of_slurm(prepared: Prepared, wishes: Wishes, *, pinned: bool) -> Nodes
 
 
 def _values(texts: Sequence[str], options: tuple[str, ...]) -> Iterator[str]:
-    """What stands for one of `options`, in each of the forms that sbatch takes: -N2, -N 2, --nodes=2, --nodes 2."""
+    """Yield the values of `options`, in each of the forms that sbatch takes: -N2, -N 2, --nodes=2, --nodes 2."""
     words = [word for text in texts for word in shlex.split(text)]
     for word, following in pairwise([*words, ""]):
         name, separator, value = word.partition("=")
@@ -123,7 +123,7 @@ def _values(texts: Sequence[str], options: tuple[str, ...]) -> Iterator[str]:
 
 
 def directive(text: str) -> str:
-    """An option for sbatch, written so that sbatch understands it as a shell would.
+    """Return an option for sbatch, quoted so that sbatch understands it as a shell would.
 
     Raises:
         UsageError: it is none.
@@ -168,7 +168,7 @@ NO_CONTROLLER = re.compile(r"(contact|configuration source|resolve).*|controller
 
 
 def words_for_run(context: click.Context, options: dict[str, Any], *, runs: bool, what: str) -> Iterator[str]:
-    """Those that were given, taken out of `options`; `runs`: the file holds a `tlaunch run` that can be told.
+    """Take out of `options` those of the rendered `tlaunch run`, and yield their words; `runs`: the file holds one.
 
     Raises:
         UsageError: it holds none.

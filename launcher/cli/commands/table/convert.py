@@ -86,7 +86,7 @@ def convert(
 
 
 def _read(file: str, origin: str | None, devices: int | None, target: str) -> Cluster | None:
-    """The cluster; None after its problems were shown."""
+    """Return the cluster; None after its problems were shown."""
     data = read_named(file)
     found = recognise_plain(data) if origin is None and not file.endswith(".json") else origin
     if found not in PLAIN:

@@ -72,7 +72,7 @@ Pair = tuple["TableReport", "TableReport"]
 
 
 def _has_errors_of_text(report: TableReport) -> bool:
-    """Whether HCCL cannot read the text at all; what follows the table is no such error."""
+    """Return whether HCCL cannot read the text at all; text after the table is no such error."""
     return any(problem.code.startswith("RT1") for problem in report.errors)
 
 
@@ -134,7 +134,7 @@ def _difference_line(found: Difference, pair: Pair) -> str:
 
 
 def _rank_lines(comparison: Comparison, pair: Pair, limit: int) -> Iterator[str]:
-    """What it means for the ranks; nothing where the tables are the same."""
+    """Yield what the differences mean for the ranks; nothing where the tables are the same."""
     if comparison.would_match:
         return
     if comparison.rank_changes is None:
@@ -193,7 +193,7 @@ def _difference_to_json(found: Difference) -> dict[str, Any]:
 
 
 def _broken_to_json(pair: Pair) -> dict[str, Any]:
-    """Which files, and what is wrong with each; without checksums nothing would match."""
+    """Return the files and the problems of each; without checksums nothing would match."""
     return {
         "paths": [str(report.path) for report in pair],
         "would_match": False,

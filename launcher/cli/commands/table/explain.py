@@ -61,12 +61,12 @@ def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
 
 
 def _catalogue() -> Mapping[str, Entry]:
-    """All codes, in their order."""
+    """Return all codes, in their order."""
     return dict(sorted(CATALOGUE.items()))
 
 
 def _checked(codes: Sequence[str], catalogue: Mapping[str, Entry]) -> list[str]:
-    """Each code once. Raises UsageError for what is neither a code of ours nor one of HCCL's that is explained."""
+    """Return each code once. Raises UsageError for one that is in neither catalogue."""
     wanted = list(dict.fromkeys(code.upper() for code in codes))
     for code in wanted:
         if code not in catalogue and code not in HCCL_CODES:
@@ -75,7 +75,7 @@ def _checked(codes: Sequence[str], catalogue: Mapping[str, Entry]) -> list[str]:
 
 
 def _nearest(code: str, known: Sequence[str]) -> str:
-    """Codes that begin so, or whose number is one slip away or next to it, the nearest number first."""
+    """Return codes that begin so, or whose number is one slip away or next to it, the nearest number first."""
     wanted = code if code.startswith(FAMILIES) else f"RT{code}"
     near = [name for name in known if name.startswith(wanted) and wanted not in FAMILIES]
     close = (name for name in known if slips(name, code) == 1 or _apart(name, wanted) <= NEXT)
@@ -84,7 +84,7 @@ def _nearest(code: str, known: Sequence[str]) -> str:
 
 
 def _apart(name: str, wanted: str) -> int:
-    """By how much their numbers differ; far where one is no number, or they are of two families."""
+    """Return by how much the numbers of two codes differ, `FAR` where they cannot be compared."""
     one, other = name[2:], wanted[2:]
     is_comparable = name[:2] == wanted[:2] and one.isdecimal() and other.isdecimal()
     return abs(int(one) - int(other)) if is_comparable else FAR
@@ -106,7 +106,7 @@ def _text(code: str, catalogue: Mapping[str, Entry]) -> str:
 
 
 def _of_hccl(code: str, meaning: HcclCode, members: Sequence[Entry]) -> Iterator[str]:
-    """What it means, the codes that it stands for, and how to find out which of them it is."""
+    """Yield the meaning of a code of HCCL, the codes that it stands for, and how to find out which of them it is."""
     yield from (f"{code}: {meaning.title}", "reported by HCCL", "", _filled(meaning.explanation), "")
     if members:
         yield from (*_overview(members), "")
@@ -128,7 +128,7 @@ def _filled(text: str) -> str:
 
 
 def _to_json(codes: Sequence[str], catalogue: Mapping[str, Entry]) -> list[dict[str, Any]]:
-    """A code of HCCL has no severity, and the codes that it stands for follow it."""
+    """Return an object for each code; those that a code of HCCL stands for follow it."""
     shown: dict[str, dict[str, Any]] = {}
     for code in codes:
         if code in HCCL_CODES:

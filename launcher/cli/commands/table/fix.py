@@ -125,7 +125,7 @@ def _said(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
 
 
 def _about_checksum(fixed: Fixed, file: str, profile: Profile) -> Iterator[str]:
-    """A table that was in use: one repaired copy among others that are not would stop HCCL."""
+    """Yield a warning where the repairs of a valid table change its checksum, which must be alike on all servers."""
     if not fixed.changed:
         return
     before = parse_rank_table(fixed.original, Path(file), profile)
@@ -134,7 +134,7 @@ def _about_checksum(fixed: Fixed, file: str, profile: Profile) -> Iterator[str]:
 
 
 def _checksum_changes(before: TableReport, after: TableReport) -> bool:
-    """True also where a table is nested too deeply to be compared."""
+    """Return whether HCCL's checksums differ, or the tables are nested too deeply to be compared."""
     try:
         return not compare(before, after).would_match
     except RecursionError:

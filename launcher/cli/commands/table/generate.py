@@ -78,7 +78,7 @@ def generate(*, sort: bool, output: Path | None, force: bool, **options: Any) ->
 
 
 def _check(text: str, output: Path | None) -> None:
-    """What is written passes the reader that everybody's tables pass."""
+    """Check the table that is to be written by the reader that everybody's tables pass."""
     report = parse_rank_table(text.encode(), output or Path("rank_table.json"))
     if report.cluster is None:
         raise RefusedTableError(report.render())

@@ -29,7 +29,7 @@ def read_table(name: str, profile: Profile) -> TableReport:
 
 
 def read_named(name: str) -> bytes:
-    """The bytes of the file `name`, or of stdin where it is "-". Blocks until the end of the file.
+    """Return the bytes of the file `name`, or of stdin where it is "-". Blocks until the end of the file.
 
     Raises:
         UnreadableError: it is missing, a directory, too large, or may not be read.
@@ -68,7 +68,7 @@ def problem_to_json(problem: Problem) -> dict[str, Any]:
 
 
 def wants_colour(wanted: bool | None) -> bool:
-    """As `--color` or `--no-color` say; without them only on a terminal, and never where NO_COLOR is set."""
+    """Return whether to use colours: as the option says; without it on a terminal, unless NO_COLOR is set."""
     if wanted is not None:
         return wanted
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

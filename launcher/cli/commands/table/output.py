@@ -38,7 +38,7 @@ def _say(line: str) -> None:
 
 
 def shown(report: TableReport) -> Cluster | None:
-    """The report's cluster; None after its problems were written to stderr. Warnings alone are only counted there."""
+    """Return the report's cluster; None after its problems were written to stderr, where warnings are only counted."""
     if report.cluster is None:
         click.echo(report.render(), err=True)
     elif report.warnings:
@@ -93,7 +93,7 @@ def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None
 
 
 def to_stdout(text: str) -> None:
-    """As in a file, whatever the terminal's encoding is. Blocks until all is written."""
+    """Write to stdout as to a file, whatever the terminal's encoding is. Blocks until all is written."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     write_out(text)

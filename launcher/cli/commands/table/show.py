@@ -84,7 +84,7 @@ class Placement:
 
     @cached_property
     def group_texts(self) -> Mapping[str, Mapping[int, str]]:
-        """By axis and rank: the group's members. Each text is made once for all of them."""
+        """The group's members by axis and rank. Each text is made once for all of them."""
         return {
             axis: {rank: text for ranks in found for text in [_members(ranks)] for rank in ranks}
             for axis, found in self.groups.items()
@@ -101,7 +101,7 @@ class Placement:
 
 
 def _layout(cluster: Cluster, options: Mapping[str, Any]) -> Layout | None:
-    """Raises RefusedLayoutError as `tlaunch run` does; None where no axis was given."""
+    """Return the layout, None where no axis was given. Raises RefusedLayoutError as `tlaunch run` does."""
     dp, mp, pp = options["dp"], options["mp"], options["pp"]
     if dp is None and mp is None and pp is None:
         return None
@@ -127,7 +127,7 @@ def _as_text(placement: Placement, title: str) -> str:
 
 
 def _drawn(tree: Tree) -> str:
-    """In ASCII where stdout has no box characters."""
+    """Draw the tree, in ASCII where stdout has no box characters."""
     data = io.BytesIO()
     with io.TextIOWrapper(data, encoding=sys.stdout.encoding or "utf-8", errors="replace") as stream:
         console = Console(file=stream, width=ENDLESS, color_system=None, legacy_windows=False)
@@ -183,7 +183,7 @@ def _server_line(server: Server) -> str:
 
 
 def _device_lines(placement: Placement) -> dict[int, str]:
-    """By rank, in columns that are as wide over the whole cluster."""
+    """Return a line for each rank, in columns that are as wide over the whole cluster."""
     devices = [device for server in placement.cluster.servers for device in server.devices]
     rows = [tuple(_cells(device, placement)) for device in devices]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -196,7 +196,7 @@ def _device_lines(placement: Placement) -> dict[int, str]:
 
 
 def _cells(device: Device, placement: Placement) -> Iterator[str]:
-    """As many for every device; a column that is empty everywhere is left out later."""
+    """Yield as many cells for every device; a column that is empty everywhere is left out later."""
     yield f"rank {device.global_rank}"
     yield "host" if device.device_id == HOST_RANK else f"device {device.device_id}"
     yield device.device_ip or ""
@@ -210,7 +210,7 @@ def _cells(device: Device, placement: Placement) -> Iterator[str]:
 
 
 def _members(ranks: tuple[int, ...]) -> str:
-    """Nothing for a rank that is alone: there is nobody to talk to."""
+    """Return the members as a set, or nothing for a rank that is alone."""
     if len(ranks) == 1:
         return ""
     shown = [*ranks[:2], "...", ranks[-1]] if len(ranks) > LONGEST_GROUP else ranks
@@ -218,7 +218,7 @@ def _members(ranks: tuple[int, ...]) -> str:
 
 
 def _group_summary(placement: Placement) -> Iterator[str]:
-    """How many groups there are along each axis, and how many of them need the network between servers."""
+    """Yield the number of groups along each axis, and of those that need the network between servers."""
     server_of = {
         device.global_rank: index for index, server in enumerate(placement.cluster.servers) for device in server.devices
     }

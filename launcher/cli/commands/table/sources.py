@@ -47,7 +47,7 @@ class Gathered:
 
 
 def gather(wanted: Wanted, environment: Mapping[str, str]) -> Gathered:
-    """The servers to write down, in order. Blocks while the machine is asked.
+    """Return the servers to write down, in order. Blocks while the machine is asked.
 
     Raises:
         UsageError: options that do not go together, devices or names that do not exist or cannot be written.
@@ -63,7 +63,7 @@ def gather(wanted: Wanted, environment: Mapping[str, str]) -> Gathered:
 
 
 def _several(wanted: Wanted, names: Sequence[str]) -> Gathered:
-    """Nothing is known of the other servers but what was said; this machine's GPUs may stand for theirs."""
+    """Return servers of which nothing is known but their options; this machine's GPUs may stand for theirs."""
     chosen = None if wanted.device_ids is None else parse_device_ids(wanted.device_ids, DEVICE_IDS)
     if wanted.nvidia_smi:
         gpus = discover.ask_nvidia_smi()
@@ -149,7 +149,7 @@ def _nvidia_smi(wanted: Wanted, environment: Mapping[str, str]) -> Found:
 
 
 def _hccn_conf(wanted: Wanted, path: Path, environment: Mapping[str, str]) -> Found:
-    """What this machine lets be seen counts for its own file alone: another one, or stdin, is another server's."""
+    """Read hccn.conf. The devices that this machine's environment lets be seen count for its own file alone."""
     name = "standard input" if str(path) == STDIN else str(path)
     conf = parse_hccn_conf(decode_conf(_bytes_of(path), name), name)
     chosen = _chosen(wanted, environment if path == discover.HCCN_CONF else {}, ASCEND_VARIABLES)
@@ -185,7 +185,7 @@ def _hccn_tool(wanted: Wanted, environment: Mapping[str, str]) -> Found:
 def _chosen(
     wanted: Wanted, environment: Mapping[str, str], variables: Sequence[str], found: Sequence[FoundDevice] = ()
 ) -> tuple[str, tuple[int, ...]] | None:
-    """What says which devices are to be used, and their ids; None where all are."""
+    """Return the option or variable that chooses devices, and their ids; None where all are used."""
     if wanted.device_ids is not None:
         return DEVICE_IDS, parse_device_ids(wanted.device_ids, DEVICE_IDS)
     return visible_devices(environment, variables, found)

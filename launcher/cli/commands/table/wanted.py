@@ -37,7 +37,7 @@ class Wanted:
 
 
 def further_keys(wanted: Wanted, server_id: str) -> tuple[tuple[str, str], ...]:
-    """What `Server.options` of the server `server_id` holds.
+    """Return the further keys of the server `server_id`, for `Server.options`.
 
     Raises:
         UsageError: its own address is wanted, and neither its name nor --host-ip is one.
@@ -57,7 +57,7 @@ def _option(key: str) -> str:
 
 
 def check_wanted(wanted: Wanted) -> None:
-    """Raises UsageError where options do not go together, or cannot be what they say."""
+    """Raise UsageError where options do not go together, or cannot be what they say."""
     sources = _named_sources(wanted)
     if len(sources) > 1:
         raise UsageError(f"{' and '.join(sources)} all say which devices there are", hint="give one of them")
