@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.cli import sigint_guard
+from launcher.cli.text.stderr import say
 
 # isort: split
 import os
@@ -10,7 +11,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
@@ -156,9 +156,9 @@ def _fail(error: OSError) -> int:
     if isinstance(error, BrokenPipeError):  # whoever read our output knows why
         return EXIT_FAILURE
     if _is_about_stdout(error):
-        _say(f"error: stdout cannot be written: {error.strerror}")
+        say(f"error: stdout cannot be written: {error.strerror}")
         return EXIT_USAGE
-    _say(f"error: {printable(_readable(error))}")
+    say(f"error: {printable(_readable(error))}")
     return EXIT_FAILURE
 
 
@@ -214,26 +214,17 @@ def _have_standard_descriptors() -> None:
 def _complain(error: TlaunchError) -> None:
     """Print an error; the lines of a refused table say themselves where and what the errors are."""
     if not error.is_reported:
-        _say(str(error) if isinstance(error, RefusedTableError) else f"error: {error}")
+        say(str(error) if isinstance(error, RefusedTableError) else f"error: {error}")
 
 
 def _explain(error: click.ClickException) -> None:
     """Print what click refuses; a group without a command shows its help, an error for newer versions of click."""
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
-        _say(error.format_message())
+        say(error.format_message())
         return
     from launcher.cli.options.usage import as_usage_error  # where all goes well nobody needs it
 
     _complain(as_usage_error(error))
-
-
-def _say(text: str) -> None:
-    """Print on stderr, if it takes anything: a full disk behind it must not replace the exit code.
-
-    Nothing in it moves a terminal's cursor.
-    """
-    with suppress(OSError):
-        print("\n".join(printable(line) for line in text.split("\n")), file=sys.stderr, flush=True)
 
 
 def _readable(error: OSError) -> str:

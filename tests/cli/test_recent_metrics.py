@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from launcher.cli.text.recent_metrics import MOST_STEPS, RecentMetrics, to_lines
+from launcher.cli.text.recent_metrics import MAX_STEPS, RecentMetrics, to_lines
 from launcher.core.metrics import StepMetrics, to_line
 
 SECOND_NS = 10**9
@@ -42,8 +42,8 @@ def test_what_comes_is_added_and_what_is_old_goes(path):
     assert [step.step for step in recent.look()] == [0, 1]
     write(path, [100.0, 1.0])
     assert [step.step for step in recent.look()] == [1, 0, 1]
-    write(path, [0.5] * (MOST_STEPS + 10))
-    assert len(recent.look()) == MOST_STEPS
+    write(path, [0.5] * (MAX_STEPS + 10))
+    assert len(recent.look()) == MAX_STEPS
 
 
 def test_a_loss_that_is_not_finite_is_shown_as_it_is_now(path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +14,7 @@ from launcher.cli.launch.network import note_of_interface, note_of_mpi
 from launcher.cli.launch.once_per_host import reported_once
 from launcher.cli.launch.options import UNSUPERVISED, RunOptions
 from launcher.cli.launch.prepare import Prepared, prepare
+from launcher.cli.launch.program import Program
 from launcher.cli.launch.samples import is_sample
 from launcher.cli.options.run import (
     allow_idle_devices_option,
@@ -28,6 +28,7 @@ from launcher.cli.options.run import (
     server_option,
 )
 from launcher.cli.text.columns import counted
+from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import as_people_call_it
 from launcher.core.addresses import names_of
 from launcher.core.engine_rank import EngineRank, read_engine_rank
@@ -42,7 +43,6 @@ from launcher.engines.inherited import conflicts, notes
 from launcher.engines.joined import check_size, master_port, run_name, unused
 from launcher.engines.mpi_match import check_library
 from launcher.engines.whereabouts import check_server, own_interface, read_host
-from launcher.program.command import parse_python
 from launcher.runs.engine_ranks import note_process
 from launcher.runs.join import join_run
 from launcher.supervise.become import become
@@ -112,7 +112,7 @@ def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **
 class _Joined:
     """This process's part of a run, and where it writes."""
 
-    spec: RunSpec
+    program: Program
     rank: RankSpec
     run_dir: RunDir
     environment: Mapping[str, str]
@@ -140,7 +140,11 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     prepared = prepare(options, os.environ, engine=engine.engine)
     check_size(engine, prepared.request.layout)
     used = prepared.used
-    here = _server_of(engine.global_rank, used)
+    here = next(
+        index
+        for index, server in enumerate(used.servers)
+        if engine.global_rank in {device.global_rank for device in server.devices}
+    )
     interface = own_interface(used.servers, here)
     request = replace(prepared.request, interfaces={here: interface} if interface else {})
     name = run_name(engine, prepared.name, options.name, os.environ)
@@ -161,14 +165,16 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
         environment = overlaid(os.environ, rank.env)
     run_dir = join_run(spec, rank, prepared.files)
     write_environment(run_dir.env_log(rank.global_rank), environment)
-    _note_process(run_dir, rank.global_rank)
+    if process := identify(os.getpid()):  # else `tlaunch status` could not tell whether this rank has ended
+        with suppress(OSError):  # a full disk: the rank is none the worse for it
+            note_process(run_dir, rank.global_rank, process)
     if rank.global_rank == 0:
         forgotten = tuple(unused(name, port, options.name, options.master_port, os.environ))
         chosen = {**os.environ, **request.user_env}
         network = note_of_interface(used.servers, interface, chosen) if interface else ()
         more = (*forgotten, *network, *note_of_mpi(needed, chosen))
         _say(prepared, spec, (*more, *((f"warning: {warning}",) if warning else ())))
-    return _Joined(spec, rank, run_dir, environment)
+    return _Joined(prepared.program, rank, run_dir, environment)
 
 
 def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str | None) -> str | None:
@@ -183,21 +189,6 @@ def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str
     return None if used.source is not None and is_sample(used.source) else warning
 
 
-def _note_process(run_dir: RunDir, global_rank: int) -> None:
-    """For `tlaunch status` and others, which else cannot tell whether this rank has ended."""
-    if process := identify(os.getpid()):
-        with suppress(OSError):  # a full disk: the rank is none the worse for it
-            note_process(run_dir, global_rank, process)
-
-
-def _server_of(global_rank: int, used: Cluster) -> int:
-    return next(
-        index
-        for index, server in enumerate(used.servers)
-        if any(device.global_rank == global_rank for device in server.devices)
-    )
-
-
 def _check_port(port: int) -> None:
     try:
         check_port(port)
@@ -210,19 +201,13 @@ def _say(prepared: Prepared, spec: RunSpec, more: Iterable[str]) -> None:
     # MASTER_PORT has a note of its own
     environment = {name: value for name, value in prepared.request.inherited_env.items() if name != MASTER_PORT}
     inherited = notes(conflicts(environment, spec.ranks[0].env, within_engine=True))
-    with suppress(OSError):  # nobody reads stderr
-        for note in (*prepared.notes, *more, *inherited):
-            print(note, file=sys.stderr)
-        print(
-            f"{counted(len(spec.ranks), 'rank')} of {spec.engine} in {as_people_call_it(spec.run_dir)}",
-            file=sys.stderr,
-            flush=True,
-        )
+    for note in (*prepared.notes, *more, *inherited):
+        say(note)
+    say(f"{counted(len(spec.ranks), 'rank')} of {spec.engine} in {as_people_call_it(spec.run_dir)}")
 
 
 def _become(joined: _Joined, *, log: bool) -> int:
     """Replace this process by the rank's program; return the exit code where that could not be started."""
-    rank, run_dir = joined.rank, joined.run_dir
-    python = parse_python(rank.argv, joined.environment.get("PATH"), joined.spec.cwd)
+    rank, run_dir, python = joined.rank, joined.run_dir, joined.program.python
     argv = rank.argv if python is None else bootstrap_argv(python, run_dir.device(rank.global_rank))
     return become(argv, joined.environment, run_dir.train_log(rank.global_rank) if log else None)

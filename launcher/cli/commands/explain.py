@@ -20,6 +20,7 @@ from launcher.cli.options.run import RUN_PARAMETERS
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import write_out
+from launcher.core.codec import encode
 from launcher.core.env import MASTER_PORT, masked, masked_argv
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
@@ -46,8 +47,8 @@ Exit codes: 0; 2 wrong usage, or a file that cannot be read; 3 a refused table o
 NOT_TAKEN = ("dry_run", "json")  # --detach is taken, and means nothing: a run's line need not be cut
 REMOVED = "(removed)"
 FREE_PORT = "(a free port)"
-WIDEST_VALUE = 28  # columns that all rows keep for values; a longer one pushes its own origin to the right
-WIDEST = 100  # columns of prose
+MAX_VALUE_COLUMNS = 28  # columns that all rows keep for values; a longer one pushes its own origin to the right
+MAX_PROSE_COLUMNS = 100  # columns of prose
 
 
 @frozen
@@ -129,7 +130,7 @@ def _lines(explained: Explained) -> Iterator[str]:
     if explained.conflicts:
         yield ""
         for danger in _dangers(explained.conflicts):
-            yield from textwrap.wrap(printable(danger), WIDEST, subsequent_indent="  ")
+            yield from textwrap.wrap(printable(danger), MAX_PROSE_COLUMNS, subsequent_indent="  ")
 
 
 def _head(explained: Explained) -> Iterator[str]:
@@ -157,20 +158,17 @@ def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
     """Yield lines in columns. They are for `grep` too: none is wrapped, and no value cut."""
     shown = [tuple(map(printable, row)) for row in rows]
     name_width = max(len(name) for name, _, _ in shown)
-    value_width = max(len(value) for _, value, _ in shown if len(value) <= WIDEST_VALUE)
+    value_width = max(len(value) for _, value, _ in shown if len(value) <= MAX_VALUE_COLUMNS)
     for name, value, origin in shown:
         yield f"{name:<{name_width}}  {value:<{value_width}}  {origin}".rstrip()
 
 
 def _row(variable: Variable) -> tuple[str, str, str]:
     value = REMOVED if variable.value is None else masked(variable.name, variable.value)
-    return variable.name, value, ", ".join(_origin(variable))
-
-
-def _origin(variable: Variable) -> Iterator[str]:
-    yield f"{variable.origin.value}: {variable.why}" if variable.why else variable.origin.value
+    origin = f"{variable.origin.value}: {variable.why}" if variable.why else variable.origin.value
     if variable.instead_of is not None:
-        yield f"was {masked(variable.name, variable.instead_of)}"
+        origin += f", was {masked(variable.name, variable.instead_of)}"
+    return variable.name, value, origin
 
 
 def _dangers(found: Sequence[Conflict]) -> Iterator[str]:
@@ -212,10 +210,8 @@ def _as_json(explained: Explained) -> str:
 
 def _variable_to_json(variable: Variable) -> dict[str, Any]:
     """`value` is null for a variable that is taken away, `instead_of` where the environment had no other value."""
-    return {
-        "name": variable.name,
-        "value": None if variable.value is None else masked(variable.name, variable.value),
-        "origin": variable.origin.value,
-        "why": variable.why,
-        "instead_of": None if variable.instead_of is None else masked(variable.name, variable.instead_of),
-    }
+
+    def shown(value: str | None) -> str | None:
+        return None if value is None else masked(variable.name, value)
+
+    return {**encode(variable), "value": shown(variable.value), "instead_of": shown(variable.instead_of)}

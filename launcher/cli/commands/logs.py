@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
 from itertools import chain
 from pathlib import Path
@@ -22,6 +22,7 @@ from launcher.cli.text.log_stream import Feed, PlainFeed
 from launcher.cli.text.log_writer import Writer
 from launcher.cli.text.partial_lines import PartialLines
 from launcher.cli.text.run_text import describe, shown_name
+from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import as_people_call_it
 from launcher.core.descriptors import make_room
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, UnreadableError, UsageError
@@ -148,7 +149,7 @@ def _show_all(logs: RankLogs, writer: Writer, shape: Format, options: LogOptions
         writer.write(_all_that_is(logs, shape, selector, options))
         _say_what_is_missing(selector)
         if options.merged and (undated := selector.undated - selector.dated) and len(logs.of_rank) > 1:
-            _say(f"{_of(undated)} tell no time: they are shown in turn, not in the order in which they were written")
+            say(f"{_of(undated)} tell no time: they are shown in turn, not in the order in which they were written")
 
 
 def _show_live(logs: RankLogs, writer: Writer, shape: Format, watch: Watch, options: LogOptions) -> int:
@@ -164,7 +165,7 @@ def _show_live(logs: RankLogs, writer: Writer, shape: Format, watch: Watch, opti
         state = _follow(feed, writer, watch, unfinished)
     _say_what_is_missing(selector)
     if state.state is State.LOST:
-        _say(f"{shown_name(state)}: {describe(state)}")
+        say(f"{shown_name(state)}: {describe(state)}")
     return EXIT_FAILURE if state.exit_code is None else state.exit_code
 
 
@@ -172,30 +173,25 @@ def _say_what_is_unreadable(logs: RankLogs, told: Collection[int] = ()) -> set[i
     """Report logs that cannot be read, but for those in `told`; return their global ranks."""
     untold = {rank: found for rank, found in logs.unreadable.items() if rank not in told}
     for global_rank, (path, reason) in untold.items():
-        _say(f"rank {global_rank}: {as_people_call_it(path)} cannot be read: {reason}")
+        say(f"rank {global_rank}: {as_people_call_it(path)} cannot be read: {reason}")
     return set(untold)
 
 
 def _say_what_is_missing(selector: Selector) -> None:
     """Lines that --since or --until left out because nobody knows their time, and those not searched to their end."""
     if never := selector.without_time - selector.dated:
-        _say(f"{_of(never)} tell no time: left out")
+        say(f"{_of(never)} tell no time: left out")
     if some := selector.without_time & selector.dated:
-        _say(f"some {_of(some)} tell no time and follow none that does: left out")
+        say(f"some {_of(some)} tell no time and follow none that does: left out")
     if selector.searches and not selector.matched:
-        _say("no line matches")
+        say("no line matches")
     if selector.cut_short:
         lines = counted(selector.cut_short, "long line")
-        _say(f"of {lines} only the beginning was searched, as the search took too long")
+        say(f"of {lines} only the beginning was searched, as the search took too long")
 
 
 def _of(global_ranks: Collection[int]) -> str:
     return f"lines of rank{'s' if len(global_ranks) > 1 else ''} {ranges(global_ranks)}"
-
-
-def _say(words: str) -> None:
-    with suppress(OSError):  # nobody reads stderr
-        print(words, file=sys.stderr, flush=True)
 
 
 # --- once ---
@@ -206,7 +202,7 @@ def _all_that_is(
 ) -> Iterator[Line | Shown | None]:
     selection = Selection(selector, shape)
     of_rank = {rank: log.whole() for rank, log in logs.of_rank.items()}
-    arrange = merge if options.merged or options.collapsed else _one_after_the_other
+    arrange = merge if options.merged or options.collapsed else lambda of_rank: chain.from_iterable(of_rank.values())
     if options.lines is not None and options.selects:
         lines = arrange({rank: _last(selection, whole, options.lines) for rank, whole in of_rank.items()})
     else:
@@ -214,10 +210,6 @@ def _all_that_is(
     if options.collapsed:
         return collapse(lines, of_rank)
     return selection.with_gaps(lines) if options.surroundings else lines
-
-
-def _one_after_the_other(of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
-    return chain.from_iterable(of_rank.values())
 
 
 def _last(selection: Selection, lines: Iterator[Line], count: int) -> Iterator[Line]:
@@ -242,7 +234,7 @@ def _follow(feed: Feed, writer: Writer, watch: Watch, unfinished: PartialLines) 
     """
     looked_s, state = 0.0, watch.look()
     if state.state in _FOLLOWED_UNTIL:
-        _say(f"{shown_name(state)}: {describe(state)}; followed until {_FOLLOWED_UNTIL[state.state]}")
+        say(f"{shown_name(state)}: {describe(state)}; followed until {_FOLLOWED_UNTIL[state.state]}")
     told: set[tuple[int, int]] = set()  # attempts and ranks that ended in them
     while True:
         if time.monotonic() - looked_s >= LOOK_S:
@@ -258,7 +250,8 @@ def _follow(feed: Feed, writer: Writer, watch: Watch, unfinished: PartialLines) 
                 raise UnreadableError(
                     f"{shown_name(state)}: the run's directory has been removed while it was followed"
                 )
-        over = _is_over(state)
+        # Of a run of another version at least its report shows that it is over.
+        over = state.state.over or (state.state is State.UNKNOWN and state.run_dir.report.is_file())
         text = feed.next_text(ended=over)
         if text:
             writer.put(unfinished.erase().encode() + text)
@@ -269,11 +262,6 @@ def _follow(feed: Feed, writer: Writer, watch: Watch, unfinished: PartialLines) 
                 ended = state.progress.exits
                 unfinished.show({rank: line for rank, line in feed.begun().items() if rank not in ended})
             feed.wait(LOOK_S)
-
-
-def _is_over(state: RunState) -> bool:
-    """Return whether the run is over; of one of another version at least its report shows that."""
-    return state.state.over or (state.state is State.UNKNOWN and state.run_dir.report.is_file())
 
 
 def _is_gone(directory: Path) -> bool:

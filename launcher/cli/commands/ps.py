@@ -56,7 +56,12 @@ def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
     if as_json:
         write_out(json_text([run_words.as_json(state) for state in states]))
     elif states:
-        write_out("".join(f"{line}\n" for line in to_lines(states, _width())))
+        write_out(
+            "".join(
+                f"{line}\n"
+                for line in to_lines(states, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+            )
+        )
     elif everything:
         click.echo(f"no run in {printable(str(runs_dir))}", err=True)
     unwatched = 0 if everything else sum(state.state.value == "unwatched" and not state.lives for state in looked)
@@ -64,7 +69,8 @@ def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
         verb = "is known to go on" if unwatched else "goes on"
         click.echo(f"no run {verb} in {printable(str(runs_dir))}; --all shows those that are over", err=True)
     if unwatched:
-        click.echo(_may_go_on(unwatched), err=True)
+        words = f"{counted(unwatched, 'run')} of `tlaunch exec`, which only mpirun or srun knows, may go on"
+        click.echo(f"{words}; --all shows such runs", err=True)
 
 
 def to_lines(states: list[RunState], width: int | None) -> list[str]:
@@ -81,10 +87,6 @@ def _states(runs_dir: Path, *, everything: bool) -> list[RunState]:
         return [look(run_dir) for run_dir in directories]
     # A report is an agent's last act: such runs need no look.
     return [look(run_dir) for run_dir in directories if not run_dir.report.exists()]
-
-
-def _may_go_on(unwatched: int) -> str:
-    return f"{counted(unwatched, 'run')} of `tlaunch exec`, which only mpirun or srun knows, may go on; --all shows such runs"
 
 
 def _goes_on(state: RunState) -> bool:
@@ -110,7 +112,3 @@ def _row(state: RunState) -> tuple[str, ...]:
         "-" if state.exit_code is None else str(state.exit_code),
         culprit(state),
     )
-
-
-def _width() -> int | None:
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import click
 
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, json_option, run_argument
 from launcher.cli.text.run_text import describe, shown_name
+from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import write_out
 from launcher.cli.text.verdict_text import rank_list
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
@@ -70,11 +70,12 @@ def stacks(
     wanted = None if ranks is None else parse_ranks(ranks)
     state = look(chosen_live(runs_dir, run))
     seen = _seen(state, wanted)
-    _say_ended(seen.pids.keys() - seen.stacks.keys())
+    if ended := seen.pids.keys() - seen.stacks.keys():
+        say(_ended(ended))
     groups = group(seen.stacks, seen.steps)
     write_out(_as_json(state, seen, groups) if as_json else _as_text(state, seen, groups, full=full))
     for server, why in seen.unasked.items():
-        _say(f"{server}: not shown: {why}")
+        say(f"{server}: not shown: {why}")
     context.exit(EXIT_FAILURE if seen.unasked else EXIT_OK)
 
 
@@ -173,15 +174,6 @@ def _gathered(state: RunState, pids: Mapping[int, int]) -> Seen:
     return Seen(pids, steps, answers)
 
 
-def _say_ended(global_ranks: Collection[int]) -> None:
-    if global_ranks:
-        _say(_ended(global_ranks))
-
-
-def _say(line: str) -> None:
-    print(printable(line), file=sys.stderr)
-
-
 def _ended(global_ranks: Iterable[int]) -> str:
     return f"{rank_list(global_ranks)} ended while being asked"
 
@@ -192,7 +184,8 @@ def _as_text(state: RunState, seen: Seen, groups: tuple[StackGroup, ...], *, ful
         lines += ["", f"{rank_list(each.global_ranks)}: {each.doing}"]
         lines += _frame_lines(each.frames, full=full)
         if full:
-            lines += _other_threads(each.global_ranks[0], seen.stacks[each.global_ranks[0]])
+            for frames in seen.stacks[each.global_ranks[0]].others:
+                lines += [f"  another thread of rank {each.global_ranks[0]}:", *_frame_lines(frames, full=True)]
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
@@ -201,12 +194,6 @@ def _frame_lines(frames: tuple[str, ...], *, full: bool) -> Iterator[str]:
     yield from (f"    {frame}" for frame in shown)
     if len(shown) < len(frames):
         yield f"    ... {len(frames) - len(shown)} more, shown by --full"
-
-
-def _other_threads(global_rank: int, stack: RankStack) -> Iterator[str]:
-    for frames in stack.others:
-        yield f"  another thread of rank {global_rank}:"
-        yield from _frame_lines(frames, full=True)
 
 
 def _as_json(state: RunState, seen: Seen, groups: tuple[StackGroup, ...]) -> str:

@@ -115,7 +115,8 @@ def _row(rank: RankStatus, state: RunState) -> tuple[str, ...]:
         str(look.global_rank),
         one_line(rank.place.server_id) if rank.place else "-",
         str(rank.place.device_id) if rank.place else "-",
-        "not started" if _never_started(look, state) else look.state.value,
+        # `--json` has the state alone: of a run that did not begin that says the same.
+        "not started" if look.state.value == "waiting" and state.progress.not_begun is not None else look.state.value,
         str(look.process.pid) if look.process else "-",
         number(beat.step if beat else None, "d"),
         number(beat.loss if beat else None, ".4f"),
@@ -124,11 +125,6 @@ def _row(rank: RankStatus, state: RunState) -> tuple[str, ...]:
         duration(_age_s(rank.log_written_ns, state)),
         _end(look),
     )
-
-
-def _never_started(look: RankLook, state: RunState) -> bool:
-    """Return whether the rank belongs to a run that did not begin. `--json` has the state alone."""
-    return look.state.value == "waiting" and state.progress.not_begun is not None
 
 
 def _end(look: RankLook) -> str:

@@ -57,7 +57,9 @@ def _told(stopped: Stopped, *, kill: bool) -> str:
     name, how = shown_name(stopped.state), describe(stopped.state)
     match stopped.outcome:
         case Outcome.ENDED:
-            return f"{name}: {how}{_orphans(stopped) if stopped.orphans else _by_force(stopped.state)}"
+            killed = stopped.state.attempts[-1].killed
+            forced = f"; {counted(killed, 'process', 'processes')} had to be killed" if killed else ""
+            return f"{name}: {how}{_orphans(stopped) if stopped.orphans else forced}"
         case Outcome.NOT_RUNNING:
             return f"{name} is not running: {how}"
         case Outcome.STILL_ENDING:
@@ -89,8 +91,3 @@ def _orphans(stopped: Stopped) -> str:
         return ended
     when = f"after {stopped.grace_s:g} s of grace" if stopped.grace_s else "at once"
     return f"{ended}, {rank_list(stopped.killed)} by SIGKILL {when}"
-
-
-def _by_force(state: RunState) -> str:
-    killed = state.attempts[-1].killed
-    return f"; {counted(killed, 'process', 'processes')} had to be killed" if killed else ""

@@ -150,7 +150,10 @@ def _table(state: RunState, rows: list[Row], width: int, most_rows: int | None) 
 def _cells(row: Row, state: RunState) -> Iterator[str]:
     beat: Beat | None = row.heartbeat.beat if row.heartbeat else None
     yield str(row.rank.global_rank)
-    yield _state(row)
+    if row.rank.status is not None:
+        yield describe_status(row.rank.status)
+    else:
+        yield f"{row.rank.state.value}, slow" if row.slow else row.rank.state.value
     yield number(beat.step if beat else None, "d")
     yield number(beat.loss if beat else None, ".4f")
     yield number(beat.tokens_per_s if beat else None, ",.0f")
@@ -158,12 +161,6 @@ def _cells(row: Row, state: RunState) -> Iterator[str]:
     yield size(row.usage.rss_bytes if row.usage else None)
     yield size(beat.device_memory_bytes if beat else None)
     yield duration(max(0.0, (state.looked_ns - row.heartbeat.time_ns) / 1e9) if row.heartbeat else None)
-
-
-def _state(row: Row) -> str:
-    if row.rank.status is not None:
-        return describe_status(row.rank.status)
-    return f"{row.rank.state.value}, slow" if row.slow else row.rank.state.value
 
 
 def _show_once(sampler: Sampler) -> None:

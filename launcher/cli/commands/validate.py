@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
-from launcher.cli.commands.table.input import STDIN, problem_to_json, read_table, wants_colour
+from launcher.cli.commands.table.input import STDIN, problem_to_json, read_table
 from launcher.cli.launch.samples import max_table_bytes
 from launcher.cli.options.table import chip_option, consumer_option, max_table_size_option
 from launcher.cli.text.columns import counted
+from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import write_out
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
@@ -84,7 +84,7 @@ def validate(
     """
     if files.count(STDIN) > 1:
         raise UsageError("- is given twice, but stdin can be read only once")
-    settings = Settings(options["strict"], options["quiet"], wants_colour(options["colour"]))
+    settings = Settings(options["strict"], options["quiet"], _wants_colour(options["colour"]))
     others: list[Path] = []
     checked = check_all(files, Profile(chip=chip, consumer=consumer), others)
     exit_code = _show_json(checked, settings) if as_json else _show_text(checked, settings)
@@ -101,7 +101,10 @@ def check_all(names: Sequence[str], profile: Profile, others: list[Path]) -> Ite
         if os.path.isdir(name):  # noqa: PTH112 - Path.is_dir raises where a name is too long
             yield from _check_directory(name, profile, others)
         else:
-            yield _check(name, profile)
+            try:
+                yield Checked(name, read_table(name, profile))
+            except UnreadableError as error:
+                yield Checked(name, None, error)
 
 
 def passes(report: TableReport, *, strict: bool) -> bool:
@@ -137,13 +140,6 @@ def to_text(report: TableReport, settings: Settings) -> str:
     problems = render_each(report.problems, report.document, str(report.path), style)
     closing = "" if settings.quiet and passes(report, strict=settings.strict) else _closing(report, settings)
     return "".join(f"{part}\n" for part in (*problems, closing) if part)
-
-
-def _check(name: str, profile: Profile) -> Checked:
-    try:
-        return Checked(name, read_table(name, profile))
-    except UnreadableError as error:
-        return Checked(name, None, error)
 
 
 def _check_directory(directory: str, profile: Profile, others: list[Path]) -> Iterator[Checked]:
@@ -214,24 +210,18 @@ def _show_text(all_checked: Iterable[Checked], settings: Settings) -> int:
 
 def _say_unreadable(checked: Checked) -> None:
     if checked.error is not None:
-        _say(f"error: {checked.error}")
+        say(f"error: {checked.error}")
 
 
 def _say_others(others: Sequence[Path], settings: Settings) -> None:
     if others and not settings.quiet:
         are = "file is no rank table" if len(others) == 1 else "files are no rank tables"
-        _say(f"{len(others):,} other *.json {are}: {_names(others)}")
+        say(f"{len(others):,} other *.json {are}: {_names(others)}")
 
 
 def _names(paths: Sequence[Path]) -> str:
     more = len(paths) - OTHERS_TOLD
     return ", ".join(map(str, paths[:OTHERS_TOLD])) + (f" and {more:,} more" if more > 0 else "")
-
-
-def _say(text: str) -> None:
-    """Lines on stderr. A full disk behind it must not keep the other files from being checked."""
-    with suppress(OSError):
-        print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 
 def _closing(report: TableReport, settings: Settings) -> str:
@@ -263,3 +253,10 @@ def json_files(directory: str, report_error: Callable[[OSError], None]) -> Itera
     for folder, folders, names in os.walk(directory, onerror=report_error):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in NOT_SEARCHED]
         yield from (Path(folder, name) for name in names if name.endswith(".json"))
+
+
+def _wants_colour(wanted: bool | None) -> bool:
+    """Return whether to use colours: as the option says; without it on a terminal, unless NO_COLOR is set."""
+    if wanted is not None:
+        return wanted
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

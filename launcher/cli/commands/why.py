@@ -53,7 +53,7 @@ def why(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
 
 def to_lines(state: RunState) -> Iterator[str]:
     """Everything that is known of the failures of a run, safe to show."""
-    failed = [attempt for attempt in state.attempts if _went_wrong(attempt) and not _never_began(attempt, state)]
+    failed = [attempt for attempt in state.attempts if _failed(attempt, state)]
     nothing = "; nothing failed" if not failed and state.state.going_on else ""
     yield f"{shown_name(state)}: {'still ' if nothing else ''}{describe(state)}{nothing}"
     for attempt in failed:
@@ -82,14 +82,11 @@ def _noted(state: RunState) -> Iterator[str]:
     yield from _judged(verdict, state.attempts[-1], state)
 
 
-def _went_wrong(attempt: Attempt) -> bool:
+def _failed(attempt: Attempt, state: RunState) -> bool:
     """Return whether an attempt failed; ranks of a run that was stopped ended because they were asked to."""
+    if attempt.verdict is None and not attempt.exits and state.progress.not_begun is not None:
+        return False  # all that is known of it is that not all servers came
     return attempt.verdict is not None or attempt.cause in {Cause.FAILED, Cause.HUNG}
-
-
-def _never_began(attempt: Attempt, state: RunState) -> bool:
-    """Return whether nothing is known of it but that not all servers came."""
-    return state.progress.not_begun is not None and attempt.verdict is None and not attempt.exits
 
 
 def _attempt(attempt: Attempt, state: RunState) -> Iterator[str]:
@@ -157,14 +154,10 @@ def _last_known(state: RunState) -> Iterator[str]:
         yield f"  processes of {rank_list(living)} still live: `tlaunch stop {as_argument(state.run_dir)}` ends them"
     for log in (state.run_dir.agent_log, state.run_dir.console_log):
         if log.exists():
-            yield from _end_of(log)
-
-
-def _end_of(log: Path) -> Iterator[str]:
-    with suppress(OSError):
-        lines = end_of(log)
-        yield f"  the end of {log.name}:"
-        yield from quoted(lines)
+            with suppress(OSError):
+                lines = end_of(log)
+                yield f"  the end of {log.name}:"
+                yield from quoted(lines)
 
 
 def _not_restarting(state: RunState) -> str | None:

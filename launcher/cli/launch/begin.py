@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
-from contextlib import suppress
 from pathlib import Path
 
 from launcher.cli.launch.detach import Detached
 from launcher.cli.launch.options import DEFAULT_RUNS_DIR
 from launcher.cli.launch.prepare import Prepared
+from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import as_people_call_it
 from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.frozen import frozen
@@ -46,9 +45,8 @@ def begin_run(prepared: Prepared, master_port: int) -> RunSpec:
 def say_notes(prepared: Prepared, spec: RunSpec) -> None:
     """Print what was found when the run was prepared, and what other launchers left in the environment."""
     inherited = notes(conflicts(prepared.request.inherited_env, spec.ranks[0].env))
-    with suppress(OSError):  # nobody reads stderr
-        for note in (*prepared.notes, *inherited):
-            print(note, file=sys.stderr)
+    for note in (*prepared.notes, *inherited):
+        say(note)
 
 
 def wait_for_start(detached: Detached, spec: RunSpec) -> Outcome:

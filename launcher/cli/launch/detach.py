@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import write_out
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, exit_code_of
 from launcher.logs.terminal import printable
@@ -65,7 +66,7 @@ class Detached:
         try:
             started = self._wait()
         except _Interrupted as interrupted:
-            _say(f"{signal.Signals(interrupted.number).name}: ending {printable(name)}")
+            say(f"{signal.Signals(interrupted.number).name}: ending {printable(name)}")
             return exit_code_of(-interrupted.number)
         if started:
             _tell(name, reference)
@@ -164,10 +165,5 @@ def _let_go(log_fd: int) -> None:
 def _tell(name: str, reference: str) -> None:
     """Print the name for programs on stdout, and for people what they can do with it."""
     write_out(f"{name}\n")
-    _say("it runs in the background; to look at it, or to end it:")
-    _say(f"  tlaunch status|top|stop {printable(reference)}")
-
-
-def _say(line: str) -> None:
-    with suppress(OSError):  # nobody reads stderr
-        print(line, file=sys.stderr, flush=True)
+    say("it runs in the background; to look at it, or to end it:")
+    say(f"  tlaunch status|top|stop {printable(reference)}")

@@ -99,16 +99,13 @@ def _comment(rank: RankSpec, spec: RunSpec) -> str:
     """Return the comment above a rank's line; nothing from a table may end it early."""
     place = coordinate_of(rank.global_rank, spec.layout)
     hidden = [name for name, value in rank.env.items() if value is not None and masked(name, value) != value]
+    cpus = "" if rank.cpus is None else f", cpus {ranges(rank.cpus)}"
+    cpus = "" if rank.cpus is None else f", cpus {ranges(rank.cpus)}"
     hidden += ["the command"] if masked_argv(rank.argv) != rank.argv else []
     return (
         f"# rank {rank.global_rank}: server {escaped(rank.server_id)}, device {rank.device_id}, "
-        f"pp={place.pp} dp={place.dp} mp={place.mp}{_cpus(rank)}"
-        + (f", masked here: {', '.join(hidden)}" if hidden else "")
+        f"pp={place.pp} dp={place.dp} mp={place.mp}{cpus}" + (f", masked here: {', '.join(hidden)}" if hidden else "")
     )
-
-
-def _cpus(rank: RankSpec) -> str:
-    return "" if rank.cpus is None else f", cpus {ranges(rank.cpus)}"
 
 
 def _command_line(rank: RankSpec, spec: RunSpec) -> str:

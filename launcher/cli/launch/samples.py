@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
+from launcher.cli.text.stderr import say
 from launcher.core.env import TLAUNCH_MAX_TABLE_SIZE
 from launcher.core.errors import UnreadableError
 from launcher.core.resources import data_dir, stand_in_note
@@ -33,22 +33,17 @@ def sample_hinted(path: Path) -> Iterator[None]:
         raise UnreadableError(error.message, hint=f"did you mean {SAMPLES / path.name}, a sample?") from None
 
 
-def say_note(note: str) -> None:
-    with suppress(OSError):  # nobody reads stderr
-        print(note, file=sys.stderr)
-
-
-def found_table(path: Path, say: Callable[[str], None] = say_note) -> Path:
+def found_table(path: Path, tell: Callable[[str], None] = say) -> Path:
     """Return `path` itself, or the sample table of that name where no such file is here: an installed copy has them too.
 
-    `say` gets a note of that: the name is also that of many a tutorial's own table, asked for from another directory.
+    `tell` gets a note of that: the name is also that of many a tutorial's own table, asked for from another directory.
     """
     if path.parent != SAMPLES or _is_there(path):
         return path
     sample = _sample(path.name)
     if sample is None:
         return path
-    say(stand_in_note(str(path), "sample", sample))
+    tell(stand_in_note(str(path), "sample", sample))
     return sample
 
 

@@ -8,7 +8,6 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -22,6 +21,7 @@ from launcher.cli.launch.network import with_network
 from launcher.cli.launch.options import RunOptions, check_server_id
 from launcher.cli.launch.prepare import Prepared
 from launcher.cli.text.columns import awaited, server_list
+from launcher.cli.text.stderr import say
 from launcher.core import env
 from launcher.core.env import masked_argv
 from launcher.core.errors import RefusedLayoutError, UsageError
@@ -175,11 +175,6 @@ def join_first_server(
 def shared_token() -> str:
     """Return the token that a user who starts servers by hand has set to keep other connections out."""
     return os.environ.get(env.TLAUNCH_COORDINATOR_TOKEN, "")
-
-
-def say(line: str) -> None:
-    with suppress(OSError):  # nobody reads stderr
-        print(line, file=sys.stderr, flush=True)
 
 
 # --- what all servers must have alike ---

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +12,7 @@ import click
 
 from launcher.cli.launch.options import DEFAULT_RUNS_DIR
 from launcher.cli.options.run import runs_dir_option
+from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import as_people_call_it
 from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.errors import UsageError
@@ -57,7 +56,7 @@ def chosen(runs_dir: Path, run: str | None) -> RunDir:
         UnreadableError: there is no such run.
         UsageError: several runs' names begin so.
     """
-    return find_run(runs_dir, run, lambda words: _say(f"note: {words}"))
+    return find_run(runs_dir, run, lambda words: say(f"note: {words}"))
 
 
 def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
@@ -71,7 +70,7 @@ def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
         return chosen(runs_dir, run)
     if others := going_on[1:]:
         go = "other run goes on" if len(others) == 1 else "other runs go on"
-        _say(f"{len(others)} {go}: {_names(others)}")
+        say(f"{len(others)} {go}: {_names(others)}")
     return going_on[0]
 
 
@@ -99,11 +98,6 @@ def _several(runs_dir: Path, run: str | None) -> tuple[RunDir, ...] | None:
         return None
     found = () if means_latest(run) else find_runs(runs_dir, run)
     return found if len(found) > 1 else ()
-
-
-def _say(words: str) -> None:
-    with suppress(OSError):  # nobody reads stderr
-        print(words, file=sys.stderr)
 
 
 def _going_on(runs_dir: Path, *, unwatched: bool) -> tuple[RunDir, ...]:

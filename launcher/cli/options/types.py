@@ -85,7 +85,7 @@ def _without_unit(text: str) -> str | None:
     return f"write {float(matched[1]) * _UNITS_S[matched[2].lower()]:.10g}" if matched else None
 
 
-LARGEST_BYTES = 1 << 62
+MAX_BYTES = 1 << 62
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
@@ -105,7 +105,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
         if matched is None:
             raise BadValue(f"{value!r} is no size", param, ctx, "for instance 64M")
         size = float(matched[1]) * _UNITS[matched[2].upper()]
-        if size > LARGEST_BYTES:
+        if size > MAX_BYTES:
             raise BadValue(f"{value} is more than any file holds", param, ctx)
         size_bytes = int(size)
         if size_bytes < self._min:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 from launcher.logs.terminal import escaped, without_colours
@@ -11,7 +11,7 @@ MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 GAP = "  "
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 SERVERS_TOLD = 8  # of many; the others are counted
-WIDEST_NUMBER = 16  # characters; what a rank writes to its heartbeat file may be any number
+MAX_NUMBER_CHARS = 16  # characters; what a rank writes to its heartbeat file may be any number
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset()) -> list[str]:
@@ -21,12 +21,11 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: froz
     """
     table = [tuple(header), *(tuple(map(without_colours, row)) for row in rows)]
     widths = [max(map(columns_of, column)) for column in zip(*table, strict=True)]
-    return [GAP.join(_cells(row, header, widths, right)).rstrip() for row in table]
-
-
-def _cells(row: Sequence[str], header: Sequence[str], widths: Sequence[int], right: frozenset[str]) -> Iterator[str]:
-    for cell, name, width in zip(row, header, widths, strict=True):
-        yield padded(cell, width, right=name in right)
+    lines = []
+    for row in table:
+        cells = zip(row, header, widths, strict=True)
+        lines.append(GAP.join(padded(cell, width, right=name in right) for cell, name, width in cells).rstrip())
+    return lines
 
 
 def fitted(
@@ -121,7 +120,7 @@ def number(value: float | None, form: str) -> str:
 
 
 def _short(text: str, value: float) -> str:
-    if len(text) <= WIDEST_NUMBER:
+    if len(text) <= MAX_NUMBER_CHARS:
         return text
     from decimal import Decimal  # every run would pay for it
 

@@ -83,7 +83,9 @@ class Format:
             return self._whole_lines(global_rank, block)
         goes_on = self._begun == (global_rank, -1)
         before = b"" if goes_on else self.end()
-        text = self._whole_lines(global_rank, block).removeprefix(self._block_prefix(global_rank) if goes_on else b"")
+        text = self._whole_lines(global_rank, block).removeprefix(
+            self.encoded(self.prefix(global_rank)) if goes_on else b""
+        )
         self._begun = (global_rank, -1) if self._is_begun(block, ends=block.endswith(b"\n")) else None
         return before + (text if self._begun is None else text[: -len(self.encoded("\n"))])
 
@@ -94,11 +96,15 @@ class Format:
     def _whole_lines(self, global_rank: int, block: bytes) -> bytes:
         prefix = self.prefix(global_rank)
         if self._for_people or not self._is_utf8 or not certainly_printable(block):
-            return self.encoded("".join([f"{prefix}{self.safe(line)}\n" for line in _lines_of(block)]))
+            return self.encoded(
+                "".join(
+                    [
+                        f"{prefix}{self.safe(line)}\n"
+                        for line in printable_lines(block.decode("utf-8", errors="replace").removesuffix("\n"))
+                    ]
+                )
+            )
         return _prefixed(block, self.encoded(prefix))
-
-    def _block_prefix(self, global_rank: int) -> bytes:
-        return self.encoded(self.prefix(global_rank))
 
     def error(self, error: Folded) -> bytes:
         """Make a line of JSON of what was raised, whatever is shown otherwise."""
@@ -155,10 +161,6 @@ def _json(line: Line | Shown | None) -> str:
         if not line.ends:
             fields["ends"] = False
     return json.dumps(fields) + "\n"
-
-
-def _lines_of(block: bytes) -> list[str]:
-    return printable_lines(block.decode("utf-8", errors="replace").removesuffix("\n"))
 
 
 def _prefixed(block: bytes, prefix: bytes) -> bytes:

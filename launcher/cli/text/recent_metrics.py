@@ -13,10 +13,10 @@ from launcher.runs.metrics import MetricsReader, StepMetrics
 
 RECENT_NS = 300 * 10**9
 # Five minutes of the bundled trainer, which writes fifty lines of 250 bytes a second at most.
-MOST_STEPS = 15_000
-TAIL_BYTES = MOST_STEPS * 256
+MAX_STEPS = 15_000
+TAIL_BYTES = MAX_STEPS * 256
 FIGURE = 10  # columns
-LONGEST_LINE = 120  # columns of blocks
+MAX_LINE_COLUMNS = 120  # columns of blocks
 
 
 class RecentMetrics:
@@ -25,7 +25,7 @@ class RecentMetrics:
     def __init__(self, path: Path) -> None:
         self._reader = MetricsReader(path, last_bytes=TAIL_BYTES, keep_nan=True)
         self._beginnings = 0
-        self._steps: deque[StepMetrics] = deque(maxlen=MOST_STEPS)
+        self._steps: deque[StepMetrics] = deque(maxlen=MAX_STEPS)
 
     def look(self) -> list[StepMetrics]:
         """Return the steps of the five minutes before the last one, the last 15,000 at most, in the order of their lines.
@@ -50,7 +50,7 @@ def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[s
         if len(known) > 1:
             first, last = (number(value, form) for value in (known[0], known[-1]))  # "nan" where it is not finite
             begin, end = f"{name:8} {first:>{FIGURE}} ", f" {last:<{FIGURE}} over {over}"
-            line = sparkline(values, max(0, min(LONGEST_LINE, width - len(begin) - len(end))), plain=plain)
+            line = sparkline(values, max(0, min(MAX_LINE_COLUMNS, width - len(begin) - len(end))), plain=plain)
             yield f"{begin}{line}{end}"[:width]
 
 

@@ -17,7 +17,7 @@ STATUS_EVERY_S = 1.0
 ERASED = "\r\x1b[K"
 CUT = "…; "
 SPARE_COLUMNS = 2  # where a terminal writes ^C: in a full row it would wrap, and a half of it would stay
-SHORTEST_WHY = 10  # columns; less of a failure tells nothing
+MIN_WHY_COLUMNS = 10  # columns; less of a failure tells nothing
 
 
 class StatusLine:
@@ -89,4 +89,4 @@ class StatusLine:
 def _cut(why: str, width: int) -> str:
     if columns_of(why) <= width:
         return why
-    return f"{cut_to(why, width - len(CUT))}{CUT}" if width > SHORTEST_WHY else ""
+    return f"{cut_to(why, width - len(CUT))}{CUT}" if width > MIN_WHY_COLUMNS else ""

@@ -126,7 +126,8 @@ def _log_of(
     except OSError as error:
         yield f"log of rank {culprit}: {path}, which cannot be read: {error.strerror}"
         return
-    yield f"log of rank {culprit}: {path}, {'its last lines:' if lines else _silent(progress)}"
+    silent = "to which this attempt wrote nothing" if progress.attempt else "which is empty"
+    yield f"log of rank {culprit}: {path}, {'its last lines:' if lines else silent}"
     yield from quoted(lines)
 
 
@@ -135,10 +136,6 @@ def _restarts(progress: Progress) -> str:
     if progress.not_restarting is None:
         return times
     return f"{f'{times}, and not again' if progress.attempt else 'not restarted'}: {progress.not_restarting}"
-
-
-def _silent(progress: Progress) -> str:
-    return "to which this attempt wrote nothing" if progress.attempt else "which is empty"
 
 
 def _how_ended(progress: Progress, *, without: RankExit | None) -> str:

@@ -18,8 +18,9 @@ from launcher.cli.launch.engine_commands import HANDED_ON, engine_for, own_agent
 from launcher.cli.launch.network import doubt_of_table
 from launcher.cli.launch.options import RunOptions, for_engine
 from launcher.cli.launch.prepare import Prepared, prepare
-from launcher.cli.launch.servers import join_first_server, open_door, say, shared_token, this_server
+from launcher.cli.launch.servers import join_first_server, open_door, shared_token, this_server
 from launcher.cli.text.columns import awaited, server_list
+from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import write_out
 from launcher.core import env
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError

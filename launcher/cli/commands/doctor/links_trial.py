@@ -14,7 +14,7 @@ from launcher.cli.commands.doctor.report import is_sound
 from launcher.cli.commands.doctor.trial_guard import Remains
 from launcher.cli.commands.doctor.trial_run import ENDED, TrialRun, blamed_server, kept_run, told_of, trial_options
 from launcher.cli.launch.options import BRING_ALL
-from launcher.cli.launch.servers import say
+from launcher.cli.text.stderr import say
 from launcher.core.run_dir import LATEST
 from launcher.doctor.examine import Examination
 from launcher.doctor.examinee import OWN_RUNS, forget

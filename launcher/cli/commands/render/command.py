@@ -27,7 +27,7 @@ from launcher.cli.commands.render.slurm import (
 from launcher.cli.commands.render.slurm import submit as submitted
 from launcher.cli.commands.table.output import check_output, put, to_stdout, warn
 from launcher.cli.launch.options import UNSUPERVISED, RunOptions, check_name_length, flag
-from launcher.cli.launch.prepare import Prepared, prepare
+from launcher.cli.launch.prepare import Elsewhere, Prepared, prepare
 from launcher.cli.launch.samples import max_table_bytes
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_PARAMETERS, devices_option, master_port_option
@@ -86,7 +86,7 @@ TAKEN = (
 )  # fmt: skip
 NAMES = ("bash", "mpirun", "slurm", "kubernetes", "hostfile", "rankfile")
 FLAVORS = ("openmpi", "mpich", "run", "exec", "job", "mpi")
-LONGEST_SLURM_NAME_BYTES = 160  # the run's is its time, this, and the job's number, place in its array and restarts
+MAX_SLURM_NAME_BYTES = 160  # the run's is its time, this, and the job's number, place in its array and restarts
 # What only some kinds make use of
 OF_KIND = {
     "grace": ("bash", "kubernetes", "slurm"),
@@ -177,11 +177,13 @@ def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
     if kind.name == "slurm":
         check_resource(options["resource"])
     what = f"{kind.name} --flavor {flavor}" if flavor else kind.name
+    # Other servers have this tlaunch at the same place where they share a file system; an image has its own.
+    beside = Path(sys.executable).parent / "tlaunch"
     run_options = tuple(words_for_run(context, options, runs=flavor == "run", what=what))
     return Wishes(
         flavor=flavor,
         run_options=run_options,
-        tlaunch=_tlaunch(kind),
+        tlaunch=str(beside) if beside.exists() and not kind.in_image else "tlaunch",
         image=options.pop("image"),
         resource=options.pop("resource"),
         time_limit=time_limit,
@@ -210,24 +212,19 @@ def _flavor(kind: Kind, wanted: str | None) -> str:
     return known[0] if wanted is None else wanted
 
 
-def _tlaunch(kind: Kind) -> str:
-    """Return this tlaunch, which servers with the same file system have at the same place; an image has its own."""
-    beside = Path(sys.executable).parent / "tlaunch"
-    return "tlaunch" if kind.in_image or not beside.exists() else str(beside)
-
-
 def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
     cwd = options.pop("cwd")
     node_count, pinned = options.pop("nodes"), options.pop("pin_nodes")
     chosen = _run_options(kind, options)
-    prepared = _prepared(chosen, asked_nodes(chosen, node_count), in_image=cwd is not None or kind.in_image)
+    where: Elsewhere = "image" if cwd is not None or kind.in_image else "servers"
+    prepared = prepare(chosen, os.environ, elsewhere=where, unnamed=asked_nodes(chosen, node_count))
     nodes = asked_of_slurm(prepared, wishes, pinned=pinned) if kind.name == "slurm" else Nodes()
     for note in filter(None, (*prepared.notes, nodes.note)):
         print(note, file=sys.stderr)
     request = _placed(kind, prepared.request, chosen, cwd, wishes)
     name = _name(kind, prepared, chosen)
     if kind.name == "slurm":
-        check_name_length(name, LONGEST_SLURM_NAME_BYTES, "the job's own in the name of its run")
+        check_name_length(name, MAX_SLURM_NAME_BYTES, "the job's own in the name of its run")
     return job_of(
         request,
         name,
@@ -247,10 +244,6 @@ def _run_options(kind: Kind, options: Mapping[str, Any]) -> RunOptions:
     if chosen.command:
         raise UsageError(f"a {kind.name} starts nothing, and COMMAND ({chosen.command[0]}) was given")
     return replace(chosen, command=(sys.executable,))
-
-
-def _prepared(chosen: RunOptions, unnamed: Cluster | None, *, in_image: bool) -> Prepared:
-    return prepare(chosen, os.environ, elsewhere="image" if in_image else "servers", unnamed=unnamed)
 
 
 def _placed(kind: Kind, request: Request, chosen: RunOptions, cwd: str | None, wishes: Wishes) -> Request:

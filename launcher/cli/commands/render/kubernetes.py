@@ -13,7 +13,7 @@ from launcher.cli.options.command_types import together
 from launcher.core.errors import UsageError
 from launcher.engines.render.job import Claim, SecretVariable
 
-LONGEST_NAME = 253  # of an object of Kubernetes, and of a key of a Secret
+MAX_NAME_CHARS = 253  # of an object of Kubernetes, and of a key of a Secret
 _OBJECT = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _KEY = re.compile(r"(?!\.\.)(?!\.$)[-._A-Za-z0-9]+", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -77,7 +77,7 @@ def secret_variables(texts: Sequence[str], env: tuple[str, ...]) -> tuple[Secret
         if variable in given:
             raise UsageError(f"--env and --env-from-secret both say what {variable} is", hint="give one of them")
         _check_object(secret, f"--env-from-secret {variable}", "Secret")
-        if not _KEY.fullmatch(key) or len(key) > LONGEST_NAME:
+        if not _KEY.fullmatch(key) or len(key) > MAX_NAME_CHARS:
             raise UsageError(
                 f"--env-from-secret {variable}: a Secret has no such key", hint="letters, digits, dots, dashes and _"
             )
@@ -86,7 +86,7 @@ def secret_variables(texts: Sequence[str], env: tuple[str, ...]) -> tuple[Secret
 
 
 def _check_object(name: str, option: str, what: str) -> None:
-    if not _OBJECT.fullmatch(name) or len(name) > LONGEST_NAME:
+    if not _OBJECT.fullmatch(name) or len(name) > MAX_NAME_CHARS:
         raise UsageError(
             f"{option}: {name!r} cannot be the name of a {what} of Kubernetes",
             hint="small letters, digits, dots and dashes, a letter or digit first and last",

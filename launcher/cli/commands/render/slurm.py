@@ -26,9 +26,9 @@ from launcher.engines.render.words import sbatch
 from launcher.engines.slurm import answer_of
 from launcher.engines.slurm_time import seconds_of
 
-LONGEST_WARNING_S = 65535  # Slurm's own limit
-MOST_RESTARTS = 1000
-MOST_CPUS = 4096  # of one device
+MAX_WARNING_S = 65535  # Slurm's own limit
+MAX_RESTARTS = 1000
+MAX_CPUS = 4096  # of one device
 # Of sbatch: what says how many nodes a job has, which, and what of their memory.
 _COUNTS_NODES = ("-N", "--nodes")
 _NAMES_NODES = ("-w", "--nodelist", "-F", "--nodefile")
@@ -46,16 +46,16 @@ slurm_options = together(
         help="slurm: wait for the nodes that the rank table names.  [default: where it gives addresses too]",
     ),
     click.option(
-        "--cpus-per-device", type=IntRange(1, MOST_CPUS), metavar="N",
+        "--cpus-per-device", type=IntRange(1, MAX_CPUS), metavar="N",
         help="slurm: share nodes with other jobs, and have N CPUs for each device.  [default: whole nodes]",
     ),
     click.option("--time-limit", metavar="TIME", help="slurm: minutes, or as Slurm writes it: 1-12:00:00."),
     click.option(
-        "--warn-before", type=IntRange(1, LONGEST_WARNING_S), default=300, metavar="SECONDS",
+        "--warn-before", type=IntRange(1, MAX_WARNING_S), default=300, metavar="SECONDS",
         help="slurm: ranks get SIGTERM so long before the limit.  [default: 300]",
     ),
     click.option(
-        "--restarts", type=IntRange(0, MOST_RESTARTS), default=0, metavar="N",
+        "--restarts", type=IntRange(0, MAX_RESTARTS), default=0, metavar="N",
         help="slurm: up to N jobs more, one after the other, until one ends well.  [default: 0]",
     ),
     click.option("--submit", is_flag=True, help="slurm: hand the script to sbatch, and print the job's id."),
@@ -195,14 +195,13 @@ def submit(script: str) -> str:
 def _sbatch(script: str, option: str) -> str:
     done = answer_of(("sbatch", option), os.environ, script, timeout_s=SBATCH_TIMEOUT_S)
     if done.returncode:
-        refused = TlaunchError(f"sbatch takes no such script:\n{done.stderr.strip()}", hint=_hint(done.stderr))
+        hint = None
+        if NO_CONTROLLER.search(done.stderr):
+            hint = (
+                "is slurmctld up, and is this a machine of the cluster? `scontrol ping` asks; -o FILE keeps the script"
+            )
+        refused = TlaunchError(f"sbatch takes no such script:\n{done.stderr.strip()}", hint=hint)
         refused.has_lines = True
         refused.exit_code = done.returncode
         raise refused
     return done.stdout
-
-
-def _hint(said: str) -> str | None:
-    if NO_CONTROLLER.search(said) is None:
-        return None
-    return "is slurmctld up, and is this a machine of the cluster? `scontrol ping` asks; -o FILE keeps the script"

@@ -14,6 +14,7 @@ from launcher.cli.options.table import max_table_size_option
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import write_out
+from launcher.core.codec import encode
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
 from launcher.core.json_text import json_text
 from launcher.core.printable import printable
@@ -31,7 +32,7 @@ Exit codes: 0 the checksums would match; 1 they would not, and HCCL would stop w
 2 wrong usage, or a file that cannot be read.
 """
 SHOWN_AT_MOST = 20
-LONGEST_VALUE = 60  # characters
+MAX_VALUE_CHARS = 60  # characters
 
 
 @click.command(epilog=EPILOG)
@@ -54,14 +55,20 @@ def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_j
     if first == second == STDIN:
         raise UsageError("- is given twice, but stdin can be read only once")
     pair = read_table(first, Profile()), read_table(second, Profile())
-    broken = [report for report in pair if not report.document.checkable or _has_errors_of_text(report)]
+    # Text after the table is no error to HCCL.
+    broken = [
+        report
+        for report in pair
+        if not report.document.checkable or any(problem.code.startswith("RT1") for problem in report.errors)
+    ]
     if broken:
-        _say_problems(broken)
-        write_out(_json_text(_broken_to_json(pair)) if as_json else _broken_text(broken))
+        for report in broken:
+            print(report.render(), file=sys.stderr)
+        write_out(json_text(_broken_to_json(pair)) if as_json else _broken_text(broken))
         context.exit(EXIT_FAILURE)
     try:
         comparison = compare(*pair)
-        text = _json_text(_to_json(comparison, pair)) if as_json else _text(comparison, pair, limit)
+        text = json_text(_to_json(comparison, pair)) if as_json else _text(comparison, pair, limit)
     except RecursionError:
         raise UnreadableError(f"{first} or {second} is nested too deeply to be compared") from None
     write_out(text)
@@ -69,16 +76,6 @@ def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_j
 
 
 Pair = tuple["TableReport", "TableReport"]
-
-
-def _has_errors_of_text(report: TableReport) -> bool:
-    """Return whether HCCL cannot read the text at all; text after the table is no such error."""
-    return any(problem.code.startswith("RT1") for problem in report.errors)
-
-
-def _say_problems(reports: Sequence[TableReport]) -> None:
-    for report in reports:
-        print(report.render(), file=sys.stderr)
 
 
 def _broken_text(broken: Sequence[TableReport]) -> str:
@@ -158,14 +155,10 @@ def _value(value: Any) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
+    return text if len(text) <= MAX_VALUE_CHARS else f"{text[: MAX_VALUE_CHARS - 3]}..."
 
 
 # --- as JSON ---
-
-
-def _json_text(shown: dict[str, Any]) -> str:
-    return json_text(shown)
 
 
 def _to_json(comparison: Comparison, pair: Pair) -> dict[str, Any]:
@@ -173,23 +166,9 @@ def _to_json(comparison: Comparison, pair: Pair) -> dict[str, Any]:
         **_broken_to_json(pair),
         "would_match": comparison.would_match,
         "checksums": [f"{checksum:08x}" for checksum in comparison.checksums],
-        "differences": [_difference_to_json(found) for found in comparison.differences],
-        "rank_changes": None if comparison.rank_changes is None else [
-            {"global_rank": change.global_rank, "name": change.name, "before": change.before, "after": change.after}
-            for change in comparison.rank_changes
-        ],
+        "differences": [encode(found) for found in comparison.differences],
+        "rank_changes": None if comparison.rank_changes is None else [encode(one) for one in comparison.rank_changes],
     }  # fmt: skip
-
-
-def _difference_to_json(found: Difference) -> dict[str, Any]:
-    return {
-        "kind": found.kind.value,
-        "pointer": found.pointer,
-        "before": found.before,
-        "after": found.after,
-        "before_line": found.before_line,
-        "after_line": found.after_line,
-    }
 
 
 def _broken_to_json(pair: Pair) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from launcher.cli.text.stdout import write_out
+from launcher.core.codec import encode
 from launcher.core.errors import UsageError
 from launcher.core.json_text import json_text
 from launcher.core.near import slips
@@ -34,11 +35,12 @@ SECTIONS = {
     "RT5": "what one reader asks for beyond HCCL (tlaunch validate --for)",
     "RT6": "HCCL refuses what one format adds",
 }
-WIDEST = 100  # columns; longer lines are hard to read
+MAX_COLUMNS = 100  # columns; longer lines are hard to read
 FAMILIES = ("RT", "EI", "EJ")  # of tlaunch, and of HCCL
 NEAR = 5  # codes that are offered for one that is not there
 NEXT = 3  # by so much the number of a code may differ that is offered
 FAR = 10**9
+SHOWN = ("code", "severity", "title", "hccl_code", "consumer", "explanation")  # in JSON
 
 
 @click.command(epilog=EPILOG)
@@ -50,7 +52,7 @@ def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
     An error code of HCCL, such as EI0014, is explained too, with all codes that it stands for. Without CODE every code
     of `tlaunch validate` is listed, one line each.
     """
-    catalogue = _catalogue()
+    catalogue = dict(sorted(CATALOGUE.items()))
     wanted = _checked(codes, catalogue) or list(catalogue)
     if as_json:
         write_out(json_text(_to_json(wanted, catalogue)))
@@ -58,11 +60,6 @@ def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
         write_out("\n".join(_text(code, catalogue) for code in wanted))
     else:
         write_out("\n".join(_overview(list(catalogue.values()))) + "\n")
-
-
-def _catalogue() -> Mapping[str, Entry]:
-    """Return all codes, in their order."""
-    return dict(sorted(CATALOGUE.items()))
 
 
 def _checked(codes: Sequence[str], catalogue: Mapping[str, Entry]) -> list[str]:
@@ -123,7 +120,7 @@ def _paragraphs(entry: Entry) -> str:
 
 
 def _filled(text: str) -> str:
-    width = min(WIDEST, shutil.get_terminal_size().columns)
+    width = min(MAX_COLUMNS, shutil.get_terminal_size().columns)
     return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
@@ -132,29 +129,9 @@ def _to_json(codes: Sequence[str], catalogue: Mapping[str, Entry]) -> list[dict[
     shown: dict[str, dict[str, Any]] = {}
     for code in codes:
         if code in HCCL_CODES:
-            shown[code] = _hccl_to_json(code, HCCL_CODES[code])
+            meaning = HCCL_CODES[code]
+            own = {"code": code, "severity": None, "title": meaning.title, "hccl_code": code, "consumer": None}
+            shown[code] = {**own, "explanation": meaning.explanation}
         members = [entry for entry in catalogue.values() if code in {entry.code, entry.hccl_code}]
-        shown |= {entry.code: _entry_to_json(entry) for entry in members}
+        shown |= {entry.code: {name: encode(getattr(entry, name)) for name in SHOWN} for entry in members}
     return list(shown.values())
-
-
-def _hccl_to_json(code: str, meaning: HcclCode) -> dict[str, Any]:
-    return {
-        "code": code,
-        "severity": None,
-        "title": meaning.title,
-        "hccl_code": code,
-        "consumer": None,
-        "explanation": meaning.explanation,
-    }
-
-
-def _entry_to_json(entry: Entry) -> dict[str, Any]:
-    return {
-        "code": entry.code,
-        "severity": entry.severity.value,
-        "title": entry.title,
-        "hccl_code": entry.hccl_code,
-        "consumer": entry.consumer,
-        "explanation": entry.explanation,
-    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +65,15 @@ def fix(file: str, *, write: bool, unsafe: bool, as_json: bool, chip: str, consu
     fixed = fix_table(read_named(file), Path(file), profile, sort=options["sort"], unsafe=unsafe)
     written = write and fixed.changed and file != STDIN
     if written:
-        _overwrite(file, fixed)
+        overwrite(Path(file), fixed.original, fixed.data)
     for line in (*_said(fixed, file, written=written), *_about_checksum(fixed, file, profile)):
         print(line, file=sys.stderr)
     if as_json:
-        _show(json_text(_to_json(fixed, file, written=written)))
+        write_out(json_text(_to_json(fixed, file, written=written)))
     elif write and file == STDIN:
         _pass_on(fixed.data)
     else:
-        _show(_diff(fixed, file))
+        write_out(_diff(fixed, file))
     return EXIT_OK if fixed.report.valid else EXIT_FAILURE
 
 
@@ -86,14 +86,6 @@ def _readable(file: str, *, write: bool) -> Path:
     for line in notes:
         print(line, file=sys.stderr)
     return found
-
-
-def _overwrite(file: str, fixed: Fixed) -> None:
-    overwrite(Path(file), fixed.original, fixed.data)
-
-
-def _show(text: str) -> None:
-    write_out(text)
 
 
 def _pass_on(data: bytes) -> None:
@@ -168,12 +160,8 @@ def _to_json(fixed: Fixed, file: str, *, written: bool) -> dict[str, Any]:
         "valid": report.valid,
         "changed": fixed.changed,
         "written": written,
-        "repairs": _repairs_to_json(fixed.repairs),
-        "offers": _repairs_to_json(fixed.offers),
+        "repairs": [repair._asdict() for repair in fixed.repairs],
+        "offers": [repair._asdict() for repair in fixed.offers],
         "problems": [problem_to_json(problem) for problem in report.problems],
         "diff": fixed.diff(file),
     }
-
-
-def _repairs_to_json(repairs: Iterable[Repair]) -> list[dict[str, Any]]:
-    return [{"code": repair.code, "line": repair.line, "message": repair.message} for repair in repairs]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from launcher.cli.launch.samples import found_table, max_table_bytes, sample_hinted
+from launcher.core.codec import encode
 from launcher.core.errors import UnreadableError
 from launcher.rank_table import Problem, TableReport
 from launcher.rank_table.files import read_bytes, read_stream
@@ -56,19 +56,4 @@ def _read_stdin(max_bytes: int) -> bytes:
 
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:
-    return {
-        "code": problem.code,
-        "severity": problem.severity.value,
-        "message": problem.message,
-        "hint": problem.hint,
-        "pointer": problem.pointer,
-        "line": problem.line,
-        "column": problem.column,
-    }
-
-
-def wants_colour(wanted: bool | None) -> bool:
-    """Return whether to use colours: as the option says; without it on a terminal, unless NO_COLOR is set."""
-    if wanted is not None:
-        return wanted
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return {name: value for name, value in encode(problem).items() if name != "width"}

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from launcher.cli.text.columns import counted
+from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import write_out
 from launcher.core.atomic import write_text
 from launcher.core.errors import UnreadableError, UsageError
@@ -25,16 +26,11 @@ MODE = 0o640  # what the programs that read tables ask for: addresses are nobody
 
 
 def note(text: str) -> None:
-    _say(f"note: {text}")
+    say(f"note: {text}")
 
 
 def warn(text: str) -> None:
-    _say(f"warning: {text}")
-
-
-def _say(line: str) -> None:
-    """On stderr. The name of a file in it may hold anything; nothing moves a terminal's cursor."""
-    click.echo(printable(line), err=True)
+    say(f"warning: {text}")
 
 
 def shown(report: TableReport) -> Cluster | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -39,8 +39,8 @@ Exit codes: 0; 1 the table has errors; 2 wrong usage, or a file that cannot be r
 devices.
 """
 AXES_SHOWN = ("mp", "dp", "pp")  # as neighbours in rank are: fastest first
-LONGEST_GROUP = 8  # ranks that are listed one by one
-LONGEST_OPTION = 40  # characters; network layers of an A5 table may take kilobytes
+MAX_GROUP = 8  # ranks that are listed one by one
+MAX_OPTION_CHARS = 40  # characters; network layers of an A5 table may take kilobytes
 ENDLESS = 1_000_000  # columns: lines are for `grep` too, so none is wrapped
 WAYS = IntRange(max=10**6)
 
@@ -64,10 +64,16 @@ def show(context: click.Context, /, file: str, *, chip: str, as_json: bool, **op
     if report.cluster is None:
         print(report.render(), file=sys.stderr)
         context.exit(EXIT_FAILURE)
-    _say_warnings(report)
+    for problem in report.warnings:
+        print(headline(problem, str(report.path)), file=sys.stderr)
     placement = Placement(report.cluster, _layout(report.cluster, options))
     name = "table" if report.format is None else f"{report.format.value} table"
-    write_out(_as_json(placement, report) if as_json else _as_text(placement, f"{report.path}: {name}"))
+    write_out(
+        _as_json(placement, report)
+        if as_json
+        else _drawn(_tree(placement, f"{report.path}: {name}"))
+        + "".join(f"{line}\n" for line in _group_summary(placement))
+    )
 
 
 @frozen
@@ -114,16 +120,7 @@ def _layout(cluster: Cluster, options: Mapping[str, Any]) -> Layout | None:
     )
 
 
-def _say_warnings(report: TableReport) -> None:
-    for problem in report.warnings:
-        print(headline(problem, str(report.path)), file=sys.stderr)
-
-
 # --- as a tree ---
-
-
-def _as_text(placement: Placement, title: str) -> str:
-    return _drawn(_tree(placement, title)) + "".join(f"{line}\n" for line in _group_summary(placement))
 
 
 def _drawn(tree: Tree) -> str:
@@ -140,7 +137,10 @@ def _tree(placement: Placement, title: str) -> Tree:
     cluster = placement.cluster
     tree = Tree(_label(f"{title}, {_size(cluster.servers)}{_layout_words(placement)}"))
     lines = _device_lines(placement)
-    for pod, servers in _by_pod(cluster.servers).items():
+    pods: dict[str | None, list[Server]] = {}  # in the order of their first server
+    for server in cluster.servers:
+        pods.setdefault(server.super_pod_id, []).append(server)
+    for pod, servers in pods.items():
         above = tree if pod is None else tree.add(_label(f"super pod {pod}: {_size(servers)}"))
         for server in servers:
             below = above.add(_label(_server_line(server)))
@@ -152,14 +152,6 @@ def _tree(placement: Placement, title: str) -> Tree:
 def _label(text: str) -> Text:
     """Nothing from a table, nor a file's name, may move a terminal's cursor."""
     return Text(printable(text))
-
-
-def _by_pod(servers: Iterable[Server]) -> Mapping[str | None, list[Server]]:
-    """Pods in the order of their first server."""
-    pods: dict[str | None, list[Server]] = {}
-    for server in servers:
-        pods.setdefault(server.super_pod_id, []).append(server)
-    return pods
 
 
 def _size(servers: Sequence[Server]) -> str:
@@ -213,7 +205,7 @@ def _members(ranks: tuple[int, ...]) -> str:
     """Return the members as a set, or nothing for a rank that is alone."""
     if len(ranks) == 1:
         return ""
-    shown = [*ranks[:2], "...", ranks[-1]] if len(ranks) > LONGEST_GROUP else ranks
+    shown = [*ranks[:2], "...", ranks[-1]] if len(ranks) > MAX_GROUP else ranks
     return "{" + ",".join(map(str, shown)) + "}"
 
 
@@ -231,7 +223,7 @@ def _group_summary(placement: Placement) -> Iterator[str]:
 
 def _option_words(options: Options) -> Iterator[str]:
     for key, text in options:
-        yield f"{key}={text}" if len(text) <= LONGEST_OPTION else f"{key}=({len(text):,} characters)"
+        yield f"{key}={text}" if len(text) <= MAX_OPTION_CHARS else f"{key}=({len(text):,} characters)"
 
 
 # --- as JSON ---
