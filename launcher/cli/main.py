@@ -39,7 +39,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "top": ("launcher.cli.commands.top:top", "Watch every rank's progress, CPU and memory until the run ends."),
     "logs": ("launcher.cli.commands.logs:logs", "Show what ranks have written, merged or collapsed."),
     "why": ("launcher.cli.commands.why:why", "Tell which rank failed first, of what, and who only followed."),
-    "report": ("launcher.cli.report.command:report", "Show what became of runs: their figures, and pages with charts."),
+    "report": (
+        "launcher.cli.commands.report.command:report",
+        "Show what became of runs: their figures, and pages with charts.",
+    ),
     "stacks": ("launcher.cli.commands.stacks:stacks", "Show where every rank of a run is at this moment."),
     "stop": ("launcher.cli.commands.stop:stop", "End a run, and wait until nothing of it is left."),
     "explain": (

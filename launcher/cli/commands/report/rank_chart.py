@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from launcher.cli.report.charts import escaped_for_html, short_label
-from launcher.cli.report.rank_rows import KINDS, Bar, RankMark, Row
-from launcher.cli.report.scales import Axis, time_axis
+from launcher.cli.commands.report.charts import escaped_for_html, short_label
+from launcher.cli.commands.report.rank_rows import KINDS, Bar, RankMark, Row
+from launcher.cli.commands.report.scales import Axis, time_axis
 from launcher.core.frozen import frozen
 
 WIDTH = 1140

@@ -12,13 +12,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from launcher import __version__
-from launcher.cli.report import figures, rank_chart
-from launcher.cli.report.attempts import attempts_of
-from launcher.cli.report.charts import Chart, Series, line_chart, short_label, swatch
-from launcher.cli.report.figures import Facts
-from launcher.cli.report.rank_rows import rows_of, run_marks
-from launcher.cli.report.scales import Point
-from launcher.cli.report.words import FIGURES, NOTHING, called, may_be_told_how, missing, not_understood
+from launcher.cli.commands.report import figures, rank_chart
+from launcher.cli.commands.report.attempts import attempts_of
+from launcher.cli.commands.report.charts import Chart, Series, line_chart, short_label, swatch
+from launcher.cli.commands.report.figures import Facts
+from launcher.cli.commands.report.rank_rows import rows_of, run_marks
+from launcher.cli.commands.report.scales import Point
+from launcher.cli.commands.report.words import FIGURES, NOTHING, called, may_be_told_how, missing, not_understood
 from launcher.cli.text.columns import UNITS, counted
 from launcher.core.frozen import frozen
 from launcher.core.resources import data_dir

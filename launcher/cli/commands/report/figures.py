@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import chain, groupby, pairwise
 from typing import Any
 
-from launcher.cli.report.scales import Point
+from launcher.cli.commands.report.scales import Point
 from launcher.cli.text.run_text import culprit, describe, shown_name
 from launcher.core import env
 from launcher.core.frozen import frozen

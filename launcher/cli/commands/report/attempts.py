@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, suppress
 
-from launcher.cli.report.figures import Facts
+from launcher.cli.commands.report.figures import Facts
 from launcher.cli.text.columns import duration
 from launcher.cli.text.verdict_text import NUMBER, culprit_failure, headline, rank_list
 from launcher.core.attempt_mark import mark_of

@@ -20,7 +20,7 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.json_text import json_text
 
 if TYPE_CHECKING:
-    from launcher.cli.report.figures import Facts
+    from launcher.cli.commands.report.figures import Facts
 
 EPILOG = """\b
 Examples:
@@ -55,7 +55,7 @@ PLAIN_COLUMNS = 120
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @runs_dir_option
 def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json: bool, runs_dir: Path) -> None:
-    from launcher.cli.report.figures import gather
+    from launcher.cli.commands.report.figures import gather
     from launcher.cli.text.stdout import write_out
 
     _check(html, png, as_json=as_json)
@@ -71,7 +71,7 @@ def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json:
 
 def to_lines(runs: Sequence[Facts], width: int, *, plain: bool = False) -> Iterator[str]:
     """The summary, safe to show and fitting `width` columns, 20 at least; without block elements if it is `plain`."""
-    from launcher.cli.report.words import HOW, may_be_told_how, missing, not_understood
+    from launcher.cli.commands.report.words import HOW, may_be_told_how, missing, not_understood
 
     alone = len(runs) == 1
     width = max(LEAST_WIDTH, width)
@@ -101,7 +101,7 @@ def _fitting(line: str, width: int) -> list[str]:
 
 
 def _below_each_other(runs: Sequence[Facts], width: int, *, plain: bool) -> Iterator[str]:
-    from launcher.cli.report.figures import sentence
+    from launcher.cli.commands.report.figures import sentence
 
     for facts in runs:
         yield f"{facts.name}: {sentence(facts.state)}"
@@ -110,14 +110,14 @@ def _below_each_other(runs: Sequence[Facts], width: int, *, plain: bool) -> Iter
 
 def _column(runs: int, width: int) -> int:
     """The room for each of several runs side by side."""
-    from launcher.cli.report.words import FIGURES
+    from launcher.cli.commands.report.words import FIGURES
 
     return (width - max(len(name) for name, _ in FIGURES)) // runs - 2
 
 
 def _one(facts: Facts, width: int, *, plain: bool) -> Iterator[str]:
     """Name, value, line; what the sentence above has said is left out."""
-    from launcher.cli.report.words import FIGURES, NOTHING, called
+    from launcher.cli.commands.report.words import FIGURES, NOTHING, called
 
     told = [(name, tell(facts)) for name, tell in FIGURES[2:]]
     told = [(name, words) for name, words in told if words != NOTHING]
@@ -130,7 +130,7 @@ def _one(facts: Facts, width: int, *, plain: bool) -> Iterator[str]:
 
 def _side_by_side(runs: Sequence[Facts], width: int, *, plain: bool) -> Iterator[str]:
     """A column for each run, and below a figure its line."""
-    from launcher.cli.report.words import FIGURES, NOTHING, called
+    from launcher.cli.commands.report.words import FIGURES, NOTHING, called
     from launcher.cli.text.columns import cut_off, padded
     from launcher.logs.terminal import without_colours
 
@@ -151,7 +151,7 @@ def _side_by_side(runs: Sequence[Facts], width: int, *, plain: bool) -> Iterator
 
 def _drawn(name: str, facts: Facts, room: int, *, plain: bool) -> str:
     """Nothing where one or no value is known: that is no course."""
-    from launcher.cli.report.words import values_of
+    from launcher.cli.commands.report.words import values_of
     from launcher.cli.text.sparkline import sparkline
 
     values = values_of(name, facts)
@@ -170,7 +170,7 @@ def _check(html: str | None, png: str | None, *, as_json: bool) -> None:
     if png == STDOUT:
         raise UsageError("--png needs a file's name", hint="only --html - goes to stdout")
     if png is not None:
-        from launcher.cli.report.screenshot import find_browser
+        from launcher.cli.commands.report.screenshot import find_browser
 
         find_browser()
     if html == STDOUT and as_json:
@@ -178,7 +178,7 @@ def _check(html: str | None, png: str | None, *, as_json: bool) -> None:
 
 
 def _write_pages(runs: list[Facts], html: str | None, png: str | None) -> None:
-    from launcher.cli.report.page import POLICY, render
+    from launcher.cli.commands.report.page import POLICY, render
     from launcher.cli.text.stdout import write_out
 
     page = render(runs)
@@ -188,7 +188,7 @@ def _write_pages(runs: list[Facts], html: str | None, png: str | None) -> None:
     elif html is not None:
         _put(html, page.encode())
     if png is not None:
-        from launcher.cli.report.screenshot import screenshot
+        from launcher.cli.commands.report.screenshot import screenshot
 
         _put(png, screenshot(page, POLICY))
 

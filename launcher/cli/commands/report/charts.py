@@ -10,7 +10,7 @@ import html
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from launcher.cli.report.scales import (
+from launcher.cli.commands.report.scales import (
     MOST_POINTS,
     Axis,
     Point,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from launcher.cli.report.figures import Facts, finite, losses, memories, speeds, validations
+from launcher.cli.commands.report.figures import Facts, finite, losses, memories, speeds, validations
 from launcher.cli.text.columns import counted, duration, number, size
 from launcher.cli.text.run_text import culprit
 from launcher.logs.terminal import one_line
