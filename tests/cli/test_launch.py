@@ -83,6 +83,10 @@ def test_lines_go_where_stdout_leads_now(launch):
     ("arguments", "options", "kind"),
     [
         (["true"], {"devices": 1}, UsageError),
+        ([["true"]], {"devices": "1"}, UsageError),
+        ([["true"]], {"devices": 0}, UsageError),
+        ([["true"]], {"devices": 1, "grace": -1.0}, UsageError),
+        ([["true"]], {"devices": 1, "bind": "tightly"}, UsageError),
         ([["no-such-program"]], {"devices": 1}, UnreadableError),
         ([["true"]], {"rank_table": "missing.json"}, UnreadableError),
         ([["true"]], {"devices": 3, "mp": 2}, RefusedLayoutError),

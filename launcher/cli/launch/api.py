@@ -70,7 +70,7 @@ def launch(
     hang_timeout: float | None = None,
     preload: Sequence[str] | None = None,
     no_preload: bool = False,
-    forward_signals: Sequence[str] = (),
+    forward_signals: Sequence[str] = ("USR1", "USR2"),
     bind: Bind = "auto",
     log_max_size: int | None = None,
     engine: EngineName | None = None,
@@ -129,7 +129,7 @@ def _run_apart(options: RunOptions) -> tuple[int, Mapping[str, Any]]:
     # On a real terminal the launcher itself draws its status line; anything else that stands for stdout gets text.
     on_terminal = sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__ and os.isatty(2)
     output = None if on_terminal else subprocess.PIPE
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # a program without a console has none
         stream.flush()
     with (
         tempfile.TemporaryFile() as answer,
