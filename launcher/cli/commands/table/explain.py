@@ -52,7 +52,7 @@ def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
     An error code of HCCL, such as EI0014, is explained too, with all codes that it stands for. Without CODE every code
     of `tlaunch validate` is listed, one line each.
     """
-    catalogue = dict(sorted(CATALOGUE.items()))
+    catalogue = _catalogue()
     wanted = _checked(codes, catalogue) or list(catalogue)
     if as_json:
         write_out(json_text(_to_json(wanted, catalogue)))
@@ -60,6 +60,11 @@ def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
         write_out("\n".join(_text(code, catalogue) for code in wanted))
     else:
         write_out("\n".join(_overview(list(catalogue.values()))) + "\n")
+
+
+def _catalogue() -> Mapping[str, Entry]:
+    """Return all codes, in their order."""
+    return dict(sorted(CATALOGUE.items()))
 
 
 def _checked(codes: Sequence[str], catalogue: Mapping[str, Entry]) -> list[str]:

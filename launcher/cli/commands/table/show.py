@@ -68,12 +68,7 @@ def show(context: click.Context, /, file: str, *, chip: str, as_json: bool, **op
         print(headline(problem, str(report.path)), file=sys.stderr)
     placement = Placement(report.cluster, _layout(report.cluster, options))
     name = "table" if report.format is None else f"{report.format.value} table"
-    write_out(
-        _as_json(placement, report)
-        if as_json
-        else _drawn(_tree(placement, f"{report.path}: {name}"))
-        + "".join(f"{line}\n" for line in _group_summary(placement))
-    )
+    write_out(_as_json(placement, report) if as_json else _as_text(placement, f"{report.path}: {name}"))
 
 
 @frozen
@@ -121,6 +116,10 @@ def _layout(cluster: Cluster, options: Mapping[str, Any]) -> Layout | None:
 
 
 # --- as a tree ---
+
+
+def _as_text(placement: Placement, title: str) -> str:
+    return _drawn(_tree(placement, title)) + "".join(f"{line}\n" for line in _group_summary(placement))
 
 
 def _drawn(tree: Tree) -> str:
