@@ -13,7 +13,9 @@ from launcher.core.report import Report
 
 GO = 'until [ -e "$TLAUNCH_RUN_DIR/go" ]; do sleep 0.01; done'
 FAILING_OBSERVER = """
-from launcher.cli import attendance, console, main
+from launcher.cli.launch import attendance
+from launcher.cli.text import console
+from launcher.cli import main
 
 class Failing(console.Console):
     def tick(self):
@@ -204,7 +206,7 @@ def test_the_last_lines_are_those_of_the_last_attempt(launcher):
 
 COLOURED = """
 import io, os, sys
-from launcher.cli.status_line import StatusLine
+from launcher.cli.text.status_line import StatusLine
 os.environ["COLUMNS"] = "20"
 
 class Terminal(io.StringIO):
@@ -292,7 +294,7 @@ def test_the_log_of_the_culprit_stands_by_itself(launcher):
 
 NARROW = """
 import io, os
-from launcher.cli.status_line import StatusLine
+from launcher.cli.text.status_line import StatusLine
 os.environ["COLUMNS"] = "41"
 
 class Terminal(io.StringIO):

@@ -22,11 +22,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.report import page as page_module
-from launcher.cli.report import rank_chart, screenshot
-from launcher.cli.report.command import to_lines
-from launcher.cli.report.figures import gather
-from launcher.cli.widths import columns_of
+from launcher.cli.commands.report import page as page_module
+from launcher.cli.commands.report import rank_chart, screenshot
+from launcher.cli.commands.report.command import to_lines
+from launcher.cli.commands.report.figures import gather
+from launcher.cli.text.columns import columns_of
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.events import (
     AgentEnded,

@@ -7,8 +7,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from launcher.cli.report.charts import HEIGHT, WIDTH, Chart, Series, line_chart, swatch
-from launcher.cli.report.scales import MAX_POINTS
+from launcher.cli.commands.report.charts import HEIGHT, WIDTH, Chart, Series, line_chart, swatch
+from launcher.cli.commands.report.scales import MAX_POINTS
 
 
 def chart(*lines, **options):

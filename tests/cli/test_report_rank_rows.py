@@ -5,8 +5,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from launcher.cli.report.rank_chart import rank_chart
-from launcher.cli.report.rank_rows import Bar, RankMark, Row, rows_of, run_marks
+from launcher.cli.commands.report.rank_chart import rank_chart
+from launcher.cli.commands.report.rank_rows import Bar, RankMark, Row, rows_of, run_marks
 from launcher.runs.timeline import AttemptSpan, Mark, RankSpan, Timeline
 
 SECOND_NS = 10**9

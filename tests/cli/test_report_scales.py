@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from launcher.cli.report.scales import (
+from launcher.cli.commands.report.scales import (
     MAX_POINTS,
     flattened,
     label,

@@ -14,8 +14,8 @@ from unittest import mock
 
 import pytest
 
-from launcher.cli.table.convert import convert
-from launcher.cli.table.output import check_output, hand_over
+from launcher.cli.commands.table.convert import convert
+from launcher.cli.commands.table.output import check_output, hand_over
 from launcher.core.errors import RefusedTableError, TlaunchError, UnreadableError, UsageError
 from launcher.rank_table import load_cluster
 

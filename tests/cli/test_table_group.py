@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from launcher.cli.table import COMMANDS
+from launcher.cli.commands.table import COMMANDS
 
 
 @pytest.mark.parametrize("name", COMMANDS)

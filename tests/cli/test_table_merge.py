@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from click import BadParameter
 
-from launcher.cli.table.merge import merge
+from launcher.cli.commands.table.merge import merge
 from launcher.core.errors import RefusedTableError, UnreadableError, UsageError
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table import load_cluster, render_table

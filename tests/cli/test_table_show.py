@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from launcher.cli.table.show import Placement, _as_text
+from launcher.cli.commands.table.show import Placement, _as_text
 from launcher.core.records import Cluster, Device, Server
 
 BOXES = ("├", "│", "└", "─")

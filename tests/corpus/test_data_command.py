@@ -9,7 +9,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from launcher.cli.data import data
+from launcher.cli.commands.data import data
 from launcher.core.errors import RefusedError, TlaunchError, UnreadableError, UsageError
 from launcher.corpus import preprocess, sample
 from launcher.corpus.dataset import read_pairs
@@ -108,6 +108,8 @@ def test_defaults_are_those_of_the_library():
 
 def test_help_loads_no_corpus_code():
     """The command module is light: the corpus room is loaded by the command that needs it."""
-    program = "import sys, launcher.cli.data; print([name for name in sys.modules if 'launcher.corpus' in name])"
+    program = (
+        "import sys, launcher.cli.commands.data; print([name for name in sys.modules if 'launcher.corpus' in name])"
+    )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout == "[]\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.doctor_report import report_lines
+from launcher.cli.commands.doctor.report import report_lines
 from launcher.core.records import Cluster, Device, Server
 from launcher.doctor.examine import Wish, examine
 from launcher.doctor.examinee import Examinee

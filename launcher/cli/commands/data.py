@@ -1,0 +1,95 @@
+"""`tlaunch data`: make the sentence pairs that the bundled trainer reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from launcher.cli.options.types import IntRange
+from launcher.corpus.files import Split, refuse_overwriting
+from launcher.corpus.preprocess import Preprocessed
+from launcher.corpus.preprocess import preprocess as run
+from launcher.corpus.sample import sample_files, write_sample
+
+A_FILE = click.Path(path_type=Path)
+# \b keeps click from refilling the lines below it
+PREPROCESS_EXAMPLE = """\b
+Example:
+  tlaunch data preprocess --fr newstest.fr.sgm --en newstest.en.sgm \\
+      --split test --output data/"""
+SAMPLE_EXAMPLE = """\b
+Example:
+  tlaunch data sample --output data/ --train 20000
+  tlaunch run --devices 2 --data data/"""
+
+
+@click.group()
+def data() -> None:
+    """Make the sentence pairs that the bundled trainer reads."""
+
+
+@data.command(epilog=PREPROCESS_EXAMPLE)
+@click.option("--fr", required=True, type=A_FILE, metavar="FILE", help="The French side.")
+@click.option("--en", required=True, type=A_FILE, metavar="FILE", help="The English side.")
+@click.option(
+    "--split",
+    type=click.Choice(["train", "valid", "test"]),
+    default="train",
+    show_default=True,
+    help="What the pairs are for. Repeated pairs are dropped from train only.",
+)
+@click.option("--output", required=True, type=A_FILE, metavar="DIR", help="Where the pair files go.")
+@click.option(
+    "--max-words",
+    type=IntRange(min=1),
+    default=250,
+    show_default=True,
+    metavar="N",
+    help="Drop pairs with a longer side.",
+)
+@click.option("--force", is_flag=True, help="Replace pair files that exist.")
+def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int, force: bool) -> None:
+    """Turn a French and an English file into wmt14.fr_en.txt and wmt14.en_fr.txt.
+
+    The files are a WMT .sgm pair, matched by document and segment, or two plain texts, matched line by line; either may
+    be gzip. The paths written are printed, everything else goes to stderr.
+    """
+    _report(run(fr=fr, en=en, output=output, split=split, max_words=max_words, force=force))
+
+
+@data.command(epilog=SAMPLE_EXAMPLE)
+@click.option("--output", required=True, type=A_FILE, metavar="DIR", help="Where the files go.")
+@click.option("--train", type=IntRange(min=1), default=12_000, show_default=True, metavar="N", help="Pairs.")
+@click.option("--valid", type=IntRange(min=0), default=500, show_default=True, metavar="N", help="Pairs.")
+@click.option("--test", type=IntRange(min=0), default=500, show_default=True, metavar="N", help="Pairs.")
+@click.option(
+    "--seed", type=IntRange(), default=1, show_default=True, metavar="N", help="Another seed, other sentences."
+)
+@click.option("--force", is_flag=True, help="Replace files that exist.")
+def sample(*, output: Path, train: int, valid: int, test: int, seed: int, force: bool) -> None:
+    """Write a French-English corpus drawn from a grammar: what the trainer uses when it gets no --data.
+
+    The same seed and sizes give the same text. The test split is written as a pair of .sgm files too.
+    """
+    if not force:
+        refuse_overwriting(sample_files(output, train=train, valid=valid, test=test))
+    written = write_sample(output, train=train, valid=valid, test=test, seed=seed)
+    click.echo(f"drew {train:,} training, {valid:,} validation and {test:,} test pairs, seed {seed}", err=True)
+    _print_paths(written)
+
+
+def _report(result: Preprocessed) -> None:
+    for warning in result.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    for sentence in result.missing:
+        click.echo(f"missing partner: {sentence}", err=True)
+    if (more := result.dropped.get("missing partner", 0) - len(result.missing)) > 0:
+        click.echo(f"missing partner: ... and {more:,} more", err=True)
+    click.echo(str(result), err=True)
+    _print_paths(result.written)
+
+
+def _print_paths(paths: tuple[Path, ...]) -> None:
+    for path in paths:
+        click.echo(path)
