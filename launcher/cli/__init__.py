@@ -1,1 +1,1 @@
-"""The commands, one file each; the only room that prints."""
+"""The command line; the only room that prints."""

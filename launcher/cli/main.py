@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.cli import early
+from launcher.cli import sigint_guard
+from launcher.cli.text.stderr import say
 
 # isort: split
 import os
@@ -10,14 +11,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
 import click
 
 from launcher import __version__
-from launcher.cli.lazy import LazyGroup
+from launcher.cli.options.command_types import LazyGroup
 from launcher.core.errors import (
     EXIT_FAILURE,
     EXIT_INTERRUPTED,
@@ -31,26 +31,40 @@ from launcher.core.printable import printable
 
 # name: (module:attribute, the command's own short help). `tlaunch --help` reads this and imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "run": ("launcher.cli.run:run", "Start one process per device and watch over them."),
-    "exec": ("launcher.cli.exec:exec_rank", "Become one rank of a job that mpirun or srun has started."),
-    "doctor": ("launcher.cli.doctor:doctor", "Examine all servers, and report what would break a run."),
-    "ps": ("launcher.cli.ps:ps", "List the runs that go on, newest first."),
-    "status": ("launcher.cli.status:status", "Show how a run stands, rank by rank."),
-    "top": ("launcher.cli.top:top", "Watch every rank's progress, CPU and memory until the run ends."),
-    "logs": ("launcher.cli.logs:logs", "Show what ranks have written, merged or collapsed."),
-    "why": ("launcher.cli.why:why", "Tell which rank failed first, of what, and who only followed."),
-    "report": ("launcher.cli.report.command:report", "Show what became of runs: their figures, and pages with charts."),
-    "stacks": ("launcher.cli.stacks:stacks", "Show where every rank of a run is at this moment."),
-    "stop": ("launcher.cli.stop:stop", "End a run, and wait until nothing of it is left."),
-    "explain": ("launcher.cli.explain:explain", "Show where each variable of a rank's environment comes from."),
-    "render": ("launcher.cli.render:render", "Write a job file for those who start ranks by other means."),
-    "validate": ("launcher.cli.validate:validate", "Check rank tables as HCCL does, and say why at the line."),
-    "table": ("launcher.cli.table:table", "Show, compare, make and repair rank tables."),
-    "data": ("launcher.cli.data:data", "Make the sentence pairs that the bundled trainer reads."),
+    "run": ("launcher.cli.commands.run:run", "Start one process per device and watch over them."),
+    "exec": ("launcher.cli.commands.exec:exec_rank", "Become one rank of a job that mpirun or srun has started."),
+    "doctor": (
+        "launcher.cli.commands.doctor.command:doctor",
+        "Examine all servers, and report what would break a run.",
+    ),
+    "ps": ("launcher.cli.commands.ps:ps", "List the runs that go on, newest first."),
+    "status": ("launcher.cli.commands.status:status", "Show how a run stands, rank by rank."),
+    "top": ("launcher.cli.commands.top:top", "Watch every rank's progress, CPU and memory until the run ends."),
+    "logs": ("launcher.cli.commands.logs:logs", "Show what ranks have written, merged or collapsed."),
+    "why": ("launcher.cli.commands.why:why", "Tell which rank failed first, of what, and who only followed."),
+    "report": (
+        "launcher.cli.commands.report.command:report",
+        "Show what became of runs: their figures, and pages with charts.",
+    ),
+    "stacks": ("launcher.cli.commands.stacks:stacks", "Show where every rank of a run is at this moment."),
+    "stop": ("launcher.cli.commands.stop:stop", "End a run, and wait until nothing of it is left."),
+    "explain": (
+        "launcher.cli.commands.explain:explain",
+        "Show where each variable of a rank's environment comes from.",
+    ),
+    "render": (
+        "launcher.cli.commands.render.command:render",
+        "Write a job file for those who start ranks by other means.",
+    ),
+    "validate": ("launcher.cli.commands.validate:validate", "Check rank tables as HCCL does, and say why at the line."),
+    "table": ("launcher.cli.commands.table:table", "Show, compare, make and repair rank tables."),
+    "data": ("launcher.cli.commands.data:data", "Make the sentence pairs that the bundled trainer reads."),
 }
 
 # Started by tlaunch itself: no command for people.
-HIDDEN: dict[str, tuple[str, str]] = {"agent": ("launcher.cli.agent:agent", "One server's part of a run over several.")}
+HIDDEN: dict[str, tuple[str, str]] = {
+    "agent": ("launcher.cli.commands.agent:agent", "One server's part of a run over several.")
+}
 
 HANDLES_SIGNALS_ITSELF = ("run", "agent")
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -99,16 +113,25 @@ def tlaunch(context: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that `tlaunch --help` documents. Never returns."""
+    exit_after(lambda: _run(tlaunch, arguments))
+
+
+def exit_after(work: Callable[[], Any]) -> NoReturn:
+    """Do `work`, print what it raises, and exit with the code that it returns or that its error has."""
     _have_standard_descriptors()
-    code = _run(tlaunch, arguments)
+    code = _exit_code_of(work)
     for stream in (sys.stdout, sys.stderr):
         _flush_or_forget(stream)
     sys.exit(code)
 
 
 def _run(command: click.Command, arguments: Sequence[str] | None) -> int:
+    return _exit_code_of(lambda: command.main(arguments, prog_name="tlaunch", standalone_mode=False))
+
+
+def _exit_code_of(work: Callable[[], Any]) -> int:
     try:
-        code: Any = command.main(arguments, prog_name="tlaunch", standalone_mode=False)
+        code = work()
         sys.stdout.flush()
     except TlaunchError as error:
         _complain(error)
@@ -126,7 +149,7 @@ def _run(command: click.Command, arguments: Sequence[str] | None) -> int:
 
 
 def _code_of_wish(error: BaseException) -> int | None:
-    """Where somebody wished the end, also as the cause of another error: up to 3.11 Python wraps what ends a `__set_name__`."""
+    """Return the code of a wish to end, also as the cause of another error: up to 3.11 Python wraps what ends a `__set_name__`."""
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return EXIT_INTERRUPTED
     if isinstance(error, _Ended):
@@ -135,19 +158,19 @@ def _code_of_wish(error: BaseException) -> int | None:
 
 
 def _fail(error: OSError) -> int:
-    """A stdout that takes nothing is an unwritable file: 1 would mean that `diff` found a difference."""
+    """Report a system error; return 2 for a stdout that takes nothing: 1 would mean that `diff` found a difference."""
     if isinstance(error, BrokenPipeError):  # whoever read our output knows why
         return EXIT_FAILURE
     if _is_about_stdout(error):
-        _say(f"error: stdout cannot be written: {error.strerror}")
+        say(f"error: stdout cannot be written: {error.strerror}")
         return EXIT_USAGE
-    _say(f"error: {printable(_readable(error))}")
+    say(f"error: {printable(_readable(error))}")
     return EXIT_FAILURE
 
 
 def _is_about_stdout(error: OSError) -> bool:
-    """Whether `error` came from a function that writes there, or Python holds back text that it cannot write now either."""
-    from launcher.cli.outlet import write_out
+    """Return whether `error` came from a function that writes there, or Python holds text that it still cannot write."""
+    from launcher.cli.text.stdout import write_out
 
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code is write_out.__code__:
@@ -178,14 +201,14 @@ def _unwind_when_asked_to_end() -> Callable[[], None]:
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    """Only the first one counts: another must not interrupt the cleaning up."""
+    """Raise for the first signal only: another must not interrupt the cleaning up."""
     for other in ENDING:
         signal.signal(other, signal.SIG_IGN)
     raise _Ended(number)
 
 
 def _have_standard_descriptors() -> None:
-    """Started with stdin, stdout or stderr closed, the next pipe would take its number and be mistaken for it."""
+    """Open stdin, stdout and stderr where they were closed: the next pipe would be mistaken for one of them."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -195,37 +218,29 @@ def _have_standard_descriptors() -> None:
 
 
 def _complain(error: TlaunchError) -> None:
-    """A refused table's lines say themselves, as a compiler's do, where and what the errors are."""
-    _say(str(error) if isinstance(error, RefusedTableError) else f"error: {error}")
+    """Print an error; the lines of a refused table say themselves where and what the errors are."""
+    if not error.is_reported:
+        say(str(error) if isinstance(error, RefusedTableError) else f"error: {error}")
 
 
 def _explain(error: click.ClickException) -> None:
-    """A group without a command shows its help, which newer versions of click make an error of."""
+    """Print what click refuses; a group without a command shows its help, an error for newer versions of click."""
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
-        _say(error.format_message())
+        say(error.format_message())
         return
-    from launcher.cli.usage import as_usage_error  # where all goes well nobody needs it
+    from launcher.cli.options.usage import as_usage_error  # where all goes well nobody needs it
 
     _complain(as_usage_error(error))
 
 
-def _say(text: str) -> None:
-    """On stderr, if it takes anything: a full disk behind it must not replace the exit code.
-
-    Nothing in it moves a terminal's cursor.
-    """
-    with suppress(OSError):
-        print("\n".join(printable(line) for line in text.split("\n")), file=sys.stderr, flush=True)
-
-
 def _readable(error: OSError) -> str:
-    """What a person can use of an OSError: the file, if any, and the system's words; not Python's errno notation."""
+    """Return the file of an OSError, if any, and the system's words, without Python's errno notation."""
     reason = error.strerror or str(error)
     return f"{os.fsdecode(error.filename)}: {reason}" if isinstance(error.filename, str | bytes) else reason
 
 
 def _flush_or_forget(stream: TextIO) -> None:
-    """Whoever read our output has gone, or its disk is full: the interpreter's last flush must not change the code."""
+    """Flush a stream, or forget it where its reader has gone: the interpreter's last flush must not change the code."""
     try:
         stream.flush()
     except (OSError, ValueError):
@@ -233,4 +248,4 @@ def _flush_or_forget(stream: TextIO) -> None:
             os.dup2(nowhere.fileno(), stream.fileno())
 
 
-early.over()
+sigint_guard.lift()

@@ -28,6 +28,7 @@ class TlaunchError(Exception):
     """An error that a user can mend: `message` says what was read and why it is wrong, `hint` what to do about it."""
 
     exit_code = EXIT_FAILURE
+    is_reported = False  # whether another process has printed it
     has_lines = False  # whether line ends of the message are its own, and not those of a name that it shows
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:

@@ -245,8 +245,8 @@ def table_of(launcher):
 @pytest.fixture(scope="session")
 def report_fonts():
     """Draw once: matplotlib keeps the files of its fonts open."""
-    from launcher.cli.report.drawing import to_png
-    from launcher.cli.report.picture import Text
+    from launcher.cli.commands.report.drawing import to_png
+    from launcher.cli.commands.report.picture import Text
 
     to_png([[[Text("a", bold=bold, mono=mono) for bold in (False, True) for mono in (False, True)]]])
 

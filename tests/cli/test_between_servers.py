@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from launcher.cli.between_servers import note_of_interface, note_of_mpi
+from launcher.cli.launch.network import note_of_interface, note_of_mpi
 from launcher.core.interfaces import INTERFACE_VARIABLES
 from launcher.core.records import Device, Server
 

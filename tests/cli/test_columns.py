@@ -4,8 +4,8 @@ import doctest
 
 import pytest
 
-from launcher.cli import columns
-from launcher.cli.columns import MAX_NUMBER, aligned, counted, fitted, number, server_list, size
+from launcher.cli.text import columns
+from launcher.cli.text.columns import MAX_NUMBER, aligned, counted, fitted, number, server_list, size
 from launcher.engines.cluster.engine_output import listed
 
 

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.status_line import StatusLine
+from launcher.cli.text.status_line import StatusLine
 
 from .transcript import normalised
 
 GO = 'until [ -e "$TLAUNCH_RUN_DIR/go" ]; do sleep 0.01; done'
 FAILING_OBSERVER = """
-from launcher.cli import attendance, console, main
+from launcher.cli.launch import attendance
+from launcher.cli.text import console
+from launcher.cli import main
 
 class Failing(console.Console):
     def tick(self):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.cli.console import Console
+from launcher.cli.text.console import Console
 from launcher.core.events import COORDINATOR, Awaiting, Cause, RankStarted, Stopping, TimestampedEvent
 from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server
 
@@ -85,6 +85,6 @@ def test_a_console_that_is_held_up_shows_the_rest_all_the_same(console, capfd, m
     here = console(None, "all")
     here.event(TimestampedEvent(0, 0, Stopping(Cause.FAILED, 1.0)))
     now_s = chain([0.0], repeat(1000.0))
-    monkeypatch.setattr("launcher.cli.console.time", SimpleNamespace(monotonic=lambda: next(now_s)))
+    monkeypatch.setattr("launcher.cli.text.console.time", SimpleNamespace(monotonic=lambda: next(now_s)))
     here.finish(tuple)
     assert capfd.readouterr() == ("".join(f"[{rank}] line of {rank}\n" for rank in range(4)), "")

@@ -18,7 +18,7 @@ PATIENCE_S = 60
 DRIVER = """
 import os, signal, sys, time
 from pathlib import Path
-from launcher.cli.detach import detach
+from launcher.cli.launch.detach import detach
 
 log, wish = Path(sys.argv[1]), sys.argv[2]
 kept = os.open(os.devnull, os.O_RDONLY)

@@ -2,7 +2,7 @@
 
 import json
 
-from launcher.cli.doctor_report import is_sound, report_lines, report_to_json
+from launcher.cli.commands.doctor.report import is_sound, report_lines, report_to_json
 from launcher.core.records import Cluster, Device, Server
 from launcher.doctor.examine import Examination
 from launcher.doctor.facts import Facts

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from launcher.cli.log_format import Format, Look
+from launcher.cli.text.log_format import Format, Look
 from launcher.logs.lines import PIECE_BYTES, Line, LineReader
 from launcher.runs.recorded import Place
 

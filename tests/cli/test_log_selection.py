@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from launcher.cli.log_format import Format, Look
-from launcher.cli.log_selection import Selection
+from launcher.cli.text.arranged_lines import Selection
+from launcher.cli.text.log_format import Format, Look
 from launcher.logs.lines import Line, LineReader
 from launcher.logs.merge import merge
 from launcher.logs.select import Matcher, Selector

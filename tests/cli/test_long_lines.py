@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.cli.long_lines import KEPT_CHARS, MARK, Beginnings
+from launcher.cli.text.log_format import KEPT_CHARS, MARK, Beginnings
 from launcher.logs.lines import Line, LineReader
 
 BEGINNING = b"x" * KEPT_CHARS + MARK.encode()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main as cli
-from launcher.cli.table import COMMANDS as TABLE_COMMANDS
+from launcher.cli.commands.table import COMMANDS as TABLE_COMMANDS
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.events import AgentEnded, AgentStarted, Cause, RankEnded
 from launcher.core.proc import identify

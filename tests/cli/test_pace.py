@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from launcher.cli.pace import Pace
+from launcher.cli.text.progress_text import ProgressText
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.run_dir import RunDir
@@ -17,7 +17,7 @@ def run_with(directory, step):
 
 
 def test_the_last_beat_is_told_for_a_while(tmp_path):
-    pace = Pace(run_with(tmp_path, 7), on_terminal=False)
+    pace = ProgressText(run_with(tmp_path, 7), on_terminal=False)
     assert pace.text() == "step 7, loss 3.2500"
     run_with(tmp_path, 8)
     assert pace.text() == "step 7, loss 3.2500"
@@ -26,7 +26,7 @@ def test_the_last_beat_is_told_for_a_while(tmp_path):
 def test_what_another_attempt_told_is_forgotten(tmp_path):
     """At once: its heartbeat is removed before the next attempt begins, and whatever that tells comes from a new one."""
     run_dir = run_with(tmp_path, 7)
-    pace = Pace(run_dir, on_terminal=False)
+    pace = ProgressText(run_dir, on_terminal=False)
     pace.text()
     run_dir.heartbeat(0).unlink()
     pace.forget()

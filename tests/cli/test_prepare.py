@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.cli.prepare import one_rank_note
+from launcher.cli.launch.prepare import one_rank_note
 
 NOTE = "note: neither --devices nor --rank-table is given: there is one rank"
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.cli.ps import HEADER, to_lines
+from launcher.cli.commands.ps import HEADER, to_lines
 from launcher.core.events import AgentEnded, AgentStarted, Cause, Judged, RankEnded, RankStarted
 from launcher.core.proc import identify
 from launcher.core.report import Report

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from launcher.cli.report.command import put
-from launcher.cli.report.drawing import to_svg
-from launcher.cli.report.facts import gather
-from launcher.cli.report.page import to_html
-from launcher.cli.report.picture import rows_of
-from launcher.cli.report.text import to_lines
-from launcher.cli.widths import columns_of
+from launcher.cli.commands.report.command import put
+from launcher.cli.commands.report.drawing import to_svg
+from launcher.cli.commands.report.facts import gather
+from launcher.cli.commands.report.page import to_html
+from launcher.cli.commands.report.picture import rows_of
+from launcher.cli.commands.report.text import to_lines
+from launcher.cli.text.columns import columns_of
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.events import (
     AgentEnded,

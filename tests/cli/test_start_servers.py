@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from launcher.cli.start_servers import OWN_AGENT
+from launcher.cli.launch.engine_commands import OWN_AGENT
 
 
 @pytest.mark.parametrize("variables", [{}, {"PYTHONSAFEPATH": "1"}], ids=["usual", "safe path"])

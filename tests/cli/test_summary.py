@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.cli import summary
+from launcher.cli.text import summary
 from launcher.core.events import (
     AgentEnded,
     AttemptStarted,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from launcher.cli.table.explain import SECTIONS, _catalogue
+from launcher.cli.commands.table.explain import SECTIONS, _catalogue
 from launcher.rank_table.hccl_codes import HCCL_CODES
 
 

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from launcher.cli.table import COMMANDS
+from launcher.cli.commands.table import COMMANDS
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from launcher.cli.table.show import Placement, _as_text
+from launcher.cli.commands.table.show import Placement, _as_text
 from launcher.core.records import Cluster, Device, Server
 
 BOXES = ("├", "│", "└", "─")

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from launcher.cli.long_lines import MARK
+from launcher.cli.text.log_format import MARK
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 WIDTHS = pytest.mark.parametrize("columns", [80, 200])

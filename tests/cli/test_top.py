@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from launcher.cli.top import HEADER, Sampler, to_screen
+from launcher.cli.commands.top import HEADER, Sampler, to_screen
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import AgentStarted, RankStarted, Slow
 from launcher.core.heartbeat import Beat, beat

@@ -8,11 +8,11 @@ import tempfile
 
 import pytest
 
-from launcher.cli.options import RunOptions
-from launcher.cli.prepare import prepare
-from launcher.cli.run import run
-from launcher.cli.trial_guard import OWN_DIRECTORY, Remains, guarded
-from launcher.cli.trial_run import blamed_server, kept_run, trial_options, with_kept_path, words_of
+from launcher.cli.commands.doctor.trial_guard import OWN_DIRECTORY, Remains, guarded
+from launcher.cli.commands.doctor.trial_run import blamed_server, kept_run, trial_options, with_kept_path, words_of
+from launcher.cli.commands.run import run
+from launcher.cli.launch.options import RunOptions
+from launcher.cli.launch.prepare import prepare
 from launcher.core.events import Cause
 from launcher.core.records import Device, Server
 from launcher.core.report import Attempt, Report

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from launcher.cli.log_format import Format, Look
-from launcher.cli.unfinished import SHOWN_AFTER_S, Unfinished
+from launcher.cli.text.log_format import Format, Look
+from launcher.cli.text.partial_lines import SHOWN_AFTER_S, PartialLines
 from launcher.logs.lines import Begun
 from launcher.runs.recorded import Place
 
@@ -37,7 +37,7 @@ def row(terminal, *states, ranks=None):
     stream, _ = terminal
     ranks = range(len(states)) if ranks is None else ranks
     places = [Place(rank, "10.0.0.1", 0, rank) for rank in range(8)]
-    unfinished = Unfinished(Format(Look(), stream, places, range(8)), stream)
+    unfinished = PartialLines(Format(Look(), stream, places, range(8)), stream)
     begun = {rank: Begun(0, state) for rank, state in zip(ranks, states, strict=True)}
     assert not unfinished.show(begun)  # it may be ended at the next moment
     time.sleep(SHOWN_AFTER_S)
@@ -96,10 +96,10 @@ def test_lines_of_several_ranks_are_folded(terminal, states, seen):
 def test_a_line_that_was_erased_is_drawn_again_at_once(terminal, monkeypatch):
     """Not when the next state may be drawn: other ranks' lines may come all the time."""
     stream, _ = terminal
-    unfinished = Unfinished(Format(Look(), stream, [], [0]), stream)
+    unfinished = PartialLines(Format(Look(), stream, [], [0]), stream)
     unfinished.show({0: Begun(0, b"5%")})
     time.sleep(SHOWN_AFTER_S)
-    monkeypatch.setattr("launcher.cli.unfinished.REDRAWN_EVERY_S", 1000.0)
+    monkeypatch.setattr("launcher.cli.text.partial_lines.REDRAWN_EVERY_S", 1000.0)
     for state in (b"6%", b"7%", b"8%"):
         assert unfinished.show({0: Begun(0, state)})
         unfinished.erase()
@@ -109,7 +109,7 @@ def test_a_line_that_was_erased_is_drawn_again_at_once(terminal, monkeypatch):
 def test_a_terminal_that_takes_nothing_is_left_as_it_is(terminal):
     """Ctrl-S: nobody waits, and what is seen is drawn anew when it goes on."""
     stream, _ = terminal
-    unfinished = Unfinished(Format(Look(), stream, [], [0]), stream)
+    unfinished = PartialLines(Format(Look(), stream, [], [0]), stream)
     unfinished.show({0: Begun(0, b"5%")})
     time.sleep(SHOWN_AFTER_S)
     termios.tcflow(stream.fileno(), termios.TCOOFF)
@@ -126,7 +126,7 @@ def test_a_terminal_without_a_cursor_is_not_drawn_on(terminal, monkeypatch):
 
 def test_a_line_that_was_ended_is_not_drawn_again(terminal):
     stream, _ = terminal
-    unfinished = Unfinished(Format(Look(), stream, [], [0, 1]), stream)
+    unfinished = PartialLines(Format(Look(), stream, [], [0, 1]), stream)
     both = {0: Begun(0, b"half"), 1: Begun(0, b"other")}
     unfinished.show(both)
     time.sleep(SHOWN_AFTER_S)

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
-from launcher.cli.verdict_text import describe_status, headline, rank_list, render
+from launcher.cli.text.verdict_text import describe_status, headline, rank_list, render
 from launcher.core.codec import decode
 from launcher.core.verdict import Confidence, Failure, Role, StackGroup, Verdict
 

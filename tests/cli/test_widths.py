@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.cli.widths import columns_of, cut_to
+from launcher.cli.text.columns import columns_of, cut_to
 
 
 @pytest.mark.parametrize(

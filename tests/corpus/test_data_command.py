@@ -8,7 +8,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from launcher.cli.data import data
+from launcher.cli.commands.data import data
 from launcher.core.errors import RefusedError, TlaunchError, UnreadableError, UsageError
 from launcher.corpus import preprocess
 
@@ -102,6 +102,8 @@ def test_the_default_limit_is_that_of_the_library():
 
 def test_help_loads_no_corpus_code():
     """The command module is light: the corpus room is loaded by the command that needs it."""
-    program = "import sys, launcher.cli.data; print([name for name in sys.modules if 'launcher.corpus' in name])"
+    program = (
+        "import sys, launcher.cli.commands.data; print([name for name in sys.modules if 'launcher.corpus' in name])"
+    )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout == "[]\n"

@@ -1,0 +1,44 @@
+"""`tlaunch agent`: one server's part of a run over several, as mpirun, srun or another launcher starts it. Not for people."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+
+import click
+
+from launcher.core import env
+from launcher.core.engine_rank import read_engine_rank
+from launcher.engines.cluster.agent_setup import door_of
+from launcher.engines.cluster.mpi_ranks import fork_guard, place_of, stand_for
+
+JOIN_S = 60.0  # for the coordinator, which is there before its agents, to be found
+
+
+@click.command(hidden=True)
+@click.pass_context
+def agent(context: click.Context, /) -> None:
+    """Take part in a run that another launcher coordinates."""
+    door = door_of(os.environ)
+    engine_rank = read_engine_rank(os.environ, os.getpid())
+    place = place_of(os.environ, engine_rank)
+    until = time.monotonic() + _patience_s(os.environ)
+    for name in (env.TLAUNCH_COORDINATOR, env.TLAUNCH_COORDINATOR_TOKEN, env.TLAUNCH_MEMBERS, env.TLAUNCH_JOIN_S):
+        os.environ.pop(name, None)  # nothing for ranks
+    guard = fork_guard() if place is not None and place.is_lowest else None
+    if place is not None and guard != 0:
+        stand_for(place, door.token, os.environ, guard)
+    else:
+        from launcher.cli.launch.agent import take_part  # a process that stands for a rank needs none of it
+
+        take_part(door, engine_rank, place, until)
+    context.exit(0)  # how the run ended is told by its coordinator; an engine would end other agents for it
+
+
+def _patience_s(environment: Mapping[str, str]) -> float:
+    """For how long to look for the coordinator: an examination has less time than a run."""
+    try:
+        return float(environment.get(env.TLAUNCH_JOIN_S, JOIN_S))
+    except ValueError:
+        return JOIN_S

@@ -1,0 +1,90 @@
+"""`tlaunch data`: make the sentence pairs that the bundled trainer reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from launcher.cli.options.types import IntRange
+from launcher.corpus.files import Split, refuse_overwriting
+from launcher.corpus.preprocess import Preprocessed
+from launcher.corpus.preprocess import preprocess as run
+from launcher.corpus.sample import SIZES, sample_files, write_sample
+
+A_FILE = click.Path(path_type=Path)
+# \b keeps click from refilling the lines below it
+PREPROCESS_EXAMPLE = """\b
+Example:
+  tlaunch data preprocess --fr newstest.fr.sgm --en newstest.en.sgm \\
+      --split test --output data/"""
+SAMPLE_EXAMPLE = """\b
+Example:
+  tlaunch data sample --output data/
+  tlaunch run --devices 2 --data data/"""
+
+
+@click.group()
+def data() -> None:
+    """Make the sentence pairs that the bundled trainer reads."""
+
+
+@data.command(epilog=PREPROCESS_EXAMPLE)
+@click.option("--fr", required=True, type=A_FILE, metavar="FILE", help="The French side.")
+@click.option("--en", required=True, type=A_FILE, metavar="FILE", help="The English side.")
+@click.option(
+    "--split",
+    type=click.Choice(["train", "valid", "test"]),
+    default="train",
+    show_default=True,
+    help="What the pairs are for. Repeated pairs are dropped from train only.",
+)
+@click.option("--output", required=True, type=A_FILE, metavar="DIR", help="Where the pair files go.")
+@click.option(
+    "--max-words",
+    type=IntRange(min=1),
+    default=250,
+    show_default=True,
+    metavar="N",
+    help="Drop pairs with a longer side.",
+)
+@click.option("--force", is_flag=True, help="Replace pair files that exist.")
+def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int, force: bool) -> None:
+    """Turn a French and an English file into wmt14.fr_en.txt and wmt14.en_fr.txt.
+
+    The files are a WMT .sgm pair, matched by document and segment, or two plain texts, matched line by line; either may
+    be gzip. The paths written are printed, everything else goes to stderr.
+    """
+    _report(run(fr=fr, en=en, output=output, split=split, max_words=max_words, force=force))
+
+
+@data.command(epilog=SAMPLE_EXAMPLE)
+@click.option("--output", required=True, type=A_FILE, metavar="DIR", help="Where the files go.")
+@click.option("--force", is_flag=True, help="Replace files that exist.")
+def sample(*, output: Path, force: bool) -> None:
+    """Write the built-in French-English corpus: what the trainer uses when it gets no --data.
+
+    12,000 training, 500 validation and 500 test pairs, drawn from a grammar. The test split is written as a pair of
+    .sgm files too.
+    """
+    if not force:
+        refuse_overwriting(sample_files(output))
+    written = write_sample(output)
+    click.echo(f"wrote {', '.join(f'{size:,} {split}' for split, size in SIZES.items())} pairs", err=True)
+    _print_paths(written)
+
+
+def _report(result: Preprocessed) -> None:
+    for warning in result.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    for sentence in result.missing:
+        click.echo(f"missing partner: {sentence}", err=True)
+    if (more := result.dropped.get("missing partner", 0) - len(result.missing)) > 0:
+        click.echo(f"missing partner: ... and {more:,} more", err=True)
+    click.echo(str(result), err=True)
+    _print_paths(result.written)
+
+
+def _print_paths(paths: tuple[Path, ...]) -> None:
+    for path in paths:
+        click.echo(path)

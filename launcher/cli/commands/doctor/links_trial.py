@@ -1,0 +1,142 @@
+"""Measure the connections of servers that were examined, if no finding would break a run."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from launcher.cli.commands.doctor.report import is_sound
+from launcher.cli.commands.doctor.trial_guard import Remains
+from launcher.cli.commands.doctor.trial_run import (
+    ENDED,
+    TrialRun,
+    blamed_server,
+    kept_run,
+    trial_options,
+    with_kept_path,
+)
+from launcher.cli.launch.options import BRING_ALL
+from launcher.cli.text.stderr import say
+from launcher.core.codec import decode
+from launcher.core.run_dir import LATEST
+from launcher.doctor.examine import Examination
+from launcher.doctor.finding import Evidence, Finding, Severity, Topic
+from launcher.doctor.links import Links, best_of, described, judge_links
+from launcher.doctor.probe_handler import OWN_RUNS, forget
+from launcher.doctor.rules.network import carried_by, elsewhere
+from launcher.engines.cluster.probe_session import ProbeSession
+from launcher.supervise.port import hold_port
+
+
+class LinksTrial:
+    """One run of `launcher.trainer.links` on all servers, in a directory of its own that is removed afterwards."""
+
+    def __init__(
+        self, options: Mapping[str, Any], session: ProbeSession, examination: Examination, directory: Path
+    ) -> None:
+        """`directory`: for temporary files of this examination."""
+        self._options = options
+        self._session = session
+        self._examination = examination
+        self._runs_dir = Path(options["runs_dir"]).absolute() / f"{OWN_RUNS}{secrets.token_hex(4)}"
+        self._remains = Remains(self._runs_dir, not os.path.isdir(self._runs_dir.parent), directory)  # noqa: PTH112 - Path raises
+        self.links: Links | None = None  # as measured
+        self._is_by_hand = options["engine"] not in BRING_ALL
+
+    def findings(self, found: Sequence[Finding]) -> Iterator[Finding]:
+        """Yield what the run found out about links, or why they were not measured."""
+        if len(self._examination.cluster.servers) == 1:
+            return
+        if not is_sound(found):
+            yield self._not_measured("something would break the run that measures them")
+            return
+        if any(facts.version("torch") is None for facts in self._examination.facts.values()):
+            yield self._not_measured("torch is not installed on every server")
+            return
+        say("measuring links: a short run on all servers, which leaves nothing behind unless it fails")
+        try:
+            yield from self._measured()
+        finally:
+            forget(self._runs_dir, parent=self._remains.parent)
+            folders = {index: facts.folder("runs_dir") for index, facts in self._examination.facts.items()}
+            message = {"do": "forget", "runs_dir": str(self._runs_dir)}
+            self._session.ask(
+                {index: {**message, "parent": bool(folder and not folder.exists)} for index, folder in folders.items()}
+            )
+
+    def _measured(self) -> tuple[Finding, ...]:
+        """Measure links, and slow ones once more, since another user may have used the machines for a moment."""
+        cluster = self._examination.cluster
+        links = self._run()
+        if isinstance(links, Finding):
+            return (links,)
+        evidence = Evidence(cluster, self._examination.facts, {}, {})
+        links = replace(links, interfaces=carried_by(links.interfaces, evidence))
+        found = judge_links(links, cluster)
+        if any(one.severity is not Severity.NOTE for one in found):
+            again = self._run()
+            if isinstance(again, Finding):
+                return (again,)
+            links = best_of(links, again)
+            found = judge_links(links, cluster)
+        self.links = links
+        usual = described(links)
+        near = self._note("links-measured", f"between servers {usual} are usual, and no pair is far from it")
+        return (*(found or (near,)), *elsewhere(links.interfaces, evidence))
+
+    def _run(self) -> Links | Finding:
+        """Return what one run has measured, or a finding that says why it has not."""
+        port = 0
+        with suppress(OSError), closing(hold_port()) as held:
+            port = held.number
+        with self._session.usual_limits():
+            trial = TrialRun(trial_options(self._options, self._runs_dir, port), self._remains)
+        first = self._examination.cluster.first_server
+        message = {"do": "measure", "runs_dir": str(self._runs_dir), "coordinator_port": port}
+        others = set(self._examination.facts) - {first} if self._is_by_hand else ()
+        self._session.begin_to_ask(dict.fromkeys(others, message))
+        exit_code = trial.attend(self._session.step, lambda: next(self._why_in_vain(), None) is not None)
+        if exit_code == ENDED:
+            return self._failed(next(self._why_in_vain(), f"it does not end: {trial.why()}"))
+        if exit_code:
+            return self._failed(f"exit code {exit_code}: {trial.why()}")
+        # Rank 0's server may be another machine, with a file system of its own.
+        run_dir = (self._runs_dir / LATEST).resolve()
+        written = self._session.ask({first: {"do": "links", "run_dir": str(run_dir)}}).get(first, {})
+        try:
+            return decode(Links, written["links"])
+        except (KeyError, ValueError):
+            return self._not_measured(str(written.get("trouble", "the measurement left nothing behind")))
+
+    def _why_in_vain(self) -> Iterator[str]:
+        """Yield the servers whose part has failed, or that are lost: the run would wait for them until its timeout."""
+        yield from self._session.troubles()
+        for index, failure in self._session.join_failures.items():
+            yield f"server {self._examination.cluster.servers[index].server_id}: {failure.why}"
+
+    def _not_measured(self, why: str) -> Finding:
+        return self._note("links-not-measured", f"links were not measured: {why}")
+
+    def _note(self, code: str, message: str) -> Finding:
+        servers = tuple(range(len(self._examination.cluster.servers)))
+        return Finding(code, Topic.LINKS, Severity.NOTE, servers, message)
+
+    def _failed(self, why: str) -> Finding:
+        """Return a finding about the server whose rank is to blame, or about all if that is unknown. The logs are kept."""
+        servers = self._examination.cluster.servers
+        run_dir = (self._runs_dir / LATEST).resolve()
+        blamed = blamed_server(run_dir, servers)
+        kept = kept_run(run_dir)
+        where = "" if blamed is None else f" on server {servers[blamed].server_id}"
+        return Finding(
+            "trial-run-failed", Topic.LINKS, Severity.BREAKS,
+            tuple(range(len(servers))) if blamed is None else (blamed,),
+            f"a run that only measures links failed{where}: {with_kept_path(why, run_dir, kept)}",
+            f"its logs are kept: `tlaunch why {kept}` reads them" if kept is not None else
+            "`tlaunch run` with the same options and `-- python -m launcher.trainer.links` shows all of its output",
+        )  # fmt: skip

@@ -1,0 +1,184 @@
+"""The run by which the doctor measures links: an ordinary, silent `tlaunch run` in a directory of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from launcher.cli.commands.doctor.trial_guard import Remains, guarded
+from launcher.cli.launch.options import BRING_ALL, RunOptions
+from launcher.core.errors import exit_code_of
+from launcher.core.records import Server
+from launcher.core.run_dir import LATEST, RunDir
+from launcher.core.verdict import Confidence
+from launcher.runs.status import read_report
+
+LINKS = "launcher.trainer.links"
+SECONDS = 10
+SAFE_PATH = "PYTHONSAFEPATH"  # files in the current directory must not be imported as modules of ours
+JOIN_S = 60.0
+GRACE_S = 2.0
+STARTS_S = 120.0  # for torch to be imported on a slow file system
+HANGS_S = 6.0 * SECONDS  # of ranks that neither compute nor write anything
+LAST_S = 5 * GRACE_S  # for a run that is bound to fail to report why itself
+ENDED = 124
+KEPT = "tlaunch-links-"  # prefix of the temporary directory in which a failed run is kept
+LAST_BYTES = 64 << 10
+
+
+def measuring(options: Mapping[str, Any]) -> RunOptions:
+    """Return the options of a run on the same servers, whose ranks measure their links."""
+    by_engine = options["engine"] in BRING_ALL
+    own = {
+        "mpi_ranks": False if by_engine else None,  # else a note says that it cannot be seen
+        "env": (*options["env"], f"{SAFE_PATH}=1"),
+        "name": "links",
+        "command": (sys.executable, "-m", LINKS, "--seconds", str(SECONDS)),
+    }
+    return RunOptions(**{**options, **own})
+
+
+def trial_options(options: Mapping[str, Any], runs_dir: Path, coordinator_port: int) -> dict[str, Any]:
+    """Return the options of the examination, but for what two runs at the same time cannot share."""
+    own = {
+        "runs_dir": runs_dir, "coordinator_port": coordinator_port, "join_timeout": JOIN_S, "grace": GRACE_S,
+        "hang_timeout": HANGS_S,
+    }  # fmt: skip
+    by_engine = options["engine"] in BRING_ALL  # which refuses options for servers started by hand
+    return {**options, **own, "console": "none", **({"coordinator_port": None, "server": None} if by_engine else {})}
+
+
+class TrialRun:
+    """One server's part of that run, or all of it. `close` it: only what it measured is left then."""
+
+    def __init__(self, options: Mapping[str, Any], remains: Remains) -> None:
+        # Without a name, so that a doctor that is killed leaves none behind.
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - as long as this is there
+        self._process = subprocess.Popen(
+            guarded(measuring(options), remains), env={**os.environ, SAFE_PATH: "1"},
+            stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
+        )  # fmt: skip
+
+    def attend(self, meanwhile: Callable[[float], None], is_in_vain: Callable[[], bool]) -> int:
+        """Wait for its exit code, `ENDED` if it had to be ended. `meanwhile` is called with times until which it may block.
+
+        Once it `is_in_vain` it may take `LAST_S` more to fail by itself.
+        """
+        deadline = time.monotonic() + 3 * SECONDS + JOIN_S + STARTS_S
+        was_in_vain = False
+        try:
+            while self._process.poll() is None and time.monotonic() < deadline:
+                meanwhile(time.monotonic() + 0.1)
+                if not was_in_vain and is_in_vain():
+                    was_in_vain, deadline = True, min(deadline, time.monotonic() + LAST_S)
+            return ENDED if self._process.poll() is None else exit_code_of(self._process.returncode)
+        finally:
+            self.close()
+
+    def why(self) -> str:
+        """Return the line of its output that says why it failed, or the last one."""
+        with suppress(OSError):
+            begin = max(0, os.fstat(self._output.fileno()).st_size - LAST_BYTES)
+            output = os.pread(self._output.fileno(), LAST_BYTES, begin).decode(errors="replace").splitlines()
+            lines = [line.strip() for line in output if line.strip()]
+            return next((line for line in lines if line.startswith(("error:", "rank "))), lines[-1] if lines else "")
+        return ""
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """End it if it runs. Blocks meanwhile; it may be called again, and by another thread."""
+        for number, patience_s in ((signal.SIGTERM, 5 * GRACE_S), (signal.SIGKILL, GRACE_S)):
+            if self._process.poll() is None:
+                self._process.send_signal(number)
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(patience_s)
+
+
+def blamed_server(run_dir: Path, servers: Sequence[Server]) -> int | None:
+    """Return the index of the server that the run failed of, by the verdict in its report; None if that is unsure."""
+    report = read_report(RunDir(run_dir))
+    verdict = None if report is None else report.verdict
+    if verdict is None or verdict.confidence is Confidence.UNSURE:
+        return None
+    blamed = (
+        index
+        for index, server in enumerate(servers)
+        if server.server_id == verdict.server or verdict.culprit in {one.global_rank for one in server.devices}
+    )
+    return next(blamed, None)
+
+
+def kept_run(run_dir: Path) -> Path | None:
+    """Copy what the run wrote on this machine to where it outlives the doctor; return None if there is nothing to keep."""
+    if not (run_dir / "run.json").is_file():
+        return None
+    try:
+        kept = Path(tempfile.mkdtemp(prefix=KEPT)) / run_dir.name
+        of_the_run = shutil.ignore_patterns(RunDir(run_dir).door.name)  # the way to a coordinator that has gone
+        shutil.copytree(run_dir, kept, symlinks=True, ignore=of_the_run)
+    except (OSError, shutil.Error):  # a full disk; a file may have been removed meanwhile
+        return None
+    return kept
+
+
+def with_kept_path(why: str, run_dir: Path, kept: Path | None) -> str:
+    """Return `why` a run failed, with the directory where its logs are kept instead of the one that is removed."""
+    if kept is None:
+        return why
+    names = (str(run_dir), os.path.relpath(run_dir), str(run_dir.parent / LATEST))
+    for name in names:
+        why = why.replace(name, str(kept))
+    return why
+
+
+class OwnPart:
+    """The part of a server that is started by hand in each run that measures, in a thread of its own."""
+
+    def __init__(self, options: Mapping[str, Any], directory: Path) -> None:
+        self._options = options
+        self._directory = directory
+        self._remains: Remains | None = None
+        self._trial: TrialRun | None = None
+
+    def answer(self, message: Mapping[str, Any], is_over: Callable[[], bool]) -> Mapping[str, Any] | None:
+        """Run that part and return its answer; None to all other messages. Blocks; `is_over`: the next message waits."""
+        if message.get("do") != "measure":
+            return None
+        runs_dir = Path(message["runs_dir"])
+        if self._remains is None:  # the first one makes the directory
+            self._remains = Remains(runs_dir, not os.path.isdir(runs_dir.parent), self._directory)  # noqa: PTH112 - Path raises
+        options = trial_options(self._options, runs_dir, int(message["coordinator_port"]))
+        self._trial = TrialRun(options, self._remains)
+        exit_code = self._trial.attend(lambda until: time.sleep(max(0.0, until - time.monotonic())), is_over)
+        if exit_code == 0:
+            return {"exit_code": exit_code}
+        return {
+            "trouble": f"its part of a run that only measures links ended with exit code {exit_code}: {self._trial.why()}"
+        }
+
+    def close(self) -> None:
+        """End the part that runs. For the main thread: other threads are not waited for when that ends."""
+        if self._trial is not None and self._remains is not None and self._trial.is_running:
+            self._trial.close()
+            self._remains.remove()
+
+
+def kept_table(options: Mapping[str, Any], text: str | None, directory: Path) -> dict[str, Any]:
+    """Return the options with a copy of the table as it was read, since a pipe can be read only once."""
+    if options["rank_table"] is None or text is None:
+        return dict(options)
+    copy = directory / f"rank_table{Path(options['rank_table']).suffix}"
+    copy.write_bytes(text.encode())
+    return {**options, "rank_table": copy}

@@ -1,0 +1,217 @@
+"""`tlaunch explain`: a rank's environment, variable by variable, and where each value comes from."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from launcher.cli.launch.network import with_network
+from launcher.cli.launch.options import RunOptions, for_engine
+from launcher.cli.launch.prepare import Prepared, prepare
+from launcher.cli.options.command_types import TakesCommand
+from launcher.cli.options.run import RUN_PARAMETERS
+from launcher.cli.options.types import IntRange
+from launcher.cli.text.columns import counted
+from launcher.cli.text.stdout import write_out
+from launcher.core.codec import encode
+from launcher.core.env import MASTER_PORT, masked, masked_argv
+from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
+from launcher.core.json_text import json_text
+from launcher.core.printable import printable
+from launcher.core.ranges import ranges
+from launcher.engines.assemble import Draft, Request, draft
+from launcher.engines.stale_env import Conflict, Fate, conflicts
+from launcher.engines.variables import Origin, Variable
+from launcher.mesh.coordinates import coordinate_of
+from launcher.runs.create import free_name
+
+EPILOG = """\b
+Examples:
+  tlaunch explain --devices 4 --mp 2 -- python train.py
+  tlaunch explain --rank 3 --rank-table rank_tables/rank_table_8pcs.json
+  tlaunch explain --all --json --devices 2 -- python train.py
+
+Origins: layout and rank table: it follows from them; --env: you gave it; inherited: your shell has it; tlaunch: anything
+else that tlaunch decides; removed: your shell has it from another launcher, and ranks do not get it.
+
+Exit codes: 0; 2 wrong usage, or a file that cannot be read; 3 a refused table or layout.
+"""
+NOT_TAKEN = ("dry_run", "json")  # --detach is taken, and means nothing: a run's line need not be cut
+REMOVED = "(removed)"
+FREE_PORT = "(a free port)"
+MAX_VALUE_COLUMNS = 28  # columns that all rows keep for values; a longer one pushes its own origin to the right
+MAX_PROSE_COLUMNS = 100  # columns of prose
+
+
+@frozen
+class Explained:
+    """One rank of a run, and the variables that are shown of it."""
+
+    draft: Draft
+    request: Request
+    variables: tuple[Variable, ...]
+    conflicts: tuple[Conflict, ...]
+
+
+@click.command(cls=TakesCommand, epilog=EPILOG, context_settings={"allow_interspersed_args": False})
+@click.option("--rank", "global_rank", type=IntRange(min=0), default=0, metavar="N", help="Whose.  [default: 0]")
+@click.option("--all", "everything", is_flag=True, help="Also what tlaunch has no say in.")
+@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
+def explain(*, global_rank: int, everything: bool, as_json: bool, **options: Any) -> None:
+    """Show where each variable of a rank's environment comes from.
+
+    The options after those three, and COMMAND, are those of `tlaunch run`. Nothing is started. By default the variables
+    are shown that tlaunch decides, and those of other launchers that do not fit; secrets are masked.
+    """
+    chosen = for_engine(RunOptions(**{**options, "dry_run": True, "detach": False}), os.environ)
+    prepared = with_network(prepare(chosen, os.environ), chosen)
+    for note in prepared.notes:
+        print(note, file=sys.stderr)
+    draft = _chosen_draft(prepared, global_rank, chosen.master_port)
+    explained = _explained(draft, prepared.request, port_given=bool(chosen.master_port), everything=everything)
+    write_out(_as_json(explained) if as_json else "".join(f"{line}\n" for line in _lines(explained)))
+
+
+explain.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
+
+
+def _chosen_draft(prepared: Prepared, global_rank: int, master_port: int | None) -> Draft:
+    """Return the rank as a run that started now would have it.
+
+    Raises:
+        UsageError: there is no such rank.
+    """
+    request = prepared.request
+    if global_rank >= request.layout.world_size:
+        raise UsageError(f"--rank {global_rank}: the ranks are 0 to {request.layout.world_size - 1} ({request.layout})")
+    name = free_name(request.runs_dir, prepared.timed_name)
+    return draft(request, name=name, master_port=master_port or 0)[global_rank]
+
+
+def _explained(chosen: Draft, request: Request, *, port_given: bool, everything: bool) -> Explained:
+    there = (one for one in chosen.variables if one.value is not None or one.instead_of is not None)
+    decided = [one if port_given else _with_free_port(one) for one in there]
+    found = conflicts(request.inherited_env, {one.name: one.value for one in decided})
+    kept = {one.name for conflict in found for one in conflict.found}
+    others = (one for one in _others(request, chosen) if everything or one.name in kept)
+    return Explained(chosen, request, tuple(sorted((*decided, *others), key=lambda one: one.name)), found)
+
+
+def _with_free_port(variable: Variable) -> Variable:
+    """Return MASTER_PORT with a placeholder: which port is free is known when the run starts."""
+    if variable.name != MASTER_PORT:
+        return variable
+    return replace(variable, value=FREE_PORT, why="chosen when the run starts")
+
+
+def _others(request: Request, chosen: Draft) -> Iterator[Variable]:
+    """Yield the variables that tlaunch leaves alone."""
+    known = {one.name for one in chosen.variables}
+    for name, value in request.inherited_env.items():
+        if name not in known:
+            yield Variable(name, value, Origin.INHERITED, "")
+
+
+# --- as text ---
+
+
+def _lines(explained: Explained) -> Iterator[str]:
+    yield from (printable(line) for line in _head(explained))
+    yield ""
+    yield from _in_columns([("NAME", "VALUE", "ORIGIN"), *map(_row, explained.variables)])
+    if explained.conflicts:
+        yield ""
+        for danger in _dangers(explained.conflicts):
+            yield from textwrap.wrap(printable(danger), MAX_PROSE_COLUMNS, subsequent_indent="  ")
+
+
+def _head(explained: Explained) -> Iterator[str]:
+    """Yield the rank's place, command and cores."""
+    rank, layout = explained.draft.rank, explained.request.layout
+    place = coordinate_of(rank.global_rank, layout)
+    yield (
+        f"rank {rank.global_rank} of {layout.world_size}: device {rank.device_id} of server {rank.server_id}, "
+        f"pp={place.pp} dp={place.dp} mp={place.mp}"
+    )
+    yield f"command: {shlex.join(masked_argv(rank.argv))}"
+    yield f"cpus: {_cpus(explained)}"
+
+
+def _cpus(explained: Explained) -> str:
+    share = explained.draft.share
+    if share.cpus is None:
+        return f"not bound: {counted(explained.request.machine.core_count, 'core')} for all ranks of a server"
+    own = "cores of its own"
+    reason = f"{counted(len(share.cpus), 'core')} of its own" if share.reason == f"1 {own}" else share.reason
+    return f"{ranges(share.cpus)} ({reason})"
+
+
+def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+    """Yield lines in columns. They are for `grep` too: none is wrapped, and no value cut."""
+    shown = [tuple(map(printable, row)) for row in rows]
+    name_width = max(len(name) for name, _, _ in shown)
+    value_width = max(len(value) for _, value, _ in shown if len(value) <= MAX_VALUE_COLUMNS)
+    for name, value, origin in shown:
+        yield f"{name:<{name_width}}  {value:<{value_width}}  {origin}".rstrip()
+
+
+def _row(variable: Variable) -> tuple[str, str, str]:
+    value = REMOVED if variable.value is None else masked(variable.name, variable.value)
+    origin = f"{variable.origin.value}: {variable.why}" if variable.why else variable.origin.value
+    if variable.instead_of is not None:
+        origin += f", was {masked(variable.name, variable.instead_of)}"
+    return variable.name, value, origin
+
+
+def _dangers(found: Sequence[Conflict]) -> Iterator[str]:
+    """Yield what would go wrong if ranks saw what the shell has, and what does go wrong with variables that they see."""
+    for conflict in found:
+        names = ", ".join(one.name for one in conflict.found)
+        if conflict.found[0].fate is Fate.KEPT:
+            yield f"warning: {names}: {conflict.danger}"
+        else:
+            yield f"{conflict.family}? With what your shell says {conflict.danger} ({names})"
+
+
+# --- as JSON ---
+
+
+def _as_json(explained: Explained) -> str:
+    rank, share = explained.draft.rank, explained.draft.share
+    shown = {
+        "global_rank": rank.global_rank,
+        "local_rank": rank.local_rank,
+        "server_id": rank.server_id,
+        "device_id": rank.device_id,
+        "argv": masked_argv(rank.argv),
+        "bind": explained.request.bind,
+        "cpus": share.cpus,
+        "threads": share.threads,
+        "variables": [_variable_to_json(one) for one in explained.variables],
+        "conflicts": [
+            {
+                "family": conflict.family,
+                "danger": conflict.danger,
+                "found": [{"name": one.name, "value": one.shown, "fate": one.fate.value} for one in conflict.found],
+            }
+            for conflict in explained.conflicts
+        ],
+    }
+    return json_text(shown)
+
+
+def _variable_to_json(variable: Variable) -> dict[str, Any]:
+    """`value` is null for a variable that is taken away, `instead_of` where the environment had no other value."""
+
+    def shown(value: str | None) -> str | None:
+        return None if value is None else masked(variable.name, value)
+
+    return {**encode(variable), "value": shown(variable.value), "instead_of": shown(variable.instead_of)}

@@ -1,0 +1,114 @@
+"""`tlaunch ps`: which runs there are, and how they stand."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import click
+
+from launcher.cli.options.chosen_run import json_option
+from launcher.cli.options.run import runs_dir_option
+from launcher.cli.text import run_text as run_words
+from launcher.cli.text.columns import aligned, counted, duration, fitted
+from launcher.cli.text.run_text import culprit, running_ranks, shown_name
+from launcher.cli.text.stdout import write_out
+from launcher.core.json_text import json_text
+from launcher.core.printable import printable
+from launcher.runs.status import RunState, look
+from launcher.runs.store import run_at, run_names
+
+EPILOG = """\b
+Examples:
+  tlaunch ps
+  tlaunch ps --all --json | jq -r '.[] | select(.state == "failed") | .name'
+
+States: starting, preloading, running, paused, ending, restarting; finished, failed, hung, stopped; lost (its
+launcher or agent was killed); elsewhere (on another machine, or before this one's last start, so that nobody
+here can tell); unwatched (`tlaunch exec`: only mpirun or srun knows how its ranks end); ended (all its ranks are seen
+to have done so, and only mpirun or srun knows how); unknown (written by another version).
+
+Exit codes: 0, also when there is no run; 2 wrong usage.
+"""
+HEADER = ("NAME", "STATE", "RANKS", "ATTEMPT", "AGE", "EXIT", "FIRST FAILURE")
+RIGHT = frozenset({"RANKS", "ATTEMPT", "AGE", "EXIT"})
+# On a narrow terminal, in this order: cut to so many columns, or left out (0). STATE and EXIT stay as they are.
+GIVING_WAY = (
+    ("FIRST FAILURE", 24), ("ATTEMPT", 0), ("RANKS", 0), ("FIRST FAILURE", len("FIRST FAILURE")), ("AGE", 0),
+    ("FIRST FAILURE", 0), ("NAME", 1),
+)  # fmt: skip
+
+
+@click.command(epilog=EPILOG)
+@click.option("--all", "everything", is_flag=True, help="Runs that are over, too.")
+@json_option
+@runs_dir_option
+def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
+    """List the runs that go on, newest first."""
+    looked = _states(runs_dir, everything=everything)
+    states = sorted(
+        (state for state in looked if everything or _goes_on(state)),
+        key=lambda state: state.started_ns or 0,
+        reverse=True,
+    )
+    if as_json:
+        write_out(json_text([run_words.as_json(state) for state in states]))
+    elif states:
+        write_out(
+            "".join(
+                f"{line}\n"
+                for line in to_lines(states, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+            )
+        )
+    elif everything:
+        click.echo(f"no run in {printable(str(runs_dir))}", err=True)
+    unwatched = 0 if everything else sum(state.state.value == "unwatched" and not state.lives for state in looked)
+    if not everything and not states:
+        verb = "is known to go on" if unwatched else "goes on"
+        click.echo(f"no run {verb} in {printable(str(runs_dir))}; --all shows those that are over", err=True)
+    if unwatched:
+        words = f"{counted(unwatched, 'run')} of `tlaunch exec`, which only mpirun or srun knows, may go on"
+        click.echo(f"{words}; --all shows such runs", err=True)
+
+
+def to_lines(states: list[RunState], width: int | None) -> list[str]:
+    """Return the table, in lines of at most `width` columns where there is a width: what matters least gives way."""
+    rows = [_row(state) for state in states]
+    if width is None:
+        return aligned(HEADER, rows, right=RIGHT)
+    return fitted(HEADER, rows, width, giving_way=GIVING_WAY, right=RIGHT)
+
+
+def _states(runs_dir: Path, *, everything: bool) -> list[RunState]:
+    directories = [run_at(runs_dir.absolute() / name) for name in run_names(runs_dir)]
+    if everything:
+        return [look(run_dir) for run_dir in directories]
+    # A report is an agent's last act: such runs need no look.
+    return [look(run_dir) for run_dir in directories if not run_dir.report.exists()]
+
+
+def _goes_on(state: RunState) -> bool:
+    """Return whether a run may go on; one of this machine before its last start certainly does not."""
+    return (
+        state.state.going_on
+        or (state.state.value == "unwatched" and state.lives)
+        or (state.state.value == "elsewhere" and state.host != socket.gethostname())
+    )
+
+
+def _row(state: RunState) -> tuple[str, ...]:
+    progress = state.progress
+    running = running_ranks(state)
+    ranks = f"{running}/{progress.rank_count}" if running or state.state.going_on else str(progress.rank_count)
+    age_s = None if state.started_ns is None else max(0.0, (state.looked_ns - state.started_ns) / 1e9)
+    return (
+        shown_name(state),
+        state.state.value,
+        ranks,
+        str(progress.attempt),
+        duration(age_s),
+        "-" if state.exit_code is None else str(state.exit_code),
+        culprit(state),
+    )

@@ -1,0 +1,303 @@
+"""`tlaunch render`: the job as a file for those who start it by other means."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from launcher.cli.commands.render.kubernetes import claim_of, kubernetes_options, secret_variables
+from launcher.cli.commands.render.slurm import (
+    OF_RUN,
+    asked_nodes,
+    asked_of_slurm,
+    check_resource,
+    check_time_limit,
+    directive,
+    slurm_options,
+    words_for_run,
+)
+from launcher.cli.commands.render.slurm import submit as submitted
+from launcher.cli.commands.table.output import check_output, put, to_stdout, warn
+from launcher.cli.launch.options import UNSUPERVISED, RunOptions, check_name_length, flag
+from launcher.cli.launch.prepare import Elsewhere, Prepared, prepare
+from launcher.cli.launch.samples import max_table_bytes
+from launcher.cli.options.command_types import TakesCommand
+from launcher.cli.options.run import RUN_PARAMETERS, devices_option, master_port_option
+from launcher.cli.options.types import FILE
+from launcher.cli.text.stdout import write_out
+from launcher.core.env import masked, masked_argv
+from launcher.core.errors import UsageError
+from launcher.core.records import Cluster
+from launcher.engines.assemble import Request
+from launcher.engines.render.job import VARIABLES, Job, Wishes, job_of, with_workers
+from launcher.engines.render.kinds import KINDS, Kind
+from launcher.engines.render.nodes import Nodes
+from launcher.engines.render.templates import built_in, fill
+from launcher.engines.render.words import FILTERS
+from launcher.rank_table import render_table
+from launcher.rank_table.files import read_bytes
+
+EPILOG = """\b
+Kinds:
+  bash        a run.sh: `bash run.sh [SERVER_INDEX [RUN_NAME]]` on each
+              server; needs no tlaunch there
+  mpirun      a script with one mpirun command, a process per device
+  slurm       a script for sbatch: `tlaunch run` with an agent per node,
+              on any --nodes N; --flavor exec: a task per device
+  kubernetes  an Indexed Job with a headless Service, a pod per server;
+              --flavor mpi: an MPIJob
+  hostfile    the servers and their slots, for Open MPI or MPICH
+  rankfile    which rank on which server, for Open MPI
+
+\b
+Examples:
+  tlaunch render bash --devices 8 --mp 2 -o run.sh -- python train.py
+  tlaunch render mpirun --rank-table rank_table.json -o mpi.sh \\
+      -- python train.py
+  tlaunch render slurm --nodes 2 --devices 8 --resource gpu --restarts 3 \\
+      --time-limit 24:00:00 -o job.sh -- python train.py
+  tlaunch render kubernetes --devices 8 --image registry/me/train:1 \\
+      --resource nvidia.com/gpu -- python train.py | kubectl apply -f -
+
+Table, layout and options are checked as `tlaunch run` checks them, but ranks may be on several servers, and what
+other servers need to have is a warning if it is not here. --grace is for bash, kubernetes and slurm; --max-restarts,
+--hang-timeout, --forward-signals, --console, --join-timeout, --lost-after and --engine-option are for
+slurm (--flavor run) only. With --submit sbatch takes the script, and its job's id is printed. MASTER_PORT is what
+--master-port says, or else 29500 or the next that is free on a single server (bash, kubernetes), what `tlaunch exec`
+makes of the job's name (mpirun, slurm --flavor exec, kubernetes --flavor mpi), or a free one (slurm). A Slurm job
+takes whichever nodes are free, whole ones with all their memory; it waits for those of a rank table where that gives
+addresses, which are true on its own servers alone, or with --pin-nodes. Templates are Jinja2: a file of --templates
+DIR is taken instead of tlaunch's own of the same name; --list names them, and the variables that they may use.
+
+Exit codes: 0; 2 wrong usage, a value that a format cannot express, a template that is wrong, or a file that cannot be
+read or written; 3 a refused table or layout; what sbatch ends with where it refuses the script (--submit).
+"""
+TAKEN = (
+    "rank_table", "max_table_size", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "config", "settings",
+    "data", "runs_dir", "name", "env", "grace", "command", *OF_RUN,
+)  # fmt: skip
+NAMES = ("bash", "mpirun", "slurm", "kubernetes", "hostfile", "rankfile")
+FLAVORS = ("openmpi", "mpich", "run", "exec", "job", "mpi")
+MAX_SLURM_NAME_BYTES = 160  # the run's is its time, this, and the job's number, place in its array and restarts
+# What only some kinds make use of
+OF_KIND = {
+    "grace": ("bash", "kubernetes", "slurm"),
+    "master_port": ("bash", "mpirun", "slurm", "kubernetes"),
+    "image": ("kubernetes",),
+    "resource": ("kubernetes", "slurm"),
+    "pvc": ("kubernetes",),
+    "env_from_secret": ("kubernetes",),
+    "nodes": ("slurm",),
+    "pin_nodes": ("slurm",),
+    "cpus_per_device": ("slurm",),
+    "time_limit": ("slurm",),
+    "warn_before": ("slurm",),
+    "restarts": ("slurm",),
+    "sbatch": ("slurm",),
+    "submit": ("slurm",),
+}
+SCRIPT_MODE, FILE_MODE, OWNER_ONLY = 0o755, 0o644, 0o700
+
+
+def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+
+    write_out("".join(f"{line}\n" for line in _listed()))
+    context.exit()
+
+
+@click.command(cls=TakesCommand, epilog=EPILOG)
+@click.argument("kind", type=click.Choice(NAMES), metavar="KIND")
+@click.option(
+    "--flavor",
+    type=click.Choice(FLAVORS),
+    metavar="NAME",
+    help="openmpi or mpich; of slurm run or exec; of kubernetes job or mpi.  [default: the first]",
+)
+@click.option("--templates", type=FILE, metavar="DIR", help="Templates of your own, taken instead of tlaunch's.")
+@click.option("-o", "--output", type=FILE, metavar="FILE", help="Write here, not to stdout.")
+@click.option("--force", is_flag=True, help="Replace FILE.")
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list,
+    help="Show the templates and the variables that they may use.",
+)
+@click.option("--cwd", metavar="DIR", help="Where ranks start.  [default: here]")
+@click.option("--resource", metavar="NAME", help="What a device is called: of kubernetes nvidia.com/gpu, of slurm gpu.")
+@kubernetes_options
+@slurm_options
+@devices_option(", all on one server; of slurm: on each of --nodes.")
+@master_port_option("by KIND, see below")
+def render(
+    kind: str, *, output: Path | None, force: bool, templates: Path | None, submit: bool, **options: Any
+) -> None:
+    """Write a job file for those who start ranks by other means.
+
+    The options after those, and COMMAND, are those of `tlaunch run`.
+    """
+    check_output(output, force=force)
+    wanted = KINDS[kind]
+    _check_given(wanted)
+    wishes = _wishes(wanted, options)
+    job = _job(wanted, wishes, options)
+    for limit in wanted.limits:
+        limit(job)
+    text = fill(wanted.templates[wishes.flavor], job, templates)
+    if output is not None or not submit:
+        _hand_over(text, wanted, job, output, force=force)
+    if submit:
+        print(submitted(text))
+
+
+render.params += [option for option in RUN_PARAMETERS if option.name in TAKEN]
+
+
+def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
+    """Take out of `options` what is only for job files."""
+    warn_before_s = options.pop("warn_before")
+    time_limit = options.pop("time_limit")
+    if time_limit is not None:
+        check_time_limit(time_limit, warn_before_s)
+    flavor = _flavor(kind, options.pop("flavor"))
+    context = click.get_current_context()
+    if flavor == "exec" and context.get_parameter_source("grace") is not ParameterSource.DEFAULT:
+        raise UsageError("--grace is for slurm --flavor run, and this is --flavor exec")
+    if kind.name == "slurm":
+        check_resource(options["resource"])
+    what = f"{kind.name} --flavor {flavor}" if flavor else kind.name
+    # Other servers have this tlaunch at the same place where they share a file system; an image has its own.
+    beside = Path(sys.executable).parent / "tlaunch"
+    run_options = tuple(words_for_run(context, options, runs=flavor == "run", what=what))
+    return Wishes(
+        flavor=flavor,
+        run_options=run_options,
+        tlaunch=str(beside) if beside.exists() and not kind.in_image else "tlaunch",
+        image=options.pop("image"),
+        resource=options.pop("resource"),
+        time_limit=time_limit,
+        warn_before_s=warn_before_s,
+        restarts=options.pop("restarts"),
+        sbatch=tuple(map(directive, options.pop("sbatch"))),
+        cpus_per_device=options.pop("cpus_per_device"),
+        claim=claim_of(options.pop("pvc")),
+        secret_env=secret_variables(options.pop("env_from_secret"), options["env"]),
+    )
+
+
+def _check_given(kind: Kind) -> None:
+    """No option is given that this kind would make nothing of."""
+    context = click.get_current_context()
+    for name, kinds in OF_KIND.items():
+        if kind.name not in kinds and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise UsageError(f"{flag(name)} is for {', '.join(kinds)}, and this is {kind.name}")
+
+
+def _flavor(kind: Kind, wanted: str | None) -> str:
+    known = tuple(kind.templates)
+    if wanted is not None and wanted not in known:
+        hint = f"known are {', '.join(known)}" if known != ("",) else "leave it out"
+        raise UsageError(f"--flavor {wanted}: {kind.name} has no such flavor", hint=hint)
+    return known[0] if wanted is None else wanted
+
+
+def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
+    cwd = options.pop("cwd")
+    node_count, pinned = options.pop("nodes"), options.pop("pin_nodes")
+    chosen = _run_options(kind, options)
+    where: Elsewhere = "image" if cwd is not None or kind.in_image else "servers"
+    prepared = prepare(chosen, os.environ, elsewhere=where, unnamed=asked_nodes(chosen, node_count))
+    nodes = asked_of_slurm(prepared, wishes, pinned=pinned) if kind.name == "slurm" else Nodes()
+    for note in filter(None, (*prepared.notes, nodes.note)):
+        print(note, file=sys.stderr)
+    request = _placed(kind, prepared.request, chosen, cwd, wishes)
+    name = _name(kind, prepared, chosen)
+    if kind.name == "slurm":
+        check_name_length(name, MAX_SLURM_NAME_BYTES, "the job's own in the name of its run")
+    return job_of(
+        request,
+        name,
+        wishes,
+        nodes,
+        dp=chosen.dp,
+        master_port=chosen.master_port,
+        table_text=_table_text(request.cluster, name, wishes),
+        reduced_table=next(iter(prepared.files.values()), None),
+    )
+
+
+def _run_options(kind: Kind, options: Mapping[str, Any]) -> RunOptions:
+    chosen = RunOptions(**options, **UNSUPERVISED)
+    if kind.starts:
+        return chosen
+    if chosen.command:
+        raise UsageError(f"a {kind.name} starts nothing, and COMMAND ({chosen.command[0]}) was given")
+    return replace(chosen, command=(sys.executable,))
+
+
+def _placed(kind: Kind, request: Request, chosen: RunOptions, cwd: str | None, wishes: Wishes) -> Request:
+    """Return the request with the directories of the place where the job is started, in an image its own or --cwd.
+
+    Of containers a volume outlives them: runs are there.
+    """
+    if cwd is not None or kind.in_image:
+        where = Path(cwd or ".")
+        absolute = where.is_absolute()  # else `cd` comes first, and runs are found from there
+        request = replace(request, cwd=where, runs_dir=where / chosen.runs_dir if absolute else chosen.runs_dir)
+    if wishes.claim is not None:
+        request = replace(request, runs_dir=Path(wishes.claim.mount) / chosen.runs_dir)
+    if kind.in_image and not chosen.command:
+        request = replace(request, argv=("python3", *request.argv[1:]))
+    return request
+
+
+def _name(kind: Kind, prepared: Prepared, chosen: RunOptions) -> str:
+    """One that follows from COMMAND is made to fit; one that was given is not."""
+    if chosen.name is not None or not kind.in_image:
+        return prepared.name
+    words = re.sub(r"[^a-z0-9]+", "-", prepared.name.lower())
+    return words.lstrip("-0123456789")[:40].strip("-") or "job"
+
+
+def _table_text(cluster: Cluster, name: str, wishes: Wishes) -> str | None:
+    """Return the rank table's text; for an MPIJob that of a table whose servers are its workers."""
+    if cluster.source is None:
+        return None
+    if wishes.flavor == "mpi":
+        return render_table(with_workers(cluster, name))
+    return read_bytes(cluster.source, max_table_bytes()).decode(errors="surrogateescape")
+
+
+def _hand_over(text: str, kind: Kind, job: Job, output: Path | None, *, force: bool) -> None:
+    secrets = [name for name, value in job.user_env.items() if masked(name, value) != value]
+    secrets += ["COMMAND"] if masked_argv(job.command) != job.command else []
+    if kind.starts and secrets:
+        remedy = "; --env-from-secret VAR=NAME:KEY leaves a value in a Secret" if kind.in_image else ""
+        warn(f"the {kind.name} file holds what looks secret: {', '.join(secrets)}{remedy}")
+    if output is None:
+        to_stdout(text)
+        return
+    mode = SCRIPT_MODE if kind.is_script else FILE_MODE
+    put(output, text, force=force, mode=mode & OWNER_ONLY if secrets else mode)
+
+
+def _listed() -> Iterator[str]:
+    yield f"templates, in {built_in()}:"
+    for kind in KINDS.values():
+        yield f"  {kind.name:<12}{', '.join(kind.templates.values())}: {kind.help}"
+    yield "variables:"
+    width = max(map(len, VARIABLES))
+    for name, meaning in VARIABLES.items():
+        yield f"  {name:<{width}}  {meaning}"
+    yield f"filters: {', '.join(FILTERS)}; comments stand between <# and #>"

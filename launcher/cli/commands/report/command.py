@@ -1,0 +1,133 @@
+"""`tlaunch report`: what became of runs, on the terminal, as JSON, as a page or as a picture."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from launcher.cli.commands.report.facts import RunFacts, gather
+from launcher.cli.commands.report.text import to_lines
+from launcher.cli.options.chosen_run import RUN_HELP, chosen, json_option
+from launcher.cli.options.run import runs_dir_option
+from launcher.cli.text.run_text import as_json as state_to_json
+from launcher.cli.text.sparkline import has_blocks
+from launcher.cli.text.stdout import write_out
+from launcher.core.atomic import replacing
+from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.json_text import json_text
+from launcher.logs.terminal import escaped
+
+EPILOG = """\b
+Examples:
+  tlaunch report
+  tlaunch report --html report.html
+  tlaunch report --png loss.png 20261121-053712-transformer 20261121-061210-transformer
+  tlaunch report --json | jq '.runs[0].best_loss'
+
+Loss, tokens/s and memory are what the program wrote to metrics.jsonl in its run directory, as the bundled trainer does:
+from its rank 0, the final loss and others as means of a few steps where these are short. The peak memory is of that rank
+alone: the most on its accelerator, or without one the most that the process held.
+
+The page needs no network and no script. Its charts and the picture are drawn by matplotlib, which --html and --png need.
+
+Exit codes: 0 whatever became of the run; 2 wrong usage, no such run, or no matplotlib.
+"""
+STDOUT = "-"
+SCHEMA = 1
+PLAIN_COLUMNS = 120
+
+
+@click.command(
+    epilog=EPILOG,
+    help=f"Show what became of runs: their figures, and pages with charts.\n\nSeveral stand side by side. {RUN_HELP}",
+)
+@click.option("--html", metavar="FILE", help="One file that every browser shows; - is stdout.")
+@click.option("--png", metavar="FILE", help="The same as a picture.")
+@json_option
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@runs_dir_option
+def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json: bool, runs_dir: Path) -> None:
+    _check(html, png, as_json=as_json)
+    run_dirs = [chosen(runs_dir, run) for run in runs] or [chosen(runs_dir, None)]
+    facts = [gather(run_dir) for run_dir in run_dirs]
+    if as_json:
+        write_out(json_text({"schema": SCHEMA, "runs": [_to_json(each) for each in facts]}))
+    if html is not None or png is not None:
+        _write_pages(facts, html, png)
+    elif not as_json:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
+        plain = not has_blocks(sys.stdout.encoding)
+        write_out("".join(f"{line}\n" for line in to_lines(facts, width, plain=plain)))
+
+
+def _check(html: str | None, png: str | None, *, as_json: bool) -> None:
+    """Refuse what cannot be written, before anything is read."""
+    for option, name in (("--html", html), ("--png", png)):
+        if name is not None and (not name or name.endswith(os.sep)):
+            raise UsageError(f"{option} needs a file's name{f', not {escaped(name)}' if name else ''}")
+        if name is not None and find_spec("matplotlib") is None:
+            raise UsageError(
+                f"{option} needs matplotlib, which is not installed", hint="install it: pip install matplotlib"
+            )
+    if html is not None and png is not None and os.path.realpath(html) == os.path.realpath(png):
+        raise UsageError("--html and --png: both would be the same file")
+    if png == STDOUT:
+        raise UsageError("--png needs a file's name", hint="only --html - goes to stdout")
+    if html == STDOUT and as_json:
+        raise UsageError("--html - and --json: both would go to stdout")
+
+
+def _write_pages(runs: list[RunFacts], html: str | None, png: str | None) -> None:
+    # Text and JSON need neither matplotlib nor Jinja2, which take a second to import.
+    from launcher.cli.commands.report.drawing import to_png, to_svg
+    from launcher.cli.commands.report.page import to_html
+    from launcher.cli.commands.report.picture import rows_of
+
+    if html == STDOUT:
+        # The page itself says which encoding it has, whatever the terminal's.
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+        write_out(to_html(runs, to_svg))
+    elif html is not None:
+        put(html, to_html(runs, to_svg).encode())
+    if png is not None:
+        put(png, to_png(rows_of(runs)))
+
+
+def put(name: str, content: bytes) -> None:
+    """Write a file; through a symbolic link, what that leads to.
+
+    Raises:
+        UsageError: it is a directory, a device, ...
+        UnreadableError: it cannot be written.
+    """
+    shown, target = escaped(os.fsdecode(name)), Path(os.path.realpath(name))
+    if os.path.exists(target) and not os.path.isfile(target):  # noqa: PTH110, PTH113 - Path's own raise where these do not
+        raise UsageError(f"{shown} is not a regular file", hint="--html - writes to stdout")
+    try:
+        with replacing(target) as aside:
+            aside.write_bytes(content)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UnreadableError(f"{shown} cannot be written: {reason}") from None
+    with suppress(OSError):  # the file is written, even where stderr takes nothing
+        click.echo(f"wrote {shown}", err=True)
+
+
+def _to_json(facts: RunFacts) -> dict[str, Any]:
+    metrics = facts.metrics
+    counts = {
+        "step_records": len(metrics.steps),
+        "validation_records": len(metrics.validations),
+        "strange_lines": metrics.strange,
+        "first_strange_line": metrics.first_strange,
+        "metrics_unreadable": metrics.unreadable,
+    }
+    return state_to_json(facts.state) | {"ended_ns": facts.ended_ns} | asdict(facts.totals) | counts

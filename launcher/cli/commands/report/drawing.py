@@ -1,0 +1,294 @@
+"""Draws a report's charts with matplotlib: as SVG for the page, and the whole report as one PNG."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from html import escape
+from itertools import compress
+from math import isnan, nan
+from typing import Any
+
+from launcher.cli.commands.report.charts import Chart, safe, short
+from launcher.cli.commands.report.picture import Block, Text
+from launcher.cli.commands.report.rank_rows import KINDS, RankChart
+from launcher.cli.commands.report.text import wrapped
+from launcher.cli.text.columns import duration
+from launcher.core.errors import UsageError
+
+# Before the import, which would say on stderr that fonts are looked for, or that no directory can be written for them.
+logging.getLogger("matplotlib").setLevel(logging.ERROR)
+import matplotlib as mpl  # noqa: E402
+from matplotlib.artist import Artist  # noqa: E402
+from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.lines import Line2D  # noqa: E402
+from matplotlib.patches import Patch  # noqa: E402
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullFormatter  # noqa: E402
+from PIL import Image  # noqa: E402
+
+DPI = 100
+WIDTH = 12.0  # inches of a picture
+CHART_HEIGHT, LEGEND_ROW = 2.6, 0.2  # inches
+MARGIN = 0.25  # inches around a picture's texts
+MAX_HEIGHT = 30_000  # pixels of a picture
+MAX_TIPS = 12  # lines of a tip
+PAPER, TEXT, FAINT, GRID = "#ffffff", "#1b1f24", "#5f6873", "#e8ebef"
+# Okabe and Ito, for eyes of every kind.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", TEXT)
+# Colours and dashes go round in different circles: thirty-five series differ in one of them.
+DASHES = ("-", (0, (6, 2)), (0, (1.5, 2)), (0, (7, 2, 1.5, 2)), (0, (12, 3)))
+# How each kind of bar is filled: with a colour, and a hatch for those who see or print no colours.
+FILLS = {
+    "imports": ("#c9ced6", "...."), "starting": ("#a3abb7", ""), "well": (COLOURS[2], ""), "running": (COLOURS[0], "///"),
+    "culprit": (COLOURS[1], "xxxx"), "consequence": ("#f3cd7e", "\\\\\\\\"), "hung": (COLOURS[3], "||||"),
+    "ended": ("#8b94a1", "----"),
+}  # fmt: skip
+# What marks look like, and what they are called.
+SIGNS = {
+    "validation": ("v", "validation"), "saved": ("s", "model saved"), "slow": ("^", "slower than the others"),
+    "hung": ("P", "no progress"), "failure": ("X", "failure"), "stopping": ("D", "all are ended"),
+    "restart": ("*", "restart"), "paused": ("H", "paused"), "continued": (">", "continued"),
+}  # fmt: skip
+# Distances of ticks on an axis of times.
+TIME_STEPS_S = (
+    0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400,
+)  # fmt: skip
+NICE = (1, 2, 5, 10)  # times powers of ten: distances of ticks on other axes
+STYLE = {
+    "svg.fonttype": "none", "svg.hashsalt": "tlaunch", "text.parse_math": False, "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "sans-serif"], "font.monospace": ["DejaVu Sans Mono", "monospace"], "font.size": 9,
+    "text.color": TEXT, "axes.edgecolor": FAINT, "axes.labelcolor": FAINT, "xtick.color": FAINT, "ytick.color": FAINT,
+    "axes.spines.left": False, "axes.spines.right": False, "axes.spines.top": False, "axes.axisbelow": True,
+    "axes.titlelocation": "left", "axes.titlesize": 10.5, "axes.titleweight": "bold", "axes.titlecolor": TEXT,
+    "axes.facecolor": "none", "figure.facecolor": PAPER, "grid.color": GRID, "ytick.left": False, "hatch.linewidth": 0.6,
+    "legend.frameon": False, "legend.labelcolor": FAINT, "path.simplify": True, "lines.solid_capstyle": "round",
+    "figure.constrained_layout.w_pad": 0.2, "figure.constrained_layout.h_pad": 0.1,
+}  # fmt: skip
+# Colours that the page has in light and dark.
+VARIABLES = {
+    PAPER: "card", TEXT: "text", FAINT: "faint", GRID: "grid", **{colour: f"s{n}" for n, colour in enumerate(COLOURS[:6])},
+    "#c9ced6": "imports", "#a3abb7": "starting", "#8b94a1": "ended", "#f3cd7e": "consequence",
+}  # fmt: skip
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """Draw in the report's own style, whatever a matplotlibrc says, and without warnings of missing glyphs."""
+    with mpl.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mpl.rcdefaults()
+        mpl.rcParams.update(STYLE)  # type: ignore[arg-type]
+        yield
+
+
+def to_svg(chart: Chart | RankChart) -> str:
+    """Return a chart as an SVG element for HTML: its colours are the page's, and pointed at, its parts say what they show."""
+    with _style():
+        width = WIDTH / 2 if isinstance(chart, Chart) else WIDTH
+        figure, tips = _figure(chart, width)
+        file = io.StringIO()
+        metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(file, format="svg", transparent=True, metadata=metadata)
+    svg = file.getvalue()
+    svg = svg[svg.index("<svg") :]
+    for colour, name in VARIABLES.items():
+        svg = svg.replace(f": {colour}", f": var(--{name})")
+    # Every chart would have the same ids; those that are referred to are hashes of what they name, and stay.
+    svg = re.sub(r' id="[a-zA-Z.]+(2d)?_\d+"', "", svg)
+    for number, tip in enumerate(tips):
+        svg = svg.replace(f'<g id="tip-{number}">', f"<g><title>{escape(tip)}</title>")
+    title = chart.title if isinstance(chart, Chart) else "ranks over time"
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
+
+
+def _figure(chart: Chart | RankChart, width: float) -> tuple[Figure, list[str]]:
+    """Return the figure of a chart, `width` inches wide, and the tips of those of its parts that have the gid tip-N."""
+    figure = Figure((width, 1), DPI, layout="constrained")
+    axes = figure.add_subplot()
+    height, legend, tips = _draw_lines(axes, chart) if isinstance(chart, Chart) else _draw_ranks(axes, chart)
+    if legend:
+        labels = [f" {label}" for _, label in legend]  # one that began with an underscore would be left out
+        columns = next(count for count in range(len(labels), 0, -1) if count == 1 or _width(labels, count) <= width)
+        figure.legend([handle for handle, _ in legend], labels, loc="outside lower left", ncols=columns)
+        height += LEGEND_ROW * -(-len(labels) // columns)
+    figure.set_size_inches(width, height)
+    return figure, tips
+
+
+def _width(labels: Sequence[str], columns: int) -> float:
+    """Return about how many inches a legend takes, which is filled column by column."""
+    rows = -(-len(labels) // columns)
+    return sum(max(map(len, labels[first : first + rows])) / 13 + 0.6 for first in range(0, len(labels), rows))
+
+
+# Height in inches without the legend, the legend's samples and names, and tips.
+Drawn = tuple[float, list[tuple[Artist, str]], list[str]]
+
+
+def _draw_lines(axes: Axes, chart: Chart) -> Drawn:
+    shown = [series for series in chart.series if series.values]
+    legend: list[tuple[Artist, str]] = []
+    tips: list[str] = []
+    axes.set_title(chart.title)
+    axes.set_xlabel("step")
+    axes.grid(axis="y")
+    if chart.is_log:
+        axes.set_yscale("log")
+        is_wide = max(max(each.values) for each in shown) > 50 * min(min(each.values) for each in shown)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1,) if is_wide else (1, 2, 5), numticks=7))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=NICE))
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=NICE, integer=True, min_n_ticks=1))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
+    for series in shown:
+        look: dict[str, Any] = {"color": COLOURS[series.style % 7], "linestyle": DASHES[series.style % 5]}
+        look |= {"marker": "o", "markersize": 4.5, "markerfacecolor": PAPER} if series.rings else {}
+        for line in series.lines:
+            steps, values = [float(x) for x, _ in line], [nan if y is None else y / chart.divisor for _, y in line]
+            fade = {"alpha": 0.5, "linewidth": 1.0} if line is not series.lines[-1] else {"linewidth": 1.6}
+            axes.plot(steps, values, gid=f"tip-{len(tips)}", **look | fade)
+            seen = [value / chart.divisor for value in series.values]
+            first, last, low, high = map(_number, (seen[0], seen[-1], min(seen), max(seen)))
+            tips.append(f"{series.label}: {len(seen):,} values, first {first}, last {last}, from {low} to {high}")
+            around = zip([nan, *values], values, [*values[1:], nan], strict=False)
+            lonely = [isnan(before) and isnan(after) for before, _, after in around]
+            if any(lonely):
+                axes.plot(list(compress(steps, lonely)), list(compress(values, lonely)), ".", color=look["color"])
+        legend.append((Line2D([], [], **look), series.label))
+    look = {"color": TEXT, "alpha": 0.6, "linestyle": ":", "linewidth": 1.2}
+    for step, text in chart.restarts:
+        if axes.dataLim.x0 <= step <= axes.dataLim.x1:
+            axes.axvline(step, gid=f"tip-{len(tips)}", **look)
+            tips.append(text)
+    if chart.restarts:
+        legend.append((Line2D([], [], **look), "restart (earlier attempts are pale)"))
+    if chart.from_zero:
+        axes.set_ylim(min(0.0, axes.dataLim.y0), None)
+    return CHART_HEIGHT, legend if len(legend) > 1 else [], tips
+
+
+def _number(value: float) -> str:
+    """Return a number as axes show it: "0.15", "20,000", "2.5M", "2e-05"."""
+    for unit, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if unit <= abs(value) < 1e15:
+            return f"{value / unit:.6g}{suffix}"
+    return f"{value:,.6g}"
+
+
+def _draw_ranks(axes: Axes, chart: RankChart) -> Drawn:
+    """Draw a row for each rank or group, and above them a lane for each kind of marks that concern all ranks."""
+    tips: list[str] = []
+    handles: dict[str, Artist] = {}
+    look: dict[str, Any]
+    lanes = [kind for kind in SIGNS if any(mark.kind == kind for mark in chart.marks)]
+    row_height, font_size = (0.24, 9) if len(chart.rows) <= 24 else (0.15, 7.5)
+    seconds = max(chart.seconds, 0.001)
+    axes.set_xlim(0, seconds)
+    axes.set_ylim(len(chart.rows) - 0.5, -len(lanes) - 0.5)
+    axes.set_xlabel("time since the start")
+    step_s = next((step for step in TIME_STEPS_S if step >= seconds / 9), 86400 * -(-seconds // (9 * 86400)))
+    axes.xaxis.set_major_locator(MultipleLocator(step_s))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda at_s, _: f"{at_s:.3g} s" if at_s < 10 else duration(round(at_s)))
+    )
+    axes.grid(axis="x")
+    labels = [*(SIGNS[kind][1] for kind in lanes), *(short(row.label) for row in chart.rows)]
+    axes.set_yticks(range(-len(lanes), len(chart.rows)), labels, fontsize=font_size)
+    for y, row in enumerate(chart.rows):
+        for kind in dict.fromkeys(bar.kind for bar in row.bars):
+            bars = [bar for bar in row.bars if bar.kind == kind]
+            spans = [(bar.start_s, max(bar.end_s - bar.start_s, seconds / (WIDTH * DPI))) for bar in bars]
+            look = {"facecolor": FILLS[kind][0], "hatch": FILLS[kind][1], "edgecolor": PAPER, "linewidth": 0.5}
+            axes.broken_barh(spans, (y - 0.41, 0.82), gid=f"tip-{len(tips)}", **look)
+            tips.append(_listed([f"{row.label}:", *(bar.text for bar in bars)], 0))
+            handles[kind] = Patch(**look)
+    all_marks = [
+        *((y, row.marks) for y, row in enumerate(chart.rows)),
+        *((-len(lanes), chart.marks) for _ in lanes[:1]),
+    ]
+    for y, marks in all_marks:
+        for kind in SIGNS:
+            found = [mark for mark in marks if mark.kind == kind]
+            if not found:
+                continue
+            moments = [min(seconds, chart.second(mark.time_ns)) for mark in found]
+            look = {"color": TEXT, "markeredgecolor": PAPER, "markeredgewidth": 0.6, "marker": SIGNS[kind][0]}
+            look |= {"linestyle": "none", "markersize": 8, "clip_on": False, "zorder": 3}
+            lane = y + lanes.index(kind) if y < 0 else y
+            axes.plot(moments, [lane] * len(found), gid=f"tip-{len(tips)}", **look)
+            texts = [f"{duration(moment)}: {mark.text or kind}" for moment, mark in zip(moments, found, strict=True)]
+            tips.append(_listed(texts, sum(mark.count - 1 for mark in found)))
+            if y >= 0:
+                handles[kind] = Line2D([], [], **look)
+            for moment in moments if kind == "restart" else []:
+                axes.axvline(moment, color=TEXT, alpha=0.5, linestyle=":", linewidth=1)
+    names = {**KINDS, **{kind: name for kind, (_, name) in SIGNS.items()}}
+    legend = [(handles[kind], name) for kind, name in names.items() if kind in handles]
+    return 0.75 + row_height * len(labels), legend, tips
+
+
+def _listed(texts: Sequence[str], more: int) -> str:
+    """Return texts below each other, `MAX_TIPS` at most, and how many more there are."""
+    more += len(texts[MAX_TIPS:])
+    return "\n".join([*map(short, texts[:MAX_TIPS]), *([f"and {more:,} more"] if more else [])])
+
+
+def to_png(rows: Iterable[Sequence[Block]]) -> bytes:
+    """Return a picture, 1200 pixels wide, of rows of blocks; the blocks of a row stand beside each other.
+
+    Raises:
+        UsageError: it would be too high.
+    """
+    with _style():
+        figures = [
+            [_text_figure(block) if isinstance(block, list) else _figure(block, WIDTH / len(row))[0] for block in row]
+            for row in rows
+        ]
+        heights = [max(round(figure.get_figheight() * DPI) for figure in row) for row in figures]
+        if sum(heights) > MAX_HEIGHT:
+            raise UsageError(
+                f"the picture would be {sum(heights):,} pixels high, and {MAX_HEIGHT:,} are the limit",
+                hint="--html has no limit; or take fewer runs at once",
+            )
+        picture = Image.new("RGB", (round(WIDTH * DPI), sum(heights)), PAPER)
+        for number, row in enumerate(figures):
+            for place, figure in enumerate(row):
+                canvas = FigureCanvasAgg(figure)
+                canvas.draw()  # type: ignore[no-untyped-call]
+                pixels = canvas.buffer_rgba()  # type: ignore[no-untyped-call]
+                image = Image.frombuffer("RGBA", canvas.get_width_height(), pixels)
+                picture.paste(image, (place * picture.width // len(row), sum(heights[:number])))
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+
+def _text_figure(paragraphs: Sequence[Text]) -> Figure:
+    """Return paragraphs below each other, wrapped to the width of a picture."""
+    lines: list[tuple[str, Text, float]] = []
+    height = MARGIN / 2
+    for each in paragraphs:
+        height += each.size * (0.5 if each.bold else 0) / 72
+        # Letters of fixed width are exactly this wide, others a little less as a rule.
+        letter = each.size * (0.66 if each.bold else 0.61) / 72
+        for line in wrapped(safe(each.text), int((WIDTH - 2 * MARGIN) / letter)):
+            lines.append((line, each, height))
+            height += each.size * 1.5 / 72
+    height += MARGIN / 2
+    figure = Figure((WIDTH, height), DPI)
+    for line, each, top in lines:
+        look = {
+            "fontweight": "bold" if each.bold else "normal",
+            "fontfamily": "monospace" if each.mono else "sans-serif",
+        }
+        colour = FAINT if each.faint else TEXT
+        figure.text(MARGIN / WIDTH, 1 - top / height, line, look, va="top", fontsize=each.size, color=colour)
+    return figure

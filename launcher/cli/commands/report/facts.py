@@ -1,0 +1,135 @@
+"""Reads what a report shows about one run: the same numbers for the terminal, for JSON and for the page."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import Any
+
+from launcher.cli.text.run_text import culprit, describe, shown_name
+from launcher.core.frozen import frozen
+from launcher.core.run_dir import RunDir
+from launcher.runs.metrics import Metrics, read_metrics
+from launcher.runs.progress import State
+from launcher.runs.status import RunState, look
+from launcher.runs.timeline import Timeline, timeline
+
+MAX_VALUE = 1e300  # the difference of two larger numbers may be infinite
+
+Point = tuple[float, float | None]  # step, and the value where there is a finite one
+
+
+@frozen
+class Totals:
+    """Figures over all attempts of a run; None where one is unknown."""
+
+    attempts: int
+    duration_s: float | None
+    steps: int | None  # the highest that was reached
+    final_loss: float | None  # of the last line with a loss, which may be a mean; None where it is not finite
+    best_loss: float | None
+    best_loss_step: int | None
+    validation_loss: float | None  # the last one
+    validation_step: int | None
+    perplexity: float | None
+    tokens_per_s: float | None  # median over all steps
+    peak_memory_bytes: int | None  # of the rank that writes metrics alone: its accelerator's, else its process's
+
+
+@frozen
+class RunFacts:
+    """Everything that was read of one run."""
+
+    state: RunState
+    metrics: Metrics
+    record: Mapping[str, Any]  # run.json, as far as it can be read
+    totals: Totals
+    times: Timeline
+    ended_ns: int | None  # of a run that is over
+
+    @property
+    def name(self) -> str:
+        """The run's name, safe to show."""
+        return shown_name(self.state)
+
+    @property
+    def sentence(self) -> str:
+        """State and verdict: "failed after 12 s with exit code 1: rank 3 failed first: ValueError: x; 2 restarts"."""
+        words = describe(self.state, restarts=False)
+        if failure := culprit(self.state):
+            who, _, what = failure.partition(": ")
+            is_rank = who.startswith("rank ") and self.state.state is not State.HUNG
+            words += f"; {who} failed first: {what}" if is_rank else f"; {failure}"
+        count = len(self.state.attempts) - 1
+        return f"{words}; {count} restart{'' if count == 1 else 's'}" if count else words
+
+    @property
+    def has_failed(self) -> bool:
+        """True where the run failed, hung or was lost."""
+        return self.state.state in {State.FAILED, State.HUNG, State.LOST}
+
+    @property
+    def not_restarting(self) -> str | None:
+        """The reason for which restarts that were left were not used."""
+        report = self.state.report
+        return report.not_restarting if report else self.state.progress.not_restarting
+
+
+def gather(run_dir: RunDir) -> RunFacts:
+    """Read the run's files once; never raise for what they hold."""
+    state, metrics = look(run_dir), read_metrics(run_dir.metrics, keep_nan=True)
+    times = timeline(run_dir, chain(metrics.steps, metrics.validations, metrics.saved))
+    ended_ns = state.ended_ns
+    if state.state in {State.LOST, State.UNWATCHED, State.ENDED} and state.report is None:
+        ended_ns = times.ended_ns or ended_ns  # heartbeats and metrics outlive the last event of a run that broke off
+    record: Mapping[str, Any] = {}
+    with suppress(OSError, ValueError, RecursionError):
+        record = mapping(json.loads(run_dir.run_json.read_bytes()))
+    return RunFacts(state, metrics, record, _totals(state, metrics, ended_ns), times, ended_ns)
+
+
+def _totals(state: RunState, metrics: Metrics, ended_ns: int | None) -> Totals:
+    duration_s = None
+    if state.started_ns is not None and (state.engine is None or ended_ns is not None):
+        duration_s = max(0.0, ((ended_ns or state.looked_ns) - state.started_ns) / 1e9)
+    with_loss = [each for each in metrics.validations if each.validation_loss is not None]
+    validation = next(reversed(with_loss or metrics.validations), None)
+    losses = [(loss, each.step) for each in metrics.steps if (loss := finite(each.loss)) is not None]
+    best_loss, best_loss_step = min(losses, key=itemgetter(0), default=(None, None))
+    speeds = [speed for each in metrics.steps if (speed := finite(each.tokens_per_s)) is not None]
+    memory = [each.memory_bytes for each in metrics.steps if each.memory_bytes is not None]
+    return Totals(
+        attempts=len(state.attempts),
+        duration_s=duration_s,
+        steps=max((each.step for each in metrics.steps), default=None),
+        final_loss=finite(next((each.loss for each in reversed(metrics.steps) if each.loss is not None), None)),
+        best_loss=best_loss,
+        best_loss_step=best_loss_step,
+        validation_loss=finite(validation.validation_loss) if validation else None,
+        validation_step=validation.step if validation else None,
+        perplexity=validation.perplexity if validation else None,
+        tokens_per_s=statistics.median(speeds) if speeds else None,
+        peak_memory_bytes=max(memory, default=None),
+    )
+
+
+def lines(records: Iterable[Any], field: str) -> list[tuple[Point, ...]]:
+    """Return the course of one field over the steps, a line for each attempt."""
+    return [
+        tuple((each.step, finite(getattr(each, field))) for each in of_attempt)
+        for _, of_attempt in groupby(records, lambda each: each.attempt)
+    ]
+
+
+def finite(value: float | None) -> float | None:
+    """Return None for a value that is not finite, or so large that it may as well be."""
+    return value if value is not None and -MAX_VALUE < value < MAX_VALUE else None
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Return a JSON object as it is, and an empty one for any other value."""
+    return value if isinstance(value, Mapping) else {}

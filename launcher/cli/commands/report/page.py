@@ -1,0 +1,135 @@
+"""The report as one HTML file that needs neither network nor script."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from launcher import __version__
+from launcher.cli.commands.report.attempts import attempts_of
+from launcher.cli.commands.report.charts import Chart, charts_of, safe
+from launcher.cli.commands.report.facts import RunFacts, mapping
+from launcher.cli.commands.report.rank_rows import RankChart, rank_chart
+from launcher.cli.commands.report.text import UNKNOWN, figures, notes
+from launcher.cli.text.columns import counted
+from launcher.core import env
+from launcher.core.resources import data_dir
+from launcher.logs.terminal import shortened
+
+# Variables that tlaunch sets for every rank, besides TLAUNCH_*: they differ between any two runs.
+OF_EVERY_RUN = frozenset({
+    env.DEVICE_ID, env.RANK_ID, env.RANK_SIZE, env.RANK_TABLE_FILE, env.RANK, env.LOCAL_RANK, env.WORLD_SIZE,
+    env.LOCAL_WORLD_SIZE, env.GROUP_RANK, env.GROUP_WORLD_SIZE, env.MASTER_ADDR, env.MASTER_PORT,
+    env.TORCHELASTIC_RESTART_COUNT, env.TORCHELASTIC_MAX_RESTARTS,
+})  # fmt: skip
+
+
+def to_html(runs: Sequence[RunFacts], to_svg: Callable[[Chart | RankChart], str]) -> str:
+    """Return the page about one run, or about several side by side; everything in it is escaped.
+
+    `to_svg` gives a chart as an SVG element.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(data_dir("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: safe(value) if type(value) is str else value,  # not Markup
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "about": lambda facts: [(name, shortened(safe(value))) for name, value in _about(facts)],
+        "attempts": lambda facts: list(attempts_of(facts)),
+        "rank_chart": rank_chart,
+        "quoted": shlex.quote,
+        "svg": lambda chart: Markup(to_svg(chart)),  # noqa: S704 - it escapes what it is given
+        "when": when,
+    }
+    return environment.get_template("report.html.j2").render(
+        title=runs[0].name if len(runs) == 1 else f"{len(runs)} runs side by side",
+        alone=len(runs) == 1,
+        runs=runs,
+        figures=figures(runs),
+        differences=list(differences(runs)),
+        charts=list(charts_of(runs)),
+        notes=notes(runs),
+        made=f"Made by tlaunch {__version__} on {_moment(max(facts.state.looked_ns for facts in runs))}.",
+    )
+
+
+def when(facts: RunFacts) -> str:
+    """Return where the run was started, and from when to when it lasted."""
+    started_ns = facts.state.started_ns
+    start = ", ".join(filter(None, (facts.state.host, _moment(started_ns) if started_ns else "never started")))
+    return start + (f" to {_moment(facts.ended_ns)}" if facts.ended_ns else "")
+
+
+def _moment(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def differences(runs: Sequence[RunFacts]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the settings that are not the same in all runs, with a value for each run."""
+    settings = [_settings(facts) for facts in runs]
+    for name in dict.fromkeys(name for each in settings for name in each):
+        unset = "not set" if name.startswith("$") else "default"
+        values = [shortened(safe(each.get(name, unset))) for each in settings]
+        if len(set(values)) > 1:
+            yield name, values
+
+
+def _settings(facts: RunFacts) -> dict[str, str]:
+    """Return what was chosen for the run: layout, rules, the command with each `--set KEY=VALUE` apart, variables."""
+    record = facts.record
+    chosen = {"ranks": str(facts.state.progress.rank_count)}
+    chosen |= {f"layout.{name}": str(value) for name, value in mapping(record.get("layout")).items()}
+    chosen |= {f"supervision.{name}": json.dumps(value) for name, value in mapping(record.get("supervision")).items()}
+    chosen["rank table"] = str(mapping(record.get("cluster")).get("source") or "none")
+    chosen["working directory"] = str(record.get("cwd", ""))
+    command, sets = [], {}
+    words = iter(_arguments(facts))
+    for word in words:
+        if word == "--set":
+            name, _, value = next(words, "").partition("=")
+            sets[name] = value
+        else:
+            command.append(word)
+    chosen |= {"command": shlex.join(command), **sets}
+    for name, value in mapping(_first_rank(facts).get("env")).items():
+        if value and not name.startswith("TLAUNCH_") and name not in OF_EVERY_RUN:
+            chosen[f"${name}"] = str(value)
+    return chosen
+
+
+def _about(facts: RunFacts) -> Iterator[tuple[str, str]]:
+    """Yield what was run: names and values."""
+    record = facts.record
+    yield "command", shlex.join(_arguments(facts)) or UNKNOWN
+    yield "working directory", str(record.get("cwd", UNKNOWN))
+    cluster = mapping(record.get("cluster"))
+    ranks, servers = str(facts.state.progress.rank_count), cluster.get("servers")
+    ranks += f" on {counted(len(servers), 'server')}" if isinstance(servers, list) else ""
+    yield "ranks", ranks + (f", from {cluster['source']}" if cluster.get("source") else "")
+    for title, field in (("layout", "layout"), ("rules", "supervision")):
+        if pairs := [f"{name}={value}" for name, value in mapping(record.get(field)).items() if value]:
+            yield title, " ".join(pairs)
+    yield from ((str(name), str(version)) for name, version in mapping(record.get("versions")).items())
+    yield "run directory", str(facts.state.run_dir.root)
+
+
+def _arguments(facts: RunFacts) -> list[str]:
+    """Return what every rank runs, as run.json has it: secrets masked."""
+    argv = _first_rank(facts).get("argv")
+    return [str(word) for word in argv] if isinstance(argv, list) else []
+
+
+def _first_rank(facts: RunFacts) -> Mapping[str, Any]:
+    ranks = facts.record.get("ranks")
+    return mapping(ranks[0]) if isinstance(ranks, list) and ranks else {}

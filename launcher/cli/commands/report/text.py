@@ -1,0 +1,167 @@
+"""A report's figures as people read them, and the summary for the terminal."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from launcher.cli.commands.report.facts import RunFacts, finite, lines
+from launcher.cli.text.columns import columns_of, counted, cut_off, duration, number, padded, size
+from launcher.cli.text.run_text import culprit
+from launcher.cli.text.sparkline import sparkline
+from launcher.logs.terminal import one_line, without_colours
+
+UNKNOWN = "-"
+HOW = (
+    "The bundled trainer writes metrics. Any program may, from one of its ranks: append one JSON object a line to "
+    '$TLAUNCH_RUN_DIR/metrics.jsonl: {"schema": 1, "time_ns": ..., "attempt": 0, "step": 1, "loss": 2.5}; learning_rate, '
+    "tokens_per_s, memory_bytes and validation_loss may follow"
+)
+MAX_SPARKLINE = 40  # characters
+MIN_COLUMN = 24  # for each of several runs side by side; they stand below each other where there is less room
+MIN_WIDTH = 20
+SAID = {"state", "first failure"}  # what the sentence about a run says, too
+NAME_WIDTH = len("last validation")  # no figure has a longer name
+# The records and the field behind a figure that has a course.
+COURSES = {
+    "final loss": ("steps", "loss"),
+    "last loss": ("steps", "loss"),
+    "last validation": ("validations", "validation_loss"),
+    "median tokens/s": ("steps", "tokens_per_s"),
+    "peak memory": ("steps", "memory_bytes"),
+}
+
+
+def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
+    """Return the figures that are known of any run, by name, with a text for each run."""
+    final = "last loss" if any(facts.state.state.going_on for facts in runs) else "final loss"
+    found = [_figures(facts, final) for facts in runs]
+    rows = {name: [each[name] for each in found] for name in found[0]}
+    return {name: values for name, values in rows.items() if set(values) != {UNKNOWN}}
+
+
+def _figures(facts: RunFacts, final: str) -> dict[str, str]:
+    state, totals = facts.state, facts.totals
+    losses = [(each.step, each.loss) for each in facts.metrics.steps if each.loss is not None]
+    final_loss = UNKNOWN
+    if losses:
+        is_last = losses[-1][0] == facts.metrics.steps[-1].step
+        final_loss = _at(_loss(losses[-1][1]), None if is_last else losses[-1][0]) + _last_finite(losses)
+    validations = [
+        (each.step, each.validation_loss) for each in facts.metrics.validations if each.validation_loss is not None
+    ]
+    validation = _at(_loss(validations[-1][1]) if validations else UNKNOWN, totals.validation_step)
+    if totals.perplexity is not None:
+        validation += f", perplexity {number(totals.perplexity, ',.2f')}"
+    peak_bytes = totals.peak_memory_bytes
+    return {
+        "state": state.state.value + (f", exit code {state.exit_code}" if state.exit_code else ""),
+        "first failure": culprit(state) or UNKNOWN,
+        "attempts": str(totals.attempts),
+        "duration": duration(totals.duration_s),
+        "steps": number(totals.steps, ",d"),
+        final: final_loss,
+        "best loss": _at(number(totals.best_loss, ".4f"), totals.best_loss_step),
+        "last validation": validation + _last_finite(validations),
+        "median tokens/s": number(totals.tokens_per_s, ",.0f"),
+        "peak memory": UNKNOWN if peak_bytes is None else f"{size(peak_bytes)} of one rank",
+    }
+
+
+def _loss(value: float) -> str:
+    return number(value, ".4f") + ("" if math.isfinite(value) else " (not finite)")
+
+
+def _at(text: str, step: int | None) -> str:
+    return text if step is None or text == UNKNOWN else f"{text} at step {step:,}"
+
+
+def _last_finite(losses: Sequence[tuple[int, float]]) -> str:
+    """Return where the last finite loss is, for losses of which the very last is not."""
+    known = [(step, loss) for step, loss in losses if finite(loss) is not None]
+    if not known or math.isfinite(losses[-1][1]):
+        return ""
+    return f"; last finite {number(known[-1][1], '.4f')} at step {known[-1][0]:,}"
+
+
+def notes(runs: Sequence[RunFacts]) -> list[str]:
+    """Return what of each metrics.jsonl is missing or was not understood, and how a program writes one."""
+    skipped, missing, is_helpless = [], [], False
+    for facts in runs:
+        metrics, whose = facts.metrics, "" if len(runs) == 1 else f"{facts.name}: "
+        parts = [f"{counted(metrics.strange, 'line')} not understood"] if metrics.strange else []
+        if metrics.first_strange:
+            parts.append(f"the first: {one_line(metrics.first_strange)}")
+        if metrics.steps and metrics.unreadable:
+            parts.append(f"the rest cannot be read: {metrics.unreadable}")
+        if parts:
+            skipped.append(f"{whose}metrics.jsonl: {'; '.join(parts)}")
+        if metrics.steps:
+            continue
+        if metrics.unreadable:
+            missing.append(f"{whose}no metrics: metrics.jsonl cannot be read: {metrics.unreadable}")
+            continue
+        is_helpless = True
+        count = len(metrics.validations)
+        only = f", only {counted(count, 'validation')}" if count else ""
+        without_file = "no metrics: the program wrote no metrics.jsonl into its run directory"
+        missing.append(whose + (f"no steps in metrics.jsonl{only}" if metrics.found else without_file))
+    return [*skipped, *missing] + ([HOW] if is_helpless else [])
+
+
+def to_lines(runs: Sequence[RunFacts], width: int, *, plain: bool = False) -> Iterator[str]:
+    """Yield the summary, safe to show and fitting `width` columns (20 at least); `plain`: without block elements."""
+    width = max(MIN_WIDTH, width)
+    column = (width - NAME_WIDTH) // len(runs) - 2
+    if len(runs) > 1 and column >= MIN_COLUMN:
+        summary = _side_by_side(runs, column, plain=plain)
+    else:
+        summary = chain.from_iterable(_alone(facts, width, plain=plain) for facts in runs)
+    for line in chain(summary, *(("", note) for note in notes(runs))):
+        yield from wrapped(line, width)
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """Return a line in pieces of at most `width` columns, without colours, the later ones indented."""
+    line = without_colours(line)
+    if columns_of(line) <= width:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    characters = width // 2 if columns_of(line) > len(line) else width  # half as many wide ones fit for sure
+    return textwrap.wrap(line, characters, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _alone(facts: RunFacts, width: int, *, plain: bool) -> Iterator[str]:
+    """Yield what became of the run, and its figures with their courses, a line for each."""
+    yield f"{facts.name}: {facts.sentence}"
+    rows = [(name, text) for name, [text] in figures([facts]).items() if name not in SAID]
+    names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
+    room = max(0, min(MAX_SPARKLINE, width - names - values - 6))
+    for name, text in rows:
+        yield f"  {name.ljust(names)}  {text.ljust(values)}  {_course(name, facts, room, plain=plain)}".rstrip()
+
+
+def _side_by_side(runs: Sequence[RunFacts], column: int, *, plain: bool) -> Iterator[str]:
+    """Yield a column for each run, and below a figure its course."""
+
+    def row(name: str, cells: Sequence[str]) -> str:
+        shown = (padded(cut_off(without_colours(cell), column), column) for cell in cells)
+        return "  ".join([name.ljust(NAME_WIDTH), *shown]).rstrip()
+
+    yield row("", [facts.name for facts in runs])
+    for name, values in figures(runs).items():
+        yield row(name, values)
+        courses = [_course(name, facts, min(MAX_SPARKLINE, column), plain=plain) for facts in runs]
+        if any(course.strip() for course in courses):
+            yield row("", courses)
+
+
+def _course(name: str, facts: RunFacts, room: int, *, plain: bool) -> str:
+    """Return a figure's course as one line of text; empty where fewer than two values are known."""
+    if name not in COURSES:
+        return ""
+    records, field = COURSES[name]
+    values = [y for line in lines(getattr(facts.metrics, records), field) for _, y in line]
+    return sparkline(values, room, plain=plain) if sum(value is not None for value in values) > 1 else ""

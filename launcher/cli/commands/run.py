@@ -1,0 +1,49 @@
+"""`tlaunch run`: check everything, then start one process per device and watch over them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from launcher.cli.launch import start
+from launcher.cli.launch.options import RunOptions
+from launcher.cli.options.command_types import TakesCommand
+from launcher.cli.options.run import RUN_PARAMETERS
+
+EPILOG = """\b
+Examples:
+  tlaunch run --rank-table rank_tables/rank_table_8pcs.json --mp 2 --pp 2
+  tlaunch run --devices 4 -- python train.py --epochs 3
+  tlaunch run --devices 8 --mp 2 --dry-run
+  tlaunch run --devices 8 --max-restarts 3 --hang-timeout 600 --detach \\
+      -- python train.py
+  tlaunch run --engine mpi --rank-table rank_tables/rank_table_16pcs.json \\
+      -- python train.py
+
+What a rank gets: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT as torch's
+env:// reads them; RANK_ID, RANK_SIZE, DEVICE_ID and, with --rank-table, RANK_TABLE_FILE as MindSpore does;
+TLAUNCH_RUN_DIR, TLAUNCH_DP, _MP, _PP, _MICRO_BATCHES. Its output goes to <runs-dir>/<time>-<name>/device<rank>/train.log.
+
+The first rank that fails ends the run: where every rank was is noted first, then all get SIGTERM, and SIGKILL after
+--grace seconds. Ctrl-C ends the run in the same way, a second Ctrl-C kills at once; Ctrl-Z stops the ranks until `fg`.
+
+Exit codes: 0 when all ranks ended well; the code of the rank that failed first, or 128 + its signal; 1 a server was
+lost, or did not come; 2 wrong usage or unreadable files, a program that is not there too; 3 a refused table or layout;
+124 hung (--hang-timeout); 126 a rank's program could not be started, 127 its interpreter was not found; 129, 130, 131,
+143 stopped by SIGHUP, Ctrl-C, SIGQUIT, SIGTERM; 137 also: what watches over the ranks was killed.
+"""
+
+
+@click.command(cls=TakesCommand, context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
+@click.pass_context
+def run(context: click.Context, /, **options: Any) -> None:
+    """Start one process per device and watch over them.
+
+    Without COMMAND the bundled Transformer is trained; with it, any program is started, Python or not. Without
+    --rank-table and --devices there is one process.
+    """
+    context.exit(start.run(RunOptions(**options)).exit_code)
+
+
+run.params += RUN_PARAMETERS

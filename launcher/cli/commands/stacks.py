@@ -1,0 +1,212 @@
+"""`tlaunch stacks`: where every rank of a run is at this moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, field, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, json_option, run_argument
+from launcher.cli.text.run_text import describe, shown_name
+from launcher.cli.text.stderr import say
+from launcher.cli.text.stdout import write_out
+from launcher.cli.text.verdict_text import rank_list
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
+from launcher.core.frozen import frozen
+from launcher.core.heartbeat import read_heartbeat
+from launcher.core.json_text import json_text
+from launcher.core.verdict import StackGroup
+from launcher.engines.cluster.asker_endpoint import read_door
+from launcher.engines.cluster.stacks_client import CoordinatorUnreachableError, ask_stacks
+from launcher.logs.terminal import printable
+from launcher.runs.status import RunState, look
+from launcher.supervise.stacks import RankStack, Target, gather, group, sentence
+from launcher.supervise.survey import Part
+
+EPILOG = """\b
+Examples:
+  tlaunch stacks
+  tlaunch stacks --rank 0,3-5 --full 20261121-053712-transformer
+  tlaunch stacks --json | jq '.ranks[] | select(.in_collective | not)'
+
+Ranks at the same place stand together, those that differ from the others first, each with the innermost frames of its
+main thread. Python ranks that tlaunch started write their stacks themselves, even while a call into C holds the
+interpreter lock; of others is told what they wait for, or what py-spy sees where that is installed. No rank is stopped
+or delayed by more than the milliseconds that it takes to write.
+
+Of a run over several servers all are asked, from the launcher's machine as from each server that has the run directory,
+or one of its own. Servers that do not answer within seconds are named; where the run's coordinator cannot be asked, the
+ranks of this server are shown, and why there are no others.
+
+Exit codes: 0; 1 no rank lives, or none of those asked for, or a server has not answered; 2 wrong usage, or no such run.
+"""
+FRAMES_SHOWN = 8
+
+RankRange = tuple[int, int]  # first and last, both included
+
+
+@frozen
+class Seen:
+    """The stacks found, by ascending global rank. Invariant: `stacks` has no rank that `pids` has not."""
+
+    pids: Mapping[int, int]
+    steps: Mapping[int, int | None]
+    stacks: Mapping[int, RankStack]
+    unasked: Mapping[str, str] = field(default_factory=dict)  # why, by the id of each server that has told nothing
+
+
+@click.command(epilog=EPILOG, help=f"Show where every rank of a run is at this moment.\n\n{LIVE_RUN_HELP}")
+@click.option("--rank", "ranks", metavar="LIST", help="These ranks only, for instance 0,3-5.")
+@click.option("--full", is_flag=True, help="Every frame, and the other threads of each group's first rank.")
+@json_option
+@run_argument
+@click.pass_context
+def stacks(
+    context: click.Context, /, *, run: str | None, ranks: str | None, full: bool, as_json: bool, runs_dir: Path
+) -> None:
+    wanted = None if ranks is None else parse_ranks(ranks)
+    state = look(chosen_live(runs_dir, run))
+    seen = _seen(state, wanted)
+    if ended := seen.pids.keys() - seen.stacks.keys():
+        say(_ended(ended))
+    groups = group(seen.stacks, seen.steps)
+    write_out(_as_json(state, seen, groups) if as_json else _as_text(state, seen, groups, full=full))
+    for server, why in seen.unasked.items():
+        say(f"{server}: not shown: {why}")
+    context.exit(EXIT_FAILURE if seen.unasked else EXIT_OK)
+
+
+def parse_ranks(text: str) -> tuple[RankRange, ...]:
+    """Return the ranges of a list.
+
+    >>> parse_ranks("0,3-5")
+    ((0, 0), (3, 5))
+
+    Raises:
+        UsageError: this is no list of ranks.
+    """
+    ranges = []
+    for part in text.split(","):
+        first, _, last = (word.strip() for word in part.partition("-"))
+        last = last or first if "-" not in part else last
+        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+            raise UsageError(f"--rank {text!r}: {part.strip()!r} is no rank and no range", hint="for instance 0,3-5")
+        ranges.append((int(first), int(last)))
+    return tuple(ranges)
+
+
+def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
+    """Return the stacks of all servers, or of this machine alone where only its own ranks can be asked.
+
+    Raises:
+        TlaunchError: nothing was seen.
+    """
+    door = None if state.state.over else read_door(state.run_dir)
+    if door is None:
+        return _gathered(state, _living(state, wanted))
+    try:
+        return _told(state, wanted, *ask_stacks(door, wanted))
+    except CoordinatorUnreachableError as error:
+        try:
+            here = _gathered(state, _living(state, wanted))
+        except TlaunchError as nothing:
+            raise TlaunchError(f"{nothing.message}; of other servers nothing is known: {error.message}") from error
+        return replace(here, unasked={"other servers": error.message})
+
+
+def _told(
+    state: RunState, wanted: tuple[RankRange, ...] | None, parts: Iterable[Part], silent: Mapping[str, str]
+) -> Seen:
+    """Return what the agents of all servers have found.
+
+    Raises:
+        TlaunchError: that no rank lives, or that nobody knows.
+    """
+    parts = tuple(parts)
+    ranks = sorted((rank for part in parts for rank in part.ranks), key=lambda rank: rank.global_rank)
+    unasked = {f"server {server}": why for server, why in silent.items()}
+    unasked |= {f"a server ({number})": part.trouble for number, part in enumerate(parts) if part.trouble}
+    stacks = {rank.global_rank: rank.stack for rank in ranks if rank.stack is not None}
+    if stacks:
+        steps = {rank.global_rank: rank.step for rank in ranks}
+        return Seen({rank.global_rank: rank.pid for rank in ranks}, steps, stacks, unasked)
+    if ranks:
+        raise TlaunchError(_ended(rank.global_rank for rank in ranks))
+    which = "living rank" if wanted is None else "living rank among those asked for"
+    missing = "".join(f"; {server} is not known: {why}" for server, why in unasked.items())
+    raise TlaunchError(f"{shown_name(state)} has no {which}: it is {describe(state)}{missing}")
+
+
+def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, int]:
+    """Return the pids of ranks that live, each known to be the rank's own by the time of its start.
+
+    Raises:
+        TlaunchError: there are none.
+    """
+    living = {look.global_rank: look.process.pid for look in state.ranks if look.process and look.process.lives}
+    if not living:
+        raise TlaunchError(f"{shown_name(state)} ({describe(state)}) has no living rank here")
+    if wanted is None:
+        return living
+    chosen_ones = {rank: pid for rank, pid in living.items() if any(first <= rank <= last for first, last in wanted)}
+    if not chosen_ones:
+        raise TlaunchError(
+            f"none of the ranks asked for lives; {rank_list(living)} of {shown_name(state)} can be asked"
+        )
+    return chosen_ones
+
+
+def _gathered(state: RunState, pids: Mapping[int, int]) -> Seen:
+    """Ask all ranks, and block until they have answered, not much longer than a second.
+
+    Raises:
+        TlaunchError: every rank ended meanwhile.
+    """
+    beats = {global_rank: read_heartbeat(state.run_dir.heartbeat(global_rank)) for global_rank in pids}
+    targets = {global_rank: Target(pid, state.run_dir.stacks_log(global_rank)) for global_rank, pid in pids.items()}
+    answers = gather(targets)
+    if not answers:
+        raise TlaunchError(_ended(pids))
+    steps = {global_rank: found.beat.step if found else None for global_rank, found in beats.items()}
+    return Seen(pids, steps, answers)
+
+
+def _ended(global_ranks: Iterable[int]) -> str:
+    return f"{rank_list(global_ranks)} ended while being asked"
+
+
+def _as_text(state: RunState, seen: Seen, groups: tuple[StackGroup, ...], *, full: bool) -> str:
+    lines = [f"{shown_name(state)}: {sentence(groups, whole=not seen.unasked)}"]
+    for each in groups:
+        lines += ["", f"{rank_list(each.global_ranks)}: {each.doing}"]
+        lines += _frame_lines(each.frames, full=full)
+        if full:
+            for frames in seen.stacks[each.global_ranks[0]].others:
+                lines += [f"  another thread of rank {each.global_ranks[0]}:", *_frame_lines(frames, full=True)]
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def _frame_lines(frames: tuple[str, ...], *, full: bool) -> Iterator[str]:
+    shown = frames if full or len(frames) <= FRAMES_SHOWN + 1 else frames[:FRAMES_SHOWN]
+    yield from (f"    {frame}" for frame in shown)
+    if len(shown) < len(frames):
+        yield f"    ... {len(frames) - len(shown)} more, shown by --full"
+
+
+def _as_json(state: RunState, seen: Seen, groups: tuple[StackGroup, ...]) -> str:
+    ranks: list[dict[str, Any]] = [
+        {"global_rank": global_rank, "pid": seen.pids[global_rank], "step": seen.steps[global_rank], **asdict(stack)}
+        for global_rank, stack in seen.stacks.items()
+    ]
+    shown = {
+        "name": state.name,
+        "directory": str(state.run_dir.root),
+        "sentence": sentence(groups, whole=not seen.unasked),
+        "groups": [asdict(group) for group in groups],
+        "ranks": ranks,
+        "not_shown": dict(seen.unasked),
+    }
+    return json_text(shown)

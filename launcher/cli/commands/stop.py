@@ -1,0 +1,93 @@
+"""`tlaunch stop`: end a run from any shell of its machine."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from launcher.cli.options.chosen_run import ONLY_RUN_HELP, chosen_only, run_argument
+from launcher.cli.options.types import Seconds
+from launcher.cli.text.columns import counted
+from launcher.cli.text.run_text import describe, shown_name
+from launcher.cli.text.verdict_text import rank_list
+from launcher.core.errors import EXIT_FAILURE, TlaunchError
+from launcher.runs import ending
+from launcher.runs.ending import Outcome, Stopped
+from launcher.runs.status import RunState, RunStatusReader
+
+EPILOG = """\b
+Examples:
+  tlaunch stop
+  tlaunch stop --kill 20261121-053712-transformer
+  tlaunch stop --timeout 60 || tlaunch stop --kill
+
+The run's launcher is asked by SIGTERM, as `kill` would do; its agent, if the launcher is gone. Every rank gets SIGTERM,
+and SIGKILL after the run's own --grace seconds; so do ranks that have outlived launcher and agent. No signal ever
+reaches a process that merely has the number of one that is gone.
+
+Exit codes: 0 nothing of the run runs any more, or nothing did; 1 it still runs after --timeout, or cannot be ended from
+here (another machine, another user, another version of tlaunch); 2 wrong usage, no such run, or several go on and RUN
+does not say which.
+"""
+
+
+@click.command(epilog=EPILOG, help=f"End a run, and wait until nothing of it is left.\n\n{ONLY_RUN_HELP}")
+@click.option("--kill", is_flag=True, help="Let no grace pass: SIGKILL for every rank.")
+@click.option("--timeout", type=Seconds(min=0), metavar="SECONDS", help="Wait no longer.  [default: no limit]")
+@run_argument
+@click.pass_context
+def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float | None, runs_dir: Path) -> None:
+    run_dir = chosen_only(runs_dir, run)
+    try:
+        stopped = ending.stop(RunStatusReader(run_dir), kill=kill, timeout_s=timeout)
+    except PermissionError:
+        raise TlaunchError(
+            f"{run_dir.root.name} belongs to another user, who alone can end it",
+            hint=f"sudo tlaunch stop {shlex.quote(str(run_dir.root))}",
+        ) from None
+    print(_told(stopped, kill=kill), file=sys.stderr)
+    if stopped.outcome in {ending.Outcome.STILL_ENDING, ending.Outcome.OUT_OF_REACH}:
+        context.exit(EXIT_FAILURE)
+
+
+def _told(stopped: Stopped, *, kill: bool) -> str:
+    name, how = shown_name(stopped.state), describe(stopped.state)
+    match stopped.outcome:
+        case Outcome.ENDED:
+            killed = stopped.state.attempts[-1].killed
+            forced = f"; {counted(killed, 'process', 'processes')} had to be killed" if killed else ""
+            return f"{name}: {how}{_orphans(stopped) if stopped.orphans else forced}"
+        case Outcome.NOT_RUNNING:
+            return f"{name} is not running: {how}"
+        case Outcome.STILL_ENDING:
+            return f"{name}: asked, but {_remaining(stopped)}" + ("" if kill else "\nhint: --kill lets no grace pass")
+        case Outcome.OUT_OF_REACH:
+            return f"error: {name} cannot be ended from here: it is {how}\nhint: {_way_out(stopped.state)}"
+
+
+def _way_out(state: RunState) -> str:
+    if state.state.value == "unknown":
+        return "use the tlaunch that started it"
+    if state.state.value == "unwatched":
+        return "end the mpirun or srun that started it"
+    return "tlaunch stop there, or end the job that it belongs to"
+
+
+def _remaining(stopped: Stopped) -> str:
+    if not stopped.orphans:
+        running = stopped.state.progress.running
+        return f"{running} of {stopped.state.progress.rank_count} ranks still run{'s' if running == 1 else ''}"
+    left = [look.global_rank for look in stopped.state.ranks if look.process and look.process.lives]
+    return f"{rank_list(left)} still run{'s' if len(left) == 1 else ''}"
+
+
+def _orphans(stopped: Stopped) -> str:
+    """Return a clause on ranks that had outlived launcher and agent."""
+    ended = f"; {rank_list(stopped.orphans)} still ran and {'was' if len(stopped.orphans) == 1 else 'were'} ended"
+    if not stopped.killed:
+        return ended
+    when = f"after {stopped.grace_s:g} s of grace" if stopped.grace_s else "at once"
+    return f"{ended}, {rank_list(stopped.killed)} by SIGKILL {when}"

@@ -1,0 +1,27 @@
+"""`tlaunch table`: the commands around rank tables, one file each."""
+
+from __future__ import annotations
+
+import click
+
+from launcher.cli.options.command_types import LazyGroup
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "show": ("launcher.cli.commands.table.show:show", "Show servers and devices with their ranks, as a tree."),
+    "explain": ("launcher.cli.commands.table.explain:explain", "Explain what a code of `tlaunch validate` means."),
+    "diff": ("launcher.cli.commands.table.diff:diff", "Say whether HCCL takes two files for the same table."),
+    "generate": ("launcher.cli.commands.table.generate:generate", "Write the table of servers and their devices."),
+    "merge": ("launcher.cli.commands.table.merge:merge", "Join the tables of several servers into one."),
+    "convert": ("launcher.cli.commands.table.convert:convert", "Write the table FILE in another format."),
+    "fix": ("launcher.cli.commands.table.fix:fix", "Repair what can be repaired without a doubt."),
+}
+EXAMPLES = """\b
+Examples:
+  tlaunch table show rank_tables/rank_table_8pcs.json --mp 2 --pp 2
+  tlaunch table explain RT301
+"""
+
+
+@click.command(cls=LazyGroup, lookup=COMMANDS, epilog=EXAMPLES)
+def table() -> None:
+    """Show, compare, make and repair rank tables."""

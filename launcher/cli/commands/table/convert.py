@@ -1,0 +1,121 @@
+"""`tlaunch table convert`: a table in another format, or as a hostfile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from launcher.cli.commands.table.input import read_named
+from launcher.cli.commands.table.output import check_output, deliver, note, shown
+from launcher.cli.launch.samples import found_table
+from launcher.cli.options.table import max_table_size_option
+from launcher.cli.options.types import IntRange
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
+from launcher.core.printable import printable
+from launcher.core.records import Cluster
+from launcher.rank_table import Profile, parse_rank_table
+from launcher.rank_table.convert import convert_cluster, marked_without_ascend, target_named
+from launcher.rank_table.detect import read_plain, recognise_plain
+from launcher.rank_table.formats.writing import PLAIN
+from launcher.rank_table.read import unread_note
+
+EXAMPLES = """\b
+Examples:
+  tlaunch table convert rank_table.json --to v1.2 --output rank_table_a3.json
+  tlaunch table convert rank_table.json --to hostfile > hosts
+  scontrol show hostnames |
+      tlaunch table convert - --from nodelist --devices 8 --to v1.0
+
+Exit codes: 0; 1 FILE has errors; 2 wrong usage, or a file that cannot be read or written; 3 FORMAT cannot express
+the table.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@max_table_size_option
+@click.argument("file", metavar="FILE")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="FORMAT",
+    help="v1.0, v1.1, v1.2, v2.0, legacy-lab, legacy-cloud, hostfile, rankfile or nodelist.",
+)
+@click.option("--from", "origin", metavar="FORMAT", help="What FILE is. Default: what it looks like.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="F", help="Where to write. Default: stdout.")
+@click.option("--force", is_flag=True, help="Replace a file that exists.")
+@click.option(
+    "--devices",
+    type=IntRange(1, 4096),
+    metavar="N",
+    help="Devices of each host that a hostfile or node list names without a count.",
+)
+@click.option("--drop", multiple=True, metavar="KEY", help="Leave KEY out, e.g. super_pod. May be given several times.")
+def convert(
+    *,
+    file: str,
+    target: str,
+    origin: str | None,
+    output: Path | None,
+    force: bool,
+    devices: int | None,
+    drop: tuple[str, ...],
+) -> int:
+    """Write the table FILE in another format.
+
+    FILE is a rank table in any format that HCCL reads, a hostfile, an Open MPI rankfile or a Slurm node list; "-" is
+    stdin. What the new format cannot express is refused with the reason; what HCCL never reads is left behind and named
+    on stderr. Ranks and addresses are never made up.
+
+    In a rankfile the slot is the device's id. Open MPI takes slots for cores of the host's processors, so the ranks are
+    placed as the table says, and bound to the cores of the same numbers. A hostfile or node list fits only tables whose
+    ranks and devices are counted from host to host.
+    """
+    target = target_named(target)
+    check_output(output, force=force)
+    file = str(found_table(Path(file)))
+    cluster = _read(file, None if origin is None else target_named(origin), devices, target)
+    if cluster is None:
+        return EXIT_FAILURE
+    converted = convert_cluster(cluster, target, drop, called=printable(file))
+    for text in converted.notes:
+        note(text)
+    deliver(converted.text, converted.cluster, target, output, force=force)
+    return EXIT_OK
+
+
+def _read(file: str, origin: str | None, devices: int | None, target: str) -> Cluster | None:
+    """Return the cluster; None after its problems were shown."""
+    data = read_named(file)
+    found = recognise_plain(data) if origin is None and not file.endswith(".json") else origin
+    if found not in PLAIN:
+        return _of_table(data, file, origin, devices)
+    if origin is None:
+        note(f"{printable(file)} is read as a {found}; --from says otherwise")
+    return _of_plain(data, found, file, devices, target)
+
+
+def _of_plain(data: bytes, kind: str, file: str, devices: int | None, target: str) -> Cluster:
+    """Such a text knows no addresses: a table made of it says that it is not for Ascend devices."""
+    cluster, notes = read_plain(data, kind, printable(file), devices)
+    cluster, marks = marked_without_ascend(cluster, target)
+    for text in (*notes, *marks):
+        note(text)
+    return cluster
+
+
+def _of_table(data: bytes, file: str, origin: str | None, devices: int | None) -> Cluster | None:
+    """None after its problems were shown. Rules of Ascend hardware are warnings: it may never meet any."""
+    if devices is not None:
+        raise UsageError(f"--devices {devices}: a table lists its devices itself", hint="leave it out")
+    report = parse_rank_table(data, Path(file), Profile(chip="none"))
+    if origin is not None and (report.format is None or report.format.value != origin):
+        looks = "no format that is known" if report.format is None else report.format.value
+        raise UsageError(f"{file} was given as {origin}, and is {looks}", hint="leave --from out")
+    cluster = shown(report)
+    if cluster is not None and (unread := unread_note([report])):
+        note(unread)
+    if cluster is None and b"{" not in data:
+        note("if it lists hosts, say so with --from hostfile, rankfile or nodelist")
+    return cluster

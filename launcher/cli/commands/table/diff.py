@@ -1,0 +1,183 @@
+"""`tlaunch table diff`: would HCCL take two nodes' files for the same table?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from launcher.cli.commands.table.input import STDIN, problem_to_json, read_table
+from launcher.cli.options.table import max_table_size_option
+from launcher.cli.options.types import IntRange
+from launcher.cli.text.columns import counted
+from launcher.cli.text.stdout import write_out
+from launcher.core.codec import encode
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
+from launcher.core.json_text import json_text
+from launcher.core.printable import printable
+from launcher.rank_table import TableReport
+from launcher.rank_table.diagnostics import count_problems
+from launcher.rank_table.difference import Comparison, Difference, Kind, RankChange, compare
+from launcher.rank_table.profile import Profile
+
+EPILOG = """\b
+Examples:
+  tlaunch table diff node0/hccl.json node1/hccl.json
+  ssh node1 cat /etc/hccl.json | tlaunch table diff /etc/hccl.json -
+
+Exit codes: 0 the checksums would match; 1 they would not, and HCCL would stop with EI0005 (or a file is no JSON);
+2 wrong usage, or a file that cannot be read.
+"""
+SHOWN_AT_MOST = 20
+MAX_VALUE_CHARS = 60  # characters
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--limit", type=IntRange(min=0), default=SHOWN_AT_MOST, show_default=True, metavar="N",
+    help="Show so many differences of each kind.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
+@max_table_size_option
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@click.pass_context
+def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_json: bool) -> None:
+    """Say whether HCCL takes two files for the same table.
+
+    Each rank reads its own node's file, and HCCL compares a checksum of their contents. White space and the order of
+    keys do not matter to it; every value does, and so does the order of lists. The checksums shown are computed like
+    HCCL's, over the same content, but need not be the same numbers. A or B may be - for stdin.
+    """
+    if first == second == STDIN:
+        raise UsageError("- is given twice, but stdin can be read only once")
+    pair = read_table(first, Profile()), read_table(second, Profile())
+    # Text after the table is no error to HCCL.
+    broken = [
+        report
+        for report in pair
+        if not report.document.checkable or any(problem.code.startswith("RT1") for problem in report.errors)
+    ]
+    if broken:
+        for report in broken:
+            print(report.render(), file=sys.stderr)
+        write_out(json_text(_broken_to_json(pair)) if as_json else _broken_text(broken))
+        context.exit(EXIT_FAILURE)
+    try:
+        comparison = compare(*pair)
+        text = json_text(_to_json(comparison, pair)) if as_json else _text(comparison, pair, limit)
+    except RecursionError:
+        raise UnreadableError(f"{first} or {second} is nested too deeply to be compared") from None
+    write_out(text)
+    context.exit(EXIT_OK if comparison.would_match else EXIT_FAILURE)
+
+
+Pair = tuple["TableReport", "TableReport"]
+
+
+def _broken_text(broken: Sequence[TableReport]) -> str:
+    names = " and ".join(printable(str(report.path)) for report in broken)
+    return f"nothing to compare: HCCL cannot read {names}, which {'is' if len(broken) == 1 else 'are'} not JSON\n"
+
+
+# --- as text ---
+
+
+def _text(comparison: Comparison, pair: Pair, limit: int) -> str:
+    """Nothing from a table, nor a file's name, may move a terminal's cursor."""
+    lines = [_verdict(comparison, pair)]
+    lines += _section(
+        "difference", "differences", [_difference_line(found, pair) for found in comparison.differences], limit
+    )
+    lines += _rank_lines(comparison, pair, limit)
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def _verdict(comparison: Comparison, pair: Pair) -> str:
+    names = f"{pair[0].path} and {pair[1].path}"
+    first, second = (f"{checksum:08x}" for checksum in comparison.checksums)
+    if not comparison.would_match:
+        return f"{names} differ: the checksums would not match ({first}, {second}), HCCL would stop with EI0005"
+    same_text = pair[0].document.text == pair[1].document.text
+    but = "" if same_text else "; they differ in white space, or in the order or writing of keys and values"
+    return f"{names} are the same table: the checksums would match ({first}){but}"
+
+
+def _section(noun: str, nouns: str, lines: Sequence[str], limit: int) -> Iterator[str]:
+    if lines:
+        yield f"{counted(len(lines), noun, nouns)}:"
+        yield from (f"  {line}" for line in lines[:limit])
+    if len(lines) > limit:
+        yield f"  ... and {len(lines) - limit:,} more (--limit)"
+
+
+def _difference_line(found: Difference, pair: Pair) -> str:
+    before, after = _value(found.before), _value(found.after)
+    places = f"{pair[0].path}:{found.before_line}", f"{pair[1].path}:{found.after_line}"
+    what = f"{found.kind.value} {found.pointer or 'the whole document'}"
+    match found.kind:
+        case Kind.ADDED:
+            return f"{what}: {after} ({places[1]})"
+        case Kind.REMOVED:
+            return f"{what}: {before} ({places[0]})"
+        case Kind.REORDERED:
+            count = len(found.before)
+            return f"{what}: the same {count:,} entries, only in another order ({places[0]}, {places[1]})"
+        case Kind.CHANGED:
+            return f"{what}: {before} ({places[0]}) -> {after} ({places[1]})"
+
+
+def _rank_lines(comparison: Comparison, pair: Pair, limit: int) -> Iterator[str]:
+    """Yield what the differences mean for the ranks; nothing where the tables are the same."""
+    if comparison.would_match:
+        return
+    if comparison.rank_changes is None:
+        wrong = ", ".join(f"{report.path} has {count_problems(report.errors)}" for report in pair if report.errors)
+        yield f"what changes for the ranks is not known: {wrong} (tlaunch validate says which)"
+    elif not comparison.rank_changes:
+        yield "nothing changes for any rank: servers, devices and addresses are the same"
+    changes = [_change_line(change) for change in comparison.rank_changes or ()]
+    yield from _section("change for the ranks", "changes for the ranks", changes, limit)
+
+
+def _change_line(change: RankChange) -> str:
+    before, after = (None if text is None else _short(text) for text in (change.before, change.after))
+    if change.name == "rank":
+        return f"rank {change.global_rank}: " + (f"added, {after}" if before is None else f"removed, {before}")
+    return f"rank {change.global_rank}: {change.name} {before or '(none)'} -> {after or '(none)'}"
+
+
+def _value(value: Any) -> str:
+    return _short(json.dumps(value, ensure_ascii=False))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_VALUE_CHARS else f"{text[: MAX_VALUE_CHARS - 3]}..."
+
+
+# --- as JSON ---
+
+
+def _to_json(comparison: Comparison, pair: Pair) -> dict[str, Any]:
+    return {
+        **_broken_to_json(pair),
+        "would_match": comparison.would_match,
+        "checksums": [f"{checksum:08x}" for checksum in comparison.checksums],
+        "differences": [encode(found) for found in comparison.differences],
+        "rank_changes": None if comparison.rank_changes is None else [encode(one) for one in comparison.rank_changes],
+    }  # fmt: skip
+
+
+def _broken_to_json(pair: Pair) -> dict[str, Any]:
+    """Return the files and the problems of each; without checksums nothing would match."""
+    return {
+        "paths": [str(report.path) for report in pair],
+        "would_match": False,
+        "checksums": None,
+        "differences": None,
+        "rank_changes": None,
+        "problems": [[problem_to_json(problem) for problem in report.problems] for report in pair],
+    }

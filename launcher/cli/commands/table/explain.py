@@ -1,0 +1,142 @@
+"""`tlaunch table explain`: what a code means, and what HCCL calls it."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import click
+
+from launcher.cli.text.stdout import write_out
+from launcher.core.codec import encode
+from launcher.core.errors import UsageError
+from launcher.core.json_text import json_text
+from launcher.core.near import slips
+from launcher.rank_table import check  # noqa: F401 - what finds problems enters its codes into the catalogue
+from launcher.rank_table.catalogue import CATALOGUE, Entry
+from launcher.rank_table.hccl_codes import HCCL_CODES, HcclCode
+
+EPILOG = """\b
+Examples:
+  tlaunch table explain RT301
+  tlaunch table explain EI0014
+  tlaunch table explain
+
+Exit codes: 0; 2 wrong usage, or a code that does not exist.
+"""
+SECTIONS = {
+    "RT1": "the text is no JSON",
+    "RT2": "the JSON is no table",
+    "RT3": "HCCL refuses the table",
+    "RT4": "HCCL goes on, people should look",
+    "RT5": "what one reader asks for beyond HCCL (tlaunch validate --for)",
+    "RT6": "HCCL refuses what one format adds",
+}
+MAX_COLUMNS = 100  # columns; longer lines are hard to read
+FAMILIES = ("RT", "EI", "EJ")  # of tlaunch, and of HCCL
+NEAR = 5  # codes that are offered for one that is not there
+NEXT = 3  # by so much the number of a code may differ that is offered
+FAR = 10**9
+SHOWN = ("code", "severity", "title", "hccl_code", "consumer", "explanation")  # in JSON
+
+
+@click.command(epilog=EPILOG)
+@click.option("--json", "as_json", is_flag=True, help="An array, one element per code.")
+@click.argument("codes", nargs=-1, metavar="[CODE]...")
+def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
+    """Explain what a code of `tlaunch validate` means.
+
+    An error code of HCCL, such as EI0014, is explained too, with all codes that it stands for. Without CODE every code
+    of `tlaunch validate` is listed, one line each.
+    """
+    catalogue = _catalogue()
+    wanted = _checked(codes, catalogue) or list(catalogue)
+    if as_json:
+        write_out(json_text(_to_json(wanted, catalogue)))
+    elif codes:
+        write_out("\n".join(_text(code, catalogue) for code in wanted))
+    else:
+        write_out("\n".join(_overview(list(catalogue.values()))) + "\n")
+
+
+def _catalogue() -> Mapping[str, Entry]:
+    """Return all codes, in their order."""
+    return dict(sorted(CATALOGUE.items()))
+
+
+def _checked(codes: Sequence[str], catalogue: Mapping[str, Entry]) -> list[str]:
+    """Return each code once. Raises UsageError for one that is in neither catalogue."""
+    wanted = list(dict.fromkeys(code.upper() for code in codes))
+    for code in wanted:
+        if code not in catalogue and code not in HCCL_CODES:
+            raise UsageError(f"there is no code {code!r}", hint=_nearest(code, [*catalogue, *HCCL_CODES]))
+    return wanted
+
+
+def _nearest(code: str, known: Sequence[str]) -> str:
+    """Return codes that begin so, or whose number is one slip away or next to it, the nearest number first."""
+    wanted = code if code.startswith(FAMILIES) else f"RT{code}"
+    near = [name for name in known if name.startswith(wanted) and wanted not in FAMILIES]
+    close = (name for name in known if slips(name, code) == 1 or _apart(name, wanted) <= NEXT)
+    near = near or sorted(close, key=lambda name: _apart(name, wanted))
+    return f"near it: {', '.join(near[:NEAR])}" if near else "`tlaunch table explain` lists all codes"
+
+
+def _apart(name: str, wanted: str) -> int:
+    """Return by how much the numbers of two codes differ, `FAR` where they cannot be compared."""
+    one, other = name[2:], wanted[2:]
+    is_comparable = name[:2] == wanted[:2] and one.isdecimal() and other.isdecimal()
+    return abs(int(one) - int(other)) if is_comparable else FAR
+
+
+def _overview(entries: Sequence[Entry]) -> Iterator[str]:
+    """One line per code, by hundreds."""
+    for index, (hundred, members) in enumerate(groupby(entries, key=lambda entry: entry.code[:3])):
+        yield from ([""] if index else [])
+        yield f"{hundred}xx {SECTIONS.get(hundred, '')}".rstrip()
+        for entry in members:
+            yield f"  {entry.code}  {entry.severity.value:<7}  {entry.hccl_code or '':<6}  {entry.title}"
+
+
+def _text(code: str, catalogue: Mapping[str, Entry]) -> str:
+    if code in catalogue:
+        return _paragraphs(catalogue[code])
+    return "\n".join(_of_hccl(code, HCCL_CODES[code], [e for e in catalogue.values() if e.hccl_code == code])) + "\n"
+
+
+def _of_hccl(code: str, meaning: HcclCode, members: Sequence[Entry]) -> Iterator[str]:
+    """Yield the meaning of a code of HCCL, the codes that it stands for, and how to find out which of them it is."""
+    yield from (f"{code}: {meaning.title}", "reported by HCCL", "", _filled(meaning.explanation), "")
+    if members:
+        yield from (*_overview(members), "")
+        yield "run `tlaunch validate FILE`; `tlaunch table explain RTnnn` says more about one of them"
+    else:
+        yield "no fault of a table alone has this code; `tlaunch validate FILE` finds those that have another one"
+
+
+def _paragraphs(entry: Entry) -> str:
+    hccl = f"HCCL reports {entry.hccl_code}" if entry.hccl_code else "HCCL has no code for it"
+    only = f"; only with --for {entry.consumer}" if entry.consumer else ""
+    head = f"{entry.code}: {entry.title}\n{entry.severity.value}; {hccl}{only}\n"
+    return f"{head}\n{_filled(entry.explanation)}\n"
+
+
+def _filled(text: str) -> str:
+    width = min(MAX_COLUMNS, shutil.get_terminal_size().columns)
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+def _to_json(codes: Sequence[str], catalogue: Mapping[str, Entry]) -> list[dict[str, Any]]:
+    """Return an object for each code; those that a code of HCCL stands for follow it."""
+    shown: dict[str, dict[str, Any]] = {}
+    for code in codes:
+        if code in HCCL_CODES:
+            meaning = HCCL_CODES[code]
+            own = {"code": code, "severity": None, "title": meaning.title, "hccl_code": code, "consumer": None}
+            shown[code] = {**own, "explanation": meaning.explanation}
+        members = [entry for entry in catalogue.values() if code in {entry.code, entry.hccl_code}]
+        shown |= {entry.code: {name: encode(getattr(entry, name)) for name in SHOWN} for entry in members}
+    return list(shown.values())

@@ -1,0 +1,167 @@
+"""`tlaunch table fix`: repair what can be repaired without a doubt, and offer the rest."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from launcher.cli.commands.table.input import problem_to_json, read_named
+from launcher.cli.launch.samples import found_table
+from launcher.cli.options.table import chip_option, consumer_option, max_table_size_option
+from launcher.cli.text.columns import counted
+from launcher.cli.text.stdout import write_out
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
+from launcher.core.json_text import json_text
+from launcher.core.printable import printable
+from launcher.rank_table import TableReport, parse_rank_table
+from launcher.rank_table.difference import compare
+from launcher.rank_table.files import overwrite
+from launcher.rank_table.fix import Fixed, Repair, fix_table
+from launcher.rank_table.profile import Profile
+
+EPILOG = """\b
+Examples:
+  tlaunch table fix rank_table.json
+  tlaunch table fix rank_table.json --write
+  tlaunch table fix - --write < draft.json > rank_table.json
+
+Exit codes: 0 the table is valid, or would be with these repairs; 1 errors are left that a person has to decide about;
+2 wrong usage, or a file that cannot be read or written.
+"""
+STDIN = "-"
+LISTED_AT_MOST = 50  # repairs
+
+
+@click.command(epilog=EPILOG)
+@click.option("--write", is_flag=True, help="Replace FILE; with -, write the repaired table to stdout.")
+@click.option("--unsafe", is_flag=True, help="Also make the repairs that may hide a loss, which are else only offered.")
+@click.option("--sort/--no-sort", default=True, show_default=True, help="Put entries in the order of their ranks.")
+@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
+@chip_option
+@consumer_option
+@max_table_size_option
+@click.argument("file", metavar="FILE")
+def fix(file: str, *, write: bool, unsafe: bool, as_json: bool, chip: str, consumer: str, **options: bool) -> int:
+    """Repair what can be repaired without a doubt.
+
+    Shows the difference, and writes it only with --write. Repaired are commas too many or missing, comments (they are
+    lost), quotes, UTF-16, numbers that need quotes or none, a missing server_count, and the order of entries. Ranks,
+    ids and addresses keep what they say, and so does the layout of the text. FILE may be - for stdin.
+
+    A count that differs from its list may be stale, or the list has lost an entry: writing another count is offered,
+    and done with --unsafe.
+
+    HCCL compares a checksum of the copies on all servers. Where repairs of a table that was valid change it, that is
+    said: repair all copies alike.
+    """
+    if write and as_json and file == STDIN:
+        raise UsageError("--write and --json both want stdout", hint="leave one of them out")
+    file = str(_readable(file, write=write))
+    profile = Profile(chip, consumer)
+    fixed = fix_table(read_named(file), Path(file), profile, sort=options["sort"], unsafe=unsafe)
+    written = write and fixed.changed and file != STDIN
+    if written:
+        overwrite(Path(file), fixed.original, fixed.data)
+    for line in (*_said(fixed, file, written=written), *_about_checksum(fixed, file, profile)):
+        print(line, file=sys.stderr)
+    if as_json:
+        write_out(json_text(_to_json(fixed, file, written=written)))
+    elif write and file == STDIN:
+        _pass_on(fixed.data)
+    else:
+        write_out(_diff(fixed, file))
+    return EXIT_OK if fixed.report.valid else EXIT_FAILURE
+
+
+def _readable(file: str, *, write: bool) -> Path:
+    """`file` or the sample of that name, which belongs to tlaunch and is never written."""
+    notes: list[str] = []
+    found = found_table(Path(file), notes.append)
+    if write and found != Path(file):
+        raise UsageError(f"{file} is a sample, and --write would change it for everybody", hint="copy it first")
+    for line in notes:
+        print(line, file=sys.stderr)
+    return found
+
+
+def _pass_on(data: bytes) -> None:
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UnreadableError(f"stdout cannot be written: {error.strerror}") from None
+
+
+def _diff(fixed: Fixed, file: str) -> str:
+    """On a terminal nothing of the table's text may move the cursor."""
+    diff = fixed.diff(printable(file))
+    if not sys.stdout.isatty():
+        return diff
+    return "".join(f"{printable(line.rstrip(chr(13)))}\n" for line in diff.split("\n")[:-1])
+
+
+def _said(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
+    """Each repair, what is left, and one line that sums up."""
+    name = printable(file)
+    yield from _listed("repaired", fixed.repairs, name)
+    yield from _listed("offered", fixed.offers, name)
+    if fixed.report.problems:
+        yield fixed.report.render()
+    yield f"{name}: {_summary(fixed, file, written=written)}"
+
+
+def _about_checksum(fixed: Fixed, file: str, profile: Profile) -> Iterator[str]:
+    """Yield a warning where the repairs of a valid table change its checksum, which must be alike on all servers."""
+    if not fixed.changed:
+        return
+    before = parse_rank_table(fixed.original, Path(file), profile)
+    if before.valid and _checksum_changes(before, fixed.report):
+        yield f"{printable(file)}: HCCL's checksum of this table changes: repair the copies on all servers alike"
+
+
+def _checksum_changes(before: TableReport, after: TableReport) -> bool:
+    """Return whether HCCL's checksums differ, or the tables are nested too deeply to be compared."""
+    try:
+        return not compare(before, after).would_match
+    except RecursionError:
+        return True
+
+
+def _listed(what: str, repairs: tuple[Repair, ...], name: str) -> Iterator[str]:
+    for repair in repairs[:LISTED_AT_MOST]:
+        yield f"{name}:{repair.line}: {what}[{repair.code or 'order'}]: {repair.message}"
+    if len(repairs) > LISTED_AT_MOST:
+        where = ", all of them in the difference" if what == "repaired" else ""
+        yield f"... and {len(repairs) - LISTED_AT_MOST:,} more{where}"
+
+
+def _summary(fixed: Fixed, file: str, *, written: bool) -> str:
+    state = "valid" if fixed.report.valid else "not valid, a person has to decide about the rest"
+    how = f"; --unsafe makes {counted(len(fixed.offers), 'more repair')}" if fixed.offers else ""
+    if not fixed.changed:
+        return f"nothing to repair, {state}{how}"
+    if written:
+        return f"{counted(len(fixed.repairs), 'repair')} written, {state}{how}"
+    how = how if file == STDIN else f" (--write writes it){how}"
+    return f"{counted(len(fixed.repairs), 'repair')}, then {state}{how}"
+
+
+def _to_json(fixed: Fixed, file: str, *, written: bool) -> dict[str, Any]:
+    report = fixed.report
+    return {
+        "path": file,
+        "format": None if report.format is None else report.format.value,
+        "valid": report.valid,
+        "changed": fixed.changed,
+        "written": written,
+        "repairs": [repair._asdict() for repair in fixed.repairs],
+        "offers": [repair._asdict() for repair in fixed.offers],
+        "problems": [problem_to_json(problem) for problem in report.problems],
+        "diff": fixed.diff(file),
+    }

@@ -1,0 +1,86 @@
+"""`tlaunch table generate`: write the table of servers and their devices."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from launcher.cli.commands.table.output import check_output, hand_over, note, warn
+from launcher.cli.commands.table.sources import gather
+from launcher.cli.commands.table.wanted import Wanted
+from launcher.core.errors import RefusedTableError
+from launcher.rank_table import parse_rank_table, render_table
+from launcher.rank_table.generate import build_cluster
+
+FILE = click.Path(path_type=Path)
+SAID_ALREADY = ("RT333", "RT402")  # several servers without addresses, the order of ranks: with what to do, by a note
+EXAMPLES = """\b
+Examples:
+  tlaunch table generate --hccn-conf /etc/hccn.conf --output rank_table.json
+  tlaunch table generate --device-ids 4-7 --server-id 10.0.0.1 > table.json
+  tlaunch table generate --servers 10.0.0.1,10.0.0.2 --devices 8,8
+  tlaunch table generate --servers 'node[1-4]' --devices 8 --sort
+  ssh node1 cat /etc/hccn.conf |
+      tlaunch table generate --hccn-conf - --server-id node1
+
+Devices of this machine that a variable lets be seen are the only ones in the table, under their physical ids:
+
+\b
+  ASCEND_RT_VISIBLE_DEVICES, else ASCEND_VISIBLE_DEVICES
+      with --hccn-tool, --devices, and /etc/hccn.conf itself
+  CUDA_VISIBLE_DEVICES (numbers or UUIDs)
+      with --nvidia-smi
+
+No variable counts for --device-ids, for --servers, or for --hccn-conf with stdin or another file.
+
+Exit codes: 0 the table is written; 1 a program that was asked fails or hangs; 2 wrong usage, or a file or program that
+is missing, unreadable or unwritable; 3 what was found makes no table that HCCL reads.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.option(
+    "--hccn-conf", type=FILE, metavar="FILE", help="Devices and addresses from a copy of /etc/hccn.conf, - for stdin."
+)
+@click.option("--hccn-tool", is_flag=True, help="Devices from /dev/davinci*, addresses from hccn_tool.")
+@click.option("--nvidia-smi", is_flag=True, help="Devices from nvidia-smi, without addresses.")
+@click.option("--devices", metavar="N[,N]...", help="This many devices on each server, or one number for each server.")
+@click.option("--servers", metavar="NAME[,NAME]...", help="Several servers, such as 'node[1-4]', by rank.")
+@click.option("--device-ids", metavar="IDS", help='These devices only, such as "4-7" or "0,2", in this order.')
+@click.option("--server-id", metavar="NAME", help="This server's name.  [default: its address, else its host name]")
+@click.option("--host-ip", metavar="ADDRESS", help="Where HCCL reaches this server over its own network card.")
+@click.option("--container-ip", metavar="ADDRESS|same", help="As MindIE wants it; same: the server's own address.")
+@click.option("--pod-ip", metavar="ADDRESS|same", help="As msrun wants it; same: the server's own address.")
+@click.option("--sort", is_flag=True, help="Ranks in the dictionary order of the servers' names.")
+@click.option("--output", "-o", type=FILE, metavar="FILE", help="Write here, with mode 640.  [default: stdout]")
+@click.option("--force", is_flag=True, help="Replace a file that exists.")
+def generate(*, sort: bool, output: Path | None, force: bool, **options: Any) -> None:
+    """Write the table of servers and their devices.
+
+    The devices come from one of --hccn-conf, --hccn-tool, --nvidia-smi and --devices; without any, from the first of
+    hccn_tool, /etc/hccn.conf and nvidia-smi that this machine has. An address that is set nowhere is left out, never
+    invented. One server's table is made on that server; `tlaunch table merge` joins several.
+
+    The table is written in v1.0; for v1.2 and others give it to `tlaunch table convert --to v1.2`.
+    """
+    check_output(output, force=force)
+    gathered = gather(Wanted(**options), os.environ)
+    generated = build_cluster(gathered.machines, hardware=gathered.hardware, sort=sort)
+    text = render_table(generated.cluster)
+    for one in (*gathered.notes, *generated.notes):
+        (warn if one.is_warning else note)(one.text)
+    _check(text, output)
+    hand_over(text, generated.cluster, "v1.0", output, force=force)
+
+
+def _check(text: str, output: Path | None) -> None:
+    """Check the table that is to be written by the reader that everybody's tables pass."""
+    report = parse_rank_table(text.encode(), output or Path("rank_table.json"))
+    if report.cluster is None:
+        raise RefusedTableError(report.render())
+    for problem in report.warnings:
+        if problem.code not in SAID_ALREADY:
+            click.echo(f"warning[{problem.code}]: {problem.message}", err=True)

@@ -1,0 +1,265 @@
+"""`tlaunch table show`: who is where, as a tree."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+from launcher.cli.commands.table.input import read_table
+from launcher.cli.options.table import chip_option, max_table_size_option
+from launcher.cli.options.types import IntRange
+from launcher.cli.text.columns import counted
+from launcher.cli.text.stdout import write_out
+from launcher.core.errors import EXIT_FAILURE
+from launcher.core.frozen import frozen
+from launcher.core.json_text import json_text
+from launcher.core.printable import printable
+from launcher.core.ranges import ranges
+from launcher.core.records import HOST_RANK, Cluster, Device, Layout, Options, Server
+from launcher.mesh.coordinates import AXES, coordinate_of, groups
+from launcher.mesh.layouts import resolve_layout
+from launcher.rank_table import TableReport
+from launcher.rank_table.diagnostics import headline
+from launcher.rank_table.profile import Profile
+
+EPILOG = """\b
+Examples:
+  tlaunch table show rank_tables/rank_table_16pcs.json
+  tlaunch table show rank_tables/rank_table_8pcs.json --mp 2 --pp 2
+
+Exit codes: 0; 1 the table has errors; 2 wrong usage, or a file that cannot be read; 3 the layout does not fit the
+devices.
+"""
+AXES_SHOWN = ("mp", "dp", "pp")  # as neighbours in rank are: fastest first
+MAX_GROUP = 8  # ranks that are listed one by one
+MAX_OPTION_CHARS = 40  # characters; network layers of an A5 table may take kilobytes
+ENDLESS = 1_000_000  # columns: lines are for `grep` too, so none is wrapped
+WAYS = IntRange(max=10**6)
+
+
+@click.command(epilog=EPILOG)
+@click.option("--dp", type=WAYS, metavar="N", help="Data parallel ways.  [default: devices / (mp * pp)]")
+@click.option("--mp", type=WAYS, metavar="N", help="Model parallel ways.  [default: 1]")
+@click.option("--pp", type=WAYS, metavar="N", help="Pipeline stages.  [default: 1]")
+@click.option("--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices unused.")
+@chip_option
+@max_table_size_option
+@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
+@click.argument("file", metavar="FILE")
+@click.pass_context
+def show(context: click.Context, /, file: str, *, chip: str, as_json: bool, **options: Any) -> None:
+    """Show servers and devices with their ranks, as a tree.
+
+    With --dp, --mp or --pp also each rank's coordinates and the ranks that share its groups. FILE may be - for stdin.
+    """
+    report = read_table(file, Profile(chip=chip))
+    if report.cluster is None:
+        print(report.render(), file=sys.stderr)
+        context.exit(EXIT_FAILURE)
+    for problem in report.warnings:
+        print(headline(problem, str(report.path)), file=sys.stderr)
+    placement = Placement(report.cluster, _layout(report.cluster, options))
+    name = "table" if report.format is None else f"{report.format.value} table"
+    write_out(_as_json(placement, report) if as_json else _as_text(placement, f"{report.path}: {name}"))
+
+
+@frozen
+class Placement:
+    """A cluster and, where one was asked for, what a layout makes of its ranks."""
+
+    cluster: Cluster
+    layout: Layout | None
+
+    @cached_property
+    def groups(self) -> Mapping[str, tuple[tuple[int, ...], ...]]:
+        """All groups by axis; empty without a layout."""
+        return {} if self.layout is None else {axis: groups(axis, self.layout) for axis in AXES}
+
+    @cached_property
+    def group_texts(self) -> Mapping[str, Mapping[int, str]]:
+        """The group's members by axis and rank. Each text is made once for all of them."""
+        return {
+            axis: {rank: text for ranks in found for text in [_members(ranks)] for rank in ranks}
+            for axis, found in self.groups.items()
+        }
+
+    def is_idle(self, device: Device) -> bool:
+        return self.layout is not None and device.global_rank >= self.layout.world_size
+
+    def coordinates(self, device: Device) -> dict[str, int] | None:
+        if self.layout is None or self.is_idle(device):
+            return None
+        place = coordinate_of(device.global_rank, self.layout)
+        return {"pp": place.pp, "dp": place.dp, "mp": place.mp}
+
+
+def _layout(cluster: Cluster, options: Mapping[str, Any]) -> Layout | None:
+    """Return the layout, None where no axis was given. Raises RefusedLayoutError as `tlaunch run` does."""
+    dp, mp, pp = options["dp"], options["mp"], options["pp"]
+    if dp is None and mp is None and pp is None:
+        return None
+    return resolve_layout(
+        cluster.device_count,
+        dp=dp,
+        mp=1 if mp is None else mp,
+        pp=1 if pp is None else pp,
+        allow_idle_devices=options["allow_idle_devices"],
+    )
+
+
+# --- as a tree ---
+
+
+def _as_text(placement: Placement, title: str) -> str:
+    return _drawn(_tree(placement, title)) + "".join(f"{line}\n" for line in _group_summary(placement))
+
+
+def _drawn(tree: Tree) -> str:
+    """Draw the tree, in ASCII where stdout has no box characters."""
+    data = io.BytesIO()
+    with io.TextIOWrapper(data, encoding=sys.stdout.encoding or "utf-8", errors="replace") as stream:
+        console = Console(file=stream, width=ENDLESS, color_system=None, legacy_windows=False)
+        console.print(tree, soft_wrap=True)
+        stream.flush()
+        return data.getvalue().decode(stream.encoding)
+
+
+def _tree(placement: Placement, title: str) -> Tree:
+    cluster = placement.cluster
+    tree = Tree(_label(f"{title}, {_size(cluster.servers)}{_layout_words(placement)}"))
+    lines = _device_lines(placement)
+    pods: dict[str | None, list[Server]] = {}  # in the order of their first server
+    for server in cluster.servers:
+        pods.setdefault(server.super_pod_id, []).append(server)
+    for pod, servers in pods.items():
+        above = tree if pod is None else tree.add(_label(f"super pod {pod}: {_size(servers)}"))
+        for server in servers:
+            below = above.add(_label(_server_line(server)))
+            for device in server.devices:
+                below.add(_label(lines[device.global_rank]))
+    return tree
+
+
+def _label(text: str) -> Text:
+    """Nothing from a table, nor a file's name, may move a terminal's cursor."""
+    return Text(printable(text))
+
+
+def _size(servers: Sequence[Server]) -> str:
+    devices = sum(len(server.devices) for server in servers)
+    return f"{counted(len(servers), 'server')}, {counted(devices, 'device')}"
+
+
+def _layout_words(placement: Placement) -> str:
+    if placement.layout is None:
+        return ""
+    idle = placement.cluster.device_count - placement.layout.world_size
+    return f", {placement.layout}" + (f", {idle} idle" if idle else "")
+
+
+def _server_line(server: Server) -> str:
+    ranks = [device.global_rank for device in server.devices]
+    words = [f"server {server.server_id}: {'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}"]
+    if server.host_ip is not None:
+        words.append(f"host_ip={server.host_ip}")
+    return "  ".join([*words, *_option_words(server.options)])
+
+
+def _device_lines(placement: Placement) -> dict[int, str]:
+    """Return a line for each rank, in columns that are as wide over the whole cluster."""
+    devices = [device for server in placement.cluster.servers for device in server.devices]
+    rows = [tuple(_cells(device, placement)) for device in devices]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return {
+        device.global_rank: "  ".join(
+            cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width
+        ).rstrip()
+        for device, row in zip(devices, rows, strict=True)
+    }
+
+
+def _cells(device: Device, placement: Placement) -> Iterator[str]:
+    """Yield as many cells for every device; a column that is empty everywhere is left out later."""
+    yield f"rank {device.global_rank}"
+    yield "host" if device.device_id == HOST_RANK else f"device {device.device_id}"
+    yield device.device_ip or ""
+    yield "" if device.super_device_id is None else f"super device {device.super_device_id}"
+    coordinates = placement.coordinates(device) or {}
+    yield "idle" if placement.is_idle(device) else " ".join(f"{axis}={at}" for axis, at in coordinates.items())
+    for axis in AXES_SHOWN:
+        text = placement.group_texts.get(axis, {}).get(device.global_rank, "")
+        yield f"{axis} {text}" if text else ""
+    yield "  ".join(_option_words(device.options))
+
+
+def _members(ranks: tuple[int, ...]) -> str:
+    """Return the members as a set, or nothing for a rank that is alone."""
+    if len(ranks) == 1:
+        return ""
+    shown = [*ranks[:2], "...", ranks[-1]] if len(ranks) > MAX_GROUP else ranks
+    return "{" + ",".join(map(str, shown)) + "}"
+
+
+def _group_summary(placement: Placement) -> Iterator[str]:
+    """Yield the number of groups along each axis, and of those that need the network between servers."""
+    server_of = {
+        device.global_rank: index for index, server in enumerate(placement.cluster.servers) for device in server.devices
+    }
+    for axis in AXES_SHOWN:
+        found = placement.groups.get(axis, ())
+        if found and len(found[0]) > 1:
+            crossing = sum(len({server_of[rank] for rank in ranks}) > 1 for ranks in found)
+            yield f"{axis}: {counted(len(found), 'group')} of {len(found[0]):,} ranks, {crossing:,} across servers"
+
+
+def _option_words(options: Options) -> Iterator[str]:
+    for key, text in options:
+        yield f"{key}={text}" if len(text) <= MAX_OPTION_CHARS else f"{key}=({len(text):,} characters)"
+
+
+# --- as JSON ---
+
+
+def _as_json(placement: Placement, report: TableReport) -> str:
+    layout = placement.layout
+    shown = {
+        "path": str(report.path),
+        "format": None if report.format is None else report.format.value,
+        "device_count": placement.cluster.device_count,
+        "options": dict(placement.cluster.options),
+        "layout": None if layout is None else {"dp": layout.dp, "mp": layout.mp, "pp": layout.pp},
+        "servers": [_server_to_json(server, placement) for server in placement.cluster.servers],
+        "groups": placement.groups or None,
+    }
+    return json_text(shown)
+
+
+def _server_to_json(server: Server, placement: Placement) -> dict[str, Any]:
+    return {
+        "server_id": server.server_id,
+        "super_pod_id": server.super_pod_id,
+        "host_ip": server.host_ip,
+        "host_nic_ip": server.host_nic_ip,
+        "options": dict(server.options),
+        "devices": [_device_to_json(device, placement) for device in server.devices],
+    }
+
+
+def _device_to_json(device: Device, placement: Placement) -> dict[str, Any]:
+    return {
+        "global_rank": device.global_rank,
+        "device_id": device.device_id,
+        "device_ip": device.device_ip,
+        "super_device_id": device.super_device_id,
+        "options": dict(device.options),
+        "coordinates": placement.coordinates(device),
+        "idle": placement.is_idle(device),
+    }

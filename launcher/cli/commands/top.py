@@ -1,0 +1,225 @@
+"""`tlaunch top`: every rank's progress and use of the machine, redrawn until the run ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, run_argument
+from launcher.cli.options.types import Seconds
+from launcher.cli.text.columns import aligned, columns_of, counted, duration, number, size
+from launcher.cli.text.recent_metrics import RecentMetrics, to_lines
+from launcher.cli.text.run_text import describe, shown_name
+from launcher.cli.text.sparkline import has_blocks
+from launcher.cli.text.stdout import write_out
+from launcher.cli.text.verdict_text import describe_status
+from launcher.core.frozen import frozen
+from launcher.core.heartbeat import Beat, Heartbeat, read_heartbeat
+from launcher.core.run_dir import RunDir
+from launcher.runs.metrics import StepMetrics
+from launcher.runs.status import RankLook, RankState, RunState, RunStatusReader
+from launcher.runs.usage import Usage, usage_of
+
+EPILOG = """\b
+Examples:
+  tlaunch top
+  tlaunch top --interval 10 20261121-053712-transformer
+  tlaunch top --once | grep stopped
+
+Loss and tokens/s of the last minutes stand above the table, if the program writes metrics.jsonl, as the bundled trainer
+does. CPU and RSS are those of a rank and all that it has started (pages that processes share count for each of them). STEP,
+LOSS, TOKENS/S and DEVICE (memory) are what the rank itself wrote at its last BEAT. On a narrow terminal columns are left
+out: DEVICE first, then BEAT, RSS, CPU, TOKENS/S.
+
+Exit codes: 0 when the run has ended, or by q; 130 by Ctrl-C; 2 wrong usage, or no such run.
+"""
+QUITS = frozenset(b"qQ\x04")
+SAMPLE_S = 0.3  # between the two looks that a single table needs
+HEADER = ("RANK", "STATE", "STEP", "LOSS", "TOKENS/S", "CPU", "RSS", "DEVICE", "BEAT")
+LEFT_BEGINNING = frozenset({"STATE"})
+MIN_IMPORTANT = ("DEVICE", "BEAT", "RSS", "CPU", "TOKENS/S", "LOSS", "STEP")  # left out in this order
+LINES_AROUND = 4  # of a screen: title, header, the line about the rest, the cursor's own
+PLAIN_COLUMNS = 120
+
+
+@frozen
+class Row:
+    rank: RankLook
+    slow: bool
+    heartbeat: Heartbeat | None
+    usage: Usage | None
+    cpu_share: float | None  # of one core; None before there were two looks at the same process
+
+
+@click.command(
+    epilog=EPILOG, help=f"RunStatusReader every rank's progress, CPU and memory until the run ends.\n\n{LIVE_RUN_HELP}"
+)
+@click.option("--once", is_flag=True, help="One table, as where stdout is no terminal.")
+@click.option(
+    "--interval", type=Seconds(min=0.1, max=3600), default=2.0, metavar="SECONDS",
+    help="Between two looks.  [default: 2]",
+)  # fmt: skip
+@run_argument
+def top(*, run: str | None, once: bool, interval: float, runs_dir: Path) -> None:
+    sampler = Sampler(chosen_live(runs_dir, run))
+    if once or not sys.stdout.isatty():
+        _show_once(sampler)
+    else:
+        _show_live(sampler, interval)
+
+
+class Sampler:
+    """Looks at a run; from the second look on, CPU shares are known. All that it gives is of one look, the last."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._watch = RunStatusReader(run_dir)
+        self._metrics = RecentMetrics(run_dir.metrics)
+        self._plain = not has_blocks(sys.stdout.encoding)  # now: rich puts something else in its place
+        self._steps: list[StepMetrics] = []
+        self._before: dict[int, Usage] = {}
+        self._before_s = 0.0
+
+    def measured(self, width: int) -> list[str]:
+        """Return what the run had measured by the last look in its last minutes, in lines of at most `width` columns."""
+        return list(to_lines(self._steps, width, plain=self._plain))
+
+    def look(self) -> tuple[RunState, list[Row]]:
+        """One row per rank, ascending."""
+        state = self._watch.look()
+        ranks = list(state.ranks)
+        alive = {RankState.RUNNING, RankState.STOPPED}
+        pids = {look.process.pid for look in ranks if look.process and look.process.here and look.state in alive}
+        usages, now_s = usage_of(pids), time.monotonic()
+        rows = []
+        for look in ranks:
+            pid = look.process.pid if look.process else 0
+            heartbeat = read_heartbeat(state.run_dir.heartbeat(look.global_rank))
+            slow = look.global_rank in state.progress.slow and look.state is RankState.RUNNING
+            rows.append(Row(look, slow, heartbeat, usages.get(pid), self._share(pid, usages, now_s)))
+        self._before, self._before_s = usages, now_s
+        self._steps = self._metrics.look()
+        return state, rows
+
+    def _share(self, pid: int, usages: dict[int, Usage], now_s: float) -> float | None:
+        if pid not in usages or pid not in self._before or now_s <= self._before_s:
+            return None
+        return max(0.0, usages[pid].cpu_s - self._before[pid].cpu_s) / (now_s - self._before_s)
+
+
+def to_screen(state: RunState, rows: list[Row], measured: list[str], width: int, height: int | None = None) -> Group:
+    """Return how the run stands, what it measured in its last minutes, and as many rows as fit."""
+    running = "" if state.engine else f"; {state.progress.running} of {len(rows)} ranks running"
+    title = f"{shown_name(state)}: {describe(state)}{running}"
+    most_rows = None if height is None else height - LINES_AROUND - len(measured)
+    if most_rows is not None and most_rows < 1:  # ranks are more important
+        measured, most_rows = [], max(1, most_rows + len(measured))
+    lines = (Text(line, no_wrap=True, overflow="crop") for line in (*measured, *_table(state, rows, width, most_rows)))
+    whole = height is None  # else a line that is wrapped would be one more than fits
+    return Group(Text(title, no_wrap=not whole, overflow="fold" if whole else "crop"), *lines)
+
+
+def _table(state: RunState, rows: list[Row], width: int, most_rows: int | None) -> Iterator[str]:
+    shown = rows[:most_rows]
+    header: tuple[str, ...] = HEADER
+    cells = [tuple(_cells(row, state)) for row in shown]
+    for name in ("", *MIN_IMPORTANT):
+        kept = [place for place, each in enumerate(header) if each != name]
+        header = tuple(header[place] for place in kept)
+        cells = [tuple(row[place] for place in kept) for row in cells]
+        lines = aligned(header, cells, right=frozenset(header) - LEFT_BEGINNING)
+        if max(map(columns_of, lines)) <= width:
+            break
+    yield from lines
+    if rest := len(rows) - len(shown):
+        yield f"... and {counted(rest, 'more rank')}"
+
+
+def _cells(row: Row, state: RunState) -> Iterator[str]:
+    beat: Beat | None = row.heartbeat.beat if row.heartbeat else None
+    yield str(row.rank.global_rank)
+    if row.rank.status is not None:
+        yield describe_status(row.rank.status)
+    else:
+        yield f"{row.rank.state.value}, slow" if row.slow else row.rank.state.value
+    yield number(beat.step if beat else None, "d")
+    yield number(beat.loss if beat else None, ".4f")
+    yield number(beat.tokens_per_s if beat else None, ",.0f")
+    yield number(row.cpu_share, ".0%")
+    yield size(row.usage.rss_bytes if row.usage else None)
+    yield size(beat.device_memory_bytes if beat else None)
+    yield duration(max(0.0, (state.looked_ns - row.heartbeat.time_ns) / 1e9) if row.heartbeat else None)
+
+
+def _show_once(sampler: Sampler) -> None:
+    state, rows = sampler.look()
+    if state.lives:
+        time.sleep(SAMPLE_S)
+        state, rows = sampler.look()
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
+    console = Console(width=width, color_system=None, highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        console.print(to_screen(state, rows, sampler.measured(width), width))
+    write_out("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def _show_live(sampler: Sampler, interval_s: float) -> None:
+    console = Console(highlight=False, markup=False, emoji=False)
+    state, rows = sampler.look()
+
+    def screen(height: int | None = None) -> Group:
+        return to_screen(state, rows, sampler.measured(console.width), console.width, height)
+
+    try:
+        with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+            live.update(screen(console.height), refresh=True)
+            wait_s = SAMPLE_S  # CPU shares need a second look
+            while state.lives and not _asked_to_quit(keys, wait_s):
+                state, rows = sampler.look()
+                live.update(screen(console.height), refresh=True)
+                wait_s = interval_s
+            if not state.state.over:  # what stays on the screen is of now: by q, or where the last rank has just gone
+                state, rows = sampler.look()
+    finally:
+        console.print(screen())  # the last one in full, below what was there
+
+
+def _asked_to_quit(keys: int | None, wait_s: float) -> bool:
+    """Wait, but for `q` no longer."""
+    if keys is None:
+        time.sleep(wait_s)
+        return False
+    deadline = time.monotonic() + wait_s
+    while (left_s := deadline - time.monotonic()) > 0:
+        if select.select([keys], [], [], left_s)[0]:
+            typed = os.read(keys, 64)
+            if not typed or QUITS.intersection(typed):
+                return True
+    return False
+
+
+@contextmanager
+def _keys() -> Iterator[int | None]:
+    """Yield the terminal's descriptor, giving keys as they are typed; None where stdin is none. Ctrl-C acts as ever."""
+    if not sys.stdin or not sys.stdin.isatty():
+        yield None
+        return
+    descriptor = sys.stdin.fileno()
+    former = termios.tcgetattr(descriptor)
+    try:
+        tty.setcbreak(descriptor)
+        yield descriptor
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, former)

@@ -1,0 +1,263 @@
+"""`tlaunch validate`: every problem of every table, each at its line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from launcher.cli.commands.table.input import STDIN, problem_to_json, read_table
+from launcher.cli.launch.samples import max_table_bytes
+from launcher.cli.options.table import chip_option, consumer_option, max_table_size_option
+from launcher.cli.text.columns import counted
+from launcher.cli.text.stderr import say
+from launcher.cli.text.stdout import write_out
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, TlaunchError, UnreadableError, UsageError
+from launcher.core.frozen import frozen
+from launcher.core.json_text import json_text
+from launcher.core.printable import printable
+from launcher.rank_table import TableReport
+from launcher.rank_table.catalogue import Severity
+from launcher.rank_table.detect import looks_like_table, mentions_ids, named_like_table
+from launcher.rank_table.diagnostics import count_problems, plain, render_each
+from launcher.rank_table.files import read_bytes, read_head
+from launcher.rank_table.profile import Profile
+from launcher.rank_table.read import parse_rank_table
+
+EPILOG = """\b
+Examples:
+  tlaunch validate rank_tables/rank_table_8pcs.json
+  tlaunch validate --chip 910 --strict tables/
+  generate_my_table | tlaunch validate --json -
+
+Exit codes: 0 every table is valid (warnings are allowed, but not with --strict); 1 a table is invalid; 2 wrong usage,
+or a file that cannot be read, whatever the others are. `tlaunch table explain CODE` says more about a code.
+"""
+HEAD_BYTES = 1 << 16  # of a large file that nobody named: by then a rank table has said what it is
+OTHERS_TOLD = 8  # files that are no rank tables; more are counted
+
+
+@frozen
+class Settings:
+    """The options that a report is judged and shown by."""
+
+    strict: bool
+    quiet: bool
+    colour: bool
+
+
+@frozen
+class Checked:
+    """One file and what came of it. Invariant: exactly one of `report` and `error` is there."""
+
+    name: str
+    report: TableReport | None
+    error: TlaunchError | None = None
+
+    def exit_code(self, *, strict: bool) -> int:
+        if self.report is None:
+            return EXIT_USAGE
+        return EXIT_OK if passes(self.report, strict=strict) else EXIT_FAILURE
+
+
+@click.command(epilog=EPILOG)
+@click.option("--json", "as_json", is_flag=True, help="One array, one element per file.")
+@click.option("--strict", is_flag=True, help="Count warnings as errors.")
+@chip_option
+@consumer_option
+@max_table_size_option
+@click.option("-q", "--quiet", is_flag=True, help="Errors and warnings only, no line for a clean file.")
+@click.option("--color/--no-color", "colour", default=None, help="[default: on a terminal, unless NO_COLOR is set]")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.pass_context
+def validate(
+    context: click.Context, /, files: tuple[str, ...], *, chip: str, consumer: str, as_json: bool, **options: Any
+) -> None:
+    """Check rank tables as HCCL does, and say why at the line.
+
+    FILE may be - for stdin, or a directory, of which every *.json below it is checked that could be a rank table: by its
+    keys, by its name (rank_table*, hccl*), or because it is no JSON. Others are named and passed over; hidden
+    directories and those of installed packages are left out.
+    """
+    if files.count(STDIN) > 1:
+        raise UsageError("- is given twice, but stdin can be read only once")
+    settings = Settings(options["strict"], options["quiet"], _wants_colour(options["colour"]))
+    others: list[Path] = []
+    checked = check_all(files, Profile(chip=chip, consumer=consumer), others)
+    exit_code = _show_json(checked, settings) if as_json else _show_text(checked, settings)
+    _say_others(others, settings)
+    context.exit(exit_code)
+
+
+def check_all(names: Sequence[str], profile: Profile, others: list[Path]) -> Iterator[Checked]:
+    """Each file when its turn comes, those of directories in the order of their paths. Blocks while reading.
+
+    `others` gets the files of directories that are no rank tables.
+    """
+    for name in names:
+        if os.path.isdir(name):  # noqa: PTH112 - Path.is_dir raises where a name is too long
+            yield from _check_directory(name, profile, others)
+        else:
+            try:
+                yield Checked(name, read_table(name, profile))
+            except UnreadableError as error:
+                yield Checked(name, None, error)
+
+
+def passes(report: TableReport, *, strict: bool) -> bool:
+    return report.valid and not (strict and report.problems)
+
+
+def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
+    """One element of what `--json` prints. `error` is there only for a file that cannot be read."""
+    report = checked.report
+    if report is None:
+        return {
+            "path": checked.name,
+            "format": None,
+            "valid": False,
+            "servers": 0,
+            "devices": 0,
+            "problems": [],
+            "error": str(checked.error),
+        }
+    return {
+        "path": checked.name,
+        "format": None if report.format is None else report.format.value,
+        "valid": passes(report, strict=strict),
+        "servers": report.servers,
+        "devices": report.devices,
+        "problems": [problem_to_json(problem) for problem in report.problems],
+    }
+
+
+def to_text(report: TableReport, settings: Settings) -> str:
+    """Return the problems with their source lines, then a summary; empty where --quiet leaves nothing to say."""
+    style = _coloured if settings.colour else plain
+    problems = render_each(report.problems, report.document, str(report.path), style)
+    closing = "" if settings.quiet and passes(report, strict=settings.strict) else _closing(report, settings)
+    return "".join(f"{part}\n" for part in (*problems, closing) if part)
+
+
+def _check_directory(directory: str, profile: Profile, others: list[Path]) -> Iterator[Checked]:
+    closed: list[OSError] = []
+    paths = sorted(json_files(directory, closed.append))
+    for error in closed:
+        name = str(error.filename)
+        yield Checked(name, None, UnreadableError(f"{name} cannot be read: {error.strerror}"))
+    passed_over = []
+    for path in paths:
+        checked = _check_found(path, profile)
+        if checked is None:
+            passed_over.append(path)
+        else:
+            yield checked
+    if len(passed_over) < len(paths) or closed:
+        others.extend(passed_over)
+    else:
+        yield Checked(directory, None, _nothing_in(directory, paths))
+
+
+def _check_found(path: Path, profile: Profile) -> Checked | None:
+    """None for what is no rank table. A file that somebody named is always checked."""
+    try:
+        data = read_bytes(path, max_table_bytes())
+    except UnreadableError as error:
+        is_large = _size(path) > max_table_bytes() and not named_like_table(path.name)
+        is_other = is_large and not mentions_ids(read_head(path, HEAD_BYTES))
+        return None if is_other else Checked(str(path), None, error)
+    report = parse_rank_table(data, path, profile)
+    meant = named_like_table(path.name) or looks_like_table(data, report.document)
+    return Checked(str(path), report) if meant else None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _nothing_in(directory: str, others: Sequence[Path]) -> UnreadableError:
+    only = f"{counted(len(others), 'other *.json file')}: {_names(others)}"
+    held = f"no rank table, only {only}" if others else "no *.json file"
+    return UnreadableError(f"{directory} holds {held}", hint="name the tables themselves")
+
+
+def _show_json(all_checked: Iterable[Checked], settings: Settings) -> int:
+    elements, exit_code = [], EXIT_OK
+    for checked in all_checked:
+        exit_code = max(exit_code, checked.exit_code(strict=settings.strict))
+        _say_unreadable(checked)
+        elements.append(to_json(checked, strict=settings.strict))
+    write_out(json_text(elements))
+    return exit_code
+
+
+def _show_text(all_checked: Iterable[Checked], settings: Settings) -> int:
+    """Each file as soon as it was checked."""
+    exit_code = EXIT_OK
+    for checked in all_checked:
+        exit_code = max(exit_code, checked.exit_code(strict=settings.strict))
+        _say_unreadable(checked)
+        if checked.report is not None:
+            write_out(to_text(checked.report, settings))
+    return exit_code
+
+
+def _say_unreadable(checked: Checked) -> None:
+    if checked.error is not None:
+        say(f"error: {checked.error}")
+
+
+def _say_others(others: Sequence[Path], settings: Settings) -> None:
+    if others and not settings.quiet:
+        are = "file is no rank table" if len(others) == 1 else "files are no rank tables"
+        say(f"{len(others):,} other *.json {are}: {_names(others)}")
+
+
+def _names(paths: Sequence[Path]) -> str:
+    more = len(paths) - OTHERS_TOLD
+    return ", ".join(map(str, paths[:OTHERS_TOLD])) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _closing(report: TableReport, settings: Settings) -> str:
+    name, count = printable(str(report.path)), count_problems(report.problems)
+    if not report.valid:
+        return f"{name}: {count}"
+    if settings.strict and report.problems:
+        return f"{name}: {count}, and --strict allows none"
+    kind = "" if report.format is None else f" {report.format.value}"
+    size = f"{counted(report.servers, 'server')}, {counted(report.devices, 'device')}"
+    warnings = f", {count}" if report.problems else ""
+    return f"{name}: valid{kind} table: {size}{warnings}"
+
+
+def _coloured(place: str, kind: str, severity: Severity) -> tuple[str, str]:
+    """Return the place in bold, the severity in red or yellow. Words say the same."""
+    colour = "red" if severity.value == "error" else "yellow"
+    return click.style(place, bold=True), click.style(kind, fg=colour, bold=True)
+
+
+NOT_SEARCHED = frozenset({"node_modules", "bower_components", "site-packages", "dist-packages", "__pycache__"})
+
+
+def json_files(directory: str, report_error: Callable[[OSError], None]) -> Iterator[Path]:
+    """Every *.json below `directory`, in no order, but for hidden directories and those of installed packages.
+
+    `report_error` gets the error of each directory that cannot be listed.
+    """
+    for folder, folders, names in os.walk(directory, onerror=report_error):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in NOT_SEARCHED]
+        yield from (Path(folder, name) for name in names if name.endswith(".json"))
+
+
+def _wants_colour(wanted: bool | None) -> bool:
+    """Return whether to use colours: as the option says; without it on a terminal, unless NO_COLOR is set."""
+    if wanted is not None:
+        return wanted
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,185 @@
+"""`tlaunch why`: what a run failed of, attempt by attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from launcher.cli.options.chosen_run import RUN_HELP, as_argument, chosen, json_option, run_argument
+from launcher.cli.text.columns import duration
+from launcher.cli.text.log_tail import end_of, log_elsewhere, log_tail, quoted, tells_enough
+from launcher.cli.text.run_text import as_json, describe, self_reported_verdict, shown_name
+from launcher.cli.text.stdout import as_people_call_it, write_out
+from launcher.cli.text.summary import not_begun
+from launcher.cli.text.verdict_text import describe_status, headline, rank_list, render
+from launcher.core.errors import UnreadableError
+from launcher.core.events import Cause
+from launcher.core.json_text import json_text
+from launcher.core.report import Attempt
+from launcher.core.verdict import Verdict
+from launcher.logs.terminal import printable
+from launcher.runs.recorded import Recorded, read_recorded
+from launcher.runs.status import RunState, look
+
+EPILOG = """\b
+Examples:
+  tlaunch why
+  tlaunch why 20261121-053712-transformer
+  tlaunch why --json | jq '.attempts[-1].verdict.culprit'
+
+How sure the answer is stands before its reason: certain, likely or unsure. Ranks listed as consequences failed because
+another one had failed, or did not come. Of a run of `tlaunch exec` only what Python ranks noted themselves is known.
+
+Exit codes: 0, also when nothing failed; 2 wrong usage, or no such run.
+"""
+NOTE_NONE = "one that was killed, or is no Python program, notes none"
+
+
+@click.command(epilog=EPILOG, help=f"Tell which rank failed first, of what, and who only followed.\n\n{RUN_HELP}")
+@json_option
+@run_argument
+def why(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
+    state = look(chosen(runs_dir, run))
+    if as_json:
+        write_out(json_text(_to_json(state)))
+    else:
+        write_out("".join(f"{line}\n" for line in to_lines(state)))
+
+
+def to_lines(state: RunState) -> Iterator[str]:
+    """Everything that is known of the failures of a run, safe to show."""
+    failed = [attempt for attempt in state.attempts if _failed(attempt, state)]
+    nothing = "; nothing failed" if not failed and state.state.going_on else ""
+    yield f"{shown_name(state)}: {'still ' if nothing else ''}{describe(state)}{nothing}"
+    for attempt in failed:
+        yield from _attempt(attempt, state)
+    if state.progress.not_begun is not None:
+        if failed:
+            yield ""
+            yield "it was to start again, and could not:"
+        yield from not_begun(state.progress.not_begun)
+    if state.engine is not None:
+        yield from _noted(state)
+    if state.state.value == "lost":
+        yield from _last_known(state)
+    if reason := _not_restarting(state):
+        yield ""
+        yield f"not restarted: {printable(reason)}"
+
+
+def _noted(state: RunState) -> Iterator[str]:
+    verdict = self_reported_verdict(state)
+    if verdict is None:
+        yield f"  no rank has noted a failure; {NOTE_NONE}"
+        return
+    yield f"  ranks have noted failures themselves; {NOTE_NONE}"
+    yield ""
+    yield from _judged(verdict, state.attempts[-1], state)
+
+
+def _failed(attempt: Attempt, state: RunState) -> bool:
+    """Return whether an attempt failed; ranks of a run that was stopped ended because they were asked to."""
+    if attempt.verdict is None and not attempt.exits and state.progress.not_begun is not None:
+        return False  # all that is known of it is that not all servers came
+    return attempt.verdict is not None or attempt.cause in {Cause.FAILED, Cause.HUNG}
+
+
+def _attempt(attempt: Attempt, state: RunState) -> Iterator[str]:
+    yield ""
+    if len(state.attempts) > 1:
+        took = duration((attempt.ended_ns - attempt.started_ns) / 1e9)
+        yield f"attempt {attempt.number} {attempt.cause.value} after {took}:"
+    if attempt.verdict is None:
+        yield from _without_verdict(attempt, state)
+    else:
+        yield from _judged(attempt.verdict, attempt, state)
+
+
+def _judged(verdict: Verdict, attempt: Attempt, state: RunState) -> Iterator[str]:
+    yield from render(verdict, _place(attempt, state))
+    if verdict.culprit is not None:
+        yield from _log(verdict.culprit, attempt.number, state, with_end=not tells_enough(verdict))
+
+
+def _without_verdict(attempt: Attempt, state: RunState) -> Iterator[str]:
+    """Yield how ranks ended where nothing judged, as under a run.sh: the first to fail is as likely the cause as any."""
+    failed = [ended for ended in attempt.exits if ended.failed]
+    yield "no judgement was recorded; ranks ended in this order:" if failed else "no judgement was recorded"
+    for ended in failed:
+        yield printable(f"  rank {ended.global_rank}: {ended.reason or describe_status(ended.status)}")
+    if failed:
+        yield from _log(failed[0].global_rank, attempt.number, state, with_end=True)
+
+
+def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
+    recorded: Recorded | None = None
+    with suppress(UnreadableError):  # a verdict is worth telling without it
+        recorded = read_recorded(state.run_dir)
+    places = {place.global_rank: place for place in recorded.places} if recorded else {}
+    pids = {ended.global_rank: ended.pid for ended in attempt.exits}
+
+    def place(global_rank: int) -> str:
+        found, pid = places.get(global_rank), pids.get(global_rank)
+        words = [f"server {found.server_id}", f"device {found.device_id}"] if found else []
+        return ", ".join([*words, *([f"process {pid}"] if pid else [])])
+
+    return place
+
+
+def _log(culprit: int, attempt: int, state: RunState, *, with_end: bool) -> Iterator[str]:
+    """Yield where the culprit's log is, and its end where that belongs to this attempt and nothing better is known."""
+    path = state.run_dir.train_log(culprit)
+    if state.part is not None and culprit not in state.part and not path.exists():
+        with suppress(UnreadableError):
+            yield log_elsewhere(culprit, read_recorded(state.run_dir).places[0].server_id)
+        return
+    yield printable(f"log of rank {culprit}: {as_people_call_it(path)}")
+    if attempt == state.attempts[-1].number == state.progress.attempt and with_end:
+        with suppress(OSError):
+            yield from quoted(log_tail(culprit, state.progress, state.run_dir))
+
+
+def _last_known(state: RunState) -> Iterator[str]:
+    """Yield what events and processes still show of a run whose end was not recorded."""
+    progress = state.progress
+    if progress.last_ns and state.exit_code is None:
+        age = duration((state.looked_ns - progress.last_ns) / 1e9)
+        yield f"  the last event is {age} old; {progress.running} of {progress.rank_count} ranks ran then"
+    if living := [look.global_rank for look in state.ranks if look.state.value in {"running", "stopped"}]:
+        yield f"  processes of {rank_list(living)} still live: `tlaunch stop {as_argument(state.run_dir)}` ends them"
+    for log in (state.run_dir.agent_log, state.run_dir.console_log):
+        if log.exists():
+            with suppress(OSError):
+                lines = end_of(log)
+                yield f"  the end of {log.name}:"
+                yield from quoted(lines)
+
+
+def _not_restarting(state: RunState) -> str | None:
+    return state.report.not_restarting if state.report else state.progress.not_restarting
+
+
+def _to_json(state: RunState) -> dict[str, Any]:
+    noted = self_reported_verdict(state)
+    verdicts = [noted or attempt.verdict for attempt in state.attempts]  # what nobody watches over has one attempt
+    attempts = [
+        {
+            "number": attempt.number,
+            "cause": attempt.cause.value if _is_over(attempt, state) else None,
+            "started_ns": attempt.started_ns,
+            "ended_ns": attempt.ended_ns if _is_over(attempt, state) else None,
+            "verdict": asdict(verdict) if verdict else None,
+        }
+        for attempt, verdict in zip(state.attempts, verdicts, strict=True)
+    ]
+    known = {"culprit": noted.culprit, "failure": headline(noted)} if noted else {}
+    return as_json(state) | known | {"attempts": attempts, "not_restarting": _not_restarting(state)}
+
+
+def _is_over(attempt: Attempt, state: RunState) -> bool:
+    return attempt.number != state.attempts[-1].number or (state.state.over and state.engine is None)

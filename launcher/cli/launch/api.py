@@ -1,0 +1,198 @@
+"""`launcher.launch`: what `tlaunch run` does, for Python programs and notebooks.
+
+The run has a launcher process of its own: it forks and handles signals, which neither a notebook's threads nor an event
+loop would survive. This process sends it the options, shows what it prints, and reads what became of the run.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from launcher.cli.launch.options import DEFAULT_JOIN_S, DEFAULT_LOST_S, DEFAULT_RUNS_DIR, EngineName, RunOptions
+from launcher.core import errors
+from launcher.core.codec import encode
+from launcher.core.env import TLAUNCH_RUNS_DIR
+from launcher.core.frozen import frozen
+from launcher.core.records import DEFAULT_GRACE_S, Console
+from launcher.core.report import Attempt
+from launcher.core.resources import PACKAGE
+from launcher.core.run_dir import RunDir
+from launcher.core.verdict import Verdict
+from launcher.engines.placement import Bind
+from launcher.runs.status import look
+
+# A checkout that is not installed is found, and nothing that lies where the user is.
+CHILD = f"import sys; sys.path[:] = [{str(PACKAGE.parent)!r}, *filter(None, sys.path)]; from launcher.cli.launch_process import main; main()"
+CHUNK_BYTES = 1 << 16
+
+
+@frozen
+class LaunchResult:
+    """The end of a run."""
+
+    exit_code: int  # as `tlaunch run` has it: 0 when all ranks ended well
+    run_dir: Path  # with a log for each rank
+    verdict: Verdict | None  # which rank failed first and why; None where none did
+    attempts: tuple[Attempt, ...]  # in their order; more than one after restarts
+
+
+def launch(
+    command: Sequence[str] = (),
+    *,
+    rank_table: str | os.PathLike[str] | None = None,
+    devices: int | None = None,
+    chip: str | None = None,
+    dp: int | None = None,
+    mp: int = 1,
+    pp: int = 1,
+    micro_batches: int | None = None,
+    allow_idle_devices: bool = False,
+    config: str | None = None,
+    settings: Sequence[str] = (),
+    data: str | os.PathLike[str] | None = None,
+    runs_dir: str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    env: Mapping[str, str] | None = None,
+    master_port: int | None = None,
+    grace: float = DEFAULT_GRACE_S,
+    max_restarts: int = 0,
+    hang_timeout: float | None = None,
+    preload: Sequence[str] | None = None,
+    no_preload: bool = False,
+    forward_signals: Sequence[str] = ("USR1", "USR2"),
+    bind: Bind = "auto",
+    engine: EngineName | None = None,
+    engine_options: Sequence[str] = (),
+    mpi_ranks: bool | None = None,
+    server: str | None = None,
+    join_timeout: float = DEFAULT_JOIN_S,
+    lost_after: float = DEFAULT_LOST_S,
+    allow_different_program: bool = False,
+    coordinator_port: int | None = None,
+    console: Console = "rank0",
+) -> LaunchResult:
+    """Run what `tlaunch run` with the same options runs, and return what became of it. Block until it has ended.
+
+    `command` is a list of words; without it the bundled Transformer is trained. Every keyword is the option of that
+    name, whose meaning `tlaunch run --help` tells; `env` maps names to values, sizes are in bytes, times in seconds. The
+    lines that `console` chooses go to `sys.stdout`, everything else to `sys.stderr`. Ctrl-C (a notebook's interrupt) ends
+    the run within `grace` seconds, a second one at once, and is raised when nothing of it is left. The run also ends when
+    this process does. In an event loop: `await asyncio.to_thread(launcher.launch, ...)`.
+
+    A run whose ranks fail is a result, not an error:
+
+        >>> result = launcher.launch(["python", "train.py", "--epochs", "3"], devices=4)  # doctest: +SKIP
+        >>> if result.exit_code:  # doctest: +SKIP
+        ...     print(result.verdict.reason, result.run_dir / "device0" / "train.log")
+
+    Raises:
+        TlaunchError: options, rank table, layout or program do not fit; nothing was started.
+    """
+    given = dict(locals())  # every parameter is a field of RunOptions
+    if isinstance(command, str):
+        raise errors.UsageError("the command is one text, not a list of words", hint="launch(['python', 'train.py'])")
+    converted = {
+        "command": tuple(map(os.fspath, command)),
+        "rank_table": None if rank_table is None else Path(rank_table),
+        "settings": tuple(settings),
+        "data": None if data is None else Path(data),
+        "runs_dir": Path(runs_dir or os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR),
+        "env": tuple(f"{variable}={value}" for variable, value in (env or {}).items()),
+        "preload": None if preload is None else ",".join(preload),
+        "forward_signals": ",".join(forward_signals),
+        "engine_options": tuple(engine_options),
+    }
+    options = RunOptions(**{**given, **converted})
+    exit_code, answer = _run_apart(options)
+    if "error" in answer:
+        raise _error_of(**answer["error"])
+    if "run_dir" not in answer:
+        raise errors.TlaunchError(f"the launcher's process ended with exit code {exit_code}, and did not say why")
+    state = look(RunDir(Path(answer["run_dir"])))
+    return LaunchResult(exit_code, state.run_dir.root, state.verdict, state.attempts)
+
+
+def _run_apart(options: RunOptions) -> tuple[int, Mapping[str, Any]]:
+    """Run in a process of its own; return its exit code, and what it has written about the run or an error."""
+    # On a real terminal the launcher itself draws its status line; anything else that stands for stdout gets text.
+    on_terminal = sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__ and os.isatty(2)
+    output = None if on_terminal else subprocess.PIPE
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # a program without a console has none
+        stream.flush()
+    with (
+        tempfile.TemporaryFile() as answer,
+        subprocess.Popen(
+            (sys.executable, "-c", CHILD, str(os.getpid()), str(answer.fileno())),
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            pass_fds=(answer.fileno(),),
+            start_new_session=True,  # a terminal's Ctrl-C comes here, and is passed on once
+        ) as process,
+    ):
+        try:
+            _send(process, json.dumps(encode(options)).encode())
+            interrupted = _attend(process)
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+        if interrupted:
+            raise KeyboardInterrupt
+        answer.seek(0)
+        return errors.exit_code_of(process.returncode), json.loads(answer.read() or b"{}")
+
+
+def _send(process: subprocess.Popen[bytes], options: bytes) -> None:
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin as stdin:
+        stdin.write(options)
+
+
+def _attend(process: subprocess.Popen[bytes]) -> bool:
+    """Show what the launcher prints until it has ended; return whether Ctrl-C ended it."""
+    interrupted = False
+    with selectors.DefaultSelector() as selector:
+        for pipe, stream in ((process.stdout, "stdout"), (process.stderr, "stderr")):
+            if pipe is not None:
+                decoder = codecs.getincrementaldecoder("utf-8")("replace")
+                selector.register(pipe, selectors.EVENT_READ, (stream, decoder))
+        while True:
+            try:
+                while selector.get_map():
+                    _show_some(selector)
+                process.wait()
+            except KeyboardInterrupt:  # noqa: PERF203 - it is waited for again
+                interrupted = True
+                process.send_signal(signal.SIGINT)
+            else:
+                return interrupted
+
+
+def _show_some(selector: selectors.BaseSelector) -> None:
+    for key, _ in selector.select():
+        pipe: IO[bytes] = key.fileobj  # type: ignore[assignment]  # as it was registered
+        name, decoder = key.data
+        chunk = os.read(pipe.fileno(), CHUNK_BYTES)
+        stream = getattr(sys, name)  # as it is now: a notebook or `redirect_stdout` may put another in its place
+        stream.write(decoder.decode(chunk, final=not chunk))
+        stream.flush()
+        if not chunk:
+            selector.unregister(pipe)
+
+
+def _error_of(kind: str, message: str, hint: str | None, exit_code: int, *, has_lines: bool) -> errors.TlaunchError:
+    error: errors.TlaunchError = getattr(errors, kind)(message, hint=hint)
+    error.exit_code, error.has_lines = exit_code, has_lines
+    return error

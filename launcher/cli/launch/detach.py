@@ -1,0 +1,169 @@
+"""`tlaunch run --detach`: the launcher goes on in a session of its own; the command returns when the run has started.
+
+    parent ── fork ──> child: own session, no terminal, output to console.log ──> agent, attend, exit
+      └── waits for one byte ("started") or the end of the pipe ("failed"), tells it, exits
+
+Closing the terminal reaches the parent's session only.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from launcher.cli.text.stderr import say
+from launcher.cli.text.stdout import write_out
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, exit_code_of
+from launcher.logs.terminal import printable
+
+if TYPE_CHECKING:
+    from launcher.core.events import TimestampedEvent
+    from launcher.engines.launcher_loop import Observer
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+FIRST_PRIVATE = 3  # descriptors below are stdin, stdout and stderr
+
+
+class _Interrupted(BaseException):
+    """A signal that ends the wait, like KeyboardInterrupt: no error, and never to be swallowed on its way."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Detached:
+    """The two ends of a launcher that was detached; which one this process is, `is_parent` tells."""
+
+    def __init__(self, console_log: Path, child: int | None, pipe_fd: int) -> None:
+        self._console_log = console_log
+        self._child = child
+        self._pipe_fd = pipe_fd
+
+    @property
+    def is_parent(self) -> bool:
+        return self._child is not None
+
+    def tell_started(self) -> None:
+        """Report in the child that the run has begun. Later calls do nothing."""
+        if self._pipe_fd >= 0:
+            with suppress(OSError):  # the parent was killed: its child is as detached as can be
+                os.write(self._pipe_fd, b".")
+            os.close(self._pipe_fd)
+            self._pipe_fd = -1
+
+    def wait_started(self, name: str, reference: str) -> int:
+        """Print in the parent the run's name, or why there is none; return the exit code. Blocks until either is known.
+
+        `reference` is what other commands find the run by, as a shell takes it.
+        Ctrl-C, SIGTERM or SIGHUP meanwhile ends the run.
+        """
+        try:
+            started = self._wait()
+        except _Interrupted as interrupted:
+            say(f"{signal.Signals(interrupted.number).name}: ending {printable(name)}")
+            return exit_code_of(-interrupted.number)
+        if started:
+            _tell(name, reference)
+            return EXIT_OK
+        _, status = os.waitpid(self._child or 0, 0)
+        with suppress(OSError):
+            print(self._console_log.read_text(encoding="utf-8", errors="replace").rstrip("\n"), file=sys.stderr)
+        return exit_code_of(os.waitstatus_to_exitcode(status)) or EXIT_FAILURE
+
+    def _wait(self) -> bool:
+        """Return whether the child reported that the run has begun.
+
+        Raises:
+            _Interrupted: somebody asked this process to end, perhaps before the child was there; the child was asked.
+        """
+        # What was ignored from the start (nohup, a shell's background job) stays ignored.
+        heeded = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+        former = {number: signal.signal(number, self._interrupt) for number in heeded}
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, heeded)  # what was held back until now acts here
+            return bool(os.read(self._pipe_fd, 1))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            os.close(self._pipe_fd)
+            for number, handler in former.items():
+                signal.signal(number, handler)
+
+    def _interrupt(self, number: int, _frame: FrameType | None) -> None:
+        """Raise for the first signal only: another must not interrupt the cleaning up."""
+        for other in ENDING:
+            signal.signal(other, signal.SIG_IGN)
+        os.kill(self._child or 0, signal.SIGTERM)
+        raise _Interrupted(number)
+
+
+class Announcing:
+    """An observer that says at the first event that the run has begun, and hands everything on."""
+
+    def __init__(self, observer: Observer, detached: Detached) -> None:
+        self._observer = observer
+        self._detached = detached
+
+    def event(self, stamped: TimestampedEvent) -> None:
+        self._detached.tell_started()
+        self._observer.event(stamped)
+
+    def interrupted(self, number: int, *, at_once: bool) -> None:
+        self._observer.interrupted(number, at_once=at_once)
+
+    def tick(self) -> bool:
+        return self._observer.tick()
+
+
+def detach(console_log: Path) -> Detached:
+    """Fork. The child leads a session of its own, reads nothing, and writes what it has to say to `console_log`.
+
+    Call once the run directory exists, before any thread or agent. The child must go on to `tell_started`, and the
+    parent to `wait_started`.
+
+    Raises:
+        OSError: `console_log` cannot be made, or no process.
+    """
+    log_fd = os.open(console_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        reader, writer = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        child = os.fork()
+        if child:
+            os.close(writer)
+            return Detached(console_log, child, reader)
+        os.close(reader)
+        os.setsid()
+        _let_go(log_fd)
+    finally:
+        os.close(log_fd)
+    return Detached(console_log, None, writer)
+
+
+def _let_go(log_fd: int) -> None:
+    """Whatever was inherited from the shell is closed: a reader of our stdout, or a lock, must not wait for a run.
+
+    What this process itself opened is not inheritable, and stays.
+    """
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard, target in enumerate((nowhere, log_fd, log_fd)):
+        os.dup2(target, standard)
+    os.close(nowhere)
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():  # noqa: PTH112, PTH208
+        with suppress(OSError):  # the listing's own
+            if int(name) >= FIRST_PRIVATE and os.get_inheritable(int(name)):
+                os.close(int(name))
+
+
+def _tell(name: str, reference: str) -> None:
+    """Print the name for programs on stdout, and for people what they can do with it."""
+    write_out(f"{name}\n")
+    say("it runs in the background; to look at it, or to end it:")
+    say(f"  tlaunch status|top|stop {printable(reference)}")

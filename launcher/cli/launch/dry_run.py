@@ -1,0 +1,114 @@
+"""What `--dry-run` prints: per rank a comment and a line that a shell would take."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+
+from launcher.cli.launch.begin import say_notes
+from launcher.cli.launch.network import with_network
+from launcher.cli.launch.options import RunOptions
+from launcher.cli.launch.prepare import Prepared
+from launcher.cli.text.stdout import write_out
+from launcher.core.env import masked, masked_argv
+from launcher.core.json_text import json_text
+from launcher.core.ranges import ranges
+from launcher.core.records import RankSpec, RunSpec
+from launcher.engines.assemble import assemble
+from launcher.engines.command import EngineCommand
+from launcher.logs.terminal import escaped
+from launcher.mesh.coordinates import coordinate_of
+from launcher.runs.create import free_name
+from launcher.runs.record import masked_environment, spec_to_json
+from launcher.supervise.port import hold_port
+
+SEVERAL_SERVERS_PORT = 29500  # which port is free on another server cannot be seen from here; torchrun's default
+
+
+def show(prepared: Prepared, options: RunOptions) -> None:
+    """Print what would be run. Starts and creates nothing.
+
+    Raises:
+        TlaunchError: the engine that was asked for is not here, or cannot start agents on these servers.
+    """
+    prepared = with_network(prepared, options)
+    request = prepared.request
+    port = options.master_port or _likely_port(prepared)
+    spec = assemble(request, name=free_name(request.runs_dir, prepared.timed_name), master_port=port)
+    command = None
+    if options.by_engine:
+        from launcher.cli.launch.engine_commands import engine_command  # others need none of it
+
+        command = engine_command(prepared, options, spec)
+    say_notes(prepared, spec)
+    if options.json:
+        write_out(to_json(spec, command))
+        return
+    if options.master_port is None:
+        print(f"# MASTER_PORT {port} is an example: a free port is chosen when the run starts", file=sys.stderr)
+    lines: Iterable[str] = ()
+    if command is not None:
+        lines = render_engine(command)
+    elif len(prepared.used.servers) > 1:
+        lines = ("# started by hand: the same command on each server starts that server's ranks",)
+    write_out("".join(f"{line}\n" for line in (*lines, *render(spec))))
+
+
+def _likely_port(prepared: Prepared) -> int:
+    if len(prepared.used.servers) > 1:
+        return SEVERAL_SERVERS_PORT
+    held = hold_port()
+    held.close()
+    return held.number
+
+
+def render(spec: RunSpec) -> Iterator[str]:
+    """Yield two lines for each rank. Masked values have to be filled in before pasting; the comment names them."""
+    for rank in spec.ranks:
+        yield _comment(rank, spec)
+        yield _command_line(rank, spec)
+
+
+def render_engine(command: EngineCommand) -> Iterator[str]:
+    """Yield the command that is started here, after a comment with each file that it reads."""
+    for path, text in command.files.items():
+        yield f"# {escaped(str(path))}:"
+        yield from (f"#   {escaped(line)}" for line in text.splitlines())
+    removed = [word for name, value in command.env.items() if value is None for word in ("-u", name)]
+    added = [f"{name}={masked(name, value)}" for name, value in command.env.items() if value is not None]
+    yield f"# {escaped(command.engine)}, with the environment that tlaunch has:"
+    yield shlex.join(["env", *removed, *added, *masked_argv(command.argv)])
+
+
+def to_json(spec: RunSpec, command: EngineCommand | None) -> str:
+    """Return the run as run.json has it, and the engine's command if there is one; secrets are masked in both."""
+    if command is None:
+        return spec_to_json(spec)
+    engine_command = {
+        "engine": command.engine,
+        "argv": masked_argv(command.argv),
+        "env": masked_environment(command.env),
+        "files": {str(path): text for path, text in command.files.items()},
+    }
+    return json_text({**json.loads(spec_to_json(spec)), "engine_command": engine_command})
+
+
+def _comment(rank: RankSpec, spec: RunSpec) -> str:
+    """Return the comment above a rank's line; nothing from a table may end it early."""
+    place = coordinate_of(rank.global_rank, spec.layout)
+    hidden = [name for name, value in rank.env.items() if value is not None and masked(name, value) != value]
+    cpus = "" if rank.cpus is None else f", cpus {ranges(rank.cpus)}"
+    cpus = "" if rank.cpus is None else f", cpus {ranges(rank.cpus)}"
+    hidden += ["the command"] if masked_argv(rank.argv) != rank.argv else []
+    return (
+        f"# rank {rank.global_rank}: server {escaped(rank.server_id)}, device {rank.device_id}, "
+        f"pp={place.pp} dp={place.dp} mp={place.mp}{cpus}" + (f", masked here: {', '.join(hidden)}" if hidden else "")
+    )
+
+
+def _command_line(rank: RankSpec, spec: RunSpec) -> str:
+    removed = [word for name, value in rank.env.items() if value is None for word in ("-u", name)]
+    added = [f"{name}={masked(name, value)}" for name, value in rank.env.items() if value is not None]
+    return f"cd {shlex.quote(str(spec.cwd))} && {shlex.join(['env', *removed, *added, *masked_argv(rank.argv)])}"

@@ -1,0 +1,175 @@
+"""The commands that start agents on servers: of mpirun, of srun, and of this machine alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from launcher.cli.launch.once_per_host import reported_once
+from launcher.cli.launch.options import RunOptions
+from launcher.cli.launch.prepare import Prepared
+from launcher.core import env
+from launcher.core.addresses import names_of
+from launcher.core.engine_rank import read_task
+from launcher.core.errors import UsageError
+from launcher.core.interfaces import INTERFACE_VARIABLES
+from launcher.core.records import RunSpec, Server
+from launcher.core.resources import PACKAGE
+from launcher.engines.cluster.agent_setup import ANY_PORT
+from launcher.engines.cluster.join import Endpoint
+from launcher.engines.cluster.mpi_ranks import members_text, stretches_of
+from launcher.engines.command import EngineCommand
+from launcher.engines.host_match import Host, read_host
+
+AGENT = (sys.executable, "-m", "launcher", "agent")
+# On this machine tlaunch may be a checkout that is not installed. Nothing that lies where the user is is imported.
+OWN_AGENT = (
+    sys.executable,
+    "-c",
+    f"import sys; sys.path[:] = [{str(PACKAGE.parent)!r}, *filter(None, sys.path)]; from launcher.cli.main import main; main()",
+    "agent",
+)
+HANDED_ON = (env.TLAUNCH_COORDINATOR, env.TLAUNCH_COORDINATOR_TOKEN)
+# Of this shell what programs need to be found at all; engines other than Open MPI hand on everything.
+HANDED_ON_IF_SET = (
+    "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THREADS",
+    *INTERFACE_VARIABLES,  # else the user's choice would hold for ranks on this machine alone
+)  # fmt: skip
+
+
+def own_agent(server: Server, door: Endpoint) -> EngineCommand:
+    """Return the command that starts the agent of this server alone."""
+    variables = {**door_variables(door), env.TLAUNCH_SERVER: server.server_id}
+    return EngineCommand("the agent of this server", OWN_AGENT, variables, {})
+
+
+def engine_for(
+    options: RunOptions,
+    servers: tuple[Server, ...],
+    host: Host,
+    handed_on: tuple[str, ...] = HANDED_ON,
+    *,
+    mpi_ranks: bool = False,
+) -> Callable[[Path], EngineCommand]:
+    """Given a directory for its files: the command that starts an agent on each of `servers`. Asks for versions.
+
+    `mpi_ranks`: it starts a process for each rank, one of which becomes the agent of its server too.
+
+    Raises:
+        TlaunchError: the engine that was asked for is not here, or cannot start agents on these servers.
+    """
+    make = _srun if options.engine == "slurm" else _mpirun
+    if not mpi_ranks:
+        command = make(options, servers, None, host, handed_on)
+    else:
+        stretches = stretches_of(servers)
+        places = tuple(servers[stretch.server_index] for stretch in stretches)
+        of_places = make(options, places, [stretch.count for stretch in stretches], host, handed_on)
+
+        def command(directory: Path) -> EngineCommand:
+            made = of_places(directory)
+            return replace(made, env={**made.env, env.TLAUNCH_MEMBERS: members_text(stretches)})
+
+    command(options.runs_dir.absolute())  # what it refuses is refused before there is a run
+    return command
+
+
+def _srun(
+    options: RunOptions,
+    servers: tuple[Server, ...],
+    counts: Sequence[int] | None,
+    host: Host,
+    _handed_on: tuple[str, ...],
+) -> Callable[[Path], EngineCommand]:
+    from launcher.engines.slurm import read_allocation, slurm_command
+
+    _refuse_several()
+    allocation = read_allocation(os.environ)
+
+    def command(directory: Path) -> EngineCommand:
+        return slurm_command(
+            allocation, servers, AGENT, counts=counts, options=options.engine_options, directory=directory, host=host
+        )
+
+    return command
+
+
+def _refuse_several() -> None:
+    """Refuse to run where srun has started this launcher several times: all ranks would start as often."""
+    task = read_task(os.environ, os.getpid())
+    if task is None or (task.world_size or 1) == 1:
+        return
+    with reported_once(task):
+        raise UsageError(
+            f"srun started this command {task.world_size} times, and each would start all servers of a run of its own",
+            hint="give it to no srun: by itself it starts an agent on each node; or to `srun --ntasks=1 --overlap`; "
+            "`tlaunch exec` is what srun starts for each device",
+        )
+
+
+def _mpirun(
+    options: RunOptions,
+    servers: tuple[Server, ...],
+    counts: Sequence[int] | None,
+    host: Host,
+    handed_on: tuple[str, ...],
+) -> Callable[[Path], EngineCommand]:
+    from launcher.engines.mpi import find_mpirun, mpi_command
+
+    mpirun = find_mpirun(os.environ)
+
+    def command(directory: Path) -> EngineCommand:
+        return mpi_command(
+            mpirun,
+            servers,
+            AGENT,
+            host=host,
+            environment=os.environ,
+            as_root=os.geteuid() == 0,
+            counts=counts,
+            handed_on=(
+                *handed_on,
+                *(() if counts is None else (env.TLAUNCH_MEMBERS,)),
+                *(name for name in HANDED_ON_IF_SET if name in os.environ),
+            ),
+            options=options.engine_options,
+            directory=directory,
+        )
+
+    return command
+
+
+def with_door(command: EngineCommand, door: Endpoint) -> EngineCommand:
+    # Which server this machine is must not be what agents on others take themselves for.
+    return replace(command, env={**command.env, env.TLAUNCH_SERVER: None, **door_variables(door)})
+
+
+def door_variables(door: Endpoint) -> dict[str, str | None]:
+    words = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in door.addresses)
+    return {env.TLAUNCH_COORDINATOR: ",".join(words), env.TLAUNCH_COORDINATOR_TOKEN: door.token}
+
+
+def reachable(host: Host) -> tuple[str, ...]:
+    """Return the addresses that others may know this machine by, IPv4 first, and 127.0.0.1."""
+    outer = [address for address in host.addresses if not address.is_loopback and not address.is_link_local]
+    return (*map(str, sorted(outer, key=lambda address: (address.version, int(address)))), "127.0.0.1")
+
+
+def engine_command(prepared: Prepared, options: RunOptions, spec: RunSpec) -> EngineCommand:
+    """Return the engine's command for `spec`; the coordinator's endpoint and its token are examples.
+
+    Raises:
+        TlaunchError: as `engine_for`.
+    """
+    servers = prepared.used.servers
+    host = read_host(server_names(servers))
+    door = Endpoint(tuple((address, ANY_PORT) for address in reachable(host)), "chosen for each run")
+    command = engine_for(options, servers, host, mpi_ranks=prepared.request.mpi_ranks)
+    return with_door(command(spec.run_dir), door)
+
+
+def server_names(servers: tuple[Server, ...]) -> list[str]:
+    return [name for server in servers for name in names_of(server)]

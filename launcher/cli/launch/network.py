@@ -1,0 +1,95 @@
+"""What ranks on several servers are given so that they reach each other, and the notes that tell it before they start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from launcher.cli.launch.options import RunOptions
+from launcher.cli.launch.prepare import Prepared
+from launcher.cli.launch.samples import is_sample
+from launcher.core.addresses import go_by_names, names_of
+from launcher.core.errors import TlaunchError
+from launcher.core.interfaces import INTERFACE_VARIABLES, are_on_loopback
+from launcher.core.records import Server
+from launcher.engines.assemble import Request
+from launcher.engines.host_match import Host, doubt, is_everywhere, own_interface, read_host, servers_here
+
+
+def with_network(prepared: Prepared, options: RunOptions, host: Host | None = None) -> Prepared:
+    """Return the run with the interface of this machine's ranks, if it is one of several servers, and what their MPI needs.
+
+    `host`: this machine, with what servers' names mean here, if that is known already. Agents find out their own server's
+    interface by themselves; what is known here is shown, and kept in run.json.
+    """
+    servers = prepared.used.servers
+    if len(servers) == 1:
+        return prepared
+    host = host or read_host(name for server in servers for name in names_of(server))
+    here = _place(servers, host, options.server)
+    interface = None if here is None else own_interface(servers, here)
+    request = replace(
+        prepared.request,
+        interfaces={here: interface} if here is not None and interface else {},
+        mpi_variables=_mpi_variables(prepared.request, options) if go_by_names(servers) else {},
+    )
+    chosen = {**request.inherited_env, **request.user_env}
+    interface_note = () if here is not None and interface is None else note_of_interface(servers, interface, chosen)
+    notes = (*prepared.notes, *interface_note, *note_of_mpi(request.mpi_variables, chosen))
+    return replace(prepared, request=request, notes=notes)
+
+
+def note_of_interface(servers: Sequence[Server], interface: str | None, chosen: Mapping[str, str]) -> tuple[str, ...]:
+    """`interface`: of this machine's ranks; None: it is no server of the run. `chosen`: what the user has set."""
+    names = [name.removesuffix("SOCKET_IFNAME") for name in INTERFACE_VARIABLES if name not in chosen]
+    if not names or are_on_loopback(servers):
+        return ()
+    here = "" if interface is None else f", {interface} here"
+    told = f"ranks' connections use the interface that has their server's address{here}"
+    return (f"{told} ({', '.join(names)}SOCKET_IFNAME)",)
+
+
+def note_of_mpi(variables: Mapping[str, str], chosen: Mapping[str, str]) -> tuple[str, ...]:
+    """`variables`: what the ranks' MPI needs. What the user has set is left alone, and worth no note."""
+    missing = [f"{name}={value}" for name, value in variables.items() if name not in chosen]
+    if not missing:
+        return ()
+    why = (
+        "the library of Open MPI 5 under the mpirun of Open MPI 4 would hang in MPI_Barrier over servers known by name"
+    )
+    return (f"{', '.join(missing)} is set: {why}",)
+
+
+def _place(servers: Sequence[Server], host: Host, said: str | None) -> int | None:
+    """Return which server this machine is; None where it is none of them, or several fit."""
+    fitting = [server for server in servers if server.server_id == said] if said else servers_here(tuple(servers), host)
+    return servers.index(fitting[0]) if len(fitting) == 1 else None
+
+
+def _mpi_variables(request: Request, options: RunOptions) -> Mapping[str, str]:
+    """Return what the program's MPI needs under this machine's mpirun. Where there are none, agents find it out."""
+    if options.engine != "mpi" or not request.mpi_ranks:
+        return {}
+    from launcher.engines.mpi import find_mpirun
+    from launcher.engines.mpi_match import variables_under
+
+    with suppress(TlaunchError):  # without an mpirun the run is refused later
+        environment = {**request.inherited_env, **request.user_env}
+        return variables_under(find_mpirun(os.environ), request.argv, environment, request.cwd)
+    return {}
+
+
+def doubt_of_table(prepared: Prepared, options: RunOptions, host: Host | None = None) -> str | None:
+    """Return a warning where the table's only server may be another machine; None where an engine finds it, or for a sample.
+
+    Blocks while a name of the server is looked up. `host`: this machine, where it has been asked already.
+    """
+    table, servers = prepared.request.cluster.source, prepared.used.servers
+    if table is None or options.by_engine or len(servers) > 1:
+        return None
+    (server,) = servers
+    if options.server == server.server_id or is_everywhere(server) or is_sample(table):
+        return None
+    return doubt(server, host or read_host(names_of(server)))

@@ -1,0 +1,57 @@
+"""An error that all ranks of an engine meet is reported once on every host, not by each of its ranks."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+
+from launcher.core.engine_rank import EngineRank
+from launcher.core.errors import TlaunchError
+
+LINGER_S = 1.0  # so long others know that it was told; and Open MPI may hang on ranks that end at once
+_held: list[socket.socket] = []
+
+
+@contextmanager
+def reported_once(rank: EngineRank) -> Iterator[None]:
+    """Let the first rank of this host that meets an error here report it; others end with its exit code alone."""
+    try:
+        yield
+    except TlaunchError as error:
+        atexit.register(time.sleep, LINGER_S)
+        if _is_first(rank, error):
+            _name_machine(error, rank)
+        else:
+            error.is_reported = True
+        raise
+
+
+def _is_first(rank: EngineRank, error: TlaunchError) -> bool:
+    """Whoever binds an abstract name first; the kernel forgets it with this process. Where there are none: everyone.
+
+    A hint is about all ranks, where a message may be about one.
+    """
+    words = f"{os.getuid()} {rank.job or os.getppid()} {error.hint or error.message}"
+    holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    _held.append(holder)
+    try:
+        holder.bind(b"\0tlaunch-" + sha256(words.encode(errors="surrogateescape")).hexdigest()[:32].encode())
+    except OSError as refused:
+        return refused.errno != errno.EADDRINUSE
+    return True
+
+
+def _name_machine(error: TlaunchError, rank: EngineRank) -> None:
+    """Add rank and host to the message: of several servers only one may lack a file, or have another table."""
+    host = os.uname().nodename
+    named = rf"is on (server )?(\S+ \()?{re.escape(host)}[),]"  # by launcher/engines/host_match.py
+    if re.search(named, error.message) is None:
+        separator = "\n" if "\n" in error.message else " "  # a report ends with a line of its own
+        error.message += f"{separator}(rank {rank.global_rank} on {host})"

@@ -1,0 +1,284 @@
+"""What a person typed after `tlaunch run`, as one record, and what cannot be meant."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from launcher.core import env
+from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
+from launcher.core.records import DEFAULT_GRACE_S, Console
+from launcher.engines.placement import Bind
+from launcher.logs.terminal import escaped
+
+EngineName = Literal["mpi", "slurm", "hand"]
+ENGINES: tuple[EngineName, ...] = ("mpi", "slurm", "hand")
+BRING_ALL = frozenset(("mpi", "slurm"))  # engines that start the agents of all servers; else people do, by hand
+DEFAULT_JOIN_S = 300.0
+DEFAULT_LOST_S = 15.0
+DEFAULT_COORDINATOR_PORT = 29450
+DEFAULT_RUNS_DIR = Path("runs")
+MAX_NAME_BYTES = 200  # of the 255 that a file system takes
+FORWARDABLE = ("USR1", "USR2", "HUP", "WINCH", "URG")
+_FLAGS = {"engine_options": "--engine-option", "settings": "--set"}  # those that are called otherwise
+# What tells a rank who it is comes from the table and the layout alone.
+_DECIDED_BY_TLAUNCH = {
+    **dict.fromkeys(
+        (
+            env.DEVICE_ID, env.RANK_ID, env.RANK_SIZE, env.RANK_TABLE_FILE, env.RANK, env.LOCAL_RANK, env.WORLD_SIZE,
+            env.LOCAL_WORLD_SIZE, env.GROUP_RANK, env.GROUP_WORLD_SIZE, env.MASTER_ADDR, env.TLAUNCH_RUN_ID,
+            env.TLAUNCH_ATTEMPT, env.TORCHELASTIC_RESTART_COUNT, env.TLAUNCH_HEARTBEAT_FILE,
+        ),
+        "it follows from the rank table and the layout",
+    ),
+    env.MASTER_PORT: "use --master-port",
+    env.TLAUNCH_RUN_DIR: "use --runs-dir and --name",
+    env.TLAUNCH_MAX_RESTARTS: "use --max-restarts",
+    env.TORCHELASTIC_MAX_RESTARTS: "use --max-restarts",
+    env.TLAUNCH_DP: "use --dp",
+    env.TLAUNCH_MP: "use --mp",
+    env.TLAUNCH_PP: "use --pp",
+    env.TLAUNCH_MICRO_BATCHES: "use --micro-batches",
+}  # fmt: skip
+
+
+# For commands whose ranks others start: what tlaunch's own agents would see to.
+UNSUPERVISED: Mapping[str, Any] = {"no_preload": True, "forward_signals": "none", "bind": "none", "console": "none"}
+
+
+@frozen
+class RunOptions:
+    """Everything about a run, field by field as `tlaunch run` and `launcher.launch` call it."""
+
+    command: tuple[str, ...] = ()  # empty: the bundled trainer
+    # which devices, and how they are divided
+    rank_table: Path | None = None
+    devices: int | None = None
+    chip: str | None = None  # None: what this machine has
+    dp: int | None = None
+    mp: int = 1
+    pp: int = 1
+    micro_batches: int | None = None
+    allow_idle_devices: bool = False
+    # the bundled trainer's
+    config: str | None = None
+    settings: tuple[str, ...] = ()
+    data: Path | None = None
+    # the run
+    runs_dir: Path = DEFAULT_RUNS_DIR
+    name: str | None = None
+    env: tuple[str, ...] = ()
+    master_port: int | None = None
+    # how ranks are started and watched
+    grace: float = DEFAULT_GRACE_S
+    max_restarts: int = 0
+    hang_timeout: float | None = None
+    preload: str | None = None  # None: found in the program
+    no_preload: bool = False
+    forward_signals: str = "USR1,USR2"
+    bind: Bind = "auto"
+    # several servers
+    engine: EngineName | None = None  # None: this machine alone, or by hand where the table has several servers
+    engine_options: tuple[str, ...] = ()
+    mpi_ranks: bool | None = None  # whether ranks are to be the engine's own; None: where COMMAND uses mpi4py
+    server: str | None = None  # the id of the server that this machine is; None: found by its addresses and names
+    join_timeout: float = DEFAULT_JOIN_S
+    lost_after: float = DEFAULT_LOST_S
+    allow_different_program: bool = False
+    coordinator_port: int | None = None  # None: the default, or with an engine a free one
+    # what becomes of it
+    console: Console = "rank0"
+    detach: bool = False
+    dry_run: bool = False
+    json: bool = False
+
+    @property
+    def by_engine(self) -> bool:
+        """True where mpirun or srun starts the agents of all servers."""
+        return self.engine in BRING_ALL
+
+    @property
+    def port_by_hand(self) -> int:
+        """The port on which the server of rank 0 coordinates servers that are started by hand."""
+        return self.coordinator_port or DEFAULT_COORDINATOR_PORT
+
+
+def check_options(options: RunOptions) -> None:
+    """Refuse combinations that cannot be meant.
+
+    Raises:
+        UsageError: names the options and what to do.
+    """
+    if options.rank_table is not None and options.devices is not None:
+        raise UsageError("--rank-table and --devices both say which devices there are", hint="give one of them")
+    if options.json and not options.dry_run:
+        raise UsageError("--json shows what --dry-run found", hint="add --dry-run")
+    if options.preload is not None and options.no_preload:
+        raise UsageError("--preload and --no-preload contradict each other", hint="give one of them")
+    if options.detach and options.dry_run:
+        raise UsageError("--detach starts a run, --dry-run does not", hint="give one of them")
+    if options.command:
+        _check_command_options(options)
+    _check_engine_options(options)
+    if options.name is not None:
+        _check_name(options.name)
+
+
+def flag(name: str) -> str:
+    """Return the option of a field of RunOptions that is no truth value."""
+    return _FLAGS.get(name) or f"--{name.replace('_', '-')}"
+
+
+def words_of_option(name: str, value: Any) -> Iterator[str]:
+    """Yield the words that give a field of RunOptions this value: none for None, one for each part of a tuple.
+
+    >>> list(words_of_option("engine_options", ("--mca", "a"))), list(words_of_option("lost_after", None))
+    (['--engine-option=--mca', '--engine-option=a'], [])
+    """
+    parts = value if isinstance(value, tuple) else (value,)
+    return (f"{flag(name)}={part}" for part in parts if part is not None)
+
+
+def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[str, str]:
+    """Return the variables given by `option`; the last one of a name counts.
+
+    Raises:
+        UsageError: no KEY=VALUE, or a name that tlaunch itself decides.
+    """
+    variables: dict[str, str] = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            # What was forgotten may be the = after a secret's name: the text itself is not shown.
+            raise UsageError(f"{option}: this is not KEY=VALUE", hint=f"for instance {option} NCCL_DEBUG=INFO")
+        if not name.isprintable():
+            raise UsageError(f"{option} {name!r}: a variable's name cannot hold control characters")
+        if name in _DECIDED_BY_TLAUNCH:
+            raise UsageError(f"{option} {name}: tlaunch decides this variable", hint=_DECIDED_BY_TLAUNCH[name])
+        variables[name] = value
+    return variables
+
+
+def signal_numbers(names: str) -> tuple[int, ...]:
+    """Return the signals of --forward-signals: "USR1,SIGHUP"; none for "" or "none".
+
+    Raises:
+        UsageError: no signal of that name, or one that cannot be handed on.
+    """
+    wanted = [name.strip().upper().removeprefix("SIG") for name in names.split(",")]
+    if wanted in ([""], ["NONE"]):
+        return ()
+    refused = [name for name in wanted if name not in FORWARDABLE]
+    if refused:
+        raise UsageError(
+            f"--forward-signals: {refused[0] or 'an empty name'} cannot be forwarded",
+            hint=f"these can: {', '.join(FORWARDABLE)}, or none",
+        )
+    return tuple(int(signal.Signals[f"SIG{name}"]) for name in dict.fromkeys(wanted))
+
+
+def preloaded_modules(names: str) -> tuple[str, ...]:
+    """Return the modules of --preload: "torch,numpy.random".
+
+    Raises:
+        UsageError: one of them is no module's name.
+    """
+    modules = tuple(name.strip() for name in names.split(",") if name.strip())
+    for module in modules:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise UsageError(f"--preload: {module!r} is no module's name", hint="for instance --preload torch,numpy")
+    return modules
+
+
+def _check_command_options(options: RunOptions) -> None:
+    given = [
+        name
+        for name, value in (("--config", options.config), ("--set", options.settings), ("--data", options.data))
+        if value
+    ]
+    if given:
+        raise UsageError(
+            f"{' and '.join(given)} would reach the bundled trainer, but COMMAND ({options.command[0]}) is started",
+            hint="pass them to COMMAND itself, after its name",
+        )
+    if not options.command[0]:
+        raise UsageError("COMMAND is empty", hint="leave it out to start the bundled trainer")
+
+
+def _check_engine_options(options: RunOptions) -> None:
+    if options.engine == "mpi" and options.rank_table is None:
+        raise UsageError("--engine mpi: which servers?", hint="give a --rank-table that names them")
+    if not options.by_engine:
+        if options.engine_options:
+            raise UsageError("--engine-option is for mpirun or srun", hint="add --engine mpi, or --engine slurm")
+        if options.mpi_ranks is not None:
+            raise UsageError(
+                f"--{'' if options.mpi_ranks else 'no-'}mpi-ranks: no mpirun or srun starts ranks here",
+                hint="add --engine mpi and a --rank-table; one that names this machine alone will do",
+            )
+    if options.mpi_ranks and options.preload is not None:
+        raise UsageError("--preload: ranks of MPI start one by one", hint="leave --preload or --mpi-ranks out")
+
+
+def _check_name(name: str) -> None:
+    if not name or "/" in name or not name.isprintable():
+        raise UsageError(
+            f"--name {name!r} cannot be part of a directory's name", hint="letters, digits, dots and dashes do"
+        )
+    check_name_length(name, MAX_NAME_BYTES, "the run's time")
+
+
+def check_name_length(name: str, longest_bytes: int, added: str) -> None:
+    """Check that a name leaves room in a directory's own for what is `added` to it.
+
+    Raises:
+        UsageError: it does not.
+    """
+    length_bytes = len(name.encode(errors="surrogateescape"))
+    if length_bytes > longest_bytes:
+        raise UsageError(
+            f"--name is too long: {length_bytes} bytes, and {longest_bytes} leave room for {added}",
+            hint="a shorter --name",
+        )
+
+
+def for_engine(options: RunOptions, environment: Mapping[str, str]) -> RunOptions:
+    """Return the options with the server that the environment names, where this run has use for one.
+
+    Raises:
+        UsageError: the run has no use for an option that was given.
+    """
+    if options.by_engine and options.coordinator_port is not None:
+        raise UsageError(
+            f"--coordinator-port: with --engine {options.engine} a free port is chosen, and agents are told",
+            hint="leave it out; it is for servers that are started by hand",
+        )
+    if not options.by_engine and options.rank_table is not None:
+        return replace(
+            options,
+            server=options.server if options.server is not None else environment.get(env.TLAUNCH_SERVER) or None,
+        )
+    if options.server is None:
+        return options
+    why = (
+        f"with --engine {options.engine} each agent finds out which server it is on"
+        if options.by_engine
+        else "without a --rank-table this machine is the only server"
+    )
+    raise UsageError(
+        f"--server: {why}",
+        hint="leave it out; it is for servers that are started by hand, with a --rank-table that names them",
+    )
+
+
+def check_server_id(said: str, server_ids: Sequence[str]) -> None:
+    """Raise UsageError where no server is called `said`."""
+    if said not in server_ids:
+        raise UsageError(
+            f"--server {escaped(said)}: the rank table has no such server",
+            hint=f"its servers are {', '.join(map(escaped, server_ids))}",
+        )

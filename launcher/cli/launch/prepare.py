@@ -1,0 +1,234 @@
+"""Every check before the first process or directory, in order; what is left is ready to run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from launcher.cli.launch.options import RunOptions, check_options, signal_numbers, user_environment
+from launcher.cli.launch.program import Program, trainer_program
+from launcher.cli.launch.samples import found_table, max_table_bytes, sample_hinted
+from launcher.core.device_files import DEVICE_FILES, davinci_ids, nvidia_ids
+from launcher.core.errors import RefusedTableError, UnreadableError
+from launcher.core.frozen import frozen
+from launcher.core.records import Cluster, Supervision
+from launcher.engines.assemble import OWN_TABLE, Request, used_cluster, wants_own_table
+from launcher.engines.placement import read_machine
+from launcher.engines.stale_env import VISIBLE_DEVICES
+from launcher.logs.terminal import escaped
+from launcher.mesh.layouts import resolve_layout
+
+Elsewhere = Literal["servers", "image"]
+
+
+@frozen
+class Prepared:
+    """A run that can start."""
+
+    request: Request
+    program: Program
+    name: str  # of the run, without its time
+    notes: tuple[str, ...]  # said before the run starts
+    files: Mapping[str, str]  # name: text, to be kept in the run directory
+    table_text: str | None = None  # of the rank table, read once: it may come from a pipe
+
+    @property
+    def used(self) -> Cluster:
+        """The servers and devices that ranks are on."""
+        return used_cluster(self.request.cluster, self.request.layout.world_size)
+
+    @property
+    def timed_name(self) -> str:
+        """The name of a run that starts now."""
+        return f"{time.strftime('%Y%m%d-%H%M%S')}-{self.name}"
+
+
+@frozen
+class _Table:
+    """A rank table as it was read; nothing where there is none."""
+
+    text: str | None = None
+    format: str = ""
+
+
+def prepare(
+    options: RunOptions,
+    inherited: Mapping[str, str],
+    *,
+    engine: str | None = None,
+    elsewhere: Elsewhere | None = None,
+    unnamed: Cluster | None = None,
+) -> Prepared:
+    """Check options, table, layout, recipe and command, in this order. Starts and creates nothing.
+
+    `engine` has started the ranks already, on every server; None where tlaunch shall start them. `elsewhere`: nothing
+    will be started from here. Several servers are fine then, and a program that is missing here is a note where it is
+    other servers, or an image, that need it. `unnamed`: servers that are known by their number only, in place of what
+    `options` say of devices.
+
+    Raises:
+        UsageError, UnreadableError, RefusedTableError, RefusedLayoutError: with a hint, and an exit code of its own.
+    """
+    check_options(options)
+    variables = user_environment(options.env)
+    cluster, notes, table = _cluster(options) if unnamed is None else (unnamed, (), _Table())
+    layout = resolve_layout(
+        cluster.device_count,
+        dp=options.dp,
+        mp=options.mp,
+        pp=options.pp,
+        micro_batches=1 if options.micro_batches is None else options.micro_batches,
+        allow_idle_devices=options.allow_idle_devices,
+    )
+    used = used_cluster(cluster, layout.world_size)
+    cwd, environment = _working_directory(), {**inherited, **variables}
+    if options.command:
+        program = Program(options.command, cwd, environment)
+    else:
+        program, layout, trainer_notes = trainer_program(options, layout, cwd, environment)
+        notes += trainer_notes
+    may_be_elsewhere = elsewhere is not None and (elsewhere != "servers" or len(used.servers) > 1)
+    notes += _missing_notes(program, options, may_be_elsewhere=may_be_elsewhere) + _idle_notes(cluster, used)
+    mpi_ranks, mpi_notes = _mpi_ranks(options, program)
+    notes += mpi_notes
+    request = Request(
+        cluster=cluster,
+        layout=layout,
+        argv=program.argv,
+        cwd=cwd,
+        runs_dir=options.runs_dir.absolute(),
+        supervision=Supervision(
+            grace_s=options.grace,
+            max_restarts=options.max_restarts,
+            hang_timeout_s=options.hang_timeout,
+            forward_signals=signal_numbers(options.forward_signals),
+            preload=None if mpi_ranks else program.preload(options),
+        ),
+        console=options.console,
+        user_env=variables,
+        inherited_env=inherited,
+        machine=read_machine(),
+        bind=options.bind,
+        engine=engine,
+        mpi_ranks=mpi_ranks,
+    )
+    if engine is None and elsewhere is None and layout.world_size > 1:
+        notes += _alone_notes(options, program) + _cpus_notes(options, inherited, used)
+    files = _files(cluster, used, table, engine)
+    return Prepared(request, program, options.name or program.run_name, notes, files, table.text)
+
+
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UnreadableError("the current directory has been removed, and ranks would start in it") from None
+
+
+def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...], _Table]:
+    """Return the devices, what to say about them, and the table that names them."""
+    if options.rank_table is None and options.engine == "slurm":
+        from launcher.engines.slurm import cluster_of, read_allocation  # others need none of it
+
+        return cluster_of(read_allocation(os.environ), options.devices), (), _Table()
+    if options.rank_table is None:
+        notes = (one_rank_note(os.environ),) if options.devices is None else ()
+        return Cluster.local(options.devices or 1), notes, _Table()
+    from launcher.rank_table import Profile, read_rank_table  # --devices needs none of it
+    from launcher.rank_table.diagnostics import headline
+
+    # On a machine without Ascend devices no process will use HCCL, and what only HCCL asks for is a warning.
+    chip = options.chip or ("auto" if davinci_ids() else "none")
+    said: list[str] = []
+    with sample_hinted(options.rank_table):
+        path = found_table(options.rank_table, said.append)
+        report = read_rank_table(path, Profile(chip), max_bytes=max_table_bytes())
+    if report.cluster is None:
+        refused = RefusedTableError(report.render())
+        refused.problems = report.problems
+        raise refused
+    said += [headline(problem, str(options.rank_table)) for problem in report.warnings]
+    return report.cluster, tuple(said), _Table(report.document.text, report.format.value if report.format else "")
+
+
+def one_rank_note(environment: Mapping[str, str], device_files: Path = DEVICE_FILES) -> str:
+    """Return what is said where nobody says how many ranks there shall be, with the number of devices left idle.
+
+    A user who limits the devices that can be seen knows how many there are.
+    """
+    note = "note: neither --devices nor --rank-table is given: there is one rank"
+    count = len(davinci_ids(device_files)) or len(nvidia_ids(device_files))
+    if count < 2 or any(environment.get(name) for name in VISIBLE_DEVICES):
+        return note
+    return f"{note}, though this machine has {count} devices; --devices {count} makes one for each"
+
+
+def _missing_notes(program: Program, options: RunOptions, *, may_be_elsewhere: bool) -> tuple[str, ...]:
+    """Return a note of a program that is not here, where that is no error.
+
+    Raises:
+        UnreadableError: it is one.
+    """
+    if program.is_trainer and options.dry_run:
+        return ()
+    if (missing := program.missing()) is None:
+        return ()
+    if not may_be_elsewhere:
+        raise missing
+    return (f"warning: {missing.message}; it is looked for where ranks start",)
+
+
+def _mpi_ranks(options: RunOptions, program: Program) -> tuple[bool, tuple[str, ...]]:
+    """Return whether mpirun or srun has to start a process for each rank, and what to say where that cannot be seen."""
+    if not options.by_engine or options.mpi_ranks is not None:
+        return bool(options.mpi_ranks), ()
+    if options.preload is not None:
+        return False, ()
+    if program.uses_mpi is not None:
+        return program.uses_mpi, ()
+    name = escaped(program.target)
+    return False, (f"{name} is started without MPI ranks; --mpi-ranks gives each its place in MPI_COMM_WORLD",)
+
+
+def _alone_notes(options: RunOptions, program: Program) -> tuple[str, ...]:
+    """Return a note on a program that wants to be one job of MPI, where nothing makes its ranks one."""
+    if options.by_engine or (name := program.alone_in_mpi) is None:
+        return ()
+    remedy = "--engine mpi" if options.rank_table is not None else "--engine mpi with a --rank-table"
+    return (f"{name} imports mpi4py: every rank is alone in its MPI_COMM_WORLD; {remedy} makes them one job",)
+
+
+def _cpus_notes(options: RunOptions, inherited: Mapping[str, str], used: Cluster) -> tuple[str, ...]:
+    """Return a note on a job of Slurm that has fewer CPUs here than ranks."""
+    if options.engine is not None or len(used.servers) > 1 or "SLURM_JOB_ID" not in inherited:
+        return ()
+    from launcher.engines.slurm_cpus import short_here  # others need none of it
+
+    return short_here(inherited, used.device_count)
+
+
+def _idle_notes(cluster: Cluster, used: Cluster) -> tuple[str, ...]:
+    idle = cluster.device_count - used.device_count
+    if not idle:
+        return ()
+    first, last = used.device_count, cluster.device_count - 1
+    stay, which = ("stays", f"rank {last}") if idle == 1 else ("stay", f"ranks {first} to {last}")
+    return (f"{idle} of {cluster.device_count} devices {stay} idle: {which}",)
+
+
+def _files(cluster: Cluster, used: Cluster, table: _Table, engine: str | None) -> dict[str, str]:
+    if cluster.source is None or not wants_own_table(cluster, used, engine):
+        return {}
+    if used.device_count == cluster.device_count:
+        return {OWN_TABLE: table.text or ""}
+    from launcher.rank_table import render_table  # most runs use every device
+    from launcher.rank_table.convert import convert_cluster
+
+    try:
+        text = convert_cluster(used, table.format).text
+    except RefusedTableError:  # a format for whole servers only, and some devices of one stay idle
+        text = render_table(used)
+    return {OWN_TABLE: text}

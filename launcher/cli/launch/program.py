@@ -1,0 +1,181 @@
+"""The program that ranks run, and what this machine can tell of it before one starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from launcher.cli.launch.options import RunOptions, preloaded_modules
+from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.frozen import frozen
+from launcher.core.records import Layout
+from launcher.core.resources import stand_in_note
+from launcher.logs.terminal import escaped
+from launcher.program.command import PythonCommand, parse_python
+
+TRAINER = "launcher.trainer"
+TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
+TRAINER_RUN_NAME = "transformer"
+MAX_RUN_NAME_CHARS = 50
+
+
+@frozen
+class Program:
+    """A command line and where ranks start it. Each property is found out when it is asked for first."""
+
+    argv: tuple[str, ...]
+    cwd: Path
+    environment: Mapping[str, str]  # of ranks, as far as it is known before there are any
+    is_trainer: bool = False
+
+    @cached_property
+    def python(self) -> PythonCommand | None:
+        """The Python program that `argv` runs; None where it runs no Python, or in a way that cannot be imitated."""
+        return parse_python(self.argv, self.environment.get("PATH"), self.cwd)
+
+    @property
+    def kind(self) -> Literal["script", "module", "code", "other"]:
+        return "other" if self.python is None else self.python.kind
+
+    @property
+    def target(self) -> str:
+        """The script or module as it was typed; the program's own name where there is none."""
+        return Path(self.argv[0]).name if self.python is None else self.python.target
+
+    @property
+    def run_name(self) -> str:
+        """The name of the script or module, which tells a user's runs apart, not of the interpreter."""
+        if self.is_trainer:
+            return TRAINER_RUN_NAME
+        name = Path(self.argv[0]).name if self.kind == "code" else self.target
+        if self.kind == "script":
+            name = (self.cwd / name).resolve().stem
+        return "-".join(re.findall(r"[A-Za-z0-9_.+]+", name)).strip(".")[:MAX_RUN_NAME_CHARS] or "command"
+
+    @cached_property
+    def uses_mpi(self) -> bool | None:
+        """True where ranks call MPI_Init, None where that cannot be seen.
+
+        A shell's script, a program of another language and an installed package may do so unseen.
+        """
+        if self.is_trainer:
+            return False
+        if self.python is None:
+            from launcher.engines.mpi_match import compiled_for  # others need none of it
+
+            return compiled_for(self.argv, self.environment.get("PATH"), self.cwd) is not None or None
+        from launcher.program.import_scan import uses_mpi  # the same
+
+        return uses_mpi(self.python, self.cwd, self.environment)
+
+    @property
+    def alone_in_mpi(self) -> str | None:
+        """The name of a program that imports mpi4py; None for others.
+
+        Only a program that has the word in its own file is read: others start no later for it.
+        """
+        if self.is_trainer or self.python is None:
+            return None
+        from launcher.program.files import is_of_mpi4py, mentions_mpi  # others need none of it
+
+        if not (mentions_mpi(self.python, self.cwd, self.environment) and self.uses_mpi):
+            return None
+        return "the program" if self.kind == "code" or is_of_mpi4py(self.python) else escaped(self.target)
+
+    def missing(self) -> UnreadableError | None:
+        """Return what ranks need to start and this machine has not. Looks, and imports nothing."""
+        if self.is_trainer:
+            if not (lacking := [name for name in TRAINER_NEEDS if importlib.util.find_spec(name) is None]):
+                return None
+            return UnreadableError(
+                f"the bundled trainer needs {', '.join(lacking)}, not installed for {sys.executable}",
+                hint="pip install 'tlaunch[train]', or give a COMMAND of your own after --",
+            )
+        return self._missing_command() or self._missing_script()
+
+    def _missing_command(self) -> UnreadableError | None:
+        """Look where the ranks will look."""
+        name = self.argv[0]
+        search = self.environment.get("PATH", os.defpath)
+        if shutil.which(name, path=search) is not None:
+            return None
+        is_file = Path(name).is_file()
+        if "/" in name:
+            reason = "is not executable" if Path(name).exists() else "does not exist"
+            hint = "a script is started by its interpreter: -- python script.py" if is_file else None
+            return UnreadableError(f"{name} {reason}, so no rank could start it", hint=hint)
+        local = f"; ./{name} is a file here" if is_file else ""
+        return UnreadableError(f"{name}: there is no such program on the ranks' PATH{local}", hint=f"PATH is {search}")
+
+    def _missing_script(self) -> UnreadableError | None:
+        """Each rank would find it out by itself, once all of them have been started."""
+        if self.kind != "script":
+            return None
+        try:
+            (self.cwd / self.target).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            hint = "ranks start in the directory you are in"
+            return UnreadableError(f"{self.target} does not exist, so no rank could run it", hint=hint)
+        except OSError:  # Python will say it better
+            pass
+        return None
+
+    def preload(self, options: RunOptions) -> tuple[str, ...] | None:
+        """Return what is imported once for all ranks; None where each starts by itself.
+
+        Raises:
+            UsageError: modules were named, and the program's ranks cannot be forked.
+        """
+        if options.no_preload:
+            return None
+        if options.preload is not None:
+            if self.python is None:
+                raise UsageError(
+                    f"--preload: {self.argv[0]} is not started as a Python program whose ranks could be forked",
+                    hint="start it as `python script.py` or `python -m module`, or leave --preload out",
+                )
+            return preloaded_modules(options.preload)
+        if self.python is None:
+            return None
+        from launcher.program.import_scan import modules_to_preload  # --no-preload needs none of it
+
+        return modules_to_preload(self.python, self.cwd, self.environment)
+
+
+def trainer_program(
+    options: RunOptions, layout: Layout, cwd: Path, environment: Mapping[str, str]
+) -> tuple[Program, Layout, tuple[str, ...]]:
+    """Return the bundled trainer, its layout, and notes, once recipe, layout and data are known to fit each other.
+
+    Raises:
+        TlaunchError: they do not.
+    """
+    from launcher.corpus.dataset import find_splits  # other programs need none of this
+    from launcher.recipes.load import load_transformer, packaged_config
+    from launcher.recipes.transformer.checks import check_layout
+
+    recipe = load_transformer(options.config, options.settings)
+    if options.micro_batches is None:
+        layout = replace(layout, micro_batches=recipe.train.micro_batches)
+    check_layout(recipe, layout)
+    argv = [sys.executable, "-m", TRAINER]
+    notes: tuple[str, ...] = ()
+    if options.config is not None:
+        config, packaged = Path(options.config), packaged_config(options.config)
+        if packaged is not None:
+            notes = (stand_in_note(options.config, "recipe", packaged),)
+        argv += ["--config", str(config.absolute()) if config.is_file() else options.config]
+    for setting in options.settings:
+        argv += ["--set", setting]
+    if options.data is not None:
+        find_splits(options.data, recipe.data.direction)
+        argv += ["--data", str(options.data.absolute())]
+    return Program(tuple(argv), cwd, environment, is_trainer=True), layout, notes

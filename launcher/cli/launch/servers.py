@@ -1,0 +1,230 @@
+"""A run over several servers, from this one: coordinated here, or joined where another server's launcher coordinates it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from shlex import join as shell_words
+
+from launcher.cli.launch.attendance import Attendance
+from launcher.cli.launch.begin import Outcome, begin_run, say_notes, wait_for_start
+from launcher.cli.launch.detach import detach
+from launcher.cli.launch.engine_commands import engine_for, own_agent, reachable, server_names, with_door
+from launcher.cli.launch.network import with_network
+from launcher.cli.launch.options import RunOptions, check_server_id
+from launcher.cli.launch.prepare import Prepared
+from launcher.cli.text.columns import awaited, server_list
+from launcher.cli.text.stderr import say
+from launcher.core import env
+from launcher.core.env import masked_argv
+from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.json_text import json_text
+from launcher.core.records import Cluster, Server
+from launcher.core.run_dir import RunDir
+from launcher.engines.cluster.agent_connection import RANK_TABLE, listen
+from launcher.engines.cluster.agent_setup import ANY_PORT, awaited_begin, get_ready, start
+from launcher.engines.cluster.asker_endpoint import AskerEndpoint, write_endpoint
+from launcher.engines.cluster.job import Job, to_text
+from launcher.engines.cluster.join import AgentInfo, Endpoint, Session, join
+from launcher.engines.cluster.plan import COMMAND, Plan
+from launcher.engines.host_match import Host, read_host, servers_here
+from launcher.engines.local import signals_held_back, start_child
+from launcher.logs.terminal import escaped
+
+
+def run_on_servers(prepared: Prepared, options: RunOptions) -> Outcome:
+    """Start this machine's part, and whatever the engine starts; return how the run ended once nothing is left.
+
+    Raises:
+        TlaunchError: this machine, or the engine, does not fit.
+    """
+    servers = prepared.used.servers
+    host = read_host(server_names(servers))
+    prepared = with_network(prepared, options, host)
+    if options.by_engine:
+        return _coordinate(prepared, options, host, None)
+    here = this_server(servers, host, options.server)
+    if here == prepared.used.first_server:
+        return _coordinate(prepared, options, host, here)
+    return _take_part(prepared, options, host, here)
+
+
+# --- on the machine that coordinates ---
+
+
+def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int | None) -> Outcome:
+    """Coordinate the run. `here`: which server this is; None where an engine brings all."""
+    from launcher.engines.cluster.coordinator import Coordinator  # the servers that take part need none of it
+
+    servers = prepared.used.servers
+    if options.engine == "slurm":
+        prepared = _within_job(prepared, host)
+    command = engine_for(options, servers, host, mpi_ranks=prepared.request.mpi_ranks) if here is None else None
+    with signals_held_back():
+        listener, door = open_door(host, None if here is None else options.port_by_hand)
+        spec = begin_run(prepared, options.master_port or ANY_PORT)
+        plan = Plan(
+            listener=listener,
+            token=door.token,
+            shared_token=shared_token(),
+            silence_s=options.lost_after,
+            join_timeout_s=options.join_timeout,
+            engine=with_door(command(spec.run_dir), door) if command else own_agent(servers[here or 0], door),
+            brings_all=here is None,
+            job=to_text(Job(prepared.request, prepared.files, prepared.table_text, options.master_port)),
+            agreement=agreement(prepared),
+            engine_anew=prepared.request.mpi_ranks,
+            resolved=tuple((name, frozenset(map(str, found))) for name, found in host.resolved),
+            same_program=not options.allow_different_program,
+            key=secrets.token_hex(16),
+        )
+        port = listener.getsockname()[1]
+        write_endpoint(
+            RunDir(spec.run_dir), AskerEndpoint(tuple((address, port) for address in reachable(host)), plan.key)
+        )
+        detached = detach(RunDir(spec.run_dir).console_log) if options.detach else None
+        if detached is not None and detached.is_parent:
+            listener.close()
+            return wait_for_start(detached, spec)
+        child = start_child(lambda head: Coordinator(spec, plan, head).run(), RunDir(spec.run_dir))
+        listener.close()
+        attendance = Attendance(spec, child, detached)
+    return Outcome(attendance.attend(), spec.run_dir)
+
+
+def open_door(host: Host, chosen_port: int | None) -> tuple[socket.socket, Endpoint]:
+    """Return a listener, and where this machine's agent finds it, or all agents where no port is chosen.
+
+    Raises:
+        UsageError: the port is taken.
+    """
+    try:
+        listener = listen(ANY_PORT if chosen_port is None else chosen_port)
+    except OSError as error:
+        raise UsageError(
+            f"port {chosen_port} cannot be used: {error.strerror}",
+            hint="another run is coordinated here? --coordinator-port N, on every server, takes another one",
+        ) from error
+    port = listener.getsockname()[1]
+    addresses = reachable(host) if chosen_port is None else ("127.0.0.1",)
+    return listener, Endpoint(tuple((address, port) for address in addresses), secrets.token_hex(16))
+
+
+def _within_job(prepared: Prepared, host: Host) -> Prepared:
+    """Return the run with the grace that Slurm will give, and a note where the job has too few CPUs."""
+    from launcher.engines.slurm import cpus_notes, read_allocation
+    from launcher.engines.slurm_time import within_job
+
+    request = prepared.request
+    allocation = read_allocation(os.environ)
+    supervision = within_job(request.supervision, allocation, os.environ)
+    notes = (*prepared.notes, *cpus_notes(allocation, prepared.used.servers, host))
+    # What Slurm says of this process it does not say of ranks, and that is worth no note: their agents are its tasks.
+    inherited = {name: value for name, value in request.inherited_env.items() if not name.startswith("SLURM_")}
+    return replace(prepared, request=replace(request, supervision=supervision, inherited_env=inherited), notes=notes)
+
+
+# --- on other servers that are started by hand ---
+
+
+def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -> Outcome:
+    """Join the run that the first server coordinates, and attend to this server's ranks."""
+    membership = join_first_server(options, prepared.used.servers, host, here, agreement(prepared))
+    part = get_ready(membership, prepared.request, prepared.files, options.master_port)
+    say_notes(prepared, part.spec)
+    with signals_held_back():
+        detached = detach(RunDir(part.spec.run_dir, here).console_log) if options.detach else None
+        if detached is not None and detached.is_parent:
+            membership.close()
+            return wait_for_start(detached, part.spec)
+    if detached is not None:
+        detached.tell_started()  # the other servers may be started from the same shell after this one
+    begin = awaited_begin(part, membership, lambda waiting: say(awaited(server_list(waiting.missing), waiting.limit_s)))
+    with signals_held_back():
+        agent = start(part, membership, begin)
+        attendance = Attendance(part.spec, agent, detached, here)
+    return Outcome(attendance.attend(), part.spec.run_dir)
+
+
+def join_first_server(
+    options: RunOptions, servers: tuple[Server, ...], host: Host, here: int, agreed: Mapping[str, str]
+) -> Session:
+    """Join the run that the first server coordinates, where the same command is started by hand on each server.
+
+    Raises:
+        TlaunchError: the first server does not answer in time, or does not want this one.
+    """
+    first = servers[Cluster(servers).first_server].server_id
+    whom = f"the launcher on server {first}"
+    member = AgentInfo(
+        host=host.name,
+        addresses=tuple(map(str, host.addresses)),
+        said=servers[here].server_id,
+        agreement=agreed,
+    )
+    door = Endpoint(((first, options.port_by_hand),), shared_token())
+    until = time.monotonic() + options.join_timeout
+    return join(door, member, until, lambda why: say(awaited(f"{whom} ({why})", options.join_timeout)), whom)
+
+
+def shared_token() -> str:
+    """Return the token that a user who starts servers by hand has set to keep other connections out."""
+    return os.environ.get(env.TLAUNCH_COORDINATOR_TOKEN, "")
+
+
+# --- what all servers must have alike ---
+
+
+def agreement(prepared: Prepared) -> Mapping[str, str]:
+    """Return what all servers must have alike, by what it is called; secrets are not in it."""
+    request = prepared.request
+    servers, supervision = request.cluster.servers, request.supervision
+    first, *words = request.argv
+    # Programs may be at other places on other servers, this Python first of all.
+    command = ("python" if first == sys.executable else Path(first).name, *words)
+    devices = f"{sum(len(server.devices) for server in servers)} devices on {len(servers)} servers"
+    return {
+        RANK_TABLE: f"{devices} ({_digest([repr(server) for server in servers])})",
+        "layout": f"{request.layout} micro_batches={request.layout.micro_batches}",
+        COMMAND: f"{shell_words(masked_argv(command))} ({_digest(command)})",
+        "set of --env variables": f"{' '.join(sorted(request.user_env)) or 'none'} ({_digest(sorted(request.user_env.items()))})",
+        "--max-restarts": str(supervision.max_restarts),
+        "--hang-timeout": str(supervision.hang_timeout_s),
+    }
+
+
+def _digest(value: object) -> str:
+    return sha256(json_text(value).encode()).hexdigest()[:12]
+
+
+# --- which server is this? ---
+
+
+def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> int:
+    """Return which server of the table this machine is.
+
+    Raises:
+        UsageError, RefusedLayoutError: none, or it cannot be told.
+    """
+    ids = [server.server_id for server in servers]
+    if said is not None:
+        check_server_id(said, ids)
+        return ids.index(said)
+    fitting = servers_here(servers, host)
+    if len(fitting) == 1:
+        return servers.index(fitting[0])
+    what = "could be any of" if fitting else "is none of"
+    device_count = sum(len(server.devices) for server in servers)
+    raise RefusedLayoutError(
+        f"this machine, {host.name}, {what} the rank table's servers {', '.join(map(escaped, ids))}",
+        hint="start the command on every server (--server ID says which one this is), or have them started from here: "
+        f"--engine mpi, --engine slurm; `tlaunch run --dry-run` shows what each would run; --devices {device_count} "
+        "stands for as many ranks on this machine",
+    )

@@ -1,0 +1,108 @@
+"""Which run a command is about: what `ps`, `status`, `top`, `why`, `stacks` and `stop` have in common, and `run` in part."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from launcher.cli.launch.options import DEFAULT_RUNS_DIR
+from launcher.cli.options.run import runs_dir_option
+from launcher.cli.text.stderr import say
+from launcher.cli.text.stdout import as_people_call_it
+from launcher.core.env import TLAUNCH_RUNS_DIR
+from launcher.core.errors import UsageError
+from launcher.core.run_dir import RunDir
+from launcher.logs.terminal import escaped
+from launcher.runs.status import runs_going_on
+from launcher.runs.store import find_run, find_runs, means_latest
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_RUN_IS = (
+    "RUN is a run's name or directory, the --name that it was given (of several {}), the beginning of either if no other "
+    "run's begins so, latest, or latest~1 for the one before."
+)
+_ONLY = "the only one that goes on, else the"
+RUN_IS = _RUN_IS.format("the newest")
+RUN_HELP = f"{RUN_IS}  [default: the latest]"
+LIVE_RUN_HELP = f"{RUN_IS}  [default: the newest that goes on, else the latest]"
+ONLY_RUN_HELP = f"{_RUN_IS.format(f'{_ONLY} newest')}  [default: {_ONLY} latest]"
+
+
+def run_argument(command: Command) -> Command:
+    return click.argument("run", required=False, metavar="[RUN]")(runs_dir_option(command))
+
+
+def json_option(command: Command) -> Command:
+    return click.option("--json", "as_json", is_flag=True, help="Everything as JSON.")(command)
+
+
+def as_argument(run_dir: RunDir) -> str:
+    """Return RUN as one types it into a shell to name this run again from the same directory."""
+    own = Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).resolve()
+    root = run_dir.root
+    return shlex.quote(escaped(root.name if root.parent == own else str(as_people_call_it(root))))
+
+
+def chosen(runs_dir: Path, run: str | None) -> RunDir:
+    """Return the run that was meant, with a note on stderr where that may surprise.
+
+    Raises:
+        UnreadableError: there is no such run.
+        UsageError: several runs' names begin so.
+    """
+    return find_run(runs_dir, run, lambda words: say(f"note: {words}"))
+
+
+def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
+    """Return the run that was meant; without a name the newest that goes on, with a note where others do too.
+
+    Raises:
+        UnreadableError: there is no such run.
+    """
+    going_on = _going_on(runs_dir, unwatched=True) if run is None else ()
+    if not going_on:
+        return chosen(runs_dir, run)
+    if others := going_on[1:]:
+        go = "other run goes on" if len(others) == 1 else "other runs go on"
+        say(f"{len(others)} {go}: {_names(others)}")
+    return going_on[0]
+
+
+def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
+    """Return the run that was meant; without a name, or by one that several have, the only one that goes on.
+
+    It is for what cannot be undone.
+
+    Raises:
+        UsageError: several go on, or several runs' names begin so.
+        UnreadableError: there is no such run.
+    """
+    meant = _several(runs_dir, run)
+    going_on = () if meant == () else _going_on(runs_dir, unwatched=False)  # their engine ends others
+    if meant is not None:
+        going_on = tuple(run_dir for run_dir in going_on if run_dir in meant)
+    if len(going_on) > 1:
+        raise UsageError(f"{len(going_on)} runs go on: {_names(going_on)}", hint="say which one is meant")
+    return going_on[0] if going_on else chosen(runs_dir, run)
+
+
+def _several(runs_dir: Path, run: str | None) -> tuple[RunDir, ...] | None:
+    """Return the runs among which a living one is looked for: all (None), those that have the name `run`, or none."""
+    if run is None:
+        return None
+    found = () if means_latest(run) else find_runs(runs_dir, run)
+    return found if len(found) > 1 else ()
+
+
+def _going_on(runs_dir: Path, *, unwatched: bool) -> tuple[RunDir, ...]:
+    return tuple(state.run_dir for state in runs_going_on(runs_dir) if unwatched or state.engine is None)
+
+
+def _names(run_dirs: tuple[RunDir, ...]) -> str:
+    return ", ".join(escaped(run_dir.root.name) for run_dir in run_dirs)

@@ -1,0 +1,74 @@
+"""Classes of commands: a group that imports only the command that is called, and one that may end in `-- COMMAND`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from launcher.core.errors import UsageError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+# name: (module:attribute, the command's own short help)
+Commands = Mapping[str, tuple[str, str]]
+
+
+class LazyGroup(click.Group):
+    """Its help reads `lookup` and imports no command."""
+
+    def __init__(self, *args: Any, lookup: Commands, hidden_lookup: Commands | None = None, **attributes: Any) -> None:
+        """`hidden_lookup`: commands that no help lists."""
+        super().__init__(*args, **attributes)
+        self.lookup = lookup
+        self._all = {**lookup, **(hidden_lookup or {})}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(self.lookup)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in self._all:
+            return None
+        module, _, attribute = self._all[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, short_help) for name, (_, short_help) in self.lookup.items()])
+
+
+class TakesCommand(click.Command):
+    """Tells `--` with nothing after it from no `--` at all, which click takes for the same.
+
+    In a script the words after it may come from a variable that is empty, and nobody means the bundled trainer then.
+    """
+
+    without = "start the bundled trainer"  # what such a command is to do
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ends_there = args[-1:] == ["--"]  # looked for first: click takes the words out of `args`
+        rest = super().parse_args(ctx, args)
+        if ends_there and not ctx.params["command"] and not ctx.resilient_parsing:
+            raise UsageError(
+                "nothing stands after --, where COMMAND is expected",
+                hint=f"name the program (an empty variable?), or leave -- out to {self.without}",
+            )
+        return rest
+
+
+def together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Return what adds several options or arguments to a command, in this order."""
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def parameters_of(*options: Callable[[Any], Any]) -> list[click.Parameter]:
+    """Return the parameters that these decorators would add to a command."""
+    return click.command()(together(*options)(lambda: None)).params

@@ -1,0 +1,143 @@
+"""What was asked of `tlaunch logs`, checked before any log is read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+
+from launcher.cli.text.log_format import Look, prefix_fields, tells_time
+from launcher.cli.text.run_text import self_reported_verdict
+from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
+from launcher.logs.levels import level_named
+from launcher.logs.select import Matcher, Selector, moment, ranks_of
+from launcher.runs.recorded import Place
+from launcher.runs.status import RunState
+
+FIRST_FAILED = "first-failed"
+# What a prefix may hold, and of which type.
+PREFIX_FIELDS = {"global_rank": 0, "local_rank": 0, "server": "10.0.0.1", "device": 0, "time": "12:00:00"}
+NOT_FOLLOWED = ("errors", "environment", "until")
+NOT_WITH_ERRORS = ("lines", "since", "until", "grep", "level", "merged", "collapsed")
+NOT_WITH_PREFIX = ("collapsed", "as_json", "errors")
+NAMES = {"environment": "env", "merged": "merge", "collapsed": "collapse", "as_json": "json"}  # where they differ
+
+
+@frozen
+class LogOptions:
+    follow: bool
+    lines: int | None
+    rank_expression: str
+    server: str | None
+    since: str | None
+    until: str | None
+    grep: str | None
+    after: int
+    before: int
+    around: int
+    level: str | None
+    errors: bool
+    merged: bool
+    collapsed: bool
+    prefix: str | None
+    as_json: bool
+    environment: bool
+    color: bool | None
+    exit_code: bool
+
+    def check(self) -> None:
+        """Raise UsageError for options that do not go together, and for a prefix with unknown fields."""
+        if self.follow:
+            self._refuse(NOT_FOLLOWED, "cannot be followed")
+        if self.exit_code and not self.follow:
+            raise UsageError("--exit-code needs --follow: only then is the end of the run waited for")
+        if self.merged and self.collapsed:
+            raise UsageError("--merge and --collapse: choose one", hint="collapsed lines are in the order of time too")
+        if self.errors:
+            self._refuse(NOT_WITH_ERRORS, "means nothing with --errors, which shows what each rank raised first")
+        if self.surroundings and self.grep is None:
+            raise UsageError("-A, -B and -C need --grep: so many lines around each match are shown")
+        if self.prefix is not None:
+            self._refuse(NOT_WITH_PREFIX, "means nothing with --prefix")
+            _check_prefix(self.prefix)
+
+    def _refuse(self, names: Iterable[str], why: str) -> None:
+        """Raise UsageError if one of these was given."""
+        for name in names:
+            if getattr(self, name) is not None and getattr(self, name) is not False:
+                raise UsageError(f"--{NAMES.get(name, name)} {why}")
+
+    @property
+    def surroundings(self) -> bool:
+        """True where lines around a match are asked for."""
+        return max(self.after, self.before, self.around) > 0
+
+    @property
+    def selects(self) -> bool:
+        """True where some lines are left out for what they hold."""
+        return any(each is not None for each in (self.since, self.until, self.grep, self.level))
+
+    @property
+    def look(self) -> Look:
+        return Look(prefix=self.prefix, as_json=self.as_json, color=self.color)
+
+    @property
+    def plain(self) -> bool:
+        """True where lines are shown one after the other as they are, unread."""
+        arranged = self.merged or self.collapsed or self.as_json or self.errors
+        return not (self.selects or arranged or (self.prefix is not None and tells_time(self.prefix)))
+
+    def selector(self) -> Selector:
+        """Return what selects lines. Raises UsageError for a time, level or expression that is none."""
+        now_ns = time.time_ns()
+        return Selector(
+            level=level_named(self.level) if self.level is not None else 0,
+            since_ns=moment(self.since, now_ns) if self.since is not None else None,
+            until_ns=moment(self.until, now_ns, is_end=True) if self.until is not None else None,
+            matches=Matcher(self.grep) if self.grep is not None else None,
+            before=max(self.before, self.around),
+            after=max(self.after, self.around),
+        )
+
+    def chosen_ranks(self, places: Collection[Place], state: RunState) -> tuple[int, ...]:
+        """Return the chosen global ranks, ascending.
+
+        Raises:
+            UsageError: there is no such rank or server, or no rank has failed.
+        """
+        here = {
+            place.global_rank for place in places if self.server in {None, place.server_id, str(place.server_index)}
+        }
+        if not here:
+            servers = sorted({place.server_id for place in places})
+            raise UsageError(f"this run has no server {self.server!r}", hint=f"servers are {', '.join(servers)}")
+        chosen = here & set(self._ranks({place.global_rank for place in places}, state))
+        if not chosen:
+            raise UsageError(f"--rank {self.rank_expression} and --server {self.server}: no rank is both")
+        return tuple(sorted(chosen))
+
+    def _ranks(self, known: Collection[int], state: RunState) -> Collection[int]:
+        if self.rank_expression.strip() != FIRST_FAILED:
+            return ranks_of(self.rank_expression, known)
+        failed = [attempt.verdict.culprit for attempt in state.attempts if attempt.verdict is not None]
+        culprits = [culprit for culprit in failed if culprit is not None]
+        if noted := self_reported_verdict(state):
+            culprits = [rank for rank in [noted.culprit] if rank is not None]
+        if not culprits:
+            raise UsageError(
+                f"no rank of this run has {'noted a failure' if state.engine else 'failed, as far as is known'}"
+            )
+        return culprits[-1:]
+
+
+def _check_prefix(prefix: str) -> None:
+    try:
+        fields = prefix_fields(prefix)
+        if unknown := [name for name, _ in fields if name not in PREFIX_FIELDS]:
+            known = ", ".join(f"{{{name}}}" for name in PREFIX_FIELDS)
+            raise UsageError(f"--prefix has no field {{{unknown[0]}}}", hint=f"fields are {known}")
+        if any("{" in look for _, look in fields):
+            raise UsageError(f"--prefix {prefix!r}: a field cannot stand in another")
+        prefix.format(**PREFIX_FIELDS)
+    except (ValueError, OverflowError, MemoryError) as error:  # the last: a width beyond all measure
+        raise UsageError(f"--prefix {prefix!r} is no template: {error or 'too long'}") from error

@@ -1,0 +1,168 @@
+"""The options of `tlaunch run`, each declared once: `explain` has all of them, `exec`, `doctor` and `render` some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from launcher.cli.launch.options import (
+    DEFAULT_COORDINATOR_PORT,
+    DEFAULT_JOIN_S,
+    DEFAULT_LOST_S,
+    DEFAULT_RUNS_DIR,
+    ENGINES,
+)
+from launcher.cli.options.command_types import parameters_of, together
+from launcher.cli.options.table import CHIP_NAMES, max_table_size_option
+from launcher.cli.options.types import FILE, IntRange, Seconds, Size
+from launcher.core.env import TLAUNCH_RUNS_DIR, TLAUNCH_SERVER
+from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
+from launcher.engines.placement import BINDS
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+MAX_RESTARTS = 10**6
+MAX_S = 7 * 24 * 3600
+MIN_LOG_BYTES = 64 << 10  # whole blocks of a file system are moved, and half of it stays
+MAX_DEVICES = 65536  # of --devices: a slip of the finger must not eat the machine
+MAX_WAYS = 10**6  # of one axis
+
+
+_rank_table_option = click.option("--rank-table", type=FILE, metavar="FILE", help="The devices, as an HCCL rank table.")
+
+
+def rank_table_option(command: Command) -> Command:
+    """Add the options for the table, and how large it may be."""
+    return _rank_table_option(max_table_size_option(command))
+
+
+engine_option = click.option(
+    "--engine", type=click.Choice(ENGINES), metavar="HOW",
+    help="How agents get onto other servers: mpi (mpirun), slurm (srun, inside an allocation), hand (the same command "
+    "on each server).  [default: hand]",
+)  # fmt: skip
+engine_words_option = click.option(
+    "--engine-option", "engine_options", multiple=True, metavar="WORD", help="A word for mpirun or srun."
+)
+server_option = click.option(
+    "--server", metavar="ID",
+    help=f"Which server of the table this machine is.  [default: ${TLAUNCH_SERVER}, or found by its addresses and names]",
+)  # fmt: skip
+coordinator_port_option = click.option(
+    "--coordinator-port", type=IntRange(1, 65535), metavar="N",
+    help=f"On the server of rank 0, where servers are started by hand.  [default: {DEFAULT_COORDINATOR_PORT}]",
+)  # fmt: skip
+chip_option = click.option(
+    "--chip", type=click.Choice(CHIP_NAMES), metavar="NAME",
+    help=f"The hardware that the table is checked for: {', '.join(CHIP_NAMES)}.  [default: none without Ascend devices]",
+)  # fmt: skip
+env_option = click.option("--env", multiple=True, metavar="KEY=VALUE", help="A variable for every rank.")
+
+
+def runs_dir_option(command: Command) -> Command:
+    return click.option(
+        "--runs-dir", type=click.Path(path_type=Path), metavar="DIR", envvar=TLAUNCH_RUNS_DIR, default=DEFAULT_RUNS_DIR,
+        help=f"Where run directories are.  [default: ${TLAUNCH_RUNS_DIR} or {DEFAULT_RUNS_DIR}]",
+    )(command)  # fmt: skip
+
+
+def devices_option(where: str = " on this machine; with --engine slurm: on each node.") -> Callable[[Command], Command]:
+    return click.option("--devices", type=IntRange(1, MAX_DEVICES), metavar="N", help=f"This many devices{where}")
+
+
+def join_timeout_option(default_s: float, what: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--join-timeout", type=Seconds(min=1, max=MAX_S), default=default_s, metavar="SECONDS",
+        help=f"{what}  [default: {default_s:g}]",
+    )  # fmt: skip
+
+
+def master_port_option(default: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--master-port", type=IntRange(1, 65535), metavar="N", help=f"The rendezvous port.  [default: {default}]"
+    )
+
+
+# How devices are divided among the axes.
+layout_options = together(
+    click.option(
+        "--dp", type=IntRange(max=MAX_WAYS), metavar="N", help="Data parallel ways.  [default: devices / (mp * pp)]"
+    ),
+    click.option("--mp", type=IntRange(max=MAX_WAYS), default=1, metavar="N", help="Model parallel ways.  [default: 1]"),
+    click.option("--pp", type=IntRange(max=MAX_WAYS), default=1, metavar="N", help="Pipeline stages.  [default: 1]"),
+    click.option("--micro-batches", type=IntRange(), metavar="N", help="Parts of each data parallel rank's batch."),
+)  # fmt: skip
+allow_idle_devices_option = click.option(
+    "--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices unused."
+)
+
+# All of `tlaunch run`, in the order of its help. `explain` and `render` take them, too.
+RUN_PARAMETERS = parameters_of(
+    rank_table_option,
+    devices_option(),
+    engine_option,
+    engine_words_option,
+    click.option(
+        "--mpi-ranks/--no-mpi-ranks",
+        default=None,
+        help="Whether ranks are those of mpirun's or srun's own world.  [default: where COMMAND imports mpi4py, "
+        "or was compiled for an MPI]",
+    ),
+    server_option,
+    join_timeout_option(DEFAULT_JOIN_S, "All servers have to come within so long."),
+    click.option(
+        "--lost-after", type=Seconds(min=1, max=MAX_S), default=DEFAULT_LOST_S, metavar="SECONDS",
+        help=f"A server that is not heard for so long is lost.  [default: {DEFAULT_LOST_S:g}]",
+    ),
+    coordinator_port_option,
+    click.option("--allow-different-program", is_flag=True, help="Servers need not have the same files of COMMAND."),
+    layout_options,
+    chip_option,
+    allow_idle_devices_option,
+    click.option("--config", metavar="FILE", help="The bundled trainer's settings, TOML."),
+    click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting of the bundled trainer."),
+    click.option("--data", type=FILE, metavar="PATH", help="Sentence pairs for the bundled trainer (`tlaunch data`)."),
+    runs_dir_option,
+    click.option("--name", metavar="NAME", help="The run's name, after its time."),
+    env_option,
+    click.option(
+        "--grace", type=Seconds(min=0, max=MAX_S), default=DEFAULT_GRACE_S, metavar="SECONDS",
+        help=f"Between SIGTERM and SIGKILL.  [default: {DEFAULT_GRACE_S:g}]",
+    ),
+    click.option(
+        "--max-restarts", type=IntRange(0, MAX_RESTARTS), default=0, metavar="N",
+        help="Start all ranks again after a failure, up to N times.  [default: 0]",
+    ),
+    click.option(
+        "--hang-timeout", type=Seconds(min=0.1, max=MAX_S), metavar="SECONDS",
+        help="A rank without progress for so long hangs: stacks, then a restart or exit code 124.",
+    ),
+    click.option(
+        "--preload", metavar="MODULE,...", help="Import these once, and fork ranks from there.  [default: found in COMMAND]"
+    ),
+    click.option("--no-preload", is_flag=True, help="Every rank starts a Python of its own."),
+    click.option(
+        "--forward-signals", metavar="NAME,...", default="USR1,USR2",
+        help="Handed to every rank instead of ending the run.  [default: USR1,USR2]",
+    ),
+    click.option(
+        "--bind", type=click.Choice(BINDS), default="auto", metavar="HOW",
+        help=f"Which cores a rank may use: {', '.join(BINDS)}.  [default: auto]",
+    ),
+    click.option(
+        "--console", type=click.Choice(CONSOLES), default="rank0", metavar="WHAT",
+        help=f"What to show of the ranks' lines: {', '.join(CONSOLES)}.  [default: rank0]",
+    ),
+    click.option(
+        "--log-max-size", type=Size(MIN_LOG_BYTES), metavar="SIZE",
+        help="Compress what a rank's log grows beyond, beside it: 64M, 1G.  [default: never]",
+    ),
+    master_port_option("free"),
+    click.option("--detach", is_flag=True, help="Go on in the background; print the run's name."),
+    click.option("--dry-run", is_flag=True, help="Print each rank's command and environment; start nothing."),
+    click.option("--json", is_flag=True, help="With --dry-run: everything as JSON."),
+    click.argument("command", nargs=-1, metavar="[-- COMMAND [ARG]...]"),
+)  # fmt: skip

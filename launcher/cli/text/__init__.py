@@ -1,0 +1,1 @@
+"""Text for terminals: tables, amounts, the status line, verdicts and lines of logs."""

@@ -1,0 +1,181 @@
+"""Lines that are looked at before they are shown: searched, merged by time, collapsed."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
+from launcher.cli.text.log_format import Format
+from launcher.logs.collapse import Collapser, Shown
+from launcher.logs.growing import fair_shares
+from launcher.logs.lines import OVERWRITES, Begun, Line
+from launcher.logs.merge import Merger, merge
+from launcher.logs.select import Selector
+from launcher.runs.rank_logs import AT_ONCE_BYTES, RankLogs
+
+STAGE_S = 0.05  # how often lines that wait for others are asked for
+# Read at once of all ranks: lines that are not alike take their time to be compared, and whoever shows them has a turn.
+COLLAPSED_BYTES = 64 << 10
+
+
+class _AsTheyCome:
+    """No stage at all."""
+
+    def __init__(self) -> None:
+        self._lines: list[Line] = []
+
+    def put(self, line: Line) -> None:
+        self._lines.append(line)
+
+    def end(self, global_rank: int) -> None:
+        """Nobody waits for anybody here."""
+
+    def take(self, now_ns: int) -> list[Line]:  # noqa: ARG002 - as the others
+        taken, self._lines = self._lines, []
+        return taken
+
+    def flush(self) -> list[Line]:
+        return self.take(0)
+
+    @property
+    def waits(self) -> bool:
+        return False
+
+
+class ArrangedFeed:
+    """A `Feed` (launcher/cli/text/log_stream.py)."""
+
+    def __init__(
+        self, logs: RankLogs, shape: Format, selector: Selector | None = None, *,
+        merged: bool = False, collapsed: bool = False,
+    ) -> None:  # fmt: skip
+        self._logs, self._format, self._selection = logs, shape, Selection(selector, shape)
+        self._at_once_bytes = COLLAPSED_BYTES if collapsed else AT_ONCE_BYTES
+        self._stage: _AsTheyCome | Merger | Collapser = _AsTheyCome()
+        if merged or collapsed:
+            self._stage = Merger(logs.of_rank) if merged else Collapser(logs.of_rank)
+        self._attempt: int | None = None  # of the last line
+        self._of_attempts_before: list[Line | Shown] = []  # is shown next
+        self._flushed = False
+        self._ended: set[int] = set()  # ranks whose last lines may not have been read yet
+        self.close = logs.close
+
+    def next_text(self, *, ended: bool = False) -> bytes | None:
+        came = False
+        for lines in self._logs.new_lines(ended=ended, at_once_bytes=self._at_once_bytes):
+            came = True
+            self._put(self._selection.of(lines))
+        self._wait_no_more()
+        shown = self._next(self._stage.take(time.monotonic_ns()))
+        if ended and not (came or shown or self._flushed):
+            self._flushed = True
+            for log in self._logs.of_rank.values():
+                self._put(self._selection.of(log.rest()))
+            shown = self._next(self._stage.flush())
+        if shown or came:
+            return self._as_text(shown)
+        return (self._format.end() or None) if ended else None
+
+    def begun(self) -> dict[int, Begun]:
+        return {global_rank: begun for global_rank, log in self._logs.of_rank.items() if (begun := log.begun)}
+
+    def begin_with_last(self, count: int) -> None:
+        """Show of what there is the last `count` selected lines of each rank. Call it first."""
+        last = {rank: self._selection.last(log.present(), count) for rank, log in self._logs.of_rank.items()}
+        if isinstance(self._stage, _AsTheyCome):
+            self._put(chain.from_iterable(last.values()))
+        else:
+            self._put(merge({global_rank: iter(lines) for global_rank, lines in last.items()}))
+
+    def rank_ended(self, global_rank: int) -> None:
+        if global_rank in self._logs.of_rank:
+            self._ended.add(global_rank)
+            self._logs.look_at(global_rank)
+
+    def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
+        kept_bytes = fair_shares({rank: log.unread_bytes for rank, log in self._logs.of_rank.items()}, keep_bytes)
+        for global_rank, log in self._logs.of_rank.items():
+            if skipped := log.skip_to_last_bytes(kept_bytes[global_rank]):
+                yield global_rank, skipped
+
+    def wait(self, seconds: float) -> None:
+        self._logs.wait(min(seconds, STAGE_S) if self._stage.waits else seconds)
+
+    def _wait_no_more(self) -> None:
+        for global_rank in [each for each in self._ended if self._logs.is_read(each)]:
+            self._ended.discard(global_rank)
+            self._stage.end(global_rank)
+
+    def _put(self, selected: Iterable[Line]) -> None:
+        for line in selected:
+            if line.attempt != self._attempt:
+                self._attempt = line.attempt
+                self._of_attempts_before += self._stage.flush()
+            self._stage.put(line)
+
+    def _next(self, given: Sequence[Line | Shown]) -> list[Line | Shown]:
+        shown, self._of_attempts_before = [*self._of_attempts_before, *given], []
+        return shown
+
+    def _as_text(self, shown: list[Line | Shown]) -> bytes:
+        return self._format.lines(self._selection.with_gaps(shown))
+
+
+class Selection:
+    """A choice among lines of several ranks, each rank's in their order."""
+
+    def __init__(self, selector: Selector | None, shape: Format) -> None:
+        """Without a `selector` all lines are shown."""
+        self._selector, self._format = selector, shape
+        self._after_gap: set[tuple[int, int]] = set()  # ranks and offsets of lines before which others were left out
+        self._last_rank: int | None = None  # of which a line was shown
+
+    def put(self, line: Line) -> list[Line]:
+        """Return the lines to show now that `line` has come. Raises what `Selector.put` does."""
+        shown: list[Line] = []
+        is_after_gap = False
+        for selected in self._selector.put(line) if self._selector else (line,):
+            if selected is None:
+                is_after_gap = True
+            elif not self._is_overwritten(selected) and (kept := self._format.of_long(selected)) is not None:
+                if is_after_gap:
+                    self._after_gap.add(_place(kept))
+                    is_after_gap = False
+                shown.append(kept)
+        return shown
+
+    def _is_overwritten(self, line: Line) -> bool:
+        """Return whether what follows overwrites this piece of a progress bar, and it was not searched for."""
+        searches = self._selector is not None and self._selector.searches
+        nothing = line.overwritten or not (line.ends or line.raw.strip(OVERWRITES))
+        return nothing and not searches and not self._format.as_json
+
+    def of(self, lines: Iterable[Line]) -> Iterator[Line]:
+        for line in lines:
+            yield from self.put(line)
+
+    def last(self, lines: Iterable[Line], count: int) -> list[Line]:
+        """Return the last `count` lines to show; no more of them are in memory."""
+        kept: deque[Line] = deque()
+        for line in self.of(lines):
+            kept.append(line)
+            if len(kept) > count:
+                self._after_gap.discard(_place(kept.popleft()))
+        return list(kept)
+
+    def with_gaps(self, lines: Iterable[Line | Shown]) -> Iterator[Line | Shown | None]:
+        """Yield what was selected, as it is shown, with None between lines of one rank that are no neighbours."""
+        for line in lines:
+            if isinstance(line, Line):
+                if self._after_gap and (place := _place(line)) in self._after_gap:
+                    self._after_gap.discard(place)
+                    if self._last_rank == line.global_rank:
+                        yield None
+                self._last_rank = line.global_rank
+            yield line
+
+
+def _place(line: Line) -> tuple[int, int]:
+    return line.global_rank, line.offset

@@ -1,0 +1,168 @@
+"""Tables of plain text, how many columns a text takes, and amounts as people say them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from launcher.logs.terminal import escaped, without_colours
+
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
+GAP = "  "
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+SERVERS_TOLD = 8  # of many; the others are counted
+MAX_NUMBER_CHARS = 16  # characters; what a rank writes to its heartbeat file may be any number
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset()) -> list[str]:
+    """Return a line per row below the header; the columns named in `right` end alike, the others begin alike.
+
+    Colours are left out, since they take no column.
+    """
+    table = [tuple(header), *(tuple(map(without_colours, row)) for row in rows)]
+    widths = [max(map(columns_of, column)) for column in zip(*table, strict=True)]
+    lines = []
+    for row in table:
+        cells = zip(row, header, widths, strict=True)
+        lines.append(GAP.join(padded(cell, width, right=name in right) for cell, name, width in cells).rstrip())
+    return lines
+
+
+def fitted(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    *,
+    giving_way: Sequence[tuple[str, int]],
+    right: frozenset[str] = frozenset(),
+) -> list[str]:
+    """Return a table as `aligned` does, in lines of at most `width` columns if that can be.
+
+    Columns of the table give way in turn, those that do not stand in `giving_way` never: each is cut to as many columns
+    as it may have, but to no fewer than so many; with 0 it is left out.
+    """
+    table = [tuple(header), *(tuple(map(without_colours, row)) for row in rows)]
+    whole = {name: max(map(columns_of, column)) for name, *column in zip(header, *table, strict=True)}
+    widths = dict(whole)
+
+    def excess() -> int:
+        return sum(widths.values()) + len(GAP) * (len(widths) - 1) - width
+
+    for name, least in giving_way:
+        if excess() <= 0:
+            break
+        if least:
+            widths[name] = max(min(least, widths[name]), widths[name] - excess())
+        else:
+            del widths[name]
+    for name, columns in tuple(widths.items()):  # some room may be left where a column is left out
+        widths[name] = min(whole[name], columns + max(0, -excess()))
+    kept = [(place, widths[name]) for place, name in enumerate(header) if name in widths]
+    shown = [tuple(cut_off(row[place], columns) for place, columns in kept) for row in table]
+    return [cut_off(line, width) for line in aligned(shown[0], shown[1:], right=right)]
+
+
+def cut_off(text: str, columns: int) -> str:
+    """Return `text`, or its beginning and "…" where it would take more columns of a terminal; it holds no colours."""
+    return text if columns_of(text) <= columns else f"{cut_to(text, columns - 1)}…"
+
+
+def padded(text: str, columns: int, *, right: bool = False) -> str:
+    """Return `text` with blanks after it, or before it, so that it takes so many columns of a terminal."""
+    blanks = " " * (columns - columns_of(text))
+    return blanks + text if right else text + blanks
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration with two units at most; "-" for None.
+
+    >>> [duration(s) for s in (0.25, 75, 7300, 200000)]
+    ['0.2 s', '1 min 15 s', '2 h 1 min', '2 d 7 h']
+    """
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    for unit_s, unit, part_s, part in (
+        (DAY_S, "d", HOUR_S, "h"),
+        (HOUR_S, "h", MINUTE_S, "min"),
+        (MINUTE_S, "min", 1, "s"),
+    ):
+        if whole >= unit_s:
+            rest = whole % unit_s // part_s
+            return f"{whole // unit_s} {unit}" + (f" {rest} {part}" if rest else "")
+    return f"{whole} s"
+
+
+def size(count_bytes: int | None) -> str:
+    """Return an amount of memory in binary units; "-" for None.
+
+    >>> size(900), size(70 << 20)
+    ('900 B', '70.0 MiB')
+    """
+    if count_bytes is None:
+        return "-"
+    power = min((max(count_bytes, 1).bit_length() - 1) // 10, len(UNITS) - 1)
+    if power == 0:
+        return f"{_short(str(count_bytes), count_bytes)} B"
+    tenths = (20 * count_bytes + 1024**power) // (2 * 1024**power)  # no float holds whatever a file may say
+    return f"{_short(f'{tenths // 10}.{tenths % 10}', tenths // 10)} {UNITS[power]}"
+
+
+def number(value: float | None, form: str) -> str:
+    """Return a number as `form` (of `format`) says, in powers of ten where that is long; "-" for None.
+
+    >>> number(1e30, ",.0f")
+    '1.00e+30'
+    """
+    return "-" if value is None else _short(format(value, form), value)
+
+
+def _short(text: str, value: float) -> str:
+    if len(text) <= MAX_NUMBER_CHARS:
+        return text
+    from decimal import Decimal  # every run would pay for it
+
+    return f"{Decimal(value):.2e}"
+
+
+def counted(count: int, noun: str, nouns: str | None = None) -> str:
+    """Return a count with its noun, `nouns` where an s makes no plural: "1 server", "16,384 devices", "2 processes"."""
+    return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
+
+
+def awaited(who: str, limit_s: float | None) -> str:
+    """Return a line on what is waited for, and how long that may take where it is known."""
+    return (
+        f"waiting for {who}" if limit_s is None else f"waiting for {who}; at most {limit_s:g} s in all (--join-timeout)"
+    )
+
+
+def server_list(server_ids: Sequence[str]) -> str:
+    """Return as many servers as fit on a line: "servers h2, h3 and 12 more"."""
+    shown = ", ".join(map(escaped, server_ids[:SERVERS_TOLD]))
+    more = f" and {len(server_ids) - SERVERS_TOLD} more" if len(server_ids) > SERVERS_TOLD else ""
+    return f"server{'s' * (len(server_ids) > 1)} {shown}{more}"
+
+
+def columns_of(text: str) -> int:
+    """Return how many columns of a terminal a text without colours takes.
+
+    Chinese characters and emoji take two each, accents that combine none.
+    """
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # most texts are ASCII, and a run starts sooner without it
+
+    return cell_len(text)
+
+
+def cut_to(text: str, columns: int) -> str:
+    """Return the beginning of a text without colours, as much as fits."""
+    if text.isascii():
+        return text[: max(0, columns)]
+    from rich.cells import get_character_cell_size  # as above
+
+    ends = accumulate(map(get_character_cell_size, text))
+    return "".join(character for character, end in zip(text, ends, strict=True) if end <= columns)

@@ -1,0 +1,251 @@
+"""Lines of logs as text, each with what stands before it."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import string
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime
+from typing import TextIO
+
+from launcher.core.frozen import frozen
+from launcher.logs.collapse import Shown
+from launcher.logs.lines import OVERWRITES, Line, shown
+from launcher.logs.raised import Folded
+from launcher.logs.terminal import MAX_LINE_CHARS, certainly_printable, printable_lines, shortened, without_colours
+from launcher.runs.recorded import Place
+
+GAP = "--"  # between lines that were left out, as grep writes it
+NEWLINE = "\n"
+
+
+@frozen
+class Look:
+    """The options for how lines look."""
+
+    prefix: str | None = None  # a template; None: the rank, if there are several
+    as_json: bool = False
+    color: bool | None = None  # None: on a terminal
+
+
+class Format:
+    """Makes bytes of lines, such as may be written to `stream`, whatever the lines hold."""
+
+    def __init__(self, look: Look, stream: TextIO, places: Collection[Place], global_ranks: Collection[int]) -> None:
+        self._encoding = stream.encoding or "utf-8"
+        self._for_people = stream.isatty()
+        self._is_utf8 = codecs.lookup(self._encoding).name == "utf-8"
+        self._coloured = self._for_people if look.color is None else look.color
+        self._prefix_template = (
+            ("[{global_rank}] " if len(global_ranks) > 1 else "") if look.prefix is None else look.prefix
+        )
+        self._prefix_fields = _prefix_fields(places)
+        self._prefixes: Mapping[int, str] | None = None  # by global rank; None: each line's own, with its time
+        if not tells_time(self._prefix_template):
+            filled = {rank: self._prefix_template.format(**fields) for rank, fields in self._prefix_fields.items()}
+            self._prefixes = filled
+        self._beginnings = Beginnings() if self._for_people and not look.as_json else None
+        self.as_json = look.as_json
+        # Rank and offset of what goes on with a line that was begun, where no person looks; the offset is -1 in blocks.
+        self._begun: tuple[int, int] | None = None
+        self._as_text: Callable[[Line | Shown | None], str] = _json if look.as_json else self._line
+
+    @property
+    def redraws(self) -> bool:
+        """True where a row of a terminal may be drawn again and again."""
+        return self._for_people and not self.as_json
+
+    def prefix(self, global_rank: int) -> str:
+        """Return the prefix of this rank's lines; "" where each has its own, with its time."""
+        return self._prefixes.get(global_rank, "") if self._prefixes else ""
+
+    def of_long(self, line: Line) -> Line | None:
+        """Return what is to be shown of a selected line: of one in many pieces a terminal gets the beginning."""
+        return line if self._beginnings is None else self._beginnings.of_line(line)
+
+    def lines(self, lines: Iterable[Line | Shown | None]) -> bytes:
+        """Make bytes of lines; None stands for lines that were left out."""
+        return self.encoded("".join(map(self._as_text, lines)))
+
+    def block(self, global_rank: int, block: bytes) -> bytes:
+        """Make bytes as `lines` does, for unread lines of one rank; their prefix holds no time.
+
+        They are whole, or a piece of one that goes on in this rank's next block.
+        """
+        if block.endswith(OVERWRITES):  # of a line that goes on, by what follows
+            if self._beginnings is not None:
+                self._beginnings.forget(global_rank)
+            return self.end() if self._begun == (global_rank, -1) else b""
+        if self._beginnings is not None and not (block := self._beginnings.of_block(global_rank, block)):
+            return b""
+        if self._begun is None and block.endswith(b"\n"):
+            return self._whole_lines(global_rank, block)
+        goes_on = self._begun == (global_rank, -1)
+        before = b"" if goes_on else self.end()
+        text = self._whole_lines(global_rank, block).removeprefix(
+            self.encoded(self.prefix(global_rank)) if goes_on else b""
+        )
+        self._begun = (global_rank, -1) if self._is_begun(block, ends=block.endswith(b"\n")) else None
+        return before + (text if self._begun is None else text[: -len(self.encoded("\n"))])
+
+    def end(self) -> bytes:
+        """Return the end of a line that was begun and not ended; mostly nothing."""
+        return self.encoded(self._end())
+
+    def _whole_lines(self, global_rank: int, block: bytes) -> bytes:
+        prefix = self.prefix(global_rank)
+        if self._for_people or not self._is_utf8 or not certainly_printable(block):
+            return self.encoded(
+                "".join(
+                    [
+                        f"{prefix}{self.safe(line)}\n"
+                        for line in printable_lines(block.decode("utf-8", errors="replace").removesuffix("\n"))
+                    ]
+                )
+            )
+        return _prefixed(block, self.encoded(prefix))
+
+    def error(self, error: Folded) -> bytes:
+        """Make a line of JSON of what was raised, whatever is shown otherwise."""
+        found = error.traceback
+        told = {"type": found.type, "message": found.message, "where": found.where, "text": found.text}
+        return self.encoded(json.dumps({"global_ranks": list(error.ranks), **told}) + "\n")
+
+    def safe(self, text: str) -> str:
+        """Return what `printable` gave, without colours and cut where need be."""
+        text = text if self._coloured else without_colours(text)
+        return shortened(text) if self._for_people else text
+
+    def encoded(self, text: str) -> bytes:
+        return text.encode(self._encoding, errors="replace")
+
+    def _line(self, line: Line | Shown | None) -> str:
+        if line is None:
+            return f"{self._end()}{GAP}\n"
+        if isinstance(line, Shown):
+            return f"{self.safe(str(line))}\n"
+        if self._begun is None and line.ends:  # nearly every line
+            return f"{self._prefix(line)}{self.safe(shown(line))}\n"
+        before = "" if self._begun == (line.global_rank, line.offset) else f"{self._end()}{self._prefix(line)}"
+        is_begun = self._is_begun(line.raw, ends=line.ends)
+        self._begun = (line.global_rank, line.offset + len(line.raw)) if is_begun else None
+        return f"{before}{self.safe(shown(line))}{'' if is_begun else NEWLINE}"
+
+    def _is_begun(self, raw: bytes, *, ends: bool) -> bool:
+        """Return whether this rank's next text goes on with the line; each state of a progress bar is a line."""
+        return not (ends or self._for_people or OVERWRITES in raw)
+
+    def _end(self) -> str:
+        end = "" if self._begun is None else NEWLINE
+        self._begun = None
+        return end
+
+    def _prefix(self, line: Line) -> str:
+        if self._prefixes is not None:
+            return self._prefixes.get(line.global_rank, "")
+        fields = self._prefix_fields.get(line.global_rank)
+        return "" if fields is None else self._prefix_template.format(**fields, time=_clock_time(line.time_ns))
+
+
+def _json(line: Line | Shown | None) -> str:
+    if line is None:
+        return ""
+    fields: dict[str, object]
+    if isinstance(line, Shown):
+        fields = {"global_ranks": list(line.ranks), "text": without_colours(line.text)}
+    else:
+        text = line.raw.decode("utf-8", errors="replace")
+        fields = {"global_rank": line.global_rank, "attempt": line.attempt, "time_ns": line.time_ns,
+                  "offset": line.offset, "text": text}  # fmt: skip
+        if not line.ends:
+            fields["ends"] = False
+    return json.dumps(fields) + "\n"
+
+
+def _prefixed(block: bytes, prefix: bytes) -> bytes:
+    """Return every line of `block` with `prefix`, and a newline at its end."""
+    lines = block.removesuffix(b"\n")
+    return prefix + (lines.replace(b"\n", b"\n" + prefix) if prefix else lines) + b"\n"
+
+
+def prefix_fields(template: str) -> list[tuple[str, str]]:
+    """Return the name of each field, and its format. Raises ValueError where `template` is none."""
+    return [(name, look or "") for _, name, look, _ in string.Formatter().parse(template) if name is not None]
+
+
+def tells_time(template: str) -> bool:
+    """Return whether lines have different prefixes, with their time. Raises ValueError where `template` is none."""
+    return any(name == "time" for name, _ in prefix_fields(template))
+
+
+def _prefix_fields(places: Collection[Place]) -> Mapping[int, Mapping[str, int | str]]:
+    """Return the prefix's fields by global rank; `time` is each line's own."""
+    first_of: dict[int, int] = {}
+    for place in sorted(places, key=lambda each: each.global_rank):
+        first_of.setdefault(place.server_index, place.global_rank)
+    return {
+        place.global_rank: {
+            "global_rank": place.global_rank,
+            "local_rank": place.global_rank - first_of[place.server_index],
+            "server": place.server_id,
+            "device": place.device_id,
+        }
+        for place in places
+    }
+
+
+def _clock_time(time_ns: int | None) -> str:
+    return "-" if time_ns is None else datetime.fromtimestamp(time_ns / 1e9).strftime("%H:%M:%S")  # noqa: DTZ006 - local
+
+
+MARK = "… and more"
+KEPT_CHARS = 900  # with a prefix and the mark still shorter than what is shown of any line
+
+
+class Beginnings:
+    """A choice among lines of several ranks, each rank's in their order."""
+
+    def __init__(self) -> None:
+        self._goes_on_at: dict[int, int] = {}  # by global rank: offset of the next piece of a line that was cut
+        self._goes_on: set[int] = set()  # ranks whose last block ended within a line that was cut
+
+    def of_line(self, line: Line) -> Line | None:
+        """Return `line`, or its beginning if it is the first piece of a longer one; None for a piece after that."""
+        goes_on = self._goes_on_at.pop(line.global_rank, None) == line.offset
+        if not _is_cut(line.raw, goes_on=goes_on, ends=line.ends):
+            return line
+        if not line.ends:
+            self._goes_on_at[line.global_rank] = line.offset + len(line.raw)
+        return None if goes_on else _with_raw(line, _cut(line.raw))
+
+    def forget(self, global_rank: int) -> None:
+        """Forget this rank's line, whose beginning has been overwritten."""
+        self._goes_on.discard(global_rank)
+
+    def of_block(self, global_rank: int, block: bytes) -> bytes:
+        """Return what is shown of whole lines, or of one piece of a line. May be empty."""
+        goes_on = global_rank in self._goes_on
+        self._goes_on.discard(global_rank)
+        if goes_on:
+            rest, newline, following = block.partition(b"\n")
+            if newline and _is_cut(rest, goes_on=True, ends=True):
+                return following
+        if block.endswith(b"\n") or not _is_cut(block, goes_on=goes_on, ends=False):
+            return block
+        self._goes_on.add(global_rank)
+        return b"" if goes_on else _cut(block)
+
+
+def _is_cut(raw: bytes, *, goes_on: bool, ends: bool) -> bool:
+    """Return whether a piece belongs to a long line; one that ends in its first piece does not."""
+    return OVERWRITES not in raw and (goes_on or (not ends and len(raw) > MAX_LINE_CHARS))
+
+
+def _cut(raw: bytes) -> bytes:
+    beginning = raw[: 4 * KEPT_CHARS].decode(errors="replace")[:KEPT_CHARS]
+    return f"{beginning}{MARK}".encode()
+
+
+def _with_raw(line: Line, raw: bytes) -> Line:
+    return Line(line.global_rank, line.offset, raw, line.time_ns, line.attempt, line.dated, line.ends, line.overwritten)

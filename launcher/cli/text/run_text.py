@@ -1,0 +1,130 @@
+"""How a run stands, in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from launcher.cli.text.columns import duration
+from launcher.cli.text.verdict_text import describe_status, headline
+from launcher.core.events import Cause
+from launcher.core.verdict import Confidence, Verdict
+from launcher.logs.terminal import one_line, printable
+from launcher.runs.progress import State
+from launcher.runs.status import RankState, RunState
+from launcher.supervise.blame import RankEvidence, judge
+from launcher.supervise.failures import read_failure
+
+
+def shown_name(state: RunState) -> str:
+    return printable(state.name.encode(errors="surrogateescape").decode(errors="backslashreplace"))
+
+
+def describe(state: RunState, *, restarts: bool = True) -> str:
+    """Return one clause: "running for 3 min 12 s", "failed after 12 s with exit code 7", "lost: ...".
+
+    Without `restarts` those of a run that goes on are left out, for who tells them elsewhere.
+    """
+    match state.state:
+        case State.LOST:
+            return f"lost: {_how_lost(state)}"
+        case State.ELSEWHERE:
+            return _where(state)
+        case State.UNWATCHED:
+            return f"not watched over: {printable(state.engine or '?')} started it {duration(state.elapsed_s)} ago"
+        case State.ENDED:
+            engine = printable(state.engine or "?")
+            return f"ended: {engine}, which started it {duration(state.elapsed_s)} ago, knows with which exit codes"
+        case State.UNKNOWN:
+            return "written by another version of tlaunch"
+        case _:
+            since = "after" if state.state.over else "after running for" if state.state is State.PAUSED else "for"
+            return f"{state.state.value} {since} {duration(state.elapsed_s)}{_details(state, restarts=restarts)}"
+
+
+def _details(state: RunState, *, restarts: bool) -> str:
+    match state.state:
+        case State.FINISHED:
+            return ": every rank ended well"
+        case State.FAILED | State.HUNG:
+            return f" with exit code {state.exit_code}"
+        case State.STOPPED:
+            return _by_signal(state)
+        case _:
+            return f", restarted {state.progress.attempt}x" if restarts and state.progress.attempt else ""
+
+
+def culprit(state: RunState) -> str:
+    """Return which rank failed first, on one line; empty where no attempt failed or none was judged."""
+    if state.verdict is not None:
+        return headline(state.verdict)
+    failed = state.progress.first_failure
+    if failed is None:
+        return ""
+    return printable(f"rank {failed.global_rank}: {failed.reason or describe_status(failed.status)}")
+
+
+def running_ranks(state: RunState) -> int:
+    """Return how many ranks run, as the agent reported, or as many as are seen of those that an engine started."""
+    if state.engine is not None:
+        return sum(look.state in {RankState.RUNNING, RankState.STOPPED} for look in state.ranks)
+    return 0 if state.state.over else state.progress.running
+
+
+def as_json(state: RunState) -> dict[str, Any]:
+    """Return what `--json` of every command says of a run. Times in nanoseconds since 1970."""
+    progress = state.progress
+    return {
+        "name": state.name,
+        "directory": str(state.run_dir.root),
+        "state": state.state.value,
+        "host": state.host,
+        "ranks": progress.rank_count,
+        "running": running_ranks(state),
+        "attempt": progress.attempt,
+        "started_ns": state.started_ns,
+        "ended_ns": state.ended_ns,
+        "exit_code": state.exit_code,
+        "culprit": state.verdict.culprit if state.verdict else None,
+        "failure": culprit(state) or None,
+        "head_pid": progress.head.pid if progress.head else None,
+        "agent_pid": progress.agent.pid if progress.agent else None,
+    }
+
+
+def _by_signal(state: RunState) -> str:
+    stopping = state.progress.stopping
+    return "" if stopping is None or not stopping.asked_by else f" by {one_line(stopping.asked_by)}"
+
+
+def _how_lost(state: RunState) -> str:
+    cause = state.report.cause if state.report else state.progress.cause
+    if cause is Cause.HEAD_LOST and state.exit_code is not None:
+        return "its launcher was killed, and its agent ended the ranks"
+    if cause is Cause.COORDINATOR_LOST and state.exit_code is not None:
+        return "nothing was heard any more of the launcher that coordinated the run, and its agent ended the ranks here"
+    if cause is Cause.AGENT_LOST and state.exit_code is not None:
+        return "its agent was killed, and its launcher ended what that left"
+    if state.progress.agent is None:
+        return "its launcher went away before anything was started"
+    return "launcher and agent went away without a last word"
+
+
+def _where(state: RunState) -> str:
+    host = printable(state.host or "?")
+    return f"on {host} (not this machine, or before its last start), and only there can be told more"
+
+
+def self_reported_verdict(state: RunState) -> Verdict | None:
+    """Return a verdict on what the hook in each rank wrote; None where a run is watched over, or none has written.
+
+    Never certain: clocks of servers differ, and a rank that was killed notes nothing.
+    """
+    if state.engine is None:
+        return None
+    found = ((rank, read_failure(state.run_dir.failure(rank))) for rank in range(state.progress.rank_count))
+    evidence = [RankEvidence(rank, None, None, None, failure=failure) for rank, failure in found if failure]
+    if not evidence:
+        return None
+    verdict = judge(evidence)
+    return replace(verdict, confidence=Confidence.LIKELY) if verdict.confidence is Confidence.CERTAIN else verdict

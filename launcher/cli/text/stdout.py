@@ -1,0 +1,86 @@
+"""Text to a stream, as fast as its reader takes it, and files as people call them."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import sys
+import time
+from pathlib import Path
+from typing import TextIO
+
+from launcher.core.printable import printable
+
+
+class StreamWriter:
+    """A stream that takes text as fast as its reader lets it: no byte is lost, and no caller waits longer than asked.
+
+    Goes around the stream's own buffer, which would lose what a non-blocking pipe does not take.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._descriptor = stream.fileno()
+        self._encoding = stream.encoding or "utf-8"
+        self._poller = select.poll()
+        self._poller.register(self._descriptor, select.POLLOUT)
+        self.pending = memoryview(b"")
+        self.forgotten = False
+
+    def put(self, text: str) -> None:
+        """Take text for `push` to write, which must have finished what was put before."""
+        self.put_bytes(text.encode(self._encoding, errors="replace"))
+
+    def put_bytes(self, encoded: bytes) -> None:
+        """Take bytes, as `put` takes text."""
+        self.pending = memoryview(encoded)
+
+    def push(self, until_s: float) -> bool:
+        """Write, and return whether all was written; block until `until_s` (monotonic, may be infinite) at most.
+
+        Raises:
+            OSError: the stream takes nothing, now or ever.
+        """
+        while self.pending:
+            if not self._push_some(until_s):
+                return False
+        return True
+
+    def forget(self) -> None:
+        """Send this process's writes to the stream nowhere from now on, the interpreter's last flush included."""
+        self.forgotten, self.pending = True, memoryview(b"")
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._descriptor)
+        os.close(nowhere)
+
+    def _push_some(self, until_s: float) -> bool:
+        left_s = max(0.0, until_s - time.monotonic())
+        if not self._poller.poll(None if math.isinf(left_s) else math.ceil(left_s * 1000)):
+            return False
+        # Of so few bytes a pipe that takes some takes all; more are written at once where it may block.
+        limit_bytes = len(self.pending) if math.isinf(until_s) else select.PIPE_BUF
+        try:
+            self.pending = self.pending[os.write(self._descriptor, self.pending[:limit_bytes]) :]
+        except BlockingIOError:
+            return time.monotonic() < until_s
+        return True
+
+
+def write_out(text: str) -> None:
+    """Write to stdout; once its reader has gone, to nowhere. Blocks until all is written.
+
+    Raises:
+        OSError: stdout takes nothing.
+    """
+    stdout = StreamWriter(sys.stdout)
+    stdout.put(text)
+    try:
+        stdout.push(math.inf)
+    except BrokenPipeError:
+        stdout.forget()
+
+
+def as_people_call_it(path: Path) -> Path:
+    """Return the path relative to the working directory where that is below it, on one line. To be shown only."""
+    relative = Path(os.path.relpath(path))
+    return Path(printable(str(path if relative.parts[:1] == ("..",) else relative)))

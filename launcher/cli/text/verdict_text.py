@@ -1,0 +1,161 @@
+"""A verdict in words: who failed first, where and why that is believed, and who only followed.
+
+rank 3: ValueError: no such word, at train.py:88 in step
+certain: its exception came 0.204 s before any other failure
+server 127.0.0.1, device 3, process 4711, exit code 1
+| Traceback (most recent call last):
+| ...
+consequences:
+ranks 0-2: RuntimeError: Connection closed by peer (lost rank 3)
+stacks, before anything was ended:
+ranks 0-2: in all_reduce, called at train.py:40 in step
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+
+from launcher.core.ranges import ranges
+from launcher.core.verdict import Failure, Role, StackGroup, Verdict
+from launcher.logs.terminal import one_line, printable, shortened
+
+TRACEBACK_LINES = 12  # the last ones; train.log has them all
+FRAMES = 8  # the innermost ones of a group of ranks
+SIGNALLED = 128  # and the signal's number: the code of a shell
+WAYS = 8  # of failing that are told apart
+# What is raised: what to do, for what a program expects and this run could have given it.
+HINTS = {
+    "KeyError: 'RANK_TABLE_FILE'": "RANK_TABLE_FILE is set only where there is a rank table: `tlaunch table generate "
+    "--devices N -o rank_table.json` makes one for this machine, --rank-table rank_table.json gives it to ranks",
+}
+NUMBER = re.compile(r"\d+(\.\d+)?")
+
+
+def render(
+    verdict: Verdict, place: Callable[[int], str] | None = None, *, frames: int = FRAMES, traceback: bool = True
+) -> Iterator[str]:
+    """Return the lines of one verdict, the headline first, safe to show.
+
+    `place` says for a global rank where and what it was ("server 127.0.0.1, device 3, process 4711"); `frames` is how
+    many innermost frames are shown of each group of ranks but the largest, which waits.
+    """
+    return map(shortened, _lines(verdict, place, frames, traceback=traceback))
+
+
+def _lines(verdict: Verdict, place: Callable[[int], str] | None, frames: int, *, traceback: bool) -> Iterator[str]:
+    failure = culprit_failure(verdict)
+    yield headline(verdict)
+    yield f"  {verdict.confidence.value}: {printable(failure.reason if failure else verdict.reason)}"
+    if failure is not None:
+        yield from _about(failure, place, traceback=traceback)
+    others = [cause for cause in causes(verdict) if cause is not failure]
+    yield from _listed("failed of their own, too:" if failure else "failed:", others)
+    hints = dict.fromkeys(HINTS[cause.what] for cause in causes(verdict) if cause.what in HINTS)
+    yield from (f"hint: {hint}" for hint in hints)
+    yield from _listed("consequences:", [one for one in verdict.failures if one.role is Role.CONSEQUENCE])
+    yield from _stacks(verdict.stacks, frames)
+
+
+def headline(verdict: Verdict) -> str:
+    """Return rank, error and place on one line: "rank 3: ValueError: no such word, at train.py:88 in step"."""
+    failure = culprit_failure(verdict)
+    if failure is not None:
+        return shortened(f"rank {failure.global_rank}: {_what(failure)}")
+    if verdict.culprit is None and verdict.apart:
+        return shortened(f"no rank can be named: {_apart(verdict)}")
+    if verdict.culprit is None and verdict.server is not None:
+        return shortened(f"server {verdict.server} was lost")
+    return "no rank can be named" if verdict.culprit is None else f"rank {verdict.culprit}"
+
+
+def _apart(verdict: Verdict) -> str:
+    """Return a clause on lost connections: "servers h1 and h2 do not reach each other"."""
+    if verdict.server is not None:
+        return f"server {verdict.server} is cut off from the others"
+    (one, other), *more = verdict.apart
+    others = f", nor do {len(more)} more pairs" if more else ""
+    return f"servers {one} and {other} do not reach each other{others}"
+
+
+def culprit_failure(verdict: Verdict) -> Failure | None:
+    """Return what is known of the rank that is to blame; None where no rank can be named."""
+    return next((failure for failure in verdict.failures if failure.global_rank == verdict.culprit), None)
+
+
+def causes(verdict: Verdict) -> list[Failure]:
+    """Return the failures that others followed from, the culprit's first."""
+    found = [failure for failure in verdict.failures if failure.role is Role.CAUSE]
+    return sorted(found, key=lambda failure: failure.global_rank != verdict.culprit)
+
+
+def describe_status(status: int) -> str:
+    """Return how a process ended, its status as in subprocess: "exit code 7", "SIGKILL (signal 9)".
+
+    Shells report the signal that ended what they ran by a code: "exit code 137 (128 + SIGKILL)".
+    """
+    if status >= 0:
+        return f"exit code {status}{_told_signal(status)}"
+    try:
+        return f"{signal.Signals(-status).name} (signal {-status})"
+    except ValueError:
+        return f"signal {-status}"
+
+
+def _told_signal(code: int) -> str:
+    with suppress(ValueError):
+        return f" ({SIGNALLED} + {signal.Signals(code - SIGNALLED).name})" if code > SIGNALLED else ""
+    return ""
+
+
+def rank_list(global_ranks: Iterable[int]) -> str:
+    """Return "rank 3", "ranks 0-2,7"."""
+    ordered = sorted(global_ranks)
+    return f"rank{'' if len(ordered) == 1 else 's'} {ranges(ordered)}"
+
+
+def _what(failure: Failure) -> str:
+    what = failure.what
+    if failure.status is not None and what == f"exit code {failure.status}":
+        what = describe_status(failure.status)
+    where = f", at {failure.where}" if failure.where and failure.where not in what else ""
+    return one_line(f"{what}{where}")
+
+
+def _about(failure: Failure, place: Callable[[int], str] | None, *, traceback: bool) -> Iterator[str]:
+    how = None if failure.status is None else describe_status(failure.status)
+    details = [
+        place(failure.global_rank) if place else None,
+        None if how == _what(failure) or how == failure.what else how,
+    ]
+    if known := [detail for detail in details if detail]:
+        yield f"  {printable(', '.join(known))}"
+    if traceback and failure.traceback:
+        yield from (f"  | {printable(line)}" for line in failure.traceback.rstrip().split("\n")[-TRACEBACK_LINES:])
+
+
+def _listed(title: str, failures: Iterable[Failure]) -> Iterator[str]:
+    """Yield ranks that failed alike on one line: numbers in a text (ports, times) make no difference, the place does."""
+    alike: dict[tuple[str, str | None], list[Failure]] = {}
+    for failure in failures:
+        alike.setdefault((NUMBER.sub("#", _what(failure)), failure.where), []).append(failure)
+    if alike:
+        yield title
+    for group in list(alike.values())[:WAYS]:
+        first = "" if len({failure.reason for failure in group}) == 1 else "the first: "
+        reason = f" ({first}{group[0].reason})" if group[0].reason else ""
+        yield printable(f"  {rank_list(failure.global_rank for failure in group)}: {_what(group[0])}{reason}")
+    if rest := [failure.global_rank for group in list(alike.values())[WAYS:] for failure in group]:
+        yield f"  {rank_list(rest)}: in other ways"
+
+
+def _stacks(groups: tuple[StackGroup, ...], frames: int) -> Iterator[str]:
+    """Yield the frames of the outliers; the phrase of the largest group says what that waits in."""
+    if groups:
+        yield "stacks, before anything was ended:"
+    for number, group in enumerate(groups):
+        yield printable(f"  {rank_list(group.global_ranks)}: {one_line(group.doing)}")
+        if number < len(groups) - 1 or len(groups) == 1:
+            yield from (printable(f"      {frame}") for frame in group.frames[:frames])

@@ -1,0 +1,148 @@
+"""`launcher.launch`: what Python programs and notebooks run instead of `tlaunch run`."""
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import launcher
+from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
+
+NOTEBOOK = """
+import asyncio, json, os, signal, sys, threading
+
+import launcher
+
+assert not os.path.exists(getattr(sys.modules["__main__"], "__file__", ""))
+assert not {"click", "launcher.cli"} & set(sys.modules)
+before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)]
+going_on = threading.Event()
+threading.Thread(target=going_on.wait, daemon=True).start()
+
+
+async def cells():
+    here = launcher.launch(["sh", "-c", "echo first; exit 0"], devices=2, runs_dir="runs")
+    apart = await asyncio.to_thread(
+        launcher.launch, ["sh", "-c", "echo second; exit $((RANK * 7))"], devices=2, runs_dir="runs", console="none"
+    )
+    return here, apart
+
+
+here, apart = asyncio.run(cells())
+assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)]
+assert os.waitstatus_to_exitcode(os.system("exit 3")) == 3
+print(json.dumps([here.exit_code, apart.exit_code, apart.verdict.culprit, len(here.attempts), str(apart.run_dir)]))
+"""
+
+
+@pytest.fixture(name="launch")
+def _launch(tmp_path, monkeypatch):
+    """`launcher.launch` with runs in a directory of their own."""
+    monkeypatch.delenv("TLAUNCH_RUNS_DIR", raising=False)
+    return lambda *arguments, **options: launcher.launch(*arguments, **{"runs_dir": tmp_path / "runs", **options})
+
+
+@pytest.mark.parametrize("typed", [["-c", NOTEBOOK], ["-"]], ids=["-c", "stdin"])
+def test_a_notebook_runs_twice_and_goes_on(tmp_path, typed):
+    """In an event loop and in a thread of it; stdout, signals and children stay this process's own."""
+    done = subprocess.run(
+        [sys.executable, *typed], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+        input=NOTEBOOK if typed == ["-"] else None,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, told = done.stdout.splitlines()
+    assert first == "first"
+    run_dir = max((tmp_path / "runs").resolve().glob("2*"))
+    assert told.startswith(f'[0, 7, 1, 1, "{run_dir.parent}')
+    assert (run_dir / "device1" / "train.log").exists()
+
+
+def test_a_result_tells_how_each_attempt_went(launch):
+    """The same restarts, verdicts and directory as of `tlaunch run`."""
+    result = launch(["sh", "-c", "exit 5"], devices=2, max_restarts=1, name="twice", env={"LEVEL": "1"})
+    assert result.exit_code == 5
+    assert [attempt.number for attempt in result.attempts] == [0, 1]
+    assert result.verdict == result.attempts[-1].verdict
+    assert result.run_dir.name.endswith("-twice")
+    assert "LEVEL=1" in (result.run_dir / "device0" / "env.log").read_text()
+
+
+def test_lines_go_where_stdout_leads_now(launch):
+    """Also where no file stands behind it, whatever the bytes are."""
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(io.StringIO()) as told:
+        result = launch(["printf", r"caf\303\251 \377\n"], devices=1)
+    assert shown.getvalue() == "café \ufffd\n"
+    assert str(result.run_dir.name) in told.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "kind"),
+    [
+        (["true"], {"devices": 1}, UsageError),
+        ([["true"]], {"devices": "1"}, UsageError),
+        ([["true"]], {"devices": 0}, UsageError),
+        ([["true"]], {"devices": 1, "grace": -1.0}, UsageError),
+        ([["true"]], {"devices": 1, "bind": "tightly"}, UsageError),
+        ([["no-such-program"]], {"devices": 1}, UnreadableError),
+        ([["true"]], {"rank_table": "missing.json"}, UnreadableError),
+        ([["true"]], {"devices": 3, "mp": 2}, RefusedLayoutError),
+        ([["true"]], {"devices": 1, "env": {"RANK": "1"}}, UsageError),
+    ],
+)
+def test_what_does_not_fit_is_an_error_of_this_process(launch, tmp_path, arguments, options, kind):
+    """Of the class that `tlaunch run` would have, with its hint; nothing is started."""
+    with pytest.raises(kind) as caught:
+        launch(*arguments, **options)
+    assert type(caught.value) is kind
+    assert caught.value.exit_code == kind.exit_code
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_interrupt_ends_the_run_and_is_raised(tmp_path, wait_until):
+    """As Ctrl-C in a program, or the interrupt of a notebook."""
+    code = (
+        "import launcher\n"
+        "try: launcher.launch(['sh', '-c', 'echo $$ > pid; exec sleep 1000'], devices=1, runs_dir='runs', grace=5)\n"
+        "except KeyboardInterrupt: print('interrupted')\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    wait_until((tmp_path / "pid").exists, "a rank")
+    wait_until((tmp_path / "pid").read_text, "its pid")
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[0] == "interrupted\n"
+    assert not lives(int((tmp_path / "pid").read_text()))
+
+
+def test_the_run_ends_with_who_started_it(tmp_path, wait_until):
+    """Nobody else would end it."""
+    code = (
+        "import launcher; launcher.launch(['sh', '-c', 'echo $$ > pid; exec sleep 1000'], devices=1, runs_dir='runs')"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
+    wait_until((tmp_path / "pid").exists, "a rank")
+    wait_until((tmp_path / "pid").read_text, "its pid")
+    process.kill()
+    process.wait()
+    wait_until(lambda: not lives(int((tmp_path / "pid").read_text())), "the end of the rank")
+    wait_until(lambda: list(tmp_path.glob("runs/2*/report.json")), "the end of the run")
+
+
+def lives(pid):
+    """Whether there is such a process."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+def test_the_door_is_cheap_until_it_is_used():
+    """Every rank imports the package."""
+    code = "import sys, launcher; print([name for name in sys.modules if name.startswith('launcher.')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    with pytest.raises(AttributeError):
+        _ = launcher.no_such_thing
