@@ -175,7 +175,7 @@ class EvidenceRequest:
 
 @frozen
 class EvidenceReport:
-    """What is known of the ranks of one server when an attempt has failed: see launcher.supervise.court."""
+    """What is known of the ranks of one server when an attempt has failed: see launcher.supervise.diagnosis.merge."""
 
     attempt: int
     evidence: Any

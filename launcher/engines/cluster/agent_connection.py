@@ -6,9 +6,9 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from launcher.core.addresses import addresses_of
+from launcher.core.addresses import address_of, addresses_of, names_of
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.messages import (
@@ -22,10 +22,12 @@ from launcher.core.messages import (
     Ready,
     to_line,
 )
+from launcher.core.records import Server
 from launcher.engines.host_match import ServerIndex
 
 STRANGER_S = 10.0  # who connects must say who he is within so long
 BACKLOG = 4096
+MAX_ADDRESSES = 4  # of one server, that others try
 ANSWERS_KEPT = 32
 RANK_TABLE = "rank table"  # in what servers must have alike
 ROUNDING_NS = 2  # of halves of round trips
@@ -70,7 +72,7 @@ class AgentConnection:
     """One connection, from its first byte on. Nothing here waits or raises."""
 
     def __init__(self, connection: socket.socket, noticed: set[AgentConnection] | None = None) -> None:
-        """It puts itself into `noticed` when it is found lost, and when something waits to be sent."""
+        """Begin with a challenge. `noticed`: connections that are found lost, or have something to send, put themselves there."""
         self._noticed = set() if noticed is None else noticed
         self.channel = Channel(connection, MAX_FIRST_LINE_BYTES)
         self.nonce = os.urandom(16).hex()
@@ -100,7 +102,7 @@ class AgentConnection:
         self.send_line(to_line(message))
 
     def send_line(self, line: bytes) -> None:
-        """A message as it travels: what many are told alike is written once."""
+        """Send a message as it travels, which is written once for many."""
         if self.lost is None and self._mute is None:
             try:
                 self.channel.send_line(line)
@@ -131,7 +133,7 @@ class AgentConnection:
         return self._unanswered[0] if self._unanswered else None
 
     def take(self) -> list[Message]:
-        """What has come; answers to `ask` are kept here."""
+        """Return what has come, but for answers to `ask`, which are kept here."""
         taken: list[Message] = []
         try:
             for message in self.channel.receive():
@@ -148,7 +150,7 @@ class AgentConnection:
         return taken
 
     def _take_pong(self, pong: Pong) -> None:
-        """The first ones one after the other: of questions asked at once the later answers would have to wait."""
+        """Keep the clock, and ask the first times one after the other: of many at once the later answers would have to wait."""
         now_ns = time.time_ns()  # first: held up between the two clocks, the answer counts as a slow one
         self.clock.take(pong.here_ns, time.monotonic_ns() - pong.sent_ns, now_ns)
         self.answered_ns = pong.sent_ns
@@ -166,7 +168,7 @@ class AgentConnection:
 
 
 def listen(port: int = 0) -> socket.socket:
-    """A socket on which agents are awaited, on every address of this machine.
+    """Return a socket on which agents are awaited, on every address of this machine.
 
     Raises:
         OSError: the port is in use.
@@ -208,6 +210,30 @@ def _said(said: str, register: ServerIndex) -> int:
             f"--server {said}: the rank table has no such server", hint=f"its servers are {', '.join(register.places)}"
         )
     return register.places[said]
+
+
+def addresses_to_try(
+    server: Server, peer: AgentConnection | None, resolved: Mapping[str, Iterable[object]]
+) -> tuple[str, ...]:
+    """Return where another server may reach this one: few addresses, none where none is known.
+
+    Those of the table, since ranks use them; else what its names mean, which `resolved` has; else where its agent comes
+    from, and what that says.
+    """
+    names = names_of(server)
+    # A machine may have many addresses, in no order, of which most lead nowhere from outside: bridges of containers.
+    own = (peer.address, *(peer.hello.addresses if peer.hello else ())) if peer is not None else ()
+    meant = [str(address) for name in names for address in resolved.get(name, ())]
+    for found in ([name for name in names if address_of(name)], _of_others(meant), _of_others(own)):
+        if found:
+            return tuple(dict.fromkeys(found))[:MAX_ADDRESSES]
+    return ()
+
+
+def _of_others(addresses: Iterable[str]) -> list[str]:
+    """Return those of them by which another machine can be meant."""
+    known = ((text, address_of(text)) for text in addresses)
+    return [text for text, address in known if address and not (address.is_loopback or address.is_link_local)]
 
 
 def described(hello: Hello) -> str:

@@ -26,7 +26,7 @@ from launcher.core.frozen import frozen
 from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.absence import NEED_A_DEAD_PEER, count, leaves, stopped
 from launcher.supervise.blame import accounts_of, first_by_itself, is_doubtful
-from launcher.supervise.court import Evidence
+from launcher.supervise.diagnosis.merge import Evidence
 from launcher.supervise.evidence import Account
 
 # A rank that has failed by itself has ended by then, in all likelihood, and its server has told so.

@@ -97,6 +97,10 @@ class Registration:
         """Those that have not even come, but for the one with the index `own`."""
         return [server for index, server in enumerate(self._servers) if index != own and index not in self.peers]
 
+    def quiet(self, limit_s: float) -> set[int]:
+        """Return the servers of which nothing was heard for longer than that."""
+        return {index for index, peer in self.peers.items() if peer.silent_s > limit_s}
+
     def accept(self) -> Iterator[AgentConnection]:
         """Take in all who wait at the door."""
         with suppress(OSError):  # nobody any more, or no descriptors left for now

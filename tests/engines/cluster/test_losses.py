@@ -4,7 +4,7 @@ import pytest
 
 from launcher.core.verdict import Confidence
 from launcher.engines.cluster.losses import ENDED_S, Loss, weigh
-from launcher.supervise.court import Evidence
+from launcher.supervise.diagnosis.merge import Evidence
 from launcher.supervise.dumps import RankStack
 from launcher.supervise.evidence import RankEvidence
 from launcher.supervise.failures import FailureRecord

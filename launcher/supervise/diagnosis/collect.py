@@ -1,14 +1,15 @@
-"""After the first failure, and before anything is ended: gather what every rank can tell."""
+"""After the first failure, and before anything is ended: collect what every rank shows."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from launcher.core.disk import is_full
+from launcher.core.events import Event, Trouble
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
-from launcher.supervise.court import Evidence
+from launcher.supervise.diagnosis.merge import Evidence
 from launcher.supervise.evidence import RankEvidence
 from launcher.supervise.failures import last_traceback, log_tail, read_failure
 from launcher.supervise.order import LATE_S
@@ -21,12 +22,16 @@ LIMIT_S = 1.5
 TAIL_BYTES = 16 << 10
 
 
-class Inquest:
-    """Runs beside a supervision loop: nothing here waits. `step` when due, until `done`; then `evidence`."""
+class EvidenceCollector:
+    """Collects evidence beside a supervision loop: nothing here waits. `step` when due, until `done`; then `evidence`."""
 
-    def __init__(self, run_dir: RunDir, rank_group: RankGroup, hung: Collection[int] = ()) -> None:
+    def __init__(
+        self, run_dir: RunDir, rank_group: RankGroup, record: Callable[[Event], object], hung: Collection[int] = ()
+    ) -> None:
         self._run_dir = run_dir
         self._rank_group = rank_group
+        self._record = record
+        self.done = False  # the evidence is complete, or nothing more can be had
         self._hung = hung
         self._settled_s = time.monotonic() + SETTLE_S
         self._gathering = Gathering(
@@ -42,20 +47,31 @@ class Inquest:
         settling_s = max(0.0, self._settled_s - time.monotonic())
         return settling_s if self._gathering.done else self._gathering.timeout_s
 
-    @property
-    def done(self) -> bool:
-        return self._gathering.done and time.monotonic() >= self._settled_s
-
     def step(self) -> None:
-        if not self._gathering.done:
-            self._gathering.step()
+        """Do what is due. Whatever a failing system shows us, ranks are ended as they must be: nothing is raised."""
+        if self.done:
+            return
+        try:
+            if not self._gathering.done:
+                self._gathering.step()
+            self.done = self._gathering.done and time.monotonic() >= self._settled_s
+        except Exception as error:  # noqa: BLE001 - as above
+            self._record(Trouble(f"no more evidence can be gathered: {error!r}"))
+            self.done = True
 
     def close(self) -> None:
         """Let go of what is still being gathered."""
         self._gathering.close()
 
     def evidence(self, steps: Mapping[int, int | None], highest_step: int | None) -> Evidence:
-        """What is known by now. `steps`: the last step of every rank that tells; `highest_step`: that any has told."""
+        """Return what is known by now. `steps`: the last step of every rank that reports them; `highest_step`: of all."""
+        try:
+            return self._evidence(steps, highest_step)
+        except Exception as error:  # noqa: BLE001 - as in `step`
+            self._record(Trouble(f"the evidence cannot be read: {error!r}"))
+            return Evidence(())
+
+    def _evidence(self, steps: Mapping[int, int | None], highest_step: int | None) -> Evidence:
         stacks = self._gathering.stacks()
         running, exits = self._rank_group.running, self._rank_group.exits
         ended = [self._of_ended(ended, index, steps) for index, ended in enumerate(exits)]

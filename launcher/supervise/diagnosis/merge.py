@@ -1,18 +1,17 @@
-"""Who judges a failed attempt: the agent itself where it has all ranks, else the coordinator of all servers."""
+"""What the servers know of a failed attempt: merged into one, whether there is one server or many, and judged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from launcher.core.codec import decode, encode
-from launcher.core.events import Trouble
+from launcher.core.events import Event, Trouble
 from launcher.core.frozen import frozen
 from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.blame import judge
 from launcher.supervise.dumps import RankStack
-from launcher.supervise.event_log import EventLog
 from launcher.supervise.evidence import RankEvidence, SeenStack
 from launcher.supervise.stacks import group
 
@@ -23,11 +22,11 @@ class Evidence:
 
     ranks: tuple[RankEvidence, ...]
     hung: tuple[int, ...] = ()  # global ranks
-    highest_step: int | None = None  # that any rank told
+    highest_step: int | None = None  # that any rank reported
 
     @property
     def verdict(self) -> Verdict:
-        """What this alone amounts to."""
+        """The verdict on this alone."""
         # Where a rank writes its last words tells nothing.
         stacks = {
             rank.global_rank: rank.stack
@@ -38,38 +37,22 @@ class Evidence:
         return replace(judge(self.ranks, hung=self.hung), stacks=group(stacks, steps))
 
 
-@frozen
-class Decision:
-    verdict: Verdict
-    restarts: bool  # the ranks are to be started again
-
-
-class Court(Protocol):
-    """Asked once for each attempt that fails."""
-
-    def decide(self, evidence: Evidence) -> Decision | None:
-        """None where others have to be heard: the watch will be told."""
-
-    def judge_alone(self, evidence: Evidence) -> Verdict:
-        """What it amounts to where nobody else is heard any more."""
-
-
-def judged(evidence: Evidence, event_log: EventLog) -> Verdict:
-    """What it amounts to; never raises: ranks are ended as they must be, whatever a failing system shows us."""
+def judged(evidence: Evidence, record: Callable[[Event], object]) -> Verdict:
+    """Return the verdict on it; never raise: ranks are ended as they must be, whatever a failing system shows us."""
     try:
         return evidence.verdict
     except Exception as error:  # noqa: BLE001 - see above
-        event_log.record(Trouble(f"the failure cannot be judged: {error!r}"))
+        record(Trouble(f"the failure cannot be judged: {error!r}"))
         return Verdict(None, Confidence.UNSURE, "the evidence cannot be read")
 
 
 def to_fields(evidence: Evidence) -> Any:
-    """For JSON."""
+    """Return the evidence as JSON has it."""
     return encode(evidence)
 
 
 def from_fields(fields: Any) -> Evidence:
-    """The inverse of `to_fields`.
+    """Return the evidence that `to_fields` made fields of.
 
     Raises:
         ValueError: they are not those of evidence.
@@ -77,21 +60,21 @@ def from_fields(fields: Any) -> Evidence:
     return decode(Evidence, fields, {SeenStack: RankStack})
 
 
-def together(
-    testimonies: Mapping[int, Evidence],
+def merge_evidence(
+    reports: Mapping[int, Evidence],
     ahead_ns: Mapping[int, int],
     error_ns: Mapping[int, int] | None = None,
     unheard: Iterable[int] = (),
 ) -> Evidence:
-    """What several servers know, as if one had seen it all.
+    """Return what all servers know, as if one had seen it all.
 
     `ahead_ns`: by how much the clock of a server is ahead of the coordinator's, in nanoseconds, and `error_ns` how wrong
-    that may be. `unheard`: global ranks of which nobody has told anything. Times become the coordinator's. Which of two
+    that may be. `unheard`: global ranks of which nothing was reported. Times become the coordinator's. Which of two
     ranks ended first is known of one server only, unless much time lies between.
     """
     by_server = [
         (server_index, _on_one_clock(rank, ahead_ns.get(server_index, 0)))
-        for server_index, evidence in sorted(testimonies.items())
+        for server_index, evidence in sorted(reports.items())
         for rank in evidence.ranks
     ]
     ended = sorted(
@@ -111,23 +94,23 @@ def together(
         )
         for server_index, rank in by_server
     )
-    steps = [one.highest_step for one in testimonies.values() if one.highest_step is not None]
+    steps = [one.highest_step for one in reports.values() if one.highest_step is not None]
     whole = Evidence(
         ranks=tuple(ranks),
-        hung=tuple(sorted({rank for one in testimonies.values() for rank in one.hung})),
+        hung=tuple(sorted({rank for one in reports.values() for rank in one.hung})),
         highest_step=max(steps, default=None),
     )
     return with_unheard(whole, unheard)
 
 
 def with_unheard(evidence: Evidence, unheard: Iterable[int]) -> Evidence:
-    """`evidence` and global ranks of which nobody has told anything, in the order of ranks."""
+    """Return `evidence` with global ranks of which nothing was reported, in the order of ranks."""
     silent = (RankEvidence(global_rank, None, None, None, heard=False) for global_rank in unheard)
     return replace(evidence, ranks=tuple(sorted((*evidence.ranks, *silent), key=lambda rank: rank.global_rank)))
 
 
 def told_beside(verdict: Verdict, more: str) -> Verdict:
-    """`verdict` with some more words, also where people are shown the culprit's."""
+    """Return `verdict` with some more words, also where people are shown the culprit's."""
     failures = (
         replace(one, reason=f"{one.reason}; {more}") if one.global_rank == verdict.culprit else one
         for one in verdict.failures
@@ -143,20 +126,20 @@ def _on_one_clock(rank: RankEvidence, ahead_ns: int) -> RankEvidence:
 
 
 def _doubtful(ended: Sequence[tuple[int, RankEvidence]], error_ns: Mapping[int, int]) -> set[int]:
-    """Ranks that may have ended before or after one of another server, as far as noticed ends tell. In their order."""
+    """Return ranks that may have ended before or after one of another server. `ended`: in the order of noticed ends."""
     spans = [(server, *_span_ns(rank, error_ns.get(server, 0)), rank.global_rank) for server, rank in ended]
     backwards = [(server, -until, -since, global_rank) for server, since, until, global_rank in reversed(spans)]
     return _begun_before_others_end(spans) | _begun_before_others_end(backwards)
 
 
 def _span_ns(rank: RankEvidence, error_ns: int) -> tuple[float, float]:
-    """Since when, and until when, it may have ended."""
+    """Return since when, and until when, the rank may have ended."""
     noticed_ns = rank.ended_ns or 0
     return noticed_ns - rank.late_s * 1e9 - error_ns, noticed_ns + error_ns
 
 
 def _begun_before_others_end(spans: Iterable[tuple[int, float, float, int]]) -> set[int]:
-    """Whose time begins before one that came earlier, of another server, is over."""
+    """Return the ranks whose time begins before that of one that came earlier, of another server, is over."""
     latest: dict[int, float] = {}  # ends, of the two servers that have the latest
     found = set()
     for server_index, since, until, global_rank in spans:

@@ -1,7 +1,7 @@
 """Whether another attempt is worth it."""
 
+from launcher.control.restarts import Restarts
 from launcher.core.verdict import Confidence, Verdict
-from launcher.supervise.restart import Restarts
 
 
 def verdict(signature):

@@ -29,7 +29,7 @@ from launcher.core.events import (
 from launcher.core.proc import ProcessId
 from launcher.core.records import Device, Server
 from launcher.core.verdict import Confidence, Verdict
-from launcher.engines.cluster.tidings import passed_on
+from launcher.engines.cluster.recorder import passed_on
 
 PASSED_ON = (
     AgentStarted(ProcessId(1, 2, "h", "b"), None, 4), Preloading(1, ("m",)), Preloaded(0.5), RankStarted(3, 9),

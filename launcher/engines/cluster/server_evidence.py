@@ -1,26 +1,26 @@
-"""What servers tell of one attempt that failed, and what it amounts to."""
+"""The evidence of all servers of one attempt that failed, and the verdict on it beside what was lost."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from launcher.control.events import Diagnosed, Pair
+from launcher.control.orders import Apart
+from launcher.control.reach import cut_off
 from launcher.core.addresses import names_of
 from launcher.core.events import Cause, Trouble
-from launcher.core.messages import ProbeResult
 from launcher.core.ranges import ranges
 from launcher.core.records import Server
 from launcher.core.verdict import Confidence, Role, Verdict
 from launcher.engines.cluster.agent_connection import AgentConnection, Clock
 from launcher.engines.cluster.losses import Loss, at_most_likely, has_own_fault, weigh
-from launcher.engines.cluster.reach_check import Apart, Pair, ReachCheck, cut_off
 from launcher.supervise.absence import stopped
 from launcher.supervise.blame import accounts_of
-from launcher.supervise.court import Evidence, from_fields, judged, together, told_beside
+from launcher.supervise.diagnosis.merge import Evidence, from_fields, judged, merge_evidence, told_beside
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.stacks import sentence
 
@@ -28,8 +28,8 @@ SHOWN = 4  # pairs of servers
 _ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
 
 
-class Hearing:
-    """Of one attempt. Servers are named by their index."""
+class ServerEvidence:
+    """Keeps what servers report of one attempt, and which of them were lost. Servers are named by their index."""
 
     def __init__(
         self,
@@ -43,32 +43,59 @@ class Hearing:
         self._servers = servers
         self._event_log = event_log
         self._hang_timeout_s = hang_timeout_s
-        self._testimonies: dict[int, Evidence] = {}
-        self._ahead_ns: dict[int, int] = {}  # of the clocks of those that have testified
+        self._reports: dict[int, Evidence] = {}
+        self._ahead_ns: dict[int, int] = {}  # of the clocks of those that have reported
         self._error_ns: dict[int, int] = {}
         self._began_ns = self._now_ns()
         self._stalled_ns: int | None = None  # since when, at the latest, ranks that hang have made no progress
         self._losses: dict[int, Loss] = {}  # when
         self.lost: dict[int, str] = {}  # why, by server
-        self._doors: dict[int, int] = {}  # ports on which servers that have testified can be reached for now
-        self.reach: ReachCheck | None = None  # once it matters which servers reach each other
-        self.apart: Sequence[Apart] = ()  # servers that do not
 
-    def take(self, server_index: int, evidence: Any, clock: Clock, port: int | None = None) -> None:
-        """A server's testimony, what is known of its clock, and where it can be reached. What is none counts as silence."""
-        if port is not None:
-            self._doors[server_index] = port
-        with suppress(ValueError):
-            own = self._testimonies[server_index] = self._own(server_index, from_fields(evidence))
-            self._ahead_ns[server_index], self._error_ns[server_index] = clock.ahead_ns, clock.error_ns
-            if own.hung and self._stalled_ns is None and self._hang_timeout_s is not None:
-                self._stalled_ns = self._now_ns() - int(self._hang_timeout_s * 1e9)
+    def take(self, server_index: int, evidence: Any, clock: Clock) -> bool:
+        """Keep a server's report, and what is known of its clock; return whether it was evidence at all."""
+        try:
+            own = self._reports[server_index] = self._own(server_index, from_fields(evidence))
+        except ValueError:
+            return False
+        self._ahead_ns[server_index], self._error_ns[server_index] = clock.ahead_ns, clock.error_ns
+        if own.hung and self._stalled_ns is None and self._hang_timeout_s is not None:
+            self._stalled_ns = self._now_ns() - int(self._hang_timeout_s * 1e9)
+        return True
 
     def _own(self, server_index: int, evidence: Evidence) -> Evidence:
-        """A server speaks of its own ranks only."""
+        """Return the part that a server can know: it reports on its own ranks only."""
         own = set(self._ranks_of([server_index]))
         ranks = tuple(rank for rank in evidence.ranks if rank.global_rank in own)
         return replace(evidence, ranks=ranks, hung=tuple(rank for rank in evidence.hung if rank in own))
+
+    def lose_agent(
+        self,
+        server_index: int,
+        why: str,
+        peer: AgentConnection,
+        silence_s: float,
+        *,
+        failed: Iterable[int],
+        alone: bool,
+    ) -> None:
+        """Note that a server is lost, or gives itself up, as is found now. `silence_s`: one that is silent for so long is.
+
+        `failed`: as in `lose`; `alone`: agents of no other machine are heard.
+        """
+        now_ns, now_monotonic_ns = time.time_ns(), time.monotonic_ns()
+
+        def by_wall_clock(monotonic_ns: int | None) -> int:
+            return now_ns if monotonic_ns is None else now_ns - now_monotonic_ns + monotonic_ns
+
+        silent = peer.silent_s >= silence_s
+        self.lose(
+            server_index,
+            why,
+            since_ns=by_wall_clock(peer.answered_ns),
+            probably_ns=by_wall_clock(peer.unanswered_ns) if silent else now_ns,
+            failed=failed,
+            alone=silent and alone,
+        )
 
     def lose(
         self,
@@ -80,7 +107,7 @@ class Hearing:
         failed: Iterable[int] = (),
         alone: bool = False,
     ) -> None:
-        """A server is lost, as is found now. `failed`: those ranks of all servers that are known to have failed.
+        """Note that a server is lost, as is found now. `failed`: those ranks of all servers that are known to have failed.
 
         `alone`: no other machine is heard either.
 
@@ -89,20 +116,20 @@ class Hearing:
         self.lost[server_index] = why
         own = set(self._ranks_of([server_index]))
         ended = tuple(rank for rank in failed if rank in own)
-        testified = server_index in self._testimonies
+        testified = server_index in self._reports
         self._losses[server_index] = Loss(server_index, since_ns, probably_ns, self._now_ns(), testified, ended, alone)
 
     def awaited(self, server_indices: Collection[int]) -> list[int]:
-        """Those of these servers that have not testified and still can."""
-        return [index for index in server_indices if index not in self._testimonies and index not in self.lost]
+        """Return those of these servers that have not reported and still can."""
+        return [index for index in server_indices if index not in self._reports and index not in self.lost]
 
-    def verdict(self) -> tuple[Verdict, Cause, int | None]:
-        """Who is to blame, why the attempt ends, and the highest step that any rank has told."""
+    def diagnosed(self, apart: Sequence[Apart] = ()) -> Diagnosed:
+        """Return the verdict on what is known by now. `apart`: servers that do not reach each other."""
         evidence = self._evidence()
-        verdict = judged(evidence, self._event_log)
+        verdict = judged(evidence, self._event_log.record)
         try:
-            if self.apart and not self.lost and not has_own_fault(accounts_of(evidence.ranks)):
-                verdict = self._with_partition(verdict, evidence)
+            if apart and not self.lost and not has_own_fault(accounts_of(evidence.ranks)):
+                verdict = self._with_partition(verdict, evidence, apart)
             if self.lost:
                 verdict = self._with_losses(verdict, evidence)
         except Exception as error:  # noqa: BLE001 - as in `judged`: ranks are ended, whatever is shown to us
@@ -110,14 +137,19 @@ class Hearing:
             verdict = told_beside(verdict, self._losses_told()) if self.lost else verdict
         if verdict.confidence is Confidence.CERTAIN:
             verdict = self._without_unheard(verdict)
+        asks_reach = self._asks_reach(evidence)
         hung = bool(evidence.hung) and (verdict.server is None or bool(verdict.apart))
-        return verdict, Cause.HUNG if hung else Cause.FAILED, evidence.highest_step
+        return Diagnosed(
+            verdict,
+            Cause.HUNG if hung else Cause.FAILED,
+            evidence.highest_step,
+            asks_reach,
+            tuple(self._named_pairs()) if asks_reach else (),
+        )
 
-    @property
-    def asks_for_reach(self) -> bool:
-        """Whether no rank failed by itself: a network that parts servers would look the same."""
-        evidence = self._evidence()
-        if self.lost or len(self._testimonies) < 2:
+    def _asks_reach(self, evidence: Evidence) -> bool:
+        """Return whether no rank failed by itself: a network that parts servers would look the same."""
+        if self.lost or len(self._reports) < 2:
             return False
         try:
             accounts = accounts_of(evidence.ranks)
@@ -126,56 +158,29 @@ class Hearing:
             return False
 
     def _evidence(self) -> Evidence:
-        unheard = self._ranks_of(index for index in range(len(self._servers)) if index not in self._testimonies)
-        return together(self._testimonies, self._ahead_ns, self._error_ns, unheard)
-
-    def check_reach(
-        self,
-        peers: Mapping[int, AgentConnection],
-        master: tuple[int, int],
-        resolved: Iterable[tuple[str, Iterable[object]]] = (),
-    ) -> float | None:
-        """Ask servers whether they reach each other, where that matters: when to call again, monotonic; None: done.
-
-        `master`: the server of rank 0, and the port where ranks meet there. `resolved`: what names of servers mean.
-        """
-        if self.reach is None:
-            if not self.asks_for_reach:
-                return None
-            named = self._named_pairs()
-            self.reach = ReachCheck(
-                peers, self._servers, self._doors, master=master, resolved=dict(resolved), named=named
-            )
-        if not self.reach.step():
-            return self.reach.due
-        self.apart = self.reach.apart
-        return None
-
-    def take_reach(self, server_index: int, answer: ProbeResult) -> None:
-        """Whom a server does not reach. What nobody has asked is not heard."""
-        if self.reach is not None:
-            self.reach.take(server_index, answer)
+        unheard = self._ranks_of(index for index in range(len(self._servers)) if index not in self._reports)
+        return merge_evidence(self._reports, self._ahead_ns, self._error_ns, unheard)
 
     def _named_pairs(self) -> Iterator[Pair]:
-        """Servers of which a failure's own words name another one's address."""
+        """Yield servers with another one whose address the words of a failure name."""
         places = {name: index for index, server in enumerate(self._servers) for name in names_of(server)}
-        for index, testimony in self._testimonies.items():
-            texts = (rank.failure.message if rank.failure else rank.log_tail for rank in testimony.ranks)
+        for index, report in self._reports.items():
+            texts = (rank.failure.message if rank.failure else rank.log_tail for rank in report.ranks)
             for word in {word for text in texts for word in _ADDRESS.findall(text)}:
                 if places.get(word, index) != index:
                     yield index, places[word]
 
-    def _with_partition(self, verdict: Verdict, evidence: Evidence) -> Verdict:
-        """No rank is to blame, unless one is stopped, which no network does: between some servers nothing arrives."""
-        pairs = [one.pair for one in self.apart]
-        alone = cut_off(pairs, len(self._testimonies))
+    def _with_partition(self, verdict: Verdict, evidence: Evidence, apart: Sequence[Apart]) -> Verdict:
+        """Return a verdict that blames no rank, unless one is stopped, which no network does: between servers nothing arrives."""
+        pairs = [one.pair for one in apart]
+        alone = cut_off(pairs, len(self._reports))
         ids = [self._servers[index].server_id for index in range(len(self._servers))]
         tried = [
             f"between {ids[one]} (port {port}) and {ids[other]} (port {other_port}): {each.why}"
-            for each in self.apart[:SHOWN]
+            for each in apart[:SHOWN]
             for (one, other), (port, other_port) in ((each.pair, each.ports),)
         ]
-        more = f" and between {len(self.apart) - SHOWN} more pairs" if len(self.apart) > SHOWN else ""
+        more = f" and between {len(apart) - SHOWN} more pairs" if len(apart) > SHOWN else ""
         found = f"no connection can be made either way {', '.join(tried)}{more}"
         if any(stopped(rank) and rank.global_rank == verdict.culprit for rank in evidence.ranks):
             return told_beside(replace(verdict, confidence=at_most_likely(verdict)), found)
@@ -194,7 +199,7 @@ class Hearing:
         )
 
     def _without_unheard(self, verdict: Verdict) -> Verdict:
-        """A rank of a server that was too busy to testify in time may have failed before all others."""
+        """Return a less certain verdict: a rank of a server that was too busy to report in time may have failed first."""
         unheard = self.awaited(range(len(self._servers)))
         if not unheard:
             return verdict
@@ -203,7 +208,7 @@ class Hearing:
         return told_beside(doubted, f"{self._described(unheard[0])}{more} not heard in time")
 
     def _with_losses(self, verdict: Verdict, evidence: Evidence) -> Verdict:
-        """What ranks of other servers failed of followed from a loss, unless one failed by itself before it."""
+        """Return the verdict beside losses: what ranks failed of followed from one, unless one failed by itself before it."""
         told, now_ns = self._losses_told(), self._now_ns()
         losses = [self._losses.get(index, Loss(index, self._began_ns, now_ns, now_ns)) for index in self.lost]
         found = weigh(verdict, evidence, losses, self._stalled_ns)

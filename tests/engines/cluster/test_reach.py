@@ -2,13 +2,16 @@
 
 import socket
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from launcher.core.messages import Hello, ProbeResult
+from launcher.control import reach
+from launcher.control.events import ProbeResult
+from launcher.control.reach import ALL_PAIRS, ReachCheck, cut_off, pairs_of
+from launcher.core.messages import Hello, ProbeTarget
 from launcher.core.records import Device, Server
-from launcher.engines.cluster import reach_check
-from launcher.engines.cluster.reach_check import ALL_PAIRS, ReachCheck, cut_off, pairs_of
+from launcher.engines.cluster.agent_connection import addresses_to_try
 from launcher.supervise.soundings import ReachProbes
 
 PATIENCE_S = 60.0
@@ -16,40 +19,42 @@ HERE, NOWHERE = "127.0.0.1", "255.255.255.255"  # to which nobody can connect
 
 
 class Agent:
-    """The agent of a server, as a coordinator's Peer gives it what it is sent. `deaf`: it answers nothing."""
-
-    hello, address = None, ""
+    """The agent of a server: it carries out what the check orders. `deaf`: it answers nothing."""
 
     def __init__(self, *, deaf=False, ports=()):
         self.soundings, self.deaf, self.ports, self.asked = ReachProbes(), deaf, ports, []
 
-    def send(self, message):
-        self.asked.append(message)
+    def probe(self, order, server_ids):
+        self.asked.append(order)
+        targets = [ProbeTarget(to, (server_ids[to],), ports) for to, ports in order.targets]
         if not self.deaf:
-            self.soundings.begin(message.number, message.targets, message.timeout_s)
+            self.soundings.begin(order.number, targets, order.timeout_s)
 
 
 @pytest.fixture(name="check")
 def _check(monkeypatch):
     """Gives a function: what is found among servers with these addresses."""
-    monkeypatch.setattr(reach_check, "TRY_S", 0.2)
-    monkeypatch.setattr(reach_check, "ANSWER_S", 0.5)
+    monkeypatch.setattr(reach, "TRY_S", 0.2)
+    monkeypatch.setattr(reach, "ANSWER_S", 0.5)
     agents = {}
 
     def check(*server_ids, ports=None, deaf=(), master_port=1, refuses=False):
-        servers = [Server(server_id, (Device(0, index),)) for index, server_id in enumerate(server_ids)]
         for agent in agents.values():
             agent.soundings.close()
         agents.update(
-            {index: Agent(deaf=index in deaf, ports=(ports or {}).get(index, ())) for index in range(len(servers))}
+            {index: Agent(deaf=index in deaf, ports=(ports or {}).get(index, ())) for index in range(len(server_ids))}
         )
         doors = {index: 1 if refuses else agent.soundings.port for index, agent in agents.items()}
-        begun = ReachCheck(agents, servers, doors, master=(0, master_port), resolved={})
+        begun = ReachCheck(doors, first_server=0, master_port=master_port)
+        orders = begun.begin(time.monotonic())
         ends = time.monotonic() + PATIENCE_S
-        while not begun.step():
+        while not begun.over:
+            for order in orders:
+                agents[order.server].probe(order, server_ids)
             for index, agent in agents.items():
                 if (answer := agent.soundings.step()) is not None:
-                    begun.take(index, type(answer)(answer.number, answer.unreached, agent.ports))
+                    begun.take(ProbeResult(index, answer.number, answer.unreached, agent.ports))
+            orders = begun.step(agents, time.monotonic())
             assert time.monotonic() < ends
         return begun.apart, agents
 
@@ -62,7 +67,7 @@ def test_servers_that_reach_each_other_are_asked_once(check):
     """Each pair one way: then all is known."""
     apart, agents = check(HERE, HERE, HERE)
     assert apart == ()
-    assert [[target.server_index for message in agent.asked for target in message.targets] for agent in agents.values()] == [
+    assert [[to for order in agent.asked for to, _ in order.targets] for agent in agents.values()] == [
         [1, 2], [2], [],
     ]  # fmt: skip
 
@@ -93,15 +98,9 @@ def test_a_port_on_which_ranks_listen_is_enough(check):
 
 def test_a_server_whose_name_means_nothing_is_tried_where_it_comes_from():
     """Of its many own addresses most lead nowhere from another machine, and only some are tried."""
-    agents = {0: Agent(deaf=True), 1: Agent(deaf=True)}
     inner = tuple(f"172.17.0.{number}" for number in range(1, 9))
-    agents[1].hello, agents[1].address = Hello("", "", "", "", "", "h2", (*inner, "10.0.0.2")), "10.0.0.2"
-    servers = [Server(name, (Device(0, rank),)) for rank, name in enumerate(["h1", "h2"])]
-    ReachCheck(agents, servers, {0: 1, 1: 1}, master=(0, 1), resolved={"h2": ("127.0.1.1",)})
-    ((target,),) = [message.targets for message in agents[0].asked]
-    assert target.addresses[0] == "10.0.0.2"
-    for agent in agents.values():
-        agent.soundings.close()
+    peer = SimpleNamespace(hello=Hello("", "", "", "", "", "h2", (*inner, "10.0.0.2")), address="10.0.0.2")
+    assert addresses_to_try(Server("h2", (Device(0, 1),)), peer, {"h2": ("127.0.1.1",)})[0] == "10.0.0.2"
 
 
 def test_who_does_not_answer_parts_nobody(check):
@@ -110,15 +109,14 @@ def test_who_does_not_answer_parts_nobody(check):
     assert check(NOWHERE, NOWHERE, deaf={1})[0] == ()
 
 
-def test_what_is_told_of_servers_that_were_not_to_be_tried_parts_nobody(check):
+def test_what_is_told_of_servers_that_were_not_to_be_tried_parts_nobody():
     """Whatever an agent answers, the run goes on."""
-    _, agents = check(HERE, HERE)
-    servers = [Server(HERE, (Device(0, index),)) for index in range(2)]
-    doors = {index: agent.soundings.port for index, agent in agents.items()}
-    begun = ReachCheck(agents, servers, doors, master=(0, 1), resolved={})
-    begun.take(0, ProbeResult(1, ((0, "no answer"), (7, "no answer"), (-1, "no answer"))))
-    begun.take(1, ProbeResult(1, ((0, "no answer"),)))
-    assert begun.step()
+    begun = ReachCheck({0: 1, 1: 1}, first_server=0, master_port=1)
+    begun.begin(0.0)
+    begun.take(ProbeResult(0, 1, ((0, "no answer"), (7, "no answer"), (-1, "no answer"))))
+    begun.take(ProbeResult(1, 1, ((0, "no answer"),)))
+    assert begun.step({0, 1}, 0.0) == []
+    assert begun.over
     assert begun.apart == ()
 
 
