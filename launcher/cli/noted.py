@@ -16,8 +16,8 @@ def noted_verdict(state: RunState) -> Verdict | None:
 
     Never certain: clocks of servers differ, and a rank that was killed notes nothing.
     """
-    from launcher.supervise.blame import RankEvidence, judge  # most runs need none of it
-    from launcher.supervise.failures import read_failure
+    from launcher.supervise.diagnosis.failure_files import read_failure
+    from launcher.supervise.diagnosis.root_cause import RankEvidence, judge  # most runs need none of it
 
     if state.engine is None:
         return None

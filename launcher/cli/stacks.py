@@ -18,7 +18,7 @@ from launcher.core.json_text import json_text
 if TYPE_CHECKING:
     from launcher.core.verdict import StackGroup
     from launcher.runs.status import RunState
-    from launcher.supervise.stacks import RankStack
+    from launcher.supervise.diagnosis.stacks import RankStack
     from launcher.supervise.survey import Part
 
 EPILOG = """\b
@@ -64,7 +64,7 @@ def stacks(
 ) -> None:
     from launcher.cli.outlet import write_out
     from launcher.runs.status import look
-    from launcher.supervise.stacks import group
+    from launcher.supervise.diagnosis.stacks import group
 
     wanted = None if ranks is None else parse_ranks(ranks)
     state = look(chosen_live(runs_dir, run))
@@ -173,7 +173,7 @@ def _gathered(state: RunState, pids: Mapping[int, int]) -> Seen:
         TlaunchError: every rank ended meanwhile.
     """
     from launcher.core.heartbeat import read_heartbeat
-    from launcher.supervise.stacks import Target, gather
+    from launcher.supervise.diagnosis.stacks import Target, gather
 
     beats = {global_rank: read_heartbeat(state.run_dir.heartbeat(global_rank)) for global_rank in pids}
     targets = {global_rank: Target(pid, state.run_dir.stacks_log(global_rank)) for global_rank, pid in pids.items()}
@@ -205,7 +205,7 @@ def _as_text(state: RunState, seen: Seen, groups: tuple[StackGroup, ...], *, ful
     from launcher.cli.run_words import shown_name
     from launcher.cli.verdict_text import rank_list
     from launcher.logs.terminal import printable
-    from launcher.supervise.stacks import sentence
+    from launcher.supervise.diagnosis.stacks import sentence
 
     lines = [f"{shown_name(state)}: {sentence(groups, whole=not seen.unasked)}"]
     for group in groups:
@@ -230,7 +230,7 @@ def _other_threads(global_rank: int, stack: RankStack) -> Iterator[str]:
 
 
 def _as_json(state: RunState, seen: Seen, groups: tuple[StackGroup, ...]) -> str:
-    from launcher.supervise.stacks import sentence
+    from launcher.supervise.diagnosis.stacks import sentence
 
     ranks: list[dict[str, Any]] = [
         {"global_rank": global_rank, "pid": seen.pids[global_rank], "step": seen.steps[global_rank], **asdict(stack)}

@@ -61,7 +61,6 @@ class Attempts:
         self._group = group
         self._event_log = event_log
         self._may_repeat = others and spec.supervision.max_restarts > 0
-        self._run_dir = RunDir(spec.run_dir)  # of what ranks write
         self.number = 0  # of the present attempt
         self.paused = False
         self.over: list[Attempt] = []
@@ -99,11 +98,12 @@ class Attempts:
         if self._port.holder is None:
             self._port = HeldPort(master_port)
         self.number = number
+        run_dir = RunDir(self._spec.run_dir)  # of what ranks write
         variables = AttemptVariables(number, self._port.number)
         self._began_ns = self._event_log.record(AttemptStarted(number, variables.master_port))
         self.rank_group = RankGroup(
             self._ranks,
-            self._run_dir,
+            run_dir,
             variables,
             inherited=self._inherited,
             spawner=self._spawner,
@@ -122,9 +122,9 @@ class Attempts:
         )
         self.monitor = AttemptMonitor(
             self.rank_group,
-            ProgressMonitor(self._run_dir, global_ranks, supervision.hang_timeout_s, self._spec.layout),
+            ProgressMonitor(run_dir, global_ranks, supervision.hang_timeout_s, self._spec.layout),
             ender,
-            run_dir=self._run_dir,
+            run_dir=run_dir,
             spawner=self._spawner,
             event_log=self._event_log,
             restartable=supervision.max_restarts > 0,

@@ -61,7 +61,7 @@ class ReachProbes:
                     self._connect(target.server_index, address, port)
 
     def step(self) -> ProbeResult | None:
-        """The answer, once it is known of every target. Whoever tries this server is let in meanwhile."""
+        """Return the answer, once it is known of every target. Whoever tries this server is let in meanwhile."""
         for descriptor, _ in self._epoll.poll(0):
             if self._listener is not None and descriptor == self._listener.fileno():
                 self._let_in(self._listener)
@@ -106,7 +106,7 @@ class ReachProbes:
         self._epoll.register(connection, select.EPOLLOUT)
 
     def _let_in(self, listener: socket.socket) -> None:
-        """That the connection stood is all that they want to know."""
+        """Let others in: that the connection stood is all that they want to know."""
         with suppress(OSError):  # nobody any more, or no descriptor is left
             while True:
                 listener.accept()[0].close()

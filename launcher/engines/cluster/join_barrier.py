@@ -50,7 +50,7 @@ class JoinBarrier:
             self._knocks.close()
 
     def missing_to_tell(self) -> tuple[str, ...]:
-        """The servers that are missing, if it is time to tell."""
+        """Return the servers that are missing, if it is time to tell."""
         now = time.monotonic()
         if now < self._next_told:
             return ()

@@ -17,12 +17,12 @@ from launcher.core.ranges import ranges
 from launcher.core.records import Server
 from launcher.core.verdict import Confidence, Role, Verdict
 from launcher.engines.cluster.agent_connection import AgentConnection, Clock
-from launcher.engines.cluster.losses import Loss, at_most_likely, has_own_fault, weigh
-from launcher.supervise.absence import stopped
-from launcher.supervise.blame import accounts_of
+from launcher.supervise.diagnosis.losses import Loss, at_most_likely, has_own_fault, weigh
 from launcher.supervise.diagnosis.merge import Evidence, from_fields, judged, merge_evidence, told_beside
+from launcher.supervise.diagnosis.missing_rank import stopped
+from launcher.supervise.diagnosis.root_cause import summaries_of
+from launcher.supervise.diagnosis.stacks import sentence
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.stacks import sentence
 
 SHOWN = 4  # pairs of servers
 _ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
@@ -128,7 +128,7 @@ class ServerEvidence:
         evidence = self._evidence()
         verdict = judged(evidence, self._event_log.record)
         try:
-            if apart and not self.lost and not has_own_fault(accounts_of(evidence.ranks)):
+            if apart and not self.lost and not has_own_fault(summaries_of(evidence.ranks)):
                 verdict = self._with_partition(verdict, evidence, apart)
             if self.lost:
                 verdict = self._with_losses(verdict, evidence)
@@ -152,8 +152,8 @@ class ServerEvidence:
         if self.lost or len(self._reports) < 2:
             return False
         try:
-            accounts = accounts_of(evidence.ranks)
-            return bool(evidence.hung or accounts) and not has_own_fault(accounts)
+            summaries = summaries_of(evidence.ranks)
+            return bool(evidence.hung or summaries) and not has_own_fault(summaries)
         except Exception:  # noqa: BLE001 - it will be told when it is judged
             return False
 
@@ -185,7 +185,7 @@ class ServerEvidence:
         if any(stopped(rank) and rank.global_rank == verdict.culprit for rank in evidence.ranks):
             return told_beside(replace(verdict, confidence=at_most_likely(verdict)), found)
         where = f"{sentence(verdict.stacks)}; " if verdict.stacks else ""
-        failed = {one.global_rank for one in accounts_of(evidence.ranks)}
+        failed = {one.global_rank for one in summaries_of(evidence.ranks)}
         return Verdict(
             culprit=None,
             confidence=Confidence.LIKELY,
@@ -216,7 +216,7 @@ class ServerEvidence:
             told = f"{told}; {found.why}"
         if found.loss is None:
             return told_beside(replace(verdict, confidence=found.confidence), told)
-        followed = {one.global_rank: one.symptom.consequence for one in accounts_of(evidence.ranks)}
+        followed = {one.global_rank: one.symptom.consequence for one in summaries_of(evidence.ranks)}
         failures = tuple(  # a rank that is missed has not failed
             replace(one, role=Role.CONSEQUENCE) if followed[one.global_rank] else one
             for one in verdict.failures

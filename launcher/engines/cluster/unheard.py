@@ -45,7 +45,7 @@ class Unheard:
         return max(self._until.values(), default=0.0)
 
     def note(self, agent: str, seconds: float) -> None:
-        """It is lost, and its ranks have ended in so many seconds at the latest."""
+        """Note that it is lost, and its ranks have ended in so many seconds at the latest."""
         if agent not in self._freed:
             self._until[agent] = time.monotonic() + seconds
 

@@ -9,12 +9,12 @@ from launcher.core.disk import is_full
 from launcher.core.events import Event, Trouble
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
+from launcher.supervise.diagnosis.evidence import RankEvidence
+from launcher.supervise.diagnosis.exit_order import LATE_S
+from launcher.supervise.diagnosis.failure_files import last_traceback, log_tail, read_failure
 from launcher.supervise.diagnosis.merge import Evidence
-from launcher.supervise.evidence import RankEvidence
-from launcher.supervise.failures import last_traceback, log_tail, read_failure
-from launcher.supervise.order import LATE_S
+from launcher.supervise.diagnosis.stacks import Gathering, Target
 from launcher.supervise.rank_group import RankGroup
-from launcher.supervise.stacks import Gathering, Target
 
 # Long enough for peers of a dead rank to fail too, and to leave their own account of it.
 SETTLE_S = 0.1

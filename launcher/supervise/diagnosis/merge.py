@@ -10,10 +10,10 @@ from launcher.core.codec import decode, encode
 from launcher.core.events import Event, Trouble
 from launcher.core.frozen import frozen
 from launcher.core.verdict import Confidence, Verdict
-from launcher.supervise.blame import judge
-from launcher.supervise.dumps import RankStack
-from launcher.supervise.evidence import RankEvidence, SeenStack
-from launcher.supervise.stacks import group
+from launcher.supervise.diagnosis.evidence import RankEvidence, SeenStack
+from launcher.supervise.diagnosis.root_cause import judge
+from launcher.supervise.diagnosis.stack_parser import RankStack
+from launcher.supervise.diagnosis.stacks import group
 
 
 @frozen

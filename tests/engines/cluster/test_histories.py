@@ -23,11 +23,11 @@ from launcher.control.setup import Setup
 from launcher.core.records import Device, Server
 from launcher.engines.cluster.agent_connection import Clock
 from launcher.engines.cluster.server_evidence import ServerEvidence
+from launcher.supervise.diagnosis.evidence import RankEvidence
+from launcher.supervise.diagnosis.failure_files import FailureRecord
 from launcher.supervise.diagnosis.merge import Evidence, to_fields
-from launcher.supervise.dumps import RankStack
+from launcher.supervise.diagnosis.stack_parser import RankStack
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.evidence import RankEvidence
-from launcher.supervise.failures import FailureRecord
 
 COUNT = 1000
 START_S = 1_700_000_000.0
@@ -154,7 +154,7 @@ class _Plot:
                 cause.kind == "http" and cause.server == rank.server and at_s - cause.time_s < LATE_S
                 for cause in history.causes
             ):
-                return  # of one server, such an end is taken for what led to the lost connection: see blame.py
+                return  # of one server, such an end is taken for what led to the lost connection: see root_cause.py
             if kind in OWN_KINDS:
                 self._fail(rank, kind, at_s)
                 self._close([rank], at_s, rank.server)

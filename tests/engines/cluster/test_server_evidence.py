@@ -10,11 +10,11 @@ from launcher.core.records import Device, Server
 from launcher.core.verdict import Confidence, Role
 from launcher.engines.cluster.agent_connection import Clock
 from launcher.engines.cluster.server_evidence import ServerEvidence
+from launcher.supervise.diagnosis.evidence import RankEvidence
+from launcher.supervise.diagnosis.failure_files import FailureRecord
 from launcher.supervise.diagnosis.merge import Evidence, to_fields
-from launcher.supervise.dumps import RankStack
+from launcher.supervise.diagnosis.stack_parser import RankStack
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.evidence import RankEvidence
-from launcher.supervise.failures import FailureRecord
 
 SERVERS = (Server("10.0.0.1", (Device(0, 0),)), Server("10.0.0.2", (Device(0, 1),)))
 

@@ -9,10 +9,10 @@ import pytest
 
 from launcher.core.verdict import Confidence, Role, Verdict
 from launcher.logs.tracebacks import find_traceback
-from launcher.supervise.blame import RankEvidence, judge
-from launcher.supervise.dumps import RankStack
-from launcher.supervise.failures import FailureRecord, read_failure
-from launcher.supervise.order import LATE_S
+from launcher.supervise.diagnosis.exit_order import LATE_S
+from launcher.supervise.diagnosis.failure_files import FailureRecord, read_failure
+from launcher.supervise.diagnosis.root_cause import RankEvidence, judge
+from launcher.supervise.diagnosis.stack_parser import RankStack
 
 START_NS = 1_700_000_000_000_000_000
 CERTAIN, LIKELY, UNSURE = Confidence.CERTAIN, Confidence.LIKELY, Confidence.UNSURE

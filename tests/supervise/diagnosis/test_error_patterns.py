@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.supervise.failures import last_traceback, log_tail
-from launcher.supervise.symptoms import Kind, of_exception, of_log
+from launcher.supervise.diagnosis.error_patterns import Kind, of_exception, of_log
+from launcher.supervise.diagnosis.failure_files import last_traceback, log_tail
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "blame_gloo.py"
+PROGRAM = Path(__file__).parents[2] / "programs" / "blame_gloo.py"
 # What the ranks that are not to blame say in each job of the program.
 JOBS = {
     "killed": {Kind.PEER_CLOSED},

@@ -14,10 +14,10 @@ import pytest
 
 from launcher.core.proc import catches, every_process, stat
 from launcher.core.verdict import StackGroup
-from launcher.supervise.stacks import Gathering, RankStack, Target, gather, group, sentence
+from launcher.supervise.diagnosis.stacks import Gathering, RankStack, Target, gather, group, sentence
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
-PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "stacks_rank.py"
+PROGRAM = Path(__file__).resolve().parents[2] / "programs" / "stacks_rank.py"
 PATIENCE_S = 60  # for what must happen; never how long it may take
 LONG_S = 60.0
 SHORT_S = 0.3  # a limit that is meant to pass
@@ -250,7 +250,7 @@ def test_who_was_held_up_takes_nobody_for_silent(ranks, monkeypatch, looks_befor
     """Before it asked, or while it did: ranks have their time after that; but not for ever."""
     away_s = 0.0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + away_s, sleep=time.sleep)
-    monkeypatch.setattr("launcher.supervise.stacks.time", clock)
+    monkeypatch.setattr("launcher.supervise.diagnosis.stacks.time", clock)
     ranks.start("sleep")
     in_state(ranks.start("block-signal"), "S")
     gathering = Gathering(ranks.targets, LONG_S)
@@ -325,7 +325,7 @@ def test_a_dump_that_makes_pauses_is_waited_for(ranks, slow_rank):
 
 def test_an_asker_that_never_lets_go_does_not_keep_others_from_asking(ranks, monkeypatch):
     """It may have been stopped: its lock is waited for, but not for the whole time."""
-    monkeypatch.setattr("launcher.supervise.stacks.LOCK_SHARE", 2 / LONG_S)
+    monkeypatch.setattr("launcher.supervise.diagnosis.stacks.LOCK_SHARE", 2 / LONG_S)
     ranks.start("sleep")
     settled(ranks, "sleep")
     with ranks.targets[0].stacks_log.open() as log:

@@ -10,8 +10,8 @@ import subprocess
 from contextlib import suppress
 
 from launcher.core.proc import PROC, Stat, stat
-from launcher.supervise.dumps import RankStack, parse_py_spy, understood
-from launcher.supervise.sources import Sources
+from launcher.supervise.diagnosis.sources import Sources
+from launcher.supervise.diagnosis.stack_parser import RankStack, parse_py_spy, understood
 
 PY_SPIES_AT_ONCE = 8
 PIECE_BYTES = 1 << 16
@@ -36,7 +36,7 @@ _CALLS = {
 
 
 def seen_from_outside(found: Stat) -> RankStack:
-    """What /proc tells of a living process without Python stacks. Does not block."""
+    """Return what /proc tells of a living process without Python stacks. Does not block."""
     if found.stopped:
         return RankStack("stopped", "stopped by a debugger" if found.state == "t" else "stopped (SIGSTOP)")
     if found.state == "D":
@@ -98,7 +98,7 @@ class PySpy:
         PySpy._running += 1
 
     def step(self, found: Stat) -> RankStack | None:
-        """The answer, once py-spy has said all that it has to say."""
+        """Return the answer, once py-spy has said all that it has to say."""
         with suppress(BlockingIOError):
             while piece := os.read(self._output.fileno(), PIECE_BYTES):
                 self._text += piece
@@ -126,7 +126,7 @@ def _is_python(pid: int) -> bool:
 
 
 def _may_trace() -> bool:
-    """A process that is not root may look into others of its user, unless the system restricts that."""
+    """Return whether this process may look into others of its user: without being root, unless the system restricts that."""
     if os.geteuid() == 0:
         return True
     try:

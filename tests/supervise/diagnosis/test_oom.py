@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.supervise.oom import OomWatch
+from launcher.supervise.diagnosis.oom import OomWatch
 
-RANK = Path(__file__).parents[1] / "programs" / "blame_memory.py"
+RANK = Path(__file__).parents[2] / "programs" / "blame_memory.py"
 LIMIT_BYTES = 48 << 20
 NOWHERE = Path("/nonexistent/kmsg")
 

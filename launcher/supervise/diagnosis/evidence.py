@@ -8,9 +8,9 @@ from typing import Protocol
 
 from launcher.core.frozen import frozen
 from launcher.logs.tracebacks import FoundTraceback
-from launcher.supervise.failures import FailureRecord
-from launcher.supervise.order import LATE_S
-from launcher.supervise.symptoms import SHOWN_CHARS, Kind, Symptom, of_exception, of_log
+from launcher.supervise.diagnosis.error_patterns import SHOWN_CHARS, Kind, Symptom, of_exception, of_log
+from launcher.supervise.diagnosis.exit_order import LATE_S
+from launcher.supervise.diagnosis.failure_files import FailureRecord
 
 # A traceback with more output after it is one that the program survived.
 LAST_WORDS_LINES = 20
@@ -24,7 +24,7 @@ _CRASH_FRAME = re.compile(r'Current thread .*\n  File "(?:.*/)?(?P<file>.+)", li
 
 
 class SeenStack(Protocol):
-    """What a living rank was found doing: the part of `launcher.supervise.stacks.RankStack` that is needed here."""
+    """What a living rank was found doing: the part of `launcher.supervise.diagnosis.stacks.RankStack` that is needed here."""
 
     @property
     def state(self) -> str: ...  # "running", "stopped", "uninterruptible" or "silent"
@@ -66,7 +66,7 @@ class RankEvidence:
 
 
 @frozen
-class Account:
+class FailureSummary:
     """What a failed rank's evidence amounts to."""
 
     evidence: RankEvidence
@@ -116,7 +116,7 @@ def failed(evidence: RankEvidence) -> bool:
     return evidence.status != 0
 
 
-def account(evidence: RankEvidence) -> Account:
+def summarize(evidence: RankEvidence) -> FailureSummary:
     """Of a rank that failed. The most direct evidence decides: hook, then printed traceback, then signal or exit code."""
     if evidence.exit_reason is not None:
         return _own(evidence, f"could not be started: {evidence.exit_reason}")
@@ -130,7 +130,7 @@ def account(evidence: RankEvidence) -> Account:
 
 
 def signal_of(evidence: RankEvidence) -> int | None:
-    """The signal that ended it."""
+    """Return the signal that ended it."""
     return -evidence.status if evidence.status is not None and evidence.status < 0 else None
 
 
@@ -146,27 +146,27 @@ def file_and_line(where: str | None) -> str | None:
     return where.partition(" in ")[0] if where else None
 
 
-def _of_hook(evidence: RankEvidence, failure: FailureRecord) -> Account:
+def _of_hook(evidence: RankEvidence, failure: FailureRecord) -> FailureSummary:
     kind = failure.type or "exception"
     symptom = of_exception(kind, failure.message, failure.traceback or "")
     return _of_exception(evidence, symptom, f"{kind}: {failure.message}", failure.where, failure.traceback)
 
 
-def _of_log(evidence: RankEvidence, logged: FoundTraceback) -> Account:
+def _of_log(evidence: RankEvidence, logged: FoundTraceback) -> FailureSummary:
     symptom = of_exception(logged.type, logged.message, logged.text)
     return _of_exception(evidence, symptom, f"{logged.type}: {logged.message}", logged.where, logged.text)
 
 
 def _of_exception(
     evidence: RankEvidence, symptom: Symptom, what: str, where: str | None, traceback: str | None
-) -> Account:
+) -> FailureSummary:
     kind = what.partition(": ")[0].rpartition(".")[2]
     if evidence.global_rank in symptom.named:
         symptom = Symptom(Kind.OWN_FAULT, symptom.evidence)
-    return Account(evidence, symptom, _one_line(what), _signature(kind, where), where, traceback)
+    return FailureSummary(evidence, symptom, _one_line(what), _signature(kind, where), where, traceback)
 
 
-def _of_signal(evidence: RankEvidence) -> Account:
+def _of_signal(evidence: RankEvidence) -> FailureSummary:
     number = signal_of(evidence) or 0
     if evidence.oom and number == signal.SIGKILL:
         return _own(evidence, "out of memory: killed by the kernel", "oom")
@@ -175,14 +175,16 @@ def _of_signal(evidence: RankEvidence) -> Account:
         return _own(evidence, what, None)
     where = _crash_place(evidence.log_tail)
     symptom = _of_tail(evidence) if number == signal.SIGABRT else Symptom(Kind.OWN_FAULT, what)
-    return Account(evidence, symptom, what, _signature(name_of_signal(number), where), where)
+    return FailureSummary(evidence, symptom, what, _signature(name_of_signal(number), where), where)
 
 
-def _of_exit_code(evidence: RankEvidence) -> Account:
+def _of_exit_code(evidence: RankEvidence) -> FailureSummary:
     """Words in a log that a program printed before it chose to exit are doubtful."""
     failure, found = evidence.failure, _of_tail(evidence)
     if not found.evidence and _ended_by_open_mpi(evidence):
-        return Account(evidence, Symptom(Kind.PEER_CLOSED, "ended by Open MPI"), f"exit code {evidence.status}", None)
+        return FailureSummary(
+            evidence, Symptom(Kind.PEER_CLOSED, "ended by Open MPI"), f"exit code {evidence.status}", None
+        )
     symptom = Symptom(found.kind, found.evidence, not found.consequence, found.named)
     status = evidence.status if evidence.status is not None else failure.status if failure else 1
     what = f"exit code {status}" if status >= 0 else f"{name_of_signal(-status)} (signal {-status})"
@@ -190,16 +192,16 @@ def _of_exit_code(evidence: RankEvidence) -> Account:
     shown = f"{what}: {_one_line(failure.message)}" if failure and failure.message else what
     where = failure.where if failure else None
     handled = failure.traceback if failure and failure.type else None  # else the way to the exit: the log tells more
-    return Account(evidence, symptom, shown, _signature(what, where), where, handled)
+    return FailureSummary(evidence, symptom, shown, _signature(what, where), where, handled)
 
 
 def _ended_by_open_mpi(evidence: RankEvidence) -> bool:
-    """A program that exits by itself says so in its record; a traceback has been looked for before."""
+    """Return whether Open MPI ended it: a program that exits by itself says so in its record, or has left a traceback."""
     return evidence.open_mpi and evidence.failure is None and evidence.status == OPEN_MPI_LOST_A_PEER
 
 
-def _own(evidence: RankEvidence, what: str, signature: str | None = "") -> Account:
-    return Account(evidence, Symptom(Kind.OWN_FAULT, what), what, what if signature == "" else signature)
+def _own(evidence: RankEvidence, what: str, signature: str | None = "") -> FailureSummary:
+    return FailureSummary(evidence, Symptom(Kind.OWN_FAULT, what), what, what if signature == "" else signature)
 
 
 def _of_tail(evidence: RankEvidence) -> Symptom:

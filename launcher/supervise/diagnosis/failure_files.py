@@ -49,12 +49,12 @@ def read_failure(path: Path, pid: int | None = None) -> FailureRecord | None:
 
 
 def log_tail(log: Path, offset: int, limit_bytes: int = TAIL_BYTES) -> str:
-    """The last `limit_bytes` of a log, nothing from before `offset` (bytes). Empty where it cannot be read."""
+    """Return the last `limit_bytes` of a log, nothing from before `offset` (bytes). Empty where it cannot be read."""
     return _end_of(log, offset, limit_bytes).decode(errors="replace")
 
 
 def last_traceback(log: Path, offset: int) -> FoundTraceback | None:
-    """The last traceback that a program printed after `offset` (bytes), whether it ended the program or was caught.
+    """Return the last traceback that a program printed after `offset` (bytes), whether that ended the program or not.
 
     One of the main thread is preferred to those of other threads. Only the log's last `TAIL_BYTES` are looked at.
     """
@@ -72,7 +72,7 @@ def _end_of(log: Path, offset: int, limit_bytes: int) -> bytes:
 
 
 def _record_in(path: Path) -> bytes:
-    """The whole file, unless it is too long to be one."""
+    """Return the whole file, unless it is too long to be one."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from launcher.supervise.failures import TAIL_BYTES, FailureRecord, last_traceback, log_tail, read_failure
+from launcher.supervise.diagnosis.failure_files import TAIL_BYTES, FailureRecord, last_traceback, log_tail, read_failure
 
 RECORD = FailureRecord(
     time_ns=1_700_000_000_123_456_789,

@@ -24,10 +24,10 @@ from collections.abc import Collection, Sequence
 
 from launcher.core.frozen import frozen
 from launcher.core.verdict import Confidence, Verdict
-from launcher.supervise.absence import NEED_A_DEAD_PEER, count, leaves, stopped
-from launcher.supervise.blame import accounts_of, first_by_itself, is_doubtful
+from launcher.supervise.diagnosis.evidence import FailureSummary
 from launcher.supervise.diagnosis.merge import Evidence
-from launcher.supervise.evidence import Account
+from launcher.supervise.diagnosis.missing_rank import NEED_A_DEAD_PEER, count, leaves, stopped
+from launcher.supervise.diagnosis.root_cause import first_by_itself, is_doubtful, summaries_of
 
 # A rank that has failed by itself has ended by then, in all likelihood, and its server has told so.
 ENDED_S = 5.0
@@ -58,9 +58,9 @@ class Finding:
     why: str = ""  # it is no more than that
 
 
-def has_own_fault(accounts: Sequence[Account]) -> bool:
+def has_own_fault(summaries: Sequence[FailureSummary]) -> bool:
     """Whether a rank is seen to have failed by itself."""
-    cause = first_by_itself(accounts)
+    cause = first_by_itself(summaries)
     return cause is not None and not is_doubtful(cause)
 
 
@@ -73,14 +73,16 @@ def weigh(verdict: Verdict, evidence: Evidence, losses: Sequence[Loss], stalled_
     if not silent:
         names = verdict.culprit is not None and verdict.confidence is not Confidence.UNSURE
         return Finding(None, verdict.confidence) if names else Finding(losses[0], Confidence.LIKELY)
-    accounts = accounts_of(evidence.ranks)
-    cause = first_by_itself(accounts)
+    summaries = summaries_of(evidence.ranks)
+    cause = first_by_itself(summaries)
     if cause is not None and not is_doubtful(cause):
-        return _beside_own_fault(verdict, cause, accounts, silent)
-    return _beside_absence(verdict, evidence, accounts, silent, stalled_ns)
+        return _beside_own_fault(verdict, cause, summaries, silent)
+    return _beside_missing_rank(verdict, evidence, summaries, silent, stalled_ns)
 
 
-def _beside_own_fault(verdict: Verdict, cause: Account, accounts: Sequence[Account], silent: Sequence[Loss]) -> Finding:
+def _beside_own_fault(
+    verdict: Verdict, cause: FailureSummary, summaries: Sequence[FailureSummary], silent: Sequence[Loss]
+) -> Finding:
     first = silent[0]
     since_ns = min(loss.since_ns for loss in silent)
     if cause.latest_ns < since_ns:
@@ -91,23 +93,23 @@ def _beside_own_fault(verdict: Verdict, cause: Account, accounts: Sequence[Accou
         why = "which of the two came first is not known"
         return Finding(None, at_most_likely(verdict), why)
     doubt = _doubt_of_loss(silent)
-    perhaps = [one for one in accounts if one.earliest_ns <= first.until_ns]
+    perhaps = [one for one in summaries if one.earliest_ns <= first.until_ns]
     if not doubt and perhaps:
         doubt = f"rank {perhaps[0].global_rank} failed too, perhaps before"
     return _blame_loss(silent, doubt)
 
 
-def _beside_absence(
+def _beside_missing_rank(
     verdict: Verdict,
     evidence: Evidence,
-    accounts: Sequence[Account],
+    summaries: Sequence[FailureSummary],
     silent: Sequence[Loss],
     stalled_ns: int | None,
 ) -> Finding:
     """Nothing that was heard of is a rank's own fault: what was lost may be what all followed from."""
     first, since_ns = silent[0], min(loss.since_ns for loss in silent)
     missed_ns = min(
-        (*(one.latest_ns for one in accounts), *(() if stalled_ns is None else (stalled_ns,))), default=None
+        (*(one.latest_ns for one in summaries), *(() if stalled_ns is None else (stalled_ns,))), default=None
     )
     missed_before = missed_ns is not None and missed_ns < since_ns
     if missed_before and any(stopped(rank) and rank.global_rank == verdict.culprit for rank in evidence.ranks):
@@ -117,28 +119,28 @@ def _beside_absence(
         doubt = "others had failed or waited in vain before"
     if not doubt and verdict.culprit is not None:
         perhaps = [
-            one.global_rank for one in accounts if one.earliest_ns <= first.until_ns and _has_rival(one, evidence)
+            one.global_rank for one in summaries if one.earliest_ns <= first.until_ns and _has_rival(one, evidence)
         ]
         if perhaps:
             doubt = f"rank {perhaps[0]} failed too, perhaps before"
-        elif stalled_ns is not None and _names_absent(verdict, accounts):
+        elif stalled_ns is not None and _names_absent(verdict, summaries):
             doubt = f"rank {verdict.culprit} may have been missed before"
     return _blame_loss(silent, doubt)
 
 
-def _has_rival(one: Account, evidence: Evidence) -> bool:
+def _has_rival(one: FailureSummary, evidence: Evidence) -> bool:
     """Whether a rank that was heard could be what this failure followed from, instead of a lost server's."""
     if one.symptom.kind in NEED_A_DEAD_PEER and not is_doubtful(one):
         return any(rank.status == 0 or leaves(rank) for rank in evidence.ranks)
     return True
 
 
-def _names_absent(verdict: Verdict, accounts: Collection[Account]) -> bool:
-    return verdict.culprit not in {one.global_rank for one in accounts}
+def _names_absent(verdict: Verdict, summaries: Collection[FailureSummary]) -> bool:
+    return verdict.culprit not in {one.global_rank for one in summaries}
 
 
 def _doubt_of_loss(silent: Sequence[Loss]) -> str:
-    """What is known of the lost servers that makes the loss less than certain."""
+    """Return what is known of the lost servers that makes the loss less than certain."""
     if any(loss.alone for loss in silent):
         return "no other machine is heard, so that the network of the one that coordinates may have failed"
     ended = [rank for loss in silent for rank in loss.ended]

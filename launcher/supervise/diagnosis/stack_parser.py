@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Any, Literal
 
 from launcher.core.frozen import frozen
-from launcher.supervise.sources import Sources
+from launcher.supervise.diagnosis.sources import Sources
 
 State = Literal["running", "stopped", "uninterruptible", "silent"]
 
@@ -103,7 +103,7 @@ class RankStack:
 
 
 def parse_faulthandler(data: bytes) -> Dump | None:
-    """The last dump in `data`, as far as it goes; None without a single frame. What is no dump is passed over."""
+    """Return the last dump in `data`, as far as it goes; None without a frame. What is no dump is passed over."""
     whole, _, _ = data.decode("latin-1").rpartition("\n")  # a line that is cut off tells something wrong
     threads: list[list[Frame]] = []
     cut, before = False, ""
@@ -123,7 +123,7 @@ def parse_faulthandler(data: bytes) -> Dump | None:
 
 
 def parse_py_spy(data: bytes, pid: int) -> Dump | None:
-    """What `py-spy dump --json` tells of process `pid`; None where that is not what `data` holds."""
+    """Return what `py-spy dump --json` tells of process `pid`; None where that is not what `data` holds."""
     try:
         threads: list[dict[str, Any]] = json.loads(data)
         main = next((thread for thread in threads if thread.get("os_thread_id") == pid), threads[-1])
@@ -134,7 +134,7 @@ def parse_py_spy(data: bytes, pid: int) -> Dump | None:
 
 
 def understood(dump: Dump, sources: Sources, cwd: str = "") -> RankStack:
-    """What a rank does that answered with `dump`; `cwd` is its working directory."""
+    """Return what a rank does that answered with `dump`; `cwd` is its working directory."""
     others = tuple(_shown(frames) for frames in dump.others)
     if not dump.main:
         return RankStack("running", "running; its main thread is hidden behind 100 others", others=others)
@@ -163,7 +163,7 @@ def _line_number(told: Any) -> int | None:
 
 
 def _unescaped(text: str) -> str:
-    r"""A dump writes é as \xe9. What a terminal should not get stays as it is."""
+    r"""Return a text as it was: a dump writes é as \xe9. What a terminal should not get stays as it is."""
 
     def char_of(match: re.Match[str]) -> str:
         code = int(match[1] or match[2] or match[3], 16)
@@ -173,7 +173,7 @@ def _unescaped(text: str) -> str:
 
 
 def _collective(frames: Frames, place: Frame, source: str | None) -> str | None:
-    """What the user's code called to wait for other ranks; None if it does not wait for them."""
+    """Return what the user's code called to wait for other ranks; None if it does not wait for them."""
     below = list(takewhile(lambda frame: not frame.own, frames))
     inside = [frame for frame in below if frame.collective]
     if any(frame.function == "<module>" for frame in below):  # it imports a library, be it one of collectives

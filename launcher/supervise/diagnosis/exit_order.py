@@ -13,7 +13,7 @@ from launcher.core.descriptors import is_readable
 LATE_S = 1.0  # an end may be noticed so much later than it was, on a busy machine, even by who looks all the time
 
 
-class EndOrder:
+class ExitOrder:
     """Watches children from their start. The kernel keeps the ready members of an epoll set in order of arrival.
 
     `waitpid` cannot tell this: among several ended children it gives the one forked first. A watched child costs a
@@ -53,7 +53,7 @@ class EndOrder:
             self._late.add(pid)
 
     def sort(self, pids: Iterable[int]) -> tuple[list[int], bool]:
-        """The ended children `pids`, those last whose place nobody knows; and whether the order of all is known.
+        """Return the ended children `pids`, those last whose place nobody knows; and whether the order of all is known.
 
         Of one alone it is: children that are reaped later have ended later.
         """

@@ -156,7 +156,7 @@ _RANK = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
 
 
 def of_exception(type_name: str, message: str, traceback: str = "") -> Symptom:
-    """What an exception tells. `traceback`, if there is one, decides the doubtful cases."""
+    """Return what an exception tells. `traceback`, if there is one, decides the doubtful cases."""
     text = f"{type_name.rpartition('.')[2]}: {message}"[:LAST_WORDS_CHARS]
     found = _first((*_OWN, *_FRAMEWORKS), text)
     if found:
@@ -168,7 +168,7 @@ def of_exception(type_name: str, message: str, traceback: str = "") -> Symptom:
 
 
 def of_log(tail: str) -> Symptom:
-    """What the last lines of a log tell where there is no exception: libraries written in C++ print and abort.
+    """Return what the last lines of a log tell where there is no exception: libraries written in C++ print and abort.
 
     Only what libraries of communication print is looked for; general words may stand in any log.
     """

@@ -106,7 +106,7 @@ class OomWatch:
         return True
 
     def _groups(self, pid: int) -> Iterator[Path]:
-        """The counters that count `pid`; none where it has gone, or is dead in a version 1 group."""
+        """Return the counters that count `pid`; none where it has gone, or is dead in a version 1 group."""
         lines = _lines(self._proc / str(pid) / "cgroup")
         for mount in self._mounts:
             if mount.version == "v1" and not self._lives(pid):
@@ -195,7 +195,7 @@ def _path_of(mount: _Mount, lines: list[str]) -> str | None:
 
 
 def _counters(mount: _Mount, inside: str) -> Iterator[Path]:
-    """The counter of a group; in version 2, where they count for those above too, also of every group above."""
+    """Return the counter of a group; in version 2, where they count for those above too, also of every group above."""
     directory = mount.point / inside
     above = [parent for parent in directory.parents if mount.point in {parent, *parent.parents}]
     for group in [directory, *(above if mount.version == "v2" else [])]:

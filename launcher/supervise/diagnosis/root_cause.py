@@ -31,7 +31,7 @@ The rules, in this order, with the confidence that each gives:
 | no rank failed by itself, and some have not been heard: they   | as above              | likely if it is stopped,   |
 |     may not have taken part either                             |                       | else unsure                |
 
-Consequences are told by launcher/supervise/symptoms.py, and where Open MPI ended a rank by its exit code (evidence.py).
+Consequences are told by launcher/supervise/diagnosis/error_patterns.py, and where Open MPI ended a rank by its exit code (evidence.py).
 They are never the cause while any rank failed by itself, even if they came earlier: ends are noticed late. The time of a
 failure is its hook's; without one, that of its noticed end.
 """
@@ -41,68 +41,70 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
-from launcher.supervise.absence import Absence, count, find_absence, hang_at, stopped
-from launcher.supervise.evidence import FROM_OUTSIDE, Account, RankEvidence, account, failed
-from launcher.supervise.order import LATE_S
+from launcher.supervise.diagnosis.evidence import FROM_OUTSIDE, FailureSummary, RankEvidence, failed, summarize
+from launcher.supervise.diagnosis.exit_order import LATE_S
+from launcher.supervise.diagnosis.missing_rank import MissingRank, count, find_missing_rank, hang_at, stopped
 
-__all__ = ["RankEvidence", "accounts_of", "first_by_itself", "is_doubtful", "judge"]
+__all__ = ["RankEvidence", "first_by_itself", "is_doubtful", "judge", "summaries_of"]
 
 MIN_S = 0.0001  # a shorter time between two failures says nothing
 ALIKE_S = 5.0  # the same bug in every rank shows itself within the differences of their start
 
 
 def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Verdict:
-    """The verdict on one attempt; its stacks are left to the caller.
+    """Return the verdict on one attempt; its stacks are left to the caller.
 
     What other servers know is not looked at: a cause here may be a consequence of a failure there.
 
     `hung`: global ranks that made no progress for too long.
     """
-    accounts = accounts_of(evidence)
-    cause = first_by_itself(accounts)
+    summaries = summaries_of(evidence)
+    cause = first_by_itself(summaries)
     if cause is not None:
-        return _blame_failure(cause, accounts, evidence)
-    absence = find_absence(evidence, accounts, hung)
-    if absence is not None:
-        return _blame_absence(absence, accounts)
-    return _blame_first(accounts) if accounts else _blame_nobody(evidence, hung)
+        return _blame_failure(cause, summaries, evidence)
+    missing = find_missing_rank(evidence, summaries, hung)
+    if missing is not None:
+        return _blame_missing_rank(missing, summaries)
+    return _blame_first(summaries) if summaries else _blame_nobody(evidence, hung)
 
 
-def accounts_of(evidence: Sequence[RankEvidence]) -> list[Account]:
+def summaries_of(evidence: Sequence[RankEvidence]) -> list[FailureSummary]:
     """Every failure, in the order of their times."""
-    return sorted((account(rank) for rank in evidence if failed(rank)), key=lambda one: one.order)
+    return sorted((summarize(rank) for rank in evidence if failed(rank)), key=lambda one: one.order)
 
 
 # --- a rank failed by itself ---
 
 
-def first_by_itself(accounts: Sequence[Account]) -> Account | None:
-    """The cause, if it is among the failures. `accounts` in the order of their times."""
-    own = [one for one in accounts if not one.symptom.consequence]
-    doubtful = next((one for one in accounts if is_doubtful(one)), None)
+def first_by_itself(summaries: Sequence[FailureSummary]) -> FailureSummary | None:
+    """Return the cause, if it is among the failures. `summaries` in the order of their times."""
+    own = [one for one in summaries if not one.symptom.consequence]
+    doubtful = next((one for one in summaries if is_doubtful(one)), None)
     if doubtful is not None:
         before = next((one for one in own if _perhaps_before(one, doubtful)), None)
         if before is not None:
             return before
-        if _perhaps_before(doubtful, accounts[0]):
+        if _perhaps_before(doubtful, summaries[0]):
             return doubtful
     return own[0] if own else None
 
 
-def is_doubtful(one: Account) -> bool:
+def is_doubtful(one: FailureSummary) -> bool:
     """Whether it is a lost connection or a timeout of whatever origin."""
     return one.symptom.consequence and not one.symptom.certain
 
 
-def _perhaps_before(one: Account, other: Account) -> bool:
+def _perhaps_before(one: FailureSummary, other: FailureSummary) -> bool:
     """Without a hook, the true time of `one` is that of its noticed end, or earlier; and two clocks may differ."""
     late_ns = 0 if one.exact else one.evidence.late_s * 1e9
     return one.order <= other.order or one.time_ns - other.time_ns <= late_ns + _clock_error_ns(one, other)
 
 
-def _blame_failure(cause: Account, accounts: Sequence[Account], evidence: Sequence[RankEvidence]) -> Verdict:
-    alike = _alike(cause, accounts)
-    others = [one for one in accounts if one is not cause]
+def _blame_failure(
+    cause: FailureSummary, summaries: Sequence[FailureSummary], evidence: Sequence[RankEvidence]
+) -> Verdict:
+    alike = _alike(cause, summaries)
+    others = [one for one in summaries if one is not cause]
     failures = [_failure(cause, Role.CAUSE, _why_cause(cause, others, alike))]
     failures += [_follower(one, cause, alike=one in alike) for one in sorted(others, key=lambda one: one not in alike)]
     return Verdict(
@@ -114,19 +116,22 @@ def _blame_failure(cause: Account, accounts: Sequence[Account], evidence: Sequen
     )
 
 
-def _alike(cause: Account, accounts: Sequence[Account]) -> list[Account]:
-    """The others that failed of the same at nearly the same time."""
-    return [one for one in accounts if one is not cause and _is_alike(one, cause)]
+def _alike(cause: FailureSummary, summaries: Sequence[FailureSummary]) -> list[FailureSummary]:
+    """Return the others that failed of the same at nearly the same time."""
+    return [one for one in summaries if one is not cause and _is_alike(one, cause)]
 
 
-def _is_alike(one: Account, cause: Account) -> bool:
+def _is_alike(one: FailureSummary, cause: FailureSummary) -> bool:
     if cause.signature is None or one.signature != cause.signature:
         return False
     return one.symptom.consequence == cause.symptom.consequence and abs(_later_s(one, cause)) <= ALIKE_S
 
 
 def _confidence(
-    cause: Account, others: Sequence[Account], alike: Sequence[Account], evidence: Sequence[RankEvidence]
+    cause: FailureSummary,
+    others: Sequence[FailureSummary],
+    alike: Sequence[FailureSummary],
+    evidence: Sequence[RankEvidence],
 ) -> Confidence:
     if is_doubtful(cause):
         elsewhere = any(rank.status == 0 or stopped(rank) or not rank.heard for rank in evidence)
@@ -139,23 +144,23 @@ def _confidence(
     return Confidence.CERTAIN if first and not doubted else Confidence.LIKELY
 
 
-def _perhaps_before_elsewhere(cause: Account, other: Account) -> bool:
-    """What is doubtful on another server may have come first, as far as the two clocks tell."""
+def _perhaps_before_elsewhere(cause: FailureSummary, other: FailureSummary) -> bool:
+    """Return whether what is doubtful on another server may have come first, as far as the two clocks tell."""
     elsewhere = other.evidence.server_index != cause.evidence.server_index
     return elsewhere and is_doubtful(other) and other.time_ns - cause.time_ns < _clock_error_ns(cause, other)
 
 
-def _noticed_long_after_doubtful(cause: Account, others: Sequence[Account]) -> bool:
+def _noticed_long_after_doubtful(cause: FailureSummary, others: Sequence[FailureSummary]) -> bool:
     """As where nobody looked for seconds: what was doubtful may have come first after all."""
     return not cause.exact and any(is_doubtful(one) and _later_s(cause, one) > LATE_S for one in others)
 
 
-def _another_perhaps_first(cause: Account, alike: Sequence[Account]) -> bool:
+def _another_perhaps_first(cause: FailureSummary, alike: Sequence[FailureSummary]) -> bool:
     """Between two exceptions of one bug the error of clocks decides, and nobody asks; ends may be noticed seconds late."""
     return any(not (cause.exact and one.exact) and not _surely_before(cause, one) for one in alike)
 
 
-def _surely_before(cause: Account, other: Account) -> bool:
+def _surely_before(cause: FailureSummary, other: FailureSummary) -> bool:
     if not cause.exact and not other.exact:
         return cause.evidence.order_known and (other.evidence.order_known or cause.time_ns < other.time_ns)
     between_ns = other.time_ns - cause.time_ns - _clock_error_ns(cause, other)
@@ -165,14 +170,14 @@ def _surely_before(cause: Account, other: Account) -> bool:
     return between_ns > other.evidence.late_s * 1e9 if cause.exact else between_ns >= 0
 
 
-def _clock_error_ns(one: Account, other: Account) -> int:
+def _clock_error_ns(one: FailureSummary, other: FailureSummary) -> int:
     """How far the clocks of two servers may differ, beyond what is known."""
     if one.evidence.server_index == other.evidence.server_index:
         return 0
     return one.evidence.clock_error_ns + other.evidence.clock_error_ns
 
 
-def _why_cause(cause: Account, others: Sequence[Account], alike: Sequence[Account]) -> str:
+def _why_cause(cause: FailureSummary, others: Sequence[FailureSummary], alike: Sequence[FailureSummary]) -> str:
     if alike:
         first = min(alike, key=lambda one: one.order)
         what = "all" if len(alike) == len(others) else "of which"
@@ -191,7 +196,7 @@ def _why_cause(cause: Account, others: Sequence[Account], alike: Sequence[Accoun
     return f"{_before(cause, second)} rank {second.global_rank}, which failed by itself too"
 
 
-def _before(cause: Account, second: Account) -> str:
+def _before(cause: FailureSummary, second: FailureSummary) -> str:
     later_s = _later_s(second, cause)
     if later_s >= MIN_S:
         return f"it failed {_span(later_s)} before"
@@ -200,11 +205,11 @@ def _before(cause: Account, second: Account) -> str:
     return "it failed just before" if _surely_before(cause, second) else "it was noticed at the same moment as"
 
 
-def _killed_from_outside(one: Account) -> bool:
+def _killed_from_outside(one: FailureSummary) -> bool:
     return -(one.evidence.status or 0) in FROM_OUTSIDE and not one.evidence.oom
 
 
-def _follower(one: Account, cause: Account, *, alike: bool) -> Failure:
+def _follower(one: FailureSummary, cause: FailureSummary, *, alike: bool) -> Failure:
     later = _relative(one, cause)
     if alike:
         return _failure(one, Role.CAUSE, f"it failed alike, {later}")
@@ -216,25 +221,25 @@ def _follower(one: Account, cause: Account, *, alike: bool) -> Failure:
 # --- nobody failed by itself ---
 
 
-def _blame_absence(absence: Absence, accounts: Sequence[Account]) -> Verdict:
-    rank = absence.evidence
+def _blame_missing_rank(missing: MissingRank, summaries: Sequence[FailureSummary]) -> Verdict:
+    rank = missing.evidence
     where = rank.stack.place or None if rank.stack else None
     cause = Failure(
-        rank.global_rank, Role.CAUSE, absence.what, absence.reason, rank.ended_ns, where, status=rank.status
+        rank.global_rank, Role.CAUSE, missing.what, missing.reason, rank.ended_ns, where, status=rank.status
     )
     return Verdict(
         culprit=rank.global_rank,
-        confidence=absence.confidence,
-        reason=f"rank {rank.global_rank} {absence.what}: {absence.reason}",
-        failures=(cause, *(_failure(one, Role.CONSEQUENCE, f"it {one.symptom.kind.value}") for one in accounts)),
-        signature=absence.signature,
+        confidence=missing.confidence,
+        reason=f"rank {rank.global_rank} {missing.what}: {missing.reason}",
+        failures=(cause, *(_failure(one, Role.CONSEQUENCE, f"it {one.symptom.kind.value}") for one in summaries)),
+        signature=missing.signature,
     )
 
 
-def _blame_first(accounts: Sequence[Account]) -> Verdict:
+def _blame_first(summaries: Sequence[FailureSummary]) -> Verdict:
     """Everything followed from something else, but that something is not to be seen from here: no signature."""
-    first = next((one for one in accounts if is_doubtful(one)), accounts[0])
-    others = [one for one in accounts if one is not first]
+    first = next((one for one in summaries if is_doubtful(one)), summaries[0])
+    others = [one for one in summaries if one is not first]
     reason = f"it {first.symptom.kind.value}; no rank is seen to have failed by itself, or to be missing"
     return Verdict(
         culprit=first.global_rank,
@@ -251,35 +256,37 @@ def _blame_nobody(evidence: Sequence[RankEvidence], hung: Collection[int]) -> Ve
     if not hung:
         return Verdict(None, Confidence.UNSURE, "no rank has failed")
     if len(evidence) == 1:
-        return _blame_absence(_lonely(evidence[0]), ())
+        return _blame_missing_rank(_lonely(evidence[0]), ())
     reason = f"{count(len(hung), 'rank')} of {len(evidence)} made no progress, and none of them stands out"
     return Verdict(None, Confidence.UNSURE, reason)
 
 
-def _lonely(rank: RankEvidence) -> Absence:
-    """The only rank that can be seen; there may be others on other servers."""
+def _lonely(rank: RankEvidence) -> MissingRank:
+    """Return the only rank that can be seen; there may be others on other servers."""
     waits = rank.stack is not None and rank.stack.in_collective
     doing = rank.stack.doing if rank.stack else "what it does is not known"
-    return Absence(rank, "makes no progress", doing, Confidence.UNSURE if waits else Confidence.LIKELY, hang_at(rank))
+    return MissingRank(
+        rank, "makes no progress", doing, Confidence.UNSURE if waits else Confidence.LIKELY, hang_at(rank)
+    )
 
 
 # --- words ---
 
 
-def _failure(one: Account, role: Role, reason: str) -> Failure:
+def _failure(one: FailureSummary, role: Role, reason: str) -> Failure:
     status = one.evidence.status
     return Failure(one.global_rank, role, one.what, reason, one.time_ns or None, one.where, status, one.traceback)
 
 
-def _at(one: Account) -> str:
+def _at(one: FailureSummary) -> str:
     return f" at {one.where}" if one.where else ""
 
 
-def _later_s(one: Account, other: Account) -> float:
+def _later_s(one: FailureSummary, other: FailureSummary) -> float:
     return (one.time_ns - other.time_ns) / 1e9
 
 
-def _relative(one: Account, cause: Account) -> str:
+def _relative(one: FailureSummary, cause: FailureSummary) -> str:
     later_s = _later_s(one, cause)
     if abs(later_s) < MIN_S:
         return "at the same moment"

@@ -3,11 +3,11 @@
 import pytest
 
 from launcher.core.verdict import Confidence
-from launcher.engines.cluster.losses import ENDED_S, Loss, weigh
+from launcher.supervise.diagnosis.evidence import RankEvidence
+from launcher.supervise.diagnosis.failure_files import FailureRecord
+from launcher.supervise.diagnosis.losses import ENDED_S, Loss, weigh
 from launcher.supervise.diagnosis.merge import Evidence
-from launcher.supervise.dumps import RankStack
-from launcher.supervise.evidence import RankEvidence
-from launcher.supervise.failures import FailureRecord
+from launcher.supervise.diagnosis.stack_parser import RankStack
 
 CERTAIN, LIKELY, UNSURE = Confidence.CERTAIN, Confidence.LIKELY, Confidence.UNSURE
 START_NS = 1_700_000_000_000_000_000

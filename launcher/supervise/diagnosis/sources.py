@@ -49,7 +49,7 @@ class Sources:
         return self._read_beside(path, number) if self._network_s > 0 else None
 
     def _read_beside(self, path: str, number: int) -> str | None:
-        """Gives up all of them once the time is over: the thread may wait for ever."""
+        """Give up all of them once the time is over: the thread may wait for ever."""
         found: list[str | None] = []
         began = time.monotonic()
         thread = threading.Thread(target=lambda: found.append(_line(path, number)), daemon=True)
@@ -60,7 +60,7 @@ class Sources:
 
 
 def mounts() -> dict[str, str]:
-    """The type of file system by mount point, of this process. Empty where the system does not tell. Does not block."""
+    """Return the types of file systems by mount point; empty where the system does not tell. Does not block."""
     try:
         table = (PROC / "self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -96,7 +96,7 @@ def is_local(path: str, known: dict[str, str]) -> bool:
 
 
 def _kind_is_local(place: str, known: dict[str, str]) -> bool:
-    """The root is taken for local whatever it is: without it, nothing here would run."""
+    """Return whether a place is on a local disk; the root is taken for one: without it, nothing here would run."""
     point = place
     while point not in known and point != "/":
         point = os.path.dirname(point)  # noqa: PTH120

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from launcher.supervise.dumps import Frame, parse_faulthandler, parse_py_spy, understood
-from launcher.supervise.sources import Sources
+from launcher.supervise.diagnosis.sources import Sources
+from launcher.supervise.diagnosis.stack_parser import Frame, parse_faulthandler, parse_py_spy, understood
 
 LIBRARY = "/opt/env/lib/python3.11"
 TORCH = f"{LIBRARY}/site-packages/torch/distributed"

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from launcher.supervise.order import EndOrder
+from launcher.supervise.diagnosis.exit_order import ExitOrder
 
 
 def sleepers(count):
@@ -21,7 +21,7 @@ def end(pid):
 
 def test_children_that_nobody_looked_at_come_in_the_order_in_which_they_ended():
     """Neither fork order nor the order in which they are asked for decides; unwatched ones come last, unknown."""
-    order = EndOrder()
+    order = ExitOrder()
     pids = sleepers(5)
     for pid in pids[1:]:
         order.watch(pid)
@@ -39,7 +39,7 @@ def test_children_that_nobody_looked_at_come_in_the_order_in_which_they_ended():
 
 def test_an_end_seen_early_keeps_its_place():
     """A child that had ended before it was asked for comes before one that ended after."""
-    order = EndOrder()
+    order = ExitOrder()
     pids = sleepers(3)
     for pid in pids:
         order.watch(pid)
@@ -61,7 +61,7 @@ def test_an_end_seen_early_keeps_its_place():
 )
 def test_a_child_that_had_ended_before_it_was_watched_has_no_known_place(ends, late, told):
     """It may have ended before those that came first: the agent learns of a rank only after it was forked."""
-    order = EndOrder()
+    order = ExitOrder()
     pids = sleepers(2)
     for index in ends:
         order.watch(pids[index])
@@ -79,7 +79,7 @@ def test_a_child_that_had_ended_before_it_was_watched_has_no_known_place(ends, l
 
 def test_whoever_ends_after_a_late_one_was_watched_has_a_known_place():
     """And it is told of once, before it is asked for too."""
-    order = EndOrder()
+    order = ExitOrder()
     late, other = sleepers(2)
     order.watch(other)
     end(late)

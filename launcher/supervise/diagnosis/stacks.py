@@ -19,9 +19,9 @@ from pathlib import Path
 from launcher.core.frozen import frozen
 from launcher.core.proc import PROC, Stat, catches, stat
 from launcher.core.verdict import StackGroup
-from launcher.supervise.dumps import RankStack, parse_faulthandler, understood
-from launcher.supervise.outside import PySpy, seen_from_outside, waited_for, working_directory
-from launcher.supervise.sources import Sources
+from launcher.supervise.diagnosis.py_spy import PySpy, seen_from_outside, waited_for, working_directory
+from launcher.supervise.diagnosis.sources import Sources
+from launcher.supervise.diagnosis.stack_parser import RankStack, parse_faulthandler, understood
 
 __all__ = ["STACKS_SIGNAL", "Gathering", "RankStack", "Target", "gather", "group", "sentence"]
 
@@ -83,7 +83,7 @@ class Gathering:
                 self._end(global_rank, answer)
 
     def stacks(self) -> dict[int, RankStack]:
-        """The answers so far, by ascending global rank. Ranks that ended before they answered are not among them."""
+        """Return the answers so far, by ascending global rank. Ranks that ended before that are not among them."""
         return dict(sorted(self._answers.items()))
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class Gathering:
 
 
 def gather(targets: Mapping[int, Target], limit_s: float = LIMIT_S) -> dict[int, RankStack]:
-    """What every target is doing. Blocks until all have answered, for `limit_s` + `NETWORK_S` seconds at most.
+    """Return what every target is doing. Blocks until all have answered, for `limit_s` + `NETWORK_S` seconds at most.
 
     Time for which it is held up itself comes on top.
     """
@@ -144,7 +144,7 @@ def sentence(groups: Iterable[StackGroup], *, whole: bool = True) -> str:
 
 
 def _doing(stack: RankStack, step: int | None) -> str:
-    """The step stands where `sentence` keeps it: "in all_reduce at step 12, called at train.py:40 in step"."""
+    """Return what it does with its step, where `sentence` keeps it: "in all_reduce at step 12, called at train.py:40"."""
     if not stack.in_collective or step is None:
         return stack.doing
     what, comma, caller = stack.doing.partition(", ")
@@ -177,7 +177,7 @@ class _Question:
         self.open = True  # until the rank ends
 
     def step(self, now: float, *, patient: bool) -> RankStack | None:
-        """The answer, if there is one; `patient`: wait for others who ask the same rank."""
+        """Return the answer, if there is one; `patient`: wait for others who ask the same rank."""
         found = stat(self._pid)
         if found is None or found.exiting:
             self.open = False
@@ -189,7 +189,7 @@ class _Question:
         return self._look(now) if self._log is not None else self._ask(found, patient=patient)
 
     def give_up(self) -> RankStack | None:
-        """What can be said when the time is over; None if the rank has ended."""
+        """Return what can be said when the time is over; None if the rank has ended."""
         if answer := self._read():
             return answer
         found = stat(self._pid)
@@ -245,7 +245,7 @@ class _Question:
         return self._read()
 
     def _read(self) -> RankStack | None:
-        """What the log has got since the question; None if that is nothing to understand."""
+        """Return what the log has got since the question; None if that is nothing to understand."""
         if self._log is None:
             return None
         dump = parse_faulthandler(os.pread(self._log, MAX_DUMP_BYTES, self._start))
@@ -253,7 +253,7 @@ class _Question:
 
 
 def _opened(path: Path, *, locked: bool) -> int:
-    """A descriptor of the log. The lock goes with it.
+    """Return a descriptor of the log. The lock goes with it.
 
     Raises:
         BlockingIOError: someone else asks this rank at the moment.
