@@ -119,7 +119,7 @@ class RunController:
 
     @property
     def due_s(self) -> float | None:
-        """When a Tick is due at the latest, by the monotonic clock; None where nothing is."""
+        """The moment at which a Tick is due at the latest, by the monotonic clock; None where nothing is."""
         return self._inquiry.due_s if self.phase is Phase.JUDGING else None
 
     # --- events ---

@@ -1,4 +1,4 @@
-"""What the run controller learns: one record for each thing that may happen to a run."""
+"""The events of the run controller: one record for each thing that may happen to a run."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class EndWanted:
 
 @frozen
 class EngineExited:
-    """What the end of an engine says, by its exit status and its own words."""
+    """The reasons that the end of an engine gives, by its exit status and its own words."""
 
     cancelled: str | None = None  # the words of a person, a limit or another job that ended it
     killed: Verdict | None = None

@@ -1,4 +1,4 @@
-"""What the run controller orders: one record for each thing that its driver is to do."""
+"""The orders of the run controller: one record for each thing that its driver is to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run ends, as far as it is decided, and whether its ranks are started again."""
+"""The outcome of a run as far as it is decided: how it ends, and whether its ranks are started again."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Outcome:
 
     @property
     def restarts_here(self) -> bool:
-        """Whether the same agents start the ranks again."""
+        """Return whether the same agents start the ranks again."""
         return self.restarts and not self.lost and not self._setup.engine_anew
 
     def judge(self, found: Diagnosed, *, may_restart: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Which servers reach each other, asked of their agents before a rank is blamed for no more than that others miss it.
+"""The check which servers reach each other, before a rank is blamed for no more than that others miss it.
 
     first   every pair of few servers, one way; of many each with the next one, with the first, and as failures name them
     then    of a pair that failed the other way too, and both ways by ports on which the ranks themselves listen

@@ -1,4 +1,4 @@
-"""Whether a failed attempt is worth another one."""
+"""The count of restarts: whether a failed attempt is worth another one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Restarts:
         self.refusal: str | None = None  # why restarts that are left are not used
 
     def decide(self, verdict: Verdict, step: int | None) -> bool:
-        """Whether to start all ranks again after `verdict`; call once for each failed attempt.
+        """Return whether to start all ranks again after `verdict`; call once for each failed attempt.
 
         `step`: the highest that any rank told in it; None if none told any.
         """

@@ -1,4 +1,4 @@
-"""What is decided of a run before it begins, and what signals mean to it."""
+"""The setup of a run before it begins, and the meaning of signals to it."""
 
 from __future__ import annotations
 

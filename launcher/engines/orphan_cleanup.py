@@ -1,4 +1,4 @@
-"""What the head does when an agent was killed: end everything that it left.
+"""The cleanup after an agent that was killed: the head ends everything that it left.
 
 The kernel has killed the ranks by then, without any grace (`die_with_parent`); what they had started gets the grace.
 """
@@ -88,7 +88,7 @@ class OrphanCleanup:
         return ended
 
     def _attempts(self) -> tuple[Attempt, ...]:
-        """As far as the agent had told of them."""
+        """Return the attempts as far as the agent had reported them."""
         progress = Progress(len(self._spec.ranks))
         with suppress(OSError), self._run_dir.events.open("rb") as lines:
             for line in lines:

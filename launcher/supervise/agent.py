@@ -50,7 +50,7 @@ class LauncherLink:
 
 @frozen
 class Share:
-    """What one agent has to do of a run."""
+    """The part of a run that one agent has to do."""
 
     spec: RunSpec
     server_index: int

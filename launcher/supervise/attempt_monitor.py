@@ -131,7 +131,7 @@ class AttemptMonitor:
 
     @property
     def stage(self) -> Stage:
-        """How far the attempt has come."""
+        """The stage that the attempt has come to."""
         if self._collector:
             return Stage.COLLECTED if self._collector.done else Stage.COLLECTING
         if self.ender.begun:
@@ -147,7 +147,7 @@ class AttemptMonitor:
 
     @property
     def failure_cause(self) -> Cause:
-        """Why the attempt ends where it fails here."""
+        """The cause of the attempt's end, where it fails here."""
         return Cause.HUNG if self._hung else Cause.FAILED
 
     def end(self, cause: Cause, verdict: Verdict | None = None, *, restarts: bool = False) -> None:
@@ -169,7 +169,7 @@ class AttemptMonitor:
 
     @property
     def timeout_s(self) -> float | None:
-        """Until something is due; None if nothing is."""
+        """The seconds until something is due; None if nothing is."""
         patience_s = None if self._patience_ends is None else max(0.0, self._patience_ends - time.monotonic())
         due_s = (
             None if self._collector is None or self._collector.done else self._collector.timeout_s,

@@ -67,7 +67,7 @@ class Attempts:
 
     @property
     def master_port(self) -> int:
-        """Where the ranks of the next attempt to begin meet, as far as it is held here."""
+        """The port where the ranks of the next attempt meet, as far as it is held here."""
         return self._port.number
 
     def carry_out(self, order: Order) -> None:
@@ -159,7 +159,7 @@ class Attempts:
 
     @property
     def undisturbed(self) -> bool:
-        """Whether ranks run, and neither a failure nor anybody's wish has begun to end them."""
+        """Return whether ranks run, and neither a failure nor anybody's wish has begun to end them."""
         return self.monitor.stage is Stage.RUNNING
 
     def held_port(self) -> int | None:

@@ -1,4 +1,4 @@
-"""What an agent does over its link to the coordinator beside its ranks: it sends files, and says where ranks are."""
+"""The services of an agent to its coordinator beside its ranks: it sends files, and says where ranks are."""
 
 from __future__ import annotations
 

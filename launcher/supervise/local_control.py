@@ -81,7 +81,7 @@ class LocalControl:
 
     @property
     def cause(self) -> Cause:
-        """Why the run ended."""
+        """The cause of the run's end."""
         finish = self._controller.outcome.finish
         return self._attempts.monitor.cause if finish is None else finish.cause
 

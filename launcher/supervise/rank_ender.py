@@ -1,4 +1,4 @@
-"""How the ranks of one attempt are ended, with all that they have started, and what must outlive them."""
+"""The end of the ranks of one attempt, with all that they have started, and what must outlive them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RankEnder:
 
     @property
     def in_vain(self) -> bool:
-        """Whether something has outlived SIGKILL for so long that waiting for it makes no sense."""
+        """Return whether something has outlived SIGKILL for so long that waiting for it makes no sense."""
         return self._ending is not None and self._ending.in_vain
 
     @property
@@ -57,7 +57,7 @@ class RankEnder:
 
     @property
     def timeout_s(self) -> float | None:
-        """Until something is due; None if nothing is."""
+        """The seconds until something is due; None if nothing is."""
         return None if self._ending is None else self._ending.timeout_s
 
     def begin(self) -> None:

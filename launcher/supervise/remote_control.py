@@ -157,7 +157,7 @@ class RemoteControl:
 
     @property
     def cause(self) -> Cause:
-        """Why the run ended; what ended here first has its reason here."""
+        """The cause of the run's end; what ended here first has its reason here."""
         own = self._attempts.monitor.cause
         return own if own is Cause.HEAD_LOST or self._finish is None else self._finish.cause
 

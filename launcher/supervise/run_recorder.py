@@ -1,4 +1,4 @@
-"""Where all that is told of a run is written: its events as they happen, its report at the end."""
+"""The record of a run: its events as they happen, its report at the end."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ FIRST_ASKED = 8  # times right after the welcome: a clock is wanted before anyth
 
 
 class Clock:
-    """How far another server's wall clock is ahead of ours: by Cristian's algorithm, from the quickest answer of all."""
+    """The estimate how far another server's wall clock is ahead, from the quickest answer (Cristian's algorithm)."""
 
     def __init__(self) -> None:
         # Round trip and difference. Clocks drift, and are set: old answers are forgotten.
@@ -43,7 +43,7 @@ class Clock:
 
     @property
     def known(self) -> bool:
-        """Whether it has been asked at all."""
+        """Return whether it has been asked at all."""
         return bool(self._answers)
 
     @property
@@ -52,7 +52,7 @@ class Clock:
 
     @property
     def error_ns(self) -> int:
-        """By so much the estimate may be wrong: half of the round trip of that answer."""
+        """The error of the estimate at most: half of the round trip of that answer."""
         return min(self._answers)[0] // 2 if self._answers else 0
 
     def take(self, here_ns: int, round_trip_ns: int, now_ns: int) -> None:
@@ -113,7 +113,7 @@ class AgentConnection:
 
     @property
     def is_mute(self) -> bool:
-        """Whether nothing can be sent to it any more: `take` gives its last words, and then it is lost."""
+        """Return whether nothing can be sent to it any more: `take` gives its last words, and then it is lost."""
         return self._mute is not None
 
     def lose(self, why: str) -> None:
@@ -122,14 +122,14 @@ class AgentConnection:
         self._noticed.add(self)
 
     def ask(self) -> None:
-        """By a clock that nobody sets: the answer brings it back."""
+        """Ask for an answer, with the time by a clock that is never set, which the answer brings back."""
         now_ns = time.monotonic_ns()
         self._unanswered.append(now_ns)
         self.send(Ping(now_ns))
 
     @property
     def unanswered_ns(self) -> int | None:
-        """When it was asked first what it has not answered; None where it has answered all."""
+        """The time of the first question that it has not answered; None where it has answered all."""
         return self._unanswered[0] if self._unanswered else None
 
     def take(self) -> list[Message]:
@@ -182,7 +182,7 @@ def listen(port: int = 0) -> socket.socket:
 
 
 def server_of(hello: Hello, register: ServerIndex) -> int:
-    """Which server of the table said hello.
+    """Return which server of the table said hello.
 
     Its own word counts first, then its addresses and its name, and at last its place among the engine's processes.
 
@@ -243,7 +243,7 @@ def described(hello: Hello) -> str:
 
 
 def differences(hello: Hello, agreement: Mapping[str, str], server_id: str) -> TlaunchError | None:
-    """Why a server that was started by hand does not fit the first one; None where it does."""
+    """Return why a server that was started by hand does not fit the first one; None where it does."""
     if hello.agreement is None:  # the engine has brought it, and it is told what to do
         return None
     for what, ours in agreement.items():

@@ -28,7 +28,7 @@ class Departure:
 
     @property
     def by_itself(self) -> bool:
-        """Whether the engine has ended before it was told to."""
+        """Return whether the engine has ended before it was told to."""
         return self._engine_end is not None and self._engine_end.by_itself
 
     def extend(self) -> None:

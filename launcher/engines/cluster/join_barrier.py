@@ -1,4 +1,4 @@
-"""Until every server has come: who is missing is told, and why when it has been too long."""
+"""The wait until every server has come: it says which are missing, and why when it has been too long."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class JoinBarrier:
 
     @property
     def due(self) -> float:
-        """When to look again, monotonic."""
+        """The moment to look again, monotonic."""
         moments = (self._ends, self._next_told, self._engine_last, self._knocks.due if self._knocks else None)
         return min(moment for moment in moments if moment is not None)
 
@@ -59,7 +59,7 @@ class JoinBarrier:
         return self._registration.missing
 
     def in_vain(self, engine: EngineProcess | None) -> TlaunchError | None:
-        """Why it makes no sense to wait any longer; None while it does. May take some seconds to find that out.
+        """Return why it makes no sense to wait any longer; None while it does. May take some seconds to find that out.
 
         Of servers that are all ready: why nothing can be started on them.
         """
@@ -80,7 +80,7 @@ class JoinBarrier:
         )
 
     def _rivalry(self) -> TlaunchError | None:
-        """Why no server will come: one of them coordinates as we do."""
+        """Return why no server will come: one of them coordinates as we do."""
         return None if self._knocks is None else self._knocks.look(self._registration.absent(self._first_server))
 
     def _has_ended(self, engine: EngineProcess) -> bool:

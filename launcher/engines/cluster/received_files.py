@@ -1,4 +1,4 @@
-"""What ranks write on servers that do not share the coordinator's files, kept here as it comes."""
+"""The files that ranks write on servers that do not share the coordinator's, kept here as it comes."""
 
 from __future__ import annotations
 

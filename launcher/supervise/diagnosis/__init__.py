@@ -1,1 +1,1 @@
-"""What an attempt failed of: evidence of every rank, merged over servers, and the verdict on it."""
+"""The diagnosis of a failed attempt: evidence of every rank, merged over servers, and the verdict on it."""

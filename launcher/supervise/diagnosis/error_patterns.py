@@ -1,4 +1,4 @@
-"""Whether a failure is a rank's own, or the consequence of another rank that has gone or does not come.
+"""The patterns that tell whether a failure is a rank's own, or the consequence of one that has gone or does not come.
 
 Libraries of communication tell the second case by messages of their own; the tables below know them, each with its
 author. The general errors of sockets and pipes are doubtful: a rank also talks to file servers and trackers, so only

@@ -1,4 +1,4 @@
-"""What is known of one rank, and what it amounts to: did it fail, of what, when, and by whose fault. No I/O."""
+"""The evidence of one rank, and its summary: did it fail, of what, when, and by whose fault. No I/O."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CRASH_FRAME = re.compile(r'Current thread .*\n  File "(?:.*/)?(?P<file>.+)", li
 
 
 class SeenStack(Protocol):
-    """What a living rank was found doing: the part of `launcher.supervise.diagnosis.stacks.RankStack` that is needed here."""
+    """The stack of a living rank: the part of `launcher.supervise.diagnosis.stacks.RankStack` that is needed here."""
 
     @property
     def state(self) -> str: ...  # "running", "stopped", "uninterruptible" or "silent"
@@ -61,13 +61,13 @@ class RankEvidence:
 
     @property
     def alive(self) -> bool:
-        """Whether it is known to run still."""
+        """Return whether it is known to run still."""
         return self.status is None and self.heard
 
 
 @frozen
 class FailureSummary:
-    """What a failed rank's evidence amounts to."""
+    """The summary of a failed rank's evidence."""
 
     evidence: RankEvidence
     symptom: Symptom
@@ -82,7 +82,7 @@ class FailureSummary:
 
     @property
     def exact(self) -> bool:
-        """Whether its time is that of the failure, and not of the noticed end."""
+        """Return whether its time is that of the failure, and not of the noticed end."""
         return self.evidence.failure is not None and self.evidence.failure.time_ns is not None
 
     @property
@@ -110,14 +110,14 @@ class FailureSummary:
 
 
 def failed(evidence: RankEvidence) -> bool:
-    """Whether the rank failed."""
+    """Return whether the rank failed."""
     if evidence.status is None:
         return evidence.failure is not None  # it has raised, and something keeps it: a thread, atexit, a destructor
     return evidence.status != 0
 
 
 def summarize(evidence: RankEvidence) -> FailureSummary:
-    """Of a rank that failed. The most direct evidence decides: hook, then printed traceback, then signal or exit code."""
+    """Return the summary of a rank that failed. What is most direct decides: hook, traceback, signal or exit code."""
     if evidence.exit_reason is not None:
         return _own(evidence, f"could not be started: {evidence.exit_reason}")
     if evidence.failure is not None and evidence.failure.kind == "exception":

@@ -1,4 +1,4 @@
-"""In which order processes ended, even those that ended while nobody looked."""
+"""The order in which processes ended, even those that ended while nobody looked."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ExitOrder:
             self._epoll = None
 
     def collect(self) -> list[int]:
-        """Who has ended since the last call, in order. A reaped one is told of too."""
+        """Return the pids that have ended since the last call, in order, reaped ones too."""
         found: list[int] = []
         if self._epoll is None or not self._pids:
             return found

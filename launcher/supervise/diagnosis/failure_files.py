@@ -1,4 +1,4 @@
-"""What a rank left behind about its failure: the hook's failure.json, and the last traceback in train.log.
+"""The files that a rank leaves about its failure: the hook's failure.json, and the last traceback in train.log.
 
 Everything here reads files that a failing program wrote: any bytes, any length, perhaps cut off. Nothing raises, and
 time and memory are bounded.

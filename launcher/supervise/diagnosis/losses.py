@@ -35,7 +35,7 @@ ENDED_S = 5.0
 
 @frozen
 class Loss:
-    """When a server was lost, by the coordinator's wall clock in nanoseconds."""
+    """The loss of a server, by the coordinator's wall clock in nanoseconds."""
 
     server_index: int
     since_ns: int  # no sooner: it has answered what it was asked then
@@ -51,7 +51,7 @@ class Loss:
 
 @frozen
 class Finding:
-    """What losses make of a verdict."""
+    """The effect of losses on a verdict."""
 
     loss: Loss | None  # that is to blame; None: the verdict stands
     confidence: Confidence
@@ -59,13 +59,13 @@ class Finding:
 
 
 def has_own_fault(summaries: Sequence[FailureSummary]) -> bool:
-    """Whether a rank is seen to have failed by itself."""
+    """Return whether a rank is seen to have failed by itself."""
     cause = first_by_itself(summaries)
     return cause is not None and not is_doubtful(cause)
 
 
 def weigh(verdict: Verdict, evidence: Evidence, losses: Sequence[Loss], stalled_ns: int | None) -> Finding:
-    """Whether `verdict`, on what was heard, stands beside `losses`.
+    """Return whether `verdict`, on what was heard, stands beside `losses`.
 
     `evidence`: what was heard. `stalled_ns`: since when, at the latest, ranks have made no progress, where they hang.
     """
@@ -129,7 +129,7 @@ def _beside_missing_rank(
 
 
 def _has_rival(one: FailureSummary, evidence: Evidence) -> bool:
-    """Whether a rank that was heard could be what this failure followed from, instead of a lost server's."""
+    """Return whether a rank that was heard could be what this failure followed from, instead of a lost server's."""
     if one.symptom.kind in NEED_A_DEAD_PEER and not is_doubtful(one):
         return any(rank.status == 0 or leaves(rank) for rank in evidence.ranks)
     return True

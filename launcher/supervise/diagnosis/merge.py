@@ -1,4 +1,4 @@
-"""What the servers know of a failed attempt: merged into one, whether there is one server or many, and judged."""
+"""The evidence of all servers of a failed attempt: merged into one, whether there is one server or many, and judged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcher.supervise.diagnosis.stacks import group
 
 @frozen
 class Evidence:
-    """What the agent of one server knows when an attempt has failed, or all that is known of an attempt."""
+    """The knowledge of one server's agent when an attempt has failed, or all that is known of an attempt."""
 
     ranks: tuple[RankEvidence, ...]
     hung: tuple[int, ...] = ()  # global ranks

@@ -1,4 +1,4 @@
-"""Whom the others miss: a rank that has not failed, but does not come, where every failure is only a consequence."""
+"""The missing rank: one that has not failed, but does not come, where every failure is only a consequence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MissingRank:
 def find_missing_rank(
     evidence: Sequence[RankEvidence], summaries: Sequence[FailureSummary], hung: Collection[int]
 ) -> MissingRank | None:
-    """Whom the others miss."""
+    """Return the rank that the others miss."""
     if not summaries and not hung:
         return None
     failed = {one.global_rank for one in summaries}
@@ -89,7 +89,7 @@ def _waits(rank: RankEvidence) -> bool:
 
 
 def _busy(rank: RankEvidence) -> bool:
-    """Whether it lives and is seen to do something else than wait for others."""
+    """Return whether it lives and is seen to do something else than wait for others."""
     if not rank.alive or rank.stack is None or rank.stack.in_collective:
         return False
     return rank.stack.state == "uninterruptible" or (rank.stack.state == "running" and bool(rank.stack.place))
@@ -111,19 +111,19 @@ def _odd(healthy: Sequence[RankEvidence]) -> list[RankEvidence]:
 
 
 def _place(rank: RankEvidence) -> str:
-    """Of ranks that wait for others only what they wait in: they may have called it from different lines."""
+    """Return where a rank is; where it waits for others only what it waits in: lines that call it may differ."""
     if rank.stack is None:
         return ""
     return rank.stack.doing.partition(", called ")[0] if rank.stack.in_collective else rank.stack.doing
 
 
 def leaves(rank: RankEvidence) -> bool:
-    """Whether it is about to close its connections."""
+    """Return whether it is about to close its connections."""
     return rank.alive and rank.stack is not None and rank.stack.doing.startswith(LEAVES)
 
 
 def _silent(rank: RankEvidence) -> bool:
-    """Whether it lives, and has no Python stack that would tell more."""
+    """Return whether it lives, and has no Python stack that would tell more."""
     return rank.alive and rank.stack is not None and not rank.stack.in_collective and not rank.stack.place
 
 

@@ -68,7 +68,7 @@ class OomWatch:
         self._noted[pid] = _Noted(groups, self._total())
 
     def killed(self, pid: int) -> bool | None:
-        """Whether the out-of-memory killer ended `pid`, which died of SIGKILL; None where the system does not tell.
+        """Return whether the out-of-memory killer ended `pid`, which died of SIGKILL; None where that is not known.
 
         To be asked before the process is reaped, or right after; more than once if need be.
         """
@@ -123,7 +123,7 @@ class OomWatch:
 
 
 class _KernelLog:
-    """What the kernel logs from now on about processes that it killed for want of memory."""
+    """The kernel's log from now on about processes that it killed for want of memory."""
 
     def __init__(self, proc: Path, path: Path, first_total: int | None) -> None:
         self._first_total = first_total
@@ -145,7 +145,7 @@ class _KernelLog:
         return self._pids
 
     def tells_all(self, total: int | None) -> bool:
-        """Whether the pids are those of all kills, of which the machine has counted `total` by now."""
+        """Return whether the pids are those of all kills, of which the machine has counted `total` by now."""
         if total is None or self._first_total is None:
             return False
         return self._whole and len(self._pids) >= total - self._first_total
@@ -165,7 +165,7 @@ class _KernelLog:
 
 
 def _perhaps(pid: int) -> bool:
-    """Whether the end of a child that waits to be reaped was by SIGKILL; True of every other process."""
+    """Return whether the end of a child that waits to be reaped was by SIGKILL; True of every other process."""
     with suppress(OSError, AttributeError):  # no child of ours, or reaped already; a system without waitid
         end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         return end is not None and end.si_code != os.CLD_EXITED and end.si_status == signal.SIGKILL
@@ -173,7 +173,7 @@ def _perhaps(pid: int) -> bool:
 
 
 def _memory_mounts(proc: Path) -> tuple[_Mount, ...]:
-    """Where control groups that count memory are mounted, one of each version."""
+    """Return where control groups that count memory are mounted, one of each version."""
     mounts: dict[str, _Mount] = {}
     for line in _lines(proc / "self/mountinfo"):
         before, _, after = line.partition(" - ")
@@ -185,7 +185,7 @@ def _memory_mounts(proc: Path) -> tuple[_Mount, ...]:
 
 
 def _path_of(mount: _Mount, lines: list[str]) -> str | None:
-    """Where in the mounted hierarchy a process is, by its /proc/<pid>/cgroup; None where that is not to be seen."""
+    """Return where in the mounted hierarchy a process is, by its /proc/<pid>/cgroup; None where that is hidden."""
     for line in lines:
         number, controllers, path = line.split(":", 2)
         if (number == "0") if mount.version == "v2" else ("memory" in controllers.split(",")):

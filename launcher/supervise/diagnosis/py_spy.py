@@ -1,4 +1,4 @@
-"""What a process is doing that cannot be asked: as py-spy sees its Python stacks, or as the kernel sees it wait."""
+"""The state of a process that cannot be asked: as py-spy sees its Python stacks, or as the kernel sees it wait."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def seen_from_outside(found: Stat) -> RankStack:
 
 
 def waited_for(found: Stat) -> Stat:
-    """Where a shell waits for a program, that program; a process that waits for no other is told itself."""
+    """Return the program that a shell waits for; of a process that waits for no other, that process."""
     for _ in range(DEEPEST):
         child = _youngest_child(found.pid) if _system_call(found.pid) in _CALLS_FOR_CHILDREN else None
         if child is None:
@@ -72,7 +72,7 @@ class PySpy:
 
     @classmethod
     def useful(cls, pid: int) -> bool:
-        """Whether `pid` is a Python program that this process may look into, and py-spy is there."""
+        """Return whether `pid` is a Python program that this process may look into, and py-spy is there."""
         return _is_python(pid) and _may_trace() and shutil.which("py-spy") is not None
 
     def __init__(self, pid: int, sources: Sources) -> None:
@@ -165,7 +165,7 @@ def _system_call(pid: int) -> str | None:
 
 
 def _kernel_function(pid: int) -> str | None:
-    """Where in the kernel it waits; None where that is not told."""
+    """Return where in the kernel it waits; None where that is not known."""
     with suppress(OSError):
         name = (PROC / str(pid) / "wchan").read_text(encoding="ascii", errors="replace").strip()
         return name if name not in {"", "0"} else None

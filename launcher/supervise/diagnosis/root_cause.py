@@ -90,7 +90,7 @@ def first_by_itself(summaries: Sequence[FailureSummary]) -> FailureSummary | Non
 
 
 def is_doubtful(one: FailureSummary) -> bool:
-    """Whether it is a lost connection or a timeout of whatever origin."""
+    """Return whether it is a lost connection or a timeout of whatever origin."""
     return one.symptom.consequence and not one.symptom.certain
 
 
@@ -151,7 +151,7 @@ def _perhaps_before_elsewhere(cause: FailureSummary, other: FailureSummary) -> b
 
 
 def _noticed_long_after_doubtful(cause: FailureSummary, others: Sequence[FailureSummary]) -> bool:
-    """As where nobody looked for seconds: what was doubtful may have come first after all."""
+    """Return whether, as where nobody looked for seconds, what was doubtful may have come first after all."""
     return not cause.exact and any(is_doubtful(one) and _later_s(cause, one) > LATE_S for one in others)
 
 
@@ -171,7 +171,7 @@ def _surely_before(cause: FailureSummary, other: FailureSummary) -> bool:
 
 
 def _clock_error_ns(one: FailureSummary, other: FailureSummary) -> int:
-    """How far the clocks of two servers may differ, beyond what is known."""
+    """Return how far the clocks of two servers may differ, beyond what is known."""
     if one.evidence.server_index == other.evidence.server_index:
         return 0
     return one.evidence.clock_error_ns + other.evidence.clock_error_ns

@@ -36,7 +36,7 @@ class Sources:
         self._mounts: dict[str, str] | None = None
 
     def line(self, path: str, number: int) -> str | None:
-        """As the file holds it now, without indentation; None where it cannot be read, or not in time."""
+        """Return the line as the file holds it now, without indentation; None where it cannot be read in time."""
         if (path, number) not in self._known:
             self._known[path, number] = self._read(path, number) if os.path.isabs(path) else None  # noqa: PTH117
         return self._known[path, number]
@@ -74,7 +74,7 @@ def mounts() -> dict[str, str]:
 
 
 def is_local(path: str, known: dict[str, str]) -> bool:
-    """Whether an absolute path leads to a file of this machine, by way of none that is not. `known`: as of `mounts`."""
+    """Return whether an absolute path leads to a file of this machine, by local ones only. `known`: as of `mounts`."""
     pending, place, links = path.split("/")[::-1], "/", 0
     while pending:
         name = pending.pop()

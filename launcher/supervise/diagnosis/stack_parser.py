@@ -1,4 +1,4 @@
-"""What a rank was doing: read from a dump of its Python stacks, said in one phrase.
+"""The parser of stacks: what a rank was doing, read from a dump of its Python stacks, said in one phrase.
 
 Dumps come from faulthandler (Python 3.8 to 3.14, plain text, perhaps cut off anywhere) or from `py-spy dump --json`.
 Both list the innermost frame of each thread first.
@@ -64,12 +64,12 @@ class Frame:
 
     @property
     def own(self) -> bool:
-        """Whether this is the user's code."""
+        """Return whether this is the user's code."""
         return _BUNDLED in self.file or not _FOREIGN.search(self.file)
 
     @property
     def collective(self) -> bool:
-        """Whether it waits for other ranks, as far as file and name tell; of the user's own code they do not."""
+        """Return whether it waits for other ranks, as far as file and name tell; of the user's own code they do not."""
         if _COMMUNICATION.search(self.file):
             return True
         return not self.own and bool(_COLLECTIVE_NAME.fullmatch(self.function)) and "-packages/" in self.file
@@ -88,7 +88,7 @@ class Dump:
 
 @frozen
 class RankStack:
-    """What one rank was doing when somebody asked."""
+    """The stack of one rank when it was asked for."""
 
     state: State
     doing: str  # "in all_reduce, called at train.py:40 in step", "at data.py:88 in load: time.sleep(30)"

@@ -1,4 +1,4 @@
-"""What every rank is doing, asked without ending or delaying any.
+"""The stacks of all ranks, asked for without ending or delaying any.
 
 A Python rank that tlaunch started has faulthandler write its stacks to the end of stacks.log whenever STACKS_SIGNAL
 comes; the C code of that handler needs neither the interpreter nor its lock. A process that has no handler would be
@@ -132,7 +132,7 @@ def group(stacks: Mapping[int, RankStack], steps: Mapping[int, int | None]) -> t
 
 
 def sentence(groups: Iterable[StackGroup], *, whole: bool = True) -> str:
-    """In one line, the largest group first: "7 ranks wait in all_reduce at step 12; rank 3 is at data.py:88 in load".
+    """Return one line, the largest group first: "7 ranks wait in all_reduce at step 12; rank 3 is at a.py:8 in load".
 
     `whole`: these are all ranks that were to be asked.
     """
@@ -271,7 +271,7 @@ def _opened(path: Path, *, locked: bool) -> int:
 
 
 def _writes_to(pid: int, log: int) -> bool:
-    """Whether the process still has the log open: a program may have closed all descriptors that it did not know.
+    """Return whether the process still has the log open: a program may have closed unknown descriptors.
 
     Other files of it are not touched: they may be on a file system that does not answer. Reading a link never waits.
     """
@@ -286,7 +286,7 @@ def _writes_to(pid: int, log: int) -> bool:
 
 
 def _busy_with_signal(pid: int) -> bool:
-    """Whether the signal waits for its turn, or its handler is at work: until it returns, the signal stays blocked."""
+    """Return whether the signal waits for its turn, or its handler is at work: till then the signal stays blocked."""
     with suppress(OSError):
         for line in (PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, mask = line.partition(":")
