@@ -160,7 +160,7 @@ class EvidenceRequest:
 
 @frozen
 class EvidenceReport:
-    """The evidence of one server about a failed attempt: see launcher.supervise.court."""
+    """The evidence of one server about a failed attempt: see launcher.supervise.diagnosis.merge."""
 
     attempt: int
     evidence: Any

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import selectors
 import signal
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from launcher.core import atomic
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import AgentEnded, Cause, Event, Killing, Stopping, TimestampedEvent, from_line
 from launcher.core.records import RunSpec
-from launcher.core.report import Attempt, Report
+from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
 from launcher.engines.cluster.asker_endpoint import remove_door
 from launcher.engines.cluster.shared_fs import remove_marks
 from launcher.runs.progress import Progress
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.event_log import EventLog
+from launcher.supervise.run_recorder import RunRecorder
 from launcher.supervise.signal_pipe import SignalPipe
 from launcher.supervise.tree import Ending, something_left
 
@@ -78,18 +77,8 @@ class OrphanCleanup:
             self._ending.kill_now()
 
     def _finish(self, started_ns: int) -> AgentEnded:
-        report = Report(
-            run=self._spec.name,
-            server_index=self._server_index,
-            cause=Cause.AGENT_LOST,
-            exit_code=self._exit_code,
-            started_ns=started_ns,
-            ended_ns=time.time_ns(),
-            attempts=self._attempts(),
-            events_lost=self._event_log.lost,
-        )
-        with suppress(OSError):
-            atomic.write_text(self._run_dir.report, report.to_json())
+        recorder = RunRecorder(self._spec.name, self._server_index, self._run_dir, self._event_log, started_ns)
+        recorder.write_report(Cause.AGENT_LOST, self._exit_code, self._attempts())
         if self._coordinates:
             remove_marks(self._run_dir)
             remove_door(self._run_dir)

@@ -4,35 +4,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
-from launcher.core.errors import EXIT_FAILURE, EXIT_HUNG, EXIT_OK, exit_code_of
-from launcher.core.events import AttemptStarted, Cause, Continued, NotRestarting, Paused, Trouble
+from launcher.control.orders import (
+    BeginAttempt,
+    CancelRestart,
+    CollectEvidence,
+    EndRanks,
+    ForwardSignal,
+    Order,
+    Record,
+)
+from launcher.control.setup import CONTINUES, KILLS_AT_ONCE, PAUSES
+from launcher.core.events import AttemptStarted, Cause, Trouble
 from launcher.core.records import RankSpec, RunSpec
-from launcher.core.report import Attempt, RankExit, Report
+from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
-from launcher.supervise.attempt_monitor import AttemptMonitor
+from launcher.supervise.attempt_monitor import AttemptMonitor, Stage
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.progress_monitor import ProgressMonitor
+from launcher.supervise.rank_ender import RankEnder
 from launcher.supervise.rank_group import AttemptVariables, RankGroup
-from launcher.supervise.restart import Restarts
 from launcher.supervise.spawner import Spawner
-
-if TYPE_CHECKING:
-    from launcher.supervise.court import Decision, Evidence
-    from launcher.supervise.soundings import ReachProbes
 
 
 class Attempts:
-    """Begins attempts, and knows what became of those that are over. `rank_group` and `watch` are the present one's."""
+    """Carries out what is ordered for the ranks of this server. `rank_group` and `monitor` are the present attempt's."""
 
     rank_group: RankGroup
-    watch: AttemptMonitor
-    _others = False  # whether ranks of other servers belong to an attempt
-    soundings: ReachProbes | None = None  # while others may want to know whether they reach this server
+    monitor: AttemptMonitor
 
     def __init__(
         self,
@@ -44,10 +47,9 @@ class Attempts:
         spawner: Spawner,
         group: RunGroup,
         event_log: EventLog,
-        first: int = 0,
+        others: bool = False,
     ) -> None:
-        """`first`: the number of the first attempt here; agents that were lost had those before."""
-        self._first = first
+        """`others`: the run has ranks on other servers, whose failures have those here started again as well."""
         self._spec = spec
         self._ranks = ranks
         self._inherited = inherited
@@ -55,20 +57,50 @@ class Attempts:
         self._spawner = spawner
         self._group = group
         self._event_log = event_log
-        self._run_dir = RunDir(spec.run_dir)  # of what ranks write
-        self._restarts = Restarts(spec.supervision.max_restarts)
-        self._over: list[Attempt] = []
-        self._refusal: str | None = None  # why restarts that are left are not used
-        self._paused = False
+        self._may_repeat = others and spec.supervision.max_restarts > 0
+        self.number = 0  # of the present attempt
+        self.paused = False
+        self.over: list[Attempt] = []
 
-    def begin(self) -> None:
+    @property
+    def master_port(self) -> int:
+        """The port where the ranks of the next attempt meet, as far as it is held here."""
+        return self._port.number
+
+    def carry_out(self, order: Order) -> None:
+        """Do what is ordered for ranks; leave other orders to the caller."""
+        match order:
+            case Record(event=event):
+                self._event_log.record(event)
+            case BeginAttempt(number=number, master_port=port):
+                self.begin(number, port)
+            case CollectEvidence():
+                self.monitor.collect()
+            case EndRanks(cause=cause, verdict=verdict, restarts=restarts):
+                self.monitor.end(cause, verdict, restarts=restarts)
+            case CancelRestart():
+                self.monitor.ender.forget_repeat()
+            case ForwardSignal(number=number) if number == KILLS_AT_ONCE:
+                self.monitor.ender.kill_now()
+            case ForwardSignal(number=number) if number in {PAUSES, CONTINUES}:
+                self._pause(number == PAUSES)
+            case ForwardSignal(number=number):
+                self.monitor.forward(number)
+            case _:
+                pass
+
+    def begin(self, number: int, master_port: int) -> None:
         """Ask for all ranks."""
         self._group.take_back()
-        variables = AttemptVariables(self._first + len(self._over), self._port.number)
-        self._began_ns = self._event_log.record(AttemptStarted(variables.number, variables.master_port))
+        if self._port.holder is None:
+            self._port = HeldPort(master_port)
+        self.number = number
+        run_dir = RunDir(self._spec.run_dir)  # of what ranks write
+        variables = AttemptVariables(number, self._port.number)
+        self._began_ns = self._event_log.record(AttemptStarted(number, variables.master_port))
         self.rank_group = RankGroup(
             self._ranks,
-            self._run_dir,
+            run_dir,
             variables,
             inherited=self._inherited,
             spawner=self._spawner,
@@ -76,132 +108,75 @@ class Attempts:
         )
         supervision = self._spec.supervision
         global_ranks = [rank.global_rank for rank in self._ranks]
-        self.watch = AttemptMonitor(
+        ender = RankEnder(
             self.rank_group,
-            ProgressMonitor(self._run_dir, global_ranks, supervision.hang_timeout_s, self._spec.layout),
-            run_dir=self._run_dir,
-            supervision=supervision,
+            supervision,
             spawner=self._spawner,
             group=self._group,
             event_log=self._event_log,
-            court=self,
-            others=self._others,
+            may_repeat=self._may_repeat,
         )
-        if self._paused:
-            self.watch.pause()
+        self.monitor = AttemptMonitor(
+            self.rank_group,
+            ProgressMonitor(run_dir, global_ranks, supervision.hang_timeout_s, self._spec.layout),
+            ender,
+            run_dir=run_dir,
+            spawner=self._spawner,
+            event_log=self._event_log,
+            restartable=supervision.max_restarts > 0,
+        )
+        if self.paused:
+            self.monitor.pause()
 
-    def stop(self, cause: Cause, number: int | None = None, server: str | None = None) -> None:
-        """Someone wants the end, by signal `number` at that server: no restart follows, not even one under way."""
-        if self.watch.restarts:
-            self._refuse("the end was asked for meanwhile")
-        self.watch.stop(cause, number, server)
+    def end(self) -> bool:
+        """Close the present attempt, of which nothing is left that can be killed; return whether something is."""
+        self.monitor.close()
+        self.over.append(
+            Attempt(
+                number=self.number,
+                master_port=self._port.number,
+                started_ns=self._began_ns,
+                ended_ns=time.time_ns(),
+                cause=self.monitor.cause,
+                exits=tuple(self.rank_group.exits),
+                verdict=self.monitor.verdict,
+                killed=self.monitor.ender.killed,
+            )
+        )
+        left = bool(self.monitor.ender.left())
+        if self.monitor.ender.may_repeat and not left:
+            self._take_another_port()
+        return left
 
-    def pause(self) -> None:
-        """Stop every rank, those that are yet to be started too, until `resume`."""
-        if not self._paused:
-            self._paused = True
-            self.watch.pause()
-            self._event_log.record(Paused())
-
-    def resume(self) -> None:
-        if self._paused:
-            self._paused = False
-            self.watch.resume()
-            self._event_log.record(Continued())
-
-    def go_on(self, *, childless: bool) -> bool:
-        """Begin the next attempt if the present one is over and is to be repeated; False once all is over."""
-        if not self.watch.over(childless=childless):
-            return True
-        self._end()
-        if not self.watch.restarts:
-            return False
-        if self.watch.left():
-            self._refuse("what is left of the last attempt cannot be killed")
-            return False
-        self._take_another_port()
-        self.begin()
-        return True
-
-    def decide(self, evidence: Evidence) -> Decision | None:
-        """As `launcher.supervise.court.Court`."""
-        from launcher.supervise.court import Decision  # noqa: PLC0415 - loaded with the inquest
-
-        verdict = self.judge_alone(evidence)
-        return Decision(verdict, self._restart(verdict, evidence.highest_step))
-
-    def judge_alone(self, evidence: Evidence) -> Verdict:
-        """As `launcher.supervise.court.Court`."""
-        from launcher.supervise.court import judged  # noqa: PLC0415 - as above
-
-        return judged(evidence, self._event_log)
-
-    # --- the end ---
+    def note_failure_elsewhere(self, cause: Cause, verdict: Verdict) -> None:
+        """Have the report say what the last attempt failed of, although all ranks here had ended well before."""
+        if self.over[-1].cause is Cause.FINISHED:
+            self.over[-1] = replace(self.over[-1], cause=cause, verdict=verdict)
 
     @property
-    def cause(self) -> Cause:
-        """Why the last attempt ended."""
-        return self.watch.cause
+    def undisturbed(self) -> bool:
+        """Return whether ranks run, and neither a failure nor anybody's wish has begun to end them."""
+        return self.monitor.stage is Stage.RUNNING
+
+    def held_port(self) -> int | None:
+        """Return the port that is held here for the next attempt; None where another server has rank 0, or a person chose."""
+        return None if self._port.holder is None else self._port.number
 
     def close(self) -> None:
         self._port.close()
 
-    def exit_code(self, stopped_by: int | None) -> int:
-        """The run's, when all is over; `stopped_by`: the first signal that asked for the end."""
-        match self.watch.cause:
-            case Cause.FINISHED:
-                return EXIT_OK
-            case Cause.HUNG:
-                return EXIT_HUNG
-            case Cause.STOPPED if stopped_by:
-                return 128 + stopped_by
-            case Cause.FAILED if self.watch.verdict:
-                return exit_code_of_failure(self.watch.verdict, self._over[-1].exits)
-            case _:
-                return EXIT_FAILURE
-
-    def report(self, server_index: int, started_ns: int, exit_code: int, unkillable: tuple[int, ...]) -> Report:
-        """When all is over. `started_ns`: since when there was an agent."""
-        return Report(
-            run=self._spec.name,
-            server_index=server_index,
-            cause=self.cause,
-            exit_code=exit_code,
-            started_ns=started_ns,
-            ended_ns=time.time_ns(),
-            attempts=tuple(self._over),
-            not_restarting=self._refusal,
-            unkillable=unkillable,
-            events_lost=self._event_log.lost,
-        )
-
-    def _restart(self, verdict: Verdict, step: int | None) -> bool:
-        restarts = self._restarts.decide(verdict, step)
-        if self._restarts.refusal:
-            self._refuse(self._restarts.refusal)
-        return restarts
-
-    def _refuse(self, reason: str) -> None:
-        self._refusal = reason
-        self._event_log.record(NotRestarting(reason))
-
-    def _end(self) -> None:
-        self.watch.close()
-        self._over.append(
-            Attempt(
-                number=self._first + len(self._over),
-                master_port=self._port.number,
-                started_ns=self._began_ns,
-                ended_ns=time.time_ns(),
-                cause=self.watch.cause,
-                exits=tuple(self.rank_group.exits),
-                verdict=self.watch.verdict,
-                killed=self.watch.killed,
-            )
-        )
+    def _pause(self, pauses: bool) -> None:
+        """Stop every rank, those that are yet to be started too, or let them go on."""
+        if self.paused == pauses:
+            return
+        self.paused = pauses
+        if pauses:
+            self.monitor.pause()
+        else:
+            self.monitor.resume()
 
     def _take_another_port(self) -> None:
-        """Nothing of the last attempt can reach the next one, unless the user chose the port."""
+        """Have nothing of the last attempt reach the next one, unless the user chose the port."""
         if self._port.holder is None:
             return
         try:
@@ -210,11 +185,3 @@ class Attempts:
             self._event_log.record(Trouble(f"no other port can be had, the ranks meet on the same: {error.strerror}"))
         else:
             former.close()
-
-
-def exit_code_of_failure(verdict: Verdict, exits: Sequence[RankExit]) -> int:
-    """The culprit's own, or, where it had not ended by itself, that of the first rank that had."""
-    known = {(failure.global_rank, failure.status) for failure in verdict.failures}
-    failed = [ended for ended in exits if ended.failed and (ended.global_rank, ended.status) in known]
-    culprits = [ended for ended in failed if ended.global_rank == verdict.culprit]
-    return exit_code_of((culprits or failed)[0].status) if failed else EXIT_FAILURE

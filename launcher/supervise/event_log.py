@@ -1,4 +1,4 @@
-"""Where an agent's events go: events.jsonl, the pipe to the head, and perhaps elsewhere. None can stop supervision."""
+"""The log of an agent's events: events.jsonl, the pipe to the head, perhaps more. None of them can stop supervision."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class EventLog:
 
     @property
     def backlog(self) -> bool:
-        """Whether the head has not taken everything yet: then wait until its pipe is writable and call `send`."""
+        """Return whether the head has not taken everything: wait until its pipe is writable and call `send`."""
         return self._head_fd is not None and bool(self._for_head)
 
     def send(self) -> None:

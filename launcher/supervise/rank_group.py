@@ -19,10 +19,10 @@ from launcher.core.proc import stat
 from launcher.core.records import RankSpec
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
+from launcher.supervise.diagnosis.exit_order import ExitOrder
+from launcher.supervise.diagnosis.oom import OomWatch
 from launcher.supervise.environment import overlaid, write_environment
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.oom import OomWatch
-from launcher.supervise.order import EndOrder
 from launcher.supervise.spawner import NotStarted, Spawner, StartRequest, StartResult
 
 
@@ -63,7 +63,7 @@ class RankGroup:
         self._run_dir = run_dir
         self._event_log = event_log
         self._spawner = spawner
-        self._end_order = EndOrder()
+        self._exit_order = ExitOrder()
         self._oom = OomWatch()
         self._running: dict[int, _Running] = {}  # by pid. Invariant: not reaped yet, so the pid is the rank's own
         # Status, time and lateness of reaped pids that may yet prove a rank's.
@@ -79,7 +79,7 @@ class RankGroup:
 
     def fileno(self) -> int:
         """Readable when a rank has ended; -1 where pidfds do not exist."""
-        return self._end_order.fileno()
+        return self._exit_order.fileno()
 
     @property
     def leaders(self) -> Iterable[int]:
@@ -121,7 +121,7 @@ class RankGroup:
     def look_at_the_dead(self) -> None:
         """Call before children are reaped: what the system tells of them is gone afterwards."""
         self._looks_s = time.monotonic()
-        for pid in self._end_order.collect():
+        for pid in self._exit_order.collect():
             if pid in self._running:
                 self._note_memory(pid, self._running[pid].global_rank)
 
@@ -135,11 +135,11 @@ class RankGroup:
         if self._expected:
             others = [pid for pid in statuses if pid not in self._running]
             self._unclaimed |= {pid: (statuses[pid], time_ns, late_s) for pid in others}
-        ordered, known = self._end_order.sort(ranks)
+        ordered, known = self._exit_order.sort(ranks)
         return [self._note_end(pid, statuses[pid], time_ns, late_s, order_known=known) for pid in ordered]
 
     def close(self) -> None:
-        self._end_order.close()
+        self._exit_order.close()
         self._oom.close()
 
     # --- one rank ---
@@ -163,7 +163,7 @@ class RankGroup:
     def _note_start(self, global_rank: int, pid: int) -> list[RankExit]:
         ended = self._unclaimed.pop(pid, None)
         if ended is None:
-            self._end_order.watch(pid)  # at once: the order of ends is known from here on
+            self._exit_order.watch(pid)  # at once: the order of ends is known from here on
             self._oom.note(pid)
         found = stat(pid)
         event = RankStarted(global_rank, pid, found.started if found else 0, self.log_offsets[global_rank])

@@ -1,4 +1,4 @@
-"""Whether this server reaches others at the moment: connections to ports of theirs, all at the same time.
+"""Probes of whether this server reaches others at the moment: connections to ports of theirs, all at the same time.
 
 Nothing is said on a connection, since the port may be a rank's own: that it stands is what counts. The doctor's way
 (launcher/doctor/reach.py) asks for a proof of who answers; here both ends belong to one run.
@@ -46,7 +46,7 @@ class ReachProbes:
 
     @property
     def timeout_s(self) -> float | None:
-        """Until what has not answered is given up; None where nothing goes on."""
+        """The seconds until what has not answered is given up; None where nothing goes on."""
         return None if self._number is None else max(0.0, self._deadline - time.monotonic())
 
     def begin(self, number: int, targets: Iterable[ProbeTarget], timeout_s: float) -> None:
@@ -61,7 +61,7 @@ class ReachProbes:
                     self._connect(target.server_index, address, port)
 
     def step(self) -> ProbeResult | None:
-        """The answer, once it is known of every target. Whoever tries this server is let in meanwhile."""
+        """Return the answer, once it is known of every target. Whoever tries this server is let in meanwhile."""
         for descriptor, _ in self._epoll.poll(0):
             if self._listener is not None and descriptor == self._listener.fileno():
                 self._let_in(self._listener)
@@ -106,7 +106,7 @@ class ReachProbes:
         self._epoll.register(connection, select.EPOLLOUT)
 
     def _let_in(self, listener: socket.socket) -> None:
-        """That the connection stood is all that they want to know."""
+        """Let others in: that the connection stood is all that they want to know."""
         with suppress(OSError):  # nobody any more, or no descriptor is left
             while True:
                 listener.accept()[0].close()
@@ -124,7 +124,7 @@ class ReachProbes:
             self._why[server_index] = os.strerror(code)
 
     def _drop(self, server_index: int) -> None:
-        """Who has been reached in one way is reached."""
+        """Drop the other connections to a server that was reached."""
         for descriptor in [each for each, (server, _) in self._open.items() if server == server_index]:
             self._open.pop(descriptor)[1].close()
 

@@ -11,8 +11,8 @@ from launcher.core.frozen import frozen
 from launcher.core.heartbeat import read_heartbeat
 from launcher.core.messages import Stacks, TakeStacks
 from launcher.core.run_dir import RunDir
-from launcher.supervise.dumps import RankStack
-from launcher.supervise.stacks import Gathering, Target
+from launcher.supervise.diagnosis.stack_parser import RankStack
+from launcher.supervise.diagnosis.stacks import Gathering, Target
 
 
 @frozen

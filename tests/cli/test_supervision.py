@@ -63,14 +63,6 @@ def test_a_port_that_the_user_chose_is_kept(launcher):
     assert (done.returncode, [event.master_port for event in launcher.events(AttemptStarted)]) == (0, [29871] * 2)
 
 
-def test_a_failure_that_comes_back_at_once_ends_the_loop(launcher):
-    """The same exception at the same place before any progress: restarts are left, and not used."""
-    done = launcher.run("run", "--devices", 2, "--max-restarts", 9, "--", *python("raise ValueError('always')"))
-    assert done.returncode == 1
-    assert len(launcher.report.attempts) == 2
-    assert launcher.report.not_restarting in done.stderr
-
-
 def test_a_rank_that_makes_no_progress_hangs(launcher):
     """Exit code 124; the living rank that kept the others waiting is named with its line."""
     program = python("print('at work', flush=True)", "time.sleep(1000)")
@@ -78,13 +70,6 @@ def test_a_rank_that_makes_no_progress_hangs(launcher):
     assert done.returncode == 124
     assert launcher.report.cause is Cause.HUNG
     assert "no progress" in done.stderr
-
-
-def test_a_hang_is_restarted_too(launcher):
-    program = python("os.environ['TLAUNCH_ATTEMPT'] == '0' and time.sleep(1000)")
-    done = launcher.run("run", "--devices", 2, "--hang-timeout", 5, "--max-restarts", 1, "--", *program)
-    assert done.returncode == 0
-    assert [attempt.cause for attempt in launcher.report.attempts] == [Cause.HUNG, Cause.FINISHED]
 
 
 def test_forwarded_signals_reach_every_rank(launcher, wait_until):
@@ -100,17 +85,6 @@ def test_forwarded_signals_reach_every_rank(launcher, wait_until):
     assert process.wait(60) == 0
     assert [(launcher.latest / f"device{rank}" / "train.log").read_text() for rank in (0, 1)] == ["ready\nheard\n"] * 2
     assert launcher.events(Forwarded) == [Forwarded(signal.SIGUSR1)]
-
-
-def test_a_hangup_that_is_forwarded_stops_nothing(launcher):
-    """--forward-signals HUP takes SIGHUP's usual meaning away."""
-    program = python(
-        "signal.signal(signal.SIGHUP, lambda *_: sys.exit(0))", "print('ready', flush=True)", "time.sleep(1000)"
-    )
-    process = launcher.start("run", "--devices", 2, "--forward-signals", "HUP", "--", *program)
-    launcher.wait_ready(2)
-    process.send_signal(signal.SIGHUP)
-    assert process.wait(60) == 0
 
 
 def test_a_suspended_run_stops_its_ranks(launcher, wait_until):

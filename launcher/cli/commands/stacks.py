@@ -23,7 +23,7 @@ from launcher.engines.cluster.asker_endpoint import read_door
 from launcher.engines.cluster.stacks_client import CoordinatorUnreachableError, ask_stacks
 from launcher.logs.terminal import printable
 from launcher.runs.status import RunState, look
-from launcher.supervise.stacks import RankStack, Target, gather, group, sentence
+from launcher.supervise.diagnosis.stacks import RankStack, Target, gather, group, sentence
 from launcher.supervise.survey import Part
 
 EPILOG = """\b

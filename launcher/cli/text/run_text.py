@@ -12,8 +12,8 @@ from launcher.core.verdict import Confidence, Verdict
 from launcher.logs.terminal import one_line, printable
 from launcher.runs.progress import State
 from launcher.runs.status import RankState, RunState
-from launcher.supervise.blame import RankEvidence, judge
-from launcher.supervise.failures import read_failure
+from launcher.supervise.diagnosis.failure_files import read_failure
+from launcher.supervise.diagnosis.root_cause import RankEvidence, judge
 
 
 def shown_name(state: RunState) -> str:

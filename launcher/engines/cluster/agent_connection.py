@@ -6,9 +6,9 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from launcher.core.addresses import addresses_of
+from launcher.core.addresses import address_of, addresses_of, names_of
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.messages import (
@@ -22,10 +22,12 @@ from launcher.core.messages import (
     Ready,
     to_line,
 )
+from launcher.core.records import Server
 from launcher.engines.host_match import ServerIndex
 
 STRANGER_S = 10.0  # who connects must say who he is within so long
 BACKLOG = 4096
+MAX_ADDRESSES = 4  # of one server, that others try
 ANSWERS_KEPT = 32
 RANK_TABLE = "rank table"  # in what servers must have alike
 ROUNDING_NS = 2  # of halves of round trips
@@ -33,7 +35,7 @@ FIRST_ASKED = 8  # times right after the welcome: a clock is wanted before anyth
 
 
 class Clock:
-    """How far another server's wall clock is ahead of ours: by Cristian's algorithm, from the quickest answer of all."""
+    """The estimate how far another server's wall clock is ahead, from the quickest answer (Cristian's algorithm)."""
 
     def __init__(self) -> None:
         # Round trip and difference. Clocks drift, and are set: old answers are forgotten.
@@ -41,7 +43,7 @@ class Clock:
 
     @property
     def known(self) -> bool:
-        """Whether it has been asked at all."""
+        """Return whether it has been asked at all."""
         return bool(self._answers)
 
     @property
@@ -50,7 +52,7 @@ class Clock:
 
     @property
     def error_ns(self) -> int:
-        """By so much the estimate may be wrong: half of the round trip of that answer."""
+        """The error of the estimate at most: half of the round trip of that answer."""
         return min(self._answers)[0] // 2 if self._answers else 0
 
     def take(self, here_ns: int, round_trip_ns: int, now_ns: int) -> None:
@@ -70,7 +72,7 @@ class AgentConnection:
     """One connection, from its first byte on. Nothing here waits or raises."""
 
     def __init__(self, connection: socket.socket, noticed: set[AgentConnection] | None = None) -> None:
-        """It puts itself into `noticed` when it is found lost, and when something waits to be sent."""
+        """Begin with a challenge. `noticed`: connections that are found lost, or have something to send, put themselves there."""
         self._noticed = set() if noticed is None else noticed
         self.channel = Channel(connection, MAX_FIRST_LINE_BYTES)
         self.nonce = os.urandom(16).hex()
@@ -100,7 +102,7 @@ class AgentConnection:
         self.send_line(to_line(message))
 
     def send_line(self, line: bytes) -> None:
-        """A message as it travels: what many are told alike is written once."""
+        """Send a message as it travels, which is written once for many."""
         if self.lost is None and self._mute is None:
             try:
                 self.channel.send_line(line)
@@ -111,7 +113,7 @@ class AgentConnection:
 
     @property
     def is_mute(self) -> bool:
-        """Whether nothing can be sent to it any more: `take` gives its last words, and then it is lost."""
+        """Return whether nothing can be sent to it any more: `take` gives its last words, and then it is lost."""
         return self._mute is not None
 
     def lose(self, why: str) -> None:
@@ -120,18 +122,18 @@ class AgentConnection:
         self._noticed.add(self)
 
     def ask(self) -> None:
-        """By a clock that nobody sets: the answer brings it back."""
+        """Ask for an answer, with the time by a clock that is never set, which the answer brings back."""
         now_ns = time.monotonic_ns()
         self._unanswered.append(now_ns)
         self.send(Ping(now_ns))
 
     @property
     def unanswered_ns(self) -> int | None:
-        """When it was asked first what it has not answered; None where it has answered all."""
+        """The time of the first question that it has not answered; None where it has answered all."""
         return self._unanswered[0] if self._unanswered else None
 
     def take(self) -> list[Message]:
-        """What has come; answers to `ask` are kept here."""
+        """Return what has come, but for answers to `ask`, which are kept here."""
         taken: list[Message] = []
         try:
             for message in self.channel.receive():
@@ -148,7 +150,7 @@ class AgentConnection:
         return taken
 
     def _take_pong(self, pong: Pong) -> None:
-        """The first ones one after the other: of questions asked at once the later answers would have to wait."""
+        """Keep the clock, and ask the first times one after the other: of many at once the later answers would have to wait."""
         now_ns = time.time_ns()  # first: held up between the two clocks, the answer counts as a slow one
         self.clock.take(pong.here_ns, time.monotonic_ns() - pong.sent_ns, now_ns)
         self.answered_ns = pong.sent_ns
@@ -166,7 +168,7 @@ class AgentConnection:
 
 
 def listen(port: int = 0) -> socket.socket:
-    """A socket on which agents are awaited, on every address of this machine.
+    """Return a socket on which agents are awaited, on every address of this machine.
 
     Raises:
         OSError: the port is in use.
@@ -180,7 +182,7 @@ def listen(port: int = 0) -> socket.socket:
 
 
 def server_of(hello: Hello, register: ServerIndex) -> int:
-    """Which server of the table said hello.
+    """Return which server of the table said hello.
 
     Its own word counts first, then its addresses and its name, and at last its place among the engine's processes.
 
@@ -210,6 +212,30 @@ def _said(said: str, register: ServerIndex) -> int:
     return register.places[said]
 
 
+def addresses_to_try(
+    server: Server, peer: AgentConnection | None, resolved: Mapping[str, Iterable[object]]
+) -> tuple[str, ...]:
+    """Return where another server may reach this one: few addresses, none where none is known.
+
+    Those of the table, since ranks use them; else what its names mean, which `resolved` has; else where its agent comes
+    from, and what that says.
+    """
+    names = names_of(server)
+    # A machine may have many addresses, in no order, of which most lead nowhere from outside: bridges of containers.
+    own = (peer.address, *(peer.hello.addresses if peer.hello else ())) if peer is not None else ()
+    meant = [str(address) for name in names for address in resolved.get(name, ())]
+    for found in ([name for name in names if address_of(name)], _of_others(meant), _of_others(own)):
+        if found:
+            return tuple(dict.fromkeys(found))[:MAX_ADDRESSES]
+    return ()
+
+
+def _of_others(addresses: Iterable[str]) -> list[str]:
+    """Return those of them by which another machine can be meant."""
+    known = ((text, address_of(text)) for text in addresses)
+    return [text for text, address in known if address and not (address.is_loopback or address.is_link_local)]
+
+
 def described(hello: Hello) -> str:
     found = addresses_of(hello.addresses)
     outer = sorted(str(one) for one in found if one.version == 4 and not one.is_loopback)
@@ -217,7 +243,7 @@ def described(hello: Hello) -> str:
 
 
 def differences(hello: Hello, agreement: Mapping[str, str], server_id: str) -> TlaunchError | None:
-    """Why a server that was started by hand does not fit the first one; None where it does."""
+    """Return why a server that was started by hand does not fit the first one; None where it does."""
     if hello.agreement is None:  # the engine has brought it, and it is told what to do
         return None
     for what, ours in agreement.items():

@@ -16,7 +16,7 @@ GETTING_READY_S = 60.0  # beyond that time, for an agent that has come and has y
 
 
 class Connections:
-    """Of a loop that owns `selector`. `on_words` is called with whoever has said something, `on_loss` with servers."""
+    """The connections of a loop that owns `selector`. `on_words` is called with one that has said something."""
 
     def __init__(
         self,

@@ -1,12 +1,9 @@
 """The coordinator of a run over several servers: one process beside the head, to which every server's agent connects.
 
-    gathering ──> running ──> every server ended well ─────────────────────────────────┐
-        ^            └── a rank failed or hangs, a server is lost ──> judging ──> ending ──> leaving ──> over
-        └──────────────────────────────── another attempt ────────────────────────┘
-
-Agents do everything on their servers by the rules of one server. What needs all of them is done here: nothing starts
-before all have come and agree, the evidence of all is judged together and by one clock, and the next attempt begins
-when nothing of the last one is left anywhere. The head attends this process as it would an agent.
+It drives the run controller (launcher/control/controller.py): what agents report becomes its events, and its orders
+become messages to them. What needs all servers is done here: nothing starts before all have come and agree, the
+evidence of all is judged by one clock, and the next attempt begins when nothing of the last one is left anywhere. The
+head attends this process as it would an agent.
 
 Why connections, and not the output and the signals of the engine: engines cut and mix the lines of several processes,
 no signal can carry a verdict, MPICH does not notice that a host is gone, and a run that is started by hand on each
@@ -19,68 +16,53 @@ import os
 import selectors
 import signal
 import time
-from enum import Enum
+from dataclasses import replace
 
-from launcher.core.descriptors import limit_to, make_room_for_servers, own_limit
+from launcher.control import events as happened
+from launcher.control import orders
+from launcher.control.controller import Phase, RunController
+from launcher.control.setup import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
 from launcher.core.errors import TlaunchError, UnreadableError
-from launcher.core.events import (
-    AgentStarted,
-    AttemptStarted,
-    Awaiting,
-    Cause,
-    Continued,
-    Forwarded,
-    Paused,
-    Trouble,
-)
+from launcher.core.events import AgentStarted, AttemptStarted, Awaiting, Cause, Trouble
 from launcher.core.messages import (
     AttemptOver,
     Begin,
+    Decided,
     Done,
     EventReport,
     EvidenceReport,
     EvidenceRequest,
-    FileChunk,
-    FileSnapshot,
+    Finish,
     ForwardSignal,
     GivingUp,
     Message,
+    ProbeRequest,
     ProbeResult,
+    ProbeTarget,
     SignalWanted,
     Stacks,
+    Stop,
     Waiting,
 )
 from launcher.core.proc import identify
 from launcher.core.records import RunSpec
-from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import used_cluster
-from launcher.engines.cluster.agent_connection import AgentConnection
+from launcher.engines.cluster.agent_connection import AgentConnection, addresses_to_try
+from launcher.engines.cluster.agent_starter import AgentStarter
 from launcher.engines.cluster.asker_endpoint import remove_door
-from launcher.engines.cluster.chronicle import Chronicle
 from launcher.engines.cluster.connections import BEATS, Connections
-from launcher.engines.cluster.engine_end import EngineEnd
-from launcher.engines.cluster.engine_output import turned_back
-from launcher.engines.cluster.engine_process import EngineProcess
-from launcher.engines.cluster.file_receiver import FileReceiver
-from launcher.engines.cluster.join_barrier import JoinBarrier
-from launcher.engines.cluster.outcome import Outcome
+from launcher.engines.cluster.departure import Departure
 from launcher.engines.cluster.plan import Plan
+from launcher.engines.cluster.received_files import ReceivedFiles
+from launcher.engines.cluster.recorder import ServersRecorder
 from launcher.engines.cluster.registration import DuplicateServerError, Registration, take_first_words
+from launcher.engines.cluster.server_evidence import ServerEvidence
 from launcher.engines.cluster.shared_fs import leave_mark, remove_mark
-from launcher.supervise.agent import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, LauncherLink, identity_of
+from launcher.supervise.agent import LauncherLink, identity_of
+from launcher.supervise.drive import drive
 from launcher.supervise.signal_pipe import SignalPipe
 
-INQUEST_S = 5.0  # for all servers to tell what they know; each looks for less than two seconds
-FAREWELL_S = 30.0  # for the last words of agents that are there: they may have logs to send yet
-
-
-class Phase(Enum):
-    GATHERING = "gathering"
-    RUNNING = "running"
-    JUDGING = "judging"
-    ENDING = "ending"
-    LEAVING = "leaving"
-    OVER = "over"
+EVIDENCE_LIMIT_S = 5.0  # for all servers to report what they know; each looks for less than two seconds
 
 
 class Coordinator:
@@ -91,42 +73,43 @@ class Coordinator:
         self._plan = plan
         self._head = head
         self._servers = used_cluster(spec.cluster, spec.layout.world_size).servers
-        self._first_server = next(rank.server_index for rank in spec.ranks if rank.global_rank == 0)
-        self._run_dir = RunDir(spec.run_dir)
-        self._chronicle = Chronicle(spec, self._run_dir, head)
-        self._record = self._chronicle.record
-        self._mark = leave_mark(self._run_dir)
+        first_server = next(rank.server_index for rank in spec.ranks if rank.global_rank == 0)
+        self._controller = RunController(
+            Setup(
+                tuple(server.server_id for server in self._servers),
+                spec.supervision,
+                first_server=first_server,
+                brings_all=plan.brings_all,
+                engine_anew=plan.engine_anew,
+                evidence_limit_s=EVIDENCE_LIMIT_S,
+                look_again_s=plan.silence_s / BEATS,
+            )
+        )
+        self._recorder = ServersRecorder(spec, head)
+        self._evidence = self._no_evidence()  # of the present attempt
+        self._mark = leave_mark(self._recorder.run_dir)
         self._registration = Registration(plan, self._servers, spec.name, self._mark)
-        self._mirrored = FileReceiver(self._run_dir, spec.ranks, lambda trouble: self._record(Trouble(trouble)))
-        self._outcome = Outcome(spec, plan, self._servers, self._chronicle)
-        self._forwarded = frozenset(spec.supervision.forward_signals)
-        self._asks_to_stop = ASKS_TO_STOP - self._forwarded
-        numbers = {signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *self._asks_to_stop}
-        self._signal_pipe = SignalPipe(numbers.union(signal.Signals(number) for number in self._forwarded))
+        self._starter = AgentStarter(spec, plan, self._servers, first_server, self._registration)
+        self._files = ReceivedFiles(spec, self._recorder.record)
+        self._departure: Departure | None = None  # once agents have been told to end
+        forwarded = frozenset(spec.supervision.forward_signals)
+        numbers = {signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *(ASKS_TO_STOP - forwarded)}
+        self._signal_pipe = SignalPipe(numbers.union(signal.Signals(number) for number in forwarded))
         self._selector = selectors.DefaultSelector()
         self._connections = Connections(
             self._registration, self._selector, plan.silence_s, on_words=self._on_words, on_loss=self._on_loss
         )
-        self._gathering = JoinBarrier(plan, self._registration, self._first_server)
-        self._engine: EngineProcess | None = None
-        self._phase = Phase.GATHERING
-        self._deadline: float | None = None  # of the phase, monotonic
-        self._attempt = 0
-        self._master_port = spec.master_port
-        self._engine_end: EngineEnd | None = None
-        self._paused = False
-        self._names: dict[int, tuple[str, ...]] = {}  # what servers are called, by server_index
-        self._usual_files = own_limit()
 
     def run(self) -> int:
         """Coordinate until nothing of the run is left; its exit code. Blocks. Call once, in the main thread."""
         self._selector.register(self._signal_pipe, selectors.EVENT_READ, self._on_signals)
         self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
         self._selector.register(self._plan.listener, selectors.EVENT_READ, self._connections.on_knock)
-        self._record(AgentStarted(identity_of(os.getpid()), identify(self._head.pid), len(self._spec.ranks)))
+        head = identify(self._head.pid)
+        self._recorder.record(AgentStarted(identity_of(os.getpid()), head, len(self._spec.ranks)))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the head forks with signals held back, and so would we
-        self._gather()
-        while self._phase is not Phase.OVER:
+        self._start_agents()
+        while self._controller.phase is not Phase.OVER:
             self._listen()
             self._connections.look()  # who has gone with a last word
             self._step()
@@ -135,303 +118,224 @@ class Coordinator:
     # --- what may happen ---
 
     def _listen(self) -> None:
+        """Sleep until something happens or is due, and take what has."""
         self._connections.beat()
         self._connections.look()
-        if self._chronicle.event_log.backlog:
-            self._chronicle.event_log.send()
-        for key, _ in self._selector.select(self._timeout_s()):
+        if self._recorder.event_log.backlog:
+            self._recorder.event_log.send()
+        gathering_due_s = self._starter.barrier.due if self._controller.phase is Phase.GATHERING else None
+        leaving_due_s = None if self._departure is None else self._departure.due_s
+        due_s = [self._connections.next_beat, self._controller.due_s, gathering_due_s, leaving_due_s]
+        if self._registration.strangers or self._recorder.event_log.backlog:
+            due_s.append(time.monotonic() + 0.1)
+        first_s = min(moment for moment in due_s if moment is not None)
+        for key, _ in self._selector.select(max(0.0, first_s - time.monotonic())):
             key.data()
 
-    def _timeout_s(self) -> float:
-        gathering_due = self._gathering.due if self._phase is Phase.GATHERING else None
-        due = [self._connections.next_beat, self._deadline, gathering_due]
-        if self._registration.strangers or self._chronicle.event_log.backlog:
-            due.append(time.monotonic() + 0.1)
-        return max(0.0, min(moment for moment in due if moment is not None) - time.monotonic())
-
     def _on_words(self, peer: AgentConnection) -> None:
+        gathers = self._controller.phase is Phase.GATHERING
         if peer.server_index is None:
-            error = self._registration.hear(peer, joining=self._phase is Phase.GATHERING)
-            if error is not None and self._phase is Phase.GATHERING:
-                self._on_misfit(error)
-            return
-        if self._phase is Phase.GATHERING:
-            error = take_first_words(peer, self._id_of(peer), peer.take(), lambda message: self._take(peer, message))
+            error = self._registration.hear(peer, joining=gathers)
+            twice_by_hand = isinstance(error, DuplicateServerError) and not self._plan.brings_all
+            if error is not None and gathers and twice_by_hand:
+                self._recorder.record(Trouble(f"refused: {error.message}"))
+            elif error is not None and gathers:
+                self._refuse(error)
+        elif gathers:
+            server_id = self._servers[peer.server_index].server_id
+            error = take_first_words(peer, server_id, peer.take(), lambda message: self._take(peer, message))
             if error is not None:
                 self._refuse(error)
-            return
-        for message in peer.take():
-            self._take(peer, message)
+        else:
+            for message in peer.take():
+                self._take(peer, message)
 
     def _take(self, peer: AgentConnection, message: Message) -> None:
-        """Of an agent of a known server."""
-        assert peer.server_index is not None, "it has been welcomed"
+        """Act on what the agent of a known server says."""
+        index = peer.server_index
+        assert index is not None, "it has been welcomed"
         match message:
             case EventReport(line=line):
-                index = peer.server_index
-                self._chronicle.take(line, peer.clock.ahead_ns, self._servers[index], index)
-            case EvidenceReport(attempt=attempt) if attempt == self._attempt:
-                self._outcome.hearing.take(peer.server_index, message.evidence, peer.clock, message.port)
-                self._inquire()
-            case AttemptOver(attempt=attempt) if attempt == self._attempt:
-                peer.over = True
-                if message.left:
-                    self._outcome.refuse_restart(f"what is left on server {self._id_of(peer)} cannot be killed")
-                self._master_port = message.master_port or self._master_port
-            case SignalWanted(signal=number):
-                self._on_signal(number, by_server=peer.server_index)
+                for ended in self._recorder.take(line, peer.clock.ahead_ns, self._servers[index], index):
+                    self._report(happened.RankEnded(ended.global_rank, ended.status))
+            case EvidenceReport(attempt=attempt) if attempt == self._controller.attempt:
+                understood = self._evidence.take(index, message.evidence, peer.clock)
+                self._report(happened.EvidenceReport(index, message.port, understood))
+            case AttemptOver(attempt=attempt) if attempt != self._controller.attempt:
+                pass  # it is late
+            case AttemptOver() | SignalWanted() | ProbeResult():
+                peer.over = peer.over or isinstance(message, AttemptOver)
+                self._report(_event_of(message, index))
             case GivingUp(reason=reason):  # it ends its ranks, and says when that is done
-                self._note_loss(peer.server_index, reason, peer)
+                self._note_loss(index, reason, peer)
             case Stacks():
-                self._registration.stacks_relay.take(peer.server_index, message)
-            case ProbeResult():
-                self._outcome.hearing.take_reach(peer.server_index, message)
+                self._registration.stacks_relay.take(index, message)
             case Done():
                 peer.done = True
-                self._chronicle.note_end(message)
+                self._recorder.note_end(message)
             case _:
-                self._mirror(peer, message)
-
-    def _mirror(self, peer: AgentConnection, message: Message) -> None:
-        """Keep what a server's ranks wrote to its own disk. While that comes, the end waits for the rest of it."""
-        if peer.server_index is None or peer.ready is None or peer.ready.shares_files:
-            return
-        if not isinstance(message, FileChunk | FileSnapshot):
-            return
-        kept = self._mirrored.take(peer.server_index, message, peer.clock.ahead_ns)
-        if kept is not None:
-            peer.send(kept)
-        if self._phase is Phase.LEAVING and self._engine_end is None:
-            self._deadline = time.monotonic() + FAREWELL_S
-
-    def _on_misfit(self, error: TlaunchError) -> None:
-        """Nothing can begin with a server that is not like the others; but by hand, somebody may have started one twice."""
-        if isinstance(error, DuplicateServerError) and not self._plan.brings_all:
-            self._record(Trouble(f"refused: {error.message}"))
-        else:
-            self._refuse(error)
+                if self._files.take(peer, message) and self._departure is not None:
+                    self._departure.extend()
 
     def _on_signals(self) -> None:
         for number in self._signal_pipe.take():
-            self._on_signal(number)
-
-    def _on_signal(self, number: int, *, by_server: int | None = None) -> None:
-        """`by_server`: the index of the one to whose agent it came, which wants it to reach all."""
-        if number == KILLS_AT_ONCE or number in self._asks_to_stop:
-            self._stop(Cause.STOPPED, number, by_server=by_server)
-        if number == KILLS_AT_ONCE or number in self._forwarded:
-            self._connections.send_all(ForwardSignal(number))
-        if number in self._forwarded:
-            self._record(Forwarded(number))
-        if number in {PAUSES, CONTINUES} and self._paused != (number == PAUSES):
-            self._paused = number == PAUSES
-            self._connections.send_all(ForwardSignal(number))
-            self._record(Paused() if self._paused else Continued())
+            self._report(happened.SignalReceived(number))
 
     def _on_head_lost(self) -> None:
         self._selector.unregister(self._head.death_fd)
-        self._chronicle.event_log.forget_head()
-        self._stop(Cause.HEAD_LOST)
-
-    # --- who is there ---
+        self._recorder.event_log.forget_head()
+        self._report(happened.EndWanted(Cause.HEAD_LOST))
 
     def _on_loss(self, server_index: int, peer: AgentConnection) -> None:
-        if self._phase is Phase.GATHERING:
-            self._on_turning_back(server_index, peer)
-        if peer.done or self._phase in {Phase.GATHERING, Phase.LEAVING}:
+        phase = self._controller.phase
+        if phase is Phase.GATHERING:
+            error = self._starter.turned_back(server_index, peer.lost or "")
+            if error is not None:
+                self._refuse(error)
             return
-        self._registration.note_unheard(peer, self._spec.supervision.grace_s)
-        self._note_loss(server_index, peer.lost or "", peer)
-
-    def _on_turning_back(self, server_index: int, peer: AgentConnection) -> None:
-        """One that had come has gone before anything began. An engine brings nobody twice; a person may."""
-        if self._plan.brings_all:
-            names = {index: self._names.get(index, (server.server_id,)) for index, server in enumerate(self._servers)}
-            absent = [index for index in names if index != server_index and index not in self._registration.peers]
-            self._refuse(turned_back(self._engine, server_index, peer.lost or "", names, absent))
-        else:
-            self._gathering.hurry()
+        self._report(happened.ServerGone(server_index))
+        if not peer.done and phase is not Phase.LEAVING:
+            self._registration.note_unheard(peer, self._spec.supervision.grace_s)
+            self._note_loss(server_index, peer.lost or "", peer)
 
     def _note_loss(self, server_index: int, reason: str, peer: AgentConnection) -> None:
-        if server_index not in self._outcome.hearing.lost:
-            hears_others = self._registration.hears_others(self._plan.silence_s)
-            self._outcome.note_loss(server_index, reason, peer, hears_others=hears_others)
-            self._record(Trouble(f"server {self._servers[server_index].server_id} is lost: {reason}"))
-            self._inquire()
+        if server_index not in self._evidence.lost:
+            self._evidence.lose_agent(
+                server_index,
+                reason,
+                peer,
+                self._plan.silence_s,
+                failed=[rank for rank, ended in self._recorder.progress.exits.items() if ended.failed],
+                alone=not self._registration.hears_others(self._plan.silence_s),
+            )
+            self._report(happened.ServerLost(server_index, reason))
 
-    def _id_of(self, peer: AgentConnection) -> str:
-        return self._servers[peer.server_index].server_id if peer.server_index is not None else peer.address
+    def _refuse(self, error: TlaunchError) -> None:
+        """Start nothing, also where an attempt was to be repeated."""
+        self._registration.refusal = error
+        self._report(happened.CannotBegin(error))
 
-    # --- from phase to phase ---
+    # --- the controller ---
 
-    def _enter(self, phase: Phase, limit_s: float | None = None) -> None:
-        self._phase = phase
-        self._deadline = None if limit_s is None else time.monotonic() + limit_s
+    def _report(self, event: happened.Event) -> None:
+        drive(self._controller, event, self._carry_out)
 
     def _step(self) -> None:
-        match self._phase:
+        """Take the next step of the phase."""
+        match self._controller.phase:
             case Phase.GATHERING:
                 self._step_gathering()
-            case Phase.RUNNING | Phase.ENDING:
-                if all(peer.over for peer in self._registration.peers.values()):
-                    self._go_on()
-            case Phase.JUDGING:
-                self._step_judging()
-            case Phase.LEAVING:
-                self._step_leaving()
-            case Phase.OVER:
+            case Phase.LEAVING if self._departure is not None:
+                if self._departure.step():
+                    engine = self._starter.exited() if self._departure.by_itself else None
+                    self._connections.forget_all()
+                    self._departure = None
+                    self._report(happened.ServersLeft(engine))
+            case _:
+                due_s = self._controller.due_s
+                is_due = due_s is not None and time.monotonic() >= due_s
+                quiet = self._registration.quiet(2 * self._plan.silence_s / BEATS) if is_due else ()
+                self._report(happened.Tick(quiet))
+
+    def _carry_out(self, order: orders.Order) -> happened.Event | None:
+        match order:
+            case orders.Record(event=event):
+                self._recorder.record(event)
+            case orders.BeginAttempt(number=number, master_port=port):
+                self._begin_attempt(Begin(number, port))
+            case orders.CollectEvidence(servers=servers):
+                for peer in map(self._registration.peers.__getitem__, servers):
+                    peer.send(EvidenceRequest(self._controller.attempt))
+                    peer.ask()  # an answer shows that it was there after the failure
+            case orders.ProbeReach():
+                self._probe(order)
+            case orders.Diagnose(apart=apart):
+                found = self._evidence.diagnosed(apart)
+                engine_killed = self._starter.killed() if self._evidence.lost else None
+                return found if engine_killed is None else replace(found, verdict=engine_killed)
+            case orders.GatherServers():
+                self._registration.unheard.forget()
+                self._start_agents()
+            case _:
+                self._tell_all(order)
+        return None
+
+    def _tell_all(self, order: orders.Order) -> None:
+        """Carry out what every agent has to do."""
+        match order:
+            case orders.EndRanks(cause=cause, verdict=verdict):
+                stop = Stop(cause, order.signal, order.server)
+                attempt = self._controller.attempt
+                decided = None if verdict is None else Decided(attempt, verdict, cause, order.restarts)
+                self._connections.send_all(decided or stop)
+            case orders.ForwardSignal(number=number):
+                self._connections.send_all(ForwardSignal(number))
+            case orders.Finish(cause=cause, exit_code=exit_code, reason=reason):
+                self._connections.send_all(Finish(cause, exit_code, reason))
+                outcome, engine = self._controller.outcome, self._starter.engine
+                self._departure = Departure(outcome, self._registration, engine)
+            case _:  # agents learn by `Finish` that nothing is started again
                 pass
 
-    @property
-    def _overdue(self) -> bool:
-        return self._deadline is not None and time.monotonic() >= self._deadline
+    def _probe(self, order: orders.ProbeReach) -> None:
+        resolved, peers = dict(self._plan.resolved), self._registration.peers
+        targets = tuple(
+            ProbeTarget(to, addresses_to_try(self._servers[to], peers.get(to), resolved), ports)
+            for to, ports in order.targets
+        )
+        if order.server in peers:
+            peers[order.server].send(ProbeRequest(order.number, targets, order.timeout_s))
 
-    def _gather(self) -> None:
-        """Have an agent on every server, by the engine or by waiting for those who are started by hand."""
-        self._enter(Phase.GATHERING)
-        self._gathering = JoinBarrier(self._plan, self._registration, self._first_server)
-        environment = dict(os.environ)
-        limit_to(self._usual_files)  # what the engine starts keeps the limit that the person has set
+    # --- the beginning and the end ---
+
+    def _start_agents(self) -> None:
         try:
-            self._engine = EngineProcess(self._plan.engine, environment, self._spec.cwd, self._run_dir.engine_log)
-            make_room_for_servers(len(self._servers))
+            self._starter.start()
         except UnreadableError as error:
             self._refuse(error)
 
     def _step_gathering(self) -> None:
-        if (error := self._gathering.in_vain(self._engine)) is not None:
+        """Begin once all have come; else say who is missing, from time to time."""
+        if (error := self._starter.in_vain()) is not None:
             self._refuse(error)
         elif self._registration.complete:
-            self._begin()
-        elif missing := self._gathering.missing_to_tell():
-            limit_s = self._plan.join_timeout_s
-            self._record(Awaiting(missing, self._gathering.seconds, limit_s))
-            self._connections.send_all(Waiting(missing, limit_s))
+            if self._starter.barrier.told:
+                self._recorder.record(Awaiting((), self._starter.barrier.seconds))
+            ready = {index: peer.ready for index, peer in self._registration.peers.items() if peer.ready}
+            port = ready[self._spec.ranks[0].server_index].master_port
+            self._report(happened.ServersReady(port or self._controller.master_port or self._spec.master_port))
+        elif (missing := self._starter.missing()) is not None:
+            self._recorder.record(missing)
+            self._connections.send_all(Waiting(missing.server_ids, missing.limit_s))
 
-    def _refuse(self, error: TlaunchError) -> None:
-        """Nothing starts, also where an attempt was to be repeated."""
-        self._outcome.refuse(error)
-        self._registration.refusal = error
-        self._leave()
-
-    def _begin(self) -> None:
-        first = self._registration.peers[self._first_server].ready
-        if first is not None and first.master_port is not None:
-            self._master_port = first.master_port
-        if self._gathering.told:
-            self._record(Awaiting((), self._gathering.seconds))
-        self._start_attempt()
-
-    def _start_attempt(self) -> None:
-        for index, peer in self._registration.peers.items():
-            self._names[index] = (self._servers[index].server_id, *([peer.hello.host] if peer.hello else []))
-        self._outcome.begin_attempt()
+    def _begin_attempt(self, begin: Begin) -> None:
+        self._starter.note_begin()
+        self._evidence = self._no_evidence()
         for peer in self._registration.peers.values():
             peer.over = False
-        if self._engine is not None:
-            self._engine.forget_words()
-        self._record(AttemptStarted(self._attempt, self._master_port))
-        self._connections.send_all(Begin(self._attempt, self._master_port))
-        if self._paused:
-            self._connections.send_all(ForwardSignal(PAUSES))
-        self._enter(Phase.RUNNING)
+        self._recorder.record(AttemptStarted(begin.attempt, begin.master_port))
+        self._connections.send_all(begin)
 
-    def _inquire(self) -> None:
-        """Something failed: ask all servers what they know."""
-        if self._phase is Phase.RUNNING:
-            self._enter(Phase.JUDGING, INQUEST_S)
-            for server_index in self._outcome.hearing.awaited(self._registration.peers):
-                self._registration.peers[server_index].send(EvidenceRequest(self._attempt))
-                self._registration.peers[server_index].ask()  # an answer shows that it was there after the failure
-
-    def _step_judging(self) -> None:
-        """Judge once all have been heard. Who is silent may be lost, and then that is the cause: wait to see."""
-        peers = self._registration.peers
-        silent = [peers[index] for index in self._outcome.hearing.awaited(peers)]
-        if not silent or self._outcome.hearing.reach is not None:
-            self._check_reach()
-        elif self._overdue:
-            doubtful = [peer for peer in silent if peer.silent_s > 2 * self._plan.silence_s / BEATS]
-            if doubtful:
-                self._deadline = time.monotonic() + self._plan.silence_s / BEATS
-            else:
-                self._check_reach()
-
-    def _check_reach(self) -> None:
-        """Judge, once it is known which servers reach each other, where that matters."""
-        master = (self._first_server, self._master_port)
-        self._deadline = self._outcome.hearing.check_reach(self._registration.peers, master, self._plan.resolved)
-        if self._deadline is None:
-            self._judge()
-
-    def _judge(self) -> None:
-        self._connections.send_all(self._outcome.judge(self._attempt, self._engine))
-        self._enter(Phase.ENDING)
-
-    def _stop(self, cause: Cause, number: int | None = None, *, by_server: int | None = None) -> None:
-        """Somebody wants the end; `by_server`: as above."""
-        if self._phase is Phase.JUDGING:
-            self._judge()  # of what is known by now; then ranks are being ended
-        if self._phase in {Phase.ENDING, Phase.LEAVING, Phase.OVER}:
-            self._outcome.stop_restart(by_server=by_server)
-            return
-        stop = self._outcome.stop(cause, number, by_server=by_server)
-        if self._phase is Phase.GATHERING:
-            self._leave()
-            return
-        self._connections.send_all(stop)
-        self._enter(Phase.ENDING)
-
-    def _go_on(self) -> None:
-        """Nothing of the attempt is left on any server that is there."""
-        self._outcome.settle()
-        if self._outcome.again_here:
-            self._attempt += 1
-            self._start_attempt()
-        else:
-            self._leave()
-
-    def _leave(self) -> None:
-        assert self._outcome.finish is not None, "it is decided"
-        self._connections.send_all(self._outcome.finish)
-        self._enter(Phase.LEAVING, FAREWELL_S)
-        self._engine_end = None
-
-    def _step_leaving(self) -> None:
-        """First the agents go, then the engine, by itself or not; then whatever it left."""
-        if any(not peer.done for peer in self._registration.peers.values()) and not self._overdue:
-            return
-        if self._outcome.again and time.monotonic() < self._registration.unheard.until:
-            self._deadline = (
-                self._registration.unheard.until
-            )  # the engine's end would take agents that end their ranks yet
-            return
-        if self._engine_end is None:
-            nobody_lost = not self._outcome.hearing.lost
-            self._engine_end = EngineEnd(self._engine, patient=nobody_lost, tells=self._outcome.stopped_by_server)
-        self._engine_end.step()
-        if self._engine_end.over:
-            self._be_over(self._engine_end)
-        else:
-            self._deadline = self._engine_end.due
-
-    def _be_over(self, end: EngineEnd) -> None:
-        if end.by_itself and self._engine:
-            self._outcome.note_engine_end(self._engine, self._names)
-        self._connections.forget_all()
-        if self._outcome.again:
-            self._attempt += 1
-            self._registration.unheard.forget()
-            self._outcome.forget_end()
-            self._gather()
-        else:
-            self._enter(Phase.OVER)
+    def _no_evidence(self) -> ServerEvidence:
+        return ServerEvidence(self._servers, self._recorder.event_log, self._spec.supervision.hang_timeout_s)
 
     def _close(self) -> int:
-        assert self._outcome.finish is not None, "it is over"
-        remove_mark(self._run_dir, self._mark)
-        remove_door(self._run_dir)
-        self._chronicle.close(self._outcome.finish)
+        finish = self._controller.outcome.finish
+        assert finish is not None, "it is over"
+        remove_mark(self._recorder.run_dir, self._mark)
+        remove_door(self._recorder.run_dir)
+        self._recorder.close(finish.cause, finish.exit_code)
         self._selector.close()
         self._signal_pipe.close()
-        return self._outcome.finish.exit_code
+        return finish.exit_code
+
+
+def _event_of(message: AttemptOver | SignalWanted | ProbeResult, server: int) -> happened.Event:
+    """Return what the controller is to know of a message from that server."""
+    match message:
+        case AttemptOver(left=left, master_port=port):
+            return happened.AttemptEnded(server, left, port)
+        case SignalWanted(signal=number):
+            return happened.SignalReceived(number, server)
+        case ProbeResult(number=number, unreached=unreached, ports=ports):
+            return happened.ProbeResult(server, number, unreached, ports)

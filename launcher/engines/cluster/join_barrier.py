@@ -1,4 +1,4 @@
-"""Until every server has come: who is missing is told, and why when it has been too long."""
+"""The wait until every server has come: it says which are missing, and why when it has been too long."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class JoinBarrier:
 
     @property
     def due(self) -> float:
-        """When to look again, monotonic."""
+        """The moment to look again, monotonic."""
         moments = (self._ends, self._next_told, self._engine_last)
         return min(moment for moment in moments if moment is not None)
 
@@ -43,7 +43,7 @@ class JoinBarrier:
         self._next_told = time.monotonic()
 
     def missing_to_tell(self) -> tuple[str, ...]:
-        """The servers that are missing, if it is time to tell."""
+        """Return the servers that are missing, if it is time to tell."""
         now = time.monotonic()
         if now < self._next_told:
             return ()
@@ -52,7 +52,7 @@ class JoinBarrier:
         return self._registration.missing
 
     def in_vain(self, engine: EngineProcess | None) -> TlaunchError | None:
-        """Why it makes no sense to wait any longer; None while it does. May take some seconds to find that out.
+        """Return why it makes no sense to wait any longer; None while it does. May take some seconds to find that out.
 
         Of servers that are all ready: why nothing can be started on them.
         """

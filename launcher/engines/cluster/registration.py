@@ -90,6 +90,10 @@ class Registration:
             for one in self.peers.values()
         )
 
+    def quiet(self, limit_s: float) -> set[int]:
+        """Return the servers of which nothing was heard for longer than that."""
+        return {index for index, peer in self.peers.items() if peer.silent_s > limit_s}
+
     def accept(self) -> Iterator[AgentConnection]:
         """Take in all who wait at the door."""
         with suppress(OSError):  # nobody any more, or no descriptors left for now

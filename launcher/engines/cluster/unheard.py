@@ -45,12 +45,12 @@ class Unheard:
         return max(self._until.values(), default=0.0)
 
     def note(self, agent: str, seconds: float) -> None:
-        """It is lost, and its ranks have ended in so many seconds at the latest."""
+        """Note that it is lost, and its ranks have ended in so many seconds at the latest."""
         if agent not in self._freed:
             self._until[agent] = time.monotonic() + seconds
 
     def hear(self, freed: Freed, token: str, drawn: str) -> bool:
-        """Whether it is one of them that says so; `drawn`: our own nonce."""
+        """Return whether it is one of them that says so; `drawn`: our own nonce."""
         known = is_proof(freed.proof, token, _PURPOSE, drawn, freed.agent)
         if known:
             self._freed.add(freed.agent)
@@ -82,7 +82,7 @@ def tell_freed(address: tuple[str, int], token: str, agent: str, seconds: float)
 
 
 def tell_freed_apart(address: tuple[str, int], token: str, agent: str, seconds: float) -> None:
-    """As `tell_freed`, in a process of its own; returns at once.
+    """Do as `tell_freed`, in a process of its own; returns at once.
 
     What is left of an engine whose run has lost this server ends the agents here as soon as the network is back. So it
     must not know of that process, nor wait for what holds its outputs. Call it as the last act, where no thread exists.

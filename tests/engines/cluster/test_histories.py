@@ -3,7 +3,7 @@
 Histories are drawn by lot: what truly happened, and what the coordinator hears of it. The truth is a list of causes
 with their true times. From it follow the failures of other ranks, what each agent notices of all that (late where it
 was held up, not at all once it is lost), what it testifies and when, by a clock of its own, and what comes to the
-coordinator. `hold` plays that through the real Hearing, as a coordinator does. Not drawn is what one server cannot
+coordinator. `hold` plays that through the real controller and evidence, as a coordinator does. Not drawn is what one server cannot
 tell either: a cause among what follows from a rank that is missed, and one right after a doubtful one beside it.
 """
 
@@ -17,15 +17,17 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from launcher.control import events, orders
+from launcher.control.controller import Phase, RunController
+from launcher.control.setup import Setup
 from launcher.core.records import Device, Server
 from launcher.engines.cluster.agent_connection import Clock
-from launcher.engines.cluster.hearing import Hearing
-from launcher.engines.cluster.reach_check import Apart
-from launcher.supervise.court import Evidence, to_fields
-from launcher.supervise.dumps import RankStack
+from launcher.engines.cluster.server_evidence import ServerEvidence
+from launcher.supervise.diagnosis.evidence import RankEvidence
+from launcher.supervise.diagnosis.failure_files import FailureRecord
+from launcher.supervise.diagnosis.merge import Evidence, to_fields
+from launcher.supervise.diagnosis.stack_parser import RankStack
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.evidence import RankEvidence
-from launcher.supervise.failures import FailureRecord
 
 COUNT = 1000
 START_S = 1_700_000_000.0
@@ -152,7 +154,7 @@ class _Plot:
                 cause.kind == "http" and cause.server == rank.server and at_s - cause.time_s < LATE_S
                 for cause in history.causes
             ):
-                return  # of one server, such an end is taken for what led to the lost connection: see blame.py
+                return  # of one server, such an end is taken for what led to the lost connection: see root_cause.py
             if kind in OWN_KINDS:
                 self._fail(rank, kind, at_s)
                 self._close([rank], at_s, rank.server)
@@ -306,21 +308,21 @@ class _Agent:
 
 
 class _Coordinator:
-    """Plays a history through a Hearing: what comes when, whom it asks, whom it loses, when it decides."""
+    """Drives the controller through a history: what comes when, whom it asks, whom it loses, when it decides."""
 
     def __init__(self, history: History, event_log) -> None:
         self._source = random.Random(history.seed + 1)
         self._history = history
         self._agents = [_Agent(history, index, self._source) for index in range(len(history.servers))]
         self._now_s = 4.0
-        self._hearing = Hearing(history.servers, event_log, history.hang_timeout_s, self._now_ns)
+        self._evidence = ServerEvidence(history.servers, event_log, history.hang_timeout_s, self._now_ns)
+        ids = tuple(server.server_id for server in history.servers)
+        self._controller = RunController(Setup(ids, evidence_limit_s=INQUEST_S, look_again_s=BEAT_S))
+        self._verdict = None
         self._queue: list = []
         self._places = itertools.count()
         self._asked: list[list[float]] = [[] for _ in history.servers]
         self._failed: list[int] = []
-        self._judging_since_s: float | None = None
-        self._will_testify: set[int] = set()
-        self._takes: list = []
 
     def _now_ns(self) -> int:
         return int((START_S + self._now_s) * 1e9)
@@ -337,6 +339,7 @@ class _Coordinator:
         return self._source.uniform(0.0001, 0.003)
 
     def run(self):
+        self._report(events.ServersReady(4000))
         for index, agent in enumerate(self._agents):
             self._ask(index, 4.5 - self._source.random())
             for at_s, rank in agent.ends_told():
@@ -349,9 +352,14 @@ class _Coordinator:
             self._post(5.0 + tick * 0.1, "tick", -1)
         while self._queue:
             self._now_s, _, kind, server, what = heapq.heappop(self._queue)
-            if (verdict := getattr(self, f"_on_{kind}")(server, what)) is not None:
+            getattr(self, f"_on_{kind}")(server, what)
+            silent = [
+                index for index in range(len(self._agents)) if self._now_s - self._answered(index)[0] > 2 * BEAT_S
+            ]
+            self._report(events.Tick(silent))
+            if self._verdict is not None:
                 self._history.decided_s = self._now_s
-                return verdict
+                return self._verdict
         return None
 
     def _ask(self, server: int, at_s: float) -> None:
@@ -372,23 +380,20 @@ class _Coordinator:
         self._failed.append(rank)
         self._history.told.setdefault(server, set()).add(rank)
 
-    def _on_testimony(self, server: int, evidence: Evidence):
-        if server in self._hearing.lost:
-            return None
+    def _on_testimony(self, server: int, evidence: Evidence) -> None:
+        if server in self._evidence.lost:
+            return
         clock, error_s = Clock(), self._history.errors[server]
         wrong_s = self._source.uniform(-error_s, error_s)
         offset_s = self._history.offsets[server]
         clock.take(self._now_ns() - int((error_s - offset_s - wrong_s) * 1e9), int(2 * error_s * 1e9), self._now_ns())
-        self._hearing.take(server, to_fields(evidence), clock)
-        self._inquire()
-        return self._look()
+        self._report(events.EvidenceReport(server, 40000, self._evidence.take(server, to_fields(evidence), clock)))
 
-    def _on_closed(self, server: int, _):
-        if server not in self._hearing.lost:
+    def _on_closed(self, server: int, _) -> None:
+        if server not in self._evidence.lost:
             self._lose(server, "the connection was closed", silent=False)
-        return self._look()
 
-    def _on_tick(self, _server: int, _what):
+    def _on_tick(self, _server: int, _what) -> None:
         for index, asked in enumerate(self._asked):
             if self._now_s - asked[-1] >= BEAT_S:
                 self._ask(index, self._now_s)
@@ -396,46 +401,46 @@ class _Coordinator:
             heard_s = min(
                 self._now_s, max(answered_s, self._history.away[1] if self._now_s >= self._history.away[1] else 0.0)
             )
-            if index not in self._hearing.lost and self._now_s - heard_s > SILENCE_S:
+            if index not in self._evidence.lost and self._now_s - heard_s > SILENCE_S:
                 self._lose(index, "nothing was heard of it for 5 s", silent=True)
-        return self._look()
+
+    def _on_reach(self, server: int, order: orders.ProbeReach) -> None:
+        """Where the history parts the first two servers, neither reaches the other."""
+        parted = any(cause.kind == "partition" for cause in self._history.causes)
+        missed = [to for to, _ in order.targets if parted and {server, to} == {0, 1}]
+        unreached = tuple((to, "no answer") for to in missed)
+        self._report(events.ProbeResult(server, order.number, unreached))
 
     def _lose(self, server: int, why: str, *, silent: bool) -> None:
-        if not hasattr(self._hearing, "lose"):  # of a version that keeps no time of it
-            self._hearing.lost[server] = why
-        else:
-            since_s, unanswered_s = self._answered(server)
-            probably_s = unanswered_s if silent and unanswered_s is not None else self._now_s
-            self._hearing.lose(
-                server, why, since_ns=int((START_S + since_s) * 1e9), probably_ns=int((START_S + probably_s) * 1e9),
-                failed=list(self._failed),
-            )  # fmt: skip
-        self._inquire()
+        since_s, unanswered_s = self._answered(server)
+        probably_s = unanswered_s if silent and unanswered_s is not None else self._now_s
+        self._evidence.lose(
+            server, why, since_ns=int((START_S + since_s) * 1e9), probably_ns=int((START_S + probably_s) * 1e9),
+            failed=list(self._failed),
+        )  # fmt: skip
+        self._report(events.ServerGone(server))
+        self._report(events.ServerLost(server, why))
 
-    def _inquire(self) -> None:
-        if self._judging_since_s is not None:
-            return
-        self._judging_since_s = self._now_s
-        for index in self._hearing.awaited(range(len(self._agents))):
-            self._ask(index, self._now_s)
-            agent = self._agents[index]
-            at_s = self._now_s + self._way_s()
-            if agent.notes_s > at_s and at_s < agent.gone_s and (testimony := agent.testify(at_s)) is not None:
-                self._post(testimony.sent_s + self._way_s(), "testimony", index, testimony.evidence)
+    def _report(self, event: events.Event) -> None:
+        for order in self._controller.take(event, self._now_s, START_S + self._now_s):
+            match order:
+                case orders.CollectEvidence(servers=servers):
+                    for server in servers:
+                        self._request(server)
+                case orders.ProbeReach(server=server):
+                    self._post(self._now_s + 2 * self._way_s(), "reach", server, order)
+                case orders.Diagnose(apart=apart):
+                    self._report(self._evidence.diagnosed(apart))
+                case orders.EndRanks(verdict=verdict):
+                    self._verdict = verdict
+                    assert self._controller.phase is Phase.ENDING
 
-    def _look(self):
-        """As a coordinator does while it judges."""
-        if self._judging_since_s is None:
-            return None
-        silent = self._hearing.awaited(range(len(self._agents)))
-        if silent and self._now_s - self._judging_since_s < INQUEST_S:
-            return None
-        if any(self._now_s - self._answered(index)[0] > 2 * BEAT_S for index in silent):
-            return None
-        parted = any(cause.kind == "partition" for cause in self._history.causes)
-        if parted and self._hearing.asks_for_reach:
-            self._hearing.apart = [Apart((0, 1), (40001, 40002), "no answer")]
-        return self._hearing.verdict()[0]
+    def _request(self, server: int) -> None:
+        self._ask(server, self._now_s)
+        agent = self._agents[server]
+        at_s = self._now_s + self._way_s()
+        if agent.notes_s > at_s and at_s < agent.gone_s and (testimony := agent.testify(at_s)) is not None:
+            self._post(testimony.sent_s + self._way_s(), "testimony", server, testimony.evidence)
 
 
 def hold(history: History, event_log):

@@ -16,7 +16,7 @@ from launcher.core.events import AgentEnded, AttemptStarted, Awaiting, Cause, Ju
 from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server, Supervision
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Confidence
-from launcher.engines.cluster import coordinator, engine_end
+from launcher.engines.cluster import agent_starter, engine_end
 from launcher.engines.cluster.agent_connection import listen
 from launcher.engines.cluster.coordinator import Coordinator
 from launcher.engines.cluster.join_barrier import JoinBarrier
@@ -128,7 +128,7 @@ class AfterAllOthers(JoinBarrier):
 
 def test_one_that_never_gets_ready_is_named_and_nothing_begins(coordinate, monkeypatch):
     """The others are told that it is over; that one too."""
-    monkeypatch.setattr(coordinator, "JoinBarrier", AfterAllOthers)
+    monkeypatch.setattr(agent_starter, "JoinBarrier", AfterAllOthers)
     code, events, notes = coordinate("--never-ready", "3", join_timeout_s=3.0)
     assert code == EXIT_FAILURE
     [refusal] = of(NotBegun, events)

@@ -1,0 +1,265 @@
+"""The run controller: what happens next in a run, on one server or many. Events in, orders out.
+
+    gathering ──> running ──> every rank ended well ─────────────────────────────────┐
+        ^            ├── a rank failed or hangs, a server is lost ──> judging ──> ending ──> leaving ──> over
+        │            └── the end is wanted ───────────────────────────────────────┘  │          │
+        ├──────────────── another attempt, by the same agents ───────────────────────┘          │
+        └──────────────── another attempt, by agents that are started anew ─────────────────────┘
+
+Nothing here reads a clock, a file, a socket or a process: the two times come with every event. Whoever drives it (the
+agent of a single server in its own process, the coordinator of several) reports what happens, carries out the orders
+in their sequence, and calls it with `Tick` once everything that had happened has been reported.
+
+Decisions, by phase:
+
+| event                | gathering   | running                | judging                     | ending, leaving              |
+|----------------------|-------------|------------------------|-----------------------------|------------------------------|
+| a rank failed        | -           | ask the others         | wait for all, then judge    | -                            |
+| a server is lost     | -           | ask the others         | it is not waited for        | a restart needs new agents   |
+| a signal, as the end | finish      | end ranks, 128 + it    | judge at once, no restart   | no restart                   |
+| the launcher is lost | finish      | end ranks              | judge at once, no restart   | no restart                   |
+| all attempts ended   | -           | finish, 0              | -                           | restart, or finish           |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from enum import Enum
+
+from launcher.control.events import (
+    AttemptEnded,
+    CannotBegin,
+    Diagnosed,
+    EndingLeftovers,
+    EndWanted,
+    EngineExited,
+    Event,
+    EvidenceReport,
+    ProbeResult,
+    RankEnded,
+    RankFailed,
+    ServerGone,
+    ServerLost,
+    ServersLeft,
+    ServersReady,
+    SignalReceived,
+    Tick,
+)
+from launcher.control.inquiry import Inquiry
+from launcher.control.orders import (
+    BeginAttempt,
+    CancelRestart,
+    Close,
+    CollectEvidence,
+    Diagnose,
+    ForwardSignal,
+    GatherServers,
+    Order,
+)
+from launcher.control.outcome import Outcome, Wish
+from launcher.control.setup import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
+from launcher.core.events import Cause, Continued, Forwarded, Paused, Trouble
+
+
+class Phase(Enum):
+    GATHERING = "gathering"
+    RUNNING = "running"
+    JUDGING = "judging"
+    ENDING = "ending"
+    LEAVING = "leaving"
+    OVER = "over"
+
+
+class RunController:
+    """Takes events and gives orders; `phase`, `attempt` and `outcome` say how the run stands."""
+
+    def __init__(self, setup: Setup) -> None:
+        forwarded = frozenset(setup.supervision.forward_signals)
+        self._setup = setup
+        self._forwarded, self._asks_to_stop = forwarded, ASKS_TO_STOP - forwarded
+        self._orders: list[Order] = []
+        self._there = set(range(len(setup.server_ids)))  # servers that are heard
+        self._running_on = set(self._there)  # those on which something of the attempt is left
+        self._ending_leftovers: set[int] = set()  # those on which every rank has ended well
+        self._inquiry = Inquiry(setup)  # into the present attempt
+        self._wish: Wish | None = None  # that a diagnosis has to come before
+        self._now_s = 0.0
+        self.master_port = 0  # where the ranks of the next attempt meet
+        self._paused = False
+        self.phase = Phase.GATHERING
+        self.attempt = setup.first_attempt
+        self.outcome = Outcome(setup, self._orders)
+
+    def take(self, event: Event, now_s: float, wall_s: float) -> Sequence[Order]:
+        """Return what to do now. `now_s`: the monotonic clock, `wall_s`: the time since 1970, both in seconds."""
+        self._now_s = now_s
+        self.outcome.wall_s = wall_s
+        match event:
+            case Tick(quiet=quiet):
+                self._step(quiet)
+            case Diagnosed():
+                self._on_diagnosis(event)
+            case SignalReceived(number=number, server=server):
+                self._on_signal(number, server)
+            case EndWanted(cause=cause):
+                self._stop(Wish(cause))
+            case ServersReady(master_port=port):
+                self.master_port = port
+                self._begin()
+            case CannotBegin(error=error):
+                self.outcome.refuse(error)
+                self._leave()
+            case ServersLeft(engine=engine):
+                self._on_servers_left(engine)
+            case _:
+                self._on_attempt(event)
+        orders = tuple(self._orders)
+        self._orders.clear()
+        return orders
+
+    @property
+    def due_s(self) -> float | None:
+        """The moment at which a Tick is due at the latest, by the monotonic clock; None where nothing is."""
+        return self._inquiry.due_s if self.phase is Phase.JUDGING else None
+
+    # --- events ---
+
+    def _on_attempt(self, event: Event) -> None:
+        match event:
+            case RankEnded(global_rank=rank, status=status):
+                self.outcome.exits[rank] = status
+            case RankFailed(server=server):
+                self._ask_others(server)
+            case EvidenceReport() | ProbeResult():
+                self._inquiry.take(event)
+                if isinstance(event, EvidenceReport):
+                    self._ask_others(event.server)
+            case EndingLeftovers(server=server):
+                self._ending_leftovers.add(server)
+                if self.phase is Phase.RUNNING and self._running_on <= self._ending_leftovers:
+                    self.phase = Phase.ENDING
+            case AttemptEnded():
+                self._on_attempt_ended(event)
+            case ServerLost(server=server, why=why) if server not in self.outcome.lost:
+                self.outcome.lost.add(server)
+                self.outcome.record(Trouble(f"server {self._setup.server_ids[server]} is lost: {why}"))
+                self._ask_others(None)
+            case ServerGone(server=server):
+                self._there.discard(server)
+            case _:
+                pass
+
+    def _on_attempt_ended(self, ended: AttemptEnded) -> None:
+        self._running_on.discard(ended.server)
+        self.master_port = ended.master_port or self.master_port
+        if ended.left:
+            self.outcome.note_unkillable(ended.server)
+
+    def _on_signal(self, number: int, by_server: int | None) -> None:
+        if number == KILLS_AT_ONCE or number in self._asks_to_stop:
+            self._stop(Wish(Cause.STOPPED, number, by_server))
+        if number == KILLS_AT_ONCE or number in self._forwarded:
+            self._orders.append(ForwardSignal(number))
+        if number in self._forwarded:
+            self.outcome.record(Forwarded(number))
+        if number in {PAUSES, CONTINUES} and self._paused != (number == PAUSES):
+            self._paused = number == PAUSES
+            self._orders.append(ForwardSignal(number))
+            self.outcome.record(Paused() if self._paused else Continued())
+
+    def _on_servers_left(self, engine: EngineExited | None) -> None:
+        if engine is not None:
+            self.outcome.note_engine_end(engine)
+        if self.outcome.restarts:
+            self.attempt += 1
+            self.outcome.forget_end()
+            self.phase = Phase.GATHERING
+            self._orders.append(GatherServers())
+        else:
+            self.phase = Phase.OVER
+            self._orders.append(Close())
+
+    # --- from phase to phase ---
+
+    def _step(self, quiet: Collection[int]) -> None:
+        if self.phase in {Phase.RUNNING, Phase.ENDING}:
+            if self._running_on.isdisjoint(self._there):
+                self._go_on()
+        elif self.phase is Phase.JUDGING:
+            orders = self._inquiry.step(self._there, self._there - self.outcome.lost, quiet, self._now_s)
+            self._orders += [Diagnose(self._inquiry.apart)] if orders is None else orders
+
+    def _begin(self) -> None:
+        if self.phase is Phase.GATHERING:
+            self._there = set(range(len(self._setup.server_ids)))
+        self._running_on = set(self._there)
+        self._ending_leftovers = set()
+        self._inquiry = Inquiry(self._setup)
+        self.outcome.begin_attempt()
+        self._orders.append(BeginAttempt(self.attempt, self.master_port))
+        if self._paused:
+            self._orders.append(ForwardSignal(PAUSES))
+        self.phase = Phase.RUNNING
+
+    def _ask_others(self, server: int | None) -> None:
+        """Ask the other servers what they know of a failure that `server` has noticed, or of its loss."""
+        if self.phase is not Phase.RUNNING:
+            return
+        self.phase = Phase.JUDGING
+        self._inquiry.open(self._now_s)
+        awaited = self._inquiry.awaited(self._there - self.outcome.lost)
+        if others := tuple(sorted(awaited - {server})):
+            self._orders.append(CollectEvidence(others))
+
+    def _on_diagnosis(self, found: Diagnosed) -> None:
+        wish, self._wish = self._wish, None
+        if self.phase is not Phase.JUDGING:  # of a loss that the engine was the first to notice
+            self.outcome.judge_loss(found)
+            self._go_on()
+        elif wish is None and self._inquiry.asks_reach(found):
+            self._orders += self._inquiry.check_reach(found, self._there, self.master_port, self._now_s)
+        elif wish is None:
+            self.outcome.judge(found)
+            self.phase = Phase.ENDING
+        else:  # a failure stays one although the end is wanted
+            self.outcome.judge(found, may_restart=self.outcome.is_by_engine(wish.by_server))
+            self.phase = Phase.ENDING
+            self._stop(wish)
+
+    def _go_on(self) -> None:
+        """Nothing of the attempt is left on any server that is there."""
+        if self.outcome.stopped_by_server and self.outcome.lost:
+            self._orders.append(Diagnose())
+            return
+        self.outcome.settle()
+        if self.outcome.restarts_here:
+            self.attempt += 1
+            self._begin()
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        assert self.outcome.finish is not None, "it is decided"
+        self.phase = Phase.LEAVING
+        self._orders.append(self.outcome.finish)
+
+    # --- the end is wanted ---
+
+    def _stop(self, wish: Wish) -> None:
+        match self.phase:
+            case Phase.JUDGING:
+                self._wish = wish
+                self._orders.append(Diagnose(self._inquiry.apart))  # of what is known by now
+            case Phase.GATHERING | Phase.RUNNING:
+                self._end_as_wanted(wish)
+            case _:
+                if self.outcome.stop_restart(wish.by_server):
+                    self._orders.append(CancelRestart())
+
+    def _end_as_wanted(self, wish: Wish) -> None:
+        ending = self.outcome.end_as_wanted(wish)
+        if self.phase is Phase.GATHERING:
+            self._leave()
+        else:
+            self._orders.append(ending)
+            self.phase = Phase.ENDING

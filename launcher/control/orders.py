@@ -1,0 +1,105 @@
+"""The orders of the run controller: one record for each thing that its driver is to do."""
+
+from __future__ import annotations
+
+from launcher.control.events import Pair
+from launcher.core import events
+from launcher.core.events import Cause
+from launcher.core.frozen import frozen
+from launcher.core.verdict import Verdict
+
+
+@frozen
+class Record:
+    """Write an event of the run to its event log."""
+
+    event: events.Event
+
+
+@frozen
+class BeginAttempt:
+    """Start all ranks on every server."""
+
+    number: int
+    master_port: int
+
+
+@frozen
+class CollectEvidence:
+    """Have these servers collect evidence and report it."""
+
+    servers: tuple[int, ...]
+
+
+@frozen
+class Apart:
+    """Two servers that do not reach each other."""
+
+    pair: Pair
+    ports: Pair  # that were tried of the one and of the other, beside those of ranks
+    why: str  # what came of it
+
+
+@frozen
+class Diagnose:
+    """Merge the evidence that there is, and answer with `Diagnosed`."""
+
+    apart: tuple[Apart, ...] = ()
+
+
+@frozen
+class ProbeReach:
+    """Have a server try to connect to others, and report the result."""
+
+    server: int
+    number: int
+    targets: tuple[tuple[int, tuple[int, ...]], ...]  # servers, and their ports, any of which will do
+    timeout_s: float
+
+
+@frozen
+class EndRanks:
+    """End every rank by the grace rule."""
+
+    cause: Cause
+    verdict: Verdict | None = None  # None: nothing failed
+    restarts: bool = False  # the same agents start the ranks again
+    signal: int | None = None  # that asked for the end
+    server: str | None = None  # to which that signal came
+
+
+@frozen
+class CancelRestart:
+    """Keep nothing for another attempt, although one was to follow."""
+
+
+@frozen
+class ForwardSignal:
+    """Hand a signal on to every server: SIGQUIT kills ranks at once, SIGTSTP and SIGCONT pause and continue them."""
+
+    number: int
+
+
+@frozen
+class Finish:
+    """Have every agent end: nothing of the run is left, and these agents start nothing more."""
+
+    cause: Cause
+    exit_code: int
+    reason: str | None = None  # why no rank was started
+
+
+@frozen
+class GatherServers:
+    """Have agents started anew on every server, for another attempt."""
+
+
+@frozen
+class Close:
+    """The run is over, as the last `Finish` says."""
+
+
+Order = (
+    Record | BeginAttempt | CollectEvidence | Diagnose | ProbeReach | EndRanks | CancelRestart | ForwardSignal | Finish
+    | GatherServers | Close
+)  # fmt: skip

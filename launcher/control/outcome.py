@@ -1,0 +1,188 @@
+"""The outcome of a run as far as it is decided: how it ends, and whether its ranks are started again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.control.events import Diagnosed, EngineExited
+from launcher.control.orders import EndRanks, Finish, Order, Record
+from launcher.control.restarts import Restarts
+from launcher.control.setup import Setup
+from launcher.core.errors import EXIT_FAILURE, EXIT_HUNG, EXIT_OK, TlaunchError, exit_code_of
+from launcher.core.events import Cause, Event, Judged, NotBegun, NotRestarting, Stopping, Trouble
+from launcher.core.frozen import frozen
+from launcher.core.verdict import Verdict
+
+
+@frozen
+class Wish:
+    """The end of a run, as a person, an engine or a loss wants it."""
+
+    cause: Cause
+    number: int | None = None  # of the signal that asked
+    by_server: int | None = None  # to whose launcher or agent it came
+
+
+class Outcome:
+    """Decides, and adds what is to be recorded and done of it to `orders`."""
+
+    def __init__(self, setup: Setup, orders: list[Order]) -> None:
+        self._setup = setup
+        self._orders = orders
+        self._restarts = Restarts(setup.supervision.max_restarts)
+        self.wall_s = 0.0  # seconds since 1970
+        self.finish: Finish | None = None  # once the end is certain
+        self.restarts = False  # the ranks are to be started again
+        self.stopped_by_server = False  # perhaps by an engine that gives up
+        self.begin_attempt()
+
+    def begin_attempt(self) -> None:
+        """Forget what was decided of the attempt before."""
+        self.forget_end()
+        self.stopped_by_server = False
+        self.lost: set[int] = set()  # servers
+        self.exits: dict[int, int] = {}  # statuses by global rank, in the order in which ranks ended
+        self._verdict: Verdict | None = None
+        self._unkillable_on: int | None = None  # a server on which something of the attempt cannot be killed
+
+    def forget_end(self) -> None:
+        """Have no end decided: if agents cannot be had for the next attempt, that will be the end."""
+        self.finish, self.restarts = None, False
+
+    @property
+    def restarts_here(self) -> bool:
+        """Return whether the same agents start the ranks again."""
+        return self.restarts and not self.lost and not self._setup.engine_anew
+
+    def judge(self, found: Diagnosed, *, may_restart: bool = True) -> None:
+        """Decide what follows from a verdict, and have ranks ended."""
+        self._verdict = found.verdict
+        self.record(Judged(found.verdict))
+        self.restarts = may_restart and self._restarts.decide(found.verdict, found.highest_step)
+        if may_restart and self._restarts.refusal:
+            self._refuse_restart(self._restarts.refusal)
+        self._refuse_impossible_restart()
+        self._record_stopping(found.cause)
+        self._orders.append(EndRanks(found.cause, found.verdict, self.restarts_here))
+        self.finish = Finish(found.cause, exit_code(found.cause))
+
+    def blame(self, verdict: Verdict, *, restarts: bool) -> None:
+        """Take for a failure what was taken for a wish."""
+        self.stopped_by_server = False
+        self.restarts = restarts
+        self._verdict = verdict
+        self.record(Judged(verdict))
+        self.finish = Finish(Cause.FAILED, EXIT_FAILURE)
+
+    def judge_loss(self, found: Diagnosed) -> None:
+        """Blame the loss that the engine was the first to notice, when it asked the other agents to end."""
+        self.blame(found.verdict, restarts=self._restarts.decide(found.verdict, found.highest_step))
+
+    def note_engine_end(self, engine: EngineExited) -> None:
+        """Blame an engine that asked agents to end although it was not asked to itself: it has lost a server."""
+        if not self.stopped_by_server:
+            return
+        if engine.cancelled:  # no failure
+            self.record(Trouble(engine.cancelled))
+        elif engine.killed:
+            self.blame(engine.killed, restarts=self._restarts.decide(engine.killed, None))
+        elif verdict := engine.gave_up:
+            self.blame(verdict, restarts=verdict.server is not None and self._restarts.decide(verdict, None))
+
+    def refuse(self, error: TlaunchError) -> None:
+        """Start nothing, also where an attempt was to be repeated."""
+        self.restarts = False
+        self.record(NotBegun(error.message, error.hint))
+        self._record_stopping(Cause.FAILED)
+        self.finish = Finish(Cause.FAILED, error.exit_code, str(error))
+
+    def end_as_wanted(self, wish: Wish) -> EndRanks:
+        """Decide that the run ends as somebody wants; return how ranks are ended."""
+        self.stopped_by_server = self.is_by_engine(wish.by_server)
+        stopping = self._record_stopping(wish.cause, wish.number, self._asked_at(wish.by_server))
+        reason = f"stopped by {stopping.asked_by}" if wish.number else None
+        self.finish = Finish(wish.cause, exit_code(wish.cause, signal_number=wish.number), reason)
+        return EndRanks(wish.cause, signal=wish.number, server=stopping.server)
+
+    def stop_restart(self, by_server: int | None) -> bool:
+        """Give up a restart that is under way, and return True; an engine may end agents by then, and gets False."""
+        if by_server is None:
+            self.stopped_by_server = False  # what a person wants is no engine's failure
+        if self.is_by_engine(by_server):
+            return False
+        if self.restarts:
+            self._refuse_restart("the end was asked for meanwhile")
+        return True
+
+    def note_unkillable(self, server: int) -> None:
+        """Restart nothing beside what cannot be killed."""
+        self._unkillable_on = server
+        self._refuse_impossible_restart()
+
+    def settle(self) -> None:
+        """Decide the rest: nothing of the attempt is left on any server that is there."""
+        self._refuse_impossible_restart()  # a server may have been lost while ranks were being ended
+        if self.finish is None:
+            self.finish = Finish(Cause.FINISHED, EXIT_OK)
+        elif self.finish.cause is Cause.FAILED:
+            code = exit_code(Cause.FAILED, self._verdict, tuple(self.exits.items()))
+            self.finish = Finish(Cause.FAILED, code)
+
+    def is_by_engine(self, by_server: int | None) -> bool:
+        """Return whether it may be an engine that has asked the agent of that server to end."""
+        return by_server is not None and self._setup.brings_all
+
+    def record(self, event: Event) -> None:
+        """Have an event recorded."""
+        self._orders.append(Record(event))
+
+    def _asked_at(self, by_server: int | None) -> str | None:
+        """Return the server of the launcher or agent that got a signal; None for an engine's launcher, which is on any."""
+        if by_server is not None:
+            return self._setup.server_ids[by_server]
+        return None if self._setup.brings_all else self._setup.server_ids[self._setup.first_server]
+
+    def _refuse_restart(self, reason: str) -> None:
+        self.restarts = False
+        self.record(NotRestarting(reason))
+
+    def _refuse_impossible_restart(self) -> None:
+        ids = self._setup.server_ids
+        if self.restarts and self._unkillable_on is not None:
+            which = f"on server {ids[self._unkillable_on]}" if len(ids) > 1 else "of the last attempt"
+            self._refuse_restart(f"what is left {which} cannot be killed")
+        if self.restarts and self.lost and not self._setup.brings_all:
+            self._refuse_restart("a lost server that was started by hand has to be started by hand again")
+
+    def _record_stopping(self, cause: Cause, number: int | None = None, server: str | None = None) -> Stopping:
+        grace_s = self._setup.supervision.grace_from(self.wall_s)
+        stopping = Stopping(cause, grace_s, number, self.restarts, server if number else None)
+        self.record(stopping)
+        return stopping
+
+
+def exit_code(
+    cause: Cause,
+    verdict: Verdict | None = None,
+    exits: Sequence[tuple[int, int]] = (),
+    signal_number: int | None = None,
+) -> int:
+    """Return the exit code of a run that ended of `cause`.
+
+    Of one that failed it is the culprit's own or, where that had not ended by itself, that of the first rank that had.
+    `exits`: global ranks and statuses, in the order in which they ended. `signal_number`: the first that asked to stop.
+    """
+    match cause:
+        case Cause.FINISHED:
+            return EXIT_OK
+        case Cause.HUNG:
+            return EXIT_HUNG
+        case Cause.STOPPED if signal_number:
+            return 128 + signal_number
+        case Cause.FAILED if verdict is not None and verdict.culprit is not None:
+            known = {(failure.global_rank, failure.status) for failure in verdict.failures}
+            failed = [(rank, status) for rank, status in exits if status != 0 and (rank, status) in known]
+            culprits = [(rank, status) for rank, status in failed if rank == verdict.culprit]
+            return exit_code_of((culprits or failed)[0][1]) if failed else EXIT_FAILURE
+        case _:
+            return EXIT_FAILURE

@@ -1,0 +1,111 @@
+"""After the first failure, and before anything is ended: collect what every rank shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from launcher.core.disk import is_full
+from launcher.core.events import Event, Trouble
+from launcher.core.report import RankExit
+from launcher.core.run_dir import RunDir
+from launcher.supervise.diagnosis.evidence import RankEvidence
+from launcher.supervise.diagnosis.exit_order import LATE_S
+from launcher.supervise.diagnosis.failure_files import last_traceback, log_tail, read_failure
+from launcher.supervise.diagnosis.merge import Evidence
+from launcher.supervise.diagnosis.stacks import Gathering, Target
+from launcher.supervise.rank_group import RankGroup
+
+# Long enough for peers of a dead rank to fail too, and to leave their own account of it.
+SETTLE_S = 0.1
+LIMIT_S = 1.5
+TAIL_BYTES = 16 << 10
+
+
+class EvidenceCollector:
+    """Collects evidence beside a supervision loop: nothing here waits. `step` when due, until `done`; then `evidence`."""
+
+    def __init__(
+        self, run_dir: RunDir, rank_group: RankGroup, record: Callable[[Event], object], hung: Collection[int] = ()
+    ) -> None:
+        self._run_dir = run_dir
+        self._rank_group = rank_group
+        self._record = record
+        self.done = False  # the evidence is complete, or nothing more can be had
+        self._hung = hung
+        self._settled_s = time.monotonic() + SETTLE_S
+        self._gathering = Gathering(
+            {
+                global_rank: Target(pid, run_dir.stacks_log(global_rank))
+                for global_rank, pid in rank_group.running.items()
+            },
+            LIMIT_S,
+        )
+
+    @property
+    def timeout_s(self) -> float:
+        settling_s = max(0.0, self._settled_s - time.monotonic())
+        return settling_s if self._gathering.done else self._gathering.timeout_s
+
+    def step(self) -> None:
+        """Do what is due. Whatever a failing system shows us, ranks are ended as they must be: nothing is raised."""
+        if self.done:
+            return
+        try:
+            if not self._gathering.done:
+                self._gathering.step()
+            self.done = self._gathering.done and time.monotonic() >= self._settled_s
+        except Exception as error:  # noqa: BLE001 - as above
+            self._record(Trouble(f"no more evidence can be gathered: {error!r}"))
+            self.done = True
+
+    def close(self) -> None:
+        """Let go of what is still being gathered."""
+        self._gathering.close()
+
+    def evidence(self, steps: Mapping[int, int | None], highest_step: int | None) -> Evidence:
+        """Return what is known by now. `steps`: the last step of every rank that reports them; `highest_step`: of all."""
+        try:
+            return self._evidence(steps, highest_step)
+        except Exception as error:  # noqa: BLE001 - as in `step`
+            self._record(Trouble(f"the evidence cannot be read: {error!r}"))
+            return Evidence(())
+
+    def _evidence(self, steps: Mapping[int, int | None], highest_step: int | None) -> Evidence:
+        stacks = self._gathering.stacks()
+        running, exits = self._rank_group.running, self._rank_group.exits
+        ended = [self._of_ended(ended, index, steps) for index, ended in enumerate(exits)]
+        living = [
+            RankEvidence(
+                global_rank=global_rank,
+                status=None,
+                ended_ns=None,
+                ended_index=None,
+                failure=read_failure(self._run_dir.failure(global_rank), pid),
+                stack=stacks.get(global_rank),
+                step=steps.get(global_rank),
+            )
+            for global_rank, pid in running.items()
+        ]
+        return Evidence((*ended, *living), tuple(self._hung), highest_step)
+
+    def _of_ended(self, ended: RankExit, index: int, steps: Mapping[int, int | None]) -> RankEvidence:
+        global_rank = ended.global_rank
+        log, offset = self._run_dir.train_log(global_rank), self._rank_group.log_offsets[global_rank]
+        failure = read_failure(self._run_dir.failure(global_rank), ended.pid)
+        return RankEvidence(
+            global_rank=global_rank,
+            status=ended.status,
+            ended_ns=ended.ended_ns,
+            ended_index=index,
+            order_known=ended.order_known,
+            late_s=max(LATE_S, ended.late_s),
+            failure=failure,
+            logged=last_traceback(log, offset) if ended.failed else None,
+            log_tail=log_tail(log, offset, TAIL_BYTES) if ended.failed else "",
+            oom=global_rank in self._rank_group.oom_killed,
+            open_mpi=global_rank in self._rank_group.open_mpi,
+            disk_full=ended.failed and failure is None and is_full(self._run_dir.device(global_rank)),
+            step=steps.get(global_rank),
+            exit_reason=ended.reason,
+        )

@@ -1,0 +1,197 @@
+"""The patterns that tell whether a failure is a rank's own, or the consequence of one that has gone or does not come.
+
+Libraries of communication tell the second case by messages of their own; the tables below know them, each with its
+author. The general errors of sockets and pipes are doubtful: a rank also talks to file servers and trackers, so only
+the place where they were raised tells. What no table knows is a rank's own fault.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+from functools import cached_property
+
+from launcher.core.frozen import frozen
+from launcher.logs.tracebacks import frames_in
+
+SHOWN_CHARS = 200
+LAST_WORDS_CHARS = 8192  # of a log, and the first of a message; hundreds of ranks may fail at once, and each is searched for every message
+INNERMOST_FRAMES = 4  # wrappers for logging and retrying stand between a caller and the error
+
+
+class Kind(str, Enum):
+    """The value completes "rank 3 ..."."""
+
+    OWN_FAULT = "failed by itself"
+    PEER_CLOSED = "lost the connection to another rank"  # there is a dead peer
+    TIMEOUT = "waited too long for the others"  # there is a peer that lives and does not come, or a dead network
+    RENDEZVOUS = "waited too long for the others to join"
+    STORE_LOST = "lost the store, which is in rank 0"
+    WATCHDOG = "was ended by its own watchdog of collectives"
+    INTERRUPTED = "was interrupted when ranks were asked where they are"  # by our own signal, in all likelihood
+    PEER_FAILED = "was told of another rank's failure"
+
+
+@frozen
+class Symptom:
+    kind: Kind
+    evidence: str = ""  # the words that told
+    certain: bool = True  # False: it may as well be the other way round
+    named: tuple[int, ...] = ()  # global ranks that the message holds responsible
+
+    @property
+    def consequence(self) -> bool:
+        return self.kind is not Kind.OWN_FAULT
+
+
+@frozen
+class _Pattern:
+    """One message. In the text of its expression, `named` captures the ranks held responsible, and `shown` the words to quote."""
+
+    kind: Kind
+    text: str
+    certain: bool = True
+
+    @cached_property
+    def expression(self) -> re.Pattern[str]:
+        """Compiled when a rank has failed, not at every start."""
+        return re.compile(self.text)
+
+
+# Gaps inside the expressions are bounded, else a line of megabytes would take minutes.
+def _patterns(*rows: tuple[Kind, str] | tuple[Kind, str, bool]) -> tuple[_Pattern, ...]:
+    return tuple(_Pattern(row[0], row[1], row[2] if len(row) > 2 else True) for row in rows)
+
+
+# Faults of a rank's own, although a library of communication is what reports them. They are looked for first.
+_OWN = _patterns(
+    (Kind.OWN_FAULT, r"CUDA error: |CUDA out of memory|[Uu]nhandled cuda error"),  # torch, NCCL
+    (Kind.OWN_FAULT, r"NPU out of memory|\bEI0004: |\bEI0014: "),  # torch_npu; HCCL: an invalid rank table
+    (Kind.OWN_FAULT, r"EADDRINUSE|[Aa]ddress already in use|failed to (?:bind|listen)"),  # torch's TCPStore, any server
+    (Kind.OWN_FAULT, r"ncclInvalid(?:Argument|Usage)"),  # NCCL: a wrong call
+)
+
+# What the barrier of gloo says that tells who is missing, and how MPI tells who called MPI_Abort: these name ranks.
+_NAMING = _patterns(
+    (Kind.TIMEOUT, r"Ranks? (?P<named>\d+(?:, ?\d+)*) failed to pass monitoredBarrier"),  # torch, ProcessGroupGloo
+    (Kind.PEER_FAILED, r"MPI_ABORT was invoked on rank (?P<named>\d+)"),  # Open MPI
+    (Kind.PEER_FAILED, r"(?:application called MPI_Abort|Abort)\(.{0,300}\) (?:-|on node) .{0,300}?(?:process|rank in comm world) (?P<named>\d+)"),  # MPICH
+    (Kind.PEER_FAILED, r"The node: (?P<named>\d+) is timed out\. It may exit with exception"),  # MindSpore's scheduler
+    (Kind.PEER_FAILED, r"Time out nodes are \[(?P<named>'?\d+'?(?:, ?'?\d+'?)*)\]"),  # msrun
+    (Kind.TIMEOUT, r"has not received the Notify record from remote rank \[(?P<named>\d+)\]"),  # HCCL EI0002
+)  # fmt: skip
+
+_GLOO = _patterns(
+    (
+        Kind.PEER_CLOSED,
+        r"gloo/.{0,300}(?P<shown>Connection closed by peer|Connection reset by peer|Broken pipe)",
+    ),  # transport/tcp
+    (
+        Kind.TIMEOUT,
+        r"gloo/.{0,300}(?P<shown>Timed out waiting \d+ ?ms for (?:send|recv) operation)",
+    ),  # unbound_buffer.cc
+    (
+        Kind.TIMEOUT,
+        r"gloo/.{0,300}(?P<shown>Connection timed out|No route to host|Network is unreachable)",
+    ),  # transport/tcp, of a network that has died under it
+    (Kind.RENDEZVOUS, r"[Gg]loo connectFullMesh failed|gloo/.{0,300}(?:[Cc]onnect timeout|Timed out.{0,300}connect)"),
+    (Kind.PEER_CLOSED, r"received errors while waiting for send/recv from rank \d+"),  # ProcessGroupGloo
+)
+
+_C10D_STORE = _patterns(
+    (Kind.RENDEZVOUS, r"Timed out after \d+ seconds waiting for clients\. \d+/\d+ clients joined"),  # TCPStore, rank 0
+    (Kind.RENDEZVOUS, r"wait timeout after \d+ ?ms, keys:"),  # TCPStore: a rank has not left its address there
+    (Kind.RENDEZVOUS, r"The client socket has (?:timed out|failed to connect)"),  # TCPStore: rank 0 does not listen
+    (Kind.STORE_LOST, r"Connection was likely closed\. Did the remote server shutdown or crash"),  # torch's sockets
+    (Kind.STORE_LOST, r"(?:recvValue|sendBytes|recvBytes) failed"),  # TCPStore's wrapper
+    (Kind.STORE_LOST, r"DistNetworkError:? ?.{0,300}(?:Broken pipe|Connection reset|Connection closed|recv, got 0 bytes)"),
+    (Kind.INTERRUPTED, r"Interrupted system call"),  # torch's sockets do not try again as Python does
+    (Kind.RENDEZVOUS, r"store->get\(.{0,300}\) got error|DistStoreError:? ?.{0,300}(?:[Tt]imed? ?out|Socket Timeout)"),
+)  # fmt: skip
+
+_NCCL = _patterns(
+    (Kind.TIMEOUT, r"Watchdog caught collective operation timeout"),  # ProcessGroupNCCL, and HCCL's twin in torch_npu
+    (Kind.PEER_CLOSED, r"ncclRemoteError|remote process exited or there was a network error"),  # NCCL
+    (Kind.PEER_CLOSED, r"Connection closed by remote peer|socketProgress.{0,300}[Cc]onnection (?:closed|reset)"),  # NCCL
+    (Kind.PEER_FAILED, r"(?:Received|Observed flight recorder) a? ?(?:timeout|dump) signal"),  # ProcessGroupNCCL
+    (Kind.PEER_FAILED, r"NCCL communicator was aborted"),  # ProcessGroupNCCL
+    (Kind.RENDEZVOUS, r"setting up NCCL communicator and retrieving ncclUniqueId"),  # ProcessGroupNCCL; "is setting up"
+    (Kind.WATCHDOG, r"[Hh]eartbeat monitor timed out|watchdog got stuck for \d+ seconds", False),  # ProcessGroupNCCL
+    (Kind.WATCHDOG, r"watchdog thread terminated with exception", False),  # ProcessGroupNCCL: of whatever it was
+    (Kind.WATCHDOG, r"Some (?:NCCL|HCCL) operations have failed or timed out"),  # ProcessGroupNCCL, torch_npu
+    (Kind.PEER_CLOSED, r"unhandled system error|ncclSystemError", False),  # NCCL: mostly a broken link, perhaps ours
+)  # fmt: skip
+
+_HCCL = _patterns(
+    (Kind.RENDEZVOUS, r"\bEI0006: |Getting socket times out"),  # HCCL: another rank did not connect
+    (Kind.TIMEOUT, r"\bEI0002: |wait execution of the Notify register times out"),  # HCCL: it did not come to the operator
+    (Kind.TIMEOUT, r"error code is 507048|The execution of the internal task times out"),  # torch_npu's name of EI0002
+    (Kind.PEER_FAILED, r"[Rr]emote [Rr]ank did not send the data in time"),  # HCCL
+)  # fmt: skip
+
+_OTHERS = _patterns(
+    (Kind.PEER_FAILED, r"total number of timed out node is \d+"),  # MindSpore's scheduler
+    (Kind.PEER_FAILED, r"There's worker exits with exception, kill all other workers"),  # msrun
+    (Kind.PEER_FAILED, r"MPI_ERR_PROC_FAILED|MPI_ERR_REVOKED"),  # MPI with fault tolerance
+    (Kind.PEER_FAILED, r"HorovodInternalError"),  # Horovod
+)
+
+# Python's and the system's own words for a lost or silent partner, whoever that is.
+_GENERAL = _patterns(
+    (Kind.PEER_CLOSED, r"^(?:ConnectionResetError|BrokenPipeError|ConnectionAbortedError|EOFError|IncompleteReadError)\b", False),
+    (Kind.PEER_CLOSED, r"Connection reset by peer|Connection closed by peer|Broken pipe|Connection aborted", False),
+    (Kind.STORE_LOST, r"^ConnectionRefusedError\b|Connection refused", False),
+    (Kind.TIMEOUT, r"^\w*[Tt]ime(?:d)?[Oo]ut|[Tt]imed out", False),
+)  # fmt: skip
+
+_FRAMEWORKS = (*_NAMING, *_GLOO, *_C10D_STORE, *_NCCL, *_HCCL, *_OTHERS)
+# Where code of a library of communication lies: a general error raised there is about another rank.
+_COMMUNICATION = re.compile(
+    r"torch/distributed/|torch_npu/distributed/|mpi4py|mindspore/(?:communication|parallel|mint/distributed)"
+    r"|horovod/|deepspeed/comm/|multiprocessing/(?:connection|managers)\.py|paddle/distributed/"
+)
+_DISTRIBUTED_TYPES = ("DistNetworkError", "DistStoreError", "DistBackendError")
+_RANK = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
+
+
+def of_exception(type_name: str, message: str, traceback: str = "") -> Symptom:
+    """Return what an exception tells. `traceback`, if there is one, decides the doubtful cases."""
+    text = f"{type_name.rpartition('.')[2]}: {message}"[:LAST_WORDS_CHARS]
+    found = _first((*_OWN, *_FRAMEWORKS), text)
+    if found:
+        return found
+    doubtful = _first(_GENERAL, text)
+    if doubtful and (type_name.endswith(_DISTRIBUTED_TYPES) or _in_communication(traceback)):
+        return Symptom(doubtful.kind, doubtful.evidence)
+    return doubtful or Symptom(Kind.OWN_FAULT, _shown(text))
+
+
+def of_log(tail: str) -> Symptom:
+    """Return what the last lines of a log tell where there is no exception: libraries written in C++ print and abort.
+
+    Only what libraries of communication print is looked for; general words may stand in any log.
+    """
+    return _first((*_OWN, *_FRAMEWORKS), tail[-LAST_WORDS_CHARS:]) or Symptom(Kind.OWN_FAULT)
+
+
+def _first(patterns: tuple[_Pattern, ...], text: str) -> Symptom | None:
+    return next(_matches(patterns, text), None)
+
+
+def _matches(patterns: tuple[_Pattern, ...], text: str) -> Iterator[Symptom]:
+    for pattern in patterns:
+        if found := pattern.expression.search(text):
+            named = found["named"] if "named" in pattern.expression.groupindex else ""
+            ranks = tuple(int(number) for number in _RANK.findall(named))
+            shown = found["shown" if "shown" in pattern.expression.groupindex else 0]
+            yield Symptom(pattern.kind, _shown(shown), pattern.certain, ranks)
+
+
+def _in_communication(traceback: str) -> bool:
+    files = [file.replace("\\", "/") for file, _ in frames_in(traceback)[-INNERMOST_FRAMES:]]
+    return any(_COMMUNICATION.search(file) for file in files)
+
+
+def _shown(text: str) -> str:
+    return text[:SHOWN_CHARS].strip()

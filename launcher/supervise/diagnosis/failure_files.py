@@ -1,0 +1,113 @@
+"""The files that a rank leaves about its failure: the hook's failure.json, and the last traceback in train.log.
+
+Everything here reads files that a failing program wrote: any bytes, any length, perhaps cut off. Nothing raises, and
+time and memory are bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from launcher.core.frozen import frozen
+from launcher.logs.tail import tail
+from launcher.logs.tracebacks import TRACEBACK_CHARS, FoundTraceback, traceback_in
+
+TAIL_BYTES = 256 << 10
+MESSAGE_CHARS = 8000
+RECORD_BYTES = 1 << 20
+_MAX_NS = 1 << 63
+_MAX_WHOLE = 1 << 31  # of a pid, or an exit code
+
+
+@frozen
+class FailureRecord:
+    """failure.json, written by the hook inside the rank (launcher/preload/failure.py)."""
+
+    time_ns: int | None  # wall clock, nanoseconds since 1970, of the exception itself; None: no such time can be
+    pid: int
+    kind: str  # "exception", "exit" or "os_exit"
+    type: str | None = None
+    message: str = ""
+    where: str | None = None  # "train.py:88 in step"
+    traceback: str | None = None
+    status: int = 1
+    thread: str = "MainThread"
+
+
+def read_failure(path: Path, pid: int | None = None) -> FailureRecord | None:
+    """None where there is no such file, or rubbish in it, or (with `pid`) another process wrote it."""
+    try:
+        fields: Any = json.loads(_record_in(path))
+        record = _record(fields) if isinstance(fields, dict) else None
+    except (ValueError, RecursionError):
+        return None
+    return None if record is None or pid not in {None, record.pid} else record
+
+
+def log_tail(log: Path, offset: int, limit_bytes: int = TAIL_BYTES) -> str:
+    """Return the last `limit_bytes` of a log, nothing from before `offset` (bytes). Empty where it cannot be read."""
+    return _end_of(log, offset, limit_bytes).decode(errors="replace")
+
+
+def last_traceback(log: Path, offset: int) -> FoundTraceback | None:
+    """Return the last traceback that a program printed after `offset` (bytes), whether that ended the program or not.
+
+    One of the main thread is preferred to those of other threads. Only the log's last `TAIL_BYTES` are looked at.
+    """
+    return traceback_in(_end_of(log, offset, TAIL_BYTES))
+
+
+# --- reading ---
+
+
+def _end_of(log: Path, offset: int, limit_bytes: int) -> bytes:
+    try:
+        return tail(log, offset, limit_bytes)
+    except OSError:
+        return b""
+
+
+def _record_in(path: Path) -> bytes:
+    """Return the whole file, unless it is too long to be one."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, RECORD_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+def _record(fields: dict[str, Any]) -> FailureRecord | None:
+    pid, status = _whole(fields.get("pid")), _whole(fields.get("status"))
+    time_ns = fields.get("time_ns")
+    if pid is None or isinstance(time_ns, bool) or not isinstance(time_ns, int | float):
+        return None
+    return FailureRecord(
+        time_ns=int(time_ns) if 0 <= time_ns < _MAX_NS else None,
+        pid=pid,
+        kind=_text(fields.get("kind")) or "exception",
+        type=_text(fields.get("type")),
+        message=(_text(fields.get("message")) or "")[:MESSAGE_CHARS],
+        where=_text(fields.get("where")),
+        traceback=(_text(fields.get("traceback")) or "")[-TRACEBACK_CHARS:] or None,
+        status=1 if status is None else status,
+        thread=_text(fields.get("thread")) or "MainThread",
+    )
+
+
+def _whole(value: Any) -> int | None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if abs(value) < _MAX_WHOLE else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,219 @@
+"""Evidence that the kernel's out-of-memory killer ended a rank: SIGKILL alone does not tell who sent it.
+
+Three sources, the surest first. All of them are counted before the signal is sent, so a dead rank finds them written.
+
+* The kernel's log names the process that was killed. It can be read by root, or by everyone where the system allows
+  it, and means our pids only outside of containers.
+* /proc/vmstat counts such kills of the whole machine: where the number has not changed, there was none.
+* Control groups count those of their members (version 2: memory.events, of all groups below too; version 1:
+  memory.oom_control, of the group itself). Several ranks may share a group, so each kill is ascribed once.
+
+A dead process that waits to be reaped still tells its version 2 group, but no longer its version 1 group: /proc says
+"/" then. A rank that moves after its start is therefore found by the log or by version 2.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.core.frozen import frozen
+from launcher.core.proc import PROC, stat
+
+KERNEL_LOG = Path("/dev/kmsg")
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC  # the inode of the machine's own: the kernel's log speaks of its pids
+_RECORD_BYTES = 8192  # a read takes one whole record, or fails
+_MAX_RECORDS = 100_000
+_OVERWRITTEN = b"-"
+_KILLED = re.compile(rb"(?:oom-kill:.*,pid=|Killed process )(?P<pid>\d{1,9})")
+_COUNTERS = {"v2": "memory.events", "v1": "memory.oom_control"}
+
+
+@frozen
+class _Mount:
+    version: str  # "v1" (the memory hierarchy) or "v2"
+    root: str  # the part of the hierarchy that is mounted
+    point: Path
+
+
+@frozen
+class _Noted:
+    groups: tuple[Path, ...]  # whose counters count this process, the innermost first
+    total: int | None  # kills on the whole machine before it started
+
+
+class OomWatch:
+    """Keeps what counters said when ranks started. Nothing here waits, and nothing raises."""
+
+    def __init__(self, proc: Path = PROC, kernel_log: Path = KERNEL_LOG) -> None:
+        self._proc = proc
+        self._mounts = _memory_mounts(proc)
+        self._log = _KernelLog(proc, kernel_log, self._total())
+        self._noted: dict[int, _Noted] = {}
+        self._ascribed: dict[Path, int] = {}  # by group: kills before, and those told of since
+        self._killed: set[int] = set()
+
+    def note(self, pid: int) -> None:
+        """`pid` has started. What was known of an earlier process of that number is forgotten."""
+        self._killed.discard(pid)
+        groups = tuple(self._groups(pid))
+        for group in groups:
+            if group not in self._ascribed and (count := _count(group)) is not None:
+                self._ascribed[group] = count
+        self._noted[pid] = _Noted(groups, self._total())
+
+    def killed(self, pid: int) -> bool | None:
+        """Return whether the out-of-memory killer ended `pid`, which died of SIGKILL; None where that is not known.
+
+        To be asked before the process is reaped, or right after; more than once if need be.
+        """
+        if pid not in self._killed and self._ask(pid) is None:
+            return None
+        return pid in self._killed
+
+    def close(self) -> None:
+        self._log.close()
+
+    def _ask(self, pid: int) -> bool | None:
+        if not _perhaps(pid):
+            return False
+        noted = self._noted.get(pid) or _Noted((), None)
+        total = self._total()
+        if total is not None and total == noted.total:
+            return False
+        groups = tuple(self._groups(pid)) or noted.groups
+        named = pid in self._log.killed()
+        if not named and self._log.tells_all(total):
+            return False
+        if self._ascribe(groups) or named:
+            self._killed.add(pid)
+            return True
+        version_2 = any(group.name == _COUNTERS["v2"] and _count(group) is not None for group in groups)
+        return False if version_2 else None
+
+    def _ascribe(self, groups: tuple[Path, ...]) -> bool:
+        """Take one kill that no rank was told of yet from the groups, if there is one."""
+        counts = {group: count for group in groups if (count := _count(group)) is not None}
+        if not any(count > self._ascribed.get(group, 0) for group, count in counts.items()):
+            return False
+        for group, count in counts.items():
+            self._ascribed[group] = min(count, self._ascribed.get(group, 0) + 1)
+        return True
+
+    def _groups(self, pid: int) -> Iterator[Path]:
+        """Return the counters that count `pid`; none where it has gone, or is dead in a version 1 group."""
+        lines = _lines(self._proc / str(pid) / "cgroup")
+        for mount in self._mounts:
+            if mount.version == "v1" and not self._lives(pid):
+                continue
+            if (inside := _path_of(mount, lines)) is not None:
+                yield from _counters(mount, inside)
+
+    def _lives(self, pid: int) -> bool:
+        found = stat(pid) if self._proc == PROC else None
+        return found is not None and found.living
+
+    def _total(self) -> int | None:
+        return _value(_lines(self._proc / "vmstat"))
+
+
+class _KernelLog:
+    """The kernel's log from now on about processes that it killed for want of memory."""
+
+    def __init__(self, proc: Path, path: Path, first_total: int | None) -> None:
+        self._first_total = first_total
+        self._descriptor: int | None = None
+        self._pids: set[int] = set()
+        self._whole = False  # whether no record was missed
+        with suppress(OSError):
+            if (proc / "self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE:
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                os.lseek(self._descriptor, 0, os.SEEK_END)
+                self._whole = True
+
+    def killed(self) -> set[int]:
+        """All pids so far."""
+        for _ in range(_MAX_RECORDS if self._descriptor is not None else 0):
+            if not (record := self._record()):
+                break
+            self._pids.update(int(found["pid"]) for found in _KILLED.finditer(record))
+        return self._pids
+
+    def tells_all(self, total: int | None) -> bool:
+        """Return whether the pids are those of all kills, of which the machine has counted `total` by now."""
+        if total is None or self._first_total is None:
+            return False
+        return self._whole and len(self._pids) >= total - self._first_total
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _record(self) -> bytes:
+        assert self._descriptor is not None
+        try:
+            return os.read(self._descriptor, _RECORD_BYTES)
+        except OSError as error:
+            self._whole = self._whole and error.errno == errno.EAGAIN
+            return _OVERWRITTEN if error.errno == errno.EPIPE else b""
+
+
+def _perhaps(pid: int) -> bool:
+    """Return whether the end of a child that waits to be reaped was by SIGKILL; True of every other process."""
+    with suppress(OSError, AttributeError):  # no child of ours, or reaped already; a system without waitid
+        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        return end is not None and end.si_code != os.CLD_EXITED and end.si_status == signal.SIGKILL
+    return True
+
+
+def _memory_mounts(proc: Path) -> tuple[_Mount, ...]:
+    """Return where control groups that count memory are mounted, one of each version."""
+    mounts: dict[str, _Mount] = {}
+    for line in _lines(proc / "self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        (root, point), (kind, *options) = before.split()[3:5], after.split()
+        version = "v2" if kind == "cgroup2" else "v1" if kind == "cgroup" and "memory" in options[-1].split(",") else ""
+        if version:
+            mounts.setdefault(version, _Mount(version, root, Path(point.replace("\\040", " "))))
+    return tuple(mounts[version] for version in sorted(mounts))
+
+
+def _path_of(mount: _Mount, lines: list[str]) -> str | None:
+    """Return where in the mounted hierarchy a process is, by its /proc/<pid>/cgroup; None where that is hidden."""
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if (number == "0") if mount.version == "v2" else ("memory" in controllers.split(",")):
+            inside = os.path.relpath(path, mount.root)
+            return None if inside.startswith("..") else inside
+    return None
+
+
+def _counters(mount: _Mount, inside: str) -> Iterator[Path]:
+    """Return the counter of a group; in version 2, where they count for those above too, also of every group above."""
+    directory = mount.point / inside
+    above = [parent for parent in directory.parents if mount.point in {parent, *parent.parents}]
+    for group in [directory, *(above if mount.version == "v2" else [])]:
+        if (counter := group / _COUNTERS[mount.version]).exists():
+            yield counter
+
+
+def _count(counter: Path) -> int | None:
+    return _value(_lines(counter))
+
+
+def _value(lines: list[str]) -> int | None:
+    found = next((line.split()[1] for line in lines if line.startswith("oom_kill ")), None)
+    return int(found) if found else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return []

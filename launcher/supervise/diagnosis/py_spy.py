@@ -1,0 +1,172 @@
+"""The state of a process that cannot be asked: as py-spy sees its Python stacks, or as the kernel sees it wait."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import shutil
+import subprocess
+from contextlib import suppress
+
+from launcher.core.proc import PROC, Stat, stat
+from launcher.supervise.diagnosis.sources import Sources
+from launcher.supervise.diagnosis.stack_parser import RankStack, parse_py_spy, understood
+
+PY_SPIES_AT_ONCE = 8
+PIECE_BYTES = 1 << 16
+DEEPEST = 8  # shells that wait for shells
+_CALLS_FOR_CHILDREN = ("wait4", "waitid")
+
+# System calls in which programs commonly wait, by number.
+_CALLS = {
+    "x86_64": {
+        0: "read", 1: "write", 7: "poll", 16: "ioctl", 23: "select", 34: "pause", 35: "nanosleep", 42: "connect",
+        43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg", 47: "recvmsg", 61: "wait4", 72: "fcntl", 73: "flock",
+        74: "fsync", 75: "fdatasync", 130: "rt_sigsuspend", 202: "futex", 230: "clock_nanosleep", 232: "epoll_wait",
+        247: "waitid", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait", 288: "accept4",
+    },
+    "aarch64": {
+        22: "epoll_pwait", 25: "fcntl", 29: "ioctl", 32: "flock", 63: "read", 64: "write", 72: "pselect6", 73: "ppoll",
+        82: "fsync", 83: "fdatasync", 95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep",
+        133: "rt_sigsuspend", 202: "accept", 203: "connect", 206: "sendto", 207: "recvfrom", 211: "sendmsg",
+        212: "recvmsg", 242: "accept4", 260: "wait4",
+    },
+}  # fmt: skip
+
+
+def seen_from_outside(found: Stat) -> RankStack:
+    """Return what /proc tells of a living process without Python stacks. Does not block."""
+    if found.stopped:
+        return RankStack("stopped", "stopped by a debugger" if found.state == "t" else "stopped (SIGSTOP)")
+    if found.state == "D":
+        where = _kernel_function(found.pid)
+        return RankStack("uninterruptible", f"stuck inside the kernel{f', in {where}' if where else ''} (state D)")
+    last = waited_for(found)
+    for_whom = f" for {_name(last.pid)}, which is {_waits(last)}" if last.pid != found.pid else ""
+    return RankStack("silent", f"no Python stack, {_waits(found)}{for_whom}")
+
+
+def waited_for(found: Stat) -> Stat:
+    """Return the program that a shell waits for; of a process that waits for no other, that process."""
+    for _ in range(DEEPEST):
+        child = _youngest_child(found.pid) if _system_call(found.pid) in _CALLS_FOR_CHILDREN else None
+        if child is None:
+            return found
+        found = child
+    return found
+
+
+def working_directory(pid: int) -> str:
+    """Empty where that is not told."""
+    try:
+        return os.readlink(f"{PROC}/{pid}/cwd")  # noqa: PTH115
+    except OSError:
+        return ""
+
+
+class PySpy:
+    """One `py-spy dump`, without waiting for it. It reads the other process's memory and does not pause it."""
+
+    _running = 0
+
+    @classmethod
+    def useful(cls, pid: int) -> bool:
+        """Return whether `pid` is a Python program that this process may look into, and py-spy is there."""
+        return _is_python(pid) and _may_trace() and shutil.which("py-spy") is not None
+
+    def __init__(self, pid: int, sources: Sources) -> None:
+        """Start it.
+
+        Raises:
+            BlockingIOError: so many are running that this one has to wait.
+            OSError: it cannot be started.
+        """
+        if PySpy._running >= PY_SPIES_AT_ONCE:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        self._pid = pid
+        self._sources = sources
+        self._text = bytearray()
+        argv = ["py-spy", "dump", "--json", "--nonblocking", "--pid", str(pid)]
+        self._process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        assert self._process.stdout is not None
+        self._output = self._process.stdout
+        os.set_blocking(self._output.fileno(), False)
+        self._open = True
+        PySpy._running += 1
+
+    def step(self, found: Stat) -> RankStack | None:
+        """Return the answer, once py-spy has said all that it has to say."""
+        with suppress(BlockingIOError):
+            while piece := os.read(self._output.fileno(), PIECE_BYTES):
+                self._text += piece
+            dump = parse_py_spy(bytes(self._text), self._pid)
+            if dump is None:
+                return seen_from_outside(found)
+            return understood(dump, self._sources, working_directory(self._pid))
+        return None
+
+    def close(self) -> None:
+        """End py-spy if it still runs. Blocks for the moment that a kill takes. May be called again."""
+        if self._open:
+            self._open = False
+            PySpy._running -= 1
+            self._process.kill()
+            self._process.wait()
+            self._output.close()
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink(f"{PROC}/{pid}/exe")).startswith("python")  # noqa: PTH115, PTH119
+    except OSError:
+        return False
+
+
+def _may_trace() -> bool:
+    """Return whether this process may look into others of its user: without being root, unless the system restricts that."""
+    if os.geteuid() == 0:
+        return True
+    try:
+        return (PROC / "sys/kernel/yama/ptrace_scope").read_text(encoding="ascii").strip() == "0"
+    except OSError:
+        return True
+
+
+def _youngest_child(pid: int) -> Stat | None:
+    with suppress(OSError):
+        children = (PROC / str(pid) / "task" / str(pid) / "children").read_text(encoding="ascii").split()
+        living = [child for child in map(stat, map(int, children)) if child is not None and child.living]
+        return max(living, key=lambda child: child.started, default=None)
+    return None
+
+
+def _name(pid: int) -> str:
+    try:
+        return (PROC / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return "a process that has ended"
+
+
+def _waits(found: Stat) -> str:
+    if found.state == "R":
+        return "computing"
+    where = _system_call(found.pid) or _kernel_function(found.pid)
+    return f"waiting in {where}" if where else "waiting"
+
+
+def _system_call(pid: int) -> str | None:
+    with suppress(OSError, ValueError, IndexError):
+        number = int((PROC / str(pid) / "syscall").read_text(encoding="ascii").split()[0])
+        return _CALLS.get(platform.machine(), {}).get(number)
+    return None
+
+
+def _kernel_function(pid: int) -> str | None:
+    """Return where in the kernel it waits; None where that is not known."""
+    with suppress(OSError):
+        name = (PROC / str(pid) / "wchan").read_text(encoding="ascii", errors="replace").strip()
+        return name if name not in {"", "0"} else None
+    return None

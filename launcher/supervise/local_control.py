@@ -1,0 +1,110 @@
+"""The run controller in the agent of a single server: driven directly, in the agent's own process."""
+
+from __future__ import annotations
+
+from launcher.control.controller import Phase, RunController
+from launcher.control.events import (
+    AttemptEnded,
+    Diagnosed,
+    EndingLeftovers,
+    EndWanted,
+    Event,
+    EvidenceReport,
+    RankEnded,
+    RankFailed,
+    ServersReady,
+    SignalReceived,
+    Tick,
+)
+from launcher.control.orders import Diagnose, Order, Record
+from launcher.control.setup import Setup
+from launcher.core.errors import EXIT_FAILURE
+from launcher.core.events import Cause, NotRestarting
+from launcher.core.records import RunSpec
+from launcher.supervise.attempt_monitor import Stage
+from launcher.supervise.attempts import Attempts
+from launcher.supervise.drive import drive
+from launcher.supervise.event_log import EventLog
+
+SERVER = 0  # its index: there is no other
+
+
+class LocalControl:
+    """Reports to the controller what becomes of the ranks, and has its orders carried out."""
+
+    soundings = None  # there is no other server to reach
+
+    def __init__(self, spec: RunSpec, attempts: Attempts, event_log: EventLog, first_attempt: int) -> None:
+        self._attempts = attempts
+        self._event_log = event_log
+        setup = Setup((spec.ranks[0].server_id,), spec.supervision, first_attempt)
+        self._controller = RunController(setup)
+        self._exits_reported = 0  # ends of ranks of this attempt
+        self._stage = Stage.RUNNING  # as it was reported
+        self.not_restarting: str | None = None  # why restarts that were left were not used
+
+    def begin(self) -> None:
+        """Begin the first attempt."""
+        self._report(ServersReady(self._attempts.master_port))
+
+    def listen(self) -> None:
+        """Do nothing: no other process says anything."""
+
+    def on_own_signal(self, number: int) -> bool:
+        """Act on a signal that came to this process; return True."""
+        self._report(SignalReceived(number))
+        return True
+
+    def on_launcher_lost(self) -> None:
+        """End the run: nothing is left that would hear how it ends."""
+        self._report(EndWanted(Cause.HEAD_LOST))
+
+    def step(self, *, childless: bool) -> bool:
+        """Report what has become of the ranks, and act on it; return whether the run goes on."""
+        attempts, monitor = self._attempts, self._attempts.monitor
+        for ended in attempts.rank_group.exits[self._exits_reported :]:
+            self._report(RankEnded(ended.global_rank, ended.status))
+            self._exits_reported += 1
+        stage = monitor.stage
+        if stage in {Stage.COLLECTING, Stage.COLLECTED} and self._stage is Stage.RUNNING:
+            self._report(RankFailed(SERVER))
+        if stage is Stage.COLLECTED:
+            self._report(EvidenceReport(SERVER))
+        elif stage is Stage.ENDING_LEFTOVERS and self._stage is not stage:
+            self._report(EndingLeftovers(SERVER))
+        self._stage = stage
+        if monitor.over(childless=childless):
+            self._exits_reported, self._stage = 0, Stage.RUNNING
+            self._report(AttemptEnded(SERVER, attempts.end(), attempts.master_port))
+        self._report(Tick())
+        return self._controller.phase is not Phase.LEAVING
+
+    @property
+    def cause(self) -> Cause:
+        """The cause of the run's end."""
+        finish = self._controller.outcome.finish
+        return self._attempts.monitor.cause if finish is None else finish.cause
+
+    @property
+    def exit_code(self) -> int:
+        """The run's."""
+        finish = self._controller.outcome.finish
+        return EXIT_FAILURE if finish is None else finish.exit_code
+
+    def _report(self, event: Event) -> None:
+        drive(self._controller, event, self._carry_out)
+
+    def _carry_out(self, order: Order) -> Event | None:
+        if isinstance(order, Diagnose):
+            return self._diagnosed()
+        if isinstance(order, Record) and isinstance(order.event, NotRestarting):
+            self.not_restarting = order.event.reason
+        self._attempts.carry_out(order)
+        return None
+
+    def _diagnosed(self) -> Diagnosed:
+        from launcher.supervise.diagnosis.merge import judged, merge_evidence  # noqa: PLC0415 - loaded with the collector
+
+        monitor = self._attempts.monitor
+        evidence = merge_evidence({SERVER: monitor.evidence()}, {})
+        return Diagnosed(judged(evidence, self._event_log.record), monitor.failure_cause, evidence.highest_step)

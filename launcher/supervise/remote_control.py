@@ -1,0 +1,252 @@
+"""An agent of a run over several servers: the coordinator decides, the agent carries out and reports.
+
+On its own it does only what cannot wait: it collects evidence as soon as a rank fails here, and ends its ranks when it
+is told to by a signal, or when its launcher or the coordinator is lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from launcher.control.orders import CancelRestart, CollectEvidence, EndRanks, ForwardSignal
+from launcher.control.outcome import exit_code
+from launcher.control.setup import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES
+from launcher.core.errors import EXIT_FAILURE
+from launcher.core.events import Cause, Continued, Forwarded, Judged, Paused, Stopping
+from launcher.core.messages import (
+    AttemptOver,
+    Begin,
+    Decided,
+    EvidenceReport,
+    EvidenceRequest,
+    Finish,
+    Message,
+    ProbeRequest,
+    Stop,
+)
+from launcher.core.messages import ForwardSignal as ForwardedSignal
+from launcher.core.records import RankSpec, RunSpec
+from launcher.core.verdict import Confidence, Verdict
+from launcher.supervise.attempt_monitor import Stage
+from launcher.supervise.attempts import Attempts
+from launcher.supervise.diagnosis.merge import judged, merge_evidence, to_fields, told_beside
+from launcher.supervise.event_log import EventLog
+from launcher.supervise.link import Link
+from launcher.supervise.link_services import LinkServices
+from launcher.supervise.soundings import ReachProbes, listening_ports
+
+
+class RemoteControl:
+    """Translates between the coordinator's messages and what is done and seen here."""
+
+    not_restarting = None  # the coordinator's report says so
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        ranks: Sequence[RankSpec],
+        attempts: Attempts,
+        *,
+        services: LinkServices,
+        event_log: EventLog,
+        first_attempt: int,
+    ) -> None:
+        self._spec = spec
+        self._ranks = ranks
+        self._attempts = attempts
+        self._services = services
+        self._event_log = event_log
+        self._first_attempt = first_attempt
+        self._reported = False  # the evidence of this attempt
+        self._waits = False  # nothing of the last attempt is left here
+        self._finish: Finish | None = None  # the coordinator's last word
+        self.soundings: ReachProbes | None = None  # while others may try whether they reach this server
+
+    def begin(self) -> None:
+        """Begin the first attempt."""
+        self._attempts.begin(self._first_attempt, self._attempts.master_port)
+
+    @property
+    def _link(self) -> Link | None:
+        """The link to the coordinator; None once that is lost."""
+        return self._services.link
+
+    # --- what the coordinator orders ---
+
+    def listen(self) -> None:
+        """Carry out what the coordinator has ordered by now, and notice when it is lost."""
+        self._services.step()
+        for message in self._services.hear(self._attempts.rank_group.running):
+            self._hear(message)
+        if self._services.lose():
+            self._lose_coordinator()
+
+    def _hear(self, message: Message) -> None:
+        match message:
+            case EvidenceRequest(attempt=attempt) if attempt == self._attempts.number:
+                self._collect()
+            case ProbeRequest() if self.soundings is not None:
+                self.soundings.begin(message.number, message.targets, message.timeout_s)
+            case Decided(attempt=attempt) if attempt == self._attempts.number:
+                self._end_soundings()
+                self._end_decided(message)
+            case Begin(attempt=attempt, master_port=port) if self._waits and attempt == self._attempts.number + 1:
+                self._waits = self._reported = False
+                self._attempts.begin(attempt, port)
+            case Stop():
+                self._stop(message)
+            case ForwardedSignal(signal=number):
+                self.on_signal(number)
+            case Finish():
+                self._finish = message
+            case _:
+                pass
+
+    def _lose_coordinator(self) -> None:
+        """Go on without the only one that could say how the other servers are."""
+        if self._waits:
+            self._finish = Finish(Cause.COORDINATOR_LOST, EXIT_FAILURE)
+        else:
+            self._stop(Stop(Cause.COORDINATOR_LOST))
+
+    def on_own_signal(self, number: int) -> bool:
+        """Tell the coordinator of a signal that came here and is meant for all; return whether it was acted on already."""
+        ends = number == KILLS_AT_ONCE or number in ASKS_TO_STOP.difference(self._spec.supervision.forward_signals)
+        if self._link is not None and (ends or self._link.by_hand):
+            self._link.want(number)
+            if not ends:
+                return False  # it comes back, as to all servers
+        self.on_signal(number)
+        return True
+
+    def on_signal(self, number: int) -> None:
+        """Act on a signal that came here, or to all servers."""
+        forwarded = self._spec.supervision.forward_signals
+        if number == KILLS_AT_ONCE or number in ASKS_TO_STOP.difference(forwarded):
+            self._stop(Stop(Cause.STOPPED, number))
+            if number == KILLS_AT_ONCE:
+                self._attempts.carry_out(ForwardSignal(number))
+        elif number in forwarded:
+            self._attempts.carry_out(ForwardSignal(number))
+            self._event_log.record(Forwarded(number))
+        elif number in {PAUSES, CONTINUES} and self._attempts.paused != (number == PAUSES):
+            self._attempts.carry_out(ForwardSignal(number))
+            self._event_log.record(Paused() if number == PAUSES else Continued())
+
+    def on_launcher_lost(self) -> None:
+        """End the ranks: nothing is left here that would hear how the run ends."""
+        if self._link is not None:
+            self._link.give_up("the process that started its agent was killed")
+        self._stop(Stop(Cause.HEAD_LOST))
+
+    def step(self, *, childless: bool) -> bool:
+        """Report what has become of the ranks; return whether the run goes on."""
+        if self.soundings is not None and (answer := self.soundings.step()) is not None and self._link is not None:
+            attempts = self._attempts
+            pids = {*attempts.rank_group.leaders, *attempts.monitor.ender.left()}
+            self._link.send(replace(answer, ports=listening_ports(pids)))
+        if not self._waits:
+            if self._attempts.monitor.stage is Stage.COLLECTED and not self._reported:
+                self._report_evidence()
+            if self._attempts.monitor.over(childless=childless):
+                self._report_end()
+        return not self._waits or self._finish is None
+
+    @property
+    def cause(self) -> Cause:
+        """The cause of the run's end; what ended here first has its reason here."""
+        own = self._attempts.monitor.cause
+        return own if own is Cause.HEAD_LOST or self._finish is None else self._finish.cause
+
+    @property
+    def exit_code(self) -> int:
+        """The run's, as far as it is known here."""
+        return self._finish.exit_code if self._finish else EXIT_FAILURE
+
+    # --- evidence ---
+
+    def _collect(self) -> None:
+        if self._waits or self._attempts.monitor.stage is Stage.ENDING_LEFTOVERS:
+            self._report_evidence()
+        else:
+            self._attempts.carry_out(CollectEvidence((self._ranks[0].server_index,)))
+
+    def _report_evidence(self) -> None:
+        self._reported = True
+        if self._link is None:
+            return
+        self._end_soundings()
+        with suppress(OSError, AttributeError):  # no descriptor is left, or no epoll: others do not try this server
+            self.soundings = ReachProbes()
+        port = None if self.soundings is None else self.soundings.port
+        evidence = to_fields(self._attempts.monitor.evidence())
+        self._link.send(EvidenceReport(self._attempts.number, evidence, port))
+
+    def _end_soundings(self) -> None:
+        if self.soundings is not None:
+            self.soundings.close()
+            self.soundings = None
+
+    # --- the end of an attempt ---
+
+    def _end_decided(self, decided: Decided) -> None:
+        """End the ranks, also where no evidence was asked for yet; they may all have ended well before others failed."""
+        if self._waits and self._attempts.over[-1].cause is not Cause.FINISHED:
+            return
+        if not self._waits and self._attempts.monitor.stage is Stage.ENDING:
+            return
+        self._event_log.record(Judged(decided.verdict))
+        self._record_stopping(decided.cause, restarts=decided.restarts)
+        if self._waits:
+            self._attempts.note_failure_elsewhere(decided.cause, decided.verdict)
+        else:
+            self._attempts.carry_out(EndRanks(decided.cause, decided.verdict, decided.restarts))
+
+    def _stop(self, stop: Stop) -> None:
+        """End the ranks for good; where that is under way its cause stands, and where none is left, wait for the others."""
+        self._end_soundings()
+        stage = self._attempts.monitor.stage
+        if self._waits:
+            return
+        if stage in {Stage.ENDING, Stage.ENDING_LEFTOVERS}:
+            self._attempts.carry_out(CancelRestart())
+            return
+        if stage in {Stage.COLLECTING, Stage.COLLECTED}:
+            verdict = self._judged_alone()
+            if stop.cause is not Cause.COORDINATOR_LOST or verdict.confidence is not Confidence.UNSURE:
+                cause = self._attempts.monitor.failure_cause
+                self._end_decided(Decided(self._attempts.number, verdict, cause, restarts=False))
+                return
+        self._record_stopping(stop.cause, stop.signal, stop.server)
+        self._attempts.carry_out(EndRanks(stop.cause, signal=stop.signal, server=stop.server))
+
+    def _judged_alone(self) -> Verdict:
+        """Return the verdict on what is known here. What ranks of other servers did is not: nothing is certain."""
+        here = {rank.global_rank for rank in self._ranks}
+        elsewhere = [rank.global_rank for rank in self._spec.ranks if rank.global_rank not in here]
+        evidence = merge_evidence(
+            {self._ranks[0].server_index: self._attempts.monitor.evidence()}, {}, unheard=elsewhere
+        )
+        verdict = judged(evidence, self._event_log.record)
+        if verdict.confidence is not Confidence.CERTAIN:
+            return verdict
+        return told_beside(replace(verdict, confidence=Confidence.LIKELY), "no other server was heard")
+
+    def _report_end(self) -> None:
+        self._waits = True
+        monitor = self._attempts.monitor
+        left = self._attempts.end()
+        if self._link is None:
+            exits = [(ended.global_rank, ended.status) for ended in self._attempts.over[-1].exits]
+            self._finish = Finish(monitor.cause, exit_code(monitor.cause, monitor.verdict, exits))
+        else:
+            self._link.send(AttemptOver(self._attempts.number, left, self._attempts.held_port()))
+
+    def _record_stopping(
+        self, cause: Cause, number: int | None = None, server: str | None = None, *, restarts: bool = False
+    ) -> None:
+        grace_s = self._spec.supervision.grace_from(time.time())
+        self._event_log.record(Stopping(cause, grace_s, number, restarts, server))

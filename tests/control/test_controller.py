@@ -1,0 +1,259 @@
+"""Histories of runs: what happens, and what the controller orders, without a process, a file or a clock.
+
+A file of histories is read line by line:
+
+    = name                                      a history begins, with the words of `Setup` on the next line
+    servers 2  restarts 1  by hand              (also: engine anew, limit 5, forward USR1, servers h1 h2, first 1)
+    2.5  evidence 0, verdict rank 1  >  collect 1     at 2.5 s these events happen, and then a Tick; the orders follow
+
+Events: see `_EVENTS`; `verdict ...` is what every diagnosis is answered with from then on. Orders are written as `shown`
+has them. A line without a time happens at the same moment as the one before.
+"""
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from launcher.control import events, orders
+from launcher.control.controller import Phase, RunController
+from launcher.control.setup import Setup
+from launcher.core.errors import RefusedTableError, TlaunchError
+from launcher.core.events import (
+    Cause,
+    Continued,
+    Forwarded,
+    Judged,
+    NotBegun,
+    NotRestarting,
+    Paused,
+    Stopping,
+    Trouble,
+)
+from launcher.core.records import Supervision
+from launcher.core.verdict import Confidence, Failure, Role, Verdict
+
+FOLDER = Path(__file__).parent / "histories"
+WALL_S = 1_700_000_000.0  # the wall clock when a history's own time is 0
+
+
+def _signal(name):
+    return signal.Signals[f"SIG{name}"]
+
+
+class Play:
+    """One history, and the controller that it is played to."""
+
+    def __init__(self, setup):
+        self.controller = RunController(_setup(setup))
+        self.now_s = 0.0
+        self.given = []  # orders since the last line
+        self.exits = {}
+        self.verdict = ""
+        self.quiet = ()
+
+    def line(self, line):
+        told, _, expected = line.partition(">")
+        told = told.strip()
+        if moment := re.match(r"(\d+(?:\.\d+)?)(?:\s+|$)", told):
+            self.now_s, told = float(moment[1]), told[moment.end() :]
+        for event in filter(None, map(str.strip, told.split(","))):
+            self._happen(event)
+        self._take(events.Tick(self.quiet))
+        shown_orders, self.given = self.given, []
+        return [shown(order) for order in shown_orders], [each.strip() for each in expected.split(",") if each.strip()]
+
+    def _happen(self, text):
+        if text.startswith("verdict "):
+            self.verdict = text.removeprefix("verdict ")
+        elif text.startswith("quiet"):
+            self.quiet = tuple(map(int, text.split()[1:]))
+        else:
+            if match := re.fullmatch(r"rank (\d+) ends (-?\d+)", text):
+                self.exits[int(match[1])] = int(match[2])
+            self._take(_event(text))
+
+    def _take(self, event):
+        for order in self.controller.take(event, self.now_s, WALL_S + self.now_s):
+            self.given.append(order)
+            if isinstance(order, orders.BeginAttempt):
+                self.exits = {}
+            if isinstance(order, orders.Diagnose):
+                self._take(self._diagnosed(order.apart))
+
+    def _diagnosed(self, apart):
+        """`rank 1`, `server 10.0.0.2`, `nobody`; and perhaps: likely, unsure, hung, step 5, as NAME, asks reach, names 0-1."""
+        words = self.verdict
+        assert words, "a history that is diagnosed has a verdict"
+        confidence = next((each for each in Confidence if each.value in words), Confidence.CERTAIN)
+        rank, server = re.match(r"rank (\d+)", words), re.match(r"server (\S+)", words)
+        step, signature = re.search(r"step (\d+)", words), re.search(r"as (?!k)(\S+)", words)
+        named = tuple((int(one), int(other)) for one, other in re.findall(r"names (\d+)-(\d+)", words))
+        failures = tuple(
+            Failure(number, Role.CAUSE, "failed", "as told", status=status)
+            for number, status in self.exits.items()
+            if status
+        )
+        verdict = Verdict(
+            int(rank[1]) if rank else None,
+            confidence,
+            "as told",
+            failures,
+            server=server[1] if server else None,
+            signature=signature[1] if signature else None,
+            apart=tuple(("one", "other") for _ in apart),
+        )
+        cause = Cause.HUNG if "hung" in words else Cause.FAILED
+        asks = "asks reach" in words
+        return events.Diagnosed(verdict, cause, int(step[1]) if step else None, asks, named)
+
+
+def _setup(words):
+    def number(name, otherwise):
+        found = re.search(rf"\b{name} ([\d.]+)", words)
+        return float(found[1]) if found else otherwise
+
+    count = int(number("servers", 1))
+    forwarded = tuple(_signal(name) for name in re.findall(r"forward (\w+)", words))
+    ends = re.search(r"killed at (\d+)", words)
+    return Setup(
+        server_ids=tuple(f"10.0.0.{index + 1}" for index in range(count)),
+        supervision=Supervision(
+            grace_s=15.0,
+            max_restarts=int(number("restarts", 0)),
+            forward_signals=forwarded,
+            killed_at_s=WALL_S + float(ends[1]) if ends else None,
+        ),
+        first_attempt=int(number("first", 0)),
+        brings_all="by hand" not in words,
+        engine_anew="engine anew" in words,
+        evidence_limit_s=number("limit", 5.0 if count > 1 else 0.0),
+        look_again_s=1.0,
+    )
+
+
+_ERRORS = {"missing": TlaunchError("server 10.0.0.2 did not come"), "another table": RefusedTableError("another table")}
+_ENGINES = {
+    "": None,
+    "by itself": events.EngineExited(),
+    "cancelled": events.EngineExited(cancelled="slurmstepd: CANCELLED"),
+    "killed": events.EngineExited(killed=Verdict(None, Confidence.CERTAIN, "mpirun itself was killed")),
+    "gave up 10.0.0.2": events.EngineExited(
+        gave_up=Verdict(None, Confidence.LIKELY, "mpirun gave the run up", server="10.0.0.2")
+    ),
+    "gave up": events.EngineExited(gave_up=Verdict(None, Confidence.LIKELY, "mpirun gave the run up")),
+}
+_EVENTS = {
+    r"ready (\d+)": lambda port: events.ServersReady(int(port)),
+    r"cannot begin: (.*)": lambda why: events.CannotBegin(_ERRORS[why]),
+    r"rank (\d+) ends (-?\d+)": lambda rank, status: events.RankEnded(int(rank), int(status)),
+    r"failure at (\d+)": lambda server: events.RankFailed(int(server)),
+    r"evidence (\d+)": lambda server: events.EvidenceReport(int(server), 40000 + int(server)),
+    r"nonsense (\d+)": lambda server: events.EvidenceReport(int(server), understood=False),
+    r"probe (\d+) of (\d+) reaches all": lambda number, server: events.ProbeResult(int(server), int(number), ()),
+    r"probe (\d+) of (\d+) misses (\d+)": lambda number, server, other: events.ProbeResult(
+        int(server), int(number), ((int(other), "no answer"),)
+    ),
+    r"leftovers at (\d+)": lambda server: events.EndingLeftovers(int(server)),
+    r"over (\d+)": lambda server: events.AttemptEnded(int(server)),
+    r"over (\d+) port (\d+)": lambda server, port: events.AttemptEnded(int(server), master_port=int(port)),
+    r"over (\d+) unkillable": lambda server: events.AttemptEnded(int(server), left=True),
+    r"lost (\d+)": lambda server: events.ServerLost(int(server), "gone"),
+    r"gone (\d+)": lambda server: events.ServerGone(int(server)),
+    r"(INT|TERM|HUP|QUIT|TSTP|CONT|USR1|USR2)": lambda name: events.SignalReceived(_signal(name)),
+    r"(INT|TERM|HUP|QUIT|TSTP|CONT|USR1|USR2) at (\d+)": lambda name, server: events.SignalReceived(
+        _signal(name), int(server)
+    ),
+    r"launcher lost": lambda: events.EndWanted(Cause.HEAD_LOST),
+    r"all left(?:; engine )?(.*)": lambda how: events.ServersLeft(_ENGINES[how]),
+}
+
+
+def _event(text):
+    for pattern, make in _EVENTS.items():
+        if match := re.fullmatch(pattern, text):
+            return make(*match.groups())
+    raise AssertionError(f"no such event: {text}")
+
+
+def shown(order):
+    """Return an order as histories write it; what it records says what it is."""
+    return _SHOWN[type(order)](order)
+
+
+def _recorded(record):
+    return _RECORDED[type(record.event)](record.event)
+
+
+def _name(number):
+    return signal.Signals(number).name.removeprefix("SIG")
+
+
+def _probe(order):
+    tried = " ".join(f"{to}:{'/'.join(map(str, ports))}" for to, ports in order.targets)
+    return f"probe {order.number} by {order.server} of {tried or 'none'}"
+
+
+def _judged(event):
+    who = f"server {event.verdict.server}" if event.verdict.server else "nobody"
+    return f"judged {who if event.verdict.culprit is None else f'rank {event.verdict.culprit}'}"
+
+
+def _stopping(event):
+    by = f" by {event.asked_by}" if event.signal else ""
+    grace = "" if event.grace_s == 15.0 else f" within {event.grace_s:g}"
+    return f"stopping {event.cause.value}{by}{grace}{' to repeat' if event.restarts else ''}"
+
+
+_SHOWN = {
+    orders.Record: _recorded,
+    orders.BeginAttempt: lambda order: f"begin {order.number} at {order.master_port}",
+    orders.CollectEvidence: lambda order: f"collect {' '.join(map(str, order.servers))}",
+    orders.Diagnose: lambda order: "diagnose" + "".join(f" {one.pair[0]}|{one.pair[1]}" for one in order.apart),
+    orders.ProbeReach: _probe,
+    orders.EndRanks: lambda order: "end ranks to repeat" if order.restarts else "end ranks",
+    orders.CancelRestart: lambda _: "keep nothing",
+    orders.ForwardSignal: lambda order: f"send {_name(order.number)}",
+    orders.Finish: lambda order: f"finish {order.cause.value} {order.exit_code}",
+    orders.GatherServers: lambda _: "gather",
+    orders.Close: lambda _: "close",
+}
+_RECORDED = {
+    Judged: _judged,
+    Stopping: _stopping,
+    NotRestarting: lambda event: f"no restart: {event.reason}",
+    NotBegun: lambda event: f"not begun: {event.message}",
+    Trouble: lambda event: f"trouble: {event.message}",
+    Paused: lambda _: "paused",
+    Continued: lambda _: "continued",
+    Forwarded: lambda event: f"forwarded {_name(event.signal)}",
+}
+
+
+def _histories():
+    for path in sorted(FOLDER.glob("*.txt")):
+        for text in path.read_text().split("\n= ")[1:]:
+            name, setup, *lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+            yield pytest.param(setup, lines, id=f"{path.stem}: {name}")
+
+
+HISTORIES = list(_histories())
+
+
+@pytest.mark.parametrize(("setup", "lines"), HISTORIES)
+def test_a_history_has_its_orders(setup, lines):
+    """Line by line, and none twice: what was decided of a run is decided once."""
+    play = Play(setup)
+    for line in lines:
+        given, expected = play.line(line)
+        assert given == expected, line
+    if play.controller.phase is Phase.OVER:
+        assert play.controller.outcome.finish is not None
+
+
+def test_there_are_histories_enough():
+    """As many as were promised, and no two of one name."""
+    names = [each.id for each in HISTORIES]
+    assert len(names) >= 80
+    assert len(set(names)) == len(names)

@@ -1,0 +1,100 @@
+"""What a rank left behind about its failure."""
+
+import json
+import os
+from dataclasses import asdict, replace
+
+import pytest
+
+from launcher.supervise.diagnosis.failure_files import TAIL_BYTES, FailureRecord, last_traceback, log_tail, read_failure
+
+RECORD = FailureRecord(
+    time_ns=1_700_000_000_123_456_789,
+    pid=77,
+    kind="exception",
+    type="ValueError",
+    message="no such word",
+    where="train.py:88 in step",
+    traceback="Traceback ...",
+    status=1,
+)
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path):
+    """Keys that this version does not know do no harm."""
+    path = tmp_path / "failure.json"
+    path.write_text(json.dumps({"schema": 1, "later": [], **asdict(RECORD)}))
+    assert read_failure(path) == RECORD
+    assert read_failure(path, pid=77) == RECORD
+
+
+def test_a_record_of_another_process_is_none_of_this_rank(tmp_path):
+    """A child of the rank, or an earlier attempt, may have left it."""
+    path = tmp_path / "failure.json"
+    path.write_text(json.dumps(asdict(RECORD)))
+    assert read_failure(path, pid=78) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"\xff\xfe\x00", b"{", b"[]", b"null", b'"text"', b"{}", b'{"time_ns": 1}', b'{"time_ns": "1", "pid": 2}',
+        b'{"time_ns": true, "pid": 2}', b"[" * 100_000, b'{"time_ns": 1, "pid": 2, "message": "\xff"}',
+    ],
+)  # fmt: skip
+def test_rubbish_is_no_record(tmp_path, content):
+    """Whatever a failing program left, reading it raises nothing."""
+    path = tmp_path / "failure.json"
+    path.write_bytes(content)
+    assert read_failure(path) is None
+
+
+def test_fields_of_a_wrong_type_are_left_out(tmp_path):
+    """Time and pid are all that a record needs."""
+    path = tmp_path / "failure.json"
+    path.write_text('{"time_ns": 1, "pid": 2, "type": 3, "message": null, "status": "x", "traceback": {}}')
+    assert read_failure(path) == FailureRecord(1, 2, "exception")
+
+
+@pytest.mark.parametrize("time_ns", ["1e400", "-1e400", "NaN", "1" + "0" * 400, "-1", "1e19", "9223372036854775808"])
+def test_a_time_that_cannot_be_is_left_out(tmp_path, time_ns):
+    """What was raised, and where, is true all the same."""
+    path = tmp_path / "failure.json"
+    path.write_text(json.dumps(asdict(RECORD)).replace(str(RECORD.time_ns), time_ns))
+    assert read_failure(path, pid=77) == replace(RECORD, time_ns=None)
+
+
+def test_nothing_but_a_file_is_read(tmp_path):
+    """Neither a missing file, a directory nor a pipe that nobody writes to keeps the reader waiting."""
+    os.mkfifo(tmp_path / "pipe")
+    assert [read_failure(tmp_path / name) for name in ("missing", "", "pipe")] == [None, None, None]
+    assert last_traceback(tmp_path / "pipe", 0) is None
+
+
+SIMPLE = 'Traceback (most recent call last):\n  File "/a/train.py", line 88, in step\n    load()\nValueError: no\n'
+LINK = "During handling of the above exception, another exception occurred:"
+WORKER = (
+    'Traceback (most recent call last):\n  File "/a/train.py", line 88, in step\n    next(batches)\n'
+    "ValueError: Caught ValueError in DataLoader worker process 0.\n"
+    'Original Traceback (most recent call last):\n  File "/a/data.py", line 8, in load\n    parse()\nValueError: bad line\n'
+)
+
+
+def test_only_what_was_written_after_the_offset_counts(tmp_path):
+    """An earlier attempt's traceback lies before it; a log that was cut off since is read whole."""
+    log = tmp_path / "train.log"
+    log.write_text(f"{SIMPLE}--- attempt 1 ---\n")
+    assert last_traceback(log, log.stat().st_size) is None
+    assert last_traceback(log, 0).where == "train.py:88 in step"
+    assert last_traceback(log, 1 << 40).where == "train.py:88 in step"
+
+
+def test_only_the_end_of_a_long_log_is_read(tmp_path):
+    """A traceback far from the end is not looked for, one at the end is found whatever comes before."""
+    log = tmp_path / "train.log"
+    noise = b"\xff\x00 step 1 loss 2.3\n" * (TAIL_BYTES // 16)
+    log.write_bytes(SIMPLE.encode() + noise)
+    assert last_traceback(log, 0) is None
+    log.write_bytes(noise + SIMPLE.encode())
+    assert last_traceback(log, 0).message == "no"
+    assert len(log_tail(log, 0, 100).encode()) == 100

@@ -1,0 +1,268 @@
+"""Whether the kernel's out-of-memory killer ended a process."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from launcher.supervise.diagnosis.oom import OomWatch
+
+RANK = Path(__file__).parents[2] / "programs" / "blame_memory.py"
+LIMIT_BYTES = 48 << 20
+NOWHERE = Path("/nonexistent/kmsg")
+
+
+def kernel_log_readable():
+    """By this process, outside of containers."""
+    try:
+        os.close(os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK))
+        return Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC
+    except OSError:
+        return False
+
+
+needs_kernel_log = pytest.mark.skipif(not kernel_log_readable(), reason="the kernel's log cannot be read here")
+
+
+@pytest.fixture
+def memory_group():
+    """A control group that may use `LIMIT_BYTES`, where this machine lets us make one."""
+    version_1 = Path("/sys/fs/cgroup/memory")
+    group = (version_1 if version_1.is_dir() else Path("/sys/fs/cgroup")) / f"tlaunch-test-oom-{os.getpid()}"
+    limit = "memory.limit_in_bytes" if version_1.is_dir() else "memory.max"
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("no control group can be made here")
+    try:
+        (group / limit).write_text(str(LIMIT_BYTES), encoding="ascii")
+        yield group
+    except PermissionError:
+        pytest.skip("memory cannot be limited here")
+    finally:
+        with suppress(OSError):
+            group.rmdir()
+
+
+@pytest.fixture
+def watches():
+    """Makes watches, and closes them."""
+    made = []
+
+    def make(**options):
+        made.append(OomWatch(**options))
+        return made[-1]
+
+    yield make
+    for watch in made:
+        watch.close()
+
+
+@contextmanager
+def started():
+    rank = subprocess.Popen([sys.executable, RANK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with rank:
+        try:
+            assert rank.stdout.readline() == "ready\n"
+            yield rank
+        finally:
+            rank.kill()
+
+
+def tell(rank, order):
+    rank.stdin.write(f"{order}\n")
+    rank.stdin.flush()
+    return rank.stdout.readline()
+
+
+def wait_for_end(rank):
+    """The end, but not the reaping."""
+    return os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
+
+
+@needs_kernel_log
+def test_a_rank_that_took_too_much_memory_was_killed_for_it(memory_group, watches):
+    """It is told before the rank is reaped and after it, and although the rank moved into the group after its start."""
+    watch = watches()
+    with started() as rank:
+        watch.note(rank.pid)
+        assert tell(rank, f"join {memory_group}") == "done\n"
+        assert not tell(rank, "take 200")
+        assert wait_for_end(rank).si_status == signal.SIGKILL
+        before = watch.killed(rank.pid)
+        rank.wait()
+        assert (before, watch.killed(rank.pid)) == (True, True)
+
+
+def test_without_the_kernels_log_the_counter_of_the_group_tells(memory_group, watches):
+    """A rank noted in its group is known to have been killed there, even once it is reaped and its group removed."""
+    watch = watches(kernel_log=NOWHERE)
+    with started() as rank:
+        tell(rank, f"join {memory_group}")
+        watch.note(rank.pid)
+        tell(rank, "take 200")
+        wait_for_end(rank)
+        assert watch.killed(rank.pid) is True
+        rank.wait()
+        memory_group.rmdir()
+        assert watch.killed(rank.pid) is True
+
+
+@pytest.mark.parametrize("kernel_log", [Path("/dev/kmsg"), NOWHERE])
+def test_a_kill_in_a_shared_group_is_ascribed_to_one_rank_only(memory_group, watches, kernel_log):
+    """Another rank of the same group that somebody else killed is not taken for a victim, nor one that exited."""
+    watch = watches(kernel_log=kernel_log)
+    with started() as greedy, started() as modest, started() as content:
+        for rank in (greedy, modest, content):
+            tell(rank, f"join {memory_group}")
+            watch.note(rank.pid)
+        tell(greedy, "take 200")
+        content.stdin.close()
+        wait_for_end(greedy)
+        wait_for_end(content)
+        modest.kill()
+        wait_for_end(modest)
+        assert watch.killed(content.pid) is False
+        assert watch.killed(greedy.pid) is True
+        assert not watch.killed(modest.pid)
+
+
+@needs_kernel_log
+def test_the_kernels_log_tells_victims_and_others_of_a_group_apart(memory_group, watches):
+    """Whoever is asked for first: the group's counter alone would have it both ways."""
+    watch = watches()
+    with started() as greedy, started() as modest:
+        for rank in (greedy, modest):
+            tell(rank, f"join {memory_group}")
+            watch.note(rank.pid)
+        tell(greedy, "take 200")
+        wait_for_end(greedy)
+        modest.kill()
+        wait_for_end(modest)
+        assert (watch.killed(modest.pid), watch.killed(greedy.pid)) == (False, True)
+
+
+def kills_so_far():
+    """Of the whole machine, which others use too; None where it does not tell."""
+    vmstat = Path("/proc/vmstat")
+    lines = vmstat.read_text().splitlines() if vmstat.exists() else []
+    return next((line for line in lines if "oom_kill" in line), None)
+
+
+def test_a_kill_by_somebody_else_is_no_lack_of_memory(watches):
+    """As long as the kernel has killed nothing for want of memory, that is certain."""
+    before = kills_so_far()
+    watch = watches()
+    with started() as rank:
+        watch.note(rank.pid)
+        rank.kill()
+        wait_for_end(rank)
+        killed = watch.killed(rank.pid)
+        assert killed is False or (killed is None and (before is None or kills_so_far() != before))
+
+
+# --- version 2, and systems that tell less: the kernel's files as they are there, written by the test ---
+
+
+class System:
+    """A /proc and a mounted hierarchy of version 2 that say what the test wants."""
+
+    def __init__(self, root):
+        self.proc, self.groups = root / "proc", root / "groups"
+        (self.proc / "self").mkdir(parents=True)
+        self.groups.mkdir()
+        mount = f"30 23 0:26 / {self.groups} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+        (self.proc / "self/mountinfo").write_text(f"22 28 0:21 / /sys rw - sysfs sysfs rw\n{mount}")
+        self.total(5)
+
+    def total(self, kills):
+        (self.proc / "vmstat").write_text(f"nr_free_pages 12\noom_kill {kills}\n")
+
+    def group(self, path, kills):
+        """Set the counter of a group, made where it is missing."""
+        (self.groups / path).mkdir(parents=True, exist_ok=True)
+        (self.groups / path / "memory.events").write_text(f"low 0\nhigh 0\noom 9\noom_kill {kills}\n")
+
+    def process(self, pid, path):
+        (self.proc / str(pid)).mkdir(exist_ok=True)
+        (self.proc / str(pid) / "cgroup").write_text(f"0::/{path}\n")
+
+
+UNUSED = range(4_200_000, 4_200_010)  # beyond the highest pid that Linux gives
+
+
+@pytest.fixture
+def system(tmp_path):
+    return System(tmp_path)
+
+
+def test_version_2_tells_of_a_rank_in_a_group_made_after_its_start(system, watches):
+    """Its former group did not count the kill, the group that the dead process still names did."""
+    system.group("job", 2)
+    system.process(UNUSED[0], "job")
+    watch = watches(proc=system.proc, kernel_log=NOWHERE)
+    watch.note(UNUSED[0])
+    system.group("step", 1)
+    system.process(UNUSED[0], "step")
+    system.total(6)
+    assert watch.killed(UNUSED[0]) is True
+
+
+def test_version_2_tells_of_a_group_that_is_gone_by_the_one_above(system, watches):
+    """Groups count for those above them."""
+    system.group("job", 2)
+    system.process(UNUSED[0], "job/rank0")
+    watch = watches(proc=system.proc, kernel_log=NOWHERE)
+    watch.note(UNUSED[0])
+    system.process(UNUSED[0], "job/rank0 (deleted)")
+    system.group("job", 3)
+    system.total(6)
+    assert watch.killed(UNUSED[0]) is True
+
+
+def test_kills_before_a_rank_started_and_kills_elsewhere_are_not_its_own(system, watches):
+    """Only what its own group has counted since says that it was killed for want of memory."""
+    system.group("job", 2)
+    system.process(UNUSED[0], "job")
+    watch = watches(proc=system.proc, kernel_log=NOWHERE)
+    watch.note(UNUSED[0])
+    assert watch.killed(UNUSED[0]) is False
+    system.total(6)
+    assert watch.killed(UNUSED[0]) is False
+
+
+def test_each_kill_is_told_once(system, watches):
+    """Three ranks of one group died, two kills were counted: the third was killed by somebody else."""
+    system.group("job", 0)
+    watch = watches(proc=system.proc, kernel_log=NOWHERE)
+    for pid in UNUSED[:3]:
+        system.process(pid, "job")
+        watch.note(pid)
+    system.group("job", 2)
+    system.total(7)
+    assert [watch.killed(pid) for pid in UNUSED[:3]] == [True, True, False]
+    assert [watch.killed(pid) for pid in UNUSED[:3]] == [True, True, False]
+
+
+def test_a_system_that_tells_nothing_gets_no_answer(tmp_path, watches):
+    """Not even that it was not so."""
+    watch = watches(proc=tmp_path, kernel_log=NOWHERE)
+    watch.note(UNUSED[0])
+    assert watch.killed(UNUSED[0]) is None
+
+
+def test_a_pid_that_is_used_again_starts_afresh(system, watches):
+    """The next process of that pid inherits nothing from a victim."""
+    system.group("job", 0)
+    system.process(UNUSED[0], "job")
+    watch = watches(proc=system.proc, kernel_log=NOWHERE)
+    watch.note(UNUSED[0])
+    system.group("job", 1)
+    system.total(6)
+    assert watch.killed(UNUSED[0]) is True
+    watch.note(UNUSED[0])
+    assert watch.killed(UNUSED[0]) is False

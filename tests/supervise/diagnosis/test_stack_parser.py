@@ -1,0 +1,245 @@
+"""What a dump of Python stacks says: formats of several versions, cut off anywhere, or none at all."""
+
+import json
+import random
+
+import pytest
+
+from launcher.supervise.diagnosis.sources import Sources
+from launcher.supervise.diagnosis.stack_parser import Frame, parse_faulthandler, parse_py_spy, understood
+
+LIBRARY = "/opt/env/lib/python3.11"
+TORCH = f"{LIBRARY}/site-packages/torch/distributed"
+# As Python 3.8 to 3.13 write it: newest thread first, the main thread last.
+PLAIN = b"""\
+Thread 0x00007f772e81c6c0 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 327 in wait
+  File "/home/me/project/data.py", line 12 in fetch
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+
+Current thread 0x00007f772fa82b80 (most recent call first):
+  File "/home/me/project/data.py", line 88 in load
+  File "/home/me/project/train.py", line 40 in <module>
+  File "/opt/launcher/preload/start.py", line 9 in run
+"""
+# As Python 3.14 writes it: with names of threads, and perhaps what C was doing.
+NAMED = b"""\
+Thread 0x00007f01 [loader (most r] (most recent call first):
+  File "/home/me/data.py", line 12 in fetch
+
+Current thread 0x00007f02 [python] (most recent call first):
+  Garbage-collecting
+  File "/home/me/train.py", line 40 in step
+  ...
+
+Current thread's C stack trace (most recent call first):
+  Binary file "/usr/bin/python", at _Py_DumpStack+0x2f [0x5b27]
+  <truncated rest of calls>
+"""
+
+
+def frames(*triples):
+    """A dump of one thread, innermost first."""
+    lines = (f'  File "{file}", line {line} in {function}\n' for file, line, function in triples)
+    return f"Current thread 0x0001 (most recent call first):\n{''.join(lines)}".encode()
+
+
+def stack_of(*triples, cwd=""):
+    return understood(parse_faulthandler(frames(*triples)), Sources(), cwd)
+
+
+def test_the_oldest_thread_is_the_main_one():
+    """Whichever thread took the signal, faulthandler lists the main thread last."""
+    dump = parse_faulthandler(PLAIN.replace(b"Current t", b"T").replace(b"Thread", b"Current thread", 1))
+    assert dump.main[0] == Frame("/home/me/project/data.py", 88, "load")
+    assert [thread[0].function for thread in dump.others] == ["wait"]
+
+
+def test_names_of_threads_and_c_stacks_are_no_frames():
+    """Python 3.14 adds both."""
+    dump = parse_faulthandler(NAMED)
+    assert dump.main == (Frame("/home/me/train.py", 40, "step"),)
+    assert dump.others == ((Frame("/home/me/data.py", 12, "fetch"),),)
+
+
+def test_a_single_thread_without_number_is_the_main_thread():
+    """As written where all threads cannot be shown."""
+    text = b'<Cannot show all threads while the GIL is disabled>\nStack (most recent call first):\n  File "a", line 1 in f\n'
+    assert parse_faulthandler(text).main == (Frame("a", 1, "f"),)
+
+
+def test_of_two_dumps_the_last_one_counts():
+    """The end of somebody else's dump may stand before it."""
+    dump = parse_faulthandler(PLAIN[70:] + NAMED)
+    assert (dump.main[0].line, len(dump.others)) == (40, 1)
+
+
+def test_a_main_thread_behind_100_others_is_not_guessed():
+    """Then the dump does not show it, and no other thread is taken for it."""
+    dump = parse_faulthandler(PLAIN + b"\n...\n")
+    assert (dump.main, len(dump.others)) == ((), 2)
+    stack = understood(dump, Sources())
+    assert (stack.state, stack.doing) == ("running", "running; its main thread is hidden behind 100 others")
+    assert (stack.place, stack.frames, stack.other_threads) == ("", (), 2)
+
+
+@pytest.mark.parametrize("text", [PLAIN, NAMED])
+def test_a_dump_cut_off_anywhere_never_tells_a_wrong_frame(text):
+    """Frames of a part are among those of the whole, and a line that is cut off is none."""
+    whole = parse_faulthandler(text)
+    known = {frame for thread in (whole.main, *whole.others) for frame in thread}
+    for length in range(len(text)):
+        part = parse_faulthandler(text[:length])
+        assert part is None or {frame for thread in (part.main, *part.others) for frame in thread} <= known
+
+
+def test_garbage_is_no_dump():
+    """Whatever a file holds, nothing is raised and nothing made up."""
+    source = random.Random(7)
+    for size in (0, 1, 100, 10_000):
+        assert parse_faulthandler(source.randbytes(size)) is None
+        assert parse_py_spy(source.randbytes(size), 1) is None
+    for text in (b"[]", b"{}", b"null", b'[{"frames": [{"line": 1}]}]', b"[" * 100_000, b"[1]"):
+        assert parse_py_spy(text, 1) is None
+
+
+def test_names_that_faulthandler_escaped_are_readable_again():
+    """What a terminal should not get stays escaped; what is unknown is shown as such."""
+    dump = parse_faulthandler(
+        rb"Stack (most recent call first):" + b'\n  File "/home/caf\\xe9/\\u4e2d\\x1b.py", line 3 in \\xe4hm\n'
+        b"  File ???, line ??? in ???\n"
+    )
+    assert dump.main == (Frame("/home/café/中\\x1b.py", 3, "ähm"), Frame("???", None, "???"))
+    assert dump.main[1].shown(2) == "???:? in ???"
+
+
+def test_py_spy_names_the_main_thread_by_its_number():
+    """The thread whose number is the process's is the main one, wherever it stands."""
+
+    def thread(number, name):
+        found = {"name": name, "filename": "/home/me/train.py", "line": 40, "short_filename": "train.py"}
+        return {"pid": 7, "os_thread_id": number, "thread_name": None, "frames": [found]}
+
+    dump = parse_py_spy(json.dumps([thread(7, "step"), thread(8, "load")]).encode(), 7)
+    assert dump.main == (Frame("/home/me/train.py", 40, "step"),)
+    assert dump.others == ((Frame("/home/me/train.py", 40, "load"),),)
+
+
+def test_the_place_is_the_users_own_code():
+    """Neither the standard library, nor installed packages, nor what tlaunch put below is a user's place."""
+    stack = stack_of(
+        ("/usr/lib64/python3.11/threading.py", 327, "wait"),
+        (f"{LIBRARY}/site-packages/torch/utils/data/dataloader.py", 1, "__next__"),
+        ("/home/me/project/train.py", 40, "step"),
+        ("/home/me/project/train.py", 50, "<module>"),
+        ("<frozen runpy>", 88, "_run_code"),
+        ("/opt/launcher/preload/start.py", 9, "run"),
+    )
+    assert (stack.place, stack.in_collective) == ("train.py:40 in step", False)
+    assert stack.doing == "at train.py:40 in step, inside threading.py:327 in wait"
+    assert stack.frames[-1] == "project/train.py:50 in <module>"
+
+
+def test_the_bundled_trainer_is_the_users_program_wherever_it_is_installed():
+    """Somebody chose it, though it lies among the packages."""
+    trainer = f"{LIBRARY}/site-packages/launcher/trainer/session.py"
+    assert stack_of(("/usr/lib/python3.11/queue.py", 1, "get"), (trainer, 5, "run")).place == "session.py:5 in run"
+
+
+@pytest.mark.parametrize(
+    ("library", "name"),
+    [
+        ([(f"{TORCH}/distributed_c10d.py", 3252, "all_reduce"), (f"{TORCH}/c10d_logger.py", 83, "wrapper")], "all_reduce"),
+        ([(f"{TORCH}/distributed_c10d.py", 9, "_store_barrier"), (f"{TORCH}/distributed_c10d.py", 8, "init_process_group")],
+         "init_process_group"),
+        ([(f"{TORCH}/rendezvous.py", 9, "_create_store"), (f"{TORCH}/c10d_logger.py", 83, "wrapper")], "_create_store"),
+        ([(f"{LIBRARY}/site-packages/deepspeed/comm/comm.py", 9, "all_gather")], "all_gather"),
+        ([(f"{LIBRARY}/site-packages/mindspore/communication/management.py", 9, "init")], "init"),
+    ],
+)  # fmt: skip
+def test_a_collective_is_named_as_the_user_called_it(library, name):
+    """Not as some function deep inside of it, nor as a wrapper around it."""
+    stack = stack_of(*library, ("/home/me/train.py", 40, "step"))
+    assert stack.in_collective
+    assert stack.doing == f"in {name}, called at train.py:40 in step"
+    assert stack.place == "train.py:40 in step"
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        [("/usr/lib/python3.11/threading.py", 327, "wait")],
+        [("/usr/lib/python3.11/multiprocessing/connection.py", 1, "recv")],
+        [("/usr/lib/python3.11/threading.py", 700, "barrier")],
+        [("/usr/lib/python3.11/inspect.py", 1, "signature"), (f"{TORCH}/tensor.py", 2, "<module>")],
+        [],
+    ],
+)
+def test_waiting_for_a_thread_or_importing_torch_is_no_collective(library):
+    """Who does this does not wait for other ranks."""
+    assert not stack_of(*library, ("/home/me/train.py", 40, "step")).in_collective
+
+
+def test_frames_of_a_user_inside_a_library_end_the_search():
+    """A model called by torch.distributed's wrapper computes: the wrapper further out does not wait."""
+    stack = stack_of(
+        ("/home/me/model.py", 3, "forward"), (f"{TORCH}/fsdp/wrap.py", 9, "forward"), ("/home/me/t.py", 1, "f")
+    )
+    assert (stack.doing, stack.in_collective) == ("at model.py:3 in forward", False)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("work.wait()", "wait"),
+        ("comm.Allreduce(sendbuf, recvbuf)", "Allreduce"),
+        ("MPI.COMM_WORLD.Barrier()", "Barrier"),
+        ("data = comm.recv(source=0)", "recv"),
+        ("dist.gather(x)", "gather"),
+        ("data = connection.recv(4096)", None),
+        ("time.sleep(30)", None),
+        ("if dist.get_rank() == 1: time.sleep(1000)", None),
+        ("if failed(): time.sleep(1000) or dist.barrier()", None),
+        ("loss = step(dist.get_world_size())", None),
+        ("dist.broadcast(x, src=dist.get_rank())", "broadcast"),
+        ("total = compute(comm.Get_rank(), comm.rank())", None),
+        ("await_nothing()", None),
+        ("loss.backward()", None),
+    ],
+)
+def test_libraries_written_in_c_are_known_by_the_line_that_calls_them(tmp_path, source, name):
+    """They have no Python frames: only the innermost line of the user's code tells."""
+    program = tmp_path / "train.py"
+    program.write_text(f"def step():\n    {source}\n")
+    stack = stack_of((program, 2, "step"))
+    assert stack.in_collective is (name is not None)
+    assert stack.doing == (f"in {name}, called at train.py:2 in step" if name else f"at train.py:2 in step: {source}")
+
+
+def test_a_line_above_other_frames_is_not_taken_for_a_call_into_c(tmp_path):
+    """`worker.wait()` whose Python frames are seen waits for what these frames say."""
+    program = tmp_path / "train.py"
+    program.write_text("worker.wait()\n")
+    assert not stack_of(("/usr/lib/python3.11/subprocess.py", 1, "wait"), (program, 1, "<module>")).in_collective
+
+
+def test_the_source_line_is_found_from_the_ranks_working_directory(tmp_path):
+    """Programs may be known by a relative name."""
+    (tmp_path / "train.py").write_text("\n\n    load(\tnext)\x1b[2J  \n")
+    assert stack_of(("train.py", 3, "f"), cwd=str(tmp_path)).doing == "at train.py:3 in f: load(next)[2J"
+    assert stack_of(("train.py", 3, "f")).doing == "at train.py:3 in f"
+
+
+def test_a_long_source_line_is_cut(tmp_path):
+    """A phrase is shown on one line."""
+    program = tmp_path / "train.py"
+    program.write_text(f"{'x' * 200}\n")
+    assert stack_of((program, 1, "f")).doing == f"at train.py:1 in f: {'x' * 77}..."
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1", "1.5", "true", "1" + "0" * 400, '"7"', "null"])
+def test_a_line_that_cannot_be_is_unknown(number):
+    """Whatever is said to be a line's number."""
+    said = f'[{{"os_thread_id": 7, "frames": [{{"filename": "a.py", "line": {number}, "name": "f"}}]}}]'
+    assert parse_py_spy(said.encode(), 7).main == (Frame("a.py", None, "f"),)
+    assert parse_faulthandler(frames(("a.py", "1" * 5000, "f"))) is None

@@ -1,0 +1,489 @@
+"""Asking real processes what they do, without ending or delaying any."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from launcher.core.proc import catches, every_process, stat
+from launcher.core.verdict import StackGroup
+from launcher.supervise.diagnosis.stacks import Gathering, RankStack, Target, gather, group, sentence
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+PROGRAM = Path(__file__).resolve().parents[2] / "programs" / "stacks_rank.py"
+PATIENCE_S = 60  # for what must happen; never how long it may take
+LONG_S = 60.0
+SHORT_S = 0.3  # a limit that is meant to pass
+
+
+def wait_until(condition, what):
+    deadline = time.monotonic() + PATIENCE_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"never seen: {what}"
+        time.sleep(0.005)
+    return value
+
+
+class Ranks:
+    """Programs started as ranks, and how they can be asked. All are killed at the end."""
+
+    def __init__(self, directory):
+        self._directory = directory
+        self.processes = {}
+        self.targets = {}
+
+    def start(self, what, global_rank=None):
+        """A Python program that does `what`; returns as soon as it is about to."""
+        global_rank = len(self.processes) if global_rank is None else global_rank
+        log = self._directory / f"{global_rank}.log"
+        process = self.add([sys.executable, PROGRAM, log, what], global_rank, stdout=subprocess.PIPE)
+        assert process.stdout.readline() == b"ready\n"
+        return process
+
+    def add(self, argv, global_rank, **options):
+        process = subprocess.Popen(argv, **options)
+        self.processes[global_rank] = process
+        self.targets[global_rank] = Target(process.pid, self._directory / f"{global_rank}.log")
+        return process
+
+    def close(self):
+        for process in self.processes.values():
+            process.kill()
+        for process in self.processes.values():
+            process.communicate()
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    made = Ranks(tmp_path)
+    yield made
+    made.close()
+
+
+def settled(ranks, function, global_rank=0):
+    """The stack of a rank once it is inside `function`."""
+
+    def inside():
+        found = gather(ranks.targets, LONG_S).get(global_rank)
+        return found if found and any(frame.endswith(f" in {function}") for frame in found.frames) else None
+
+    return wait_until(inside, function)
+
+
+def in_state(process, letters):
+    wait_until(lambda: stat(process.pid).state in letters, f"state {letters}")
+
+
+# --- what ranks answer ---
+
+
+@pytest.mark.parametrize(
+    ("what", "function", "source"),
+    [
+        ("sleep", "sleep", "time.sleep(1000)"),
+        ("lock", "lock", "held.acquire()"),
+        ("wait-for-queue", "wait_for_queue", "queue.Queue().get()"),
+        ("busy", "busy", 'hashlib.sha256(b"x").digest()'),
+        ("hold-interpreter-lock", "hold_interpreter_lock", 're.match("(a*)*b", "a" * 60)'),
+    ],
+)
+def test_a_python_rank_says_where_it_is(ranks, what, function, source):
+    """Asleep, in a lock, computing, or in a call into C that lets no other Python code run."""
+    ranks.start(what)
+
+    def there():
+        stack = gather(ranks.targets, LONG_S)[0]
+        return stack if stack.doing.endswith(f" in {function}: {source}") else None
+
+    stack = wait_until(there, source)
+    assert (stack.state, stack.in_collective, stack.other_threads) == ("running", False, 0)
+    assert stack.place.startswith("stacks_rank.py:")
+    assert stack.frames[-1].startswith("programs/stacks_rank.py:")
+
+
+def test_all_threads_are_seen_and_the_main_one_is_told(ranks):
+    """Twenty others do not hide it."""
+    ranks.start("threads")
+    stack = wait_until(lambda: (s := gather(ranks.targets, LONG_S)[0]).other_threads == 20 and s, "twenty threads")
+    assert stack.frames[-1].endswith("in <module>")
+
+
+def test_a_deep_stack_is_told_from_its_inside(ranks):
+    """A dump has 100 frames of a thread at most."""
+    ranks.start("deep")
+    assert len(settled(ranks, "sleep").frames) == 100
+
+
+def test_no_rank_is_disturbed(ranks):
+    """A rank goes on counting while it is asked again and again."""
+    process = ranks.start("count")
+    for _ in range(20):
+        assert gather(ranks.targets, LONG_S)[0].state == "running"
+    assert process.stdout.readline() == b"tick\n"
+    assert process.poll() is None
+
+
+# --- what others are found doing ---
+
+
+def test_a_program_without_the_handler_never_gets_the_signal(ranks):
+    """It would be ended by it; instead is told what it waits for."""
+    process = ranks.add(["sleep", "1000"], 0)
+    in_state(process, "S")
+    stack = gather(ranks.targets, LONG_S)[0]
+    assert stack.state == "silent"
+    assert stack.doing.startswith("no Python stack, ")
+    assert "nanosleep" in stack.doing
+    assert process.poll() is None
+
+
+def test_a_shell_is_seen_through(ranks):
+    """What it waits for is named, with what that does."""
+    process = ranks.add(["sh", "-c", "sh -c 'sleep 1000; exit 1'; exit 1"], 0, start_new_session=True)
+    try:
+        seen = "no Python stack, waiting in wait4 for sleep, which is waiting in "
+        wait_until(lambda: gather(ranks.targets, SHORT_S)[0].doing.startswith(seen), seen)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_program_that_reused_the_descriptor_keeps_its_file(ranks):
+    """A dump would be written into whatever has the number now: such a rank is not asked."""
+    process = ranks.start("close-descriptors")
+    precious = Path(f"{ranks.targets[0].stacks_log}.precious")
+    wait_until(precious.exists, "the other file")
+    assert catches(process.pid, signal.SIGRTMAX - 3)
+    assert gather(ranks.targets, LONG_S)[0].doing.startswith("no Python stack, ")
+    assert precious.read_bytes() == b""
+
+
+def test_a_stopped_rank_is_said_to_be_stopped(ranks, suspend):
+    """It could not answer, and finds no signal when it goes on."""
+    process = ranks.start("sleep")
+    suspend(process.pid)
+    assert gather(ranks.targets, LONG_S) == {0: RankStack("stopped", "stopped (SIGSTOP)")}
+    process.send_signal(signal.SIGCONT)
+    assert gather(ranks.targets, LONG_S)[0].state == "running"
+    assert ranks.targets[0].stacks_log.read_bytes().count(b"Current thread") == 1
+
+
+def test_a_rank_stuck_in_the_kernel_is_told_when_the_time_is_over(ranks):
+    """And answers again once it has got out."""
+    process = ranks.start("wait-in-kernel")
+    try:
+        wait_until(lambda: any(each.parent == process.pid for each in every_process()), "what it starts")
+        in_state(process, "D")
+        stack = gather(ranks.targets, SHORT_S)[0]
+        assert stack.state == "uninterruptible"
+        assert stack.doing.startswith("stuck inside the kernel")
+    finally:
+        os.close(os.open(f"{ranks.targets[0].stacks_log}.fifo", os.O_WRONLY))
+    assert settled(ranks, "sleep").state == "running"
+
+
+def test_a_rank_that_blocks_the_signal_is_silent(ranks):
+    """The others' answers are there all the same."""
+    blocking = ranks.start("block-signal")
+    ranks.start("sleep")
+    in_state(blocking, "S")
+    gathering = Gathering(ranks.targets, LONG_S)
+    wait_until(lambda: (gathering.step(), 1 in gathering.stacks())[-1], "the other's answer")
+    gathering.close()
+    stacks = gathering.stacks()
+    assert stacks[0] == RankStack("silent", "silent: it blocks the signal that asks")
+    assert stacks[1].state == "running"
+
+
+def test_a_rank_that_has_ended_has_no_stack(ranks, suspend):
+    """Neither as a zombie, nor once it is reaped, nor when it dies before it answers."""
+    ranks.start("sleep")
+    for global_rank in (1, 2):
+        ranks.start("sleep", global_rank).kill()
+    os.waitid(os.P_PID, ranks.processes[1].pid, os.WEXITED | os.WNOWAIT)
+    ranks.processes[2].wait()
+    dying = ranks.start("sleep", 3)
+    suspend(dying.pid)
+    gathering = Gathering(ranks.targets, LONG_S)
+    dying.kill()
+    os.waitid(os.P_PID, dying.pid, os.WEXITED | os.WNOWAIT)
+    finish(gathering)
+    assert set(gathering.stacks()) == {0}
+
+
+# --- how they are asked ---
+
+
+def finish(gathering):
+    deadline = time.monotonic() + PATIENCE_S
+    while not gathering.done:
+        assert time.monotonic() < deadline
+        gathering.step()
+        time.sleep(gathering.timeout_s)
+
+
+def test_a_gathering_never_waits_and_says_when_to_come_again(ranks):
+    """Steps are short, the first is due at once, and nothing is due when all is done."""
+    ranks.start("block-signal")
+    in_state(ranks.processes[0], "S")
+    gathering = Gathering(ranks.targets, LONG_S)
+    assert gathering.timeout_s == 0
+    gathering.step()
+    assert not gathering.done
+    assert 0 <= gathering.timeout_s <= 0.01
+    gathering.close()
+    gathering = Gathering(ranks.targets, SHORT_S)
+    finish(gathering)
+    assert gathering.stacks()[0].state == "silent"
+    assert gathering.timeout_s == 0
+    gathering.close()
+
+
+@pytest.mark.parametrize("looks_before", [0, 1])
+def test_who_was_held_up_takes_nobody_for_silent(ranks, monkeypatch, looks_before):
+    """Before it asked, or while it did: ranks have their time after that; but not for ever."""
+    away_s = 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + away_s, sleep=time.sleep)
+    monkeypatch.setattr("launcher.supervise.diagnosis.stacks.time", clock)
+    ranks.start("sleep")
+    in_state(ranks.start("block-signal"), "S")
+    gathering = Gathering(ranks.targets, LONG_S)
+    for _ in range(looks_before):
+        gathering.step()
+    away_s += 2 * LONG_S
+    gathering.step()
+    wait_until(lambda: (gathering.step(), 0 in gathering.stacks())[-1], "an answer")
+    assert gathering.stacks()[0].state == "running"
+    assert not gathering.done
+    for _ in range(9):
+        away_s += 2 * LONG_S
+        gathering.step()
+    assert gathering.done
+
+
+def test_a_gathering_may_be_closed_at_any_time(ranks):
+    """Answers that came stay; what is not answered is said as far as known; nothing stays locked."""
+    ranks.start("block-signal")
+    in_state(ranks.processes[0], "S")
+    gathering = Gathering(ranks.targets, LONG_S)
+    gathering.step()
+    gathering.close()
+    gathering.close()
+    assert gathering.done
+    assert gathering.stacks()[0].state == "silent"
+    with ranks.targets[0].stacks_log.open() as log:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_nobody_to_ask_is_done_at_once():
+    """An empty answer, without a look at the clock."""
+    assert gather({}, LONG_S) == {}
+
+
+@pytest.fixture
+def slow_rank(ranks):
+    """It gets little of its processor, and writes about a second on its 2,000 frames."""
+    process = ranks.start("deep-threads")
+    others = ("sleep",) * 20
+    wait_until(
+        lambda: tuple(thread[0].split()[-1] for thread in gather(ranks.targets, LONG_S)[0].others) == others, "all"
+    )
+    hog = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    one = {min(os.sched_getaffinity(0))}
+    for pid in (process.pid, hog.pid):
+        os.sched_setaffinity(pid, one)
+    os.setpriority(os.PRIO_PROCESS, process.pid, 19)
+    yield process
+    hog.kill()
+    hog.wait()
+
+
+def test_a_dump_that_makes_pauses_is_waited_for(ranks, slow_rank):
+    """No part of it is taken for the whole, and askers at the same time take turns: each gets a whole one."""
+    log = ranks.targets[0].stacks_log
+    size = log.stat().st_size
+    first, second = (Gathering(ranks.targets, LONG_S) for _ in range(2))
+    first.step()
+    wait_until(lambda: log.stat().st_size > size, "the beginning of an answer")
+    deadline = time.monotonic() + PATIENCE_S
+    while not (first.done and second.done):
+        assert time.monotonic() < deadline
+        for gathering in (first, second):
+            gathering.step()
+        time.sleep(0.001)
+    for gathering in (first, second):
+        stack = gathering.stacks()[0]
+        assert stack.frames[-1].endswith(" in <module>")
+        assert [len(thread) for thread in stack.others] == [100] * 20
+
+
+def test_an_asker_that_never_lets_go_does_not_keep_others_from_asking(ranks, monkeypatch):
+    """It may have been stopped: its lock is waited for, but not for the whole time."""
+    monkeypatch.setattr("launcher.supervise.diagnosis.stacks.LOCK_SHARE", 2 / LONG_S)
+    ranks.start("sleep")
+    settled(ranks, "sleep")
+    with ranks.targets[0].stacks_log.open() as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        assert gather(ranks.targets, LONG_S)[0].state == "running"
+
+
+def test_no_file_of_a_rank_is_touched_but_its_log(ranks, monkeypatch):
+    """Another one may be on a file system that does not answer: whoever touches it waits as the rank does."""
+    asked, real = [], os.stat
+    monkeypatch.setattr(os, "stat", lambda path, **options: asked.append(str(path)) or real(path, **options))
+    process = ranks.start("sleep")
+    assert gather(ranks.targets, LONG_S)[0].state == "running"
+    touched = [path for path in asked if path.startswith(f"/proc/{process.pid}/fd/")]
+    assert [str(Path(path).readlink()) for path in touched] == [str(ranks.targets[0].stacks_log.resolve())]
+
+
+def test_a_log_that_is_gone_is_no_reason_to_send_anything(ranks):
+    """The rank writes to a file that nobody could read."""
+    ranks.start("sleep")
+    ranks.targets[0].stacks_log.unlink()
+    assert gather(ranks.targets, LONG_S)[0].doing.startswith("no Python stack, ")
+
+
+def test_a_hundred_ranks_answer(ranks):
+    """Forked from one process, as a preloaded run's are; each with the stack of its own."""
+    reader, writer = os.pipe()
+    pids = []
+    for global_rank in range(100):
+        pid = os.fork()
+        if pid == 0:
+            become_rank(ranks, global_rank, writer)
+        pids.append(pid)
+        ranks.targets[global_rank] = Target(pid, ranks._directory / f"{global_rank}.log")
+    try:
+        wait_until(lambda: all(target.stacks_log.exists() for target in ranks.targets.values()), "every log")
+        for _ in pids:
+            os.read(reader, 1)
+        stacks = gather(ranks.targets, LONG_S)
+        assert list(stacks) == list(range(100))
+        assert {stack.state for stack in stacks.values()} == {"running"}
+        assert {frame for stack in stacks.values() for frame in stack.frames if "become_rank" in frame}
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            os.waitpid(pid, 0)
+        os.close(reader)
+        os.close(writer)
+
+
+def become_rank(ranks, global_rank, writer):
+    """In a forked child; never returns."""
+    import faulthandler
+
+    try:
+        log = os.open(ranks._directory / f"{global_rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        faulthandler.register(signal.SIGRTMAX - 3, file=log, all_threads=True, chain=False)
+        os.write(writer, b".")
+        time.sleep(PATIENCE_S)
+    finally:
+        os._exit(1)
+
+
+# --- py-spy ---
+
+
+@pytest.fixture
+def py_spy(tmp_path, monkeypatch):
+    """Puts a program named py-spy on PATH: `py_spy(script)`."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    def install(script):
+        program = folder / "py-spy"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+
+    return install
+
+
+def test_py_spy_is_used_for_python_without_the_handler(ranks, py_spy, tmp_path):
+    """It is asked for that process, and not to pause it; what it says is understood as other dumps are."""
+    frame = {"name": "load", "filename": "/home/me/data.py", "line": 88}
+    answer = json.dumps([{"os_thread_id": 1, "frames": [frame]}])
+    py_spy(f"echo \"$@\" > {tmp_path}/asked; sleep 0.05; printf '%s' '{answer}'")
+    process = ranks.add([sys.executable, "-c", "import time; print(flush=True); time.sleep(1000)"], 0, stdout=-1)
+    process.stdout.readline()
+    assert gather(ranks.targets, LONG_S)[0].doing == "at data.py:88 in load"
+    assert (tmp_path / "asked").read_text().split() == ["dump", "--json", "--nonblocking", "--pid", str(process.pid)]
+
+
+@pytest.mark.parametrize("script", ["exit 1", "echo no json", "exec sleep 1000"])
+def test_a_py_spy_that_fails_or_hangs_leaves_what_the_kernel_tells(ranks, py_spy, script):
+    """It is killed when the time is over; no process is left."""
+    py_spy(script)
+    process = ranks.add([sys.executable, "-c", "import time; print(flush=True); time.sleep(1000)"], 0, stdout=-1)
+    process.stdout.readline()
+    assert gather(ranks.targets, SHORT_S)[0].doing.startswith("no Python stack, ")
+
+
+def test_more_ranks_than_py_spies_at_once_are_served_in_turn(ranks, py_spy):
+    """The limit is on how many run, not on how many may be asked."""
+    py_spy("""sleep 0.02; printf '[{"frames": [{"name": "f", "filename": "/home/me/t.py", "line": 1}]}]'""")
+    for global_rank in range(10):
+        ranks.add([sys.executable, "-c", "import time; print(flush=True); time.sleep(1000)"], global_rank, stdout=-1)
+    for process in ranks.processes.values():
+        process.stdout.readline()
+    assert {stack.doing for stack in gather(ranks.targets, LONG_S).values()} == {"at t.py:1 in f"}
+
+
+# --- groups ---
+
+WAITING = RankStack("running", "in all_reduce, called at train.py:40 in step", "train.py:40 in step", True, ("a", "b"))
+LOADING = RankStack("running", "at data.py:88 in load: time.sleep(30)", "data.py:88 in load", False, ("c",))
+
+
+def test_the_outlier_stands_first_and_the_sentence_says_it_last():
+    """Seven wait at one place in one step, one does something else."""
+    groups = group({rank: LOADING if rank == 3 else WAITING for rank in range(8)}, dict.fromkeys(range(8), 12))
+    assert groups == (
+        StackGroup((3,), "at data.py:88 in load: time.sleep(30)", ("c",)),
+        StackGroup((0, 1, 2, 4, 5, 6, 7), "in all_reduce at step 12, called at train.py:40 in step", ("a", "b")),
+    )
+    assert sentence(groups) == "7 ranks wait in all_reduce at step 12; rank 3 is at data.py:88 in load: time.sleep(30)"
+
+
+def test_of_two_groups_of_one_size_the_one_that_waits_for_nobody_is_first():
+    """Whatever the order of their ranks is."""
+    assert [each.global_ranks for each in group({0: WAITING, 1: LOADING}, {})] == [(1,), (0,)]
+
+
+def test_a_rank_that_waits_in_another_step_is_an_outlier():
+    """The same line, but one step behind; where nobody waits, steps part nobody."""
+    steps = {0: 12, 1: 11, 2: 12, 3: None}
+    groups = group(dict.fromkeys(range(3), WAITING), steps)
+    assert sentence(groups) == "2 ranks wait in all_reduce at step 12; rank 1 waits in all_reduce at step 11"
+    assert len(group(dict.fromkeys(range(3), LOADING), steps)) == 1
+
+
+def test_one_group_is_all_of_them():
+    """And nothing at all is an empty sentence."""
+    assert sentence(group(dict.fromkeys(range(4), WAITING), {})) == "all 4 ranks wait in all_reduce"
+    assert sentence(()) == ""
+
+
+def test_stopped_and_silent_ranks_are_told_in_whole_sentences():
+    """Each with the verb that fits."""
+    stacks = {
+        0: RankStack("stopped", "stopped (SIGSTOP)"),
+        1: RankStack("silent", "no Python stack, waiting in futex"),
+        2: RankStack("silent", "no Python stack, waiting in futex"),
+    }
+    assert sentence(group(stacks, {})) == "2 ranks have no Python stack, waiting in futex; rank 0 is stopped (SIGSTOP)"
+
+
+def test_a_long_tail_of_places_is_counted():
+    """Four groups are told, the rest is a number."""
+    stacks = {rank: RankStack("running", f"at train.py:{min(rank, 6)} in f") for rank in range(9)}
+    assert sentence(group(stacks, {})).endswith("; 3 elsewhere")
