@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from launcher.core.codec import decode
 from launcher.core.verdict import Confidence, Role, Verdict
 from launcher.logs.tracebacks import find_traceback
 from launcher.supervise.diagnosis.exit_order import LATE_S
@@ -72,7 +73,7 @@ def traceback(what, place='File "/a/train.py", line 88, in step'):
 
 def judged(*evidence, **options):
     verdict = judge(evidence, **options)
-    assert Verdict.from_fields(json.loads(json.dumps(asdict(verdict)))) == verdict
+    assert decode(Verdict, json.loads(json.dumps(asdict(verdict)))) == verdict
     return verdict
 
 
