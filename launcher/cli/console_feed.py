@@ -14,7 +14,7 @@ from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.logs.follow import Follower
 from launcher.logs.growing import GrowingLog, Truncation
-from launcher.runs.recorded import Place
+from launcher.runs.record import Place
 
 
 def format_of(spec: RunSpec, shown: tuple[int, ...], stdout: TextIO) -> Format:

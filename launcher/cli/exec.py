@@ -134,7 +134,7 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     from launcher.engines.external_run import check_size, master_port, run_name, unused
     from launcher.engines.host_match import own_interface
     from launcher.engines.mpi_match import check_library
-    from launcher.runs.join import join_run
+    from launcher.runs.create import join_run
     from launcher.supervise.environment import overlaid, write_environment
 
     prepared = prepare(options, os.environ, engine=engine.engine)

@@ -31,7 +31,7 @@ from launcher.logs.raised import first_tracebacks
 from launcher.logs.select import Selector
 from launcher.runs.progress import State
 from launcher.runs.rank_logs import RankLogs
-from launcher.runs.recorded import read_recorded
+from launcher.runs.record import read_recorded
 from launcher.runs.status import RunState, RunStatusReader
 
 LOOK_S = 0.5  # between two looks whether the run goes on, and at most so long for the rest of one whose files are gone

@@ -17,7 +17,7 @@ from launcher.core.json_text import json_text
 if TYPE_CHECKING:
     from launcher.core.heartbeat import Heartbeat
     from launcher.core.run_dir import RunDir
-    from launcher.runs.recorded import Place, Recorded
+    from launcher.runs.record import Place, Recorded
     from launcher.runs.status import RankLook, RunState
 
 EPILOG = """\b
@@ -52,7 +52,7 @@ class RankStatus:
 def status(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
     from launcher.cli.outlet import write_out
     from launcher.cli.run_words import as_json as run_as_json
-    from launcher.runs.recorded import read_recorded
+    from launcher.runs.record import read_recorded
     from launcher.runs.status import look
 
     run_dir = chosen_live(runs_dir, run)

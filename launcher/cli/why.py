@@ -17,7 +17,7 @@ from launcher.core.json_text import json_text
 if TYPE_CHECKING:
     from launcher.core.report import Attempt
     from launcher.core.verdict import Verdict
-    from launcher.runs.recorded import Recorded
+    from launcher.runs.record import Recorded
     from launcher.runs.status import RunState
 
 EPILOG = """\b
@@ -135,7 +135,7 @@ def _without_verdict(attempt: Attempt, state: RunState) -> Iterator[str]:
 
 
 def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
-    from launcher.runs.recorded import read_recorded
+    from launcher.runs.record import read_recorded
 
     recorded: Recorded | None = None
     with suppress(UnreadableError):  # a verdict is worth telling without it
@@ -156,7 +156,7 @@ def _log(culprit: int, attempt: int, state: RunState, *, with_end: bool) -> Iter
     from launcher.cli.last_words import last_words, log_elsewhere, quoted
     from launcher.cli.outlet import as_people_call_it
     from launcher.logs.terminal import printable
-    from launcher.runs.recorded import read_recorded
+    from launcher.runs.record import read_recorded
 
     path = state.run_dir.train_log(culprit)
     if state.part is not None and culprit not in state.part and not path.exists():

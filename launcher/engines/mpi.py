@@ -35,7 +35,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Server
 from launcher.engines.command import START_DIRECTORY, EngineCommand, temporary_directory
 from launcher.engines.host_match import Host, servers_here
-from launcher.engines.render.limits import check_host_name, check_no_colon
+from launcher.engines.render.kinds import check_host_name, check_no_colon
 from launcher.logs.terminal import escaped
 
 VERSION_TIMEOUT_S = 30.0

@@ -16,7 +16,7 @@ from launcher.core import atomic
 from launcher.core.frozen import known
 from launcher.core.proc import ProcessId
 from launcher.core.run_dir import RunDir
-from launcher.runs.recorded import Recorded
+from launcher.runs.record import Recorded
 
 
 def note_process(run_dir: RunDir, global_rank: int, process: ProcessId) -> None:

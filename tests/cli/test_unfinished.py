@@ -13,7 +13,7 @@ import pytest
 from launcher.cli.log_format import Format, Look
 from launcher.cli.unfinished import SHOWN_AFTER_S, Unfinished
 from launcher.logs.lines import Begun
-from launcher.runs.recorded import Place
+from launcher.runs.record import Place
 
 COLUMNS = 60
 PATIENCE_S = 60

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.engines.slurm_cpus import cpus_per_node, short_here, short_of_cpus
+from launcher.engines.slurm import cpus_per_node, short_here, short_of_cpus
 
 HERE = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n1", "SLURM_CPUS_ON_NODE": "1"}
 

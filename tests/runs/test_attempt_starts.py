@@ -2,7 +2,7 @@
 
 from launcher.core.attempt_mark import mark_of
 from launcher.core.events import AttemptStarted, RankStarted
-from launcher.runs.attempt_starts import AttemptStarts
+from launcher.runs.rank_logs import AttemptStarts
 
 MARK_BYTES = len(mark_of(1))
 

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec
-from launcher.runs.join import join_run
+from launcher.runs.create import join_run
 
 RANKS = 16
 

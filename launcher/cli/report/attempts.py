@@ -17,7 +17,7 @@ from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Role, Verdict
 from launcher.logs.tail import TAIL_BYTES
 from launcher.logs.terminal import one_line, printable, shortened
-from launcher.runs.attempt_starts import AttemptStarts
+from launcher.runs.rank_logs import AttemptStarts
 from launcher.runs.status import EventReader
 
 MAX_LINES = 15  # of a traceback or a log
