@@ -15,7 +15,7 @@ from launcher.core import atomic
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import AgentEnded, Cause, Event, Killing, Stopping, TimestampedEvent, from_line
 from launcher.core.records import RunSpec
-from launcher.core.report import Attempt, Report
+from launcher.core.report import Report
 from launcher.core.run_dir import RunDir
 from launcher.engines.cluster.asker_endpoint import remove_door
 from launcher.engines.cluster.shared_fs import remove_marks
@@ -78,6 +78,12 @@ class OrphanCleanup:
             self._ending.kill_now()
 
     def _finish(self, started_ns: int) -> AgentEnded:
+        progress = Progress(len(self._spec.ranks))  # as far as the agent had reported
+        with suppress(OSError), self._run_dir.events.open("rb") as lines:
+            for line in lines:
+                with suppress(ValueError):  # the last line that the agent wrote may be torn
+                    if stamped := from_line(line):
+                        progress.take(stamped)
         report = Report(
             run=self._spec.name,
             server_index=self._server_index,
@@ -85,7 +91,7 @@ class OrphanCleanup:
             exit_code=self._exit_code,
             started_ns=started_ns,
             ended_ns=time.time_ns(),
-            attempts=self._attempts(),
+            attempts=progress.attempts,
             events_lost=self._event_log.lost,
         )
         with suppress(OSError):
@@ -97,16 +103,6 @@ class OrphanCleanup:
         self._record(ended)
         self._event_log.close()
         return ended
-
-    def _attempts(self) -> tuple[Attempt, ...]:
-        """Return the attempts, as far as the agent had reported them."""
-        progress = Progress(len(self._spec.ranks))
-        with suppress(OSError), self._run_dir.events.open("rb") as lines:
-            for line in lines:
-                with suppress(ValueError):  # the last line that the agent wrote may be torn
-                    if stamped := from_line(line):
-                        progress.take(stamped)
-        return progress.attempts
 
     def _record(self, event: Event) -> int:
         time_ns = self._event_log.record(event)

@@ -19,6 +19,9 @@ from launcher.runs.progress import State
 from launcher.runs.record import read_recorded
 from launcher.runs.status import RunState, RunStatusReader
 
+LOOK_S = 0.5  # how often a wait looks at files, for processes that go away are seen at once
+HEARD_S = 2.0  # a head passes SIGTERM on at once; one that hangs or ignores it is passed over after so long
+
 
 @frozen
 class Orphan:
@@ -53,10 +56,6 @@ def _group(pid: int) -> int | None:
     with suppress(ProcessLookupError, PermissionError):
         return os.getpgid(pid)
     return None
-
-
-LOOK_S = 0.5  # how often a wait looks at files, for processes that go away are seen at once
-HEARD_S = 2.0  # a head passes SIGTERM on at once; one that hangs or ignores it is passed over after so long
 
 
 class Outcome(str, Enum):
@@ -108,7 +107,10 @@ def send(process: ProcessId, number: int) -> bool:
         if descriptor is None or not process.lives:  # looked at after the handle was taken: both mean one process
             return False
         for each in (number, signal.SIGCONT):
-            _send(process.pid, descriptor, each)
+            if descriptor >= 0 and hasattr(signal, "pidfd_send_signal"):
+                signal.pidfd_send_signal(descriptor, each)
+            else:
+                os.kill(process.pid, each)
     return True
 
 
@@ -117,8 +119,12 @@ def _end_orphans(watch: RunStatusReader, state: RunState, deadline: float, *, ki
     orphans = {look.global_rank: orphan(look.process) for look in state.ranks if look.process and look.process.lives}
     if not orphans or state.state is not State.LOST:
         return Stopped(Outcome.NOT_RUNNING, state)
-    grace_s = 0.0 if kill else _grace_s(watch)
+    grace_s = 0.0
     if not kill:
+        try:
+            grace_s = read_recorded(watch.run_dir).grace_s
+        except UnreadableError:
+            grace_s = DEFAULT_GRACE_S
         _ask_all(orphans, signal.SIGTERM)
         _wait_for_ends(orphans, min(deadline, time.monotonic() + grace_s))
     stubborn = [global_rank for global_rank, each in orphans.items() if each.process.lives]
@@ -129,13 +135,6 @@ def _end_orphans(watch: RunStatusReader, state: RunState, deadline: float, *, ki
         stubborn = []
     outcome = Outcome.STILL_ENDING if any(each.living() for each in orphans.values()) else Outcome.ENDED
     return Stopped(outcome, watch.look(), tuple(orphans), tuple(stubborn), grace_s)
-
-
-def _grace_s(watch: RunStatusReader) -> float:
-    try:
-        return read_recorded(watch.run_dir).grace_s
-    except UnreadableError:
-        return DEFAULT_GRACE_S
 
 
 def _ask_all(orphans: Mapping[int, Orphan], number: int) -> None:
@@ -167,11 +166,7 @@ def _ask_someone(state: RunState, *, kill: bool) -> bool:
         return _ask(head, signal.SIGTERM) or _ask(agent, signal.SIGTERM)
     if _ask(agent, signal.SIGQUIT):
         return True
-    return _kill_by_head(head)
-
-
-def _kill_by_head(head: ProcessId | None) -> bool:
-    """Have a launcher without an agent, which is ending what that left, end it without grace. Return False if it has gone."""
+    # A launcher without an agent is ending what that left.
     if not _ask(head, signal.SIGINT):
         return False
     time.sleep(LOOK_S / 5)  # two signals of one number that come at once count as one
@@ -244,10 +239,3 @@ def _handle(process: ProcessId) -> Iterator[int | None]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _send(pid: int, descriptor: int, number: int) -> None:
-    if descriptor >= 0 and hasattr(signal, "pidfd_send_signal"):
-        signal.pidfd_send_signal(descriptor, number)
-    else:
-        os.kill(pid, number)

@@ -217,17 +217,14 @@ class _EventsSeen:
             case AgentEnded():
                 self.ended_ns = time_ns
             case AttemptStarted():
-                self._begin(event.number, time_ns)
+                if self._current is not None:
+                    self._past.append(self._span(self._current, time_ns, {}))
+                self._current = _Attempt(event.number, time_ns, self._imports_ended_ns)
+                self._imports_ended_ns = None
             case Preloaded() if self._current is None:
                 self._imports_ended_ns = time_ns
             case _ if self._current is not None:
                 _take_rank(self._current, event, time_ns)
-
-    def _begin(self, number: int, time_ns: int) -> None:
-        if self._current is not None:
-            self._past.append(self._span(self._current, time_ns, {}))
-        self._current = _Attempt(number, time_ns, self._imports_ended_ns)
-        self._imports_ended_ns = None
 
     @property
     def agent_lives(self) -> bool:

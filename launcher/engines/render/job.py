@@ -218,7 +218,7 @@ def job_of(
         user_env=request.user_env,
         secrets=tuple(_secrets(request.user_env)),
         leftovers=tuple(leftovers()),
-        master_addr=_given(ranks[0], env.MASTER_ADDR),
+        master_addr=ranks[0].rank.env[env.MASTER_ADDR] or "",
         master_index=ranks[0].rank.server_index,
         master_port=master_port,
         grace_s=-int(-request.supervision.grace_s // 1),
@@ -277,7 +277,3 @@ def _secrets(user_env: Mapping[str, str]) -> Iterator[str]:
     for name, value in user_env.items():
         if env.masked(name, value) != value and _SHELL_NAME.fullmatch(name):
             yield name
-
-
-def _given(one: Draft, name: str) -> str:
-    return one.rank.env[name] or ""

@@ -91,16 +91,12 @@ def fits_an_mpi_job(job: Job) -> None:
     if job.flavor == "mpi":
         no_lone_colon(job)
         hosts_hold_runs_of_ranks(job)
-        _servers_are_equal(job)
-
-
-def _servers_are_equal(job: Job) -> None:
-    counts = {len(server.ranks) for server in job.servers}
-    if len(counts) > 1:
-        raise RefusedLayoutError(
-            f"workers of an MPIJob have equally many slots, and the servers have {min(counts)} to {max(counts)} ranks",
-            hint="--flavor job takes any number",
-        )
+        counts = {len(server.ranks) for server in job.servers}
+        if len(counts) > 1:
+            raise RefusedLayoutError(
+                f"workers of an MPIJob have equally many slots, and the servers have {min(counts)} to {max(counts)} ranks",
+                hint="--flavor job takes any number",
+            )
 
 
 def image_is_given(job: Job) -> None:
