@@ -82,7 +82,10 @@ class ServerIndex:
     def find(self, host: str, addresses: frozenset[Address], other_names: tuple[str, ...] = ()) -> tuple[int, ...]:
         """Return the indices of the servers that a machine is. An address or a name that fits several proves nothing."""
         alone = len(self.servers) == 1
-        candidates = (0,) if alone else sorted(self._candidates((host, *other_names), addresses))
+        # All that could fit, and perhaps more.
+        named = (self._by_name.get(_short(name), ()) for name in (host, *other_names))
+        known_by = (self._by_address.get(address, ()) for address in addresses)
+        candidates = (0,) if alone else sorted({*chain.from_iterable(named), *chain.from_iterable(known_by)})
         names = (name for index in candidates for name in names_of(self.servers[index]))
         meant = tuple((name, self._resolved[name]) for name in dict.fromkeys(names) if name in self._resolved)
         known = Host(host, addresses, meant, other_names)
@@ -91,12 +94,6 @@ class ServerIndex:
         return tuple(
             index for index, facts in zip(candidates, fitting, strict=True) if any(claims[fact] == 1 for fact in facts)
         )
-
-    def _candidates(self, names: Iterable[str], addresses: frozenset[Address]) -> set[int]:
-        """All that could fit, and perhaps more."""
-        named = (self._by_name.get(_short(name), ()) for name in names)
-        known = (self._by_address.get(address, ()) for address in addresses)
-        return {*chain.from_iterable(named), *chain.from_iterable(known)}
 
 
 def servers_here(servers: Sequence[Server], host: Host) -> tuple[Server, ...]:

@@ -86,29 +86,27 @@ class LauncherLoop:
     def attend(self) -> int:
         """Blocks until nothing of the run is left; the exit code of the run. Signals act as before afterwards."""
         try:
-            return self._attend()
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._agent, selectors.EVENT_READ)
+                going_on, hurry = True, False
+                while going_on:
+                    if selector.select(0 if hurry else TICK_S):
+                        going_on = self._take_events()
+                    hurry = self._tick()
+            agent_exit_code = self._agent.wait()
+            if self._ended is None:
+                # The agent went away without a report: end what it left, and write one in its place.
+                sweep = OrphanCleanup(
+                    self._spec, self._agent.group, agent_exit_code, self._observer.event, self._server_index
+                )
+                self._kill_now = sweep.kill_now
+                self._ended = sweep.run()
+            self._agent.group.remove()
+            self._tick()
+            return self._ended.exit_code
         finally:
             for number, handler in self._former.items():
                 signal.signal(number, handler)
-
-    def _attend(self) -> int:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._agent, selectors.EVENT_READ)
-            going_on, hurry = True, False
-            while going_on:
-                if selector.select(0 if hurry else TICK_S):
-                    going_on = self._take_events()
-                hurry = self._tick()
-        agent_exit_code = self._agent.wait()
-        if self._ended is None:  # the agent went away without a report: end what it left, and write one in its place
-            sweep = OrphanCleanup(
-                self._spec, self._agent.group, agent_exit_code, self._observer.event, self._server_index
-            )
-            self._kill_now = sweep.kill_now
-            self._ended = sweep.run()
-        self._agent.group.remove()
-        self._tick()
-        return self._ended.exit_code
 
     def _take_events(self) -> bool:
         events = self._agent.read()

@@ -67,7 +67,12 @@ def read_machine(system: Path = SYSTEM) -> Machine:
     """Return the cpus that this process may use, as the system describes them. What it leaves out is taken to be uniform."""
     has_affinity = hasattr(os, "sched_getaffinity")
     usable = tuple(sorted(os.sched_getaffinity(0)) if has_affinity else range(os.cpu_count() or 1))
-    cores = _cores(usable, system / "cpu")
+    by_first: dict[int, Core] = {}  # the usable cpus, grouped by the core that they share
+    for cpu in usable:
+        siblings = _cpu_list(system / f"cpu/cpu{cpu}/topology/thread_siblings_list") or {cpu}
+        core = tuple(sorted({cpu} | siblings.intersection(usable)))
+        by_first.setdefault(core[0], core)
+    cores = [by_first[first] for first in sorted(by_first)]
     lists = (system / "node").glob("node[0-9]*/cpulist")  # none if the system does not say
     node_of = {cpu: int(path.parent.name.removeprefix("node")) for path in lists for cpu in _cpu_list(path)}
     numbers = sorted({node_of.get(core[0], 0) for core in cores})
@@ -149,16 +154,6 @@ def _threads(core_count: int, rank_count: int, where: str = "") -> tuple[int, st
 
 def _cpus_of(cores: tuple[Core, ...]) -> tuple[int, ...]:
     return tuple(sorted(cpu for core in cores for cpu in core))
-
-
-def _cores(usable: tuple[int, ...], cpu_directory: Path) -> tuple[Core, ...]:
-    """Return the usable cpus, grouped by the core that they share."""
-    found: dict[int, Core] = {}
-    for cpu in usable:
-        siblings = _cpu_list(cpu_directory / f"cpu{cpu}/topology/thread_siblings_list") or {cpu}
-        core = tuple(sorted({cpu} | siblings.intersection(usable)))
-        found.setdefault(core[0], core)
-    return tuple(found[first] for first in sorted(found))
 
 
 def _cpu_list(path: Path) -> set[int]:

@@ -135,8 +135,15 @@ class MetricsReader:
             if line.strip():
                 self._found_strange(_why_no_record(line) if self.first_strange is None else "")
             return ()
-        if _MAY_BE_WRONG.search(line) and (wrong := _wrong_value(json.loads(line))):
-            self._found_strange(wrong)
+        if _MAY_BE_WRONG.search(line):
+            fields = json.loads(line)
+            wrong = (
+                _wrong(fields, _NUMBERS, "a number")
+                or _wrong(fields, _WHOLE_NUMBERS, "a whole number")
+                or _wrong(fields, ["saved"], "a text")
+            )
+            if wrong:
+                self._found_strange(wrong)
         return tuple(_with_nan(record, line) for record in records) if self._keep_nan else records
 
     def _found_strange(self, why: str) -> None:
@@ -194,15 +201,6 @@ def _why_no_record(line: bytes) -> str:
         f"has no {missing[0]}"
         if missing
         else _wrong(fields, _COMMON, "a whole number") or "has a number that is too large"
-    )
-
-
-def _wrong_value(fields: dict[str, Any]) -> str | None:
-    """Return the first value of a wrong type in a record, or None."""
-    return (
-        _wrong(fields, _NUMBERS, "a number")
-        or _wrong(fields, _WHOLE_NUMBERS, "a whole number")
-        or _wrong(fields, ["saved"], "a text")
     )
 
 
