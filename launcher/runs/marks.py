@@ -40,8 +40,8 @@ class ThinnedMarks:
         self._seen = 0
         self._last: Mark | None = None
 
-    def take(self, mark: Mark) -> None:
-        """Take a mark. Marks come in the order of their times."""
+    def add(self, mark: Mark) -> None:
+        """Add a mark. Marks come in the order of their times."""
         if self._seen == MAX_OF_A_KIND * self._every:
             del self._marks[1::2]
             self._every *= 2

@@ -33,7 +33,7 @@ class AttemptStarts:
         """Offsets, ascending, and the attempts that begin there. The list grows as more becomes known."""
         return self._of_rank.setdefault(global_rank, [])
 
-    def take(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         match event:
             case AttemptStarted(number=number):
                 self.attempt = number
@@ -281,7 +281,7 @@ class RankLogs:
     def note_attempts(self) -> None:
         """Read from the events where attempts that have begun since the last call begin in each log."""
         for stamped in self._events.read():
-            self._starts.take(stamped.event)
+            self._starts.apply(stamped.event)
             if isinstance(stamped.event, AttemptStarted) and self._watched is not None:
                 for global_rank in self.of_rank:  # all that the attempt before wrote is there
                     self._changes.look_at(global_rank)

@@ -82,7 +82,7 @@ def timeline(run_dir: RunDir, records: Iterable[Record] | None = None) -> Timeli
     now_ns = time.time_ns()
     metrics = _MetricsSeen(now_ns)
     for record in MetricsReader(run_dir.metrics).stream() if records is None else records:
-        metrics.take(record)
+        metrics.add(record)
     seen = _EventsSeen(metrics.first_step_ns)
     events = EventReader(run_dir.events)
     seen.read(events)
@@ -131,13 +131,13 @@ class _MetricsSeen:
         self._now_ns = now_ns
         self._marks: dict[MarkKind, ThinnedMarks] = {}
 
-    def take(self, record: Record) -> None:
+    def add(self, record: Record) -> None:
         if record.time_ns <= self._now_ns:
             self.last_ns = max(self.last_ns, record.time_ns)
             if isinstance(record, StepMetrics):
                 self.first_step_ns.setdefault(record.attempt, record.time_ns)
         for mark in marks_of_record(record):
-            self._marks.setdefault(mark.kind, ThinnedMarks()).take(mark)
+            self._marks.setdefault(mark.kind, ThinnedMarks()).add(mark)
 
     def marks_within(self, first_ns: int, last_ns: int) -> Iterator[Mark]:
         """Yield all marks; those outside of the two times are moved to the nearer one."""

@@ -250,15 +250,15 @@ def started(attempt, offset=0):
 def test_an_attempt_begins_with_its_mark(events, expected):
     starts = AttemptStarts()
     for event in events:
-        starts.take(event)
+        starts.apply(event)
     assert starts.of(0) == expected
 
 
 def test_a_start_that_is_noted_twice_stands_once():
     """The mark may be read before the event."""
     starts = AttemptStarts()
-    starts.take(RankStarted(0, 1))
+    starts.apply(RankStarted(0, 1))
     starts.note(0, 50, 1)
     for event in started(1, 50 + len(MARK)):
-        starts.take(event)
+        starts.apply(event)
     assert starts.of(0) == [(0, 0), (50, 1)]

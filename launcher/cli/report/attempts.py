@@ -86,7 +86,7 @@ def _starts(run_dir: RunDir) -> dict[int, list[_Start]]:
     found: dict[int, list[_Start]] = {}
     starts = AttemptStarts()
     for stamped in EventReader(run_dir.events).read():
-        starts.take(stamped.event)
+        starts.apply(stamped.event)
         match stamped.event:
             case RankStarted(global_rank=global_rank, log_offset=text_offset):
                 mark_offset, attempt = starts.of(global_rank)[-1]
