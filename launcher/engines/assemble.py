@@ -101,9 +101,12 @@ def draft(request: Request, *, name: str, master_port: int) -> tuple[Draft, ...]
     request = replace(request, inherited_env=dict(request.inherited_env))  # os.environ decodes with every look
     used, run_dir = _used(request), request.runs_dir / name
     master = _master_addr(used), master_port
+    source = request.cluster.source
+    whole = request.layout.world_size == request.cluster.device_count
+    table = run_dir / OWN_TABLE if source and wants_own_table(request.cluster, used, request.engine) else source
     ours = (
         *run_variables(used, request.layout, request.supervision, run_dir, master),
-        _table_variable(request, used, run_dir),
+        table_variable(used, table and table.absolute(), whole=whole),
     )
     foreign = removed_variables(
         request.inherited_env,
@@ -123,7 +126,9 @@ def _drafts_of(
     server_index: int, used: Cluster, request: Request, run_dir: Path, shared: tuple[Variable, ...]
 ) -> Iterator[Draft]:
     server = used.servers[server_index]
-    shares = _shares(server_index, used, request)
+    # Other servers' cores are not known: nothing is bound there.
+    is_here = len(used.servers) == 1 or server_index == request.here
+    shares = shares_of(len(server.devices), request.bind if is_here else "none", request.machine)
     for local_rank, (device, share) in enumerate(zip(server.devices, shares, strict=True)):
         decided = (*rank_variables(used, server_index, local_rank, run_dir), *shared)
         defaults = default_variables(share, request.interfaces.get(server_index), request.mpi_variables)
@@ -142,12 +147,6 @@ def _drafts_of(
         yield Draft(rank, variables, share)
 
 
-def _shares(server_index: int, used: Cluster, request: Request) -> tuple[Share, ...]:
-    """Return the share of each rank of a server. Other servers' cores are not known: nothing is bound there."""
-    is_here = len(used.servers) == 1 or server_index == request.here
-    return shares_of(len(used.servers[server_index].devices), request.bind if is_here else "none", request.machine)
-
-
 def _used(request: Request) -> Cluster:
     return used_cluster(request.cluster, request.layout.world_size)
 
@@ -156,10 +155,3 @@ def _master_addr(used: Cluster) -> str:
     if len(used.servers) == 1:
         return THIS_MACHINE
     return used.servers[used.first_server].server_id
-
-
-def _table_variable(request: Request, used: Cluster, run_dir: Path) -> Variable:
-    source = request.cluster.source
-    whole = request.layout.world_size == request.cluster.device_count
-    path = run_dir / OWN_TABLE if source and wants_own_table(request.cluster, used, request.engine) else source
-    return table_variable(used, path and path.absolute(), whole=whole)

@@ -26,7 +26,7 @@ def check_size(rank: EngineRank, layout: Layout) -> None:
     wanted = layout.world_size
     if rank.world_size is not None and rank.world_size != wanted:
         raise RefusedLayoutError(
-            f"{rank.engine} started {_ranks(rank.world_size)}, but dp * mp * pp = "
+            f"{rank.engine} started {rank.world_size} {'rank' if rank.world_size == 1 else 'ranks'}, but dp * mp * pp = "
             f"{layout.dp} * {layout.mp} * {layout.pp} = {wanted}",
             hint=f"start {wanted}, one for each device, or change --dp, --mp, --pp",
         )
@@ -59,7 +59,10 @@ def master_port(rank: EngineRank, name: str, chosen: int | None) -> int:
 
     MASTER_PORT of the environment is not: ranks beside mpirun inherit what those on other servers never get.
     """
-    return MIN_PORT + _hash(rank.job or name) % PORTS if chosen is None else chosen
+    if chosen is not None:
+        return chosen
+    digest = hashlib.sha256((rank.job or name).encode(errors="surrogateescape")).digest()
+    return MIN_PORT + int.from_bytes(digest[:8], "big") % PORTS
 
 
 def unused(
@@ -88,11 +91,3 @@ def _checked(name: str) -> str:
             hint=f"--name and {env.TLAUNCH_RUN_ID} give it; letters, digits, dots and dashes do",
         )
     return name
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode(errors="surrogateescape")).digest()[:8], "big")
-
-
-def _ranks(count: int) -> str:
-    return "1 rank" if count == 1 else f"{count} ranks"

@@ -68,7 +68,11 @@ class ServerIndex:
         self._by_name: dict[str, set[int]] = {}  # as far as the first dot
         for index, server in enumerate(servers):
             for name in names_of(server):
-                self._enter(name, index)
+                address = address_of(name)
+                if address is None:
+                    self._by_name.setdefault(_short(name), set()).add(index)
+                for meant in self._resolved.get(name, ()) if address is None else (address,):
+                    self._by_address.setdefault(meant, set()).add(index)
 
     @cached_property
     def places(self) -> Mapping[str, int]:
@@ -78,7 +82,10 @@ class ServerIndex:
     def find(self, host: str, addresses: frozenset[Address], other_names: tuple[str, ...] = ()) -> tuple[int, ...]:
         """Return the indices of the servers that a machine is. An address or a name that fits several proves nothing."""
         alone = len(self.servers) == 1
-        candidates = (0,) if alone else sorted(self._candidates((host, *other_names), addresses))
+        # All that could fit, and perhaps more.
+        named = (self._by_name.get(_short(name), ()) for name in (host, *other_names))
+        known_by = (self._by_address.get(address, ()) for address in addresses)
+        candidates = (0,) if alone else sorted({*chain.from_iterable(named), *chain.from_iterable(known_by)})
         names = (name for index in candidates for name in names_of(self.servers[index]))
         meant = tuple((name, self._resolved[name]) for name in dict.fromkeys(names) if name in self._resolved)
         known = Host(host, addresses, meant, other_names)
@@ -87,19 +94,6 @@ class ServerIndex:
         return tuple(
             index for index, facts in zip(candidates, fitting, strict=True) if any(claims[fact] == 1 for fact in facts)
         )
-
-    def _enter(self, name: str, index: int) -> None:
-        address = address_of(name)
-        if address is None:
-            self._by_name.setdefault(_short(name), set()).add(index)
-        for meant in self._resolved.get(name, ()) if address is None else (address,):
-            self._by_address.setdefault(meant, set()).add(index)
-
-    def _candidates(self, names: Iterable[str], addresses: frozenset[Address]) -> set[int]:
-        """All that could fit, and perhaps more."""
-        named = (self._by_name.get(_short(name), ()) for name in names)
-        known = (self._by_address.get(address, ()) for address in addresses)
-        return {*chain.from_iterable(named), *chain.from_iterable(known)}
 
 
 def servers_here(servers: Sequence[Server], host: Host) -> tuple[Server, ...]:
@@ -110,7 +104,10 @@ def servers_here(servers: Sequence[Server], host: Host) -> tuple[Server, ...]:
 
 def doubt(server: Server, host: Host) -> str | None:
     """Return a warning if this machine does not look like a table's only server, else None."""
-    if servers_here((server,), host) or _is_placeholder(server):
+    address = address_of(server.server_id)
+    # No machine can have such a name: a blank, 0.0.0.0, 10.*.*.1.
+    is_placeholder = _HOST_NAME.fullmatch(server.server_id) is None if address is None else address.is_unspecified
+    if is_placeholder or servers_here((server,), host):
         return None
     name = escaped(server.server_id)
     return (
@@ -150,8 +147,15 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
         return None
     here = server in servers_here(used.servers, host)
     if len(used.servers) == 1:
-        if not here or is_everywhere(server):
-            _check_all_are_here(server, local_size)
+        # Nothing but their number can tell that ranks of one server were spread over several.
+        spread = local_size is not None and local_size < len(server.devices)
+        if spread and (not here or is_everywhere(server)):
+            raise RefusedLayoutError(
+                f"all {len(server.devices)} ranks belong on one server, and the engine has started {local_size} "
+                "on this one",
+                hint="start all of them on one server, or give a --rank-table that names every server; "
+                f"if they are all here, --server {server.server_id} says so",
+            )
         return doubt(server, host)
     if not here:
         raise RefusedLayoutError(
@@ -172,22 +176,6 @@ def _check_said(said: str, rank: RankSpec, used: Cluster) -> None:
             f"rank {rank.global_rank} is on server {said} (--server), and {_wanted(used.servers[rank.server_index])}",
             hint=_hint_order(used),
         )
-
-
-def _check_all_are_here(server: Server, local_size: int | None) -> None:
-    """Nothing but their number can tell that ranks of one server were spread over several."""
-    if local_size is not None and local_size < len(server.devices):
-        raise RefusedLayoutError(
-            f"all {len(server.devices)} ranks belong on one server, and the engine has started {local_size} on this one",
-            hint="start all of them on one server, or give a --rank-table that names every server; "
-            f"if they are all here, --server {server.server_id} says so",
-        )
-
-
-def _is_placeholder(server: Server) -> bool:
-    """Return True if no machine can have this name: a blank, 0.0.0.0, 10.*.*.1."""
-    address = address_of(server.server_id)
-    return _HOST_NAME.fullmatch(server.server_id) is None if address is None else address.is_unspecified
 
 
 def _described(used: Cluster, host: Host) -> str:

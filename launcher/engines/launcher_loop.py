@@ -74,7 +74,7 @@ class LauncherLoop:
             **dict.fromkeys(map(int, SIGNALS), self._pass_down),
             int(signal.SIGQUIT): self._quit,
             int(signal.SIGTSTP): self._pause,
-            **dict.fromkeys(spec.supervision.forward_signals, self._forward),
+            **dict.fromkeys(spec.supervision.forward_signals, lambda number, _frame: agent.signal(number)),
         }
         # A signal that was ignored from the start (nohup, a shell's background job) stays ignored.
         self._former = {
@@ -86,25 +86,27 @@ class LauncherLoop:
     def attend(self) -> int:
         """Blocks until nothing of the run is left; the exit code of the run. Signals act as before afterwards."""
         try:
-            return self._attend()
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._agent, selectors.EVENT_READ)
+                going_on, hurry = True, False
+                while going_on:
+                    if selector.select(0 if hurry else TICK_S):
+                        going_on = self._take_events()
+                    hurry = self._tick()
+            agent_exit_code = self._agent.wait()
+            if self._ended is None:
+                # The agent went away without a report: end what it left, and write one in its place.
+                sweep = OrphanCleanup(
+                    self._spec, self._agent.group, agent_exit_code, self._observer.event, self._server_index
+                )
+                self._kill_now = sweep.kill_now
+                self._ended = sweep.run()
+            self._agent.group.remove()
+            self._tick()
+            return self._ended.exit_code
         finally:
             for number, handler in self._former.items():
                 signal.signal(number, handler)
-
-    def _attend(self) -> int:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._agent, selectors.EVENT_READ)
-            going_on, hurry = True, False
-            while going_on:
-                if selector.select(0 if hurry else TICK_S):
-                    going_on = self._take_events()
-                hurry = self._tick()
-        agent_exit_code = self._agent.wait()
-        if self._ended is None:
-            self._sweep(agent_exit_code)
-        self._agent.group.remove()
-        self._tick()
-        return self._ended.exit_code if self._ended else agent_exit_code
 
     def _take_events(self) -> bool:
         events = self._agent.read()
@@ -129,9 +131,6 @@ class LauncherLoop:
         self._kill_now()
         self._news.append((number, True))
 
-    def _forward(self, number: int, _frame: FrameType | None) -> None:
-        self._agent.signal(number)
-
     def _pause(self, number: int, _frame: FrameType | None) -> None:
         """Ctrl-Z: the ranks stop, then this process does, as a shell expects; it goes on here."""
         self._agent.signal(number)
@@ -143,9 +142,3 @@ class LauncherLoop:
         for number, at_once in news:
             self._observer.interrupted(number, at_once=at_once)
         return self._observer.tick()
-
-    def _sweep(self, agent_exit_code: int) -> None:
-        """End what an agent left that went away without a report, and write the report in its place."""
-        sweep = OrphanCleanup(self._spec, self._agent.group, agent_exit_code, self._observer.event, self._server_index)
-        self._kill_now = sweep.kill_now
-        self._ended = sweep.run()

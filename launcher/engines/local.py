@@ -8,7 +8,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from launcher.core.errors import EXIT_FAILURE, exit_code_of
@@ -156,26 +155,17 @@ def _be_child(
         os.setsid()  # a terminal's Ctrl-C is for the head alone
         become_subreaper()
         forget_bystanders()
-        _let_go_of_outputs()
+        # An agent that outlives its launcher keeps no pipe's reader waiting.
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(nowhere, standard)
+        os.close(nowhere)
         keep_descriptors_private()
         from launcher.supervise.agent import LauncherLink  # noqa: PLC0415 - the head goes on without it meanwhile
 
         exit_code = work(LauncherLink(death_fd=life_fd, events_fd=events_fd, pid=head_pid))
     except BaseException:  # noqa: BLE001 - told, and then the head sees that the agent is gone
-        _keep_traceback(run_dir.agent_log)
+        with suppress(OSError), run_dir.agent_log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            traceback.print_exc(file=file)
     finally:
         os._exit(exit_code)
-
-
-def _keep_traceback(path: Path) -> None:
-    """Write the traceback of a broken agent to `path`."""
-    with suppress(OSError), path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-        traceback.print_exc(file=file)
-
-
-def _let_go_of_outputs() -> None:
-    """Close stdout and stderr, so that an agent which outlives its launcher keeps no pipe's reader waiting."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(nowhere, standard)
-    os.close(nowhere)

@@ -35,7 +35,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Server
 from launcher.engines.command import START_DIRECTORY, EngineCommand, temporary_directory
 from launcher.engines.host_match import Host, servers_here
-from launcher.engines.render.limits import check_host_name, check_no_colon
+from launcher.engines.render.kinds import check_host_name, check_no_colon
 from launcher.logs.terminal import escaped
 
 VERSION_TIMEOUT_S = 30.0
@@ -170,13 +170,18 @@ def mpi_command(
     words = _WORDS[mpirun.dialect]
     total = sum(counts) if counts is not None else len(servers)
     hostfile = _hostfile_path(directory)
-    ours = (*words.options, (words.hostfile, str(hostfile)), (words.directory, str(cwd)), *_no_prefix(mpirun))
-    _check_words(agent)
+    ours = (*words.options, (words.hostfile, str(hostfile)), (words.directory, str(cwd)))
+    # Open MPI, called by its path, would put its libraries first on other servers.
+    if mpirun.dialect is not Dialect.HYDRA and str(Path(mpirun.path).parent) in _SYSTEM_DIRECTORIES:
+        ours = (*ours, ("--noprefix",))
+    given = {_plain(word.partition("=")[0]) for word in options if word.startswith("-")}
+    if ":" in agent:
+        raise UsageError("an agent's command has the word ':', where mpirun would start another program")
     return EngineCommand(
         engine=mpirun.version,
         argv=(
             mpirun.path,
-            *(word for option in ours if not _is_given(option[0], options) for word in option),
+            *(word for option in ours if _plain(option[0]) not in given for word in option),
             *_exported(mpirun.dialect, handed_on, options),
             "-n",
             str(total),
@@ -250,17 +255,6 @@ def _hostfile_path(directory: Path) -> Path:
     return path
 
 
-def _check_words(agent: Sequence[str]) -> None:
-    if ":" in agent:
-        raise UsageError("an agent's command has the word ':', where mpirun would start another program")
-
-
-def _no_prefix(mpirun: Mpirun) -> Iterator[tuple[str, ...]]:
-    """Yield the option that keeps Open MPI, called by its path, from putting its libraries first on other servers."""
-    if mpirun.dialect is not Dialect.HYDRA and str(Path(mpirun.path).parent) in _SYSTEM_DIRECTORIES:
-        yield ("--noprefix",)
-
-
 def _exported(dialect: Dialect, names: Sequence[str], options: Sequence[str]) -> Iterator[str]:
     """Yield the options that export `names`, without those that the user exports: of two, Open MPI 4 takes the last, 5 the first."""
     if dialect is Dialect.HYDRA:
@@ -277,15 +271,12 @@ def _decided(
 ) -> Iterator[tuple[str, str]]:
     words = _WORDS[dialect]
     yield from ((name, value) for name, value in words.env.items() if name not in environment)
-    if not _reaches_otherwise(words, environment, options):
+    shells = (value.partition(" ")[0] for _, value in _reach(words, environment, options))
+    # Another remote shell may not know ssh's options, and the user's own stand.
+    if all(Path(shell).name == "ssh" for shell in shells):
         yield from ((name, SSH_OPTIONS) for name in words.ssh_options)
     if as_root and dialect is not Dialect.HYDRA and not any(name in environment for name in _AS_ROOT):
         yield from ((name, "1") for name in _AS_ROOT)
-
-
-def _reaches_otherwise(words: _Words, environment: Mapping[str, str], options: Sequence[str]) -> bool:
-    """Return True if the user chose the remote shell, which may not know ssh's options, or its options."""
-    return any(Path(value.partition(" ")[0]).name != "ssh" for _, value in _reach(words, environment, options))
 
 
 def _reach(words: _Words, environment: Mapping[str, str], options: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -302,10 +293,6 @@ def _remote_shell(words: _Words, environment: Mapping[str, str], options: Sequen
     named = [value for name, value in _reach(words, environment, options) if re.search(r"(?i)agent|exec$", name)]
     own = next((shlex.split(value) for value in named if value), None)
     return tuple(own) if own else ("ssh", *shlex.split(SSH_OPTIONS))
-
-
-def _is_given(option: str, options: Sequence[str]) -> bool:
-    return _plain(option) in {_plain(word.partition("=")[0]) for word in options if word.startswith("-")}
 
 
 def _plain(option: str) -> str:

@@ -65,9 +65,16 @@ class Share:
 
 def read_machine(system: Path = SYSTEM) -> Machine:
     """Return the cpus that this process may use, as the system describes them. What it leaves out is taken to be uniform."""
-    usable = _usable_cpus()
-    cores = _cores(usable, system / "cpu")
-    node_of = _nodes(system / "node")
+    has_affinity = hasattr(os, "sched_getaffinity")
+    usable = tuple(sorted(os.sched_getaffinity(0)) if has_affinity else range(os.cpu_count() or 1))
+    by_first: dict[int, Core] = {}  # the usable cpus, grouped by the core that they share
+    for cpu in usable:
+        siblings = _cpu_list(system / f"cpu/cpu{cpu}/topology/thread_siblings_list") or {cpu}
+        core = tuple(sorted({cpu} | siblings.intersection(usable)))
+        by_first.setdefault(core[0], core)
+    cores = [by_first[first] for first in sorted(by_first)]
+    lists = (system / "node").glob("node[0-9]*/cpulist")  # none if the system does not say
+    node_of = {cpu: int(path.parent.name.removeprefix("node")) for path in lists for cpu in _cpu_list(path)}
     numbers = sorted({node_of.get(core[0], 0) for core in cores})
     return Machine(
         tuple(Node(number, tuple(core for core in cores if node_of.get(core[0], 0) == number)) for number in numbers)
@@ -84,30 +91,18 @@ def shares_of(local_world_size: int, bind: Bind, machine: Machine) -> tuple[Shar
     Raises:
         RefusedLayoutError: `core`, and there are fewer cores than ranks.
     """
-    chosen = _automatic(local_world_size, machine) if bind == "auto" else bind
+    # Fewer ranks than nodes would leave nodes idle; more ranks than cores need every freedom they have.
+    fits = 1 < len(machine.nodes) <= local_world_size <= machine.core_count
+    chosen = ("numa" if fits else "none") if bind == "auto" else bind
     if chosen == "core":
         return _by_core(local_world_size, machine)
     if chosen == "numa":
-        return _by_node(local_world_size, machine)
-    return (_unbound(local_world_size, machine),) * local_world_size
-
-
-def _automatic(local_world_size: int, machine: Machine) -> Bind:
-    """Binding fewer ranks than nodes would leave nodes idle; more ranks than cores need every freedom they have."""
-    fits = 1 < len(machine.nodes) <= local_world_size <= machine.core_count
-    return "numa" if fits else "none"
-
-
-def _unbound(local_world_size: int, machine: Machine) -> Share:
-    return Share(None, *_threads(machine.core_count, local_world_size))
-
-
-def _by_node(local_world_size: int, machine: Machine) -> tuple[Share, ...]:
-    return tuple(
-        Share(node.cpus, *_threads(len(node.cores), count, f" of node {node.number}"), node.number)
-        for node, count in zip(machine.nodes, _ranks_per_node(local_world_size, machine), strict=True)
-        for _ in range(count)
-    )
+        return tuple(
+            Share(node.cpus, *_threads(len(node.cores), count, f" of node {node.number}"), node.number)
+            for node, count in zip(machine.nodes, _ranks_per_node(local_world_size, machine), strict=True)
+            for _ in range(count)
+        )
+    return (Share(None, *_threads(machine.core_count, local_world_size)),) * local_world_size
 
 
 def _by_core(local_world_size: int, machine: Machine) -> tuple[Share, ...]:
@@ -159,28 +154,6 @@ def _threads(core_count: int, rank_count: int, where: str = "") -> tuple[int, st
 
 def _cpus_of(cores: tuple[Core, ...]) -> tuple[int, ...]:
     return tuple(sorted(cpu for core in cores for cpu in core))
-
-
-def _usable_cpus() -> tuple[int, ...]:
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
-
-
-def _cores(usable: tuple[int, ...], cpu_directory: Path) -> tuple[Core, ...]:
-    """Return the usable cpus, grouped by the core that they share."""
-    found: dict[int, Core] = {}
-    for cpu in usable:
-        siblings = _cpu_list(cpu_directory / f"cpu{cpu}/topology/thread_siblings_list") or {cpu}
-        core = tuple(sorted({cpu} | siblings.intersection(usable)))
-        found.setdefault(core[0], core)
-    return tuple(found[first] for first in sorted(found))
-
-
-def _nodes(node_directory: Path) -> dict[int, int]:
-    """Return the node of each cpu; empty if the system does not say."""
-    paths = node_directory.glob("node[0-9]*/cpulist")
-    return {cpu: int(path.parent.name.removeprefix("node")) for path in paths for cpu in _cpu_list(path)}
 
 
 def _cpu_list(path: Path) -> set[int]:

@@ -54,20 +54,15 @@ def time_left_s(allocation: Allocation, environment: Mapping[str, str]) -> float
         # The first job of an array has the array's number too: Slurm would tell of all of them.
         said = ask(("squeue", "--noheader", f"--jobs={allocation.job_id}", "--format=%A %L"), environment)
         left = dict(line.split(maxsplit=1) for line in said.splitlines() if " " in line.strip())
-        return _told_s(left.get(allocation.job_id, "").strip())
+        text = left.get(allocation.job_id, "").strip()
+        try:
+            return None if text == "NOT_SET" else seconds_of(text)
+        except ValueError:
+            raise UnreadableError(f"squeue tells {escaped(text)!r} as the time that is left to this job") from None
     except UnreadableError:
         if allocation.ends_at_s is None:
             raise
         return max(0.0, allocation.ends_at_s - time.time())
-
-
-def _told_s(left: str) -> float | None:
-    if left == "NOT_SET":
-        return None
-    try:
-        return seconds_of(left)
-    except ValueError:
-        raise UnreadableError(f"squeue tells {escaped(left)!r} as the time that is left to this job") from None
 
 
 def kill_wait_s(environment: Mapping[str, str]) -> float | None:

@@ -186,13 +186,9 @@ def _met(family: _Family, environment: Mapping[str, str], decided: Mapping[str, 
         Found(name, _shown(name, environment[name]), Fate.REMOVED if decided.get(name) is None else Fate.REPLACED)
         for name in names
     )
-    return Conflict(_who(family, environment), found, family.danger) if found else None
-
-
-def _who(family: _Family, environment: Mapping[str, str]) -> str:
-    """Return the name of the launcher. A rank that starts tlaunch inherits from tlaunch what others have from torchrun."""
-    outer = environment.get(env.TLAUNCH_RUN_ID)
-    return family.name if outer is None or family not in {_TORCHRUN, _MINDSPORE} else "another tlaunch run"
+    # A rank that starts tlaunch inherits from tlaunch what others have from torchrun.
+    is_ours = env.TLAUNCH_RUN_ID in environment and family in {_TORCHRUN, _MINDSPORE}
+    return Conflict("another tlaunch run" if is_ours else family.name, found, family.danger) if found else None
 
 
 def _narrow(name: str, environment: Mapping[str, str], decided: Mapping[str, str | None]) -> Conflict | None:

@@ -124,7 +124,12 @@ def laid_over(
     user_env: Mapping[str, str],
 ) -> tuple[Variable, ...]:
     """Everything that tlaunch has a say in, by name once: of two that speak of one name the later counts."""
-    chosen = {one.name: _or_inherited(one, inherited) for one in defaults}
+    chosen = {
+        one.name: Variable(one.name, inherited[one.name], Origin.INHERITED, f"yours; tlaunch would set {one.value}")
+        if one.name in inherited
+        else one
+        for one in defaults
+    }
     chosen |= {one.name: one for one in decided}
     for name, value in user_env.items():
         ours = chosen.get(name)
@@ -132,19 +137,9 @@ def laid_over(
         why = f"instead of tlaunch's {ours.value}" if ours and decides else ""
         chosen[name] = Variable(name, value, Origin.OPTION, why)
     for name in chosen.keys() & inherited.keys():
-        chosen[name] = _beside(chosen[name], inherited[name])
+        if inherited[name] != chosen[name].value:
+            chosen[name] = replace(chosen[name], instead_of=inherited[name])
     return tuple(chosen.values())
-
-
-def _or_inherited(default: Variable, inherited: Mapping[str, str]) -> Variable:
-    if default.name not in inherited:
-        return default
-    why = f"yours; tlaunch would set {default.value}"
-    return Variable(default.name, inherited[default.name], Origin.INHERITED, why)
-
-
-def _beside(variable: Variable, former: str) -> Variable:
-    return variable if former == variable.value else replace(variable, instead_of=former)
 
 
 def _from(used: Cluster) -> Origin:

@@ -13,15 +13,49 @@ from enum import Enum
 from launcher.core.descriptors import is_readable
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
-from launcher.core.proc import ProcessId
+from launcher.core.proc import ProcessId, every_process, stat
 from launcher.core.records import DEFAULT_GRACE_S
-from launcher.runs.orphans import Orphan, orphan
 from launcher.runs.progress import State
-from launcher.runs.recorded import read_recorded
+from launcher.runs.record import read_recorded
 from launcher.runs.status import RunState, RunStatusReader
 
 LOOK_S = 0.5  # how often a wait looks at files, for processes that go away are seen at once
 HEARD_S = 2.0  # a head passes SIGTERM on at once; one that hangs or ignores it is passed over after so long
+
+
+@frozen
+class Orphan:
+    """A rank, and the process group that is its own: what runs there belongs to it, also after its end."""
+
+    process: ProcessId
+    group: int | None  # None where others may be in its group
+    watcher: int | None  # leads the group of a rank of a run.sh; it tells how that ended, and ends with it
+
+    def living(self) -> list[ProcessId]:
+        """Return the living processes of the rank and its group."""
+        host, boot = self.process.host, self.process.boot
+        others = [
+            ProcessId(found.pid, found.started, host, boot)
+            for found in (every_process() if self.group is not None else ())
+            if found.living and found.pid not in (self.process.pid, self.watcher) and _group(found.pid) == self.group
+        ]
+        return [self.process, *others] if self.process.lives else others
+
+
+def orphan(process: ProcessId) -> Orphan:
+    """Return the rank whose own process this living one is."""
+    group, found = _group(process.pid), stat(process.pid)
+    if group == process.pid:
+        return Orphan(process, group, None)
+    if found is not None and group == found.parent:
+        return Orphan(process, group, group)
+    return Orphan(process, None, None)
+
+
+def _group(pid: int) -> int | None:
+    with suppress(ProcessLookupError, PermissionError):
+        return os.getpgid(pid)
+    return None
 
 
 class Outcome(str, Enum):
@@ -73,7 +107,10 @@ def send(process: ProcessId, number: int) -> bool:
         if descriptor is None or not process.lives:  # looked at after the handle was taken: both mean one process
             return False
         for each in (number, signal.SIGCONT):
-            _send(process.pid, descriptor, each)
+            if descriptor >= 0 and hasattr(signal, "pidfd_send_signal"):
+                signal.pidfd_send_signal(descriptor, each)
+            else:
+                os.kill(process.pid, each)
     return True
 
 
@@ -82,8 +119,12 @@ def _end_orphans(watch: RunStatusReader, state: RunState, deadline: float, *, ki
     orphans = {look.global_rank: orphan(look.process) for look in state.ranks if look.process and look.process.lives}
     if not orphans or state.state is not State.LOST:
         return Stopped(Outcome.NOT_RUNNING, state)
-    grace_s = 0.0 if kill else _grace_s(watch)
+    grace_s = 0.0
     if not kill:
+        try:
+            grace_s = read_recorded(watch.run_dir).grace_s
+        except UnreadableError:
+            grace_s = DEFAULT_GRACE_S
         _ask_all(orphans, signal.SIGTERM)
         _wait_for_ends(orphans, min(deadline, time.monotonic() + grace_s))
     stubborn = [global_rank for global_rank, each in orphans.items() if each.process.lives]
@@ -94,13 +135,6 @@ def _end_orphans(watch: RunStatusReader, state: RunState, deadline: float, *, ki
         stubborn = []
     outcome = Outcome.STILL_ENDING if any(each.living() for each in orphans.values()) else Outcome.ENDED
     return Stopped(outcome, watch.look(), tuple(orphans), tuple(stubborn), grace_s)
-
-
-def _grace_s(watch: RunStatusReader) -> float:
-    try:
-        return read_recorded(watch.run_dir).grace_s
-    except UnreadableError:
-        return DEFAULT_GRACE_S
 
 
 def _ask_all(orphans: Mapping[int, Orphan], number: int) -> None:
@@ -132,11 +166,7 @@ def _ask_someone(state: RunState, *, kill: bool) -> bool:
         return _ask(head, signal.SIGTERM) or _ask(agent, signal.SIGTERM)
     if _ask(agent, signal.SIGQUIT):
         return True
-    return _kill_by_head(head)
-
-
-def _kill_by_head(head: ProcessId | None) -> bool:
-    """Have a launcher without an agent, which is ending what that left, end it without grace. Return False if it has gone."""
+    # A launcher without an agent is ending what that left.
     if not _ask(head, signal.SIGINT):
         return False
     time.sleep(LOOK_S / 5)  # two signals of one number that come at once count as one
@@ -209,10 +239,3 @@ def _handle(process: ProcessId) -> Iterator[int | None]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _send(pid: int, descriptor: int, number: int) -> None:
-    if descriptor >= 0 and hasattr(signal, "pidfd_send_signal"):
-        signal.pidfd_send_signal(descriptor, number)
-    else:
-        os.kill(pid, number)

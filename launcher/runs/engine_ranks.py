@@ -16,7 +16,7 @@ from launcher.core import atomic
 from launcher.core.frozen import known
 from launcher.core.proc import ProcessId
 from launcher.core.run_dir import RunDir
-from launcher.runs.recorded import Recorded
+from launcher.runs.record import Recorded
 
 
 def note_process(run_dir: RunDir, global_rank: int, process: ProcessId) -> None:
@@ -39,8 +39,10 @@ class EngineRanks:
     def look(self) -> Mapping[int, ProcessId]:
         """Return the processes noted by now, by global rank."""
         for place in self._places:
-            if place.global_rank not in self._noted and (process := self._read(place.global_rank)):
-                self._noted[place.global_rank] = process
+            if place.global_rank not in self._noted:
+                with suppress(OSError, ValueError, TypeError, RecursionError):
+                    fields = json.loads(self._run_dir.process(place.global_rank).read_bytes())
+                    self._noted[place.global_rank] = ProcessId(**known(ProcessId, fields))
         return self._noted
 
     def ended(self, *, all_noted: bool) -> bool:
@@ -48,18 +50,10 @@ class EngineRanks:
 
         `all_noted`: a rank without a note, on a server where others have one, did not start and will never write one.
         """
-        if not self._noted or not all(map(_has_ended, self._noted.values())):
+        # Of another machine nobody here can tell, but what ran on this one before its last start does no more.
+        here = socket.gethostname()
+        if not self._noted or not all(process.host == here and not process.lives for process in self._noted.values()):
             return False
         servers = {place.server_index for place in self._places if place.global_rank in self._noted}
         without = [place for place in self._places if place.global_rank not in self._noted]
         return not without or (all_noted and all(place.server_index in servers for place in without))
-
-    def _read(self, global_rank: int) -> ProcessId | None:
-        with suppress(OSError, ValueError, TypeError, RecursionError):
-            return ProcessId(**known(ProcessId, json.loads(self._run_dir.process(global_rank).read_bytes())))
-        return None
-
-
-def _has_ended(process: ProcessId) -> bool:
-    """Surely: of another machine nobody here can tell, but what ran on this one before its last start does no more."""
-    return process.host == socket.gethostname() and not process.lives

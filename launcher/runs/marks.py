@@ -40,8 +40,8 @@ class ThinnedMarks:
         self._seen = 0
         self._last: Mark | None = None
 
-    def take(self, mark: Mark) -> None:
-        """Take a mark. Marks come in the order of their times."""
+    def add(self, mark: Mark) -> None:
+        """Add a mark. Marks come in the order of their times."""
         if self._seen == MAX_OF_A_KIND * self._every:
             del self._marks[1::2]
             self._every *= 2
@@ -72,7 +72,11 @@ def marks_of_event(event: Event, time_ns: int) -> Iterator[Mark]:
         case Judged():
             yield _of_verdict(event.verdict, time_ns)
         case Stopping():
-            yield Mark(time_ns, "stopping", _of_stopping(event))
+            why = event.cause.value
+            if event.cause is Cause.STOPPED and event.asked_by:
+                why = _line(f"asked for by {event.asked_by}")
+            text = f"every rank is ended{', to be started again' if event.restarts else ''}: {why}"
+            yield Mark(time_ns, "stopping", text)
         case AttemptStarted() if event.number > 0:
             yield Mark(time_ns, "restart", f"attempt {event.number}")
         case Paused():
@@ -86,7 +90,9 @@ def marks_of_event(event: Event, time_ns: int) -> Iterator[Mark]:
 def marks_of_record(record: Record) -> Iterator[Mark]:
     match record:
         case Validation():
-            yield Mark(record.time_ns, "validation", _of_validation(record))
+            numbers = (("validation loss", record.validation_loss), ("perplexity", record.perplexity))
+            told = ", ".join(f"{name} {value:.4g}" for name, value in numbers if value is not None)
+            yield Mark(record.time_ns, "validation", f"{told or 'validation'} after step {record.step}")
         case Saved():
             yield Mark(record.time_ns, "saved", _line(f"{record.saved} after step {record.step}"))
         case _:
@@ -100,19 +106,6 @@ def _of_verdict(verdict: Verdict, time_ns: int) -> Mark:
         return Mark(time_ns, "failure", _line(verdict.reason), verdict.culprit)
     failed_ns = time_ns if cause.time_ns is None else min(cause.time_ns, time_ns)
     return Mark(failed_ns, "failure", _line(cause.what), verdict.culprit)
-
-
-def _of_stopping(event: Stopping) -> str:
-    why = event.cause.value
-    if event.cause is Cause.STOPPED and event.asked_by:
-        why = _line(f"asked for by {event.asked_by}")
-    return f"every rank is ended{', to be started again' if event.restarts else ''}: {why}"
-
-
-def _of_validation(record: Validation) -> str:
-    numbers = (("validation loss", record.validation_loss), ("perplexity", record.perplexity))
-    told = ", ".join(f"{name} {value:.4g}" for name, value in numbers if value is not None)
-    return f"{told or 'validation'} after step {record.step}"
 
 
 def _line(text: str) -> str:

@@ -95,28 +95,21 @@ class MetricsReader:
         """Yield what `read` returns, holding no more than a line in memory."""
         self.found, self.unreadable = False, None
         try:
-            with open(self._path, "rb", opener=_without_waiting) as file:
+            with open(self._path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
                 self.found = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
                 if self.found:
-                    self._go_on(file)
-                    yield from self._new(file)
+                    file.seek(self._offset - len(self._remembered))
+                    if not self._remembered or file.read(len(self._remembered)) != self._remembered:
+                        self._begin(file)  # it is another file
+                    while self._waiting or self._read_on(file):
+                        if self._waiting:
+                            yield self._waiting.popleft()
                 else:
                     self.unreadable = "it is no regular file"
         except FileNotFoundError:
             pass
         except OSError as error:
             self.unreadable = error.strerror
-
-    def _go_on(self, file: BinaryIO) -> None:
-        """Seek to where the last reading ended, or begin anew where this is another file."""
-        file.seek(self._offset - len(self._remembered))
-        if not self._remembered or file.read(len(self._remembered)) != self._remembered:
-            self._begin(file)
-
-    def _new(self, file: BinaryIO) -> Iterator[Record]:
-        while self._waiting or self._read_on(file):
-            if self._waiting:
-                yield self._waiting.popleft()
 
     def _read_on(self, file: BinaryIO) -> bool:
         """Read a line, or a piece of one that is too long; return False at the end."""
@@ -142,8 +135,15 @@ class MetricsReader:
             if line.strip():
                 self._found_strange(_why_no_record(line) if self.first_strange is None else "")
             return ()
-        if _MAY_BE_WRONG.search(line) and (wrong := _wrong_value(json.loads(line))):
-            self._found_strange(wrong)
+        if _MAY_BE_WRONG.search(line):
+            fields = json.loads(line)
+            wrong = (
+                _wrong(fields, _NUMBERS, "a number")
+                or _wrong(fields, _WHOLE_NUMBERS, "a whole number")
+                or _wrong(fields, ["saved"], "a text")
+            )
+            if wrong:
+                self._found_strange(wrong)
         return tuple(_with_nan(record, line) for record in records) if self._keep_nan else records
 
     def _found_strange(self, why: str) -> None:
@@ -204,15 +204,6 @@ def _why_no_record(line: bytes) -> str:
     )
 
 
-def _wrong_value(fields: dict[str, Any]) -> str | None:
-    """Return the first value of a wrong type in a record, or None."""
-    return (
-        _wrong(fields, _NUMBERS, "a number")
-        or _wrong(fields, _WHOLE_NUMBERS, "a whole number")
-        or _wrong(fields, ["saved"], "a text")
-    )
-
-
 def _wrong(fields: dict[str, Any], names: Iterable[str], expected: str) -> str | None:
     kinds = {"a number": (int, float), "a whole number": (int,), "a text": (str,)}[expected]
     for name in names:
@@ -225,7 +216,3 @@ def _wrong(fields: dict[str, Any], names: Iterable[str], expected: str) -> str |
 def _quoted(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[: MAX_VALUE_CHARS - 1]}…"
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)

@@ -188,7 +188,11 @@ class Progress:
         event = stamped.event
         match event:
             case AgentStarted():
-                self._take_agent(stamped.server_index, event)
+                self.agents[stamped.server_index] = event.agent
+                # Of several servers, the coordinator's comes first and counts for all.
+                if stamped.server_index == COORDINATOR or COORDINATOR not in self.agents:
+                    self.agent, self.head = event.agent, event.head
+                    self.rank_count = self.rank_count if self._told_count else event.rank_count
             case Preloading():
                 self._preloading = True
             case Preloaded():
@@ -207,13 +211,6 @@ class Progress:
                 return False
         return True
 
-    def _take_agent(self, server_index: int, event: AgentStarted) -> None:
-        """Take an event about an agent. Of several servers, the coordinator's comes first and counts for all."""
-        self.agents[server_index] = event.agent
-        if server_index == COORDINATOR or COORDINATOR not in self.agents:
-            self.agent, self.head = event.agent, event.head
-            self.rank_count = self.rank_count if self._told_count else event.rank_count
-
     def _take_ranks(self, stamped: TimestampedEvent) -> bool:
         event = stamped.event
         match event:
@@ -223,7 +220,11 @@ class Progress:
                 self.started_ns[event.global_rank] = stamped.time_ns
                 self._server_of[event.global_rank] = stamped.server_index
             case RankEnded():
-                self._take_end(event, stamped.time_ns)
+                started_ns = self.started_ns.get(event.global_rank)
+                ended = RankExit(event.global_rank, event.pid, event.status, started_ns, stamped.time_ns, event.reason)
+                self.exits[event.global_rank] = ended
+                if ended.failed and self.first_failure is None and self.stopping is None:
+                    self.first_failure = ended
             case Slow():
                 self.slow[event.global_rank] = event
             case Hung():
@@ -235,13 +236,6 @@ class Progress:
             case _:
                 return False
         return True
-
-    def _take_end(self, event: RankEnded, time_ns: int) -> None:
-        started_ns = self.started_ns.get(event.global_rank)
-        ended = RankExit(event.global_rank, event.pid, event.status, started_ns, time_ns, event.reason)
-        self.exits[event.global_rank] = ended
-        if ended.failed and self.first_failure is None and self.stopping is None:
-            self.first_failure = ended
 
     def _take_ending(self, stamped: TimestampedEvent) -> bool:
         event, time_ns, server_index = stamped.event, stamped.time_ns, stamped.server_index

@@ -11,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from launcher.core.attempt_mark import mark_of
-from launcher.core.events import AttemptStarted
+from launcher.core.events import AttemptStarted, Event, RankStarted
 from launcher.core.run_dir import RunDir
 from launcher.logs.changes import Changes
 from launcher.logs.follow import Follower
@@ -19,8 +19,39 @@ from launcher.logs.growing import GrowingLog, Truncation
 from launcher.logs.lines import OVERWRITES, Begun, Line, LineReader, attempt_at, with_attempts
 from launcher.logs.tail import CHUNK_BYTES, opened
 from launcher.logs.times import Clock
-from launcher.runs.attempt_starts import AttemptStarts
 from launcher.runs.status import EventReader
+
+
+class AttemptStarts:
+    """The starts of attempts in the logs of all ranks. An attempt after the first starts at its mark."""
+
+    def __init__(self) -> None:
+        self.attempt = 0  # the one that was started last
+        self._of_rank: dict[int, list[tuple[int, int]]] = {}
+
+    def of(self, global_rank: int) -> list[tuple[int, int]]:
+        """Offsets, ascending, and the attempts that begin there. The list grows as more becomes known."""
+        return self._of_rank.setdefault(global_rank, [])
+
+    def apply(self, event: Event) -> None:
+        match event:
+            case AttemptStarted(number=number):
+                self.attempt = number
+            case RankStarted(global_rank=global_rank, log_offset=offset):
+                mark_bytes = len(mark_of(self.attempt)) if self.attempt else 0
+                self.note(global_rank, max(0, offset - mark_bytes), self.attempt)
+            case _:
+                pass
+
+    def note(self, global_rank: int, offset: int, attempt: int) -> None:
+        """Take note that `attempt`, or a later one, wrote what begins at `offset`."""
+        starts = self.of(global_rank)
+        if starts and starts[-1][0] > offset:  # its log was emptied: what it wrote since is all that stands before
+            starts[:] = [(0, starts[-1][1])]
+        if starts and starts[-1][0] == offset:  # it wrote nothing
+            starts.pop()
+        starts.append((offset, attempt))
+
 
 MAX_PIECE_BYTES = 1 << 20  # of a line that is shown in pieces by `blocks`
 AT_ONCE_BYTES = 1 << 20  # of all logs together, before the caller has a turn
@@ -250,7 +281,7 @@ class RankLogs:
     def note_attempts(self) -> None:
         """Read from the events where attempts that have begun since the last call begin in each log."""
         for stamped in self._events.read():
-            self._starts.take(stamped.event)
+            self._starts.apply(stamped.event)
             if isinstance(stamped.event, AttemptStarted) and self._watched is not None:
                 for global_rank in self.of_rank:  # all that the attempt before wrote is there
                     self._changes.look_at(global_rank)

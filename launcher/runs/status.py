@@ -23,7 +23,7 @@ from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.runs.engine_ranks import EngineRanks
 from launcher.runs.progress import ENDED_AS, Progress, State
-from launcher.runs.recorded import read_recorded
+from launcher.runs.record import read_recorded
 from launcher.runs.store import run_at, run_names
 
 # Between the making of a run's directory and its agent's first word lies less than a second, on a machine at its limit
@@ -136,16 +136,14 @@ class RunState:
             return RankLook(global_rank, self._state_of(process, here=here), process, started_ns, None)
         return RankLook(global_rank, RankState.ENDED, process, started_ns, ended.ended_ns, ended.status, ended.reason)
 
-    def _is_on_another_server(self, process: ProcessId) -> bool:
-        return self.progress.agent is not None and process.host != self.progress.agent.host
-
     def _state_of(self, process: ProcessId | None, *, here: bool) -> RankState:
         if self.engine is not None and (process is None or process.host != socket.gethostname()):
             return RankState.UNWATCHED
         if process is None:
             return RankState.WAITING
         if not here:
-            elsewhere = self.state is State.ELSEWHERE or self._is_on_another_server(process)
+            agent = self.progress.agent
+            elsewhere = self.state is State.ELSEWHERE or (agent is not None and process.host != agent.host)
             return RankState.RUNNING if elsewhere and not self.state.over else RankState.GONE
         found = stat(process.pid)
         if found is None or found.started != process.started or not found.living:
@@ -242,16 +240,13 @@ class EventReader:
                 if not line.endswith(b"\n"):
                     return
                 self._offset += len(line)
-                yield from self._understood(line)
-
-    def _understood(self, line: bytes) -> Iterator[TimestampedEvent]:
-        try:
-            stamped = from_line(line)
-        except (ValueError, RecursionError):
-            self.strange += bool(line.strip())
-        else:
-            if stamped is not None:
-                yield stamped
+                try:
+                    stamped = from_line(line)
+                except (ValueError, RecursionError):
+                    self.strange += bool(line.strip())
+                else:
+                    if stamped is not None:
+                        yield stamped
 
 
 def look(run_dir: RunDir) -> RunState:

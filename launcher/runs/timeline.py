@@ -82,7 +82,7 @@ def timeline(run_dir: RunDir, records: Iterable[Record] | None = None) -> Timeli
     now_ns = time.time_ns()
     metrics = _MetricsSeen(now_ns)
     for record in MetricsReader(run_dir.metrics).stream() if records is None else records:
-        metrics.take(record)
+        metrics.add(record)
     seen = _EventsSeen(metrics.first_step_ns)
     events = EventReader(run_dir.events)
     seen.read(events)
@@ -131,13 +131,13 @@ class _MetricsSeen:
         self._now_ns = now_ns
         self._marks: dict[MarkKind, ThinnedMarks] = {}
 
-    def take(self, record: Record) -> None:
+    def add(self, record: Record) -> None:
         if record.time_ns <= self._now_ns:
             self.last_ns = max(self.last_ns, record.time_ns)
             if isinstance(record, StepMetrics):
                 self.first_step_ns.setdefault(record.attempt, record.time_ns)
         for mark in marks_of_record(record):
-            self._marks.setdefault(mark.kind, ThinnedMarks()).take(mark)
+            self._marks.setdefault(mark.kind, ThinnedMarks()).add(mark)
 
     def marks_within(self, first_ns: int, last_ns: int) -> Iterator[Mark]:
         """Yield all marks; those outside of the two times are moved to the nearer one."""
@@ -217,17 +217,14 @@ class _EventsSeen:
             case AgentEnded():
                 self.ended_ns = time_ns
             case AttemptStarted():
-                self._begin(event.number, time_ns)
+                if self._current is not None:
+                    self._past.append(self._span(self._current, time_ns, {}))
+                self._current = _Attempt(event.number, time_ns, self._imports_ended_ns)
+                self._imports_ended_ns = None
             case Preloaded() if self._current is None:
                 self._imports_ended_ns = time_ns
             case _ if self._current is not None:
                 _take_rank(self._current, event, time_ns)
-
-    def _begin(self, number: int, time_ns: int) -> None:
-        if self._current is not None:
-            self._past.append(self._span(self._current, time_ns, {}))
-        self._current = _Attempt(number, time_ns, self._imports_ended_ns)
-        self._imports_ended_ns = None
 
     @property
     def agent_lives(self) -> bool:

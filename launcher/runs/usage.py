@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import NamedTuple
 
 from launcher.core.frozen import frozen
@@ -34,7 +34,12 @@ def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
 
     Leaders that have gone are missing; without /proc, all are.
     """
-    processes = {process.pid: process for process in _scan()}
+    try:
+        names = os.listdir(PROC)  # noqa: PTH208 - a scan of thousands of names, and no use for paths
+    except OSError:
+        return {}
+    found = (_read(name) for name in names if name.isdecimal())
+    processes = {process.pid: process for process in found if process}
     owners: dict[int, int | None] = {leader: leader for leader in leaders}
     sums: dict[int, Usage] = {leader: Usage(0.0, 0) for leader in leaders if leader in processes}
     for process in processes.values():
@@ -64,16 +69,6 @@ def _owner(process: _Process, processes: dict[int, _Process], owners: dict[int, 
         current = processes.get(current.parent)
     owners.update(dict.fromkeys(way, owner))
     return owner
-
-
-def _scan() -> Iterator[_Process]:
-    try:
-        names = os.listdir(PROC)  # noqa: PTH208 - a scan of thousands of names, and no use for paths
-    except OSError:
-        return
-    for name in names:
-        if name.isdecimal() and (found := _read(name)):
-            yield found
 
 
 def _read(name: str) -> _Process | None:

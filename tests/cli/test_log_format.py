@@ -7,7 +7,7 @@ import pytest
 
 from launcher.cli.text.log_format import Format, Look
 from launcher.logs.lines import PIECE_BYTES, Line, LineReader
-from launcher.runs.recorded import Place
+from launcher.runs.record import Place
 
 PLACES = [Place(rank, "10.0.0.1", 0, 4 + rank) for rank in range(2)]
 LONG = "é" * PIECE_BYTES + "x"  # three pieces

@@ -13,7 +13,7 @@ import pytest
 from launcher.cli.text.log_format import Format, Look
 from launcher.cli.text.partial_lines import SHOWN_AFTER_S, PartialLines
 from launcher.logs.lines import Begun
-from launcher.runs.recorded import Place
+from launcher.runs.record import Place
 
 COLUMNS = 60
 PATIENCE_S = 60

@@ -31,9 +31,13 @@ def request(cluster, layout, **changes):
     return Request(cluster=cluster, layout=layout, **wanted)
 
 
+def spec_of(cluster, layout, **changes):
+    return assemble(request(cluster, layout, **changes), name="n", master_port=29500)
+
+
 def test_ranks_of_several_servers():
     """Local ranks, server indices, the first server's address follow from the table; all read one copy of it."""
-    spec = assemble(request(TWO_SERVERS, Layout(dp=4)), name="n", master_port=29500)
+    spec = spec_of(TWO_SERVERS, Layout(dp=4))
     assert [(rank.global_rank, rank.local_rank, rank.server_index, rank.device_id) for rank in spec.ranks] == [
         (0, 0, 1, 6), (1, 1, 1, 7), (2, 0, 0, 4), (3, 1, 0, 5),
     ]  # fmt: skip
@@ -46,7 +50,7 @@ def test_ranks_of_several_servers():
 
 def test_idle_devices_take_their_server_away():
     """With the last two ranks idle one server is left, and it is number 0 of 1 and this machine."""
-    spec = assemble(request(TWO_SERVERS, Layout(mp=2)), name="n", master_port=29500)
+    spec = spec_of(TWO_SERVERS, Layout(mp=2))
     assert spec.master_addr == "127.0.0.1"
     assert len(spec.ranks) == 2
     assert [rank.env["GROUP_RANK"] for rank in spec.ranks] == ["0", "0"]
@@ -57,26 +61,23 @@ def test_idle_devices_take_their_server_away():
 @pytest.mark.parametrize(("cores", "ranks", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 8, "1"), (64, 1, "64")])
 def test_threads_are_a_share_of_the_cores(cores, ranks, threads):
     """OMP_NUM_THREADS is cores / local ranks, rounded down, at least 1."""
-    spec = assemble(
-        request(Cluster.local(ranks), Layout(dp=ranks), machine=Machine.uniform(cores)), name="n", master_port=1
-    )
+    spec = spec_of(Cluster.local(ranks), Layout(dp=ranks), machine=Machine.uniform(cores))
     assert spec.ranks[-1].env["OMP_NUM_THREADS"] == threads
 
 
 def test_a_persons_choices_stand():
     """What is inherited is not overridden; what --env says overrides."""
     inherited = {"OMP_NUM_THREADS": "3", "PYTHONUNBUFFERED": ""}
-    spec = assemble(request(Cluster.local(1), Layout(), inherited_env=inherited), name="n", master_port=1)
+    spec = spec_of(Cluster.local(1), Layout(), inherited_env=inherited)
     assert not {"OMP_NUM_THREADS", "PYTHONUNBUFFERED"} & spec.ranks[0].env.keys()
-    chosen = request(Cluster.local(1), Layout(), inherited_env=inherited, user_env={"OMP_NUM_THREADS": "5", "X": "y"})
-    spec = assemble(chosen, name="n", master_port=1)
+    spec = spec_of(Cluster.local(1), Layout(), inherited_env=inherited, user_env={"OMP_NUM_THREADS": "5", "X": "y"})
     assert (spec.ranks[0].env["OMP_NUM_THREADS"], spec.ranks[0].env["X"]) == ("5", "y")
 
 
 def test_layout_and_run_reach_the_ranks():
     """Sizes of all axes, micro batches, the run's directory and name are in every rank's environment."""
     layout = Layout(dp=1, mp=2, pp=2, micro_batches=4)
-    spec = assemble(request(Cluster.local(4), layout), name="n", master_port=1)
+    spec = spec_of(Cluster.local(4), layout)
     wanted = {
         "TLAUNCH_DP": "1", "TLAUNCH_MP": "2", "TLAUNCH_PP": "2", "TLAUNCH_MICRO_BATCHES": "4",
         "TLAUNCH_RUN_DIR": "/runs/n", "TLAUNCH_RUN_ID": "n", "RANK_TABLE_FILE": None, "WORLD_SIZE": "4",
@@ -88,9 +89,7 @@ def test_layout_and_run_reach_the_ranks():
 
 def test_restarts_and_signs_of_life_reach_the_ranks():
     """How many restarts there are, that this is the first attempt, and each rank's own file."""
-    spec = assemble(
-        request(Cluster.local(2), Layout(dp=2), supervision=Supervision(max_restarts=3)), name="n", master_port=1
-    )
+    spec = spec_of(Cluster.local(2), Layout(dp=2), supervision=Supervision(max_restarts=3))
     for rank in spec.ranks:
         assert rank.env["TORCHELASTIC_MAX_RESTARTS"] == rank.env["TLAUNCH_MAX_RESTARTS"] == "3"
         assert rank.env["TORCHELASTIC_RESTART_COUNT"] == rank.env["TLAUNCH_ATTEMPT"] == "0"
@@ -100,22 +99,21 @@ def test_restarts_and_signs_of_life_reach_the_ranks():
 
 def test_binding_is_part_of_the_spec():
     """The cores of each rank, and its threads, follow from the machine."""
-    spec = assemble(request(Cluster.local(2), Layout(dp=2), bind="core"), name="n", master_port=1)
+    spec = spec_of(Cluster.local(2), Layout(dp=2), bind="core")
     assert [rank.cpus for rank in spec.ranks] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     assert {rank.env["OMP_NUM_THREADS"] for rank in spec.ranks} == {"4"}
 
 
 def test_ranks_of_several_servers_are_not_bound():
     """Other servers may have other cores."""
-    spec = assemble(request(TWO_SERVERS, Layout(dp=4), bind="core"), name="n", master_port=1)
+    spec = spec_of(TWO_SERVERS, Layout(dp=4), bind="core")
     assert {rank.cpus for rank in spec.ranks} == {None}
 
 
 def test_what_other_launchers_left_is_taken_away():
     """Unless --env gives it back; what merely tunes something stays."""
     inherited = {"OMPI_COMM_WORLD_RANK": "0", "PMIX_RANK": "0", "NCCL_DEBUG": "INFO"}
-    chosen = request(Cluster.local(1), Layout(), inherited_env=inherited, user_env={"PMIX_RANK": "0"})
-    (rank,) = assemble(chosen, name="n", master_port=1).ranks
+    (rank,) = spec_of(Cluster.local(1), Layout(), inherited_env=inherited, user_env={"PMIX_RANK": "0"}).ranks
     assert rank.env["OMPI_COMM_WORLD_RANK"] is None
     assert rank.env["PMIX_RANK"] == "0"
     assert "NCCL_DEBUG" not in rank.env
@@ -155,7 +153,7 @@ TOLD = {
 
 def told_interface(**changes):
     """By rank, what each of two servers' ranks are told of interfaces, where that of the first in rank is known."""
-    spec = assemble(request(TWO_SERVERS, Layout(dp=4), interfaces={1: "ib0"}, **changes), name="n", master_port=1)
+    spec = spec_of(TWO_SERVERS, Layout(dp=4), interfaces={1: "ib0"}, **changes)
     return [{name: rank.env[name] for name in TOLD if name in rank.env} for rank in spec.ranks]
 
 
@@ -177,14 +175,10 @@ def test_an_interface_that_the_user_has_chosen_is_left_alone(name, how):
 
 def test_what_the_ranks_mpi_needs_is_in_every_rank_unless_the_user_has_set_it():
     """In the environment or by --env."""
-    needed = {"mpi_variables": {"OMPI_MCA_coll": "^han"}}
-    spec = assemble(request(TWO_SERVERS, Layout(dp=4), **needed), name="n", master_port=1)
-    assert {rank.env["OMPI_MCA_coll"] for rank in spec.ranks} == {"^han"}
-    spec = assemble(
-        request(TWO_SERVERS, Layout(dp=4), inherited_env={"OMPI_MCA_coll": "tuned"}, **needed), name="n", master_port=1
-    )
-    assert "OMPI_MCA_coll" not in spec.ranks[0].env
-    spec = assemble(
-        request(TWO_SERVERS, Layout(dp=4), user_env={"OMPI_MCA_coll": "self"}, **needed), name="n", master_port=1
-    )
-    assert spec.ranks[0].env["OMPI_MCA_coll"] == "self"
+    for changes, value in (
+        ({}, "^han"),
+        ({"inherited_env": {"OMPI_MCA_coll": "tuned"}}, None),
+        ({"user_env": {"OMPI_MCA_coll": "self"}}, "self"),
+    ):
+        spec = spec_of(TWO_SERVERS, Layout(dp=4), mpi_variables={"OMPI_MCA_coll": "^han"}, **changes)
+        assert [rank.env.get("OMPI_MCA_coll") for rank in spec.ranks] == [value] * 4

@@ -12,7 +12,18 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Device, Server, Supervision
 from launcher.doctor import dns
-from launcher.engines.slurm import Allocation, Node, cluster_of, cpus_notes, nodes_of, read_allocation, slurm_command
+from launcher.engines.slurm import (
+    Allocation,
+    Node,
+    cluster_of,
+    cpus_notes,
+    cpus_per_node,
+    nodes_of,
+    read_allocation,
+    short_here,
+    short_of_cpus,
+    slurm_command,
+)
 from launcher.engines.slurm_time import seconds_of, time_left_s, within_job
 
 NODES = (Node("n1", "n1", "10.0.0.1"), Node("n2", "host2", "10.0.0.2"), Node("n3", "n3", "10.0.0.3"))
@@ -224,3 +235,33 @@ def test_processes_for_all_ranks_are_those_of_an_mpi():
     assert "--mpi=none" in slurm_command(JOB, asked, ("agent",), directory=Path("/runs/x")).argv
     made = slurm_command(JOB, asked, ("agent",), counts=[2, 2], options=("--mpi=pmix",), directory=Path("/runs/x"))
     assert [word for word in made.argv if word.startswith("--mpi")] == ["--mpi=pmix"]
+
+
+@pytest.mark.parametrize(
+    ("told", "cpus"),
+    [
+        ("1(x2)", (1, 1)), ("72,36(x2),4", (72, 36, 36, 4)), ("8", (8,)), ("", ()), ("x(y)", ()), ("8,", ()), (None, ()),
+    ],
+)  # fmt: skip
+def test_the_cpus_of_each_node_are_read_as_slurm_writes_them(told, cpus):
+    assert cpus_per_node({} if told is None else {"SLURM_JOB_CPUS_PER_NODE": told}) == cpus
+
+
+ON_N1 = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n1", "SLURM_CPUS_ON_NODE": "1"}
+
+
+@pytest.mark.parametrize("missing", [*((name,) for name in ON_N1), tuple(ON_N1)], ids=str)
+def test_who_is_on_no_node_of_a_job_is_not_told_of_its_cpus(missing):
+    """A shell of salloc on another machine knows the job, and has that machine's CPUs."""
+    assert short_here({name: value for name, value in ON_N1.items() if name not in missing}, 8) == ()
+
+
+def test_ranks_that_share_a_cpu_are_told_with_numbers_and_remedy():
+    """Of several nodes the worst is named, and others are counted. A CPU for each rank is enough."""
+    [said] = short_here(ON_N1, 8)
+    assert all(part in said for part in ("1 CPU on n1 for 8 ranks", "--exclusive", "--cpus-per-task=8"))
+    [said] = short_of_cpus([("n1", 2, 4), ("n2", 8, 8), ("n3", 1, 4)])
+    assert "1 CPU on n3 for 4 ranks, and too few on 1 more" in said
+    for cpus in (2, 3):
+        assert short_here({**ON_N1, "SLURM_CPUS_ON_NODE": str(cpus)}, 2) == ()
+        assert short_of_cpus([("n1", cpus, 2), ("n2", cpus, 1)]) == ()

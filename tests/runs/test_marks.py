@@ -65,7 +65,7 @@ def test_of_many_marks_some_stand_for_all(count):
     """The first, the last and evenly spread ones between; together they count as many as there were."""
     thinned = ThinnedMarks()
     for number in range(count):
-        thinned.take(Mark(number, "saved", str(number)))
+        thinned.add(Mark(number, "saved", str(number)))
     marks = list(thinned.marks())
     times = [mark.time_ns for mark in marks]
     assert sum(mark.count for mark in marks) == count

@@ -8,6 +8,11 @@ from launcher.core.metrics import append, to_line
 from launcher.runs.metrics import MAX_LINE_BYTES, MetricsReader, Saved, StepMetrics, Validation, read_metrics
 
 
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "metrics.jsonl"
+
+
 def steps(*numbers):
     return [StepMetrics(number, 0, number, loss=number / 2) for number in numbers]
 
@@ -16,9 +21,8 @@ def write(file, records):
     file.write_bytes(b"".join(map(to_line, records)))
 
 
-def test_a_whole_file_is_sorted_by_kind(tmp_path):
+def test_a_whole_file_is_sorted_by_kind(file):
     """Each kind in the order of its lines; without a file there is nothing."""
-    file = tmp_path / "metrics.jsonl"
     one, two = steps(1, 2)
     validation, saved = Validation(3, 0, 2, 1.0, 2.7), Saved(4, 0, 2, "model")
     assert read_metrics(file).steps == ()
@@ -27,9 +31,8 @@ def test_a_whole_file_is_sorted_by_kind(tmp_path):
     assert (metrics.steps, metrics.validations, metrics.saved) == ((one, two), (validation,), (saved,))
 
 
-def test_every_record_is_given_once(tmp_path):
+def test_every_record_is_given_once(file):
     """However often somebody reads, also while more come."""
-    file = tmp_path / "metrics.jsonl"
     reader = MetricsReader(file)
     assert reader.read() == []
     write(file, steps(1, 2))
@@ -39,9 +42,8 @@ def test_every_record_is_given_once(tmp_path):
     assert reader.read() == steps(3)
 
 
-def test_a_reading_that_is_broken_off_goes_on_where_it_was(tmp_path):
+def test_a_reading_that_is_broken_off_goes_on_where_it_was(file):
     """One by one, nothing twice and nothing lost."""
-    file = tmp_path / "metrics.jsonl"
     write(file, steps(1, 2, 3))
     reader = MetricsReader(file)
     stream = reader.stream()
@@ -50,9 +52,8 @@ def test_a_reading_that_is_broken_off_goes_on_where_it_was(tmp_path):
     assert reader.read() == steps(2, 3)
 
 
-def test_a_last_line_that_is_torn_is_read_when_it_is_whole(tmp_path):
+def test_a_last_line_that_is_torn_is_read_when_it_is_whole(file):
     """Not before, and not counted as rubbish."""
-    file = tmp_path / "metrics.jsonl"
     write(file, steps(1, 2))
     whole = file.read_bytes()
     reader = MetricsReader(file)
@@ -64,9 +65,8 @@ def test_a_last_line_that_is_torn_is_read_when_it_is_whole(tmp_path):
     assert reader.strange == 0
 
 
-def test_another_file_of_that_name_is_read_anew(tmp_path):
+def test_another_file_of_that_name_is_read_anew(file):
     """One that is shorter, and one that is longer but has another text where the last record stood."""
-    file = tmp_path / "metrics.jsonl"
     write(file, steps(1, 2, 3))
     reader = MetricsReader(file)
     reader.read()
@@ -82,9 +82,8 @@ def test_another_file_of_that_name_is_read_anew(tmp_path):
 
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.parametrize("begun", [b"", b'{"schema": 1, '])
-def test_a_file_that_begins_anew_is_read_whatever_was_seen_of_it(tmp_path, replaced, begun):
+def test_a_file_that_begins_anew_is_read_whatever_was_seen_of_it(file, replaced, begun):
     """Nothing yet, or half a line. Only what was read of an earlier one makes it another beginning."""
-    file = tmp_path / "metrics.jsonl"
     reader = MetricsReader(file)
     write(file, steps(1, 2, 3, 4, 5))
     assert reader.read() == steps(1, 2, 3, 4, 5)
@@ -100,9 +99,8 @@ def test_a_file_that_begins_anew_is_read_whatever_was_seen_of_it(tmp_path, repla
     assert reader.read() == steps(9)
 
 
-def test_looking_at_an_empty_file_is_one_beginning(tmp_path):
+def test_looking_at_an_empty_file_is_one_beginning(file):
     """However often; none before there is a file."""
-    file = tmp_path / "metrics.jsonl"
     reader = MetricsReader(file)
     reader.read()
     assert reader.beginnings == 0
@@ -115,9 +113,8 @@ def test_looking_at_an_empty_file_is_one_beginning(tmp_path):
     assert reader.beginnings == 1
 
 
-def test_strange_lines_are_counted_and_passed_over(tmp_path):
+def test_strange_lines_are_counted_and_passed_over(file):
     """Rubbish and other schemas; kinds of a later version are not strange, and an empty line is nothing."""
-    file = tmp_path / "metrics.jsonl"
     later = b'{"schema": 1, "time_ns": 1, "attempt": 0, "step": 1, "bleu": 30}\n'
     strange = b'\xff\xfe\0\n{"schema": 2}\n[]\n' + b"[" * 20_000 + b"\n"
     file.write_bytes(to_line(*steps(1)) + strange + b"\n" + later + to_line(*steps(2)))
@@ -143,9 +140,8 @@ def test_strange_lines_are_counted_and_passed_over(tmp_path):
         ("7" * MAX_LINE_BYTES, "is longer than 65,536 bytes"),
     ],
 )
-def test_why_a_line_is_strange_is_told(tmp_path, line, why):
+def test_why_a_line_is_strange_is_told(file, line, why):
     """Of the first one, with its number; the others are counted."""
-    file = tmp_path / "metrics.jsonl"
     file.write_bytes(to_line(*steps(1)) + b"\n" + line.encode() + b"\nrubbish\n" + to_line(*steps(2)))
     metrics = read_metrics(file)
     assert (metrics.strange, metrics.first_strange) == (2, f"line 3 {why}")
@@ -163,18 +159,16 @@ def test_why_a_line_is_strange_is_told(tmp_path, line, why):
         ('"loss": 5, "saved": 1', "saved 1, which is not a text"),
     ],
 )
-def test_a_value_of_a_wrong_type_is_strange(tmp_path, value, why):
+def test_a_value_of_a_wrong_type_is_strange(file, value, why):
     """The others of its line count all the same."""
-    file = tmp_path / "metrics.jsonl"
     file.write_text(f'{{"schema": 1, "time_ns": 1, "attempt": 0, "step": 1, {value}}}\n')
     metrics = read_metrics(file)
     assert (metrics.strange, metrics.first_strange) == (1, f"line 1 has {why}")
     assert [step.loss for step in metrics.steps] == [None if '"5"' in value else 5]
 
 
-def test_a_loss_that_is_not_finite_is_told_from_none(tmp_path):
+def test_a_loss_that_is_not_finite_is_told_from_none(file):
     """To those who ask, however it is written; it is nothing strange."""
-    file = tmp_path / "metrics.jsonl"
     begin = '{"schema": 1, "time_ns": 1, "attempt": 0, "step": 1'
     for word in ("null", "NaN", "-Infinity", "1e999"):
         file.write_text(
@@ -187,18 +181,16 @@ def test_a_loss_that_is_not_finite_is_told_from_none(tmp_path):
         assert [step.loss for step in read_metrics(file).steps] == [None, None]
 
 
-def test_of_the_end_of_a_file_no_line_numbers_are_told(tmp_path):
+def test_of_the_end_of_a_file_no_line_numbers_are_told(file):
     """They would be wrong."""
-    file = tmp_path / "metrics.jsonl"
     file.write_bytes(to_line(*steps(1)) * 9 + b"rubbish\n")
     reader = MetricsReader(file, last_bytes=20)
     reader.read()
     assert reader.first_strange == "a line is no JSON"
 
 
-def test_a_line_without_end_takes_no_memory(tmp_path):
+def test_a_line_without_end_takes_no_memory(file):
     """It is read in pieces, none of which is a record, whatever stands in it."""
-    file = tmp_path / "metrics.jsonl"
     inside = to_line(*steps(7))
     begin = inside[:-1].ljust(MAX_LINE_BYTES)
     file.write_bytes(begin + b"7" * MAX_LINE_BYTES + inside + to_line(*steps(1)))
@@ -207,9 +199,8 @@ def test_a_line_without_end_takes_no_memory(tmp_path):
     assert reader.strange == 1
 
 
-def test_the_end_of_a_line_without_end_is_no_record_later(tmp_path):
+def test_the_end_of_a_line_without_end_is_no_record_later(file):
     """Also where it comes after a reading."""
-    file = tmp_path / "metrics.jsonl"
     file.write_bytes(b"7" * MAX_LINE_BYTES)
     reader = MetricsReader(file)
     assert reader.read() == []
@@ -218,9 +209,8 @@ def test_the_end_of_a_line_without_end_is_no_record_later(tmp_path):
     assert reader.read() == steps(2)
 
 
-def test_a_line_with_several_records_gives_them_all(tmp_path):
+def test_a_line_with_several_records_gives_them_all(file):
     """Also to a reader that breaks off between them."""
-    file = tmp_path / "metrics.jsonl"
     file.write_bytes(to_line(*steps(1))[:-2] + b', "validation_loss": 4}\n')
     reader = MetricsReader(file)
     stream = reader.stream()
@@ -230,9 +220,8 @@ def test_a_line_with_several_records_gives_them_all(tmp_path):
     assert len(read_metrics(file).steps) == len(read_metrics(file).validations) == 1
 
 
-def test_of_a_long_file_only_the_end_may_be_asked_for(tmp_path):
+def test_of_a_long_file_only_the_end_may_be_asked_for(file):
     """Whole lines of it, and later whatever comes."""
-    file = tmp_path / "metrics.jsonl"
     write(file, steps(*range(10, 100)))
     length = len(to_line(*steps(99)))
     for last_bytes, first in ((length, 99), (length + 1, 99), (2 * length - 1, 99), (2 * length, 98), (10**6, 10)):
@@ -250,9 +239,8 @@ def test_whether_there_is_a_file_is_told(tmp_path):
     assert read_metrics(tmp_path / "metrics.jsonl").found
 
 
-def test_why_a_file_cannot_be_read_is_told(tmp_path):
+def test_why_a_file_cannot_be_read_is_told(file):
     """Of the last call; there is no reason where there is nothing, or something that can be read."""
-    file = tmp_path / "metrics.jsonl"
     reader = MetricsReader(file)
     assert (reader.read(), reader.unreadable) == ([], None)
     file.mkdir()

@@ -37,9 +37,14 @@ VERDICT = Verdict(1, Confidence.CERTAIN, "it was first")
 
 def told(*events, rank_count=None):
     """A progress that took `events`, the first at 1000 ns, one every nanosecond."""
+    return told_by(*((0, event) for event in events), rank_count=rank_count)
+
+
+def told_by(*words, rank_count=None):
+    """A progress that took (server_index, event), or (server_index, event, time)."""
     progress = Progress(rank_count)
-    for number, event in enumerate(events):
-        progress.take(TimestampedEvent(1000 + number, 0, event))
+    for number, (server_index, event, *time_ns) in enumerate(words):
+        progress.take(TimestampedEvent(*time_ns or [1000 + number], server_index, event))
     return progress
 
 
@@ -126,14 +131,6 @@ def test_the_grace_that_passed_is_known():
     """From the first SIGTERM, or the notice of leftovers, to SIGKILL."""
     progress = told(STARTED, Stopping(Cause.STOPPED, 2), Trouble(""), Killing(3))
     assert (progress.killed, progress.grace_passed_s) == (3, 2e-9)
-
-
-def told_by(*words, rank_count=None):
-    """A progress that took (server_index, event), or (server_index, event, time)."""
-    progress = Progress(rank_count)
-    for number, (server_index, event, *time_ns) in enumerate(words):
-        progress.take(TimestampedEvent(*time_ns or [1000 + number], server_index, event))
-    return progress
 
 
 COORDINATES = ProcessId(10, 1, "h1", "b1")

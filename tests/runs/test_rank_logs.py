@@ -9,7 +9,7 @@ import pytest
 from launcher.core.events import AttemptStarted, RankStarted, TimestampedEvent, to_line
 from launcher.core.run_dir import RunDir
 from launcher.logs.growing import Truncation
-from launcher.runs.rank_logs import MAX_PIECE_BYTES, RankLogs, why_unreadable
+from launcher.runs.rank_logs import MAX_PIECE_BYTES, AttemptStarts, RankLogs, why_unreadable
 
 MARK = "--- attempt 1 ---\n"
 
@@ -225,3 +225,40 @@ def _target(link):
         return str(link.readlink())
     except OSError:
         return ""
+
+
+def started(attempt, offset=0):
+    return AttemptStarted(attempt, 29500), RankStarted(0, 1, 0, offset)
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([*started(0), *started(1, 100 + len(MARK))], [(0, 0), (100, 1)]),
+        # Of a log that was emptied the former attempts are gone: offsets count from its new beginning, and what stands
+        # there is the last one's that wrote before.
+        (
+            [*started(0), *started(1, 1000), *started(2, 40 + len(MARK)), *started(3, 80 + len(MARK))],
+            [(0, 1), (40, 2), (80, 3)],
+        ),
+        ([*started(0), *started(1, 1000), *started(2, len(MARK))], [(0, 2)]),
+        # An attempt that wrote nothing has no part.
+        ([*started(0), *started(1, len(MARK))], [(0, 1)]),
+    ],
+    ids=["its mark", "emptied", "emptied and silent", "silent"],
+)
+def test_an_attempt_begins_with_its_mark(events, expected):
+    starts = AttemptStarts()
+    for event in events:
+        starts.apply(event)
+    assert starts.of(0) == expected
+
+
+def test_a_start_that_is_noted_twice_stands_once():
+    """The mark may be read before the event."""
+    starts = AttemptStarts()
+    starts.apply(RankStarted(0, 1))
+    starts.note(0, 50, 1)
+    for event in started(1, 50 + len(MARK)):
+        starts.apply(event)
+    assert starts.of(0) == [(0, 0), (50, 1)]

@@ -64,6 +64,13 @@ def make(directory, events, records=(), **other):
     return run_dir
 
 
+def begun(ranks=1, agent=None, head=None, *, started=None):
+    """An agent's start at 10, the first attempt's at 11, and at 12 that of `started` ranks, by default all."""
+    yield 10, AgentStarted(agent or someone_gone(), head, ranks)
+    yield 11, AttemptStarted(0, 1)
+    yield from ((12, RankStarted(rank, rank)) for rank in range(ranks if started is None else started))
+
+
 def roles(attempt):
     return [rank.role for rank in attempt.ranks]
 
@@ -103,9 +110,7 @@ def test_a_failure_and_a_restart(tmp_path):
     run_dir = make(
         tmp_path,
         [
-            (10, AgentStarted(someone_gone(), None, 3)),
-            (11, AttemptStarted(0, 29500)),
-            *((12 + rank, RankStarted(rank, rank)) for rank in range(3)),
+            *begun(3),
             (30, RankEnded(1, 1, 1)),
             (31, blame(1, failure(1, time_ns=29), failure(0, Role.CONSEQUENCE))),
             (32, Stopping(Cause.FAILED, 1.0, restarts=True)),
@@ -137,9 +142,7 @@ def test_a_hang(tmp_path):
     run_dir = make(
         tmp_path,
         [
-            (11, AgentStarted(someone_gone(), None, 4)),
-            (12, AttemptStarted(0, 1)),
-            *((13, RankStarted(rank, rank)) for rank in range(4)),
+            *begun(4),
             (20, RankEnded(3, 3, 0)),
             (30, Hung((0, 1), 9.0)),
             (31, blame(1)),
@@ -155,28 +158,13 @@ def test_a_hang(tmp_path):
 
 def test_ranks_that_hang_on_several_servers(tmp_path):
     """Each server tells of its own."""
-    events = [
-        (12, AttemptStarted(0, 1)),
-        *((13, RankStarted(rank, rank)) for rank in range(3)),
-        (30, Hung((0,), 9.0)),
-        (31, Hung((2,), 9.0)),
-    ]
-    run_dir = make(tmp_path, [(11, AgentStarted(me(), None, 3)), *events])
+    run_dir = make(tmp_path, [*begun(3, me()), (30, Hung((0,), 9.0)), (31, Hung((2,), 9.0))])
     assert roles(timeline(run_dir).attempts[0]) == ["hung", "running", "hung"]
 
 
 def test_a_run_that_goes_on(tmp_path):
     """Has no end, nor has a rank that runs; one that has not started is missing. A torn last line waits."""
-    run_dir = make(
-        tmp_path,
-        [
-            (10, AgentStarted(me(), None, 4)),
-            (11, AttemptStarted(0, 1)),
-            *((12, RankStarted(rank, rank)) for rank in range(3)),
-            (15, RankEnded(1, 1, 0)),
-            (20, Hung((2,), 5.0)),
-        ],
-    )
+    run_dir = make(tmp_path, [*begun(4, me(), started=3), (15, RankEnded(1, 1, 0)), (20, Hung((2,), 5.0))])
     with run_dir.events.open("a") as file:
         file.write(to_line(TimestampedEvent(30, 0, AgentEnded(Cause.FINISHED, 0)))[:-9])
     found = timeline(run_dir)
@@ -187,15 +175,7 @@ def test_a_run_that_goes_on(tmp_path):
 
 def test_an_attempt_whose_ranks_have_all_ended_is_over(tmp_path):
     """Also before anybody has said so."""
-    run_dir = make(
-        tmp_path,
-        [
-            (10, AgentStarted(me(), None, 1)),
-            (11, AttemptStarted(0, 1)),
-            (12, RankStarted(0, 5)),
-            (15, RankEnded(0, 5, 0)),
-        ],
-    )
+    run_dir = make(tmp_path, [*begun(1, me()), (15, RankEnded(0, 0, 0))])
     assert (timeline(run_dir).attempts[0].ended_ns, timeline(run_dir).ended_ns) == (15, None)
 
 
@@ -203,12 +183,7 @@ def test_a_run_that_broke_off_ends_with_its_last_sign_of_life(tmp_path):
     """Its agent was killed; heartbeats tell how long each rank went on. One that an earlier attempt left tells nothing."""
     run_dir = make(
         tmp_path,
-        [
-            (10, AgentStarted(someone_gone(), someone_gone(), 3)),
-            (11, AttemptStarted(0, 1)),
-            *((12, RankStarted(rank, rank)) for rank in range(3)),
-            (20, RankEnded(2, 2, 0)),
-        ],
+        [*begun(3, head=someone_gone()), (20, RankEnded(2, 2, 0))],
         [StepMetrics(14, 0, 1), StepMetrics(70, 0, 9)],
         ranks=3,
     )
@@ -229,7 +204,7 @@ def test_times_that_cannot_be_are_not_believed(tmp_path):
     """Any program writes metrics and heartbeats: what is still to come is no sign of life, and marks lie in the run."""
     run_dir = make(
         tmp_path,
-        [(10, AgentStarted(someone_gone(), None, 1)), (11, AttemptStarted(0, 1)), (12, RankStarted(0, 1))],
+        begun(),
         [
             StepMetrics(2**63 - 1, 0, 1),
             StepMetrics(70, 0, 2),
@@ -268,7 +243,7 @@ def test_of_what_cannot_be_seen_no_end_is_claimed(tmp_path, agent):
 
 def test_a_head_without_its_agent_has_yet_to_say_the_end(tmp_path):
     """It ends what is left, and writes the report."""
-    run_dir = make(tmp_path, [(10, AgentStarted(someone_gone(), me(), 1)), (11, AttemptStarted(0, 1))])
+    run_dir = make(tmp_path, begun(head=me(), started=0))
     assert timeline(run_dir).ended_ns is None
 
 
@@ -286,7 +261,7 @@ class Hesitating(timeline_module._EventsSeen):
 
 def test_a_last_word_between_reading_and_looking_counts(tmp_path, monkeypatch):
     """The end is when the agent said so, not its last word but one."""
-    run_dir = make(tmp_path, [(10, AgentStarted(someone_gone(), None, 1)), (11, AttemptStarted(0, 1))])
+    run_dir = make(tmp_path, begun(started=0))
     monkeypatch.setattr(Hesitating, "run_dir", run_dir, raising=False)
     monkeypatch.setattr(timeline_module, "_EventsSeen", Hesitating)
     assert timeline(run_dir).ended_ns == 30
@@ -295,11 +270,7 @@ def test_a_last_word_between_reading_and_looking_counts(tmp_path, monkeypatch):
 def test_a_report_tells_the_end_where_events_do_not(tmp_path):
     """The head writes it for an agent that was killed, and where the disk was full there may be no events at all."""
     report = Report("a", 0, Cause.AGENT_LOST, 1, 5, 80, ())
-    run_dir = make(
-        tmp_path,
-        [(10, AgentStarted(someone_gone(), None, 1)), (11, AttemptStarted(0, 1)), (12, RankStarted(0, 1))],
-        report=report,
-    )
+    run_dir = make(tmp_path, begun(), report=report)
     found = timeline(run_dir)
     assert (found.started_ns, found.ended_ns) == (10, 80)
     assert found.attempts[0].ranks == (RankSpan(0, 12, None, 80, None, "ended"),)
@@ -319,8 +290,7 @@ def test_a_rank_that_could_not_be_started_has_a_span(tmp_path):
     run_dir = make(
         tmp_path,
         [
-            (10, AgentStarted(me(), None, 2)),
-            (11, AttemptStarted(0, 1)),
+            *begun(2, me(), started=0),
             (12, RankEnded(1, None, 127, "no such program")),
             (13, blame(1, failure(1))),
         ],
@@ -333,12 +303,7 @@ def test_a_rank_that_was_gone_before_the_first_step_has_none(tmp_path):
     """Those that came after it may have gone on without it."""
     run_dir = make(
         tmp_path,
-        [
-            (11, AttemptStarted(0, 1)),
-            *((12, RankStarted(rank, rank)) for rank in range(2)),
-            (15, RankEnded(1, 1, 0)),
-            (40, RankStarted(2, 2)),
-        ],
+        [*begun(3, me(), started=2), (15, RankEnded(1, 1, 0)), (40, RankStarted(2, 2))],
         [StepMetrics(20, 0, 1)],
     )
     assert [rank.first_step_ns for rank in timeline(run_dir).attempts[0].ranks] == [20, None, None]

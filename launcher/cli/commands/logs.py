@@ -35,7 +35,7 @@ from launcher.logs.raised import first_tracebacks
 from launcher.logs.select import Selector
 from launcher.runs.progress import State
 from launcher.runs.rank_logs import RankLogs
-from launcher.runs.recorded import read_recorded
+from launcher.runs.record import read_recorded
 from launcher.runs.status import RunState, RunStatusReader
 
 EPILOG = """\b

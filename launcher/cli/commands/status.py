@@ -21,7 +21,7 @@ from launcher.core.heartbeat import Heartbeat, read_heartbeat
 from launcher.core.json_text import json_text
 from launcher.core.run_dir import RunDir
 from launcher.logs.terminal import one_line
-from launcher.runs.recorded import Place, Recorded, read_recorded
+from launcher.runs.record import Place, Recorded, read_recorded
 from launcher.runs.status import RankLook, RunState, look
 
 EPILOG = """\b

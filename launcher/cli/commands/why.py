@@ -23,7 +23,7 @@ from launcher.core.json_text import json_text
 from launcher.core.report import Attempt
 from launcher.core.verdict import Verdict
 from launcher.logs.terminal import printable
-from launcher.runs.recorded import Recorded, read_recorded
+from launcher.runs.record import Recorded, read_recorded
 from launcher.runs.status import RunState, look
 
 EPILOG = """\b

@@ -205,7 +205,7 @@ def _cpus_notes(options: RunOptions, inherited: Mapping[str, str], used: Cluster
     """Return a note on a job of Slurm that has fewer CPUs here than ranks."""
     if options.engine is not None or len(used.servers) > 1 or "SLURM_JOB_ID" not in inherited:
         return ()
-    from launcher.engines.slurm_cpus import short_here  # others need none of it
+    from launcher.engines.slurm import short_here  # others need none of it
 
     return short_here(inherited, used.device_count)
 

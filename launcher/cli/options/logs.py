@@ -11,7 +11,7 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.logs.levels import level_named
 from launcher.logs.select import Matcher, Selector, moment, ranks_of
-from launcher.runs.recorded import Place
+from launcher.runs.record import Place
 from launcher.runs.status import RunState
 
 FIRST_FAILED = "first-failed"

@@ -14,7 +14,7 @@ from launcher.logs.collapse import Shown
 from launcher.logs.lines import OVERWRITES, Line, shown
 from launcher.logs.raised import Folded
 from launcher.logs.terminal import MAX_LINE_CHARS, certainly_printable, printable_lines, shortened, without_colours
-from launcher.runs.recorded import Place
+from launcher.runs.record import Place
 
 GAP = "--"  # between lines that were left out, as grep writes it
 NEWLINE = "\n"

@@ -15,7 +15,7 @@ from launcher.core.run_dir import RunDir
 from launcher.logs.follow import Follower
 from launcher.logs.growing import GrowingLog, Truncation
 from launcher.logs.lines import Begun
-from launcher.runs.recorded import Place
+from launcher.runs.record import Place
 
 
 def truncated(log: Path, truncation: Truncation) -> str:

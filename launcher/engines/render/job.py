@@ -216,9 +216,14 @@ def job_of(
         runs_dir=str(request.runs_dir),
         variables=_shared(ranks[0]),
         user_env=request.user_env,
-        secrets=tuple(_secrets(request.user_env)),
+        secrets=tuple(
+            name
+            for name, value in request.user_env.items()
+            # A shell can export it.
+            if env.masked(name, value) != value and _SHELL_NAME.fullmatch(name)
+        ),
         leftovers=tuple(leftovers()),
-        master_addr=_given(ranks[0], env.MASTER_ADDR),
+        master_addr=ranks[0].rank.env[env.MASTER_ADDR] or "",
         master_index=ranks[0].rank.server_index,
         master_port=master_port,
         grace_s=-int(-request.supervision.grace_s // 1),
@@ -270,14 +275,3 @@ def _shared(first: Draft) -> dict[str, str]:
         for one in first.variables
         if one.value is not None and one.name not in left_out and one.origin is not Origin.OPTION
     }
-
-
-def _secrets(user_env: Mapping[str, str]) -> Iterator[str]:
-    """Yield the names of secret variables that a shell can export."""
-    for name, value in user_env.items():
-        if env.masked(name, value) != value and _SHELL_NAME.fullmatch(name):
-            yield name
-
-
-def _given(one: Draft, name: str) -> str:
-    return one.rank.env[name] or ""

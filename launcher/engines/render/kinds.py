@@ -1,12 +1,107 @@
-"""The kinds of job files, and the template of each."""
+"""The kinds of job files, the template of each, and its limits: functions that raise for a value that it cannot express."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
+from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.frozen import frozen
-from launcher.engines.render import limits
 from launcher.engines.render.job import Job
+from launcher.rank_table.hostfiles import is_host_name
+
+MAX_POD_NAME = 52  # a pod's name gets the job's, an index and five letters, and is a label of 63 at most
+_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+
+
+def plain_host_names(job: Job) -> None:
+    """Blanks, colons and leading dashes would mean something else to whoever reads the file."""
+    for server in job.servers:
+        check_host_name(server.name)
+
+
+def no_address_of_ipv6(job: Job) -> None:
+    for server in job.servers:
+        check_no_colon(server.name)
+
+
+def check_host_name(name: str) -> None:
+    if not is_host_name(name):
+        raise UsageError(
+            f"server_id {name!r} cannot be written as a host's name here",
+            hint="write the server's name or address into the rank table",
+        )
+
+
+def check_no_colon(name: str) -> None:
+    if ":" in name:
+        raise UsageError(
+            f"server_id {name!r}: mpirun takes what follows a colon for a number of slots",
+            hint="write the server's name or its IPv4 address into the rank table",
+        )
+
+
+def hosts_hold_runs_of_ranks(job: Job) -> None:
+    """Refuse ranks that do not fill the hosts of a hostfile from the first to the last."""
+    seen: set[str] = set()
+    for block in job.blocks:
+        if block.name in seen:
+            raise RefusedLayoutError(
+                f"the ranks of server {block.name} do not follow each other, which a hostfile cannot say",
+                hint="`tlaunch render rankfile` can, and so can mpirun",
+            )
+        seen.add(block.name)
+
+
+def no_lone_colon(job: Job) -> None:
+    _refuse_lone_colon(job, "mpirun")
+
+
+def no_lone_colon_for_srun(job: Job) -> None:
+    """Refuse a lone ":" in a COMMAND behind srun, which takes it for a separator."""
+    if job.flavor == "exec":
+        _refuse_lone_colon(job, "srun")
+
+
+def _refuse_lone_colon(job: Job, who: str) -> None:
+    if ":" in job.command:
+        raise UsageError(
+            f"COMMAND has the word ':', where {who} would start another program",
+            hint="put COMMAND into a script, and give that",
+        )
+
+
+def no_equals_sign_in_program(job: Job) -> None:
+    if "=" in job.command[0]:
+        raise UsageError(
+            f"{job.command[0]!r}: `env` would take a program with '=' in its name for a variable",
+            hint="call it by another name: a link, or a script",
+        )
+
+
+def name_of_a_pod(job: Job) -> None:
+    if not _LABEL.fullmatch(job.name) or len(job.name) > MAX_POD_NAME:
+        raise UsageError(
+            f"--name {job.name!r} cannot be the name of a Kubernetes job",
+            hint=f"a letter, then small letters, digits and dashes, {MAX_POD_NAME} at most",
+        )
+
+
+def fits_an_mpi_job(job: Job) -> None:
+    if job.flavor == "mpi":
+        no_lone_colon(job)
+        hosts_hold_runs_of_ranks(job)
+        counts = {len(server.ranks) for server in job.servers}
+        if len(counts) > 1:
+            raise RefusedLayoutError(
+                f"workers of an MPIJob have equally many slots, and the servers have {min(counts)} to {max(counts)} ranks",
+                hint="--flavor job takes any number",
+            )
+
+
+def image_is_given(job: Job) -> None:
+    if not job.image:
+        raise UsageError("--image is missing: a pod starts in a container", hint="for instance --image pytorch/pytorch")
 
 
 @frozen
@@ -24,20 +119,20 @@ KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
         Kind("bash", "a run.sh for each server to run; needs no tlaunch there", {"": "bash.sh.j2"},
-             is_script=True, limits=(limits.no_equals_sign_in_program,)),
+             is_script=True, limits=(no_equals_sign_in_program,)),
         Kind("hostfile", "the servers and their slots", {"openmpi": "hostfile.openmpi.j2", "mpich": "hostfile.mpich.j2"},
-             starts=False, limits=(limits.plain_host_names, limits.hosts_hold_runs_of_ranks)),
+             starts=False, limits=(plain_host_names, hosts_hold_runs_of_ranks)),
         Kind("rankfile", "which rank on which server, for Open MPI", {"": "rankfile.j2"},
-             starts=False, limits=(limits.plain_host_names,)),
+             starts=False, limits=(plain_host_names,)),
         Kind("mpirun", "one mpirun command, a process of it per device",
              {"openmpi": "mpirun.openmpi.sh.j2", "mpich": "mpirun.mpich.sh.j2"},
-             is_script=True, limits=(limits.plain_host_names, limits.no_address_of_ipv6, limits.no_lone_colon)),
+             is_script=True, limits=(plain_host_names, no_address_of_ipv6, no_lone_colon)),
         Kind("slurm", "a script for sbatch: `tlaunch run` with an agent per node, or a task per device",
              {"run": "slurm.run.sh.j2", "exec": "slurm.sh.j2"}, is_script=True,
-             limits=(limits.plain_host_names, limits.no_lone_colon_for_srun)),
+             limits=(plain_host_names, no_lone_colon_for_srun)),
         Kind("kubernetes", "an Indexed Job, a pod per server, or an MPIJob",
              {"job": "kubernetes.job.yaml.j2", "mpi": "kubernetes.mpi.yaml.j2"}, in_image=True,
-             limits=(limits.name_of_a_pod, limits.image_is_given, limits.no_equals_sign_in_program,
-                     limits.fits_an_mpi_job)),
+             limits=(name_of_a_pod, image_is_given, no_equals_sign_in_program,
+                     fits_an_mpi_job)),
     )
 }  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.records import Cluster, Device, Server
+from launcher.core.records import Cluster, Server
 from launcher.logs.terminal import escaped
 from launcher.rank_table.hostfiles import MAX_COUNT, counted_cluster
 from launcher.rank_table.ip import address_family
@@ -107,19 +107,15 @@ def _of_this_server(server: Server) -> str | None:
         return found
     first = server.devices[0].global_rank
     for index, device in enumerate(server.devices):
-        if has := _of_this_device(device):
-            return has
+        if device.device_ip:
+            return f"device_ip {device.device_ip}"
+        if device.super_device_id or device.options:
+            return f"more to say of device {device.device_id}"
         if (device.device_id, device.global_rank) != (index, first + index):
             return (
                 f"rank {device.global_rank} on device {device.device_id}, which is another one where ranks are counted"
             )
     return None
-
-
-def _of_this_device(device: Device) -> str | None:
-    if device.device_ip:
-        return f"device_ip {device.device_ip}"
-    return f"more to say of device {device.device_id}" if device.super_device_id or device.options else None
 
 
 def _nodes(count: int) -> str:

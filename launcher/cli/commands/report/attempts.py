@@ -17,7 +17,7 @@ from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Role, Verdict
 from launcher.logs.tail import TAIL_BYTES
 from launcher.logs.terminal import one_line, printable, shortened
-from launcher.runs.attempt_starts import AttemptStarts
+from launcher.runs.rank_logs import AttemptStarts
 from launcher.runs.status import EventReader
 
 MAX_LINES = 15  # of a traceback or a log
@@ -86,7 +86,7 @@ def _starts(run_dir: RunDir) -> dict[int, list[_Start]]:
     found: dict[int, list[_Start]] = {}
     starts = AttemptStarts()
     for stamped in EventReader(run_dir.events).read():
-        starts.take(stamped.event)
+        starts.apply(stamped.event)
         match stamped.event:
             case RankStarted(global_rank=global_rank, log_offset=text_offset):
                 mark_offset, attempt = starts.of(global_rank)[-1]

@@ -8,8 +8,7 @@ import pytest
 from launcher.core.errors import UnreadableError
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervision
 from launcher.core.run_dir import RunDir
-from launcher.runs.record import spec_to_json
-from launcher.runs.recorded import Place, read_recorded
+from launcher.runs.record import Place, read_recorded, spec_to_json
 
 
 @pytest.fixture
