@@ -113,7 +113,7 @@ def tlaunch(context: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that `tlaunch --help` documents. Never returns."""
-    exit_after(lambda: _run(tlaunch, arguments))
+    exit_after(lambda: tlaunch.main(arguments, prog_name="tlaunch", standalone_mode=False))
 
 
 def exit_after(work: Callable[[], Any]) -> NoReturn:
@@ -123,10 +123,6 @@ def exit_after(work: Callable[[], Any]) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         _flush_or_forget(stream)
     sys.exit(code)
-
-
-def _run(command: click.Command, arguments: Sequence[str] | None) -> int:
-    return _exit_code_of(lambda: command.main(arguments, prog_name="tlaunch", standalone_mode=False))
 
 
 def _exit_code_of(work: Callable[[], Any]) -> int:

@@ -254,7 +254,7 @@ class MpiProxies:
                 member.connection.send(_line({"ended": status}))
 
     def close(self) -> None:
-        """MpiProxies that were told nothing learn that there is no agent any more. May be called twice."""
+        """Proxies that were told nothing learn that there is no agent any more. May be called twice."""
         for caller in self._callers.values():
             caller.close()
         self._callers.clear()

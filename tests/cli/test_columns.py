@@ -5,7 +5,7 @@ import doctest
 import pytest
 
 from launcher.cli.text import columns
-from launcher.cli.text.columns import MAX_NUMBER, aligned, counted, fitted, number, server_list, size
+from launcher.cli.text.columns import MAX_NUMBER_CHARS, aligned, counted, fitted, number, server_list, size
 from launcher.engines.cluster.engine_output import listed
 
 
@@ -23,13 +23,13 @@ def test_sizes(count_bytes, words):
 @pytest.mark.parametrize("value", [10**400, -(10**400), 10**4000, -(10**19)])
 def test_no_number_is_too_large(value):
     """Whatever a rank's heartbeat file says is shown, and does not fill a table."""
-    assert len(size(value)) <= MAX_NUMBER + 4
-    assert len(number(value, "d")) <= MAX_NUMBER
+    assert len(size(value)) <= MAX_NUMBER_CHARS + 4
+    assert len(number(value, "d")) <= MAX_NUMBER_CHARS
 
 
 @pytest.mark.parametrize(("value", "form"), [(float("nan"), ".4f"), (float("-inf"), ",.0f"), (-1.7e308, ".4f")])
 def test_odd_numbers(value, form):
-    assert len(number(value, form)) <= MAX_NUMBER
+    assert len(number(value, form)) <= MAX_NUMBER_CHARS
 
 
 def test_colours_take_no_column():

@@ -57,13 +57,12 @@ json.dump(sorted(sys.modules), sys.stderr)
             "table --help",
             {*HEAVY, "launcher.rank_table", *(name.partition(":")[0] for name, _ in TABLE_COMMANDS.values())},
         ),
-        ("table generate --help", {*HEAVY, "launcher.rank_table"}),
         ("run --help", HEAVY),
         (RUN_TRAINER, {"torch", "numpy", "psutil", "launcher.trainer"}),
         # Neither a reader of tables, nor what several servers ask each other, nor what looks at ranks that hang.
         ("run --devices 2 -- true", {*HEAVY, "launcher.core.messages", "launcher.supervise.survey"}),
     ],
-    ids=["help", "table help", "generate help", "run help", "dry run", "run"],
+    ids=["help", "table help", "run help", "dry run", "run"],
 )
 def test_nothing_is_imported_that_is_not_needed(launcher, typed, unwanted):
     done = launcher.python(MODULES_AFTER, *typed.split())
@@ -92,14 +91,14 @@ def test_error_and_hint_go_to_stderr(capsys, monkeypatch):
     command = cli.click.Command(
         "x", callback=lambda: (_ for _ in ()).throw(RefusedLayoutError("too many", hint="fewer"))
     )
-    assert cli._run(command, []) == 3
+    assert cli._exit_code_of(lambda: command.main([], prog_name="tlaunch", standalone_mode=False)) == 3
     assert capsys.readouterr().err == "error: too many\nhint: fewer\n"
 
 
 def test_system_errors_are_readable(capsys):
     """An OSError that nobody foresaw names its file and gives no traceback."""
     command = cli.click.Command("x", callback=Path("/nonexistent/file").read_text)
-    assert cli._run(command, []) == 1
+    assert cli._exit_code_of(lambda: command.main([], prog_name="tlaunch", standalone_mode=False)) == 1
     assert capsys.readouterr().err == "error: /nonexistent/file: No such file or directory\n"
 
 
@@ -130,7 +129,7 @@ def test_a_stdout_that_takes_nothing_is_unwritable(launcher, sample_tables, argu
 def test_other_system_errors_are_not_blamed_on_stdout(capsys):
     """An error without a file's name, of a command that wrote nothing, keeps its own words and code."""
     command = cli.click.Command("x", callback=lambda: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    assert cli._run(command, []) == 1
+    assert cli._exit_code_of(lambda: command.main([], prog_name="tlaunch", standalone_mode=False)) == 1
     assert capsys.readouterr().err == "error: No space left on device\n"
 
 

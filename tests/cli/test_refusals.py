@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.launch import servers as start_servers
+from launcher.cli.launch import engine_commands
 from launcher.core.errors import UsageError
 
 USAGE = """
@@ -212,6 +212,6 @@ def test_one_of_several_tasks_of_srun_starts_no_servers(monkeypatch, tasks, star
     told = {"JOB_ID": 7, "STEP_ID": 0, "PROCID": 0, "STEP_NUM_TASKS": tasks, "NTASKS": 2, "TASK_PID": pid}
     for name, value in told.items():
         monkeypatch.setenv(f"SLURM_{name}", str(value))
-    monkeypatch.setattr(start_servers, "reported_once", nullcontext)
+    monkeypatch.setattr(engine_commands, "reported_once", nullcontext)
     with pytest.raises(UsageError, match=" 2 ") if refused else nullcontext():
-        start_servers._refuse_several()
+        engine_commands._refuse_several()

@@ -9,8 +9,7 @@ import tempfile
 import pytest
 
 from launcher.cli.commands.doctor.trial_guard import OWN_DIRECTORY, Remains, guarded
-from launcher.cli.commands.doctor.trial_run import blamed_server, kept_run, trial_options, with_kept_path, words_of
-from launcher.cli.commands.run import run
+from launcher.cli.commands.doctor.trial_run import blamed_server, kept_run, measuring, trial_options, with_kept_path
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.prepare import prepare
 from launcher.core.events import Cause
@@ -23,9 +22,9 @@ from launcher.doctor.probe_handler import OWN_RUNS
 @pytest.mark.parametrize(("engine", "by_hand"), [("mpi", False), ("slurm", False), ("hand", True), (None, True)])
 def test_what_is_for_servers_started_by_hand(engine, by_hand, tmp_path):
     """No engine's run is told of it, though the examination was, by a default or the environment."""
-    examination = {"engine": engine, "server": "h1", "coordinator_port": 29450}
-    words = words_of(trial_options(examination, tmp_path, 29451))
-    assert ("--server=h1" in words, "--coordinator-port=29451" in words) == (by_hand, by_hand)
+    examination = {"engine": engine, "server": "h1", "coordinator_port": 29450, "env": ()}
+    options = measuring(trial_options(examination, tmp_path, 29451))
+    assert (options.server, options.coordinator_port) == (("h1", 29451) if by_hand else (None, None))
 
 
 def test_nothing_is_said_of_mpi_that_concerns_a_measurement_of_ours(monkeypatch, tmp_path):
@@ -37,8 +36,8 @@ def test_nothing_is_said_of_mpi_that_concerns_a_measurement_of_ours(monkeypatch,
     servers = [{"server_id": "127.0.0.1", "device": [device]}]
     table = tmp_path / "table.json"
     table.write_text(json.dumps({"version": "1.0", "server_count": "1", "server_list": servers, "status": "completed"}))
-    words = words_of({"engine": "mpi", "rank_table": table})
-    assert prepare(RunOptions(**run.make_context("run", words).params), os.environ).notes == ()
+    options = measuring({"engine": "mpi", "rank_table": table, "env": ()})
+    assert prepare(options, os.environ).notes == ()
 
 
 def test_a_run_that_starts_after_its_doctor_was_killed_removes_what_that_had_made(tmp_path):
@@ -48,7 +47,7 @@ def test_a_run_that_starts_after_its_doctor_was_killed_removes_what_that_had_mad
         each.mkdir(parents=True)
     (directory / "table.json").write_text("{}")
     remains = Remains(runs_dir, parent=True, directory=directory)
-    command = guarded(["--runs-dir", str(runs_dir), "--", sys.executable, "-c", "pass"], remains)
+    command = guarded(RunOptions(runs_dir=runs_dir, command=(sys.executable, "-c", "pass")), remains)
     between = [sys.executable, "-c", "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))", *command]
     done = subprocess.run(between, capture_output=True, text=True, timeout=60, check=False)  # no child of this one
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
@@ -99,6 +98,5 @@ def test_what_a_failed_run_wrote_is_kept_where_the_doctor_removes_nothing(tmp_pa
 
 def test_a_run_that_measures_links_ends_itself_when_its_ranks_hang(tmp_path):
     """Long before the doctor would end it, and with a verdict."""
-    words = words_of(trial_options({"engine": "mpi"}, tmp_path, 29451))
-    (hang_s,) = [float(word.partition("=")[2]) for word in words if word.startswith("--hang-timeout=")]
-    assert 30 <= hang_s <= 60
+    options = measuring(trial_options({"engine": "mpi", "env": ()}, tmp_path, 29451))
+    assert 30 <= options.hang_timeout <= 60

@@ -65,7 +65,7 @@ class Row:
 
 
 @click.command(
-    epilog=EPILOG, help=f"RunStatusReader every rank's progress, CPU and memory until the run ends.\n\n{LIVE_RUN_HELP}"
+    epilog=EPILOG, help=f"Watch every rank's progress, CPU and memory until the run ends.\n\n{LIVE_RUN_HELP}"
 )
 @click.option("--once", is_flag=True, help="One table, as where stdout is no terminal.")
 @click.option(

@@ -17,7 +17,7 @@ from launcher.cli.launch.options import (
 )
 from launcher.cli.options.command_types import parameters_of, together
 from launcher.cli.options.table import CHIP_NAMES, max_table_size_option
-from launcher.cli.options.types import FILE, IntRange, Seconds, Size
+from launcher.cli.options.types import FILE, IntRange, Seconds
 from launcher.core.env import TLAUNCH_RUNS_DIR, TLAUNCH_SERVER
 from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
 from launcher.engines.placement import BINDS
@@ -26,7 +26,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 MAX_RESTARTS = 10**6
 MAX_S = 7 * 24 * 3600
-MIN_LOG_BYTES = 64 << 10  # whole blocks of a file system are moved, and half of it stays
 MAX_DEVICES = 65536  # of --devices: a slip of the finger must not eat the machine
 MAX_WAYS = 10**6  # of one axis
 
@@ -155,10 +154,6 @@ RUN_PARAMETERS = parameters_of(
     click.option(
         "--console", type=click.Choice(CONSOLES), default="rank0", metavar="WHAT",
         help=f"What to show of the ranks' lines: {', '.join(CONSOLES)}.  [default: rank0]",
-    ),
-    click.option(
-        "--log-max-size", type=Size(MIN_LOG_BYTES), metavar="SIZE",
-        help="Compress what a rank's log grows beyond, beside it: 64M, 1G.  [default: never]",
     ),
     master_port_option("free"),
     click.option("--detach", is_flag=True, help="Go on in the background; print the run's name."),

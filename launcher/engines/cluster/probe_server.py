@@ -26,7 +26,7 @@ Answering = Callable[[Mapping[str, Any], Callable[[], bool]], Mapping[str, Any] 
 
 
 def serve_probes(membership: Session, also: Answering = lambda _message, _is_over: None) -> Finish:
-    """ProbeAnswer until the coordinator has finished, and return its last message. Blocks. `also` is asked first.
+    """Answer until the coordinator has finished, and return its last message. Blocks. `also` is asked first.
 
     Raises:
         TlaunchError: the coordinator is lost.
