@@ -138,7 +138,7 @@ def _gathered(place: Place, token: str) -> tuple[MpiProxies | None, TlaunchError
 
 def _check_library(job: Job) -> Mapping[str, str]:
     """What a rank of this server would find: its engine's processes have one environment. What its MPI needs besides."""
-    from launcher.core.addresses import go_by_names
+    from launcher.core.interfaces import go_by_names
     from launcher.engines.mpi_match import check_library
 
     request = job.request

@@ -8,9 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from launcher.core.addresses import go_by_names, names_of
 from launcher.core.errors import TlaunchError
-from launcher.core.interfaces import INTERFACE_VARIABLES, are_on_loopback
+from launcher.core.interfaces import INTERFACE_VARIABLES, are_on_loopback, go_by_names, names_of
 from launcher.engines.host_match import Host, own_interface, read_host, servers_here
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TextIO
 
 from launcher.cli.log_feeds import Feed, PlainFeed
 from launcher.cli.log_format import Format, Look
-from launcher.core.descriptors import make_room
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
+from launcher.core.system import make_room
 from launcher.logs.follow import Follower
 from launcher.logs.growing import GrowingLog, Truncation
 from launcher.runs.recorded import Place

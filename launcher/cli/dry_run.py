@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from launcher.core.env import masked, masked_argv
 from launcher.core.json_text import json_text
-from launcher.core.ranges import ranges
 from launcher.core.records import RankSpec, RunSpec
+from launcher.core.text import ranges
 from launcher.engines.command import EngineCommand
 from launcher.logs.terminal import escaped
 from launcher.mesh.coordinates import coordinate_of

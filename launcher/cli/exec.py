@@ -178,7 +178,7 @@ def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str
         TlaunchError: the rank belongs to another server.
     """
     from launcher.cli.reports import is_sample
-    from launcher.core.addresses import names_of
+    from launcher.core.interfaces import names_of
     from launcher.engines.host_match import check_server, read_host
 
     other_names = () if engine.node is None else (engine.node,)
@@ -236,8 +236,8 @@ def _say(prepared: Prepared, spec: RunSpec, more: Iterable[str]) -> None:
 def _become(joined: _Joined, *, log: bool) -> int:
     """Returns only where the program could not be started, with the exit code for that."""
     from launcher.program.command import parse_python
-    from launcher.supervise.become import become
     from launcher.supervise.fork_server import bootstrap_argv
+    from launcher.supervise.spawn import become
 
     rank, run_dir = joined.rank, joined.run_dir
     python = parse_python(rank.argv, joined.environment.get("PATH"), joined.spec.cwd)

@@ -20,7 +20,7 @@ from launcher.core.env import MASTER_PORT, masked, masked_argv
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
-from launcher.core.ranges import ranges
+from launcher.core.text import ranges
 
 if TYPE_CHECKING:
     from launcher.cli.options import RunOptions
@@ -139,7 +139,7 @@ def _others(request: Request, chosen: Draft) -> Iterator[Variable]:
 
 
 def _lines(explained: Explained) -> Iterator[str]:
-    from launcher.core.printable import printable
+    from launcher.core.text import printable
 
     yield from (printable(line) for line in _head(explained))
     yield ""
@@ -177,7 +177,7 @@ def _cpus(explained: Explained) -> str:
 
 def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
     """Lines are for `grep` too: none is wrapped, and no value cut."""
-    from launcher.core.printable import printable
+    from launcher.core.text import printable
 
     shown = [tuple(map(printable, row)) for row in rows]
     name_width = max(len(name) for name, _, _ in shown)

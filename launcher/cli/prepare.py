@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from launcher.cli.options import RunOptions, check_options, preloaded_modules, signal_numbers, user_environment
-from launcher.core.device_files import DEVICE_FILES, davinci_ids, nvidia_ids
 from launcher.core.errors import RefusedTableError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Layout, Supervision
 from launcher.core.resources import stand_in_note
+from launcher.core.system import DEVICE_FILES, davinci_ids, nvidia_ids
 from launcher.engines.assemble import OWN_TABLE, Request, used_cluster, wants_own_table
 from launcher.engines.placement import read_machine
 from launcher.engines.stale_env import VISIBLE_DEVICES

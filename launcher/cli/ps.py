@@ -12,7 +12,7 @@ import click
 
 from launcher.cli.chosen_run import json_option, runs_dir_option
 from launcher.core.json_text import json_text
-from launcher.core.printable import printable
+from launcher.core.text import printable
 
 if TYPE_CHECKING:
     from launcher.runs.status import RunState

@@ -20,9 +20,9 @@ from launcher.cli.outlet import as_people_call_it
 from launcher.cli.run_words import describe, shown_name
 from launcher.cli.staged_feed import StagedFeed
 from launcher.cli.unfinished import Unfinished
-from launcher.core.descriptors import make_room
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, UnreadableError, UsageError
-from launcher.core.ranges import ranges
+from launcher.core.system import make_room
+from launcher.core.text import ranges
 from launcher.logs.collapse import Shown, collapse
 from launcher.logs.growing import Truncation
 from launcher.logs.lines import Line

@@ -24,11 +24,10 @@ from launcher.cli.options import RunOptions
 from launcher.cli.prepare import Prepared
 from launcher.cli.start import say_notes, wait_for_start
 from launcher.core import env
-from launcher.core.addresses import names_of
 from launcher.core.engine_rank import read_task
 from launcher.core.env import masked_argv
 from launcher.core.errors import RefusedLayoutError, UsageError
-from launcher.core.interfaces import INTERFACE_VARIABLES
+from launcher.core.interfaces import INTERFACE_VARIABLES, names_of
 from launcher.core.json_text import json_text
 from launcher.core.messages import Waiting
 from launcher.core.records import Cluster, RunSpec, Server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from launcher.core.addresses import names_of
+from launcher.core.interfaces import names_of
 from launcher.engines.host_match import Host, doubt, is_everywhere, read_host
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from launcher.cli.main import main
 from launcher.core.errors import exit_code_of
 from launcher.core.frozen import frozen
 from launcher.doctor.examinee import forget
-from launcher.supervise.linux import signal_of_parents_end
+from launcher.supervise.spawn import signal_of_parents_end
 
 OWN_DIRECTORY = "tlaunch-doctor-"  # how the name of a directory for temporary files begins that a doctor has made
 

@@ -247,7 +247,7 @@ def _names(paths: Sequence[Path]) -> str:
 
 def _say(text: str) -> None:
     """Lines on stderr. A full disk behind it must not keep the other files from being checked."""
-    from launcher.core.printable import printable
+    from launcher.core.text import printable
 
     with suppress(OSError):
         print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
@@ -255,7 +255,7 @@ def _say(text: str) -> None:
 
 def _closing(report: TableReport, settings: Settings) -> str:
     from launcher.cli.columns import counted
-    from launcher.core.printable import printable
+    from launcher.core.text import printable
     from launcher.rank_table.diagnostics import count_problems
 
     name, count = printable(str(report.path)), count_problems(report.problems)

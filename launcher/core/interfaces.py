@@ -11,12 +11,40 @@ import os
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from ipaddress import ip_address, ip_network
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
 
-from launcher.core.addresses import Address, address_of
 from launcher.core.frozen import frozen
 from launcher.core.records import Server
+
+Address = IPv4Address | IPv6Address
+
+
+@lru_cache(maxsize=1 << 14)
+def address_of(text: str) -> Address | None:
+    """Return the address that `text` is, without a zone after "%", or None if it is not an address."""
+    try:
+        return ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+
+
+def addresses_of(texts: Iterable[str]) -> frozenset[Address]:
+    return frozenset(address for text in texts if (address := address_of(text)))
+
+
+def go_by_names(servers: Sequence[Server]) -> bool:
+    """Return True if some of several servers are called by a name in the table, which mpirun then gets."""
+    return len(servers) > 1 and any(address_of(server.server_id) is None for server in servers)
+
+
+def names_of(server: Server) -> tuple[str, ...]:
+    """Return all names and addresses that a table gives the server itself, its id first."""
+    container_ip = dict(server.options).get("container_ip")
+    others = (server.host_ip, server.host_nic_ip, container_ip)
+    return tuple(dict.fromkeys((server.server_id, *(name for name in others if name and address_of(name)))))
+
 
 # How each library is told an interface. gloo and tensorpipe (torch's RPC) take a name; of NCCL and HCCL names are
 # beginnings (eth1 is eth10 too) unless = stands before them. Sources: torch.distributed's documentation, NCCL's user

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.core import device_files
 from launcher.core.json_text import digest_of_meaning
+from launcher.core.system import davinci_ids, nvidia_ids
 from launcher.doctor import machine, network
 from launcher.doctor.facts import Facts, Folder, Request
 from launcher.doctor.names import RESOLVE_S, resolve
@@ -46,8 +46,8 @@ def collect(request: Request, *, resolve_s: float = RESOLVE_S) -> Facts:
         ports=tuple(map(network.try_port, request.ports)),
         first_ephemeral_port=ephemeral[0] if ephemeral else None,
         last_ephemeral_port=ephemeral[1] if ephemeral else None,
-        ascend_devices=device_files.davinci_ids(),
-        nvidia_devices=device_files.nvidia_ids(),
+        ascend_devices=davinci_ids(),
+        nvidia_devices=nvidia_ids(),
         rdma_devices=network.rdma_devices(),
         cpu_count=os.cpu_count() or 1,
         usable_cpus=machine.usable_cpus(),

@@ -13,9 +13,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from launcher import __version__
-from launcher.core.control_group import own_directory
 from launcher.core.engine_rank import SLURM, read_engine_rank
 from launcher.core.mpi_library import MpiLibrary, is_of_open_mpi_4, library_of_python, variables_for, why_apart
+from launcher.core.system import own_directory
 from launcher.doctor.facts import Folder, Limit
 
 PACKAGES = ("torch", "torch_npu", "mpi4py", "numpy")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from launcher.core.addresses import address_of
+from launcher.core.interfaces import address_of
 from launcher.doctor.facts import Resolved
 
 ASKED_AT_ONCE = 32

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.core.errors import RefusedTableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.near import did_you_mean, near
 from launcher.core.records import Cluster, Device, Options, Server
+from launcher.core.text import did_you_mean, near
 from launcher.rank_table.groups import groups_of
 from launcher.rank_table.keys import NODE_TABLE_OPTIONS
 from launcher.rank_table.limits import Reason

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 
 from launcher.core.frozen import frozen
-from launcher.core.printable import printable
+from launcher.core.text import printable
 from launcher.rank_table.document import Document
 
 WINDOW = 110  # characters of a source line that are shown around the caret

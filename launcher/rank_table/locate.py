@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from launcher.core.printable import printable
+from launcher.core.text import printable
 from launcher.rank_table.catalogue import CATALOGUE, Finding, Found
 from launcher.rank_table.chips import Chip
 from launcher.rank_table.diagnostics import Problem

@@ -124,7 +124,7 @@ def _cluster(table: Table, path: Path) -> Cluster:
 
 def _another_kind(data: bytes, path: Path) -> Problem | None:
     """One problem instead of many, for a text that was never meant as JSON: a list of hosts, or a program."""
-    from launcher.core.printable import printable  # noqa: PLC0415  # broken texts only
+    from launcher.core.text import printable  # noqa: PLC0415  # broken texts only
     from launcher.rank_table.sources import certainly_plain, program_kind  # noqa: PLC0415
 
     name = printable(str(path))

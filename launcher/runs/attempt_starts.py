@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.core.attempt_mark import mark_of
 from launcher.core.events import AttemptStarted, Event, RankStarted
+from launcher.core.run_dir import mark_of
 
 
 class AttemptStarts:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict
 
 from launcher.core import atomic
-from launcher.core.frozen import known
+from launcher.core.codec import decode
 from launcher.core.proc import ProcessId
 from launcher.core.run_dir import RunDir
 from launcher.runs.recorded import Recorded
@@ -55,8 +55,8 @@ class EngineRanks:
         return not without or (all_noted and all(place.server_index in servers for place in without))
 
     def _read(self, global_rank: int) -> ProcessId | None:
-        with suppress(OSError, ValueError, TypeError, RecursionError):
-            return ProcessId(**known(ProcessId, json.loads(self._run_dir.process(global_rank).read_bytes())))
+        with suppress(OSError, ValueError, RecursionError):
+            return decode(ProcessId, json.loads(self._run_dir.process(global_rank).read_bytes()))
         return None
 
 

@@ -15,17 +15,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from launcher.core import atomic
-from launcher.core.descriptors import is_readable
 from launcher.core.events import AgentEnded, AgentStarted, Cause, Trouble, Unkillable
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId, identify
 from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
+from launcher.core.system import is_readable
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.listening import Listening
+from launcher.supervise.event_loop import Listening, SignalPipe
 from launcher.supervise.port import HeldPort
-from launcher.supervise.signal_pipe import SignalPipe
 from launcher.supervise.spawner import Spawner
 from launcher.supervise.tree import NothingLeft, descendants, reap
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 
-from launcher.core.disk import is_full
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
+from launcher.core.system import is_full
 from launcher.supervise.court import Evidence
 from launcher.supervise.evidence import RankEvidence
 from launcher.supervise.failures import last_traceback, log_tail, read_failure

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from launcher.core import env
-from launcher.core.attempt_mark import mark_of
 from launcher.core.engine_rank import may_use_open_mpi
 from launcher.core.events import RankEnded, RankStarted, Trouble
 from launcher.core.frozen import frozen
 from launcher.core.proc import stat
 from launcher.core.records import RankSpec
 from launcher.core.report import RankExit
-from launcher.core.run_dir import RunDir
+from launcher.core.run_dir import RunDir, mark_of
 from launcher.supervise.environment import overlaid, write_environment
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.oom import OomWatch

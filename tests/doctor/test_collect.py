@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from launcher import __version__
-from launcher.core.control_group import own_directory
 from launcher.core.interfaces import held_addresses
 from launcher.core.mpi_library import library_that_says
+from launcher.core.system import own_directory
 from launcher.doctor import machine, network
 from launcher.doctor.collect import collect
 from launcher.doctor.facts import Facts, Request, facts_from_json, to_json

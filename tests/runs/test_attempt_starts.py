@@ -1,7 +1,7 @@
 """Where attempts begin in logs."""
 
-from launcher.core.attempt_mark import mark_of
 from launcher.core.events import AttemptStarted, RankStarted
+from launcher.core.run_dir import mark_of
 from launcher.runs.attempt_starts import AttemptStarts
 
 MARK_BYTES = len(mark_of(1))

@@ -68,7 +68,7 @@ def convert(
     """
     from launcher.cli.reports import found_table
     from launcher.cli.table.output import check_output, deliver, note
-    from launcher.core.printable import printable
+    from launcher.core.text import printable
     from launcher.rank_table.convert import convert_cluster, target_named
 
     target = target_named(target)
@@ -88,7 +88,7 @@ def _read(file: str, origin: str | None, devices: int | None, target: str) -> Cl
     """The cluster; None after its problems were shown."""
     from launcher.cli.reports import read_named
     from launcher.cli.table.output import note
-    from launcher.core.printable import printable
+    from launcher.core.text import printable
     from launcher.rank_table.sources import recognise_plain
     from launcher.rank_table.targets import PLAIN
 
@@ -104,7 +104,7 @@ def _read(file: str, origin: str | None, devices: int | None, target: str) -> Cl
 def _of_plain(data: bytes, kind: str, file: str, devices: int | None, target: str) -> Cluster:
     """Such a text knows no addresses: a table made of it says that it is not for Ascend devices."""
     from launcher.cli.table.output import note
-    from launcher.core.printable import printable
+    from launcher.core.text import printable
     from launcher.rank_table.hardware import marked_without_ascend
     from launcher.rank_table.sources import read_plain
 

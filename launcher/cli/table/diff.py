@@ -83,7 +83,7 @@ def _say_problems(reports: Sequence[TableReport]) -> None:
 
 
 def _broken_text(broken: Sequence[TableReport]) -> str:
-    from launcher.core.printable import printable
+    from launcher.core.text import printable
 
     names = " and ".join(printable(str(report.path)) for report in broken)
     return f"nothing to compare: HCCL cannot read {names}, which {'is' if len(broken) == 1 else 'are'} not JSON\n"
@@ -94,7 +94,7 @@ def _broken_text(broken: Sequence[TableReport]) -> str:
 
 def _text(comparison: Comparison, pair: Pair, limit: int) -> str:
     """Nothing from a table, nor a file's name, may move a terminal's cursor."""
-    from launcher.core.printable import printable
+    from launcher.core.text import printable
 
     lines = [_verdict(comparison, pair)]
     lines += _section(

@@ -12,7 +12,7 @@ import click
 
 from launcher.core.errors import UsageError
 from launcher.core.json_text import json_text
-from launcher.core.near import slips
+from launcher.core.text import slips
 
 if TYPE_CHECKING:
     from launcher.rank_table.catalogue import Entry

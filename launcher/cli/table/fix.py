@@ -114,7 +114,7 @@ def _pass_on(data: bytes) -> None:
 
 def _diff(fixed: Fixed, file: str) -> str:
     """On a terminal nothing of the table's text may move the cursor."""
-    from launcher.core.printable import printable
+    from launcher.core.text import printable
 
     diff = fixed.diff(printable(file))
     if not sys.stdout.isatty():
@@ -124,7 +124,7 @@ def _diff(fixed: Fixed, file: str) -> str:
 
 def _said(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
     """Each repair, what is left, and one line that sums up."""
-    from launcher.core.printable import printable
+    from launcher.core.text import printable
 
     name = printable(file)
     yield from _listed("repaired", fixed.repairs, name)
@@ -136,7 +136,7 @@ def _said(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
 
 def _about_checksum(fixed: Fixed, file: str, profile: Profile) -> Iterator[str]:
     """A table that was in use: one repaired copy among others that are not would stop HCCL."""
-    from launcher.core.printable import printable
+    from launcher.core.text import printable
     from launcher.rank_table import parse_rank_table
 
     if not fixed.changed:

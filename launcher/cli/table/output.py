@@ -31,14 +31,14 @@ def warn(text: str) -> None:
 
 def _say(line: str) -> None:
     """On stderr. The name of a file in it may hold anything; nothing moves a terminal's cursor."""
-    from launcher.core.printable import printable
+    from launcher.core.text import printable
 
     click.echo(printable(line), err=True)
 
 
 def shown(report: TableReport) -> Cluster | None:
     """The report's cluster; None after its problems were written to stderr. Warnings alone are only counted there."""
-    from launcher.core.printable import printable
+    from launcher.core.text import printable
 
     if report.cluster is None:
         click.echo(report.render(), err=True)
@@ -55,7 +55,7 @@ def check_output(output: Path | None, *, force: bool) -> None:
     Raises:
         UsageError: `output` exists and may not be replaced; a pipe or a device never may.
     """
-    from launcher.core.printable import printable
+    from launcher.core.text import printable
 
     if output is None or not os.path.lexists(output):
         return
@@ -91,7 +91,7 @@ def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None
         OSError: stdout takes nothing.
     """
     from launcher.cli.columns import counted
-    from launcher.core.printable import printable
+    from launcher.core.text import printable
 
     if output is None:
         to_stdout(text)
@@ -117,7 +117,7 @@ def put(output: Path, text: str, *, force: bool, mode: int = MODE) -> None:
         UsageError, UnreadableError: as `hand_over`.
     """
     from launcher.core.atomic import write_text
-    from launcher.core.printable import printable
+    from launcher.core.text import printable
 
     try:
         target = Path(os.path.realpath(output))

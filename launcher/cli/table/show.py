@@ -15,8 +15,8 @@ from launcher.cli.whole import Whole
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
-from launcher.core.ranges import ranges
 from launcher.core.records import HOST_RANK, Cluster, Device, Layout, Options, Server
+from launcher.core.text import ranges
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -165,7 +165,7 @@ def _label(text: str) -> Text:
     """Nothing from a table, nor a file's name, may move a terminal's cursor."""
     from rich.text import Text
 
-    from launcher.core.printable import printable
+    from launcher.core.text import printable
 
     return Text(printable(text))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from launcher.core.addresses import addresses_of
+from launcher.core.interfaces import addresses_of
 from launcher.doctor.facts import Facts
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic
 from launcher.doctor.names import is_loopback

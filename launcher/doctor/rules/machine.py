@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.core.ranges import ranges
 from launcher.core.records import HOST_RANK
+from launcher.core.text import ranges
 from launcher.doctor.facts import Facts
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic
 

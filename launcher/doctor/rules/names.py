@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from launcher.core.addresses import addresses_of, names_of
+from launcher.core.interfaces import addresses_of, names_of
 from launcher.doctor.facts import Facts, Resolved
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic, listed
 from launcher.doctor.names import is_address, is_loopback

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from launcher.core.addresses import go_by_names
+from launcher.core.interfaces import go_by_names
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic, all_but_most, groups
 
 SKEW_S = 1.0

@@ -8,9 +8,9 @@ import time
 from collections import deque
 from collections.abc import Mapping
 
-from launcher.core.addresses import addresses_of
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
+from launcher.core.interfaces import addresses_of
 from launcher.core.messages import (
     MAX_FIRST_LINE_BYTES,
     PROTOCOL,

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core import env
-from launcher.core.descriptors import limit_to, make_room_for_servers, own_limit
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.events import Cause
 from launcher.core.messages import Finish, Hello, ProbeAnswer, ProbeQuestion, Refused
 from launcher.core.records import Server
+from launcher.core.system import limit_to, make_room_for_servers, own_limit
 from launcher.doctor.absence import Absence, absence_of, hanging, late, lost, silent
 from launcher.engines.cluster.agent_connection import AgentConnection
 from launcher.engines.cluster.engine_end import GRACE_S, PATIENCE_S
@@ -31,7 +31,7 @@ from launcher.engines.cluster.engine_process import EngineProcess
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.registration import Registration
 from launcher.engines.command import EngineCommand
-from launcher.supervise.linux import become_subreaper
+from launcher.supervise.spawn import become_subreaper
 from launcher.supervise.tree import Ending, something_left, spare_bystanders
 
 # Given the index of a server, and for how long its agent may look for us: what starts its agent and no other.

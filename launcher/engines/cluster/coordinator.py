@@ -21,7 +21,6 @@ import signal
 import time
 from enum import Enum
 
-from launcher.core.descriptors import limit_to, make_room_for_servers, own_limit
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.events import (
     AgentStarted,
@@ -53,6 +52,7 @@ from launcher.core.messages import (
 from launcher.core.proc import identify
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
+from launcher.core.system import limit_to, make_room_for_servers, own_limit
 from launcher.engines.assemble import used_cluster
 from launcher.engines.cluster.agent_connection import AgentConnection
 from launcher.engines.cluster.asker_endpoint import remove_door
@@ -68,7 +68,7 @@ from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.registration import DuplicateServerError, Registration, take_first_words
 from launcher.engines.cluster.shared_fs import leave_mark, remove_mark
 from launcher.supervise.agent import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, LauncherLink, identity_of
-from launcher.supervise.signal_pipe import SignalPipe
+from launcher.supervise.event_loop import SignalPipe
 
 INQUEST_S = 5.0  # for all servers to tell what they know; each looks for less than two seconds
 FAREWELL_S = 30.0  # for the last words of agents that are there: they may have logs to send yet

@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from launcher.core.addresses import names_of
 from launcher.core.events import Cause, Trouble
+from launcher.core.interfaces import names_of
 from launcher.core.messages import ProbeResult
-from launcher.core.ranges import ranges
 from launcher.core.records import Server
+from launcher.core.text import ranges
 from launcher.core.verdict import Confidence, Role, Verdict
 from launcher.engines.cluster.agent_connection import AgentConnection, Clock
 from launcher.engines.cluster.losses import Loss, at_most_likely, has_own_fault, weigh

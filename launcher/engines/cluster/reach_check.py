@@ -13,8 +13,8 @@ import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from launcher.core.addresses import address_of, names_of
 from launcher.core.frozen import frozen
+from launcher.core.interfaces import address_of, names_of
 from launcher.core.messages import ProbeRequest, ProbeResult, ProbeTarget
 from launcher.core.records import Server
 from launcher.engines.cluster.agent_connection import AgentConnection

@@ -19,9 +19,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from launcher.core.addresses import address_of, names_of
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedLayoutError
+from launcher.core.interfaces import address_of, names_of
 from launcher.core.messages import MAX_FIRST_LINE_BYTES, PROTOCOL, Challenge, Rival, is_proof, proof_of
 from launcher.core.records import Cluster, Server
 from launcher.engines.cluster.plan import COMMAND, Plan

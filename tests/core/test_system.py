@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from launcher.core.descriptors import SPARE
+from launcher.core.system import SPARE
 
 PROGRAM = """
 import resource, sys
-from launcher.core.descriptors import make_room
+from launcher.core.system import make_room
 
 soft, hard, files, opened = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
