@@ -126,7 +126,10 @@ class FileUpload:
             if time.monotonic() >= deadline or interrupted() or self._hears_end():
                 break
             self.step()
-            self._wait(deadline)
+            timeouts_s = (self.timeout_s, self._link.timeout_s, deadline - time.monotonic(), EVERY_S)
+            poll = select.poll()
+            poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.wants_write else 0))
+            poll.poll(1000 * max(0.0, min(seconds for seconds in timeouts_s if seconds is not None)))
         return self._left()
 
     def close(self) -> None:
@@ -157,12 +160,6 @@ class FileUpload:
                 self.take(message)
             impatient = impatient or (isinstance(message, ForwardSignal) and message.signal == signal.SIGQUIT)
         return impatient
-
-    def _wait(self, deadline: float) -> None:
-        timeouts_s = (self.timeout_s, self._link.timeout_s, deadline - time.monotonic(), EVERY_S)
-        poll = select.poll()
-        poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.wants_write else 0))
-        poll.poll(1000 * max(0.0, min(seconds for seconds in timeouts_s if seconds is not None)))
 
     def _left(self) -> str | None:
         left = {file.global_rank: file.left_bytes() for file in self._turns if file.kind == "train.log"}

@@ -138,14 +138,22 @@ def _become(program: Program, complaints: Complaints, agent_pid: int) -> None:
 
 
 def _prepare(program: Program) -> None:
-    _redirect(program.log)
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(program.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    with _using(str(program.log)):
+        for descriptor, standard in ((nowhere, 0), (output, 1), (output, 2)):
+            os.dup2(descriptor, standard, inheritable=True)
     os.chdir(program.cwd)
     if program.cpus is not None and hasattr(os, "sched_setaffinity"):
         with _using(f"cores {ranges(program.cpus)}"):
             os.sched_setaffinity(0, program.cpus)
     for number in program.descriptors:
         os.set_inheritable(number, True)
-    _reset_signals()
+    # Default dispositions (Python ignores SIGPIPE and SIGXFSZ) and an empty mask: both survive exec otherwise.
+    for signal_number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with suppress(OSError, ValueError):
+            signal.signal(signal_number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _exec(program: Program, complaints: Complaints) -> int:
@@ -157,14 +165,6 @@ def _exec(program: Program, complaints: Complaints) -> int:
         return EXIT_NOT_FOUND if error.errno == errno.ENOENT else EXIT_NOT_EXECUTABLE
 
 
-def _redirect(log: Path) -> None:
-    nowhere = os.open(os.devnull, os.O_RDONLY)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    with _using(str(log)):
-        for descriptor, standard in ((nowhere, 0), (output, 1), (output, 2)):
-            os.dup2(descriptor, standard, inheritable=True)
-
-
 @contextmanager
 def _using(what: str) -> Iterator[None]:
     """Errors of system calls that take no path name `what` they were about."""
@@ -172,14 +172,6 @@ def _using(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror, what) from error
-
-
-def _reset_signals() -> None:
-    """Default dispositions (Python ignores SIGPIPE and SIGXFSZ) and an empty mask: both survive exec otherwise."""
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        with suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _pipe() -> tuple[int, int]:
@@ -199,7 +191,10 @@ def become(argv: tuple[str, ...], environment: Mapping[str, str], log: Path | No
     """
     stderr = os.dup(2)  # closed on exec
     if log is not None:
-        _append_to(log)
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        for standard in (1, 2):
+            os.dup2(descriptor, standard, inheritable=True)
+        os.close(descriptor)
     for name in _CHANGED_BY_PYTHON:
         with suppress(AttributeError):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
@@ -209,10 +204,3 @@ def become(argv: tuple[str, ...], environment: Mapping[str, str], log: Path | No
         reason = error.strerror if isinstance(error, OSError) else str(error)
         os.write(stderr, f"error: cannot start {escaped(argv[0])}: {reason}\n".encode(errors="backslashreplace"))
         return EXIT_NOT_FOUND if getattr(error, "errno", None) == errno.ENOENT else EXIT_NOT_EXECUTABLE
-
-
-def _append_to(log: Path) -> None:
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for standard in (1, 2):
-        os.dup2(descriptor, standard, inheritable=True)
-    os.close(descriptor)
