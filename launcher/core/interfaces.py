@@ -108,7 +108,8 @@ def interface_of(
     meant = [meanings[name] for name in called if meanings.get(name)]
     for wanted in (*written, *meant):
         if all(one.is_loopback for one in wanted):
-            return _loopback(held) if on_loopback else None
+            found = {one.interface for one in held if one.address.is_loopback}
+            return found.pop() if on_loopback and len(found) == 1 else None
         having = [one for one in held if one.address in wanted]
         if having:
             return _only(having, held)
@@ -143,11 +144,6 @@ def _only(having: Sequence[Held], held: Sequence[Held]) -> str | None:
     (interface,) = interfaces
     taken = next((one for one in held if one.label == interface), None)
     return interface if taken and any(taken.shares_network(one.address) for one in having) else None
-
-
-def _loopback(held: Sequence[Held]) -> str | None:
-    found = {one.interface for one in held if one.address.is_loopback}
-    return found.pop() if len(found) == 1 else None
 
 
 # --- rtnetlink(7) ---

@@ -7,7 +7,6 @@ import selectors
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from types import FrameType
 from typing import Any
 
 
@@ -24,7 +23,9 @@ class SignalPipe:
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
         self._former_fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        self._former = {number: signal.signal(number, self._note) for number in numbers}
+        self._former = {
+            number: signal.signal(number, lambda arrived, _frame: self._arrived.append(arrived)) for number in numbers
+        }
 
     def fileno(self) -> int:
         return self._reader
@@ -43,9 +44,6 @@ class SignalPipe:
         signal.set_wakeup_fd(self._former_fd)
         os.close(self._reader)
         os.close(self._writer)
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        self._arrived.append(number)
 
 
 # What to listen to, or None where it is not there at present; for which events; and what to call.

@@ -269,22 +269,18 @@ class _Rewritten(_File):
         self._sending = (found.st_ino, found.st_mtime_ns, found.st_size)
         if self._sending == self._sent or found.st_size > MAX_WHOLE_BYTES:
             return None, 0
-        data = _contents(self._path)
+        # A pipe of that name is not waited for.
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            data = os.read(descriptor, MAX_WHOLE_BYTES)
+        finally:
+            os.close(descriptor)
         encoded = base64.b64encode(data).decode()
         return FileSnapshot(self.kind, self.global_rank, encoded, found.st_mtime_ns), len(data)
 
     def answered(self, kept: ChunkAck) -> None:
         if not kept.trouble:
             self._sent, self._stale = self._sending, False
-
-
-def _contents(path: Path) -> bytes:
-    """Return the contents of a file. A pipe of that name is not waited for."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        return os.read(descriptor, MAX_WHOLE_BYTES)
-    finally:
-        os.close(descriptor)
 
 
 def _next_tick(now: float, every_s: float) -> float:

@@ -73,7 +73,10 @@ class ProgressMonitor:
     ) -> None:
         self._hang_timeout_s = hang_timeout_s
         self._slowness = Slowness(layout)
-        self._ranks = {global_rank: _unstarted(run_dir, global_rank) for global_rank in global_ranks}
+        self._ranks: dict[int, _Watched] = {}
+        for global_rank in global_ranks:
+            heartbeat, log = os.fspath(run_dir.heartbeat(global_rank)), os.fspath(run_dir.train_log(global_rank))
+            self._ranks[global_rank] = _Watched(heartbeat, log, _signature(heartbeat), _size(log))
         self._cpu = _CpuUse()
         self._look_s = LOOK_S + LOOK_S_PER_RANK * len(self._ranks)
         self._without_beats_s = self._look_s
@@ -258,11 +261,6 @@ def _every_process() -> Iterator[tuple[int, _Process]]:
                     continue
                 fields = rest.split()
                 yield int(name), _Process(int(fields[1]), int(fields[3]), sum(map(int, fields[11:15])))
-
-
-def _unstarted(run_dir: RunDir, global_rank: int) -> _Watched:
-    heartbeat, log = os.fspath(run_dir.heartbeat(global_rank)), os.fspath(run_dir.train_log(global_rank))
-    return _Watched(heartbeat, log, _signature(heartbeat), _size(log))
 
 
 def _signature(path: str) -> _Signature | None:

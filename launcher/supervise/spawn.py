@@ -128,7 +128,11 @@ def _become(program: Program, complaints: Complaints, agent_pid: int) -> None:
             os.setsid()
         die_with_parent(agent_pid)
         _prepare(program)
-        code = _exec(program, complaints)
+        try:
+            os.execvpe(program.argv[0], program.argv, program.environment)  # noqa: S606 - no shell is wanted
+        except OSError as error:
+            complaints.write(f"cannot start {program.argv[0]}: {error.strerror}")
+            code = EXIT_NOT_FOUND if error.errno == errno.ENOENT else EXIT_NOT_EXECUTABLE
     except OSError as error:
         complaints.write(f"cannot use {error.filename}: {error.strerror}")
     except BaseException as error:  # noqa: BLE001 - a child must never return into the agent's code
@@ -154,15 +158,6 @@ def _prepare(program: Program) -> None:
         with suppress(OSError, ValueError):
             signal.signal(signal_number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def _exec(program: Program, complaints: Complaints) -> int:
-    """Execute the program. Return only if that failed, with the exit code that a shell would use."""
-    try:
-        os.execvpe(program.argv[0], program.argv, program.environment)  # noqa: S606 - no shell is wanted
-    except OSError as error:
-        complaints.write(f"cannot start {program.argv[0]}: {error.strerror}")
-        return EXIT_NOT_FOUND if error.errno == errno.ENOENT else EXIT_NOT_EXECUTABLE
 
 
 @contextmanager
