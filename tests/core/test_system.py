@@ -26,20 +26,21 @@ def room_in_child(soft, hard, files, opened=0):
     return told[0] == "True", int(told[1]), int(told[2])
 
 
-@pytest.mark.parametrize("files", [0, 100, 200 - SPARE])
-def test_a_limit_that_is_high_enough_stays(files):
-    """Nothing is raised without need, nor ever lowered."""
-    assert room_in_child(200, 400, files) == (True, 200, 400)
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        # high enough: nothing is raised without need, nor ever lowered
+        *((files, (True, 200, 400)) for files in (0, 100, 200 - SPARE)),
+        # raised as far as needed; the hard limit stays
+        *((files, (True, files + SPARE, 400)) for files in (201 - SPARE, 300, 400 - SPARE)),
+        # more than is allowed: what is allowed is taken
+        *((files, (False, 400, 400)) for files in (401 - SPARE, 10_000)),
+    ],
+)
+def test_a_limit_is_raised_as_far_as_is_needed_and_allowed(files, expected):
+    """As many files can then be opened, beside the few that are open."""
+    assert room_in_child(200, 400, files, opened=min(files, 400 - SPARE)) == expected
 
 
-@pytest.mark.parametrize("files", [201 - SPARE, 300, 400 - SPARE])
-def test_a_limit_is_raised_as_far_as_is_needed(files):
-    """As many files can then be opened, beside whatever else is open; the hard limit stays."""
-    assert room_in_child(200, 400, files, opened=files) == (True, files + SPARE, 400)
-
-
-@pytest.mark.parametrize("files", [401 - SPARE, 10_000])
-def test_more_than_is_allowed(files):
-    """It is told, and what is allowed is taken, so that as many as can be are opened."""
-    assert room_in_child(200, 400, files, opened=400 - SPARE) == (False, 400, 400)
-    assert room_in_child(400, 400, files) == (False, 400, 400)
+def test_what_is_already_as_high_as_allowed_stays():
+    assert room_in_child(400, 400, 10_000) == (False, 400, 400)
