@@ -13,8 +13,7 @@ import psutil
 import pytest
 
 from launcher.core.proc import stat
-from launcher.supervise.linux import become_subreaper
-from launcher.supervise.spawn import keep_descriptors_private
+from launcher.supervise.spawn import become_subreaper, keep_descriptors_private
 
 from .parallel import (  # noqa: F401 - hooks
     pytest_collection_modifyitems,

@@ -35,7 +35,6 @@ from launcher.core.events import (
     TimestampedEvent,
 )
 from launcher.core.events import to_line as event_line
-from launcher.core.fingerprint import fingerprint
 from launcher.core.messages import (
     AttemptOver,
     Done,
@@ -49,6 +48,7 @@ from launcher.core.messages import (
     to_line,
 )
 from launcher.core.proc import ProcessId
+from launcher.core.resources import fingerprint
 
 CHUNK_BYTES = 1 << 20
 PATIENCE_S = 600.0

@@ -18,7 +18,7 @@ from launcher.cli.options.table import keep_max_table_size
 from launcher.cli.options.usage import as_usage_error
 from launcher.core import errors
 from launcher.core.codec import decode
-from launcher.supervise.linux import signal_of_parents_end
+from launcher.supervise.spawn import signal_of_parents_end
 
 
 def main() -> None:

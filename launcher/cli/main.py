@@ -27,7 +27,7 @@ from launcher.core.errors import (
     TlaunchError,
     exit_code_of,
 )
-from launcher.core.printable import printable
+from launcher.core.text import printable
 
 # name: (module:attribute, the command's own short help). `tlaunch --help` reads this and imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {

@@ -77,7 +77,9 @@ def _converter(declared: Any, stands_for: tuple[tuple[Any, Any], ...]) -> _Conve
     declared = dict(stands_for).get(declared, declared)
     origin, arguments = typing.get_origin(declared), typing.get_args(declared)
     if origin in {typing.Union, UnionType}:
-        return _optional(arguments, stands_for)
+        (kind,) = (each for each in arguments if each is not _NOTHING)  # no field holds one of several records
+        convert_it = _converter(kind, stands_for)
+        return lambda value: None if value is None else convert_it(value)
     if origin is typing.Literal:
         return _checked(lambda value: value in arguments, declared)
     if origin is tuple:
@@ -117,12 +119,6 @@ def _scalar(declared: Any) -> _Converter:
     if declared in {str, bool}:
         return _checked(lambda value: type(value) is declared, declared)
     return lambda value: declared(_fitting(value, isinstance(value, str), declared))  # paths, members of enumerations
-
-
-def _optional(kinds: tuple[Any, ...], stands_for: tuple[tuple[Any, Any], ...]) -> _Converter:
-    (kind,) = (each for each in kinds if each is not _NOTHING)  # no field holds one of several records
-    convert = _converter(kind, stands_for)
-    return lambda value: None if value is None else convert(value)
 
 
 def _tuple(kinds: tuple[Any, ...], stands_for: tuple[tuple[Any, Any], ...]) -> _Converter:

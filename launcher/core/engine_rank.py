@@ -73,7 +73,17 @@ def read_engine_rank(environment: Mapping[str, str], pid: int) -> EngineRank | N
     if (task := read_task(environment, pid)) is not None:
         return task  # started by srun itself, whatever is left of others
     slurm = _slurm_rank(environment)
-    mpi = _agreed([rank for names in (_OPEN_MPI, _HYDRA, _PMIX) if (rank := _mpi_rank(names, environment))])
+    families = [_OPEN_MPI, _HYDRA]
+    if not environment.get("PMIX_NAMESPACE", "").startswith(_PMIX_OF_SLURM):
+        families.append(_PMIX)  # else srun --mpi=pmix, which tells more by its own variables
+    claims = [rank for names in families if (rank := _read(names, environment, _job_of_mpi(names, environment)))]
+    for other in claims[1:]:
+        if not _agree(claims[0], other):
+            raise UsageError(
+                f"two engines contradict each other: {_claim(claims[0])}, {_claim(other)}",
+                hint="one mpirun inside another? start the inner one without the variables of the outer one: env -i",
+            )
+    mpi = claims[0] if claims else None
     if slurm is None or mpi is None:
         return mpi or slurm
     # An mpirun inside a job starts its daemons by srun, and then Slurm speaks of these.
@@ -92,12 +102,6 @@ def read_task(environment: Mapping[str, str], pid: int) -> EngineRank | None:
 def may_use_open_mpi(environment: Mapping[str, str]) -> bool:
     """Return True if a process with this environment has a place in a world that Open MPI's library can join."""
     return any(environment.get(names.rank) for names in (_OPEN_MPI, _PMIX))
-
-
-def _mpi_rank(names: _Names, environment: Mapping[str, str]) -> EngineRank | None:
-    if names is _PMIX and environment.get("PMIX_NAMESPACE", "").startswith(_PMIX_OF_SLURM):
-        return None  # srun --mpi=pmix, which tells more by its own variables
-    return _read(names, environment, _job_of_mpi(names, environment))
 
 
 def _slurm_rank(environment: Mapping[str, str]) -> EngineRank | None:
@@ -137,17 +141,6 @@ def _whole(name: str, environment: Mapping[str, str]) -> int | None:
     if not (text.isascii() and text.isdecimal()):
         raise UsageError(f"the environment variable {name} is {text!r}, not a whole number", hint=_HINT_FRESH_SHELL)
     return int(text)
-
-
-def _agreed(claims: list[EngineRank]) -> EngineRank | None:
-    """Return what all of them agree on, with the details of the first one."""
-    for one in claims[1:]:
-        if not _agree(claims[0], one):
-            raise UsageError(
-                f"two engines contradict each other: {_claim(claims[0])}, {_claim(one)}",
-                hint="one mpirun inside another? start the inner one without the variables of the outer one: env -i",
-            )
-    return claims[0] if claims else None
 
 
 def _agree(one: EngineRank, other: EngineRank) -> bool:

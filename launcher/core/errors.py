@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from launcher.core.printable import printable
+from launcher.core.text import printable
 
 EXIT_OK = 0
 EXIT_FAILURE = 1

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -34,35 +32,6 @@ def frozen(cls: type[T]) -> type[T]:
     return made
 
 
-def known(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the fields that JSON holds those that this version of `kind` has: a later one may have written more.
-
-    Raises:
-        TypeError: one that is declared as a number, text or truth value, or a tuple of them, is something else.
-    """
-    found = {field.name: (fields[field.name], field.type) for field in dataclass_fields(kind) if field.name in fields}
-    for name, (value, declared) in found.items():
-        if not _is_declared(value, str(declared)):
-            raise TypeError(f"{name} is {value!r}, not {declared}")
-    return {name: value for name, (value, _) in found.items()}
-
-
-def _is_declared(value: Any, declared: str) -> bool:
-    """Whether a value from JSON fits; True where more than this would have to be known."""
-    of_each, is_tuple = _SCALARS_IN_TUPLE.get(declared), True
-    if of_each is None:
-        of_each, is_tuple = _SCALARS.get(declared), False
-    if of_each is None:
-        return True
-    if is_tuple:
-        return isinstance(value, list | tuple) and all(_is_one_of(each, of_each) for each in value)
-    return _is_one_of(value, of_each)
-
-
-def _is_one_of(value: Any, types: tuple[type, ...]) -> bool:
-    return type(value) in types and not (type(value) is int and abs(value) >= _LARGEST)
-
-
 def _values(record: Any) -> tuple[Any, ...]:
     return tuple(getattr(record, name) for name, field in record.__dataclass_fields__.items() if field.compare)
 
@@ -80,17 +49,4 @@ def _repr(self: Any) -> str:
     return f"{type(self).__name__}({shown})"
 
 
-_LARGEST = 1 << 63  # whole numbers beyond it are none that we wrote
-_NOTHING = type(None)
-# As declared: the types that JSON has for it. It has no NaN, which is null there.
-_SCALARS: dict[str, tuple[type, ...]] = {
-    "int": (int,),
-    "str": (str,),
-    "bool": (bool,),
-    "float": (float, int, _NOTHING),
-    "int | None": (int, _NOTHING),
-    "str | None": (str, _NOTHING),
-    "float | None": (float, int, _NOTHING),
-}
-_SCALARS_IN_TUPLE: dict[str, tuple[type, ...]] = {"tuple[int, ...]": (int,), "tuple[str, ...]": (str,)}
 _SHARED = {"__eq__": _equal, "__hash__": _hash, "__repr__": _repr}

@@ -99,9 +99,9 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
     Anything but a regular file, such as a pipe without a writer, counts as no beat, and is not waited for.
     """
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             found = os.fstat(file.fileno())
-            return Heartbeat(found.st_mtime_ns, _read(file) or Beat()) if _is_file(found) else None
+            return Heartbeat(found.st_mtime_ns, _read(file) or Beat()) if stat.S_ISREG(found.st_mode) else None
     except OSError:
         return None
 
@@ -115,14 +115,6 @@ def _read(file: BinaryIO) -> Beat | None:
         if beat is not None:
             return beat
     return None
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _is_file(found: os.stat_result) -> bool:
-    return stat.S_ISREG(found.st_mode)
 
 
 def _understood(text: bytes) -> Beat | None:

@@ -11,12 +11,40 @@ import os
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from ipaddress import ip_address, ip_network
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
 
-from launcher.core.addresses import Address, address_of
 from launcher.core.frozen import frozen
 from launcher.core.records import Server
+
+Address = IPv4Address | IPv6Address
+
+
+@lru_cache(maxsize=1 << 14)
+def address_of(text: str) -> Address | None:
+    """Return the address that `text` is, without a zone after "%", or None if it is not an address."""
+    try:
+        return ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+
+
+def addresses_of(texts: Iterable[str]) -> frozenset[Address]:
+    return frozenset(address for text in texts if (address := address_of(text)))
+
+
+def go_by_names(servers: Sequence[Server]) -> bool:
+    """Return True if some of several servers are called by a name in the table, which mpirun then gets."""
+    return len(servers) > 1 and any(address_of(server.server_id) is None for server in servers)
+
+
+def names_of(server: Server) -> tuple[str, ...]:
+    """Return all names and addresses that a table gives the server itself, its id first."""
+    container_ip = dict(server.options).get("container_ip")
+    others = (server.host_ip, server.host_nic_ip, container_ip)
+    return tuple(dict.fromkeys((server.server_id, *(name for name in others if name and address_of(name)))))
+
 
 # How each library is told an interface. gloo and tensorpipe (torch's RPC) take a name; of NCCL and HCCL names are
 # beginnings (eth1 is eth10 too) unless = stands before them. Sources: torch.distributed's documentation, NCCL's user
@@ -80,7 +108,8 @@ def interface_of(
     meant = [meanings[name] for name in called if meanings.get(name)]
     for wanted in (*written, *meant):
         if all(one.is_loopback for one in wanted):
-            return _loopback(held) if on_loopback else None
+            found = {one.interface for one in held if one.address.is_loopback}
+            return found.pop() if on_loopback and len(found) == 1 else None
         having = [one for one in held if one.address in wanted]
         if having:
             return _only(having, held)
@@ -115,11 +144,6 @@ def _only(having: Sequence[Held], held: Sequence[Held]) -> str | None:
     (interface,) = interfaces
     taken = next((one for one in held if one.label == interface), None)
     return interface if taken and any(taken.shares_network(one.address) for one in having) else None
-
-
-def _loopback(held: Sequence[Held]) -> str | None:
-    found = {one.interface for one in held if one.address.is_loopback}
-    return found.pop() if len(found) == 1 else None
 
 
 # --- rtnetlink(7) ---

@@ -65,7 +65,7 @@ class Hello:
     proof: str  # see `proof_of`
     nonce: str  # the agent's own: the coordinator proves itself too
     version: str  # of tlaunch
-    code: str  # see launcher.core.fingerprint
+    code: str  # see launcher.core.resources
     python: str  # "3.11.2"
     host: str  # its name
     addresses: tuple[str, ...]  # of its interfaces

@@ -123,23 +123,19 @@ def _records(time_ns: int, attempt: int, step: int, fields: dict[str, Any]) -> I
         told = (fields.keys() & _OF_A_STEP) or (fields.keys() & _OF_A_VALIDATION)
     is_validation = bool(told & _OF_A_VALIDATION)
     if told & (_OF_A_STEP_ALONE if is_validation or isinstance(saved, str) else _OF_A_STEP):
-        yield _step(time_ns, attempt, step, fields)
+        yield StepMetrics(
+            time_ns,
+            attempt,
+            step,
+            loss=real_number(fields.get("loss")),
+            learning_rate=real_number(fields.get("learning_rate")),
+            tokens_per_s=real_number(fields.get("tokens_per_s")),
+            step_s=real_number(fields.get("step_s")),
+            memory_bytes=whole_number(fields.get("memory_bytes")),
+            epoch=whole_number(fields.get("epoch")),
+        )
     if is_validation:
         numbers = (real_number(fields.get(name)) for name in ("validation_loss", "perplexity"))
         yield Validation(time_ns, attempt, step, *numbers)
     if isinstance(saved, str):
         yield Saved(time_ns, attempt, step, saved)
-
-
-def _step(time_ns: int, attempt: int, step: int, fields: dict[str, Any]) -> StepMetrics:
-    return StepMetrics(
-        time_ns,
-        attempt,
-        step,
-        loss=real_number(fields.get("loss")),
-        learning_rate=real_number(fields.get("learning_rate")),
-        tokens_per_s=real_number(fields.get("tokens_per_s")),
-        step_s=real_number(fields.get("step_s")),
-        memory_bytes=whole_number(fields.get("memory_bytes")),
-        epoch=whole_number(fields.get("epoch")),
-    )

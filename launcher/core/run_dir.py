@@ -113,3 +113,8 @@ class RunDir:
     @property
     def _own(self) -> Path:
         return self.root if self.server_index is None else self.root / f"server{self.server_index}"
+
+
+def mark_of(attempt: int) -> bytes:
+    """Return the line in a rank's log that begins the output of `attempt`, newline included. Attempt 0 is not marked."""
+    return b"--- attempt %d ---\n" % attempt

@@ -17,11 +17,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from launcher import __version__
-from launcher.core import device_files
-from launcher.core.control_group import own_directory
 from launcher.core.engine_rank import SLURM, read_engine_rank
 from launcher.core.json_text import digest_of_meaning
 from launcher.core.mpi_library import MpiLibrary, is_of_open_mpi_4, library_of_python, variables_for, why_apart
+from launcher.core.system import davinci_ids, nvidia_ids, own_directory
 from launcher.doctor import network
 from launcher.doctor.dns import RESOLVE_S, resolve
 from launcher.doctor.facts import Facts, Folder, Limit, Request
@@ -72,8 +71,8 @@ def collect(request: Request, *, resolve_s: float = RESOLVE_S) -> Facts:
         ports=tuple(map(network.try_port, request.ports)),
         first_ephemeral_port=ephemeral[0] if ephemeral else None,
         last_ephemeral_port=ephemeral[1] if ephemeral else None,
-        ascend_devices=device_files.davinci_ids(),
-        nvidia_devices=device_files.nvidia_ids(),
+        ascend_devices=davinci_ids(),
+        nvidia_devices=nvidia_ids(),
         rdma_devices=network.rdma_devices(),
         cpu_count=os.cpu_count() or 1,
         usable_cpus=usable_cpus(),

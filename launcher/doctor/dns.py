@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.core.addresses import address_of
+from launcher.core.interfaces import address_of
 from launcher.doctor.facts import Resolved
 
 MAX_AT_ONCE = 32

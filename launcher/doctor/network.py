@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher.core import interfaces as own
-from launcher.core.addresses import addresses_of
+from launcher.core.interfaces import addresses_of
 from launcher.doctor.facts import Interface, Port, Resolved
 
 NET = Path("/proc/net")

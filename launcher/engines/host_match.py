@@ -9,12 +9,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 
-from launcher.core.addresses import Address, address_of, addresses_of, names_of
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.interfaces import are_on_loopback, held_addresses, interface_of
-from launcher.core.ranges import ranges
+from launcher.core.interfaces import (
+    Address,
+    address_of,
+    addresses_of,
+    are_on_loopback,
+    held_addresses,
+    interface_of,
+    names_of,
+)
 from launcher.core.records import Cluster, RankSpec, Server
+from launcher.core.text import ranges
 from launcher.doctor.dns import patience_s, resolve
 from launcher.logs.terminal import escaped
 

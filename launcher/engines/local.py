@@ -15,9 +15,8 @@ from launcher.core.events import TimestampedEvent, from_line
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.cgroup import RunGroup
-from launcher.supervise.linux import become_subreaper
 from launcher.supervise.port import HeldPort
-from launcher.supervise.spawn import keep_descriptors_private
+from launcher.supervise.spawn import become_subreaper, keep_descriptors_private
 from launcher.supervise.tree import forget_bystanders, spare_bystanders
 
 if TYPE_CHECKING:

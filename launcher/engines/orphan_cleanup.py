@@ -20,8 +20,8 @@ from launcher.engines.cluster.shared_fs import remove_marks
 from launcher.runs.progress import Progress
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.event_log import EventLog
+from launcher.supervise.event_loop import SignalPipe
 from launcher.supervise.run_recorder import RunRecorder
-from launcher.supervise.signal_pipe import SignalPipe
 from launcher.supervise.tree import Ending, something_left
 
 

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from launcher.core.addresses import address_of, addresses_of, names_of
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.interfaces import address_of, addresses_of, names_of
 from launcher.core.records import Cluster, Server
 from launcher.doctor.dns import patience_s, resolve
 from launcher.doctor.facts import Resolved

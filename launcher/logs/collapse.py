@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from launcher.core.frozen import frozen
-from launcher.core.ranges import ranges
+from launcher.core.text import ranges
 from launcher.logs.alike import Alike, Identity, Kinds, folded
 from launcher.logs.lines import Line
 from launcher.logs.stage import Stage

@@ -21,7 +21,7 @@ from time import localtime, strftime
 from types import FrameType
 
 from launcher.core.errors import UsageError
-from launcher.core.ranges import ranges
+from launcher.core.text import ranges
 from launcher.logs.levels import Levels
 from launcher.logs.lines import Line
 from launcher.logs.terminal import printable_parts, without_colours

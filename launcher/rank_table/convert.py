@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from launcher.core.errors import RefusedTableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.near import did_you_mean, near
 from launcher.core.records import Cluster, Device, Options, Server
+from launcher.core.text import did_you_mean, near
 from launcher.rank_table.formats.targets import TARGETS
 from launcher.rank_table.formats.writing import Reason, Target
 from launcher.rank_table.keys import NEVER_READ, NODE_TABLE_OPTIONS, SUPER_POD

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.core.errors import UsageError
-from launcher.core.printable import printable
+from launcher.core.text import printable
 from launcher.rank_table.profile import CHIPS
 
 ASCEND_VARIABLES = ("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES")  # the first one that is set counts

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from launcher.core.frozen import frozen
-from launcher.core.printable import printable
+from launcher.core.text import printable
 from launcher.rank_table.catalogue import CATALOGUE, Finding, Found, Severity
 from launcher.rank_table.document import Document
 from launcher.rank_table.positions import Place, Pointer, json_pointer

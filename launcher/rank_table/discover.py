@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.core import device_files
-from launcher.core.device_files import DEVICE_FILES
+from launcher.core import system
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.frozen import frozen
-from launcher.core.printable import printable
+from launcher.core.system import DEVICE_FILES
+from launcher.core.text import printable
 from launcher.rank_table.device_ids import FoundDevice
 from launcher.rank_table.ip import UNSET, address_family
 
@@ -71,7 +71,7 @@ def has_nvidia_smi() -> bool:
 
 def davinci_ids() -> tuple[int, ...]:
     """Return the ids of the Ascend devices of this machine, ascending; empty where there are none."""
-    return device_files.davinci_ids(DEVICE_FILES)
+    return system.davinci_ids(DEVICE_FILES)
 
 
 def ask_hccn_tool(ids: Sequence[int], *, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]:

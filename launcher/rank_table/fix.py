@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.core.frozen import frozen
-from launcher.core.printable import printable
+from launcher.core.text import printable
 from launcher.rank_table.catalogue import Addition, Finding, Found
 from launcher.rank_table.check import check_document
 from launcher.rank_table.document import Document, parse_document

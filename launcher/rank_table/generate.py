@@ -11,8 +11,8 @@ from typing import NamedTuple, NoReturn
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.printable import printable
 from launcher.core.records import Cluster, Device, Server
+from launcher.core.text import printable
 from launcher.rank_table.device_ids import DEVICE_ID_LIMIT, MAX_DEVICES, FoundDevice
 from launcher.rank_table.hostfiles import MAX_COUNT, Place, is_host_name
 from launcher.rank_table.ip import address_family, is_unspecified, packed_address, what_it_is_instead

@@ -6,7 +6,7 @@ import re
 
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
-from launcher.core.printable import printable
+from launcher.core.text import printable
 from launcher.rank_table.device_ids import DEVICE_ID_LIMIT, FoundDevice
 from launcher.rank_table.ip import FAMILY_NAMES, UNSET, address_family
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from launcher.core.errors import RefusedTableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.printable import printable
 from launcher.core.records import Cluster, Options, Server
+from launcher.core.text import printable
 from launcher.rank_table.catalogue import CATALOGUE
 from launcher.rank_table.convert import convert_cluster, marked_without_ascend
 from launcher.rank_table.diagnostics import render_problems

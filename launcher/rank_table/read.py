@@ -13,8 +13,8 @@ from pathlib import Path
 
 from launcher.core.errors import RefusedTableError
 from launcher.core.frozen import frozen
-from launcher.core.printable import printable
 from launcher.core.records import Cluster
+from launcher.core.text import printable
 from launcher.rank_table.catalogue import Severity
 from launcher.rank_table.diagnostics import Problem, located_problems, render_problems
 from launcher.rank_table.document import Document, parse_document

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from launcher.core.printable import printable
+from launcher.core.text import printable
 from launcher.rank_table.edits import Edit
 from launcher.rank_table.lexer import CLOSING, Remedy, Token, string_body_end
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.near import did_you_mean, near
+from launcher.core.text import did_you_mean, near
 
 Section = TypeVar("Section")
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict
 
 from launcher.core import atomic
-from launcher.core.frozen import known
+from launcher.core.codec import decode
 from launcher.core.proc import ProcessId
 from launcher.core.run_dir import RunDir
 from launcher.runs.record import Recorded
@@ -42,7 +42,7 @@ class EngineRanks:
             if place.global_rank not in self._noted:
                 with suppress(OSError, ValueError, TypeError, RecursionError):
                     fields = json.loads(self._run_dir.process(place.global_rank).read_bytes())
-                    self._noted[place.global_rank] = ProcessId(**known(ProcessId, fields))
+                    self._noted[place.global_rank] = decode(ProcessId, fields)
         return self._noted
 
     def ended(self, *, all_noted: bool) -> bool:

@@ -9,7 +9,7 @@ from typing import Literal
 from launcher.core.events import AttemptStarted, Cause, Continued, Event, Hung, Judged, Paused, Slow, Stopping
 from launcher.core.frozen import frozen
 from launcher.core.metrics import Record, Saved, Validation
-from launcher.core.ranges import ranges
+from launcher.core.text import ranges
 from launcher.core.verdict import Verdict
 
 MAX_TEXT_CHARS = 200

@@ -10,9 +10,8 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
-from launcher.core.attempt_mark import mark_of
 from launcher.core.events import AttemptStarted, Event, RankStarted
-from launcher.core.run_dir import RunDir
+from launcher.core.run_dir import RunDir, mark_of
 from launcher.logs.changes import Changes
 from launcher.logs.follow import Follower
 from launcher.logs.growing import GrowingLog, Truncation

@@ -13,18 +13,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.control.setup import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES
-from launcher.core.descriptors import is_readable
 from launcher.core.events import AgentEnded, AgentStarted, Trouble, Unkillable
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId, identify
 from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
+from launcher.core.system import is_readable
 from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.listening import Listening
+from launcher.supervise.event_loop import Listening, SignalPipe
 from launcher.supervise.port import HeldPort
 from launcher.supervise.run_recorder import RunRecorder
-from launcher.supervise.signal_pipe import SignalPipe
 from launcher.supervise.spawner import Spawner
 from launcher.supervise.tree import NothingLeft, descendants, reap
 

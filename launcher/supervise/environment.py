@@ -39,7 +39,10 @@ def read_at_import(environments: Sequence[Mapping[str, str]]) -> list[str]:
 
 def render_environment(environment: Mapping[str, str]) -> str:
     r"""One NAME=VALUE a line, sorted, secrets masked; a newline in a value is shown as \n, a backslash as \\."""
-    lines = (f"{name}={_on_one_line(masked(name, environment[name]))}\n" for name in sorted(environment))
+    lines = []
+    for name in sorted(environment):
+        value = masked(name, environment[name]).replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+        lines.append(f"{name}={value}\n")
     return "".join(lines)
 
 
@@ -52,7 +55,3 @@ def write_environment(path: Path, environment: Mapping[str, str]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - a descriptor
         file.write(render_environment(environment))
-
-
-def _on_one_line(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")

@@ -126,7 +126,10 @@ class FileUpload:
             if time.monotonic() >= deadline or interrupted() or self._hears_end():
                 break
             self.step()
-            self._wait(deadline)
+            timeouts_s = (self.timeout_s, self._link.timeout_s, deadline - time.monotonic(), EVERY_S)
+            poll = select.poll()
+            poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.wants_write else 0))
+            poll.poll(1000 * max(0.0, min(seconds for seconds in timeouts_s if seconds is not None)))
         return self._left()
 
     def close(self) -> None:
@@ -157,12 +160,6 @@ class FileUpload:
                 self.take(message)
             impatient = impatient or (isinstance(message, ForwardSignal) and message.signal == signal.SIGQUIT)
         return impatient
-
-    def _wait(self, deadline: float) -> None:
-        timeouts_s = (self.timeout_s, self._link.timeout_s, deadline - time.monotonic(), EVERY_S)
-        poll = select.poll()
-        poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.wants_write else 0))
-        poll.poll(1000 * max(0.0, min(seconds for seconds in timeouts_s if seconds is not None)))
 
     def _left(self) -> str | None:
         left = {file.global_rank: file.left_bytes() for file in self._turns if file.kind == "train.log"}
@@ -272,22 +269,18 @@ class _Rewritten(_File):
         self._sending = (found.st_ino, found.st_mtime_ns, found.st_size)
         if self._sending == self._sent or found.st_size > MAX_WHOLE_BYTES:
             return None, 0
-        data = _contents(self._path)
+        # A pipe of that name is not waited for.
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            data = os.read(descriptor, MAX_WHOLE_BYTES)
+        finally:
+            os.close(descriptor)
         encoded = base64.b64encode(data).decode()
         return FileSnapshot(self.kind, self.global_rank, encoded, found.st_mtime_ns), len(data)
 
     def answered(self, kept: ChunkAck) -> None:
         if not kept.trouble:
             self._sent, self._stale = self._sending, False
-
-
-def _contents(path: Path) -> bytes:
-    """Return the contents of a file. A pipe of that name is not waited for."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        return os.read(descriptor, MAX_WHOLE_BYTES)
-    finally:
-        os.close(descriptor)
 
 
 def _next_tick(now: float, every_s: float) -> float:

@@ -151,7 +151,17 @@ class ForkServer:
         """Ask for ranks. Each will be told as ForkResult or ForkFailed by `take`, those of a lost process too."""
         self._asked |= dict.fromkeys((request.global_rank for request in requests), time.monotonic())
         if self._usable:
-            self._say({"fork": [_request_fields(request) for request in requests]})
+            forks = [
+                {
+                    "key": request.global_rank,
+                    "env": dict(request.environment),
+                    "log": str(request.log),
+                    "device_dir": str(request.device_dir),
+                    "cpus": request.cpus,
+                }
+                for request in requests
+            ]
+            self._say({"fork": forks})
 
     def send(self) -> None:
         """Send what it takes without blocking."""
@@ -230,17 +240,14 @@ class ForkServer:
     def _read(self, line: bytes) -> Told:
         fields = json.loads(line)
         if "key" in fields:
-            return self._read_rank(fields)
+            global_rank = int(fields["key"])
+            failed = ForkFailed(global_rank, str(fields["error"])) if "error" in fields else None
+            told = failed or ForkResult(global_rank, int(fields["pid"]))
+            self._asked.pop(global_rank, None)
+            return told
         if "ready" in fields:
             return Ready(float(fields["seconds"]))
         return Unusable(str(fields["unsafe"] if "unsafe" in fields else fields["failed"]))
-
-    def _read_rank(self, fields: Mapping[str, Any]) -> ForkResult | ForkFailed:
-        global_rank = int(fields["key"])
-        failed = ForkFailed(global_rank, str(fields["error"])) if "error" in fields else None
-        told = failed or ForkResult(global_rank, int(fields["pid"]))
-        self._asked.pop(global_rank, None)
-        return told
 
     def _end(self, unusable: Unusable) -> list[Told]:
         self.close()
@@ -262,13 +269,3 @@ def _preload_argv(command: PythonCommand, descriptor: int, argv_shown: Sequence[
     argv = (*_python(command), "preload", str(descriptor))
     missing_bytes = len(os.fsencode(" ".join(argv_shown))) - len(os.fsencode(" ".join(argv))) - 1
     return (*argv, "." * missing_bytes) if missing_bytes > 0 else argv
-
-
-def _request_fields(request: ForkRequest) -> dict[str, Any]:
-    return {
-        "key": request.global_rank,
-        "env": dict(request.environment),
-        "log": str(request.log),
-        "device_dir": str(request.device_dir),
-        "cpus": request.cpus,
-    }

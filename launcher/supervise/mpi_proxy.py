@@ -107,7 +107,9 @@ def hand_over(
             )
         try:
             _send_identity(connection, environment, global_rank)
-            return _ended(connection)
+            with connection.makefile("rb") as answer:
+                line = answer.readline()
+            return int(json.loads(line)["ended"]) if line.endswith(b"\n") else None
         except (BrokenPipeError, ConnectionResetError):
             return None
 
@@ -136,12 +138,6 @@ def _send_identity(connection: socket.socket, environment: Mapping[str, str], gl
         with suppress(OSError):  # it was closed on the way here: the rank will say what it misses
             sent = socket.send_fds(connection, [line], [int(number)])
     connection.sendall(line[sent:])
-
-
-def _ended(connection: socket.socket) -> int | None:
-    with connection.makefile("rb") as told:
-        line = told.readline()
-    return int(json.loads(line)["ended"]) if line.endswith(b"\n") else None
 
 
 # --- the agent ---

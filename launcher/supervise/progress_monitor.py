@@ -73,7 +73,10 @@ class ProgressMonitor:
     ) -> None:
         self._hang_timeout_s = hang_timeout_s
         self._slowness = Slowness(layout)
-        self._ranks = {global_rank: _unstarted(run_dir, global_rank) for global_rank in global_ranks}
+        self._ranks: dict[int, _Watched] = {}
+        for global_rank in global_ranks:
+            heartbeat, log = os.fspath(run_dir.heartbeat(global_rank)), os.fspath(run_dir.train_log(global_rank))
+            self._ranks[global_rank] = _Watched(heartbeat, log, _signature(heartbeat), _size(log))
         self._cpu = _CpuUse()
         self._look_s = LOOK_S + LOOK_S_PER_RANK * len(self._ranks)
         self._without_beats_s = self._look_s
@@ -120,7 +123,9 @@ class ProgressMonitor:
         self._read_beats(living)
         self._notice_work(living, now)
         for watched in living.values():
-            self._count(watched, counted_s)
+            watched.idle_s = 0.0 if watched.gets_on else watched.idle_s + counted_s
+            watched.hangs = watched.hangs and not watched.gets_on
+            watched.gets_on = False
         self._without_beats_s = min(2 * self._without_beats_s, LOOK_S_WITHOUT_BEATS)
         return [*self._newly_hung(living), *self._slowness.newly_slow()]
 
@@ -178,12 +183,6 @@ class ProgressMonitor:
             working = self._cpu.working({watched.pid for watched in silent if watched.pid is not None}, now)
             for watched in silent:
                 watched.gets_on |= watched.pid in working
-
-    @staticmethod
-    def _count(watched: _Watched, counted_s: float) -> None:
-        watched.idle_s = 0.0 if watched.gets_on else watched.idle_s + counted_s
-        watched.hangs = watched.hangs and not watched.gets_on
-        watched.gets_on = False
 
     def _newly_hung(self, living: Mapping[int, _Watched]) -> list[Hung]:
         timeout_s = self._hang_timeout_s
@@ -255,20 +254,13 @@ def _every_process() -> Iterator[tuple[int, _Process]]:
     with suppress(FileNotFoundError):
         for name in os.listdir(PROC):  # noqa: PTH208 - a scan of thousands of names, and no use for paths
             if name.isdecimal():
-                with suppress(OSError):  # gone meanwhile
-                    yield int(name), _process(name)
-
-
-def _process(name: str) -> _Process:
-    with open(f"{PROC}/{name}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - as above
-        _, _, rest = file.read(4096).rpartition(b") ")  # a name may hold anything
-    fields = rest.split()
-    return _Process(int(fields[1]), int(fields[3]), sum(map(int, fields[11:15])))
-
-
-def _unstarted(run_dir: RunDir, global_rank: int) -> _Watched:
-    heartbeat, log = os.fspath(run_dir.heartbeat(global_rank)), os.fspath(run_dir.train_log(global_rank))
-    return _Watched(heartbeat, log, _signature(heartbeat), _size(log))
+                try:
+                    with open(f"{PROC}/{name}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - as above
+                        _, _, rest = file.read(4096).rpartition(b") ")  # a name may hold anything
+                except OSError:  # gone meanwhile
+                    continue
+                fields = rest.split()
+                yield int(name), _Process(int(fields[1]), int(fields[3]), sum(map(int, fields[11:15])))
 
 
 def _signature(path: str) -> _Signature | None:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from launcher.core.events import Trouble
-from launcher.core.ranges import ranges
 from launcher.core.records import RankSpec
+from launcher.core.text import ranges
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.mpi_proxy import Left, MpiProxies, Refused
 

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from launcher.core import env
-from launcher.core.attempt_mark import mark_of
 from launcher.core.engine_rank import may_use_open_mpi
 from launcher.core.events import RankEnded, RankStarted, Trouble
 from launcher.core.frozen import frozen
 from launcher.core.proc import stat
 from launcher.core.records import RankSpec
 from launcher.core.report import RankExit
-from launcher.core.run_dir import RunDir
+from launcher.core.run_dir import RunDir, mark_of
 from launcher.supervise.diagnosis.exit_order import ExitOrder
 from launcher.supervise.diagnosis.oom import OomWatch
 from launcher.supervise.environment import overlaid, write_environment
@@ -145,7 +144,11 @@ class RankGroup:
     # --- one rank ---
 
     def _wanted(self, rank: RankSpec, environment: Mapping[str, str]) -> StartRequest:
-        self._write_environment(rank, environment)
+        path = self._run_dir.env_log(rank.global_rank)
+        try:
+            write_environment(path, environment)
+        except OSError as error:  # the rank starts all the same
+            self._event_log.record(Trouble(f"cannot write {path}: {error.strerror}"))
         for stale in (self._run_dir.heartbeat(rank.global_rank), self._run_dir.failure(rank.global_rank)):
             with suppress(OSError):
                 stale.unlink()
@@ -158,7 +161,9 @@ class RankGroup:
         path = self._run_dir.train_log(rank.global_rank)
         with suppress(OSError):  # a full disk: what was written before is still no part of this attempt
             _append_line(path, mark_of(attempt))
-        return _end_of(path)
+        with suppress(OSError):
+            return path.stat().st_size
+        return 0
 
     def _note_start(self, global_rank: int, pid: int) -> list[RankExit]:
         ended = self._unclaimed.pop(pid, None)
@@ -191,20 +196,6 @@ class RankGroup:
         self._event_log.record(RankEnded(ended.global_rank, ended.pid, ended.status, ended.reason), ended.ended_ns)
         self.exits.append(ended)
         return ended
-
-    def _write_environment(self, rank: RankSpec, environment: Mapping[str, str]) -> None:
-        """Write the rank's env.log. If that fails, the rank starts all the same, and an event reports it."""
-        path: Path = self._run_dir.env_log(rank.global_rank)
-        try:
-            write_environment(path, environment)
-        except OSError as error:
-            self._event_log.record(Trouble(f"cannot write {path}: {error.strerror}"))
-
-
-def _end_of(log: Path) -> int:
-    with suppress(OSError):
-        return log.stat().st_size
-    return 0
 
 
 def _append_line(log: Path, line: bytes) -> None:

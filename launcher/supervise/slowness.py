@@ -56,7 +56,8 @@ class Slowness:
         """Take note that a rank has done step number `step` in `busy_s` seconds of its own. A step counts once."""
         pace = self._paces.get(global_rank)
         if pace is None:
-            self._paces[global_rank] = _Pace(self._stage_of(global_rank), step, busy_s)
+            stage = 0 if self._layout is None else coordinate_of(global_rank, self._layout).pp
+            self._paces[global_rank] = _Pace(stage, step, busy_s)
         elif pace.step != step:
             pace.step, pace.busy_s, pace.fresh = step, busy_s, True
 
@@ -102,9 +103,6 @@ class Slowness:
             return next(busy_s for other, busy_s in alike.items() if other != global_rank), FACTOR_OF_TWO
         others = [pace.busy_s for other, pace in self._paces.items() if other != global_rank]
         return (_median(others), FACTOR_UNLIKE) if others else None
-
-    def _stage_of(self, global_rank: int) -> int:
-        return 0 if self._layout is None else coordinate_of(global_rank, self._layout).pp
 
 
 def _median(values: Iterable[float]) -> float:

@@ -1,22 +1,54 @@
-"""Fork and exec one rank: its own session, clean signals, its own log, nothing inherited that it should not have."""
+"""Fork and exec one rank, or become one: its own session, clean signals, its own log, nothing else inherited."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from launcher.core.frozen import frozen
-from launcher.core.ranges import ranges
-from launcher.supervise.linux import die_with_parent
+from launcher.core.text import ranges
+from launcher.logs.terminal import escaped
 
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
 _MAX_COMPLAINT = 4096  # PIPE_BUF on Linux: a write up to this size is never mixed with another's
+_CHANGED_BY_PYTHON = ("SIGPIPE", "SIGXFZ", "SIGXFSZ")  # it ignores them, and what is ignored outlives exec
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+# Loaded once, before any fork: a child between fork and exec should do as little as it can.
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def become_subreaper() -> bool:
+    """Adopt every descendant whose parent ends, so that none can leave this process tree. False where impossible."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> bool:
+    """Ask for that signal when the parent ends; exit at once if it has ended already. False where impossible.
+
+    "Parent" is the thread that forked, which is why agents fork from their main thread only.
+    """
+    armed = signal_of_parents_end(number)
+    if os.getppid() != parent_pid:
+        os._exit(128 + number)
+    return armed
+
+
+def signal_of_parents_end(number: int) -> bool:
+    """Ask for that signal, and do no more: whether the parent has ended already is to be looked for afterwards."""
+    return _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def _prctl(option: int, value: int) -> bool:
+    return _LIBC is not None and _LIBC.prctl(option, value, 0, 0, 0) == 0
 
 
 @frozen
@@ -96,7 +128,11 @@ def _become(program: Program, complaints: Complaints, agent_pid: int) -> None:
             os.setsid()
         die_with_parent(agent_pid)
         _prepare(program)
-        code = _exec(program, complaints)
+        try:
+            os.execvpe(program.argv[0], program.argv, program.environment)  # noqa: S606 - no shell is wanted
+        except OSError as error:
+            complaints.write(f"cannot start {program.argv[0]}: {error.strerror}")
+            code = EXIT_NOT_FOUND if error.errno == errno.ENOENT else EXIT_NOT_EXECUTABLE
     except OSError as error:
         complaints.write(f"cannot use {error.filename}: {error.strerror}")
     except BaseException as error:  # noqa: BLE001 - a child must never return into the agent's code
@@ -106,31 +142,22 @@ def _become(program: Program, complaints: Complaints, agent_pid: int) -> None:
 
 
 def _prepare(program: Program) -> None:
-    _redirect(program.log)
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(program.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    with _using(str(program.log)):
+        for descriptor, standard in ((nowhere, 0), (output, 1), (output, 2)):
+            os.dup2(descriptor, standard, inheritable=True)
     os.chdir(program.cwd)
     if program.cpus is not None and hasattr(os, "sched_setaffinity"):
         with _using(f"cores {ranges(program.cpus)}"):
             os.sched_setaffinity(0, program.cpus)
     for number in program.descriptors:
         os.set_inheritable(number, True)
-    _reset_signals()
-
-
-def _exec(program: Program, complaints: Complaints) -> int:
-    """Execute the program. Return only if that failed, with the exit code that a shell would use."""
-    try:
-        os.execvpe(program.argv[0], program.argv, program.environment)  # noqa: S606 - no shell is wanted
-    except OSError as error:
-        complaints.write(f"cannot start {program.argv[0]}: {error.strerror}")
-        return EXIT_NOT_FOUND if error.errno == errno.ENOENT else EXIT_NOT_EXECUTABLE
-
-
-def _redirect(log: Path) -> None:
-    nowhere = os.open(os.devnull, os.O_RDONLY)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    with _using(str(log)):
-        for descriptor, standard in ((nowhere, 0), (output, 1), (output, 2)):
-            os.dup2(descriptor, standard, inheritable=True)
+    # Default dispositions (Python ignores SIGPIPE and SIGXFSZ) and an empty mask: both survive exec otherwise.
+    for signal_number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with suppress(OSError, ValueError):
+            signal.signal(signal_number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 @contextmanager
@@ -142,16 +169,33 @@ def _using(what: str) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, what) from error
 
 
-def _reset_signals() -> None:
-    """Default dispositions (Python ignores SIGPIPE and SIGXFSZ) and an empty mask: both survive exec otherwise."""
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        with suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
 def _pipe() -> tuple[int, int]:
     reader, writer = os.pipe()  # close-on-exec by default
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
     return reader, writer
+
+
+def become(argv: tuple[str, ...], environment: Mapping[str, str], log: Path | None) -> int:
+    """Run `argv` in this process, stdout and stderr appended to `log`, unless that is None. stdin stays.
+
+    Returns only when that failed, after saying why on the stderr that this process had: an exit code as of a shell.
+
+    Raises:
+        OSError: the log cannot be opened.
+    """
+    stderr = os.dup(2)  # closed on exec
+    if log is not None:
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        for standard in (1, 2):
+            os.dup2(descriptor, standard, inheritable=True)
+        os.close(descriptor)
+    for name in _CHANGED_BY_PYTHON:
+        with suppress(AttributeError):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell is wanted
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        os.write(stderr, f"error: cannot start {escaped(argv[0])}: {reason}\n".encode(errors="backslashreplace"))
+        return EXIT_NOT_FOUND if getattr(error, "errno", None) == errno.ENOENT else EXIT_NOT_EXECUTABLE

@@ -61,8 +61,128 @@ class NotWanted:
 Told = StartResult | NotStarted | NotWanted
 
 
+@frozen
+class Lost:
+    """The preload process can be used no more."""
+
+    reason: str
+    requests: tuple[StartRequest, ...]  # it has not answered for them
+
+
+class _Preload:
+    """The preload process while there is one, and the ranks that it was asked to fork."""
+
+    def __init__(self, event_log: EventLog, import_patience_s: float | None) -> None:
+        """`import_patience_s`: the longest that it may import without using processor time; None: any time."""
+        self.server: ForkServer | None = None
+        self.ready = False
+        self.imitable = True  # False: the bootstrap does not run in the ranks' Python at all
+        self.forking: dict[int, StartRequest] = {}  # by global rank: asked for, and not answered yet
+        self._event_log = event_log
+        self._import_patience_s = import_patience_s
+        self._forked: dict[int, int] = {}  # pid by global rank, of this attempt
+        self._forked_in_vain: dict[int, str] = {}  # why, by pid
+        self._closing = False  # to be ended as soon as it owes no answer
+
+    @property
+    def processes(self) -> Collection[int]:
+        return () if self.server is None or self._closing else (self.server.pid,)
+
+    @property
+    def timeout_s(self) -> float | None:
+        """Seconds until its patience is up; None if there is nothing to wait for."""
+        if self.server is not None and self.forking:
+            return max(0.0, FORK_PATIENCE_S - self.server.waiting_for_s)
+        if self.server is not None and not self.ready and self._import_patience_s is not None:
+            return max(0.0, self._import_patience_s - self.server.idle_s)
+        return None
+
+    def begin(self, program: PythonCommand, environment: Mapping[str, str], spec: RunSpec, run_dir: RunDir) -> None:
+        """Start the process. If that fails, an event reports it."""
+        modules = spec.supervision.preload or ()
+        try:
+            self.server = ForkServer(
+                program,
+                modules,
+                argv_shown=spec.ranks[0].argv,
+                common_environment=environment,
+                cwd=spec.cwd,
+                log=run_dir.preload_log,
+            )
+        except OSError as error:
+            self._event_log.record(Trouble(f"no preload process could be made: {error.strerror}"))
+            return
+        self._event_log.record(Preloading(self.server.pid, modules))
+
+    def begin_attempt(self) -> None:
+        self._forked.clear()
+
+    def take(self) -> tuple[list[Told], Lost | None]:
+        """Return what became of ranks since the last call, and the loss of the process if it was lost."""
+        told: list[Told] = []
+        lost = None
+        for news in self._news():
+            match news:
+                case Ready(seconds=seconds):
+                    self.ready = True
+                    self._event_log.record(Preloaded(seconds))
+                case ForkResult(global_rank=global_rank, pid=pid):
+                    self.forking.pop(global_rank, None)
+                    self._forked[global_rank] = pid
+                    told.append(StartResult(global_rank, pid))
+                case ForkFailed(global_rank=global_rank, reason=reason):
+                    if self.forking.pop(global_rank, None) is not None:
+                        told.append(NotStarted(global_rank, reason))
+                    elif global_rank in self._forked:  # it has a process already, whose end will be seen
+                        self._forked_in_vain[self._forked[global_rank]] = reason
+                case Unusable(reason=reason, died=died):
+                    self.imitable = self.ready or not died
+                    lost = Lost(reason, tuple(self.forking.values()))
+                    self.forking.clear()
+                    assert self.server is not None, "it has just spoken"
+                    self.server.close()
+                    self.server = None
+        return told, lost
+
+    def end_if_idle(self) -> bool:
+        """End the process if `end_soon` was called and it owes no answer. Return True if it has been ended."""
+        if self.server is None or not self._closing or self.forking:
+            return False
+        self.close()
+        return True
+
+    def end_soon(self) -> None:
+        self._closing = True
+        self.end_if_idle()
+
+    def reason_of(self, pid: int) -> str | None:
+        """Return why the forked process `pid` never became its program; None if it did."""
+        return self._forked_in_vain.pop(pid, None)
+
+    def close(self) -> None:
+        """Kill the process. May be called twice."""
+        if self.server is not None:
+            self.server.kill()
+            self.server.close()
+            self.server = None
+
+    def _news(self) -> list[fork_server.Told]:
+        if self.server is None:
+            return []
+        told = self.server.take()
+        if told and isinstance(told[-1], Ready | Unusable):
+            return told
+        patience_s = self._import_patience_s
+        if not self.ready and patience_s is not None and self.server.idle_s >= patience_s:
+            reason = f"the preload process imports, and has done nothing for {patience_s:g} s (--hang-timeout)"
+            told += self.server.give_up(reason, died=False)
+        if self.server.waiting_for_s > FORK_PATIENCE_S:
+            told += self.server.give_up(f"the preload process has not answered for {FORK_PATIENCE_S:g} s")
+        return told
+
+
 class Spawner:
-    """Takes ranks (`ask`), and tells (`take`) what became of each of them. Serves every attempt of a run.
+    """Takes ranks (`ask`), and returns (`take`) what became of each of them. Serves every attempt of a run.
 
     `take` starts at most one process by itself, so that its owner can listen in between.
     """
@@ -84,45 +204,44 @@ class Spawner:
         self._event_log = event_log
         self._complaints = Complaints()
         self._waiting: deque[StartRequest] = deque()
-        self._forking: dict[int, StartRequest] = {}  # by global rank: asked of the preload process, and not told yet
-        self._forked: dict[int, int] = {}  # pid by global rank, of the last time
-        self._forked_in_vain: dict[int, str] = {}  # why, by pid
         self._not_wanted: list[NotWanted] = []
         self._wanted = True  # False once the end has begun: nothing more is started
-        self._ready = False
-        self._closing = False  # the preload process is to end as soon as it owes no answer
-        self._imitable = True  # whether the bootstrap runs in the ranks' Python at all
-        self._fork_server: ForkServer | None = None
-        self._import_patience_s = spec.supervision.hang_timeout_s  # None: as long as it takes
+        self._preload = _Preload(event_log, spec.supervision.hang_timeout_s)
         environments = [overlaid(inherited, rank.env) for rank in ranks]
-        self._python, environment = self._program(environments)
-        if self._python is not None and spec.supervision.preload is not None and self._may_preload(environments):
-            self._begin_preloading(self._python, spec.supervision.preload, environment)
+        shared = common(environments)
+        argv = {rank.argv for rank in spec.ranks}
+        # The Python program that all ranks run, or None
+        self._python = (
+            parse_python(argv.pop(), shared.get("PATH"), spec.cwd) if len(argv) == 1 and environments else None
+        )
+        if self._python is not None and spec.supervision.preload is not None:
+            if differing := read_at_import(environments):
+                what = ", ".join(differing)
+                reason = f"{what} differs between them, and is read by imports"
+                event_log.record(Trouble(f"ranks start one by one: {reason}"))
+            else:
+                self._preload.begin(self._python, shared, spec, self._run_dir)
 
     @property
     def preloading(self) -> ForkServer | None:
         """The preload process. To be listened to while it is there; `take` must be called when it has something to say."""
-        return self._fork_server
+        return self._preload.server
 
     @property
     def processes(self) -> Collection[int]:
         """The processes that must live on while ranks are ended, to fork them again."""
-        return () if self._fork_server is None or self._closing else (self._fork_server.pid,)
+        return self._preload.processes
 
     @property
     def timeout_s(self) -> float | None:
         """Seconds until `take` has work to do even if nothing happens; None if it needs an event."""
-        if self._not_wanted or (self._waiting and (self._fork_server is None or self._ready)):
+        if self._not_wanted or (self._waiting and (self._preload.server is None or self._preload.ready)):
             return 0.0
-        if self._fork_server is not None and self._forking:
-            return max(0.0, FORK_PATIENCE_S - self._fork_server.waiting_for_s)
-        if self._fork_server is not None and not self._ready and self._import_patience_s is not None:
-            return max(0.0, self._import_patience_s - self._fork_server.idle_s)
-        return None
+        return self._preload.timeout_s
 
     def ask(self, wanted: Iterable[StartRequest]) -> None:
         self._wanted = True
-        self._forked.clear()
+        self._preload.begin_attempt()
         self._waiting.extend(wanted)
 
     def forget(self) -> None:
@@ -133,168 +252,59 @@ class Spawner:
 
     def take(self) -> list[Told]:
         """Return what became of requests since the last call. Never blocks for longer than a fork takes."""
-        told = self._hear()
+        told, lost = self._preload.take()
+        if lost is not None:
+            self._waiting.extendleft(reversed(lost.requests))
+            if not self._wanted:
+                self.forget()
+            else:
+                self._event_log.record(Trouble(f"ranks start one by one: {lost.reason}"))
         told += self._not_wanted
         self._not_wanted.clear()
-        if self._fork_server is None:
+        server = self._preload.server
+        if server is None:
             return told + ([self._start(self._waiting.popleft())] if self._waiting else [])
-        if self._closing and not self._forking:
-            self._kill_nursery()
-        elif self._ready and self._waiting:
-            self._fork_server.fork([self._request(wanted) for wanted in self._waiting])
-            self._forking |= {wanted.rank.global_rank: wanted for wanted in self._waiting}
+        if not self._preload.end_if_idle() and self._preload.ready and self._waiting:
+            server.fork([self._fork_request(wanted) for wanted in self._waiting])
+            self._preload.forking |= {wanted.rank.global_rank: wanted for wanted in self._waiting}
             self._waiting.clear()
         return told
 
     def note_ends(self, pids: Collection[int]) -> None:
         """Take note that these children have been reaped: from now on their pids may be anyone's."""
-        if self._fork_server is not None and self._fork_server.pid in pids:
-            self._fork_server.note_reaped()
+        if self._preload.server is not None and self._preload.server.pid in pids:
+            self._preload.server.note_reaped()
 
     def reason_of(self, pid: int) -> str | None:
         """Return why the process `pid`, already reaped, never became its program; None if it did."""
-        return self._forked_in_vain.pop(pid, None) or self._complaints.reason_of(pid)
+        return self._preload.reason_of(pid) or self._complaints.reason_of(pid)
 
     def end_preloading(self) -> None:
-        """No rank will be asked for any more: the preload process ends as soon as it has told of those it forks."""
-        self._closing = True
-        if self._fork_server is not None and not self._forking:
-            self._kill_nursery()
+        """Let the preload process end as soon as it has answered for those it forks: no more ranks will be asked for."""
+        self._preload.end_soon()
 
     def close(self) -> None:
-        if self._fork_server is not None:
-            self._kill_nursery()
+        self._preload.close()
         self._complaints.close()
         with suppress(OSError):
             if self._run_dir.preload_log.stat().st_size == 0:
                 self._run_dir.preload_log.unlink()
 
-    # --- the preload process ---
-
-    def _program(self, environments: list[dict[str, str]]) -> tuple[PythonCommand | None, dict[str, str]]:
-        """Return the Python program that ranks run, or None, and the variables that all ranks share."""
-        shared = common(environments)
-        argv = {rank.argv for rank in self._spec.ranks}
-        if len(argv) != 1 or not environments:
-            return None, shared
-        return parse_python(argv.pop(), shared.get("PATH"), self._spec.cwd), shared
-
-    def _may_preload(self, environments: list[dict[str, str]]) -> bool:
-        """Return False if the preload process would read a variable too early that has another value in each rank."""
-        differing = read_at_import(environments)
-        if differing:
-            what = ", ".join(differing)
-            self._event_log.record(
-                Trouble(f"ranks start one by one: {what} differs between them, and is read by imports")
-            )
-        return not differing
-
-    def _begin_preloading(
-        self, program: PythonCommand, modules: tuple[str, ...], environment: Mapping[str, str]
-    ) -> None:
-        try:
-            self._fork_server = ForkServer(
-                program,
-                modules,
-                argv_shown=self._spec.ranks[0].argv,
-                common_environment=environment,
-                cwd=self._spec.cwd,
-                log=self._run_dir.preload_log,
-            )
-        except OSError as error:
-            self._event_log.record(Trouble(f"no preload process could be made: {error.strerror}"))
-            return
-        self._event_log.record(Preloading(self._fork_server.pid, modules))
-
-    def _kill_nursery(self) -> None:
-        assert self._fork_server is not None, "there is one"
-        self._fork_server.kill()
-        self._fork_server.close()
-        self._fork_server = None
-
-    def _hear(self) -> list[Told]:
-        told: list[Told] = []
-        for news in self._news():
-            match news:
-                case Ready(seconds=seconds):
-                    self._ready = True
-                    self._event_log.record(Preloaded(seconds))
-                case ForkResult(global_rank=global_rank, pid=pid):
-                    self._forking.pop(global_rank, None)
-                    self._forked[global_rank] = pid
-                    told.append(StartResult(global_rank, pid))
-                case ForkFailed(global_rank=global_rank, reason=reason):
-                    told += self._note_failed_fork(global_rank, reason)
-                case Unusable():
-                    self._do_without(news)
-        return told
-
-    def _news(self) -> list[fork_server.Told]:
-        if self._fork_server is None:
-            return []
-        told = self._fork_server.take()
-        if told and isinstance(told[-1], Ready | Unusable):
-            return told
-        if (
-            not self._ready
-            and self._import_patience_s is not None
-            and self._fork_server.idle_s >= self._import_patience_s
-        ):
-            reason = (
-                f"the preload process imports, and has done nothing for {self._import_patience_s:g} s (--hang-timeout)"
-            )
-            told += self._fork_server.give_up(reason, died=False)
-        if self._fork_server.waiting_for_s > FORK_PATIENCE_S:
-            told += self._fork_server.give_up(f"the preload process has not answered for {FORK_PATIENCE_S:g} s")
-        return told
-
-    def _note_failed_fork(self, global_rank: int, reason: str) -> list[NotStarted]:
-        """Return the rank as not started, unless it has a process already, whose end will be seen."""
-        if global_rank in self._forked and global_rank not in self._forking:
-            self._forked_in_vain[self._forked[global_rank]] = reason
-        if self._forking.pop(global_rank, None) is None:
-            return []
-        return [NotStarted(global_rank, reason)]
-
-    def _do_without(self, news: Unusable) -> None:
-        """Ranks that it has not forked by now are started one by one."""
-        assert self._fork_server is not None, "it has just spoken"
-        self._imitable = self._ready or not news.died
-        self._fork_server.close()
-        self._fork_server = None
-        self._waiting.extendleft(reversed(self._forking.values()))
-        self._forking.clear()
-        if not self._wanted:
-            self.forget()
-        else:
-            self._event_log.record(Trouble(f"ranks start one by one: {news.reason}"))
-
-    def _request(self, wanted: StartRequest) -> ForkRequest:
+    def _fork_request(self, wanted: StartRequest) -> ForkRequest:
         rank = wanted.rank
-        return ForkRequest(
-            rank.global_rank,
-            wanted.environment,
-            self._run_dir.train_log(rank.global_rank),
-            self._run_dir.device(rank.global_rank),
-            rank.cpus,
-        )
-
-    # --- one by one ---
+        log, device_dir = self._run_dir.train_log(rank.global_rank), self._run_dir.device(rank.global_rank)
+        return ForkRequest(rank.global_rank, wanted.environment, log, device_dir, rank.cpus)
 
     def _start(self, wanted: StartRequest) -> StartResult | NotStarted:
+        """Start one rank by itself. Python programs get the failure hook this way too."""
         rank = wanted.rank
+        argv = rank.argv
+        if self._python is not None and self._preload.imitable:
+            argv = bootstrap_argv(self._python, self._run_dir.device(rank.global_rank))
         log = self._run_dir.train_log(rank.global_rank)
         descriptors = self._descriptors.get(rank.global_rank, ())
-        program = Program(
-            self._argv(rank), wanted.environment, self._spec.cwd, log, cpus=rank.cpus, descriptors=descriptors
-        )
+        program = Program(argv, wanted.environment, self._spec.cwd, log, cpus=rank.cpus, descriptors=descriptors)
         try:
             return StartResult(rank.global_rank, spawn(program, self._complaints))
         except OSError as error:
             return NotStarted(rank.global_rank, f"no process could be made: {error.strerror}")
-
-    def _argv(self, rank: RankSpec) -> tuple[str, ...]:
-        """Python programs get the failure hook this way too."""
-        if self._python is None or not self._imitable:
-            return rank.argv
-        return bootstrap_argv(self._python, self._run_dir.device(rank.global_rank))

@@ -68,27 +68,24 @@ class Survey:
             self._answer(asked.number, Part(trouble=repr(error)))
 
     def step(self) -> None:
-        for number in list(self._open):
-            self._step(number, *self._open[number])
+        for number, (pids, gathering) in list(self._open.items()):
+            try:
+                gathering.step()
+                if not gathering.done:
+                    continue
+                part = self._part(pids, gathering)
+            except Exception as error:  # noqa: BLE001 - see above
+                part = Part(trouble=repr(error))
+            del self._open[number]
+            with suppress(Exception):  # what it holds is lost then, and its answers are not
+                gathering.close()
+            self._answer(number, part)
 
     def close(self) -> None:
         """Let go of all questions. May be called again."""
         for _, gathering in self._open.values():
             gathering.close()
         self._open.clear()
-
-    def _step(self, number: int, pids: Mapping[int, int], gathering: Gathering) -> None:
-        try:
-            gathering.step()
-            if not gathering.done:
-                return
-            part = self._part(pids, gathering)
-        except Exception as error:  # noqa: BLE001 - see above
-            part = Part(trouble=repr(error))
-        del self._open[number]
-        with suppress(Exception):  # what it holds is lost then, and its answers are not
-            gathering.close()
-        self._answer(number, part)
 
     def _part(self, pids: Mapping[int, int], gathering: Gathering) -> Part:
         beats = {global_rank: read_heartbeat(self._run_dir.heartbeat(global_rank)) for global_rank in pids}

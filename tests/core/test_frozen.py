@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 import pytest
 
-from launcher.core.frozen import frozen, known
+from launcher.core.frozen import frozen
 
 
 def make(decorate):
@@ -46,9 +46,3 @@ def test_methods_of_the_class_s_own_stay():
             return self.name
 
     assert repr(Named("n")) == "n"
-
-
-def test_fields_that_a_class_does_not_have_are_left_out(ours):
-    """Those that are missing stay missing: the class tells whether it needs them."""
-    assert ours(**known(ours, {"later": 1, "x": 2})) == ours(2)
-    assert known(ours, {}) == {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.addresses import address_of
+from launcher.core.interfaces import address_of
 from launcher.core.records import Device, Server
 from launcher.engines.host_match import Host
 from launcher.engines.mpi import find_mpirun, mpi_command

@@ -332,7 +332,7 @@ def test_it_dies_with_the_agent(ways, tmp_path, reap, wait_until):
     reader, writer = os.pipe()
     agent = os.fork()
     if agent == 0:
-        from launcher.supervise.linux import become_subreaper
+        from launcher.supervise.spawn import become_subreaper
 
         become_subreaper()
         (ways.cwd / "train.py").write_text("import time; print('up', flush=True); time.sleep(600)")

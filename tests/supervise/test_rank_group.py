@@ -4,6 +4,8 @@ import os
 import resource
 import signal
 import sys
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,34 +19,34 @@ from launcher.supervise.spawner import Spawner
 RANK = RankSpec(0, 0, "127.0.0.1", 0, 0, ("true",), {})
 
 
-@pytest.fixture(name="begin")
-def _begin(tmp_path):
-    """Begin an attempt, of which nothing is started; where its part of train.log begins."""
-    run_dir = RunDir(tmp_path)
+@pytest.fixture(name="make")
+def _make(tmp_path):
+    """Gives a function that makes a rank's group for an attempt, and the spawner that serves it."""
+    run_dir, event_log = RunDir(tmp_path), EventLog(tmp_path / "events.jsonl", 0)
     run_dir.device(0).mkdir()
-    spec = RunSpec(
-        name="run",
-        run_dir=tmp_path,
-        cluster=Cluster(()),
-        layout=Layout(),
-        ranks=(RANK,),
-        cwd=tmp_path,
-        master_addr="127.0.0.1",
-        master_port=1,
-    )
-    event_log = EventLog(tmp_path / "events.jsonl", 0)
-    spawner = Spawner(spec, [RANK], {}, event_log)
+    with ExitStack() as made:
+        made.callback(event_log.close)
 
-    def begin(number):
-        variables = AttemptVariables(number, 1)
-        rank_group = RankGroup([RANK], run_dir, variables, inherited={}, spawner=spawner, event_log=event_log)
-        rank_group.cancel()
-        rank_group.close()
-        return rank_group.log_offsets[0]
+        def make(number, rank=RANK, inherited=(), **supervision):
+            spec = RunSpec(
+                name="run", run_dir=tmp_path, cluster=Cluster(()), layout=Layout(), ranks=(rank,), cwd=tmp_path,
+                master_addr="127.0.0.1", master_port=1, supervision=Supervision(**supervision),
+            )  # fmt: skip
+            inherited = dict(inherited)
+            spawner = made.enter_context(closing(Spawner(spec, [rank], inherited, event_log)))
+            variables = AttemptVariables(number, 1)
+            rank_group = RankGroup(
+                [rank], run_dir, variables, inherited=inherited, spawner=spawner, event_log=event_log
+            )
+            return made.enter_context(closing(rank_group)), spawner
 
-    yield begin
-    spawner.close()
-    event_log.close()
+        yield make
+
+
+@pytest.fixture(name="begin")
+def _begin(make):
+    """Begin an attempt, of which nothing is started; where its part of train.log begins."""
+    return lambda number: make(number)[0].log_offsets[0]
 
 
 @pytest.fixture(name="log")
@@ -91,31 +93,15 @@ def test_an_attempt_begins_where_the_log_ends_though_no_line_can_be_written(begi
     assert Path(log).stat().st_size == size
 
 
-def test_a_rank_that_ends_before_anybody_tells_of_it_is_in_no_known_order(tmp_path, wait_until):
+def test_a_rank_that_ends_before_anybody_tells_of_it_is_in_no_known_order(make, tmp_path, wait_until):
     """A preload process forks ranks: one may be reaped before it is told which one it is."""
     program = "import os; open('pid', 'w').write(str(os.getpid())); raise SystemExit(3)"
-    rank = RankSpec(0, 0, "127.0.0.1", 0, 0, (sys.executable, "-c", program), {})
-    run_dir = RunDir(tmp_path)
-    run_dir.device(0).mkdir()
-    spec = RunSpec(
-        name="run", run_dir=tmp_path, cluster=Cluster(()), layout=Layout(), ranks=(rank,), cwd=tmp_path,
-        master_addr="127.0.0.1", master_port=1, supervision=Supervision(preload=("json",)),
-    )  # fmt: skip
-    event_log = EventLog(tmp_path / "events.jsonl", 0)
-    inherited = dict(os.environ)
-    spawner = Spawner(spec, [rank], inherited, event_log)
-    rank_group = RankGroup(
-        [rank], run_dir, AttemptVariables(0, 1), inherited=inherited, spawner=spawner, event_log=event_log
-    )
-    try:
-        wait_until(lambda: rank_group.start() == ([], []) and spawner.preloading.waiting_for_s, "the wish for a rank")
-        told = tmp_path / "pid"
-        pid, status = os.waitpid(int(wait_until(lambda: told.exists() and told.read_text(), "the rank")), 0)
-        assert rank_group.note_ends({pid: os.waitstatus_to_exitcode(status)}, 5) == []
-        [end] = wait_until(lambda: rank_group.start()[1], "that it is told")
-        assert (end.status, end.ended_ns, end.order_known) == (3, 5, False)
-        assert rank_group.all_ended
-    finally:
-        rank_group.close()
-        spawner.close()
-        event_log.close()
+    rank = replace(RANK, argv=(sys.executable, "-c", program))
+    rank_group, spawner = make(0, rank, os.environ, preload=("json",))
+    wait_until(lambda: rank_group.start() == ([], []) and spawner.preloading.waiting_for_s, "the wish for a rank")
+    told = tmp_path / "pid"
+    pid, status = os.waitpid(int(wait_until(lambda: told.exists() and told.read_text(), "the rank")), 0)
+    assert rank_group.note_ends({pid: os.waitstatus_to_exitcode(status)}, 5) == []
+    [end] = wait_until(lambda: rank_group.start()[1], "that it is told")
+    assert (end.status, end.ended_ns, end.order_known) == (3, 5, False)
+    assert rank_group.all_ended

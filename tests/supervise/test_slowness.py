@@ -24,30 +24,29 @@ def usual(**others):
     return {0: 0.1, 1: 0.1, 2: 0.1, 3: 0.1} | {int(name[1:]): busy_s for name, busy_s in others.items()}
 
 
-def test_a_rank_that_is_slow_for_five_steps_is_named():
-    """Not before the fifth, and with the medians of these five."""
-    slowness = Slowness(ALIKE)
-
-    assert run(slowness, *[usual(r2=0.14)] * (STEPS - 1)) == []
-    assert run(slowness, usual(r2=0.15), first_step=STEPS) == [Slow(2, busy_s=0.14, median_s=0.1, steps=STEPS)]
+SLOW, WELL = [usual(r2=0.2)], [usual()]
 
 
-def test_it_is_named_once():
-    """Whoever reads the console has seen it."""
-    assert len(run(Slowness(ALIKE), *[usual(r2=0.2)] * 50)) == 1
+@pytest.mark.parametrize(
+    ("rounds", "count"),
+    [
+        (SLOW * (STEPS - 1), 0),
+        (SLOW * STEPS, 1),
+        (SLOW * 50, 1),
+        (SLOW * STEPS + WELL * (STEPS - 1) + SLOW * STEPS, 1),
+        (SLOW * STEPS + WELL * STEPS + SLOW * STEPS, 2),
+        # one that writes a checkpoint now and then
+        ((SLOW * (STEPS - 1) + WELL) * 10, 0),
+    ],
+    ids=["four slow steps", "five", "fifty", "four good ones between", "five good ones between", "never five in a row"],
+)
+def test_a_rank_is_named_after_five_slow_steps_in_a_row_and_again_after_five_good_ones(rounds, count):
+    assert len(run(Slowness(ALIKE), *rounds)) == count
 
 
-def test_it_is_named_again_after_it_was_well_for_five_steps():
-    """One good step is no recovery, five are."""
-    slow, well = [usual(r2=0.2)] * STEPS, [usual()]
-
-    assert len(run(Slowness(ALIKE), *slow, *well * (STEPS - 1), *slow)) == 1
-    assert len(run(Slowness(ALIKE), *slow, *well * STEPS, *slow)) == 2
-
-
-def test_slow_steps_must_follow_each_other():
-    """A rank that writes a checkpoint now and then is not slow."""
-    assert run(Slowness(ALIKE), *[usual(r2=0.5), usual(r2=0.5), usual(r2=0.5), usual(r2=0.5), usual()] * 10) == []
+def test_the_medians_of_the_five_steps_are_given():
+    rounds = [usual(r2=0.14)] * (STEPS - 1) + [usual(r2=0.15)]
+    assert run(Slowness(ALIKE), *rounds) == [Slow(2, busy_s=0.14, median_s=0.1, steps=STEPS)]
 
 
 def test_a_step_that_is_told_twice_counts_once():
@@ -60,50 +59,29 @@ def test_a_step_that_is_told_twice_counts_once():
     assert told == []
 
 
-def test_a_third_more_is_not_slow():
-    """The limit itself is not beyond the limit."""
-    assert run(Slowness(ALIKE), *[usual(r2=0.13)] * 10) == []
-
-
-def test_steps_of_a_few_milliseconds_are_not_judged():
-    """There, the scheduler of the system decides who is slow."""
-    tiny = {rank: busy_s / 40 for rank, busy_s in usual(r2=0.19).items()}
-
-    assert run(Slowness(ALIKE), *[tiny] * 10) == []
-
-
-def test_two_ranks_are_held_against_each_other():
-    """With a wider limit, since nobody knows which of the two is the normal one."""
-    layout = Layout(dp=2)
-
-    assert run(Slowness(layout), *[{0: 0.1, 1: 0.14}] * 10) == []
-    assert run(Slowness(layout), *[{0: 0.1, 1: 0.16}] * 10) == [Slow(1, busy_s=0.16, median_s=0.1, steps=STEPS)]
-
-
-def test_one_rank_alone_is_never_slow():
-    """There is nothing to hold it against."""
-    assert run(Slowness(Layout()), *[{0: 100.0}] * 10) == []
-
-
-def test_ranks_are_held_against_those_of_their_own_stage():
-    """The last stage has more to do; the slow rank of the first one is still faster than it."""
-    layout = Layout(dp=3, pp=2)
-    round_ = {0: 0.1, 1: 0.2, 2: 0.1, 3: 0.5, 4: 0.5, 5: 0.5}
-
-    assert run(Slowness(layout), *[round_] * 10) == [Slow(1, busy_s=0.2, median_s=0.1, steps=STEPS)]
-
-
-def test_stages_of_one_rank_each_may_differ_much():
-    """Twice the work of another stage is the layout's doing, several times is not."""
-    layout = Layout(pp=4)
-
-    assert run(Slowness(layout), *[{0: 0.1, 1: 0.1, 2: 0.1, 3: 0.25}] * 10) == []
-    assert [slow.global_rank for slow in run(Slowness(layout), *[{0: 0.1, 1: 0.1, 2: 0.1, 3: 0.4}] * 10)] == [3]
-
-
-def test_ranks_of_a_program_without_a_layout_are_all_alike():
-    """Nothing is known but their times."""
-    assert [slow.global_rank for slow in run(Slowness(None), *[usual(r0=0.2)] * 10)] == [0]
+@pytest.mark.parametrize(
+    ("layout", "round_", "named"),
+    [
+        # the limit itself is not beyond the limit
+        (ALIKE, usual(r2=0.13), []),
+        # of steps of a few milliseconds the system's scheduler decides which is slow
+        (ALIKE, {rank: busy_s / 40 for rank, busy_s in usual(r2=0.19).items()}, []),
+        # of two, nobody knows which is the normal one
+        (Layout(dp=2), {0: 0.1, 1: 0.14}, []),
+        (Layout(dp=2), {0: 0.1, 1: 0.16}, [(1, 0.16, 0.1)]),
+        (Layout(), {0: 100.0}, []),
+        # the last stage has more to do; the slow rank of the first one is still faster than it
+        (Layout(dp=3, pp=2), {0: 0.1, 1: 0.2, 2: 0.1, 3: 0.5, 4: 0.5, 5: 0.5}, [(1, 0.2, 0.1)]),
+        # twice the work of another stage is the layout's doing, several times is not
+        (Layout(pp=4), {0: 0.1, 1: 0.1, 2: 0.1, 3: 0.25}, []),
+        (Layout(pp=4), {0: 0.1, 1: 0.1, 2: 0.1, 3: 0.4}, [(3, 0.4, 0.1)]),
+        # nothing is known of ranks but their times
+        (None, usual(r0=0.2), [(0, 0.2, 0.1)]),
+    ],
+)
+def test_ranks_are_held_against_those_that_do_the_same_work(layout, round_, named):
+    told = run(Slowness(layout), *[round_] * 10)
+    assert told == [Slow(rank, busy_s=busy_s, median_s=median_s, steps=STEPS) for rank, busy_s, median_s in named]
 
 
 def test_a_rank_that_has_ended_is_no_measure():

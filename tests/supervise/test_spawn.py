@@ -1,6 +1,10 @@
-"""Spawning one process: what it becomes, and what is told when it cannot."""
+"""Processes that become a rank's program: spawned ones, and this one; and what is told when they cannot."""
 
 import os
+import select
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,32 +40,21 @@ def test_environment_is_exactly_what_was_given(complaints, tmp_path):
     assert set(log.splitlines()) == {f"PATH={os.environ['PATH']}", "X=1"}
 
 
-def test_missing_program_is_told_with_127(complaints, tmp_path):
-    """As a shell does for what it cannot find."""
-    code, reason, _ = run(["no-such-program"], complaints, tmp_path)
-    assert (code, reason) == (127, "cannot start no-such-program: No such file or directory")
-
-
-def test_program_in_an_unknown_format_is_told_with_126(complaints, tmp_path):
-    """A file that is executable but no program is refused by the system, not run by a shell."""
-    program = tmp_path / "noise"
-    program.write_bytes(b"\x00\x01\x02\x03")
-    program.chmod(0o755)
-    code, reason, _ = run([str(program)], complaints, tmp_path)
-    assert (code, reason) == (126, f"cannot start {program}: Exec format error")
-
-
-def test_missing_log_directory_is_told_with_126(complaints, tmp_path):
-    """A rank that could not write its log does not run unheard."""
-    log = tmp_path / "gone" / "train.log"
-    code, reason, _ = run(["true"], complaints, tmp_path, log=log)
-    assert (code, reason) == (126, f"cannot use {log}: No such file or directory")
-
-
-def test_missing_working_directory_is_told_with_126(complaints, tmp_path):
-    """The directory that cannot be entered is named."""
-    code, reason, _ = run(["true"], complaints, tmp_path, cwd=tmp_path / "gone")
-    assert (code, reason) == (126, f"cannot use {tmp_path / 'gone'}: No such file or directory")
+@pytest.mark.parametrize(
+    ("program", "log", "cwd", "expected"),
+    [
+        ("no-such-program", "log", "", (127, "cannot start no-such-program: No such file or directory")),
+        ("{0}/noise", "log", "", (126, "cannot start {0}/noise: Exec format error")),
+        ("true", "gone/log", "", (126, "cannot use {0}/gone/log: No such file or directory")),
+        ("true", "log", "gone", (126, "cannot use {0}/gone: No such file or directory")),
+    ],
+    ids=["missing program", "no program, nor run by a shell", "missing log directory", "missing working directory"],
+)
+def test_what_cannot_be_started_is_named_with_a_shell_s_code(complaints, tmp_path, *, program, log, cwd, expected):
+    (tmp_path / "noise").write_bytes(b"\x00\x01\x02\x03")
+    (tmp_path / "noise").chmod(0o755)
+    told = run([program.format(tmp_path)], complaints, tmp_path, log=tmp_path / log, cwd=tmp_path / cwd)
+    assert told[:2] == (expected[0], expected[1].format(tmp_path))
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinity")
@@ -106,8 +99,6 @@ def test_a_process_dies_with_its_parent(tmp_path):
     os.waitpid(middle, 0)
     watched = _pidfd(grandchild)
     if watched is not None:
-        import select
-
         assert select.select([watched], [], [], 30)[0], "still alive"
         os.close(watched)
 
@@ -117,3 +108,82 @@ def _pidfd(pid):
         return os.pidfd_open(pid)
     except ProcessLookupError:  # gone already, and reaped
         return None
+
+
+# --- this process ---
+
+BECOME = """
+import os, sys
+from pathlib import Path
+from launcher.supervise.spawn import become
+print("before", flush=True)
+log = Path(sys.argv[1]) if sys.argv[1] else None
+sys.exit(become(tuple(sys.argv[2:]), {**os.environ, "WORD": "a b$(c)"}, log))
+"""
+
+
+def run_become(log, *argv, **options):
+    command = [sys.executable, "-c", BECOME, log, *map(str, argv)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+
+
+def test_the_program_has_this_process_s_pid_and_the_log(tmp_path):
+    """Nothing stays in between; words and variables arrive as they are."""
+    log = tmp_path / "train.log"
+    log.write_text("earlier\n")
+    process = subprocess.Popen(
+        [sys.executable, "-c", BECOME, log, "sh", "-c", 'echo $$ "$WORD" "$1"; echo error >&2', "-", "x  y\n"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    out, _ = process.communicate(timeout=60)
+    assert (out, process.returncode) == ("before\n", 0)
+    assert log.read_text() == f"earlier\n{process.pid} a b$(c) x  y\n\nerror\n"
+
+
+def test_without_a_log_stdout_and_stderr_stay():
+    """For an engine that gathers them."""
+    done = run_become("", "sh", "-c", "echo out; echo error >&2; exit 7")
+    assert (done.stdout, done.stderr, done.returncode) == ("before\nout\n", "error\n", 7)
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "code", "reason"),
+    [
+        ("#!/no/such/interpreter\n", 0o755, 127, "No such file or directory"),
+        ("junk", 0o755, 126, "Exec format error"),
+        ("#!/bin/sh\n", 0o644, 126, "Permission denied"),
+    ],
+)
+def test_why_a_program_did_not_start_is_told_where_people_look(tmp_path, content, mode, code, reason):
+    """On the stderr that this process had, not in the log."""
+    program = tmp_path / "program"
+    program.write_text(content)
+    program.chmod(mode)
+    done = run_become(tmp_path / "log", program)
+    assert (done.returncode, done.stderr) == (code, f"error: cannot start {program}: {reason}\n")
+
+
+def test_signals_are_as_the_engine_left_them():
+    """Python's own changes are undone, and what was ignored before stays ignored."""
+    show = (
+        "import signal; print(*(signal.getsignal(getattr(signal, n)) == signal.SIG_IGN for n in ('SIGHUP', 'SIGUSR1')))"
+    )
+    shell = "trap '' HUP; exec \"$@\""
+    command = ["sh", "-c", shell, "-", sys.executable, "-c", BECOME, "", sys.executable, "-c", show]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "before\nTrue False\n"
+    masks = run_become("", "grep", "SigIgn", "/proc/self/status").stdout.split()
+    assert not int(masks[-1], 16) & 1 << (signal.SIGPIPE - 1)
+
+
+def test_descriptors_of_the_engine_stay_open():
+    """PMI talks over one."""
+    reader, writer = os.pipe()
+    try:
+        done = run_become("", "sh", "-c", f"echo through >/dev/fd/{writer}", pass_fds=(writer,))
+        assert done.returncode == 0
+        assert os.read(reader, 100) == b"through\n"
+    finally:
+        os.close(reader)
+        os.close(writer)

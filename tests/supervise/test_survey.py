@@ -82,7 +82,6 @@ def test_a_rank_that_ended_meanwhile_has_no_place(run_dir, start):
 
 
 def test_where_no_rank_runs_the_answer_comes_at_once(run_dir):
-    """As between two attempts."""
     sent = []
     survey = Survey(run_dir, sent.append)
     survey.begin(TakeStacks(1), {})
@@ -90,28 +89,18 @@ def test_where_no_rank_runs_the_answer_comes_at_once(run_dir):
     assert [part_from(told.content).ranks for told in sent] == [()]
 
 
-def test_whatever_goes_wrong_is_an_answer_too(run_dir, monkeypatch):
-    """Ranks need their agent."""
+@pytest.mark.parametrize(("broken", "trouble"), [("Gathering", "strange"), ("Gathering.close", "")])
+def test_a_failure_is_answered_too_and_once(run_dir, monkeypatch, broken, trouble):
+    """Ranks need their agent. What cannot be let go of is lost, the answer is not."""
 
     def fail(*_given):
         raise RuntimeError("strange")
 
-    monkeypatch.setattr("launcher.supervise.survey.Gathering", fail)
-    sent = []
-    Survey(run_dir, sent.append).begin(TakeStacks(1), {})
-    assert "strange" in part_from(sent[0].content).trouble
-
-
-def test_what_cannot_be_let_go_of_is_answered_nevertheless(run_dir, monkeypatch):
-    """Once: nobody is asked for it any more."""
-
-    def fail(_gathering):
-        raise RuntimeError("strange")
-
-    monkeypatch.setattr("launcher.supervise.survey.Gathering.close", fail)
+    monkeypatch.setattr(f"launcher.supervise.survey.{broken}", fail)
     sent = []
     survey = Survey(run_dir, sent.append)
     survey.begin(TakeStacks(1), {})
     survey.step()
     survey.step()
     assert [told.number for told in sent] == [1]
+    assert trouble in (part_from(sent[0].content).trouble or "")

@@ -29,7 +29,7 @@ from oracle import Facts, Struck, complaints, longest_s
 from schedules import Blow, Schedule, make_schedule
 
 from launcher.core.proc import every_process
-from launcher.supervise.linux import become_subreaper
+from launcher.supervise.spawn import become_subreaper
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "torture_rank.py"
 PATIENCE_S = 60  # for what must happen at all

@@ -30,11 +30,11 @@ from launcher.cli.options.run import (
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import as_people_call_it
-from launcher.core.addresses import names_of
 from launcher.core.engine_rank import EngineRank, read_engine_rank
 from launcher.core.env import MASTER_PORT, TLAUNCH_SERVER
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
+from launcher.core.interfaces import names_of
 from launcher.core.proc import identify
 from launcher.core.records import Cluster, RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
@@ -45,10 +45,10 @@ from launcher.engines.mpi_match import check_library
 from launcher.engines.stale_env import conflicts, notes
 from launcher.runs.create import join_run
 from launcher.runs.engine_ranks import note_process
-from launcher.supervise.become import become
 from launcher.supervise.environment import overlaid, write_environment
 from launcher.supervise.fork_server import bootstrap_argv
 from launcher.supervise.port import check_port
+from launcher.supervise.spawn import become
 
 EPILOG = """\b
 Examples:

@@ -25,8 +25,7 @@ from launcher.core.env import MASTER_PORT, masked, masked_argv
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
-from launcher.core.printable import printable
-from launcher.core.ranges import ranges
+from launcher.core.text import printable, ranges
 from launcher.engines.assemble import Draft, Request, draft
 from launcher.engines.stale_env import Conflict, Fate, conflicts
 from launcher.engines.variables import Origin, Variable

@@ -19,7 +19,7 @@ from launcher.cli.text.stdout import write_out
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
-from launcher.core.printable import printable
+from launcher.core.text import printable
 from launcher.rank_table import TableReport
 from launcher.rank_table.catalogue import Severity
 from launcher.rank_table.detect import looks_like_table, mentions_ids, named_like_table

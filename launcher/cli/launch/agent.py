@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 
 from launcher.core import env
-from launcher.core.addresses import go_by_names
 from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import TlaunchError
 from launcher.core.events import AgentEnded, Cause, TimestampedEvent, Unkillable
+from launcher.core.interfaces import go_by_names
 from launcher.core.messages import Waiting
 from launcher.core.records import Server, Supervision
 from launcher.engines.assemble import used_cluster

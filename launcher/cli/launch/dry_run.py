@@ -14,8 +14,8 @@ from launcher.cli.launch.prepare import Prepared
 from launcher.cli.text.stdout import write_out
 from launcher.core.env import masked, masked_argv
 from launcher.core.json_text import json_text
-from launcher.core.ranges import ranges
 from launcher.core.records import RankSpec, RunSpec
+from launcher.core.text import ranges
 from launcher.engines.assemble import assemble
 from launcher.engines.command import EngineCommand
 from launcher.logs.terminal import escaped

@@ -12,10 +12,9 @@ from launcher.cli.launch.once_per_host import reported_once
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.prepare import Prepared
 from launcher.core import env
-from launcher.core.addresses import names_of
 from launcher.core.engine_rank import read_task
 from launcher.core.errors import UsageError
-from launcher.core.interfaces import INTERFACE_VARIABLES
+from launcher.core.interfaces import INTERFACE_VARIABLES, names_of
 from launcher.core.records import RunSpec, Server
 from launcher.core.resources import PACKAGE
 from launcher.engines.cluster.agent_setup import ANY_PORT

@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from launcher.cli.options.types import BadValue
 from launcher.core.errors import UsageError
-from launcher.core.near import did_you_mean, near
+from launcher.core.text import did_you_mean, near
 
 # What users of other tools type, and what it is called here; only what a command has is offered.
 CALLED_HERE = {

@@ -13,7 +13,7 @@ from contextlib import suppress
 from launcher.cli.text.log_format import Format
 from launcher.cli.text.stdout import StreamWriter
 from launcher.core.errors import UnreadableError
-from launcher.core.ranges import ranges
+from launcher.core.text import ranges
 from launcher.logs.collapse import Shown
 from launcher.logs.lines import Line
 from launcher.logs.raised import Folded

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from launcher.cli.text.log_format import Format
 from launcher.cli.text.status_line import StatusLine
-from launcher.core.ranges import ranges
+from launcher.core.text import ranges
 from launcher.logs.lines import Begun, Line
 from launcher.logs.terminal import printable, without_colours
 

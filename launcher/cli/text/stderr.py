@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 
-from launcher.core.printable import printable
+from launcher.core.text import printable
 
 
 def say(text: str) -> None:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from launcher.core.printable import printable
+from launcher.core.text import printable
 
 
 class StreamWriter:

@@ -18,7 +18,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
-from launcher.core.ranges import ranges
+from launcher.core.text import ranges
 from launcher.core.verdict import Failure, Role, StackGroup, Verdict
 from launcher.logs.terminal import one_line, printable, shortened
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from launcher.core.addresses import Address, addresses_of
+from launcher.core.interfaces import Address, addresses_of
 from launcher.core.records import HOST_RANK
 from launcher.doctor.dns import is_loopback
 from launcher.doctor.facts import Facts, Interface

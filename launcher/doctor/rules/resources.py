@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from launcher.core.ranges import ranges
 from launcher.core.records import HOST_RANK
+from launcher.core.text import ranges
 from launcher.doctor.facts import Facts, Folder
 from launcher.doctor.finding import Answer, Evidence, Finding, PerServer, Rule, Severity, Topic
 

@@ -8,9 +8,9 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from launcher.core.addresses import address_of, addresses_of, names_of
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
+from launcher.core.interfaces import address_of, addresses_of, names_of
 from launcher.core.messages import (
     MAX_FIRST_LINE_BYTES,
     PROTOCOL,

@@ -13,9 +13,9 @@ from launcher.core.events import AgentEnded, Cause, NotBegun
 from launcher.core.frozen import frozen
 from launcher.core.json_text import digest_of_meaning
 from launcher.core.messages import Begin, Waiting
-from launcher.core.printable import printable
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import LATEST, RunDir
+from launcher.core.text import printable
 from launcher.engines.assemble import Request, assemble, used_cluster
 from launcher.engines.cluster.job import EXAMINATION, Job, from_text
 from launcher.engines.cluster.join import Endpoint, Session, check_place, take_place

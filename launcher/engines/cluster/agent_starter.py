@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 
 from launcher.control.events import EngineExited
-from launcher.core.descriptors import limit_to, make_room_for_servers, own_limit
 from launcher.core.errors import TlaunchError
 from launcher.core.events import Awaiting
 from launcher.core.records import RunSpec, Server
 from launcher.core.run_dir import RunDir
+from launcher.core.system import limit_to, make_room_for_servers, own_limit
 from launcher.core.verdict import Verdict
 from launcher.engines.cluster.engine_output import cancelled, gave_up, killed, turned_back
 from launcher.engines.cluster.engine_process import EngineProcess

@@ -60,7 +60,7 @@ from launcher.engines.cluster.server_evidence import ServerEvidence
 from launcher.engines.cluster.shared_fs import leave_mark, remove_mark
 from launcher.supervise.agent import LauncherLink, identity_of
 from launcher.supervise.drive import drive
-from launcher.supervise.signal_pipe import SignalPipe
+from launcher.supervise.event_loop import SignalPipe
 
 EVIDENCE_LIMIT_S = 5.0  # for all servers to report what they know; each looks for less than two seconds
 

@@ -14,7 +14,6 @@ from launcher import __version__
 from launcher.core import atomic
 from launcher.core.channel import CLOSED, Channel, ChannelClosedError, Silence
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UnreadableError
-from launcher.core.fingerprint import fingerprint
 from launcher.core.frozen import frozen
 from launcher.core.messages import (
     PROTOCOL,
@@ -33,6 +32,7 @@ from launcher.core.messages import (
     proof_of,
 )
 from launcher.core.records import RunSpec
+from launcher.core.resources import fingerprint
 from launcher.core.run_dir import RunDir
 from launcher.engines.cluster.asker_endpoint import AskerEndpoint, remove_door, write_endpoint
 from launcher.engines.cluster.shared_fs import sees_mark

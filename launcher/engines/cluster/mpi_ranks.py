@@ -23,8 +23,8 @@ from launcher.core import env
 from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.ranges import ranges
 from launcher.core.records import Server
+from launcher.core.text import ranges
 from launcher.supervise.mpi_proxy import Left, MpiProxies, hand_over, meeting_name
 
 GATHER_S = 60.0  # for all of a server's processes to come; an engine starts them at about the same time

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from launcher.core.descriptors import limit_to, own_limit
+from launcher.core.system import limit_to, own_limit
 from launcher.doctor.join_failure import JoinFailure, diagnose_output, engine_hangs
 from launcher.engines.cluster.engine_end import GRACE_S
 from launcher.engines.cluster.engine_process import EngineProcess

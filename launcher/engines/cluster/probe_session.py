@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core import env
-from launcher.core.descriptors import make_room_for_servers
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.events import Cause
 from launcher.core.messages import Finish, Hello, ProbeAnswer, ProbeQuestion, Refused
 from launcher.core.records import Server
+from launcher.core.system import make_room_for_servers
 from launcher.doctor.join_failure import JoinFailure, connection_lost, join_timed_out, no_answer
 from launcher.engines.cluster.agent_connection import AgentConnection
 from launcher.engines.cluster.engine_end import PATIENCE_S
@@ -29,7 +29,7 @@ from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.probe_engines import ENGINE_LAST_S, ProbeEngines
 from launcher.engines.cluster.registration import Registration
 from launcher.engines.command import EngineCommand
-from launcher.supervise.linux import become_subreaper
+from launcher.supervise.spawn import become_subreaper
 from launcher.supervise.tree import spare_bystanders
 
 # Given the index of a server, and how long its agent may look for the coordinator: what starts that agent alone.

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from launcher import __version__
-from launcher.core.addresses import addresses_of
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError, UsageError
-from launcher.core.fingerprint import fingerprint
+from launcher.core.interfaces import addresses_of
 from launcher.core.messages import (
     MAX_LINE_BYTES,
     AskStacks,
@@ -24,6 +23,7 @@ from launcher.core.messages import (
     proof_of,
 )
 from launcher.core.records import Server
+from launcher.core.resources import fingerprint
 from launcher.engines.cluster.agent_connection import STRANGER_S, AgentConnection, described, differences, server_of
 from launcher.engines.cluster.plan import Plan
 from launcher.engines.cluster.program_check import refusal

@@ -11,10 +11,10 @@ from typing import Any
 from launcher.control.events import Diagnosed, Pair
 from launcher.control.orders import Apart
 from launcher.control.reach import cut_off
-from launcher.core.addresses import names_of
 from launcher.core.events import Cause, Trouble
-from launcher.core.ranges import ranges
+from launcher.core.interfaces import names_of
 from launcher.core.records import Server
+from launcher.core.text import ranges
 from launcher.core.verdict import Confidence, Role, Verdict
 from launcher.engines.cluster.agent_connection import AgentConnection, Clock
 from launcher.supervise.diagnosis.losses import Loss, at_most_likely, has_own_fault, weigh

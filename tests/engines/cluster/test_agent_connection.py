@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.core.addresses import addresses_of
 from launcher.core.channel import Channel
 from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.interfaces import addresses_of
 from launcher.core.messages import Hello, Ping, Pong
 from launcher.core.records import Device, Server
 from launcher.engines.cluster import agent_connection

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from launcher.core import env
-from launcher.core.descriptors import SPARE
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import AgentEnded, AttemptStarted, Awaiting, Cause, Judged, NotBegun, RankEnded, RankStarted
 from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server, Supervision
 from launcher.core.run_dir import RunDir
+from launcher.core.system import SPARE
 from launcher.core.verdict import Confidence
 from launcher.engines.cluster import agent_starter, engine_end
 from launcher.engines.cluster.agent_connection import listen

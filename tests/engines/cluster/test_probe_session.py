@@ -4,12 +4,12 @@ import json
 import subprocess
 import sys
 
-from launcher.core.descriptors import SPARE
+from launcher.core.system import SPARE
 
 PREAMBLE = """
 import json, resource, sys
 from pathlib import Path
-from launcher.core.descriptors import own_limit
+from launcher.core.system import own_limit
 from launcher.core.records import Device, Server
 from launcher.engines.cluster.probe_session import ProbeSession
 from launcher.engines.cluster.job import EXAMINATION

@@ -13,7 +13,6 @@ from launcher import __version__
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError
 from launcher.core.events import Cause
-from launcher.core.fingerprint import fingerprint
 from launcher.core.messages import (
     PROTOCOL,
     Begin,
@@ -26,6 +25,7 @@ from launcher.core.messages import (
     Welcome,
     proof_of,
 )
+from launcher.core.resources import fingerprint
 from launcher.engines.cluster.agent_connection import STRANGER_S, listen
 from launcher.engines.cluster.join import AgentInfo, Endpoint, join
 

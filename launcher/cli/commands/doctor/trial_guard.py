@@ -21,7 +21,7 @@ from launcher.core.codec import decode, encode
 from launcher.core.errors import exit_code_of
 from launcher.core.frozen import frozen
 from launcher.doctor.probe_handler import forget
-from launcher.supervise.linux import signal_of_parents_end
+from launcher.supervise.spawn import signal_of_parents_end
 
 OWN_DIRECTORY = "tlaunch-doctor-"  # how the name of a directory for temporary files begins that a doctor has made
 

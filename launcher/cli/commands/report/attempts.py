@@ -9,11 +9,10 @@ from pathlib import Path
 from launcher.cli.commands.report.facts import RunFacts
 from launcher.cli.text.columns import duration
 from launcher.cli.text.verdict_text import NUMBER, culprit_failure, headline, rank_list
-from launcher.core.attempt_mark import mark_of
 from launcher.core.events import Cause, RankStarted
 from launcher.core.frozen import frozen
 from launcher.core.report import Attempt
-from launcher.core.run_dir import RunDir
+from launcher.core.run_dir import RunDir, mark_of
 from launcher.core.verdict import Role, Verdict
 from launcher.logs.tail import TAIL_BYTES
 from launcher.logs.terminal import one_line, printable, shortened

@@ -12,8 +12,8 @@ from launcher.cli.launch.samples import found_table
 from launcher.cli.options.table import max_table_size_option
 from launcher.cli.options.types import IntRange
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
-from launcher.core.printable import printable
 from launcher.core.records import Cluster
+from launcher.core.text import printable
 from launcher.rank_table import Profile, parse_rank_table
 from launcher.rank_table.convert import convert_cluster, marked_without_ascend, target_named
 from launcher.rank_table.detect import read_plain, recognise_plain

@@ -17,7 +17,7 @@ from launcher.cli.text.stdout import write_out
 from launcher.core.codec import encode
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
 from launcher.core.json_text import json_text
-from launcher.core.printable import printable
+from launcher.core.text import printable
 from launcher.rank_table import TableReport
 from launcher.rank_table.diagnostics import count_problems
 from launcher.rank_table.difference import Comparison, Difference, Kind, RankChange, compare

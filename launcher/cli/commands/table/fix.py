@@ -16,7 +16,7 @@ from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import write_out
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
 from launcher.core.json_text import json_text
-from launcher.core.printable import printable
+from launcher.core.text import printable
 from launcher.rank_table import TableReport, parse_rank_table
 from launcher.rank_table.difference import compare
 from launcher.rank_table.files import overwrite

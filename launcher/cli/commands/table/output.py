@@ -16,8 +16,8 @@ from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import write_out
 from launcher.core.atomic import write_text
 from launcher.core.errors import UnreadableError, UsageError
-from launcher.core.printable import printable
 from launcher.core.records import Cluster
+from launcher.core.text import printable
 from launcher.rank_table import Profile, TableReport, parse_rank_table
 from launcher.rank_table.formats.targets import TARGETS
 from launcher.rank_table.profile import CHIPS

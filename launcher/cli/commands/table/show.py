@@ -21,9 +21,8 @@ from launcher.cli.text.stdout import write_out
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
-from launcher.core.printable import printable
-from launcher.core.ranges import ranges
 from launcher.core.records import HOST_RANK, Cluster, Device, Layout, Options, Server
+from launcher.core.text import printable, ranges
 from launcher.mesh.coordinates import AXES, coordinate_of, groups
 from launcher.mesh.layouts import resolve_layout
 from launcher.rank_table import TableReport

@@ -1,4 +1,4 @@
-"""Suggestions for a word that is not known."""
+"""Text for people: on one line, numbers as ranges, and suggestions for a word that is not known."""
 
 from __future__ import annotations
 
@@ -7,6 +7,30 @@ from collections.abc import Iterable
 LONG = 6  # characters from which on a word may hold two slips
 MIN_BEGINNING = 3  # characters of an unfinished word
 SHOWN = 3
+
+
+def printable(text: str) -> str:
+    r"""Return `text` with everything escaped that ends a line, moves a terminal's cursor or turns its direction.
+
+    >>> printable("no\nerror: all is well.json")
+    'no\\u000aerror: all is well.json'
+    """
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return the numbers in ascending order, with ranges for those that follow each other.
+
+    >>> ranges([0, 1, 2, 3, 8, 10, 11])
+    '0-3,8,10-11'
+    """
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def near(word: str, known: Iterable[str], *, limit: int = SHOWN) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ import selectors
 
 import pytest
 
-from launcher.supervise.listening import Listening
+from launcher.supervise.event_loop import Listening
 
 
 class End:

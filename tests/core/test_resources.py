@@ -2,8 +2,8 @@
 
 import shutil
 
-import launcher.core.fingerprint as fingerprint_module
-from launcher.core.fingerprint import fingerprint
+import launcher.core.resources as fingerprint_module
+from launcher.core.resources import fingerprint
 
 
 def test_a_copy_is_the_same_until_a_module_differs(tmp_path, monkeypatch):

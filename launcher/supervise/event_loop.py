@@ -1,0 +1,75 @@
+"""Parts of a loop that waits for signals, children and files at once, without polling."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+
+class SignalPipe:
+    """Receives `numbers` instead of their default action, until closed. From the main thread only.
+
+    Readable (`fileno`) as soon as one has arrived; `take` tells which. Numbers are kept by a handler, not by the
+    bytes of the pipe, so a full pipe loses none.
+    """
+
+    def __init__(self, numbers: Iterable[signal.Signals]) -> None:
+        self._arrived: list[int] = []
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+        self._former_fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._former = {
+            number: signal.signal(number, lambda arrived, _frame: self._arrived.append(arrived)) for number in numbers
+        }
+
+    def fileno(self) -> int:
+        return self._reader
+
+    def take(self) -> list[int]:
+        """Return the signals that arrived since the last call, in order."""
+        with suppress(BlockingIOError):
+            while os.read(self._reader, 4096):
+                pass
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def close(self) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._former_fd)
+        os.close(self._reader)
+        os.close(self._writer)
+
+
+# What to listen to, or None where it is not there at present; for which events; and what to call.
+Wanted = tuple[Any, int, Callable[[], object]]
+
+
+class Listening:
+    """Keeps account of it by what each thing is for."""
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        self._selector = selector
+        self._known: dict[str, tuple[Any, int]] = {}
+
+    def choose(self, wanted: Mapping[str, Wanted]) -> None:
+        """Listen to these, and to nothing else that was chosen before, whether that is closed by now or not."""
+        stays = {purpose for purpose, (what, events, _) in wanted.items() if self._known.get(purpose) == (what, events)}
+        for purpose in self._known.keys() - stays:
+            self.forget(purpose)
+        # Only then: what was opened after something was closed may have the number of its descriptor.
+        for purpose, (what, events, react) in wanted.items():
+            if purpose not in stays and what is not None:
+                self._selector.register(what, events, react)
+                self._known[purpose] = what, events
+
+    def forget(self, purpose: str) -> None:
+        known = self._known.pop(purpose, None)
+        if known is not None:
+            with suppress(KeyError, ValueError):
+                self._selector.unregister(known[0])
