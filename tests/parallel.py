@@ -21,6 +21,7 @@ GROUPS = {
     ), "hosts"),
     **dict.fromkeys((
         "tests/cli/test_render_slurm.py",
+        "tests/end_to_end/test_examples.py",
         "tests/end_to_end/test_slurm_run.py",
         "tests/end_to_end/test_slurm_values.py",
     ), "slurm"),

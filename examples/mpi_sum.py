@@ -1,0 +1,12 @@
+"""A program of mpi4py: start it with `mpirun -n 4 tlaunch exec --devices 4 -- python examples/mpi_sum.py`.
+
+Over servers of a rank table tlaunch starts mpirun itself, supervises the ranks and numbers COMM_WORLD as the table does:
+`tlaunch run --engine mpi --rank-table rank_table_16pcs.json -- python examples/mpi_sum.py`.
+"""
+
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+total = world.allreduce(world.rank + 1)
+print(f"rank {world.rank} of {world.size}: the sum of 1..{world.size} is {total}")
+assert total == world.size * (world.size + 1) // 2

@@ -1,0 +1,83 @@
+"""The programs of examples/ run as their first lines say."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BESIDE = Path(sys.executable).parent  # `python` and `tlaunch` of the environment under test
+PATIENCE_S = 200
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+
+
+def logs_of(runs):
+    """The log of each rank, by global rank."""
+    return [path.read_text() for path in sorted(runs.glob("latest/device?/train.log"))]
+
+
+@pytest.fixture(name="run")
+def _run(tmp_path):
+    """Gives a function that runs words of a command line where examples/ is, with runs in a directory of the test."""
+
+    def run(*words, extra=None):
+        path = f"{BESIDE}{os.pathsep}{os.environ['PATH']}"
+        env = {**os.environ, "PATH": path, "TLAUNCH_RUNS_DIR": str(tmp_path), **(extra or {})}
+        done = subprocess.run(
+            list(map(str, words)), cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+def test_data_parallel_ranks_learn_the_same(run, tmp_path):
+    """Both ranks end near the truth, and report their steps by heartbeats."""
+    run("tlaunch", "run", "--devices", 2, "--", "python", "examples/ddp.py")
+    for log in logs_of(tmp_path):
+        losses = [float(loss) for loss in re.findall(r"^step \d+ loss (\S+)$", log, re.MULTILINE)]
+        assert len(losses) == 5
+        assert losses[-1] < 0.01
+    assert '"step": 100' in (tmp_path / "latest" / "device1" / "heartbeat").read_text()
+
+
+def test_ranks_of_an_mpirun_add_up(run, tmp_path, mpirun):
+    """COMM_WORLD has all of them."""
+    root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
+    words = (
+        mpirun.path,
+        *root,
+        "-x",
+        "PATH",
+        "-x",
+        "TLAUNCH_RUNS_DIR",
+        "--map-by",
+        ":OVERSUBSCRIBE",
+        "--bind-to",
+        "none",
+    )
+    run(*words, "-n", 2, "tlaunch", "exec", "--devices", 2, "--", "python", "examples/mpi_sum.py")
+    assert [log.strip() for log in logs_of(tmp_path)] == [f"rank {rank} of 2: the sum of 1..2 is 3" for rank in (0, 1)]
+
+
+def test_a_script_reads_its_rank_and_the_table(run, tmp_path):
+    """Every rank has a device of its own and a share of the files."""
+    table = "rank_tables/rank_table_4pcs.json"
+    run("tlaunch", "run", "--rank-table", table, "--", "python", "examples/rank_variables.py")
+    found = [re.fullmatch(r"rank (\d) of 4: device (\d) at \S+ reads (\d) files, first part-00(\d).*\n", log)
+             for log in logs_of(tmp_path)]  # fmt: skip
+    shares = ["3", "3", "2", "2"]
+    assert [match.groups() for match in found] == [(str(rank), str(rank), shares[rank], str(rank)) for rank in range(4)]
+
+
+def test_the_job_of_slurm_trains_its_ranks(run, tmp_path, slurm):
+    """Here on one node: the names of these pretended ones mean no address, by which ranks of two could meet."""
+    extra = {**slurm, "PATH": f"{BESIDE}{os.pathsep}{slurm['PATH']}", "DEVICES_PER_NODE": "2"}
+    run("sbatch", "--wait", "--nodes=1", f"--output={tmp_path / 'job.out'}", "examples/slurm_job.sh", extra=extra)
+    assert "2 ranks ended well" in (tmp_path / "job.out").read_text()
+    assert all("step 100 " in log for log in logs_of(tmp_path))
