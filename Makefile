@@ -1,7 +1,7 @@
 # make demo    set up, and train the Transformer on eight ranks of one server
 # make test    set up, and run the tests
 # make check   what a change must pass: lint, format, types, import contracts, tests
-# make bench   the claims of the README, as ratios measured in one run
+# make bench   the claims of docs/benchmarks.md, as ratios measured in one run
 
 PYTHON ?= python3
 VENV ?= .venv

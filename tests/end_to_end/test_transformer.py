@@ -99,10 +99,10 @@ def test_rank_0_shows_translations(run):
     assert len(re.findall(r"^source: .+\nreference: .+\ntranslation: .*$", log, re.MULTILINE)) == 5
 
 
-def test_the_readme_script_gives_the_last_validation_loss(run, environment):
+def test_the_script_of_the_documentation_gives_the_last_validation_loss(run, environment):
     """The weights of dp=2 mp=2 pp=2 are those of one device: a short script finds the same validation loss."""
     directory, _ = run
-    found = re.findall(r"```python\n(.+?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    found = re.findall(r"```python\n(.+?)```", (ROOT / "docs" / "trainer.md").read_text(encoding="utf-8"), re.DOTALL)
     [script] = [each for each in found if "import torch" in each]
     done = subprocess.run(
         [sys.executable, "-c", script, directory / "model"],
