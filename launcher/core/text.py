@@ -15,6 +15,8 @@ def printable(text: str) -> str:
     >>> printable("no\nerror: all is well.json")
     'no\\u000aerror: all is well.json'
     """
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 

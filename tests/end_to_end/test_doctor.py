@@ -226,7 +226,7 @@ def test_a_server_that_does_not_reach_the_hub_is_told_of(cluster):
         "h2", "ip saddr 10.77.0.254 tcp sport != 22 tcp flags & (syn | ack) == (syn | ack) tcp dport != 22 drop"
     ):
         began = time.monotonic()
-        code, found, told = cluster.probe_server("--no-links", "--join-timeout", "10")
+        code, found, told = cluster.examined("--no-links", "--join-timeout", "10")
         took_s = time.monotonic() - began
     assert (code, {which for _, which in found}, told) == (1, {(1,)}, [0, 2])
     assert took_s < 10 + 40, "ten seconds, ten more for who is started once more, and what a busy machine adds"
@@ -238,7 +238,7 @@ def test_an_agent_that_hangs_in_its_file_system_is_told_of(cluster):
     pipe = cluster.directory / "pipe"
     os.mkfifo(pipe)
     with cluster.over("h2", cluster.table, pipe):
-        code, found, told = cluster.probe_server("--no-links")
+        code, found, told = cluster.examined("--no-links")
     assert (code, found, told) == (1, {("no-answer", (1,))}, [0, 2])
 
 
@@ -345,7 +345,7 @@ def test_a_planted_fault_is_found_where_it_is_and_nothing_else(cluster, name):
     """One at a time; the exit code tells whether a run would fail of it."""
     plant, expected, code = FAULTS[name]
     with plant(cluster):
-        assert cluster.probe_server("--no-links") == (code, expected, [0, 1, 2])
+        assert cluster.examined("--no-links") == (code, expected, [0, 1, 2])
 
 
 def test_a_port_that_somebody_has_is_found_on_the_server_of_rank_0(cluster):
@@ -355,7 +355,7 @@ def test_a_port_that_somebody_has_is_found_on_the_server_of_rank_0(cluster):
     with ExitStack() as stack:
         listener = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         listener.stdout.readline()
-        assert cluster.probe_server("--no-links", "--master-port", "29411") == (1, {("port-taken", (0,))}, [0, 1, 2])
+        assert cluster.examined("--no-links", "--master-port", "29411") == (1, {("port-taken", (0,))}, [0, 1, 2])
 
 
 def test_a_slow_link_is_found_by_measuring(cluster):
@@ -365,7 +365,7 @@ def test_a_slow_link_is_found_by_measuring(cluster):
     if shutil.which("tc") is None or subprocess.run([*place, *slow], check=False, timeout=60).returncode:
         pytest.skip("no tc here")
     try:
-        code, found, told = cluster.probe_server()
+        code, found, told = cluster.examined()
     finally:
         subprocess.run([*place, "del", "dev", "eth0", "root"], check=True, timeout=60)
     assert (code, told) == (0, [0, 1, 2])
@@ -376,7 +376,7 @@ def test_what_ranks_of_one_server_fail_of_is_told_of_that_server(cluster):
     """Whatever the versions of what is installed promise."""
     libraries = Path(importlib.util.find_spec("torch").origin).parent / "lib"
     with cluster.over("h2", libraries):
-        code, found, told = cluster.probe_server()
+        code, found, told = cluster.examined()
     assert (code, found, told) == (1, {("trial-run-failed", (1,))}, [0, 1, 2])
     kept = kept_run()
     assert "Error" in (kept / "device2" / "train.log").read_text()
@@ -392,7 +392,7 @@ def test_a_stale_copy_of_the_program_is_found(cluster):
     stale.write_text("print('stale')")
     command = ("--", sys.executable, program.name)
     with cluster.over("h2", program, stale):
-        assert cluster.probe_server("--no-links", *command) == (1, {("program-differs", (1,))}, [0, 1, 2])
+        assert cluster.examined("--no-links", *command) == (1, {("program-differs", (1,))}, [0, 1, 2])
         run = [word if word != "doctor" else "run" for word in cluster.command(*command)]
         done = subprocess.run(
             list(map(str, run)), cwd=cluster.cwd, env=cluster.environment(), capture_output=True, text=True, timeout=120, check=False
@@ -400,7 +400,7 @@ def test_a_stale_copy_of_the_program_is_found(cluster):
     assert done.returncode == 3
     assert "error: the program is not the same on server h2 as on server h1: train.py differs" in done.stderr
     assert not list(cluster.runs.glob("*/device*/train.log"))
-    assert cluster.probe_server("--no-links", *command) == (0, set(), [0, 1, 2])
+    assert cluster.examined("--no-links", *command) == (0, set(), [0, 1, 2])
 
 
 def kept_run():
@@ -437,7 +437,7 @@ def test_one_machine_under_two_names_is_refused_and_found_out(cluster):
     known.write_text(cluster.known_hosts + f"h9 {key}\n")
     cluster.write_table(cluster.table, ["h1", "h2", "h9"])
     try:
-        code, found, _ = cluster.probe_server("--no-links")
+        code, found, _ = cluster.examined("--no-links")
     finally:
         hosts.write_text(before)
         known.write_text(cluster.known_hosts)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from launcher.cli.options.types import IntRange
-from launcher.corpus.files import Split, refuse_overwriting
-from launcher.corpus.preprocess import Preprocessed
-from launcher.corpus.preprocess import preprocess as run
-from launcher.corpus.sample import SIZES, sample_files, write_sample
+
+if TYPE_CHECKING:
+    from launcher.corpus.files import Split
+    from launcher.corpus.preprocess import Preprocessed
 
 A_FILE = click.Path(path_type=Path)
 # \b keeps click from refilling the lines below it
@@ -55,6 +56,8 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
     The files are a WMT .sgm pair, matched by document and segment, or two plain texts, matched line by line; either may
     be gzip. The paths written are printed, everything else goes to stderr.
     """
+    from launcher.corpus.preprocess import preprocess as run
+
     _report(run(fr=fr, en=en, output=output, split=split, max_words=max_words, force=force))
 
 
@@ -67,6 +70,9 @@ def sample(*, output: Path, force: bool) -> None:
     12,000 training, 500 validation and 500 test pairs, drawn from a grammar. The test split is written as a pair of
     .sgm files too.
     """
+    from launcher.corpus.files import refuse_overwriting
+    from launcher.corpus.sample import SIZES, sample_files, write_sample
+
     if not force:
         refuse_overwriting(sample_files(output))
     written = write_sample(output)
