@@ -16,14 +16,14 @@ from typing import Any
 from common.checks import Bound, Checks
 from common.processes import PROGRAMS
 
+from launcher.cluster.agent_connection import listen
+from launcher.cluster.coordinator import Coordinator
+from launcher.cluster.job import Job, from_text, to_text
+from launcher.cluster.plan import Plan
 from launcher.core import env
 from launcher.core.records import Cluster, Device, Layout, RunSpec, Server, Supervision
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import OWN_TABLE, Request, assemble
-from launcher.engines.cluster.agent_connection import listen
-from launcher.engines.cluster.coordinator import Coordinator
-from launcher.engines.cluster.job import Job, from_text, to_text
-from launcher.engines.cluster.plan import Plan
 from launcher.engines.command import EngineCommand
 from launcher.engines.local import signals_held_back, start_child
 from launcher.engines.placement import read_machine

@@ -24,7 +24,7 @@ An agent that has lost the coordinator knocks once more when its ranks have ende
 At any time the coordinator asks `Ping`, and what answers with `Pong` is there; it may order `Stop` and `ForwardSignal`, and an
 agent whose launcher got a signal for all tells `SignalWanted`; one that has lost its launcher is `GivingUp`.
 
-Somebody with the key of a run that goes on (launcher/engines/cluster/stacks_client.py) may ask where its ranks are:
+Somebody with the key of a run that goes on (launcher/cluster/stacks_client.py) may ask where its ranks are:
     asker                                coordinator                               agents
     AskStacks        ──────────────────>              TakeStacks  ──────────────>
                      <──────────────────  AllStacks                <──────────────  Stacks
@@ -239,7 +239,7 @@ class GivingUp:
 
 @frozen
 class Freed:
-    """A notice from an agent that had lost its coordinator: its ranks have ended (launcher/engines/cluster/unheard.py)."""
+    """A notice from an agent that had lost its coordinator: its ranks have ended (launcher/cluster/unheard.py)."""
 
     proof: str  # that it knows the run's token
     agent: str  # the nonce of its Hello

@@ -6,7 +6,7 @@ import pytest
 
 from launcher.cli.text import columns
 from launcher.cli.text.columns import MAX_NUMBER_CHARS, aligned, counted, fitted, number, server_list, size
-from launcher.engines.cluster.engine_output import listed
+from launcher.cluster.engine_output import listed
 
 
 @pytest.mark.parametrize(

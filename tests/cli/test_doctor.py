@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cluster.join import AgentInfo, Endpoint, join
 from launcher.core.messages import ProbeQuestion
-from launcher.engines.cluster.join import AgentInfo, Endpoint, join
 
 SERVERS = ("127.0.0.1", "127.0.0.2")
 MEASURED = {"links-measured", "slow-link"}  # a busy machine may be slow one way

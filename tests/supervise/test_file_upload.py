@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from launcher.cluster.file_receiver import FileReceiver
 from launcher.core.channel import Channel
 from launcher.core.messages import ChunkAck, FileChunk, FileSnapshot, ForwardSignal
 from launcher.core.run_dir import RunDir
-from launcher.engines.cluster.file_receiver import FileReceiver
 from launcher.supervise.file_upload import PIECE_BYTES, WINDOW_BYTES, FileUpload
 from launcher.supervise.link import Link
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 import click
 
+from launcher.cluster.agent_setup import door_of
+from launcher.cluster.mpi_ranks import fork_guard, place_of, stand_for
 from launcher.core import env
 from launcher.core.engine_rank import read_engine_rank
-from launcher.engines.cluster.agent_setup import door_of
-from launcher.engines.cluster.mpi_ranks import fork_guard, place_of, stand_for
 
 JOIN_S = 60.0  # for the coordinator, which is there before its agents, to be found
 

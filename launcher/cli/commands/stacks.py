@@ -14,13 +14,13 @@ from launcher.cli.text.run_text import describe, shown_name
 from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import write_out
 from launcher.cli.text.verdict_text import rank_list
+from launcher.cluster.asker_endpoint import read_door
+from launcher.cluster.stacks_client import CoordinatorUnreachableError, ask_stacks
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import read_heartbeat
 from launcher.core.json_text import json_text
 from launcher.core.verdict import StackGroup
-from launcher.engines.cluster.asker_endpoint import read_door
-from launcher.engines.cluster.stacks_client import CoordinatorUnreachableError, ask_stacks
 from launcher.logs.terminal import printable
 from launcher.runs.status import RunState, look
 from launcher.supervise.diagnosis.stacks import RankStack, Target, gather, group, sentence

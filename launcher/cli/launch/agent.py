@@ -5,6 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from launcher.cluster.agent_setup import (
+    awaited_begin,
+    check_table,
+    get_ready,
+    is_examination,
+    start,
+    told_job,
+)
+from launcher.cluster.job import Job
+from launcher.cluster.join import AgentInfo, Endpoint, Session, join
+from launcher.cluster.launcher_loop import LauncherLoop
+from launcher.cluster.mpi_ranks import Place, check_server, gather, open_door
+from launcher.cluster.unheard import longest_s, tell_freed_apart
 from launcher.core import env
 from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import TlaunchError
@@ -13,20 +26,7 @@ from launcher.core.interfaces import go_by_names
 from launcher.core.messages import Waiting
 from launcher.core.records import Server, Supervision
 from launcher.engines.assemble import used_cluster
-from launcher.engines.cluster.agent_setup import (
-    awaited_begin,
-    check_table,
-    get_ready,
-    is_examination,
-    start,
-    told_job,
-)
-from launcher.engines.cluster.job import Job
-from launcher.engines.cluster.join import AgentInfo, Endpoint, Session, join
-from launcher.engines.cluster.mpi_ranks import Place, check_server, gather, open_door
-from launcher.engines.cluster.unheard import longest_s, tell_freed_apart
 from launcher.engines.host_match import read_host
-from launcher.engines.launcher_loop import LauncherLoop
 from launcher.engines.local import signals_held_back
 from launcher.engines.mpi_match import check_library
 from launcher.supervise.mpi_proxy import MpiProxies
@@ -38,7 +38,7 @@ def take_part(door: Endpoint, engine_rank: EngineRank | None, place: Place | Non
     members, trouble = (None, None) if place is None else _gathered(place, door.token)
     membership = join(door, _this_machine(engine_rank, place), until, lambda _why: None)
     if is_examination(membership):
-        from launcher.engines.cluster.probe_server import serve_probes  # runs need none of it
+        from launcher.cluster.probe_server import serve_probes  # runs need none of it
 
         serve_probes(membership)
         return

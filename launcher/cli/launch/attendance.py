@@ -5,8 +5,8 @@ from __future__ import annotations
 from launcher.cli.launch.detach import Announcing, Detached
 from launcher.cli.text import summary
 from launcher.cli.text.console import Console
+from launcher.cluster.launcher_loop import LauncherLoop
 from launcher.core.records import RunSpec
-from launcher.engines.launcher_loop import LauncherLoop
 from launcher.engines.local import LocalAgent
 
 

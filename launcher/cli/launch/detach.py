@@ -22,8 +22,8 @@ from launcher.core.errors import EXIT_FAILURE, EXIT_OK, exit_code_of
 from launcher.logs.terminal import printable
 
 if TYPE_CHECKING:
+    from launcher.cluster.launcher_loop import Observer
     from launcher.core.events import TimestampedEvent
-    from launcher.engines.launcher_loop import Observer
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FIRST_PRIVATE = 3  # descriptors below are stdin, stdout and stderr

@@ -11,15 +11,15 @@ from pathlib import Path
 from launcher.cli.launch.once_per_host import reported_once
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.prepare import Prepared
+from launcher.cluster.agent_setup import ANY_PORT
+from launcher.cluster.join import Endpoint
+from launcher.cluster.mpi_ranks import members_text, stretches_of
 from launcher.core import env
 from launcher.core.engine_rank import read_task
 from launcher.core.errors import UsageError
 from launcher.core.interfaces import INTERFACE_VARIABLES, names_of
 from launcher.core.records import RunSpec, Server
 from launcher.core.resources import PACKAGE
-from launcher.engines.cluster.agent_setup import ANY_PORT
-from launcher.engines.cluster.join import Endpoint
-from launcher.engines.cluster.mpi_ranks import members_text, stretches_of
 from launcher.engines.command import EngineCommand
 from launcher.engines.host_match import Host, read_host
 

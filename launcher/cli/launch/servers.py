@@ -22,18 +22,18 @@ from launcher.cli.launch.options import RunOptions, check_server_id
 from launcher.cli.launch.prepare import Prepared
 from launcher.cli.text.columns import awaited, server_list
 from launcher.cli.text.stderr import say
+from launcher.cluster.agent_connection import RANK_TABLE, listen
+from launcher.cluster.agent_setup import ANY_PORT, awaited_begin, get_ready, start
+from launcher.cluster.asker_endpoint import AskerEndpoint, write_endpoint
+from launcher.cluster.job import Job, to_text
+from launcher.cluster.join import AgentInfo, Endpoint, Session, join
+from launcher.cluster.plan import COMMAND, Plan
 from launcher.core import env
 from launcher.core.env import masked_argv
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.json_text import json_text
 from launcher.core.records import Cluster, Server
 from launcher.core.run_dir import RunDir
-from launcher.engines.cluster.agent_connection import RANK_TABLE, listen
-from launcher.engines.cluster.agent_setup import ANY_PORT, awaited_begin, get_ready, start
-from launcher.engines.cluster.asker_endpoint import AskerEndpoint, write_endpoint
-from launcher.engines.cluster.job import Job, to_text
-from launcher.engines.cluster.join import AgentInfo, Endpoint, Session, join
-from launcher.engines.cluster.plan import COMMAND, Plan
 from launcher.engines.host_match import Host, read_host, servers_here
 from launcher.engines.local import signals_held_back, start_child
 from launcher.logs.terminal import escaped
@@ -61,7 +61,7 @@ def run_on_servers(prepared: Prepared, options: RunOptions) -> Outcome:
 
 def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int | None) -> Outcome:
     """Coordinate the run. `here`: which server this is; None where an engine brings all."""
-    from launcher.engines.cluster.coordinator import Coordinator  # the servers that take part need none of it
+    from launcher.cluster.coordinator import Coordinator  # the servers that take part need none of it
 
     servers = prepared.used.servers
     if options.engine == "slurm":

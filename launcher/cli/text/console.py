@@ -56,7 +56,7 @@ class Console:
         self._at_once = False  # every rank is killed, without grace
         self._asked_elsewhere = ""  # who wants the end, until that is reported
 
-    # --- launcher.engines.launcher_loop.Observer ---
+    # --- launcher.cluster.launcher_loop.Observer ---
 
     def event(self, stamped: TimestampedEvent) -> None:
         self.progress.take(stamped)

@@ -22,6 +22,12 @@ from launcher.cli.launch.servers import join_first_server, open_door, shared_tok
 from launcher.cli.text.columns import awaited, server_list
 from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import write_out
+from launcher.cluster.job import EXAMINATION
+from launcher.cluster.join import Endpoint
+from launcher.cluster.plan import Plan
+from launcher.cluster.probe_server import serve_probes
+from launcher.cluster.probe_session import SILENCE_S, ProbeSession
+from launcher.cluster.program_check import odd_programs, programs_of, question
 from launcher.core import env
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError
 from launcher.core.frozen import frozen
@@ -30,12 +36,6 @@ from launcher.core.records import Server
 from launcher.doctor.examine import Examination, Wish, examine
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic, in_order
 from launcher.doctor.rules import judge
-from launcher.engines.cluster.job import EXAMINATION
-from launcher.engines.cluster.join import Endpoint
-from launcher.engines.cluster.plan import Plan
-from launcher.engines.cluster.probe_server import serve_probes
-from launcher.engines.cluster.probe_session import SILENCE_S, ProbeSession
-from launcher.engines.cluster.program_check import odd_programs, programs_of, question
 from launcher.engines.command import EngineCommand
 from launcher.engines.host_match import Host, read_host
 from launcher.engines.mpi import alone_variables

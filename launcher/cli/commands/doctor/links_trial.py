@@ -22,6 +22,7 @@ from launcher.cli.commands.doctor.trial_run import (
 )
 from launcher.cli.launch.options import BRING_ALL
 from launcher.cli.text.stderr import say
+from launcher.cluster.probe_session import ProbeSession
 from launcher.core.codec import decode
 from launcher.core.run_dir import LATEST
 from launcher.doctor.examine import Examination
@@ -29,7 +30,6 @@ from launcher.doctor.finding import Evidence, Finding, Severity, Topic
 from launcher.doctor.links import Links, best_of, described, judge_links
 from launcher.doctor.probe_handler import OWN_RUNS, forget
 from launcher.doctor.rules.network import carried_by, elsewhere
-from launcher.engines.cluster.probe_session import ProbeSession
 from launcher.supervise.port import hold_port
 
 

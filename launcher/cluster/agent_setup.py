@@ -1,0 +1,190 @@
+"""One server's part of a run over several: made ready, started, attended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from launcher.cluster.job import EXAMINATION, Job, from_text
+from launcher.cluster.join import Endpoint, Session, check_place, take_place
+from launcher.core import atomic, env
+from launcher.core.errors import RefusedTableError, TlaunchError, UnreadableError, UsageError
+from launcher.core.events import AgentEnded, Cause, NotBegun
+from launcher.core.frozen import frozen
+from launcher.core.json_text import digest_of_meaning
+from launcher.core.messages import Begin, Waiting
+from launcher.core.records import RunSpec
+from launcher.core.run_dir import LATEST, RunDir
+from launcher.core.text import printable
+from launcher.engines.assemble import Request, assemble, used_cluster
+from launcher.engines.host_match import own_interface
+from launcher.engines.local import LocalAgent, start_agent
+from launcher.engines.placement import read_machine
+from launcher.program.digests import digests_of
+from launcher.supervise.event_log import EventLog
+from launcher.supervise.mpi_proxy import MpiProxies
+from launcher.supervise.port import HeldPort, check_port, hold_port
+
+ANY_PORT = 0  # in a spec, until the server of rank 0 has told
+
+
+@frozen
+class AgentSetup:
+    """The task of one server: its spec, the port that it holds for rank 0, if that is here, and the digests of its program."""
+
+    spec: RunSpec
+    server_index: int
+    port: HeldPort | None
+    program: Mapping[str, str]  # digests of its files
+
+    @property
+    def master_port(self) -> int | None:
+        return None if self.port is None else self.port.number
+
+
+def door_of(environment: Mapping[str, str]) -> Endpoint:
+    """Return the coordinator's endpoint for an engine's agent.
+
+    Raises:
+        UsageError: the environment has none.
+    """
+    token = environment.get(env.TLAUNCH_COORDINATOR_TOKEN, "")
+    addresses = tuple(
+        (host.strip("[]"), int(port))
+        for host, _, port in (each.rpartition(":") for each in environment.get(env.TLAUNCH_COORDINATOR, "").split(","))
+        if port.isdecimal()
+    )
+    if not addresses:
+        raise UsageError("no run waits for this agent", hint="`tlaunch run` starts agents; it is no command for people")
+    return Endpoint(addresses, token)
+
+
+def is_examination(membership: Session) -> bool:
+    """Return True if the coordinator only has questions, and no ranks to start."""
+    return membership.welcome.job == EXAMINATION
+
+
+def told_job(membership: Session) -> Job:
+    """Return the job that the coordinator sent.
+
+    Raises:
+        UsageError: it sent none.
+    """
+    try:
+        return from_text(membership.welcome.job or "", dict(os.environ), read_machine())
+    except ValueError as error:
+        raise UsageError(f"the run's coordinator is not understood: {error}") from error
+
+
+def check_table(job: Job) -> None:
+    """Check that a rank table at the same path on this machine has the same meaning.
+
+    Raises:
+        RefusedTableError: it has not.
+    """
+    source = job.request.cluster.source
+    if source is None or job.table_text is None:
+        return
+    try:
+        found = source.read_bytes()
+    except OSError:  # none here: ranks get a copy in the run directory
+        return
+    if digest_of_meaning(found) != digest_of_meaning(job.table_text.encode()):
+        raise RefusedTableError(
+            f"{printable(str(source))} is another rank table here than where the run was started",
+            hint="copy it to every server",
+        )
+
+
+def get_ready(
+    membership: Session,
+    request: Request,
+    files: Mapping[str, str],
+    chosen_port: int | None,
+    check: Callable[[], Mapping[str, str]] | None = None,
+) -> AgentSetup:
+    """Have directory, files and port in place. On failure, that of `check` too, the run's coordinator is told why.
+
+    `check` returns what the ranks' MPI needs in their environment.
+
+    Raises:
+        TlaunchError: something is missing here.
+    """
+    server_index = membership.welcome.server_index
+    try:
+        name = membership.welcome.run_name
+        mpi_variables = {**request.mpi_variables, **({} if check is None else check())}
+        own = replace(at_place(request, server_index), mpi_variables=mpi_variables)
+        spec = assemble(own, name=name, master_port=chosen_port or ANY_PORT)
+        check_place(spec)
+        take_place(spec, server_index, files)
+        if not membership.compare_files(RunDir(spec.run_dir)):
+            _point_to_latest(spec)
+        port = _held(chosen_port) if spec.ranks[0].server_index == server_index else None
+    except TlaunchError as error:
+        membership.refuse(error)
+        _note_not_begun(RunDir(request.runs_dir / membership.welcome.run_name, server_index), membership, error)
+        raise
+    return AgentSetup(spec, server_index, port, _program_of(request))
+
+
+def at_place(request: Request, server_index: int) -> Request:
+    """Return the request with what belongs to this machine, which is that server. May block as `own_interface` does."""
+    servers = used_cluster(request.cluster, request.layout.world_size).servers
+    interface = own_interface(servers, server_index)
+    return replace(request, here=server_index, interfaces={} if interface is None else {server_index: interface})
+
+
+def awaited_begin(part: AgentSetup, membership: Session, tell: Callable[[Waiting], None]) -> Begin:
+    """Wait as `Session.wait_for_start` does. Why no start comes is recorded in the run directory, for later readers."""
+    try:
+        return membership.wait_for_start(part.master_port, tell, part.program)
+    except TlaunchError as error:
+        _note_not_begun(RunDir(part.spec.run_dir, part.server_index), membership, error)
+        raise
+
+
+def start(part: AgentSetup, membership: Session, begin: Begin, members: MpiProxies | None = None) -> LocalAgent:
+    """Fork the agent. Call inside `signals_held_back`. `members`: where the engine started a process for each rank.
+
+    Raises:
+        OSError: no process could be made.
+    """
+    spec = replace(part.spec, master_port=begin.master_port)
+    port = part.port or HeldPort(begin.master_port)
+    return start_agent(
+        spec,
+        port,
+        server_index=part.server_index,
+        link=membership.link(),
+        first_attempt=begin.attempt,
+        members=members,
+    )
+
+
+def _program_of(request: Request) -> Mapping[str, str]:
+    return digests_of(request.argv, {**os.environ, **request.user_env}, request.cwd)
+
+
+def _note_not_begun(run_dir: RunDir, membership: Session, error: TlaunchError) -> None:
+    membership.forget_door(run_dir)
+    if run_dir.report.parent.is_dir():
+        event_log = EventLog(run_dir.events, membership.welcome.server_index)
+        event_log.record(NotBegun(error.message, error.hint))
+        event_log.record(AgentEnded(Cause.FAILED, error.exit_code))
+        event_log.close(None)
+
+
+def _point_to_latest(spec: RunSpec) -> None:
+    """Link `latest` to the run, so that commands on this server find it without a name."""
+    with suppress(OSError):
+        atomic.point_link(spec.run_dir.parent / LATEST, spec.run_dir.name)
+
+
+def _held(chosen: int | None) -> HeldPort:
+    try:
+        return hold_port() if chosen is None else check_port(chosen)
+    except OSError as error:
+        raise UnreadableError(f"no port can be had: {error.strerror}") from error

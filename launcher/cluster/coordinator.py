@@ -1,0 +1,341 @@
+"""The coordinator of a run over several servers: one process beside the head, to which every server's agent connects.
+
+It drives the run controller (launcher/control/controller.py): what agents report becomes its events, and its orders
+become messages to them. What needs all servers is done here: nothing starts before all have come and agree, the
+evidence of all is judged by one clock, and the next attempt begins when nothing of the last one is left anywhere. The
+head attends this process as it would an agent.
+
+Why connections, and not the output and the signals of the engine: engines cut and mix the lines of several processes,
+no signal can carry a verdict, MPICH does not notice that a host is gone, and a run that is started by hand on each
+server has no engine. Why not MPI: it ends all agents and their ranks, without grace, as soon as one agent is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from dataclasses import replace
+
+from launcher.cluster.agent_connection import AgentConnection, addresses_to_try
+from launcher.cluster.agent_starter import AgentStarter
+from launcher.cluster.asker_endpoint import remove_door
+from launcher.cluster.connections import BEATS, Connections
+from launcher.cluster.departure import Departure
+from launcher.cluster.plan import Plan
+from launcher.cluster.received_files import ReceivedFiles
+from launcher.cluster.recorder import ServersRecorder
+from launcher.cluster.registration import DuplicateServerError, Registration, take_first_words
+from launcher.cluster.server_evidence import ServerEvidence
+from launcher.cluster.shared_fs import leave_mark, remove_mark
+from launcher.control import events as happened
+from launcher.control import orders
+from launcher.control.controller import Phase, RunController
+from launcher.control.setup import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
+from launcher.core.errors import TlaunchError, UnreadableError
+from launcher.core.events import AgentStarted, AttemptStarted, Awaiting, Cause, Trouble
+from launcher.core.messages import (
+    AttemptOver,
+    Begin,
+    Decided,
+    Done,
+    EventReport,
+    EvidenceReport,
+    EvidenceRequest,
+    Finish,
+    ForwardSignal,
+    GivingUp,
+    Message,
+    ProbeRequest,
+    ProbeResult,
+    ProbeTarget,
+    SignalWanted,
+    Stacks,
+    Stop,
+    Waiting,
+)
+from launcher.core.proc import identify
+from launcher.core.records import RunSpec
+from launcher.engines.assemble import used_cluster
+from launcher.supervise.agent import LauncherLink, identity_of
+from launcher.supervise.drive import drive
+from launcher.supervise.event_loop import SignalPipe
+
+EVIDENCE_LIMIT_S = 5.0  # for all servers to report what they know; each looks for less than two seconds
+
+
+class Coordinator:
+    """Runs in a process of its own, as an agent does. Nothing in its loop waits for a single server."""
+
+    def __init__(self, spec: RunSpec, plan: Plan, head: LauncherLink) -> None:
+        self._spec = spec
+        self._plan = plan
+        self._head = head
+        self._servers = used_cluster(spec.cluster, spec.layout.world_size).servers
+        first_server = next(rank.server_index for rank in spec.ranks if rank.global_rank == 0)
+        self._controller = RunController(
+            Setup(
+                tuple(server.server_id for server in self._servers),
+                spec.supervision,
+                first_server=first_server,
+                brings_all=plan.brings_all,
+                engine_anew=plan.engine_anew,
+                evidence_limit_s=EVIDENCE_LIMIT_S,
+                look_again_s=plan.silence_s / BEATS,
+            )
+        )
+        self._recorder = ServersRecorder(spec, head)
+        self._evidence = self._no_evidence()  # of the present attempt
+        self._mark = leave_mark(self._recorder.run_dir)
+        self._registration = Registration(plan, self._servers, spec.name, self._mark)
+        self._starter = AgentStarter(spec, plan, self._servers, first_server, self._registration)
+        self._files = ReceivedFiles(spec, self._recorder.record)
+        self._departure: Departure | None = None  # once agents have been told to end
+        forwarded = frozenset(spec.supervision.forward_signals)
+        numbers = {signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *(ASKS_TO_STOP - forwarded)}
+        self._signal_pipe = SignalPipe(numbers.union(signal.Signals(number) for number in forwarded))
+        self._selector = selectors.DefaultSelector()
+        self._connections = Connections(
+            self._registration, self._selector, plan.silence_s, on_words=self._on_words, on_loss=self._on_loss
+        )
+
+    def run(self) -> int:
+        """Coordinate until nothing of the run is left; its exit code. Blocks. Call once, in the main thread."""
+        self._selector.register(self._signal_pipe, selectors.EVENT_READ, self._on_signals)
+        self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
+        self._selector.register(self._plan.listener, selectors.EVENT_READ, self._connections.on_knock)
+        head = identify(self._head.pid)
+        self._recorder.record(AgentStarted(identity_of(os.getpid()), head, len(self._spec.ranks)))
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the head forks with signals held back, and so would we
+        self._start_agents()
+        while self._controller.phase is not Phase.OVER:
+            self._listen()
+            self._connections.look()  # who has gone with a last word
+            self._step()
+        return self._close()
+
+    # --- what may happen ---
+
+    def _listen(self) -> None:
+        """Sleep until something happens or is due, and take what has."""
+        self._connections.beat()
+        self._connections.look()
+        if self._recorder.event_log.backlog:
+            self._recorder.event_log.send()
+        gathering_due_s = self._starter.barrier.due if self._controller.phase is Phase.GATHERING else None
+        leaving_due_s = None if self._departure is None else self._departure.due_s
+        due_s = [self._connections.next_beat, self._controller.due_s, gathering_due_s, leaving_due_s]
+        if self._registration.strangers or self._recorder.event_log.backlog:
+            due_s.append(time.monotonic() + 0.1)
+        first_s = min(moment for moment in due_s if moment is not None)
+        for key, _ in self._selector.select(max(0.0, first_s - time.monotonic())):
+            key.data()
+
+    def _on_words(self, peer: AgentConnection) -> None:
+        gathers = self._controller.phase is Phase.GATHERING
+        if peer.server_index is None:
+            error = self._registration.hear(peer, joining=gathers)
+            twice_by_hand = isinstance(error, DuplicateServerError) and not self._plan.brings_all
+            if error is not None and gathers and twice_by_hand:
+                self._recorder.record(Trouble(f"refused: {error.message}"))
+            elif error is not None and gathers:
+                self._refuse(error)
+        elif gathers:
+            server_id = self._servers[peer.server_index].server_id
+            error = take_first_words(peer, server_id, peer.take(), lambda message: self._take(peer, message))
+            if error is not None:
+                self._refuse(error)
+        else:
+            for message in peer.take():
+                self._take(peer, message)
+
+    def _take(self, peer: AgentConnection, message: Message) -> None:
+        """Act on what the agent of a known server says."""
+        index = peer.server_index
+        assert index is not None, "it has been welcomed"
+        match message:
+            case EventReport(line=line):
+                for ended in self._recorder.take(line, peer.clock.ahead_ns, self._servers[index], index):
+                    self._report(happened.RankEnded(ended.global_rank, ended.status))
+            case EvidenceReport(attempt=attempt) if attempt == self._controller.attempt:
+                understood = self._evidence.take(index, message.evidence, peer.clock)
+                self._report(happened.EvidenceReport(index, message.port, understood))
+            case AttemptOver(attempt=attempt) if attempt != self._controller.attempt:
+                pass  # it is late
+            case AttemptOver() | SignalWanted() | ProbeResult():
+                peer.over = peer.over or isinstance(message, AttemptOver)
+                self._report(_event_of(message, index))
+            case GivingUp(reason=reason):  # it ends its ranks, and says when that is done
+                self._note_loss(index, reason, peer)
+            case Stacks():
+                self._registration.stacks_relay.take(index, message)
+            case Done():
+                peer.done = True
+                self._recorder.note_end(message)
+            case _:
+                if self._files.take(peer, message) and self._departure is not None:
+                    self._departure.extend()
+
+    def _on_signals(self) -> None:
+        for number in self._signal_pipe.take():
+            self._report(happened.SignalReceived(number))
+
+    def _on_head_lost(self) -> None:
+        self._selector.unregister(self._head.death_fd)
+        self._recorder.event_log.forget_head()
+        self._report(happened.EndWanted(Cause.HEAD_LOST))
+
+    def _on_loss(self, server_index: int, peer: AgentConnection) -> None:
+        phase = self._controller.phase
+        if phase is Phase.GATHERING:
+            error = self._starter.turned_back(server_index, peer.lost or "")
+            if error is not None:
+                self._refuse(error)
+            return
+        self._report(happened.ServerGone(server_index))
+        if not peer.done and phase is not Phase.LEAVING:
+            self._registration.note_unheard(peer, self._spec.supervision.grace_s)
+            self._note_loss(server_index, peer.lost or "", peer)
+
+    def _note_loss(self, server_index: int, reason: str, peer: AgentConnection) -> None:
+        if server_index not in self._evidence.lost:
+            self._evidence.lose_agent(
+                server_index,
+                reason,
+                peer,
+                self._plan.silence_s,
+                failed=[rank for rank, ended in self._recorder.progress.exits.items() if ended.failed],
+                alone=not self._registration.hears_others(self._plan.silence_s),
+            )
+            self._report(happened.ServerLost(server_index, reason))
+
+    def _refuse(self, error: TlaunchError) -> None:
+        """Start nothing, also where an attempt was to be repeated."""
+        self._registration.refusal = error
+        self._report(happened.CannotBegin(error))
+
+    # --- the controller ---
+
+    def _report(self, event: happened.Event) -> None:
+        drive(self._controller, event, self._carry_out)
+
+    def _step(self) -> None:
+        """Take the next step of the phase."""
+        match self._controller.phase:
+            case Phase.GATHERING:
+                self._step_gathering()
+            case Phase.LEAVING if self._departure is not None:
+                if self._departure.step():
+                    engine = self._starter.exited() if self._departure.by_itself else None
+                    self._connections.forget_all()
+                    self._departure = None
+                    self._report(happened.ServersLeft(engine))
+            case _:
+                due_s = self._controller.due_s
+                is_due = due_s is not None and time.monotonic() >= due_s
+                quiet = self._registration.quiet(2 * self._plan.silence_s / BEATS) if is_due else ()
+                self._report(happened.Tick(quiet))
+
+    def _carry_out(self, order: orders.Order) -> happened.Event | None:
+        match order:
+            case orders.Record(event=event):
+                self._recorder.record(event)
+            case orders.BeginAttempt(number=number, master_port=port):
+                self._begin_attempt(Begin(number, port))
+            case orders.CollectEvidence(servers=servers):
+                for peer in map(self._registration.peers.__getitem__, servers):
+                    peer.send(EvidenceRequest(self._controller.attempt))
+                    peer.ask()  # an answer shows that it was there after the failure
+            case orders.ProbeReach():
+                self._probe(order)
+            case orders.Diagnose(apart=apart):
+                found = self._evidence.diagnosed(apart)
+                engine_killed = self._starter.killed() if self._evidence.lost else None
+                return found if engine_killed is None else replace(found, verdict=engine_killed)
+            case orders.GatherServers():
+                self._registration.unheard.forget()
+                self._start_agents()
+            case _:
+                self._tell_all(order)
+        return None
+
+    def _tell_all(self, order: orders.Order) -> None:
+        """Carry out what every agent has to do."""
+        match order:
+            case orders.EndRanks(cause=cause, verdict=verdict):
+                stop = Stop(cause, order.signal, order.server)
+                attempt = self._controller.attempt
+                decided = None if verdict is None else Decided(attempt, verdict, cause, order.restarts)
+                self._connections.send_all(decided or stop)
+            case orders.ForwardSignal(number=number):
+                self._connections.send_all(ForwardSignal(number))
+            case orders.Finish(cause=cause, exit_code=exit_code, reason=reason):
+                self._connections.send_all(Finish(cause, exit_code, reason))
+                outcome, engine = self._controller.outcome, self._starter.engine
+                self._departure = Departure(outcome, self._registration, engine)
+            case _:  # agents learn by `Finish` that nothing is started again
+                pass
+
+    def _probe(self, order: orders.ProbeReach) -> None:
+        resolved, peers = dict(self._plan.resolved), self._registration.peers
+        targets = tuple(
+            ProbeTarget(to, addresses_to_try(self._servers[to], peers.get(to), resolved), ports)
+            for to, ports in order.targets
+        )
+        if order.server in peers:
+            peers[order.server].send(ProbeRequest(order.number, targets, order.timeout_s))
+
+    # --- the beginning and the end ---
+
+    def _start_agents(self) -> None:
+        try:
+            self._starter.start()
+        except UnreadableError as error:
+            self._refuse(error)
+
+    def _step_gathering(self) -> None:
+        """Begin once all have come; else say who is missing, from time to time."""
+        if (error := self._starter.in_vain()) is not None:
+            self._refuse(error)
+        elif self._registration.complete:
+            if self._starter.barrier.told:
+                self._recorder.record(Awaiting((), self._starter.barrier.seconds))
+            ready = {index: peer.ready for index, peer in self._registration.peers.items() if peer.ready}
+            port = ready[self._spec.ranks[0].server_index].master_port
+            self._report(happened.ServersReady(port or self._controller.master_port or self._spec.master_port))
+        elif (missing := self._starter.missing()) is not None:
+            self._recorder.record(missing)
+            self._connections.send_all(Waiting(missing.server_ids, missing.limit_s))
+
+    def _begin_attempt(self, begin: Begin) -> None:
+        self._starter.note_begin()
+        self._evidence = self._no_evidence()
+        for peer in self._registration.peers.values():
+            peer.over = False
+        self._recorder.record(AttemptStarted(begin.attempt, begin.master_port))
+        self._connections.send_all(begin)
+
+    def _no_evidence(self) -> ServerEvidence:
+        return ServerEvidence(self._servers, self._recorder.event_log, self._spec.supervision.hang_timeout_s)
+
+    def _close(self) -> int:
+        finish = self._controller.outcome.finish
+        assert finish is not None, "it is over"
+        remove_mark(self._recorder.run_dir, self._mark)
+        remove_door(self._recorder.run_dir)
+        self._recorder.close(finish.cause, finish.exit_code)
+        self._selector.close()
+        self._signal_pipe.close()
+        return finish.exit_code
+
+
+def _event_of(message: AttemptOver | SignalWanted | ProbeResult, server: int) -> happened.Event:
+    """Return what the controller is to know of a message from that server."""
+    match message:
+        case AttemptOver(left=left, master_port=port):
+            return happened.AttemptEnded(server, left, port)
+        case SignalWanted(signal=number):
+            return happened.SignalReceived(number, server)
+        case ProbeResult(number=number, unreached=unreached, ports=ports):
+            return happened.ProbeResult(server, number, unreached, ports)

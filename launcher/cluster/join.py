@@ -1,0 +1,295 @@
+"""A server's way into a run over several servers: find the coordinator, say who one is, get ready, wait for the start."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TypeVar
+
+from launcher import __version__
+from launcher.cluster.asker_endpoint import AskerEndpoint, remove_door, write_endpoint
+from launcher.cluster.shared_fs import sees_mark
+from launcher.core import atomic
+from launcher.core.channel import CLOSED, Channel, ChannelClosedError, Silence
+from launcher.core.errors import RefusedLayoutError, TlaunchError, UnreadableError
+from launcher.core.frozen import frozen
+from launcher.core.messages import (
+    PROTOCOL,
+    Begin,
+    Challenge,
+    Finish,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    Ready,
+    Refused,
+    Waiting,
+    Welcome,
+    is_proof,
+    proof_of,
+)
+from launcher.core.records import RunSpec
+from launcher.core.resources import fingerprint
+from launcher.core.run_dir import RunDir
+from launcher.runs.record import spec_to_json
+from launcher.supervise.link import Link
+
+CONNECT_S = 3.0  # for one address to answer
+WELCOME_S = 30.0  # for a coordinator that has answered: thousands may say hello at once
+AGAIN_S = 0.5  # between two rounds through all addresses
+Word = TypeVar("Word")
+
+
+@frozen
+class Endpoint:
+    """The addresses of the coordinator, and the token that proves that it is the right one."""
+
+    addresses: tuple[tuple[str, int], ...]  # the first that answers as it should is taken
+    token: str
+
+
+@frozen
+class AgentInfo:
+    """This machine, as far as it introduces itself."""
+
+    host: str
+    addresses: tuple[str, ...]
+    said: str | None = None  # the id of the server that it is, whatever it looks like
+    index: int | None = None  # which server it is by the engine's count, where nothing else tells
+    agreement: Mapping[str, str] | None = None  # what it was started with by hand
+
+
+class Session:
+    """A connection on which this machine has been welcomed. `close`, or hand it on by `link`."""
+
+    def __init__(self, channel: Channel, welcome: Welcome, nonce: str = "") -> None:
+        """`nonce`: which the coordinator knows this agent by."""
+        self.welcome = welcome
+        self.nonce = nonce
+        self.address = channel.peer_address  # at which the coordinator was found
+        self._channel = channel
+        self._shares_files = True
+
+    def refuse(self, error: TlaunchError) -> None:
+        """Say why this server cannot take part; then the run is over for all."""
+        with suppress(ChannelClosedError):
+            self._channel.send(Refused(error.message, error.hint, error.exit_code))
+            self._channel.drain(time.monotonic() + CONNECT_S)
+
+    def compare_files(self, run_dir: RunDir) -> bool:
+        """Find out if the run directory here is the coordinator's own. Call it before `wait_for_start`, which reports it.
+
+        If it is not, the coordinator's endpoint is written to it.
+        """
+        self._shares_files = self.welcome.mark is None or sees_mark(run_dir, self.welcome.mark)
+        if not self._shares_files and self.welcome.key:
+            write_endpoint(run_dir, AskerEndpoint((self.address,), self.welcome.key))
+        return self._shares_files
+
+    def forget_door(self, run_dir: RunDir) -> None:
+        """Remove what tells how to ask the coordinator, unless that is the coordinator's own."""
+        if not self._shares_files:
+            remove_door(run_dir)
+
+    def wait_for_start(
+        self, master_port: int | None, tell: Callable[[Waiting], None], program: Mapping[str, str] | None = None
+    ) -> Begin:
+        """Everything is in place here: wait until it is so everywhere. Blocks. `tell` hears who is missing.
+
+        `program`: digests of its files, which have to be the same everywhere.
+
+        Raises:
+            TlaunchError: it will never be, or the coordinator is lost.
+        """
+        try:
+            self._channel.send(Ready(master_port, self._shares_files, program or {}))
+            silence = Silence(self._channel, self.welcome.silence_s)  # while it got ready, nobody listened
+            while not silence.is_too_long():
+                with suppress(TimeoutError):
+                    for message in self._channel.wait_for(time.monotonic() + silence.timeout_s):
+                        if (begin := self._on_word(message, tell)) is not None:
+                            return begin
+                        break  # silence is counted from each word anew
+        except ChannelClosedError as error:
+            raise TlaunchError(f"the run's coordinator is lost: {error}") from error
+        raise TlaunchError(f"the run's coordinator is lost: nothing was heard for {self.welcome.silence_s:g} s")
+
+    def link(self) -> Link:
+        """For an agent. Only one of the two may be used from now on."""
+        by_hand = self.welcome.job is None
+        return Link(self._channel, self.welcome.silence_s, shares_files=self._shares_files, by_hand=by_hand)
+
+    def channel(self) -> Channel:
+        """For an examination, in which nothing else of this is used from now on."""
+        return self._channel
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _on_word(self, message: Message, tell: Callable[[Waiting], None]) -> Begin | None:
+        match message:
+            case Ping():
+                self._channel.send(Pong(message.sent_ns, time.time_ns()))
+            case Begin():
+                return message
+            case Waiting():
+                tell(message)
+            case Refused():
+                raise _error_of(message)
+            case Finish():
+                reason = message.reason or "the first server's launcher says why"
+                ended = TlaunchError(f"the run has ended before it began: {reason}")
+                ended.exit_code = message.exit_code
+                raise ended
+            case _:
+                pass
+        return None
+
+
+def join(
+    door: Endpoint, member: AgentInfo, until: float, tell: Callable[[str], None], whom: str = "the run's coordinator"
+) -> Session:
+    """Be welcomed by the coordinator. Blocks, until `until` (monotonic) at most; `tell` hears once why it takes long.
+
+    `whom`: what the person who waits calls it.
+
+    Raises:
+        TlaunchError: nobody answers there in time, or this machine is refused.
+    """
+    told = False
+    while True:
+        reasons = []
+        for address in door.addresses:
+            entered = _enter(address, door.token, member, until)
+            if isinstance(entered, Session):
+                return entered
+            reasons.append(f"{address[0]} port {address[1]}: {entered}")
+        if time.monotonic() + AGAIN_S >= until:
+            raise TlaunchError(
+                f"{whom} cannot be reached: {'; '.join(reasons)}",
+                hint="is the same command started there, and its port open to this machine? Is TLAUNCH_COORDINATOR_TOKEN, "
+                "if set, the same on all servers?",
+            )
+        if not told:
+            tell("; ".join(reasons))
+            told = True
+        time.sleep(AGAIN_S)
+
+
+def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> None:
+    """Have the run's directory here with what belongs to this server; on a shared file system it is there already.
+
+    Raises:
+        UnreadableError: it cannot be made or filled.
+    """
+    run_dir = RunDir(spec.run_dir, server_index)
+    try:
+        run_dir.report.parent.mkdir(parents=True, exist_ok=True)
+        for rank in spec.ranks:
+            if rank.server_index == server_index:
+                run_dir.device(rank.global_rank).mkdir(exist_ok=True)
+        if not run_dir.run_json.exists():  # of thousands of ranks it takes seconds to write
+            with suppress(FileExistsError):
+                atomic.write_text(run_dir.run_json, spec_to_json(spec), replace=False)
+        for name, text in files.items():
+            if not (run_dir.root / name).exists():
+                atomic.write_text(run_dir.root / name, text)
+    except OSError as error:
+        raise UnreadableError(
+            f"{run_dir.root}: this run directory cannot be made or filled: {error.strerror}",
+            hint="--runs-dir DIR, or TLAUNCH_RUNS_DIR, names another place",
+        ) from error
+
+
+def check_place(spec: RunSpec) -> None:
+    """Check that what ranks need to start is on this machine.
+
+    Raises:
+        UnreadableError: the directory in which ranks start is missing.
+    """
+    if not spec.cwd.is_dir():
+        raise UnreadableError(
+            f"the directory {spec.cwd}, in which ranks start, is not here",
+            hint="the program and its directory have to be at the same path on every server",
+        )
+
+
+# --- the first words ---
+
+
+def _enter(address: tuple[str, int], token: str, member: AgentInfo, until: float) -> Session | str:
+    """Return the session with the coordinator at this address, or why there is none."""
+    try:
+        channel = _connect(address, until)
+    except (OSError, UnicodeError) as error:  # a name may be none
+        return getattr(error, "strerror", None) or str(error) or "no answer"
+    try:
+        return _introduce(channel, token, member)
+    except (ChannelClosedError, TimeoutError) as error:
+        channel.close()
+        return str(error) or "no answer"
+    except BaseException:
+        channel.close()
+        raise
+
+
+def _connect(address: tuple[str, int], until: float) -> Channel:
+    patience_s = max(0.1, min(CONNECT_S, until - time.monotonic()))
+    return Channel(socket.create_connection(address, timeout=patience_s))
+
+
+def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
+    nonce = os.urandom(16).hex()
+    challenge = _first_word(channel, Challenge)
+    if challenge.protocol != PROTOCOL:
+        raise RefusedLayoutError(
+            "the run's coordinator is of another version of tlaunch", hint="install the same one on every server"
+        )
+    channel.send(
+        Hello(
+            proof=proof_of(token, challenge.nonce, nonce),
+            nonce=nonce,
+            version=__version__,
+            code=fingerprint(),
+            python=platform.python_version(),
+            host=member.host,
+            addresses=member.addresses,
+            said=member.said,
+            index=member.index,
+            agreement=member.agreement,
+        )
+    )
+    try:
+        welcome = _first_word(channel, Welcome, WELCOME_S)
+    except ChannelClosedError as error:
+        if str(error) != CLOSED:
+            raise
+        # A coordinator says nothing to a connection whose proof is wrong, so that a stranger learns nothing.
+        raise ChannelClosedError(
+            "another tlaunch run, or this one with another token, listens there and closed the connection"
+        ) from error
+    if not is_proof(welcome.proof, token, nonce, challenge.nonce):
+        raise ChannelClosedError("what answers there does not know this run")
+    return Session(channel, welcome, nonce)
+
+
+def _first_word(channel: Channel, kind: type[Word], patience_s: float = CONNECT_S) -> Word:
+    """Return the next message, which must be of this kind. A refusal is raised as the error that it holds."""
+    for message in channel.wait_for(time.monotonic() + patience_s):
+        if isinstance(message, kind):
+            return message
+        if isinstance(message, Refused):
+            raise _error_of(message)
+        raise ChannelClosedError("what answers there is no coordinator")
+    raise TimeoutError
+
+
+def _error_of(refused: Refused) -> TlaunchError:
+    error = TlaunchError(refused.message, hint=refused.hint)
+    error.exit_code = refused.exit_code
+    return error

@@ -1,0 +1,247 @@
+"""The coordinator's side of an examination: an agent on every server, messages and answers, and who did not join.
+
+    gather ──> ask ... ask ──> finish
+
+A run is over when one server does not join. Here every other server is examined nevertheless, and engines end all of
+their agents when they cannot start one. So servers that do not join with the others are started once more, each by an
+engine of its own, whose output concerns that server alone.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Any
+
+from launcher.cluster.agent_connection import AgentConnection
+from launcher.cluster.engine_end import PATIENCE_S
+from launcher.cluster.plan import Plan
+from launcher.cluster.probe_engines import ENGINE_LAST_S, ProbeEngines
+from launcher.cluster.registration import Registration
+from launcher.core import env
+from launcher.core.errors import TlaunchError, UnreadableError
+from launcher.core.events import Cause
+from launcher.core.messages import Finish, Hello, ProbeAnswer, ProbeQuestion, Refused
+from launcher.core.records import Server
+from launcher.core.system import make_room_for_servers
+from launcher.doctor.join_failure import JoinFailure, connection_lost, join_timed_out, no_answer
+from launcher.engines.command import EngineCommand
+from launcher.supervise.spawn import become_subreaper
+from launcher.supervise.tree import spare_bystanders
+
+# Given the index of a server, and how long its agent may look for the coordinator: what starts that agent alone.
+Alone = Callable[[int, float], EngineCommand]
+NAME = "examination"
+SILENCE_S = 60.0
+STEP_S = 0.2
+BEAT_S = 5.0
+MAX_BEHIND_S = 20.0  # a server that joins so long after all others, or after half of the time, is started once more
+MIN_ALONE_S = 10.0  # for that, however little time is left: --join-timeout may last so much longer
+MAX_ENGINES = 16  # at the same time
+ANSWER_S = 30.0
+PER_SERVER_S = 0.1  # of patience, for each server that a server has to reach
+
+
+class ProbeSession:
+    """A Transport of launcher/doctor/examine.py. `close` it, whatever happens."""
+
+    def __init__(self, plan: Plan, servers: Sequence[Server], alone: Alone | None, directory: Path) -> None:
+        """`alone`: None where servers are started by hand. `directory`: for what engines print."""
+        self.join_failures: dict[int, JoinFailure] = {}
+        self.objections: list[tuple[int | None, TlaunchError]] = []  # servers that joined and do not fit
+        self._plan = plan
+        self._servers = servers
+        self._alone = alone
+        self._registration = Registration(plan, servers, NAME)
+        self._engines = ProbeEngines(directory)
+        self._left: dict[int, str] = {}  # why connections were lost before all had joined
+        self._has_gathered = False
+        self._answers: dict[int, Any] = {}  # to the present messages
+        self._number = 0  # of the present messages
+        self._last_joined = 0.0  # monotonic
+        self._next_beat = 0.0
+
+    @property
+    def missing(self) -> list[int]:
+        known = {*self._registration.peers, *self.join_failures}
+        return [index for index in range(len(self._servers)) if index not in known]
+
+    def gather(self, tell: Callable[[Sequence[str]], None]) -> None:
+        """Have an agent on every server, or know why not. `tell` gets once which are missing.
+
+        Blocks as long as all servers may take to join (--join-timeout), and `MIN_ALONE_S` more for each `MAX_ENGINES`
+        servers that are started once more.
+
+        Raises:
+            UnreadableError: the engine cannot be started at all.
+        """
+        spare_bystanders()
+        become_subreaper()  # to end what an engine leaves behind
+        try:
+            make_room_for_servers(len(self._servers))
+        except UnreadableError as error:  # a run would fail of it, too; some servers will join nevertheless
+            self.objections.append((None, error))
+        began = self._last_joined = time.monotonic()
+        deadline = began + self._plan.join_timeout_s
+        self._engines.start(None, self._plan.engine)
+        self._gather_together(began, deadline, tell)
+        if self._alone is not None and self.missing:
+            self._gather_alone(self._alone, deadline)
+        for index in self.missing:
+            why = self._left.get(index)
+            self.join_failures[index] = connection_lost(why) if why else join_timed_out(self._plan.join_timeout_s)
+        self._has_gathered = True
+
+    def usual_limits(self) -> AbstractContextManager[None]:
+        """See `ProbeEngines.usual_limits`."""
+        return self._engines.usual_limits()
+
+    def ask(self, messages: Mapping[int, Mapping[str, Any]]) -> Mapping[int, Mapping[str, Any]]:
+        """Send all messages at once, and return the answers that came in time. Blocks until then."""
+        patience_s = ANSWER_S + PER_SERVER_S * len(self._servers)
+        deadline = time.monotonic() + patience_s
+        asked = self.begin_to_ask(messages)
+        while time.monotonic() < deadline and self._awaited(asked):
+            self.step(deadline)
+        for index in self._awaited(asked):
+            self.join_failures.setdefault(index, no_answer(patience_s))
+        return {index: self._answers[index] for index in asked if isinstance(self._answers.get(index), dict)}
+
+    def begin_to_ask(self, messages: Mapping[int, Mapping[str, Any]]) -> list[int]:
+        """Send all messages without waiting; return the servers that got one: those that have always answered."""
+        self._number += 1
+        self._answers = {}
+        asked = [index for index in messages if index in self._registration.peers and index not in self.join_failures]
+        for index in asked:
+            self._registration.peers[index].ask()
+            self._registration.peers[index].send(ProbeQuestion(self._number, messages[index]))
+        return asked
+
+    def troubles(self) -> Iterator[str]:
+        """Yield what servers that have answered the present messages by now could not do."""
+        for index, answer in sorted(self._answers.items()):
+            if isinstance(answer, dict) and "trouble" in answer:
+                yield f"server {self._servers[index].server_id}: {answer['trouble']}"
+
+    def offsets_s(self) -> Mapping[int, float]:
+        """Return how far the clock of each server is ahead of this machine's."""
+        clocks = {index: peer.clock for index, peer in self._registration.peers.items()}
+        return {index: clock.ahead_ns / 1e9 for index, clock in clocks.items() if clock.known}
+
+    def step(self, until: float) -> None:
+        """Receive what comes, for a moment, until `until` (monotonic) at most. Call it while waiting for other things."""
+        now = time.monotonic()
+        if now >= self._next_beat:  # agents that hear nothing leave
+            self._next_beat = now + BEAT_S
+            for peer in self._registration.peers.values():
+                peer.ask()
+        poll = select.poll()
+        poll.register(self._plan.listener, select.POLLIN)
+        for peer in (*self._registration.strangers, *self._registration.peers.values()):
+            poll.register(peer, select.POLLIN | (select.POLLOUT if peer.channel.wants_write else 0))
+        poll.poll(max(0.0, min(STEP_S, until - now)) * 1000)
+        for _ in self._registration.accept():
+            pass
+        self._receive_joins()
+        for index, peer in list(self._registration.peers.items()):
+            self._receive(index, peer)
+
+    def finish(self, exit_code: int) -> None:
+        """Send all servers how it ended."""
+        for peer in self._registration.peers.values():
+            peer.send(Finish(Cause.FINISHED, exit_code))
+
+    def close(self) -> None:
+        """Close all connections, and end the engines. Blocks for a few seconds at most."""
+        for peer in (*self._registration.strangers, *self._registration.peers.values()):
+            peer.close(ENGINE_LAST_S)
+        self._plan.listener.close()
+        self._engines.close(PATIENCE_S if self._registration.peers else 0.0)
+
+    def _gather_together(self, began: float, deadline: float, tell: Callable[[Sequence[str]], None]) -> None:
+        """Wait for the agents that the first engine starts, or that are started by hand."""
+        max_behind_s = min(MAX_BEHIND_S, self._plan.join_timeout_s / 2)
+        # Where servers are started by hand, the engine is this server's own agent.
+        own_id = None if self._plan.brings_all else self._plan.engine.env.get(env.TLAUNCH_SERVER)
+        own = next((index for index, server in enumerate(self._servers) if server.server_id == own_id), None)
+        has_told = False
+        while self.missing and (now := time.monotonic()) < deadline:
+            self.step(deadline)
+            if self._plan.brings_all and (self._engines.has_ended(None) or now - self._last_joined > max_behind_s):
+                return
+            if own in self.missing and self._engines.has_ended(None):
+                self.join_failures[own] = self._engines.failure(None)
+            if not has_told and now - began > MAX_BEHIND_S / 10:
+                tell([self._servers[index].server_id for index in self.missing])
+                has_told = True
+
+    def _gather_alone(self, alone: Alone, deadline: float) -> None:
+        """Start the missing servers once more, each with a time of its own: an engine that hangs keeps no other waiting."""
+        waiting = self.missing
+        running: dict[int, tuple[float, float]] = {}  # until when, and how many seconds that were
+        while waiting or running:
+            while waiting and len(running) < MAX_ENGINES:
+                index = waiting.pop(0)
+                patience_s = max(MIN_ALONE_S, deadline - time.monotonic())
+                if index in self.missing and self._start_alone(index, alone, patience_s):
+                    running[index] = time.monotonic() + patience_s, patience_s
+            self.step(min((until for until, _ in running.values()), default=0.0))
+            for index, (until, patience_s) in list(running.items()):
+                if index in self.missing and self._engines.has_ended(index):
+                    self.join_failures[index] = self._engines.failure(index)
+                elif index in self.missing and time.monotonic() >= until:
+                    self.join_failures[index] = self._engines.give_up(index, patience_s)
+                if index not in self.missing:
+                    del running[index]
+
+    def _start_alone(self, index: int, alone: Alone, patience_s: float) -> bool:
+        """Start an agent that looks for this machine for half of the time, so that it can still report why it failed."""
+        self._left.pop(index, None)
+        try:
+            self._engines.start(index, alone(index, patience_s / 2))
+        except TlaunchError as error:
+            self.join_failures[index] = JoinFailure("did-not-come", error.message, error.hint)
+            return False
+        return True
+
+    def _receive_joins(self) -> None:
+        for stranger in list(self._registration.strangers):
+            before = len(self._registration.peers)
+            self._registration.hear(stranger, joining=True)
+            if len(self._registration.peers) > before:
+                self._last_joined = time.monotonic()
+        while self._registration.refused:
+            self._note_refusal(*self._registration.refused.pop(0))
+        for stranger in self._registration.dismiss():
+            stranger.close()
+
+    def _note_refusal(self, hello: Hello, error: TlaunchError) -> None:
+        """Note why a server was refused, unless it is one that was started twice by this session."""
+        index = None
+        with suppress(TlaunchError):
+            index = self._registration.place_of(hello)
+        if index is not None and index in self._engines:
+            return
+        if index is not None and index not in self._registration.peers:
+            self.join_failures[index] = JoinFailure("refused", error.message, error.hint)
+        else:
+            self.objections.append((index, error))
+
+    def _receive(self, index: int, peer: AgentConnection) -> None:
+        for message in peer.take():
+            if isinstance(message, ProbeAnswer) and message.number == self._number:
+                self._answers[index] = message.content
+            elif isinstance(message, Refused):
+                self.join_failures[index] = JoinFailure("refused", message.message, message.hint)
+        if peer.lost is not None:
+            self._left[index] = peer.lost
+            if self._has_gathered:  # before that it may join again
+                self.join_failures.setdefault(index, connection_lost(peer.lost))
+            peer.close()
+            del self._registration.peers[index]
+
+    def _awaited(self, asked: Sequence[int]) -> list[int]:
+        return [index for index in asked if index in self._registration.peers and index not in self._answers]

@@ -1,0 +1,97 @@
+"""Checks that all servers have the same program: compares digests of its files (launcher/program/digests.py)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.cluster.engine_output import listed
+from launcher.core.errors import RefusedLayoutError
+from launcher.core.frozen import frozen
+from launcher.core.records import Server
+from launcher.engines.assemble import Request
+from launcher.logs.terminal import escaped
+from launcher.program.digests import digests_of
+
+QUESTION = "program"  # of an examination
+_FOR_PYTHON = ("PATH", "PYTHONPATH", "PYTHONSAFEPATH")
+SHOWN = 3  # files in a message; the others are counted
+Digests = Mapping[str, str]  # by file name
+
+
+@frozen
+class Odd:
+    """Servers whose program is another one than that of most."""
+
+    servers: tuple[int, ...]  # their indices, ascending
+    message: str
+    hint: str
+
+
+def odd_programs(programs: Mapping[int, Digests], servers: Sequence[Server]) -> Odd | None:
+    """None where all of `programs`, which has digests by server index, are alike."""
+    alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for index in sorted(programs):
+        alike.setdefault(tuple(sorted(programs[index].items())), []).append(index)
+    if len(alike) < 2:
+        return None
+    most = max(alike.values(), key=lambda indices: (len(indices), -indices[0]))
+    odd = tuple(index for index in sorted(programs) if index not in most)
+    usual = programs[most[0]]
+    differing = sorted(
+        {name for index in odd for name in _differing(programs[index], usual)},
+        # What all have says more than what some lack.
+        key=lambda name: (not all(name in one for one in programs.values()), name),
+    )
+    ids = [server.server_id for server in servers]
+    return Odd(
+        odd,
+        f"the program is not the same on {listed([ids[index] for index in odd])} as on {listed([ids[most[0]]])}: "
+        f"{_named(differing)}",
+        "copy it to every server; --allow-different-program of `tlaunch run` starts it all the same",
+    )
+
+
+def refusal(programs: Mapping[int, Digests], servers: Sequence[Server]) -> RefusedLayoutError | None:
+    """Return the error of a run with such programs, or None."""
+    odd = odd_programs(programs, servers)
+    return None if odd is None else RefusedLayoutError(odd.message, hint=odd.hint)
+
+
+def question(words: Sequence[str], request: Request) -> dict[str, Any]:
+    """Return the question for the digests of the program that those words start. Only PYTHONPATH of its variables is sent."""
+    variables = {name: value for name, value in request.user_env.items() if name in _FOR_PYTHON}
+    return {"do": QUESTION, "words": list(words), "cwd": str(request.cwd), "variables": variables}
+
+
+def answer_to(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return this server's answer to such a question."""
+    try:
+        environment = {**os.environ, **{str(name): str(value) for name, value in asked["variables"].items()}}
+        return {"program": digests_of([str(word) for word in asked["words"]], environment, Path(asked["cwd"]))}
+    except (KeyError, TypeError, AttributeError) as error:
+        return {"trouble": f"{type(error).__name__}: {error}"}
+
+
+def programs_of(answers: Mapping[int, Mapping[str, Any]]) -> dict[int, Digests]:
+    """Return the digests of the servers that have answered."""
+    told = {index: answer.get("program") for index, answer in answers.items()}
+    return {
+        index: {str(name): str(digest) for name, digest in one.items()}
+        for index, one in told.items()
+        if isinstance(one, Mapping)
+    }
+
+
+def _differing(one: Digests, other: Digests) -> set[str]:
+    return {name for name in {*one, *other} if one.get(name) != other.get(name)}
+
+
+def _named(files: Sequence[str]) -> str:
+    shown = ", ".join(map(escaped, files[:SHOWN]))
+    more = len(files) - SHOWN
+    if more > 0:
+        return f"{shown} and {more} more files differ"
+    return f"{shown} {'differs' if len(files) == 1 else 'differ'}"

@@ -1,0 +1,240 @@
+"""The registration of agents: connections from their first byte until they are agents of known servers."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+from launcher import __version__
+from launcher.cluster.agent_connection import STRANGER_S, AgentConnection, described, differences, server_of
+from launcher.cluster.plan import Plan
+from launcher.cluster.program_check import refusal
+from launcher.cluster.stacks_relay import StacksRelay
+from launcher.cluster.unheard import Unheard, longest_s
+from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError, UsageError
+from launcher.core.interfaces import addresses_of
+from launcher.core.messages import (
+    MAX_LINE_BYTES,
+    AskStacks,
+    Freed,
+    Hello,
+    Message,
+    Ready,
+    Refused,
+    Welcome,
+    is_proof,
+    proof_of,
+)
+from launcher.core.records import Server
+from launcher.core.resources import fingerprint
+from launcher.engines.host_match import ServerIndex
+
+MAX_STRANGERS = 128  # who have not said who they are, beyond one for each server
+
+
+class DuplicateServerError(RefusedLayoutError):
+    """Somebody says to be a server that has come already."""
+
+
+class Registration:
+    """Takes connections in, and gives the agents of servers: `peers`. Refuses whoever does not fit, and says why."""
+
+    def __init__(self, plan: Plan, servers: Sequence[Server], run_name: str, mark: str | None = None) -> None:
+        """`mark`: see launcher/cluster/shared_fs.py."""
+        self.refused: list[tuple[Hello, TlaunchError]] = []
+        self._plan = plan
+        self._mark = mark
+        self._servers = servers
+        self._run_name = run_name
+        self._code = fingerprint()
+        resolved = ((name, addresses_of(found)) for name, found in plan.resolved)
+        self._register = ServerIndex(servers, resolved)
+        self.refusal: TlaunchError | None = None  # why nothing begins: for whoever comes after that
+        self.noticed: set[AgentConnection] = set()  # who is lost, or has something that waits to be sent
+        self.strangers: list[AgentConnection] = []
+        self.peers: dict[
+            int, AgentConnection
+        ] = {}  # by server_index; those that are lost are taken out by who finds it out
+        self.unheard = Unheard()
+        self.stacks_relay = StacksRelay(plan.key, servers, self.peers)
+
+    @property
+    def complete(self) -> bool:
+        """True once all servers are ready. Quick as long as one has not joined."""
+        return len(self.peers) == len(self._servers) and all(peer.ready for peer in self.peers.values())
+
+    def unlike(self) -> TlaunchError | None:
+        """Return the error if the servers, which are all ready, have different programs."""
+        ready = {index: peer.ready for index, peer in self.peers.items() if peer.ready is not None}
+        if not self._plan.same_program:
+            return None
+        return refusal({index: one.program for index, one in ready.items()}, self._servers)
+
+    def is_ready(self, server_index: int) -> bool:
+        return server_index in self.peers and self.peers[server_index].ready is not None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The servers that have not come yet, or not got ready."""
+        return tuple(server.server_id for index, server in enumerate(self._servers) if not self.is_ready(index))
+
+    def hears_others(self, silence_s: float) -> bool:
+        """Return True if an agent of another machine is heard, so that this machine's network works.
+
+        `silence_s`: an agent that is not heard for so many seconds is lost.
+        """
+        return any(
+            one.lost is None and not one.channel.is_local and one.silent_s < silence_s / 2
+            for one in self.peers.values()
+        )
+
+    def quiet(self, limit_s: float) -> set[int]:
+        """Return the servers of which nothing was heard for longer than that."""
+        return {index for index, peer in self.peers.items() if peer.silent_s > limit_s}
+
+    def accept(self) -> Iterator[AgentConnection]:
+        """Take in all who wait at the door."""
+        with suppress(OSError):  # nobody any more, or no descriptors left for now
+            while True:
+                connection, _ = self._plan.listener.accept()
+                stranger = AgentConnection(connection, self.noticed)
+                self.strangers.append(stranger)
+                yield stranger
+        silent = [stranger for stranger in self.strangers if stranger.server_index is None]
+        for stranger in silent[: max(0, len(silent) - len(self._servers) - MAX_STRANGERS)]:
+            stranger.lose("too many strangers")  # the oldest: who belongs here says so at once
+
+    def hear(self, stranger: AgentConnection, *, joining: bool) -> TlaunchError | None:
+        """Take the messages of an unauthenticated connection. Return an error if an agent with the run's token does not fit.
+
+        `joining`: servers are awaited.
+        """
+        for message in stranger.take():
+            if stranger.lost is not None and isinstance(message, Hello):
+                continue  # it has knocked again meanwhile, or will
+            if isinstance(message, AskStacks) and self.stacks_relay.begin(message, stranger, running=not joining):
+                continue
+            if isinstance(message, Freed) and self.unheard.hear(message, self._plan.token, stranger.nonce):
+                continue
+            if not isinstance(message, Hello) or not self._is_one_of_us(message, stranger):
+                stranger.lose("a stranger")
+                continue
+            try:
+                self._take_in(message, stranger, joining=joining)
+            except TlaunchError as error:
+                stranger.send(Refused(error.message, error.hint, error.exit_code))
+                stranger.lose("refused")
+                self.refused.append((message, error))
+                return error
+        return None
+
+    def place_of(self, hello: Hello) -> int:
+        """Return the index of the server that sent `hello`.
+
+        Raises:
+            UsageError, RefusedLayoutError: as `launcher.cluster.agent_connection.server_of`.
+        """
+        return server_of(hello, self._register)
+
+    def note_unheard(self, lost: AgentConnection, grace_s: float) -> None:
+        """Note an agent whose connection is gone while its attempt was not over. `grace_s`: its ranks'.
+
+        Ranks may live on where nobody hears them: connections are reset between living ends, too.
+        """
+        if not lost.over:
+            self.unheard.note(lost.hello.nonce if lost.hello else "", longest_s(self._plan.silence_s, grace_s))
+
+    def dismiss(self) -> Iterator[AgentConnection]:
+        """Strangers who are lost, or take too long, or have become peers: nobody listens to them here any more."""
+        now = time.monotonic()
+        unknown = [stranger for stranger in self.strangers if stranger.server_index is None]
+        self.strangers = [one for one in unknown if one.lost is None and now - one.since <= STRANGER_S]
+        staying = set(self.strangers)
+        yield from (stranger for stranger in unknown if stranger not in staying)
+
+    def _is_one_of_us(self, hello: Hello, stranger: AgentConnection) -> bool:
+        if hello.agreement is not None and self._plan.brings_all:
+            return False  # nobody is started by hand, and no secret keeps strangers out of that way in
+        return is_proof(hello.proof, self._token_of(hello), stranger.nonce, hello.nonce)
+
+    def _token_of(self, hello: Hello) -> str:
+        """Return the token for an agent. One started by hand has a job of its own, and gets no more than the run's name."""
+        return self._plan.token if hello.agreement is None else self._plan.shared_token
+
+    def _take_in(self, hello: Hello, stranger: AgentConnection, *, joining: bool) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        _check_version(hello, self._code)
+        index = self.place_of(hello)
+        server_id = self._servers[index].server_id
+        if (error := differences(hello, self._plan.agreement, server_id)) is not None:
+            raise error
+        former = self.peers.get(index)
+        if former is not None and former.lost is None:
+            raise _twice(server_id, former, hello)
+        if not joining:
+            raise UsageError(
+                f"{described(hello)} comes too late: run {self._run_name} goes on already without server {server_id}",
+                hint="wait until it is over, then start the command on every server",
+            )
+        stranger.hello, stranger.server_index = hello, index
+        stranger.channel.longest_line_bytes = MAX_LINE_BYTES
+        self.peers[index] = stranger
+        proof = proof_of(self._token_of(hello), hello.nonce, stranger.nonce)
+        job = None if hello.agreement is not None else self._plan.job
+        stranger.send(Welcome(proof, index, self._run_name, self._plan.silence_s, job, self._mark, self._plan.key))
+        stranger.ask()
+
+
+def refusal_of(refused: Refused, server_id: str) -> TlaunchError:
+    """Return the error of an agent that refuses to take part."""
+    error = RefusedError if refused.exit_code == RefusedError.exit_code else TlaunchError
+    made = error(f"server {server_id}: {refused.message}", hint=refused.hint)
+    made.exit_code = refused.exit_code
+    return made
+
+
+def take_first_words(
+    peer: AgentConnection, server_id: str, messages: Sequence[Message], tell: Callable[[Message], None]
+) -> TlaunchError | None:
+    """Take the first messages of an agent that has been welcomed. Return its error, if any; `tell` takes other messages."""
+    for message in messages:
+        if isinstance(message, Ready):
+            peer.ready = message
+        elif isinstance(message, Refused):
+            return refusal_of(message, f"{server_id} ({peer.hello.host if peer.hello else peer.address})")
+        else:
+            tell(message)
+    return None
+
+
+def _check_version(hello: Hello, code: str) -> None:
+    """`code`: this machine's."""
+    if hello.version != __version__:
+        raise RefusedLayoutError(
+            f"{described(hello)} has tlaunch {hello.version}, this machine {__version__}",
+            hint="install the same version on every server",
+        )
+    if hello.code != code:
+        raise RefusedLayoutError(
+            f"{described(hello)} has other code of tlaunch {__version__} than this machine",
+            hint="install the same one on every server, or bring checkouts to the same commit",
+        )
+    ours = ".".join(platform.python_version_tuple()[:2])
+    theirs = ".".join(hello.python.split(".")[:2])
+    if ours != theirs:
+        raise RefusedLayoutError(
+            f"{described(hello)} runs tlaunch with Python {hello.python}, this machine with {platform.python_version()}",
+            hint="use the same Python on every server",
+        )
+
+
+def _twice(server_id: str, former: AgentConnection, hello: Hello) -> DuplicateServerError:
+    first = described(former.hello) if former.hello else former.address
+    return DuplicateServerError(
+        f"{first} and {described(hello)} both say that they are server {server_id} of the rank table",
+        hint="--server names another one on one of them, or one machine has been started twice; "
+        "one that was here before is taken for lost after --lost-after",
+    )

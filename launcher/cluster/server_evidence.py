@@ -1,0 +1,236 @@
+"""The evidence of all servers of one attempt that failed, and the verdict on it beside what was lost."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from launcher.cluster.agent_connection import AgentConnection, Clock
+from launcher.control.events import Diagnosed, Pair
+from launcher.control.orders import Apart
+from launcher.control.reach import cut_off
+from launcher.core.events import Cause, Trouble
+from launcher.core.interfaces import names_of
+from launcher.core.records import Server
+from launcher.core.text import ranges
+from launcher.core.verdict import Confidence, Role, Verdict
+from launcher.supervise.diagnosis.losses import Loss, at_most_likely, has_own_fault, weigh
+from launcher.supervise.diagnosis.merge import Evidence, from_fields, judged, merge_evidence, told_beside
+from launcher.supervise.diagnosis.missing_rank import stopped
+from launcher.supervise.diagnosis.root_cause import summaries_of
+from launcher.supervise.diagnosis.stacks import sentence
+from launcher.supervise.event_log import EventLog
+
+SHOWN = 4  # pairs of servers
+_ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
+
+
+class ServerEvidence:
+    """Keeps what servers report of one attempt, and which of them were lost. Servers are named by their index."""
+
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        event_log: EventLog,
+        hang_timeout_s: float | None = None,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """`hang_timeout_s`: ranks that are told to hang have made no progress for so long. `now_ns`: the wall clock."""
+        self._now_ns = now_ns
+        self._servers = servers
+        self._event_log = event_log
+        self._hang_timeout_s = hang_timeout_s
+        self._reports: dict[int, Evidence] = {}
+        self._ahead_ns: dict[int, int] = {}  # of the clocks of those that have reported
+        self._error_ns: dict[int, int] = {}
+        self._began_ns = self._now_ns()
+        self._stalled_ns: int | None = None  # since when, at the latest, ranks that hang have made no progress
+        self._losses: dict[int, Loss] = {}  # when
+        self.lost: dict[int, str] = {}  # why, by server
+
+    def take(self, server_index: int, evidence: Any, clock: Clock) -> bool:
+        """Keep a server's report, and what is known of its clock; return whether it was evidence at all."""
+        try:
+            own = self._reports[server_index] = self._own(server_index, from_fields(evidence))
+        except ValueError:
+            return False
+        self._ahead_ns[server_index], self._error_ns[server_index] = clock.ahead_ns, clock.error_ns
+        if own.hung and self._stalled_ns is None and self._hang_timeout_s is not None:
+            self._stalled_ns = self._now_ns() - int(self._hang_timeout_s * 1e9)
+        return True
+
+    def _own(self, server_index: int, evidence: Evidence) -> Evidence:
+        """Return the part that a server can know: it reports on its own ranks only."""
+        own = set(self._ranks_of([server_index]))
+        ranks = tuple(rank for rank in evidence.ranks if rank.global_rank in own)
+        return replace(evidence, ranks=ranks, hung=tuple(rank for rank in evidence.hung if rank in own))
+
+    def lose_agent(
+        self,
+        server_index: int,
+        why: str,
+        peer: AgentConnection,
+        silence_s: float,
+        *,
+        failed: Iterable[int],
+        alone: bool,
+    ) -> None:
+        """Note that a server is lost, or gives itself up, as is found now. `silence_s`: one that is silent for so long is.
+
+        `failed`: as in `lose`; `alone`: agents of no other machine are heard.
+        """
+        now_ns, now_monotonic_ns = time.time_ns(), time.monotonic_ns()
+
+        def by_wall_clock(monotonic_ns: int | None) -> int:
+            return now_ns if monotonic_ns is None else now_ns - now_monotonic_ns + monotonic_ns
+
+        silent = peer.silent_s >= silence_s
+        self.lose(
+            server_index,
+            why,
+            since_ns=by_wall_clock(peer.answered_ns),
+            probably_ns=by_wall_clock(peer.unanswered_ns) if silent else now_ns,
+            failed=failed,
+            alone=silent and alone,
+        )
+
+    def lose(
+        self,
+        server_index: int,
+        why: str,
+        *,
+        since_ns: int,
+        probably_ns: int,
+        failed: Iterable[int] = (),
+        alone: bool = False,
+    ) -> None:
+        """Note that a server is lost, as is found now. `failed`: those ranks of all servers that are known to have failed.
+
+        `alone`: no other machine is heard either.
+
+        Wall clock, in nanoseconds: `since_ns`: not before; `probably_ns`: then, as far as is known.
+        """
+        self.lost[server_index] = why
+        own = set(self._ranks_of([server_index]))
+        ended = tuple(rank for rank in failed if rank in own)
+        testified = server_index in self._reports
+        self._losses[server_index] = Loss(server_index, since_ns, probably_ns, self._now_ns(), testified, ended, alone)
+
+    def awaited(self, server_indices: Collection[int]) -> list[int]:
+        """Return those of these servers that have not reported and still can."""
+        return [index for index in server_indices if index not in self._reports and index not in self.lost]
+
+    def diagnosed(self, apart: Sequence[Apart] = ()) -> Diagnosed:
+        """Return the verdict on what is known by now. `apart`: servers that do not reach each other."""
+        evidence = self._evidence()
+        verdict = judged(evidence, self._event_log.record)
+        try:
+            if apart and not self.lost and not has_own_fault(summaries_of(evidence.ranks)):
+                verdict = self._with_partition(verdict, evidence, apart)
+            if self.lost:
+                verdict = self._with_losses(verdict, evidence)
+        except Exception as error:  # noqa: BLE001 - as in `judged`: ranks are ended, whatever is shown to us
+            self._event_log.record(Trouble(f"what was lost cannot be judged: {error!r}"))
+            verdict = told_beside(verdict, self._losses_told()) if self.lost else verdict
+        if verdict.confidence is Confidence.CERTAIN:
+            verdict = self._without_unheard(verdict)
+        asks_reach = self._asks_reach(evidence)
+        hung = bool(evidence.hung) and (verdict.server is None or bool(verdict.apart))
+        return Diagnosed(
+            verdict,
+            Cause.HUNG if hung else Cause.FAILED,
+            evidence.highest_step,
+            asks_reach,
+            tuple(self._named_pairs()) if asks_reach else (),
+        )
+
+    def _asks_reach(self, evidence: Evidence) -> bool:
+        """Return whether no rank failed by itself: a network that parts servers would look the same."""
+        if self.lost or len(self._reports) < 2:
+            return False
+        try:
+            summaries = summaries_of(evidence.ranks)
+            return bool(evidence.hung or summaries) and not has_own_fault(summaries)
+        except Exception:  # noqa: BLE001 - it will be told when it is judged
+            return False
+
+    def _evidence(self) -> Evidence:
+        unheard = self._ranks_of(index for index in range(len(self._servers)) if index not in self._reports)
+        return merge_evidence(self._reports, self._ahead_ns, self._error_ns, unheard)
+
+    def _named_pairs(self) -> Iterator[Pair]:
+        """Yield servers with another one whose address the words of a failure name."""
+        places = {name: index for index, server in enumerate(self._servers) for name in names_of(server)}
+        for index, report in self._reports.items():
+            texts = (rank.failure.message if rank.failure else rank.log_tail for rank in report.ranks)
+            for word in {word for text in texts for word in _ADDRESS.findall(text)}:
+                if places.get(word, index) != index:
+                    yield index, places[word]
+
+    def _with_partition(self, verdict: Verdict, evidence: Evidence, apart: Sequence[Apart]) -> Verdict:
+        """Return a verdict that blames no rank, unless one is stopped, which no network does: between servers nothing arrives."""
+        pairs = [one.pair for one in apart]
+        alone = cut_off(pairs, len(self._reports))
+        ids = [self._servers[index].server_id for index in range(len(self._servers))]
+        tried = [
+            f"between {ids[one]} (port {port}) and {ids[other]} (port {other_port}): {each.why}"
+            for each in apart[:SHOWN]
+            for (one, other), (port, other_port) in ((each.pair, each.ports),)
+        ]
+        more = f" and between {len(apart) - SHOWN} more pairs" if len(apart) > SHOWN else ""
+        found = f"no connection can be made either way {', '.join(tried)}{more}"
+        if any(stopped(rank) and rank.global_rank == verdict.culprit for rank in evidence.ranks):
+            return told_beside(replace(verdict, confidence=at_most_likely(verdict)), found)
+        where = f"{sentence(verdict.stacks)}; " if verdict.stacks else ""
+        failed = {one.global_rank for one in summaries_of(evidence.ranks)}
+        return Verdict(
+            culprit=None,
+            confidence=Confidence.LIKELY,
+            reason=where + found,
+            failures=tuple(
+                replace(one, role=Role.CONSEQUENCE) for one in verdict.failures if one.global_rank in failed
+            ),
+            stacks=verdict.stacks,
+            server=None if alone is None else ids[alone],
+            apart=tuple((ids[one], ids[other]) for one, other in pairs),
+        )
+
+    def _without_unheard(self, verdict: Verdict) -> Verdict:
+        """Return a less certain verdict: a rank of a server that was too busy to report in time may have failed first."""
+        unheard = self.awaited(range(len(self._servers)))
+        if not unheard:
+            return verdict
+        more = f" and {len(unheard) - 1} more were" if len(unheard) > 1 else " was"
+        doubted = replace(verdict, confidence=Confidence.LIKELY)
+        return told_beside(doubted, f"{self._described(unheard[0])}{more} not heard in time")
+
+    def _with_losses(self, verdict: Verdict, evidence: Evidence) -> Verdict:
+        """Return the verdict beside losses: what ranks failed of followed from one, unless one failed by itself before it."""
+        told, now_ns = self._losses_told(), self._now_ns()
+        losses = [self._losses.get(index, Loss(index, self._began_ns, now_ns, now_ns)) for index in self.lost]
+        found = weigh(verdict, evidence, losses, self._stalled_ns)
+        if found.why:
+            told = f"{told}; {found.why}"
+        if found.loss is None:
+            return told_beside(replace(verdict, confidence=found.confidence), told)
+        followed = {one.global_rank: one.symptom.consequence for one in summaries_of(evidence.ranks)}
+        failures = tuple(  # a rank that is missed has not failed
+            replace(one, role=Role.CONSEQUENCE) if followed[one.global_rank] else one
+            for one in verdict.failures
+            if one.global_rank in followed
+        )
+        server = self._servers[found.loss.server_index].server_id
+        return Verdict(None, found.confidence, told, failures, verdict.stacks, server=server)
+
+    def _losses_told(self) -> str:
+        return "; ".join(f"{self._described(index)} was lost: {why}" for index, why in self.lost.items())
+
+    def _described(self, server_index: int) -> str:
+        which = self._ranks_of([server_index])
+        return f"server {self._servers[server_index].server_id} with rank{'s' * (len(which) > 1)} {ranges(which)}"
+
+    def _ranks_of(self, server_indices: Iterable[int]) -> list[int]:
+        return [device.global_rank for index in server_indices for device in self._servers[index].devices]

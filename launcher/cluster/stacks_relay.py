@@ -1,0 +1,81 @@
+"""The coordinator's part in `tlaunch stacks`: pass a request on to all agents, and what they find to the client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.cluster.agent_connection import AgentConnection
+from launcher.core.messages import AllStacks, AskStacks, Stacks, TakeStacks, is_proof, proof_of
+from launcher.core.records import Server
+
+ANSWER_LIMIT_S = 4.0  # for all servers to answer; each asks its ranks for less than two seconds
+PURPOSE = "stacks"  # a proof of this is good for nothing else
+
+
+@dataclass
+class _Request:
+    client: AgentConnection
+    nonce: str
+    deadline: float  # monotonic
+    awaited: set[int]  # server indices
+    content: list[Any] = field(default_factory=list)
+    silent: dict[str, str] = field(default_factory=dict)
+
+
+class StacksRelay:
+    """Relays requests of clients that know the run's key. Nothing here blocks."""
+
+    def __init__(self, key: str, servers: Sequence[Server], peers: Mapping[int, AgentConnection]) -> None:
+        """`key`: empty if requests are not allowed. `peers`: the connected agents by server index, kept up to date by others."""
+        self._key = key
+        self._servers = servers
+        self._peers = peers
+        self._open: dict[int, _Request] = {}
+        self._number = 0
+
+    def begin(self, asked: AskStacks, client: AgentConnection, *, running: bool) -> bool:
+        """Ask all servers, and return whether `client` may have that. `running`: agents have been ordered to start ranks."""
+        if not self._key or not is_proof(asked.proof, self._key, PURPOSE, client.nonce, asked.nonce):
+            return False
+        self._number += 1
+        request = _Request(client, asked.nonce, time.monotonic() + ANSWER_LIMIT_S, set())
+        for index, server in enumerate(self._servers):
+            if not running:
+                break
+            if index in self._peers:
+                request.awaited.add(index)
+                self._peers[index].send(TakeStacks(self._number, asked.ranks))
+            else:
+                request.silent[server.server_id] = "it is lost, or has ended"
+        self._open[self._number] = request
+        self.step()
+        return True
+
+    def take(self, server_index: int, found: Stacks) -> None:
+        """Add what a server has found, unless its request is over."""
+        request = self._open.get(found.number)
+        if request is not None and server_index in request.awaited:
+            request.awaited.discard(server_index)
+            request.content.append(found.content)
+            self.step()
+
+    def step(self) -> None:
+        """Answer the requests that all servers have answered, or that are out of time."""
+        now = time.monotonic()
+        for number, request in list(self._open.items()):
+            for index in request.awaited - self._peers.keys():
+                self._miss(request, index, "it was lost while it was asked")
+            if request.awaited and now < request.deadline:
+                continue
+            for index in sorted(request.awaited):
+                self._miss(request, index, f"it gave no answer within {ANSWER_LIMIT_S:g} s")
+            proof = proof_of(self._key, PURPOSE, request.nonce, request.client.nonce)
+            request.client.send(AllStacks(proof, tuple(request.content), request.silent))
+            del self._open[number]
+
+    def _miss(self, request: _Request, index: int, why: str) -> None:
+        request.awaited.discard(index)
+        request.silent[self._servers[index].server_id] = why

@@ -1,0 +1,151 @@
+"""A registration at a real door, and those who knock there."""
+
+import select
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from launcher.cluster.agent_connection import listen
+from launcher.cluster.join import AgentInfo, Endpoint, join
+from launcher.cluster.plan import Plan
+from launcher.cluster.registration import Registration, take_first_words
+from launcher.core.channel import Channel
+from launcher.core.messages import Challenge, to_line
+from launcher.core.records import Device, Server
+from launcher.engines.command import EngineCommand
+
+PATIENCE_S = 60
+SERVERS = (Server("10.0.0.1", (Device(0, 0),)), Server("h2", (Device(0, 1),)))
+
+
+class House:
+    """What a coordinator does at its door, until `until` is true."""
+
+    def __init__(
+        self, *, token="token", shared_token="shared", agreement=(), resolved=(), joining=True, silence_s=20.0, port=0,
+        brings_all=False, listener=None, servers=SERVERS, key="", same_program=True,
+    ):  # fmt: skip
+        self.listener = listener or listen(port)
+        self.servers = servers
+        self.plan = Plan(
+            listener=self.listener, token=token, shared_token=shared_token, silence_s=silence_s, join_timeout_s=60.0,
+            engine=EngineCommand("no engine", ("true",), {}, {}), brings_all=brings_all, job="the job",
+            agreement=dict(agreement), resolved=resolved, key=key,
+            same_program=same_program,
+        )  # fmt: skip
+        self.registration = Registration(self.plan, servers, "a-run")
+        self.joining = joining
+        self.errors = []  # that concern the run
+        self.told = []  # by peers, beside their first words
+        self.dismissed = []
+
+    @property
+    def port(self):
+        return self.listener.getsockname()[1]
+
+    def attend(self, until):
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := until()):
+            assert time.monotonic() < deadline, (self.errors, self.told)
+            select.select(
+                [self.listener, *self.registration.strangers, *self.registration.peers.values()], [], [], 0.02
+            )
+            self._step()
+        return found
+
+    def _step(self):
+        list(self.registration.accept())
+        self.registration.stacks_relay.step()
+        for stranger in self.registration.strangers:
+            self._note(self.registration.hear(stranger, joining=self.joining))
+        for stranger in self.registration.dismiss():
+            stranger.close(1.0)
+            self.dismissed.append(stranger)
+        for peer in self.registration.peers.values():
+            if peer.lost is None:
+                self._note(
+                    take_first_words(peer, self.servers[peer.server_index].server_id, peer.take(), self.told.append)
+                )
+
+    def _note(self, error):
+        if error is not None:
+            self.errors.append(error)
+
+    def close(self):
+        for peer in (*self.registration.strangers, *self.registration.peers.values()):
+            peer.close()
+        self.listener.close()
+
+
+@pytest.fixture
+def house():
+    """Gives a function that opens one."""
+    opened = []
+
+    def open_house(**options):
+        opened.append(House(**options))
+        return opened[-1]
+
+    yield open_house
+    for each in opened:
+        each.close()
+
+
+class Knocks:
+    """Members that join in threads of their own, and naked connections."""
+
+    def __init__(self):
+        self._pool = ThreadPoolExecutor(8)
+        self._members = []
+        self._connections = []
+
+    def join(self, house, *, token=None, patience_s=PATIENCE_S, ports=None, **member):
+        """A future of the membership."""
+        who = AgentInfo(**{"host": "h1", "addresses": ("10.0.0.1", "127.0.0.1"), **member})
+        token = token or ("token" if who.agreement is None else "shared")
+        door = Endpoint(tuple(("127.0.0.1", port) for port in ports or [house.port]), token)
+        self._members.append(self._pool.submit(join, door, who, time.monotonic() + patience_s, lambda _why: None))
+        return self._members[-1]
+
+    def wait(self, membership, master_port=None, tell=lambda _waiting: None, program=None):
+        """A future of the start."""
+        return self._pool.submit(membership.wait_for_start, master_port, tell, program)
+
+    def connect(self, house):
+        self._connections.append(socket.create_connection(("127.0.0.1", house.port)))
+        return self._connections[-1]
+
+    def say(self, house, make):
+        """Send what `make` makes of the challenge's nonce, as one who knows the protocol; the channel."""
+        channel = Channel(self.connect(house))
+        house.attend(lambda: house.registration.strangers)
+        (challenge,) = first(channel, 1)
+        assert isinstance(challenge, Challenge)
+        channel._connection.sendall(to_line(make(challenge.nonce)))
+        return channel
+
+    def close(self):
+        self._pool.shutdown()
+        for each in self._members:
+            if each.exception() is None:
+                each.result().close()
+        for connection in self._connections:
+            connection.close()
+
+
+def first(channel, count):
+    heard = []
+    for message in channel.wait_for(time.monotonic() + PATIENCE_S):
+        heard.append(message)
+        if len(heard) == count:
+            break
+    return heard
+
+
+@pytest.fixture
+def knocks():
+    made = Knocks()
+    yield made
+    made.close()

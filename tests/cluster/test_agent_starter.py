@@ -1,0 +1,82 @@
+"""What the end of an engine says of the run whose agents it has started: real processes that say what engines say."""
+
+import os
+import shlex
+from types import SimpleNamespace
+
+import pytest
+
+from launcher.cluster.agent_starter import AgentStarter
+from launcher.cluster.engine_process import EngineProcess
+from launcher.cluster.registration import Registration
+from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server
+from launcher.engines.command import EngineCommand
+
+SERVERS = (Server("10.0.0.1", (Device(0, 0),)), Server("10.0.0.2", (Device(0, 1),)))
+RANKS = tuple(RankSpec(rank, 0, server.server_id, rank, 0, ("true",), {}) for rank, server in enumerate(SERVERS))
+GAVE_UP = "HNP daemon   : [prterun@0,0] on node 10.0.0.1\nRemote daemon: [prterun@0,1] on node 10.0.0.2"
+
+
+@pytest.fixture(name="ended")
+def _ended(tmp_path, wait_until, house):
+    """Gives a function: the starter of a run whose engine has said something and ended."""
+    opened = house(brings_all=True)
+    spec = RunSpec(
+        name="run", run_dir=tmp_path, cluster=Cluster(SERVERS), layout=Layout(dp=2), ranks=RANKS, cwd=tmp_path,
+        master_addr="10.0.0.1", master_port=0,
+    )  # fmt: skip
+
+    def ended(said, end="exit 1", *, forgotten=False):
+        registration = Registration(opened.plan, SERVERS, "run")
+        registration.peers.update(
+            {index: SimpleNamespace(hello=SimpleNamespace(host=f"h{index + 1}")) for index in range(len(SERVERS))}
+        )
+        starter = AgentStarter(spec, opened.plan, SERVERS, 0, registration)
+        starter.note_begin()
+        command = EngineCommand("sh 1.0", ("sh", "-c", f"printf '%s\n' {shlex.quote(said)}; {end}"), {}, {})
+        starter.engine = EngineProcess(command, dict(os.environ), tmp_path, tmp_path / "engine.log")
+        wait_until(lambda: starter.engine.ended, "its end")
+        if forgotten:
+            starter.engine.forget_words()
+        return starter
+
+    return ended
+
+
+def test_an_engine_that_gives_up_names_the_server_that_it_has_lost(ended):
+    """Open MPI 5 names the machine that mpirun runs on before the one that was lost."""
+    assert ended(GAVE_UP).exited().gave_up.server == "10.0.0.2"
+
+
+def test_an_engine_that_gives_up_may_end_well(ended):
+    """Some do, with a word of why: that is believed."""
+    gave_up = ended("connection to h2 was lost", "exit 0").exited().gave_up
+    assert gave_up.reason == "sh 1.0 gave the run up: connection to h2 was lost"
+    assert gave_up.server == "10.0.0.2"
+
+
+def test_which_of_several_that_are_named_was_lost_is_not_guessed(ended):
+    """Then no server is to blame."""
+    assert ended("h1: cannot talk to h2").exited().gave_up.server is None
+
+
+def test_an_engine_that_was_killed_is_the_cause_whatever_it_had_said(ended):
+    """It takes agents with it, which are not to blame."""
+    starter = ended("Warning: setpgid failed", "kill -9 $$")
+    assert starter.killed().reason == "sh 1.0 itself was killed, by SIGKILL (signal 9)"
+    assert starter.exited().killed == starter.killed()
+
+
+@pytest.mark.parametrize("code", [143, 137])
+def test_an_engine_that_ends_its_agents_without_a_word_has_its_reason(ended, code):
+    """By its exit code; it was not killed itself."""
+    exited = ended("", f"exit {code}", forgotten=True).exited()
+    told = f"sh 1.0 ended with exit code {code}, and ended its agents, without a word of why"
+    assert (exited.killed, exited.gave_up.reason) == (None, told)
+
+
+def test_an_engine_that_ends_well_has_done_what_it_was_asked_for(ended):
+    """And where Slurm says that a job was cancelled, that is no failure."""
+    exited = ended("", "exit 0", forgotten=True).exited()
+    assert (exited.cancelled, exited.killed, exited.gave_up) == (None, None, None)
+    assert ended("slurmstepd: error: *** JOB 7 CANCELLED AT noon ***").exited().cancelled is not None

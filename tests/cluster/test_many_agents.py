@@ -1,0 +1,155 @@
+"""A coordinator with more agents than any test has servers: simulated agents stand for all of them, and no rank is started."""
+
+import json
+import os
+import resource
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from launcher.cluster import agent_starter, engine_end
+from launcher.cluster.agent_connection import listen
+from launcher.cluster.coordinator import Coordinator
+from launcher.cluster.join_barrier import JoinBarrier
+from launcher.cluster.plan import Plan
+from launcher.core import env
+from launcher.core.errors import EXIT_FAILURE
+from launcher.core.events import AgentEnded, AttemptStarted, Awaiting, Cause, Judged, NotBegun, RankEnded, RankStarted
+from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server, Supervision
+from launcher.core.run_dir import RunDir
+from launcher.core.system import SPARE
+from launcher.core.verdict import Confidence
+from launcher.engines.command import EngineCommand
+from launcher.engines.local import signals_held_back, start_child
+
+SIMULATION = Path(__file__).parents[2] / "benchmarks" / "programs" / "simulated_agents.py"
+COUNT, RANKS = 50, 2
+TOKEN = "known to all"
+
+
+def spec_in(folder, count):
+    servers = tuple(
+        Server(f"10.7.0.{index + 1}", tuple(Device(device, index * RANKS + device) for device in range(RANKS)))
+        for index in range(count)
+    )
+    ranks = tuple(
+        RankSpec(device.global_rank, device.device_id, server.server_id, index, device.device_id, ("true",), {})
+        for index, server in enumerate(servers)
+        for device in server.devices
+    )
+    (folder / "run").mkdir()
+    return RunSpec(
+        name="run", run_dir=folder / "run", cluster=Cluster(servers), layout=Layout(dp=len(ranks)), ranks=ranks,
+        cwd=folder, master_addr=servers[0].server_id, master_port=0, supervision=Supervision(),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def coordinate(tmp_path, monkeypatch):
+    """Gives a function that has simulated agents coordinated until nothing is left: exit code, events, and its notes if it was let end by itself."""
+    monkeypatch.setattr(engine_end, "PATIENCE_S", 60.0)  # for the simulation to write its notes
+
+    def run(*options, count=COUNT, join_timeout_s=60.0):
+        spec = spec_in(tmp_path, count)
+        listed, notes = tmp_path / "servers", tmp_path / "notes"
+        listed.write_text("\n".join(server.server_id for server in spec.cluster.servers))
+        argv = (sys.executable, str(SIMULATION), "--servers", str(listed), "--ranks", str(RANKS), "--notes", str(notes))
+        with signals_held_back(), listen() as listener:
+            door = {
+                env.TLAUNCH_COORDINATOR: f"127.0.0.1:{listener.getsockname()[1]}",
+                env.TLAUNCH_COORDINATOR_TOKEN: TOKEN,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+            }
+            plan = Plan(
+                listener=listener, token=TOKEN, shared_token="", silence_s=30.0, join_timeout_s=join_timeout_s,
+                engine=EngineCommand("simulated agents", (*argv, *options), door, {}), brings_all=True, job="a job", agreement={},
+            )  # fmt: skip
+            child = start_child(lambda head: Coordinator(spec, plan, head).run(), RunDir(spec.run_dir))
+        events = []
+        while (read := child.read()) is not None:
+            events += read
+        code = child.wait()
+        assert not RunDir(spec.run_dir).agent_log.exists(), RunDir(spec.run_dir).agent_log.read_text()
+        return code, events, json.loads(notes.read_text()) if notes.exists() else None
+
+    return run
+
+
+@contextmanager
+def files_limited_to(count):
+    """For this process and those that it starts."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def of(kind, events):
+    return [stamped.event for stamped in events if isinstance(stamped.event, kind)]
+
+
+def test_all_of_them_begin_and_end_together(coordinate):
+    """Every rank's start and end is told once, by the server that it is on."""
+    code, events, notes = coordinate()
+    assert code == 0
+    assert len(of(AttemptStarted, events)) == 1
+    for kind in (RankStarted, RankEnded):
+        told = {(one.server_index, one.event.global_rank) for one in events if isinstance(one.event, kind)}
+        assert told == {(rank // RANKS, rank) for rank in range(COUNT * RANKS)}
+        assert len(of(kind, events)) == COUNT * RANKS
+    assert {"welcomed", "begun", "ranks told", "finish"} <= notes["stages"].keys()
+    assert of(AgentEnded, events) == [AgentEnded(Cause.FINISHED, 0)]
+
+
+def test_one_that_vanishes_is_named_and_the_others_end(coordinate):
+    """It is the cause, whatever the others know; they are told to end, and all say farewell."""
+    code, events, _ = coordinate("--vanishing", "17", "--stay", "600")
+    assert code == EXIT_FAILURE
+    [judged] = of(Judged, events)
+    assert judged.verdict.server == "10.7.0.18"
+    assert judged.verdict.confidence is Confidence.CERTAIN
+    ended = {event.global_rank for event in of(RankEnded, events)}
+    assert ended == set(range(COUNT * RANKS)) - {17 * RANKS, 17 * RANKS + 1}
+
+
+class AfterAllOthers(JoinBarrier):
+    """Tells who is missing when it is one only, and gives up no sooner: how long the others take proves nothing."""
+
+    def missing_to_tell(self):
+        return super().missing_to_tell() if self.told or len(self._registration.missing) == 1 else ()
+
+    def in_vain(self, engine):
+        return super().in_vain(engine) if self.told else None
+
+
+def test_one_that_never_gets_ready_is_named_and_nothing_begins(coordinate, monkeypatch):
+    """The others are told that it is over; that one too."""
+    monkeypatch.setattr(agent_starter, "JoinBarrier", AfterAllOthers)
+    code, events, notes = coordinate("--never-ready", "3", join_timeout_s=3.0)
+    assert code == EXIT_FAILURE
+    [refusal] = of(NotBegun, events)
+    assert "server 10.7.0.4 did not come" in refusal.message
+    assert of(Awaiting, events)[0].server_ids == ("10.7.0.4",)
+    assert not of(AttemptStarted, events)
+    assert "finish" in notes["stages"]
+
+
+def test_one_that_leaves_before_it_is_ready_is_named_at_once(coordinate):
+    """No engine brings it again: nobody waits for it until --join-timeout."""
+    code, events, _ = coordinate("--leaving", "3", join_timeout_s=3600.0)
+    assert code == EXIT_FAILURE
+    [refusal] = of(NotBegun, events)
+    assert refusal.message == "server 10.7.0.4 was lost before its ranks were started: the connection was closed"
+    assert not of(AttemptStarted, events)
+
+
+def test_more_of_them_than_files_may_be_open(coordinate):
+    """The coordinator raises its own limit; what the engine starts keeps the one that the person has set."""
+    with files_limited_to(SPARE + 20):
+        code, _, notes = coordinate(count=100)
+    assert code == 0
+    assert notes["limit_found"] == SPARE + 20

@@ -1,0 +1,90 @@
+"""The coordinator of an examination, in a process of its own: it ends all that is below it."""
+
+import json
+import subprocess
+import sys
+
+from launcher.core.system import SPARE
+
+PREAMBLE = """
+import json, resource, sys
+from pathlib import Path
+from launcher.core.system import own_limit
+from launcher.core.records import Device, Server
+from launcher.cluster.probe_session import ProbeSession
+from launcher.cluster.job import EXAMINATION
+from launcher.cluster.agent_connection import listen
+from launcher.cluster.plan import Plan
+from launcher.engines.command import EngineCommand
+
+def session_of(count, code, alone=None, join_timeout_s=60.0):
+    engine = EngineCommand("the engine", (sys.executable, "-c", code), {}, {})
+    plan = Plan(
+        listener=listen(), token="t", shared_token="", silence_s=60.0, join_timeout_s=join_timeout_s, engine=engine,
+        brings_all=True, job=EXAMINATION, agreement={},
+    )
+    servers = tuple(Server(f"h{index}", (Device(0, index),)) for index in range(count))
+    return ProbeSession(plan, servers, alone, Path(sys.argv[1]))
+"""
+
+
+def told_by(code, directory):
+    """What it prints, as JSON."""
+    done = subprocess.run(
+        [sys.executable, "-c", PREAMBLE + code, directory], stdout=subprocess.PIPE, text=True, timeout=60, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def test_there_is_room_for_a_connection_to_every_server(tmp_path):
+    """What the engine starts keeps the limit that the person has set."""
+    code = """
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+session = session_of(100, "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])")
+session.gather(lambda missing: None)
+with session.usual_limits():
+    told = [own_limit(), (Path(sys.argv[1]) / "engine.log").read_text().strip()]
+session.close()
+print(json.dumps([*told, own_limit()]))
+"""
+    assert told_by(code, tmp_path) == [64, "64", 100 + SPARE]
+
+
+def test_engines_that_hang_keep_no_other_from_being_started(tmp_path):
+    """More than are started at once; each is told with what became of it."""
+    code = """
+import launcher.cluster.probe_session as module
+module.MIN_ALONE_S, module.MAX_ENGINES = 0.5, 2
+started = []
+def alone(index, join_s):
+    started.append(index)
+    return EngineCommand(f"engine {index}", ("sleep", "1000"), {}, {})
+session = session_of(5, "", alone, join_timeout_s=0.1)
+session.gather(lambda missing: None)
+session.close()
+print(json.dumps([started, [session.join_failures[index].why for index in range(5)]]))
+"""
+    said = "no agent came; engine {} has not ended within 0.5 s, without output"
+    assert told_by(code, tmp_path) == [[0, 1, 2, 3, 4], [said.format(index) for index in range(5)]]
+
+
+def test_a_server_that_is_started_once_more_adds_no_more_than_the_least_that_it_needs(tmp_path):
+    """An engine that never ends, of a server that never comes: half of the time together, then the rest of it, alone."""
+    code = """
+import time
+import launcher.cluster.probe_session as module
+module.MIN_ALONE_S = 0.5
+given = []
+def alone(index, join_s):
+    given.append(join_s)
+    return EngineCommand("engine alone", ("sleep", "1000"), {}, {})
+session = session_of(1, "import time; time.sleep(1000)", alone, join_timeout_s=4.0)
+began = time.monotonic()
+session.gather(lambda missing: None)
+took_s = time.monotonic() - began
+session.close()
+print(json.dumps([took_s, given]))
+"""
+    took_s, (join_s,) = told_by(code, tmp_path)
+    assert 4.0 <= took_s < 4.0 + 20.0  # and no such time as an agent of a run has to find its coordinator
+    assert 0.25 <= join_s <= 1.0  # half of what was left of 4 s

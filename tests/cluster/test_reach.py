@@ -1,0 +1,153 @@
+"""Which servers reach each other: real connections on this machine, asked for as a coordinator does."""
+
+import socket
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from launcher.cluster.agent_connection import addresses_to_try
+from launcher.control import reach
+from launcher.control.events import ProbeResult
+from launcher.control.reach import ALL_PAIRS, ReachCheck, cut_off, pairs_of
+from launcher.core.messages import Hello, ProbeTarget
+from launcher.core.records import Device, Server
+from launcher.supervise.soundings import ReachProbes
+
+PATIENCE_S = 60.0
+HERE, NOWHERE = "127.0.0.1", "255.255.255.255"  # to which nobody can connect
+
+
+class Agent:
+    """The agent of a server: it carries out what the check orders. `deaf`: it answers nothing."""
+
+    def __init__(self, *, deaf=False, ports=()):
+        self.soundings, self.deaf, self.ports, self.asked = ReachProbes(), deaf, ports, []
+
+    def probe(self, order, server_ids):
+        self.asked.append(order)
+        targets = [ProbeTarget(to, (server_ids[to],), ports) for to, ports in order.targets]
+        if not self.deaf:
+            self.soundings.begin(order.number, targets, order.timeout_s)
+
+
+@pytest.fixture(name="check")
+def _check(monkeypatch):
+    """Gives a function: what is found among servers with these addresses."""
+    monkeypatch.setattr(reach, "TRY_S", 0.2)
+    monkeypatch.setattr(reach, "ANSWER_S", 0.5)
+    agents = {}
+
+    def check(*server_ids, ports=None, deaf=(), master_port=1, refuses=False):
+        for agent in agents.values():
+            agent.soundings.close()
+        agents.update(
+            {index: Agent(deaf=index in deaf, ports=(ports or {}).get(index, ())) for index in range(len(server_ids))}
+        )
+        doors = {index: 1 if refuses else agent.soundings.port for index, agent in agents.items()}
+        begun = ReachCheck(doors, first_server=0, master_port=master_port)
+        orders = begun.begin(time.monotonic())
+        ends = time.monotonic() + PATIENCE_S
+        while not begun.over:
+            for order in orders:
+                agents[order.server].probe(order, server_ids)
+            for index, agent in agents.items():
+                if (answer := agent.soundings.step()) is not None:
+                    begun.take(ProbeResult(index, answer.number, answer.unreached, agent.ports))
+            orders = begun.step(agents, time.monotonic())
+            assert time.monotonic() < ends
+        return begun.apart, agents
+
+    yield check
+    for agent in agents.values():
+        agent.soundings.close()
+
+
+def test_servers_that_reach_each_other_are_asked_once(check):
+    """Each pair one way: then all is known."""
+    apart, agents = check(HERE, HERE, HERE)
+    assert apart == ()
+    assert [[to for order in agent.asked for to, _ in order.targets] for agent in agents.values()] == [
+        [1, 2], [2], [],
+    ]  # fmt: skip
+
+
+def test_servers_of_which_neither_reaches_the_other_are_apart(check):
+    """With the ports that were tried, and what came of it."""
+    apart, agents = check(NOWHERE, NOWHERE)
+    doors = tuple(agent.soundings.port for agent in agents.values())
+    [found] = apart
+    assert (found.pair, found.ports) == ((0, 1), doors)
+    assert found.why
+
+
+def test_one_way_is_enough(check):
+    """Packets of connections that stand pass both ways: a firewall against new ones parts nobody."""
+    apart, _ = check(HERE, NOWHERE)
+    assert apart == ()
+
+
+def test_a_port_on_which_ranks_listen_is_enough(check):
+    """A firewall may let through what ranks use, and nothing else."""
+    with socket.create_server((HERE, 0)) as used:
+        of_ranks = used.getsockname()[1]
+        assert check(HERE, HERE, refuses=True)[0] != ()
+        assert check(HERE, HERE, refuses=True, ports={1: (of_ranks,)})[0] == ()
+        assert check(HERE, HERE, refuses=True, master_port=of_ranks)[0] == ()
+
+
+def test_a_server_whose_name_means_nothing_is_tried_where_it_comes_from():
+    """Of its many own addresses most lead nowhere from another machine, and only some are tried."""
+    inner = tuple(f"172.17.0.{number}" for number in range(1, 9))
+    peer = SimpleNamespace(hello=Hello("", "", "", "", "", "h2", (*inner, "10.0.0.2")), address="10.0.0.2")
+    assert addresses_to_try(Server("h2", (Device(0, 1),)), peer, {"h2": ("127.0.1.1",)})[0] == "10.0.0.2"
+
+
+def test_who_does_not_answer_parts_nobody(check):
+    """Nothing is known then, and it is not waited for any longer."""
+    assert check(NOWHERE, NOWHERE, deaf={0})[0] == ()
+    assert check(NOWHERE, NOWHERE, deaf={1})[0] == ()
+
+
+def test_what_is_told_of_servers_that_were_not_to_be_tried_parts_nobody():
+    """Whatever an agent answers, the run goes on."""
+    begun = ReachCheck({0: 1, 1: 1}, first_server=0, master_port=1)
+    begun.begin(0.0)
+    begun.take(ProbeResult(0, 1, ((0, "no answer"), (7, "no answer"), (-1, "no answer"))))
+    begun.take(ProbeResult(1, 1, ((0, "no answer"),)))
+    assert begun.step({0, 1}, 0.0) == []
+    assert begun.over
+    assert begun.apart == ()
+
+
+def test_one_that_does_not_answer_hides_nothing_of_the_others(check):
+    """It is only waited for until its time is over."""
+    apart, _ = check(NOWHERE, NOWHERE, HERE, deaf={2})
+    assert [one.pair for one in apart] == [(0, 1)]
+
+
+def test_of_many_servers_few_pairs_are_tried():
+    """The next one, the first one, and whom failures name; each is known to be there."""
+    many = range(2000)
+    pairs = pairs_of(many, 0, [(5, 900), (5, 5), (7, 4000)])
+    assert len(pairs) <= 2 * len(many) + 1
+    assert {(3, 4), (1999, 0), (1000, 0), (5, 900)} <= set(pairs)
+    assert not {(5, 5), (7, 4000)} & set(pairs)
+    assert len(pairs_of(range(ALL_PAIRS), 0, [])) == ALL_PAIRS * (ALL_PAIRS - 1) // 2
+
+
+@pytest.mark.parametrize(
+    ("pairs", "count", "alone"),
+    [
+        ([(0, 1)], 2, None),
+        ([(0, 1)], 3, None),
+        ([(0, 1), (1, 2)], 3, 1),
+        ([(0, 1), (1, 2)], 4, None),
+        ([(0, 2), (0, 3), (1, 2), (1, 3)], 4, None),
+        ([(16, 17), (17, 18), (17, 0)], 40, 17),
+        ([], 3, None),
+    ],
+)
+def test_one_server_is_cut_off_where_it_reaches_no_other(pairs, count, alone):
+    """Of two that are apart, or of two halves, none is more to blame."""
+    assert cut_off(pairs, count) == alone

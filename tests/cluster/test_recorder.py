@@ -1,0 +1,85 @@
+"""Which words of a server's agent are the run's."""
+
+import pytest
+
+from launcher.cluster.recorder import passed_on
+from launcher.core.events import (
+    AgentEnded,
+    AgentStarted,
+    AttemptStarted,
+    Cause,
+    Continued,
+    Forwarded,
+    Hung,
+    Judged,
+    Killing,
+    Leftovers,
+    NotRestarting,
+    Paused,
+    Preloaded,
+    Preloading,
+    RankEnded,
+    RankStarted,
+    Slow,
+    Stopping,
+    TimestampedEvent,
+    Trouble,
+    Unkillable,
+    to_line,
+)
+from launcher.core.proc import ProcessId
+from launcher.core.records import Device, Server
+from launcher.core.verdict import Confidence, Verdict
+
+PASSED_ON = (
+    AgentStarted(ProcessId(1, 2, "h", "b"), None, 4), Preloading(1, ("m",)), Preloaded(0.5), RankStarted(3, 9),
+    RankEnded(3, 9, -15), Slow(1, 2.0, 1.0, 5), Hung((1, 2), 30.0), Leftovers(2), Killing(1), Unkillable((5,)),
+)  # fmt: skip
+OWN = (
+    AttemptStarted(0, 1), Judged(Verdict(None, Confidence.UNSURE, "x")), Stopping(Cause.FAILED, 1.0), NotRestarting("x"),
+    Paused(), Continued(), Forwarded(10), AgentEnded(Cause.FAILED, 1),
+)  # fmt: skip
+
+
+H2 = Server("h2", tuple(Device(number, number + 1) for number in range(3)))  # ranks 1 to 3
+
+
+def heard(event, server_index=1):
+    return list(passed_on(to_line(TimestampedEvent(1000, server_index, event)), 400, H2, 1))
+
+
+@pytest.mark.parametrize("event", PASSED_ON, ids=repr)
+def test_what_happens_to_ranks_is_told_by_the_coordinator_s_clock(event):
+    """That server's is 400 ns ahead; whose word it is stays known."""
+    assert heard(event) == [TimestampedEvent(600, 1, event)]
+
+
+@pytest.mark.parametrize("event", OWN, ids=repr)
+def test_what_the_coordinator_has_said_is_not_told_twice(event):
+    """Each agent repeats it in its own file."""
+    assert heard(event) == []
+
+
+def test_trouble_names_its_server():
+    """Since it is told to a person."""
+    assert heard(Trouble("disk full")) == [TimestampedEvent(600, 1, Trouble("server h2: disk full"))]
+
+
+@pytest.mark.parametrize(
+    "line", ["", "x", "[]", "null", "{}", '{"schema": 1}', '{"schema":2,"time_ns":1,"server_index":0,"event":"New"}']
+)
+def test_what_is_no_event_of_this_version_is_passed_over(line):
+    """Whoever wrote it."""
+    assert list(passed_on(line, 0, H2, 1)) == []
+
+
+def test_a_server_speaks_of_itself_and_its_own_ranks_only():
+    """Whatever it calls itself; a rank of another server cannot be said to have ended."""
+    assert heard(Leftovers(2), server_index=-1) == [TimestampedEvent(600, 1, Leftovers(2))]
+    assert heard(RankEnded(0, 9, 0)) == heard(RankStarted(4, 9)) == heard(Hung((0, 1), 30.0)) == []
+
+
+def test_words_that_are_nested_too_deeply_are_passed_over():
+    """They would end the coordinator."""
+    line = '{"schema":2,"time_ns":1,"server_index":0,"event":"Trouble","message":' + "[" * 100_000
+    assert list(passed_on(line, 0, H2, 1)) == []

@@ -1,0 +1,383 @@
+"""Who comes into a run over several servers, and who does not: real connections, both sides of the door."""
+
+import platform
+import socket
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+import launcher.cluster.join as join_module
+from launcher import __version__
+from launcher.cluster.agent_connection import STRANGER_S, listen
+from launcher.cluster.join import AgentInfo, Endpoint, join
+from launcher.core.channel import Channel, ChannelClosedError
+from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError
+from launcher.core.events import Cause
+from launcher.core.messages import (
+    PROTOCOL,
+    Begin,
+    Challenge,
+    EventReport,
+    Finish,
+    Hello,
+    Refused,
+    Waiting,
+    Welcome,
+    proof_of,
+)
+from launcher.core.resources import fingerprint
+
+PATIENCE_S = 60
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """With whoever is held up on the other side of the door."""
+    monkeypatch.setattr(join_module, "CONNECT_S", PATIENCE_S)
+
+
+def soon():
+    return time.monotonic() + PATIENCE_S
+
+
+def greeting(drawn, token="token", **changes):
+    made = Hello(
+        proof_of(token, drawn, "n"), "n", __version__, fingerprint(), platform.python_version(), "h1", ("10.0.0.1",)
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def come(house, knocks, **member):
+    """A membership."""
+    future = knocks.join(house, **member)
+    house.attend(future.done)
+    return future.result()
+
+
+def refused(house, knocks, **member):
+    """The error at the member, and the one that concerns the run."""
+    future = knocks.join(house, **member)
+    house.attend(future.done)
+    (error,) = house.errors
+    return future.exception(), error
+
+
+def test_a_server_is_awaited_until_it_is_ready(house, knocks):
+    """It is told what it is and what to do; having come is not yet being ready."""
+    opened = house()
+    membership = come(opened, knocks)
+    assert opened.registration.missing == ("10.0.0.1", "h2")
+    welcome = membership.welcome
+    assert (welcome.server_index, welcome.run_name, welcome.silence_s, welcome.job) == (0, "a-run", 20.0, "the job")
+    start = knocks.wait(membership, 4711)
+    opened.attend(lambda: opened.registration.missing == ("h2",))
+    assert opened.registration.peers[0].ready.master_port == 4711
+    opened.registration.peers[0].send(Begin(0, 4711))
+    assert start.result(PATIENCE_S) == Begin(0, 4711)
+
+
+def test_who_was_started_by_hand_needs_no_job(house, knocks):
+    """It knows what to do, and only has to agree."""
+    opened = house(agreement={"layout": "dp=2"})
+    assert come(opened, knocks, agreement={"layout": "dp=2"}).welcome.job is None
+
+
+def test_the_clock_of_a_newcomer_is_known_before_it_is_ready(house, knocks):
+    """It answers while it waits for the start."""
+    opened = house()
+    start = knocks.wait(come(opened, knocks))
+    opened.attend(lambda: opened.registration.peers[0].clock.known)
+    assert abs(opened.registration.peers[0].clock.ahead_ns) <= opened.registration.peers[0].clock.error_ns
+    opened.registration.peers[0].send(Begin(0, 1))
+    start.result(PATIENCE_S)
+
+
+def test_a_wrong_token_is_no_concern_of_the_run(house, knocks):
+    """The one that knocks is told nothing, and gives up in time; the run goes on waiting."""
+    opened = house()
+    future = knocks.join(opened, token="guess", patience_s=0.3)
+    opened.attend(future.done)
+    assert opened.errors == []
+    assert opened.registration.peers == {}
+    assert "cannot be reached: 127.0.0.1 port" in future.exception().message
+    assert "with another token" in future.exception().message
+
+
+@pytest.mark.parametrize(("token", "agreement"), [("shared", None), ("token", {})], ids=["shared", "engine's"])
+def test_the_two_tokens_are_not_each_other_s(house, knocks, token, agreement):
+    """Who knows the one for servers started by hand is not told the job, with all values of --env."""
+    opened = house()
+    future = knocks.join(opened, token=token, agreement=agreement, patience_s=0.3)
+    opened.attend(future.done)
+    assert (opened.errors, opened.registration.peers) == ([], {})
+    assert "with another token" in future.exception().message
+
+
+@pytest.mark.parametrize("token", ["shared", "token"])
+def test_where_an_engine_brings_all_nobody_comes_by_hand(house, knocks, token):
+    """Though no secret may have been chosen for those who are started so."""
+    opened = house(brings_all=True)
+    future = knocks.join(opened, token=token, agreement={}, patience_s=0.3)
+    opened.attend(future.done)
+    assert (opened.errors, opened.registration.peers) == ([], {})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\n",
+        b'["Done", {}]\n',
+        b'["EventReport", {"line": ""}]\n',
+        b"x" * (3 << 20),
+        b"",
+    ],
+    ids=lambda words: repr(words[:20]),
+)
+def test_who_talks_nonsense_is_let_go(house, knocks, words):
+    """Be it a browser, a scanner, a flood, or somebody who leaves at once."""
+    opened = house()
+    connection = knocks.connect(opened)
+    opened.attend(lambda: opened.registration.strangers)
+    connection.setblocking(False)
+    connection.send(words) if words else connection.shutdown(socket.SHUT_WR)
+    rest = memoryview(words)[1:]
+
+    def pushed():
+        nonlocal rest
+        try:
+            while len(rest):
+                rest = rest[connection.send(rest) :]
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    if len(words) > 100:
+        opened.attend(lambda: pushed() and opened.dismissed)
+    opened.attend(lambda: opened.dismissed)
+    assert (opened.errors, opened.registration.strangers) == ([], [])
+
+
+@pytest.mark.parametrize("nonce", ["\ud800", "", "é\0"], ids=repr)
+def test_an_odd_nonce_is_no_way_in(house, knocks, nonce):
+    """Nor a way to break the door."""
+    opened = house()
+    knocks.say(opened, lambda drawn: greeting(drawn, token="guess", nonce=nonce))
+    opened.attend(lambda: opened.dismissed)
+    assert opened.errors == []
+
+
+def test_who_says_nothing_is_let_go(house, knocks):
+    """After ten seconds."""
+    opened = house()
+    knocks.connect(opened)
+    (stranger,) = opened.attend(lambda: list(opened.registration.strangers))
+    assert list(opened.registration.dismiss()) == []
+    stranger.since -= STRANGER_S
+    opened.attend(lambda: opened.dismissed)
+
+
+def test_a_second_machine_that_is_the_same_server_is_refused(house, knocks):
+    """Both are named, to both."""
+    opened = house()
+    come(opened, knocks)
+    there, here = refused(opened, knocks, host="other", said="10.0.0.1", addresses=("10.7.7.7",))
+    assert isinstance(here, RefusedLayoutError)
+    assert there.message == here.message
+    assert (
+        there.message == "h1 (10.0.0.1) and other (10.7.7.7) both say that they are server 10.0.0.1 of the rank table"
+    )
+    assert (there.exit_code, there.hint) == (3, here.hint)
+    assert opened.registration.peers[0].hello.host == "h1"
+
+
+def test_a_server_that_comes_too_late_is_refused(house, knocks):
+    """The run goes on without it."""
+    there, here = refused(house(joining=False), knocks)
+    assert there.message == here.message
+    assert "h1 (10.0.0.1) comes too late: run a-run goes on already without server 10.0.0.1" in there.message
+
+
+def test_another_agreement_is_refused(house, knocks):
+    """With what differs, as both sides have it."""
+    there, _ = refused(house(agreement={"command": "python a.py"}), knocks, agreement={"command": "python b.py"})
+    assert "another command: python b.py there, python a.py on the first server" in there.message
+
+
+def test_who_comes_after_a_refusal_hears_it_too(house, knocks):
+    """Nothing goes on that he could wait for."""
+    opened = house(joining=False)
+    opened.registration.refusal = RefusedLayoutError("server h2 was started with another layout", hint="alike")
+    there, _ = refused(opened, knocks, said="h2")
+    assert (there.message, there.hint, there.exit_code) == ("server h2 was started with another layout", "alike", 3)
+
+
+def test_an_unknown_server_is_refused(house, knocks):
+    """With the exit code of a usage error."""
+    there, here = refused(house(), knocks, said="h9")
+    assert (there.exit_code, here.exit_code) == (2, 2)
+    assert "--server h9" in there.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"version": "9.9"}, f"h1 (10.0.0.1) has tlaunch 9.9, this machine {__version__}"),
+        ({"code": "0123"}, f"h1 (10.0.0.1) has other code of tlaunch {__version__} than this machine"),
+        ({"python": "3.1.4"}, "h1 (10.0.0.1) runs tlaunch with Python 3.1.4, this machine with"),
+    ],
+    ids=["tlaunch", "code", "Python"],
+)
+def test_other_versions_are_refused(house, knocks, changes, told):
+    """Before anything else is asked."""
+    opened = house()
+    channel = knocks.say(opened, lambda drawn: greeting(drawn, **changes))
+    opened.attend(lambda: opened.errors)
+    (error,) = opened.errors
+    assert told in error.message
+    message = next(channel.wait_for(soon()))
+    assert message == Refused(error.message, error.hint, 3)
+
+
+def test_another_patch_of_python_will_do(house, knocks):
+    """Only the second number counts."""
+    opened = house()
+    python = ".".join(platform.python_version_tuple()[:2]) + ".99"
+    knocks.say(opened, lambda drawn: greeting(drawn, python=python))
+    opened.attend(lambda: opened.registration.peers)
+    assert opened.errors == []
+
+
+def test_a_server_that_cannot_take_part_says_so_to_the_run(house, knocks):
+    """Its own exit code and hint; what else it has said is kept."""
+    opened = house()
+    membership = come(opened, knocks, host="h2", addresses=("10.0.0.9",))
+    membership._channel.send(EventReport("line"))
+    membership.refuse(RefusedLayoutError("no cores", hint="buy some"))
+    opened.attend(lambda: opened.errors)
+    (error,) = opened.errors
+    assert isinstance(error, RefusedError)
+    assert (error.message, error.hint, error.exit_code) == ("server h2 (h2): no cores", "buy some", 3)
+    assert opened.told == [EventReport("line")]
+
+
+def test_who_waits_hears_who_is_missing(house, knocks):
+    """Until all are there."""
+    opened, heard = house(), []
+    start = knocks.wait(come(opened, knocks), tell=heard.append)
+    peer = opened.registration.peers[0]
+    for word in (Waiting(("h2",)), Waiting(()), Begin(3, 9)):
+        peer.send(word)
+    assert start.result(PATIENCE_S) == Begin(3, 9)
+    assert heard == [Waiting(("h2",)), Waiting(())]
+
+
+@pytest.mark.parametrize(
+    ("word", "code"),
+    [
+        (Finish(Cause.FAILED, 3), 3),
+        (Refused("x", None, 2), 2),
+    ],
+    ids=repr,
+)
+def test_a_run_that_ends_before_it_began_is_told_to_who_waits(house, knocks, word, code):
+    """With the run's exit code."""
+    opened = house()
+    start = knocks.wait(come(opened, knocks))
+    opened.registration.peers[0].send(word)
+    error = start.exception(PATIENCE_S)
+    assert isinstance(error, TlaunchError)
+    assert error.exit_code == code
+
+
+def test_a_coordinator_that_goes_or_is_silent_is_lost(house, knocks):
+    """Whoever waits for the start says which."""
+    opened = house(silence_s=0.2)
+    start = knocks.wait(come(opened, knocks))
+    assert start.exception(PATIENCE_S).message == "the run's coordinator is lost: nothing was heard for 0.2 s"
+    opened = house()
+    start = knocks.wait(come(opened, knocks))
+    opened.attend(lambda: opened.registration.peers[0].ready)
+    opened.registration.peers[0].close()
+    assert start.exception(PATIENCE_S).message == "the run's coordinator is lost: the connection was closed"
+
+
+def test_the_first_address_that_answers_is_taken(house, knocks):
+    """Others may lead nowhere, or to somebody who is no coordinator."""
+    opened, stranger = house(), house(token="another run's")
+    with listen() as silent:
+        dead = silent.getsockname()[1]
+    future = knocks.join(opened, ports=[dead, stranger.port, opened.port])
+    opened.attend(lambda: stranger._step() or future.done())
+    assert future.result().welcome.run_name == "a-run"
+
+
+@pytest.mark.parametrize(
+    "first", [Challenge(PROTOCOL + 1, "n"), Finish(Cause.FAILED, 1), Welcome("", 0, "r", 1.0)], ids=repr
+)
+def test_what_is_no_coordinator_of_this_version_is_not_joined(first):
+    """Another protocol is refused at once, with a hint; anything else is no coordinator at all."""
+    with listen() as listener:
+        listener.setblocking(True)
+        door = Endpoint((("127.0.0.1", listener.getsockname()[1]),), "")
+        backlog = answering(listener, lambda channel: channel.send(first))
+        with pytest.raises(TlaunchError) as caught:
+            join(door, AgentInfo("h1", ()), 0.0, lambda _why: None)
+        backlog()
+    another = isinstance(first, Challenge)
+    assert ("another version of tlaunch" in caught.value.message) == another
+    assert ("is no coordinator" in caught.value.message) != another
+
+
+def test_a_coordinator_that_does_not_know_the_token_is_not_joined():
+    """It could make this machine run anything."""
+
+    def pretend(channel):
+        channel.send(Challenge(PROTOCOL, "n"))
+        hello = next(channel.wait_for(soon()))
+        channel.send(Welcome(hello.proof, 0, "run", 20.0, "a job"))
+
+    with listen() as listener:
+        listener.setblocking(True)
+        backlog = answering(listener, pretend)
+        with pytest.raises(TlaunchError, match="what answers there does not know this run"):
+            join(
+                Endpoint((("127.0.0.1", listener.getsockname()[1]),), "t"), AgentInfo("h1", ()), 0.0, lambda _why: None
+            )
+        backlog()
+
+
+def answering(listener, act):
+    """Answer one caller in a thread; gives what waits for it."""
+
+    def answer():
+        connection, _ = listener.accept()
+        channel = Channel(connection)
+        act(channel)
+        with pytest.raises(ChannelClosedError):
+            list(channel.wait_for(soon()))
+        channel.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread.join
+
+
+def test_agents_of_other_machines_are_told_from_those_of_this_one(house, knocks):
+    """By their addresses; whoever has been silent for a while is not heard."""
+    opened = house(silence_s=20.0)
+    come(opened, knocks)
+    assert not opened.registration.hears_others(20.0)
+    (peer,) = opened.registration.peers.values()
+    with socket.create_connection(("127.0.0.1", opened.port), source_address=("127.0.0.2", 0)) as connection:
+        opened.attend(lambda: opened.registration.strangers)
+        peer.channel, own = opened.registration.strangers[0].channel, peer.channel
+        assert connection.getsockname()[0] == peer.channel.peer
+        assert opened.registration.hears_others(20.0)
+        peer.channel.heard_at -= 11.0
+        assert not opened.registration.hears_others(20.0)
+        peer.channel = own

@@ -1,0 +1,175 @@
+"""Who asks a coordinator where ranks are: real connections, agents that answer or do not."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from launcher.cluster import stacks_client, stacks_relay
+from launcher.cluster.asker_endpoint import AskerEndpoint, read_door, remove_door, write_endpoint
+from launcher.cluster.stacks_client import CoordinatorUnreachableError, ask_stacks
+from launcher.core.messages import AskStacks, Stacks, TakeStacks, proof_of
+from launcher.core.run_dir import RunDir
+
+KEY = "the key"
+PATIENCE_S = 60
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    monkeypatch.setattr(stacks_client, "CONNECT_S", PATIENCE_S)
+    monkeypatch.setattr(stacks_client, "ANSWER_S", PATIENCE_S)
+
+
+@pytest.fixture
+def ask():
+    """A future of what somebody with a key is told."""
+    with ThreadPoolExecutor() as pool:
+        yield lambda house, key=KEY, ranks=None: pool.submit(
+            ask_stacks, AskerEndpoint((("127.0.0.1", house.port),), key), ranks
+        )
+
+
+@pytest.fixture
+def running(house, knocks):
+    """A house whose two servers have come, and the agents' ends of their connections."""
+    opened = house(key=KEY)
+    first, second = knocks.join(opened), knocks.join(opened, host="h2", addresses=("10.0.0.2",))
+    opened.attend(lambda: first.done() and second.done())
+    opened.joining = False
+    return opened, [membership.result().channel() for membership in (first, second)]
+
+
+def asked(channel):
+    """The question that has come to an agent."""
+    for message in channel.wait_for(time.monotonic() + PATIENCE_S):
+        if isinstance(message, TakeStacks):
+            return message
+    raise AssertionError("no question")
+
+
+def one_rank(number):
+    return {"ranks": [{"global_rank": number, "pid": 100 + number, "step": 3, "stack": None}], "trouble": None}
+
+
+def attend(house, future):
+    """Until there is an answer; agents' words are handed on as a coordinator does."""
+
+    def look():
+        for peer in house.registration.peers.values():
+            for message in peer.take():
+                if isinstance(message, Stacks):
+                    house.registration.stacks_relay.take(peer.server_index, message)
+        return future.done()
+
+    house.attend(look)
+    return future
+
+
+def test_what_all_servers_find_is_told_together(running, ask):
+    """Once each has answered; each is told which ranks are wanted."""
+    house, channels = running
+    future = ask(house, ranks=((0, 1),))
+    house.attend(lambda: house.registration.stacks_relay._open)
+    for number, channel in enumerate(channels):
+        question = asked(channel)
+        assert question.ranks == ((0, 1),)
+        channel.send(Stacks(question.number, one_rank(number)))
+    parts, silent = attend(house, future).result()
+    assert sorted((part.ranks[0].global_rank, part.ranks[0].pid) for part in parts) == [(0, 100), (1, 101)]
+    assert silent == {}
+
+
+def test_a_server_that_gives_no_answer_in_time_is_named(running, ask, monkeypatch):
+    """What the others tell is not withheld for it."""
+    monkeypatch.setattr(stacks_relay, "ANSWER_LIMIT_S", 0.5)
+    house, channels = running
+    future = ask(house)
+    house.attend(lambda: house.registration.stacks_relay._open)
+    channels[0].send(Stacks(asked(channels[0]).number, one_rank(0)))
+    parts, silent = attend(house, future).result()
+    assert [rank.global_rank for part in parts for rank in part.ranks] == [0]
+    assert silent == {"h2": "it gave no answer within 0.5 s"}
+
+
+def test_a_server_that_is_lost_is_named(running, ask):
+    """At once: nobody waits for it."""
+    house, channels = running
+    house.registration.peers.pop(1).close()
+    future = ask(house)
+    house.attend(lambda: house.registration.stacks_relay._open)
+    channels[0].send(Stacks(asked(channels[0]).number, one_rank(0)))
+    assert attend(house, future).result()[1] == {"h2": "it is lost, or has ended"}
+
+
+def test_before_ranks_are_started_nobody_is_asked(running, ask):
+    """There is an answer nevertheless, with no rank."""
+    house, _ = running
+    house.joining = True
+    assert attend(house, ask(house)).result() == ((), {})
+
+
+@pytest.mark.parametrize("key", ["another key", ""], ids=["another", "none"])
+def test_whoever_does_not_know_the_key_is_told_nothing(running, ask, key):
+    """He is let go, as any stranger."""
+    house, _ = running
+    future = attend(house, ask(house, key=key))
+    with pytest.raises(CoordinatorUnreachableError, match="the connection was closed"):
+        future.result()
+
+
+def test_where_there_is_no_key_nobody_may_ask(house, ask):
+    """As while servers are only examined: an empty one proves nothing."""
+    opened = house()
+    future = ask(opened, key="")
+    opened.attend(future.done)
+    assert isinstance(future.exception(), CoordinatorUnreachableError)
+
+
+def test_the_run_s_token_is_no_key_and_the_key_no_token(running, knocks):
+    """Neither way in leads to the other."""
+    house, _ = running
+    channel = knocks.say(house, lambda drawn: AskStacks(proof_of("token", stacks_relay.PURPOSE, drawn, "n"), "n"))
+    house.attend(lambda: house.dismissed)
+    with pytest.raises(Exception, match="closed"):
+        list(channel.wait_for(time.monotonic() + PATIENCE_S))
+    future = knocks.join(house, token=KEY, patience_s=0.0)
+    house.attend(future.done)
+    assert "with another token" in future.exception().message
+
+
+def test_words_that_belong_to_no_question_are_not_kept(running):
+    """Of a server that answers too late, or what nobody has asked."""
+    house, _ = running
+    house.registration.stacks_relay.take(0, Stacks(7, one_rank(0)))
+    assert not house.registration.stacks_relay._open
+
+
+def test_a_door_is_for_its_owner_alone_and_is_removed(tmp_path):
+    """What was left there is found again."""
+    run_dir = RunDir(tmp_path)
+    assert read_door(run_dir) is None
+    door = AskerEndpoint((("10.0.0.1", 4711), ("fe80::1", 4711)), KEY)
+    write_endpoint(run_dir, door)
+    assert read_door(run_dir) == door
+    assert run_dir.door.stat().st_mode & 0o777 == 0o600
+    remove_door(run_dir)
+    remove_door(run_dir)
+    assert read_door(run_dir) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"addresses": [["h"]], "key": "k"}', '{"addresses": [["h", "x"]], "key": 1}']
+)
+def test_a_file_that_is_no_door_is_none(tmp_path, text):
+    """Half written, or by another version."""
+    RunDir(tmp_path).door.write_text(text)
+    assert read_door(RunDir(tmp_path)) is None
+
+
+def test_a_machine_where_nobody_listens_is_told_with_its_reason():
+    """Each address that was tried."""
+    with pytest.raises(
+        CoordinatorUnreachableError, match=r"127\.0\.0\.1 port 1: Connection refused; 127\.0\.0\.1 port 2: Conn"
+    ):
+        ask_stacks(AskerEndpoint((("127.0.0.1", 1), ("127.0.0.1", 2)), KEY), None)
