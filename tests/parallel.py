@@ -4,21 +4,25 @@ import os
 
 import pytest
 
-# There is one set of virtual hosts, and one Slurm beside them; a Slurm on the hosts has their network.
+# Each worker may have a set of virtual hosts, but only one; there is one Slurm. A Slurm on the hosts has their network.
 ONLY_ONE = {"two_hosts": "hosts", "three_hosts": "hosts", "slurm": "slurm"}
 GROUPS = {
     **dict.fromkeys((
         "tests/end_to_end/test_doctor.py",
+        "tests/end_to_end/test_networks.py",
+    ), "hosts: doctor"),
+    **dict.fromkeys((
         "tests/end_to_end/test_engine_commands.py",
+        "tests/end_to_end/test_no_common_disk.py",
+        "tests/end_to_end/test_server_faults.py",
+        "tests/trainer/test_links.py",
+    ), "hosts: faults"),
+    **dict.fromkeys((
         "tests/end_to_end/test_engines.py",
         "tests/end_to_end/test_loss_trace.py",
         "tests/end_to_end/test_mpi_world.py",
-        "tests/end_to_end/test_networks.py",
-        "tests/end_to_end/test_no_common_disk.py",
         "tests/end_to_end/test_rendered_mpi_job.py",
-        "tests/end_to_end/test_server_faults.py",
-        "tests/trainer/test_links.py",
-    ), "hosts"),
+    ), "hosts: engines"),
     **dict.fromkeys((
         "tests/cli/test_render_slurm.py",
         "tests/end_to_end/test_examples.py",
@@ -26,8 +30,10 @@ GROUPS = {
         "tests/end_to_end/test_slurm_values.py",
     ), "slurm"),
 }  # fmt: skip
-FIRST = ("hosts", "slurm", "tests/trainer/test_layouts.py", "tests/torture/test_torture.py")  # they take longest
-WAITING_WORKERS = 2  # hosts and Slurm are waited for more than they compute
+FIRST = (  # they take longest
+    "hosts: doctor", "hosts: faults", "hosts: engines", "slurm", "tests/trainer/test_layouts.py", "tests/torture/test_torture.py",
+)  # fmt: skip
+WAITING_WORKERS = 3  # hosts and Slurm are waited for more than they compute
 
 
 def scope_of(nodeid):

@@ -16,9 +16,9 @@ from launcher.core.run_dir import RunDir
 from launcher.doctor.links import Links, judge_links
 from launcher.supervise.port import hold_port
 from launcher.trainer.links import carriers, rounds
+from tests.end_to_end.conftest import hosts_of
 
 ROOT = Path(__file__).parents[2]
-VIRTUAL_HOSTS = ROOT.parent / "shared" / "virtual_hosts"
 PATIENCE_S = 120
 OPTIONS = ("--seconds", "300", "--device", "cpu")  # small messages end long before, also where one is held up
 
@@ -105,20 +105,10 @@ def test_seconds_that_make_no_sense_are_refused(tmp_path, seconds):
 
 @pytest.fixture(scope="module")
 def three_hosts(tmp_path_factory):
-    needed = ("ip", "tc", "ssh", "nsenter", "unshare", "/usr/sbin/sshd")
-    if os.geteuid() or any(shutil.which(name) is None for name in needed) or not VIRTUAL_HOSTS.is_dir():
-        pytest.skip(f"no virtual hosts here: they need root, {VIRTUAL_HOSTS} and {', '.join(needed)}")
-    if Path("/run/netns/tlhub").exists():
-        pytest.skip("other virtual hosts are up")
-    root = tmp_path_factory.mktemp("hosts") / "root"
-    shared = {str(path) for path in (tmp_path_factory.getbasetemp(), ROOT, Path(sys.prefix), Path(sys.base_prefix))}
-    below_tmp = " ".join(path for path in shared if path.startswith("/tmp/"))
-    subprocess.run(
-        [VIRTUAL_HOSTS / "up.sh", "3", root],
-        env={**os.environ, "TL_SHARE": below_tmp}, check=True, timeout=60, capture_output=True,
-    )  # fmt: skip
-    yield root
-    subprocess.run([VIRTUAL_HOSTS / "down.sh", root], check=True, timeout=60, capture_output=True)
+    if shutil.which("tc") is None:
+        pytest.skip("no tc here")
+    with hosts_of(3, tmp_path_factory) as hosts:
+        yield hosts.root
 
 
 @pytest.mark.distributed
