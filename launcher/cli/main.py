@@ -31,32 +31,32 @@ from launcher.core.text import printable
 
 # name: (module:attribute, the command's own short help). `tlaunch --help` reads this and imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "run": ("launcher.cli.commands.run:run", "Start one process per device and watch over them."),
+    "run": ("launcher.cli.commands.run:run", "Start one process per device and supervise them."),
     "exec": ("launcher.cli.commands.exec:exec_rank", "Become one rank of a job that mpirun or srun has started."),
     "doctor": (
         "launcher.cli.commands.doctor.command:doctor",
         "Examine all servers, and report what would break a run.",
     ),
-    "ps": ("launcher.cli.commands.ps:ps", "List the runs that go on, newest first."),
-    "status": ("launcher.cli.commands.status:status", "Show how a run stands, rank by rank."),
+    "ps": ("launcher.cli.commands.ps:ps", "List the active runs, newest first."),
+    "status": ("launcher.cli.commands.status:status", "Show the state of a run, rank by rank."),
     "top": ("launcher.cli.commands.top:top", "Watch every rank's progress, CPU and memory until the run ends."),
-    "logs": ("launcher.cli.commands.logs:logs", "Show what ranks have written, merged or collapsed."),
-    "why": ("launcher.cli.commands.why:why", "Tell which rank failed first, of what, and who only followed."),
+    "logs": ("launcher.cli.commands.logs:logs", "Show the logs of all ranks, merged or collapsed."),
+    "why": ("launcher.cli.commands.why:why", "Show which rank failed first and why."),
     "report": (
         "launcher.cli.commands.report.command:report",
-        "Show what became of runs: their figures, and pages with charts.",
+        "Show the results of runs, as text or with charts.",
     ),
-    "stacks": ("launcher.cli.commands.stacks:stacks", "Show where every rank of a run is at this moment."),
-    "stop": ("launcher.cli.commands.stop:stop", "End a run, and wait until nothing of it is left."),
+    "stacks": ("launcher.cli.commands.stacks:stacks", "Show the current Python stack of every rank."),
+    "stop": ("launcher.cli.commands.stop:stop", "End a run, and wait for all of its processes."),
     "explain": (
         "launcher.cli.commands.explain:explain",
         "Show where each variable of a rank's environment comes from.",
     ),
     "render": (
         "launcher.cli.commands.render.command:render",
-        "Write a job file for those who start ranks by other means.",
+        "Write a job file for Slurm, Kubernetes, mpirun or bash.",
     ),
-    "validate": ("launcher.cli.commands.validate:validate", "Check rank tables as HCCL does, and say why at the line."),
+    "validate": ("launcher.cli.commands.validate:validate", "Check rank tables as HCCL does."),
     "table": ("launcher.cli.commands.table:table", "Show, compare, make and repair rank tables."),
     "data": ("launcher.cli.commands.data:data", "Make the sentence pairs that the bundled trainer reads."),
 }
@@ -71,17 +71,17 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 EXIT_CODES = """\b
 Exit codes:
-  0        all ranks ended well
-  1        something failed that nothing below names;
+  0        all ranks succeeded
+  1        a failure that is not listed below;
            tables that are invalid or differ
   2        wrong usage, or a file, directory or program that is missing,
            unreadable or unwritable
-  3        a rank table or a layout that was understood and refused
+  3        a refused rank table or layout
   124      a rank hung (--hang-timeout)
   126/127  a rank's program could not be started, its interpreter not found
   129      hung up (SIGHUP)
-  130/131  interrupted (Ctrl-C) / told to quit (SIGQUIT)
-  137      killed (SIGKILL): a rank, or what watches over them
+  130/131  interrupted (Ctrl-C) / quit (SIGQUIT)
+  137      killed (SIGKILL): a rank, or the agent that supervises it
   143      terminated (SIGTERM)
   else     the code of the rank that failed first,
            or 128 + the signal that ended it

@@ -98,7 +98,7 @@ def test_one_of_several_runs_has_to_be_named(launcher):
     launcher.run("run", "--", "true")
     with acted_run.playing(launcher.runs / "a"), acted_run.playing(launcher.runs / "b"):
         done = launcher.call("stop")
-        assert (done.returncode, "2 runs go on: b, a" in done.stderr) == (2, True)
+        assert (done.returncode, "2 runs are active: b, a" in done.stderr) == (2, True)
         assert launcher.call("stop", "b").returncode == 0
         done = launcher.call("stop")
         assert (done.returncode, done.stderr.startswith("a: stopped")) == (0, True), done.stderr
@@ -114,7 +114,7 @@ def test_of_runs_of_one_name_the_one_that_goes_on_is_ended(launcher):
         acted_run.playing(launcher.runs / "20260102-000000-mine"),
     ):
         done = launcher.call("stop", "mine")
-        assert (done.returncode, "2 runs go on: 20260102-000000-mine, 2026" in done.stderr) == (2, True)
+        assert (done.returncode, "2 runs are active: 20260102-000000-mine, 2026" in done.stderr) == (2, True)
         assert launcher.call("stop", "20260102").returncode == 0
         done = launcher.call("stop", "mine")
         assert (done.returncode, done.stderr.startswith("20260101-000000-mine: stopped")) == (0, True), done.stderr

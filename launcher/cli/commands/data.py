@@ -38,23 +38,23 @@ def data() -> None:
     type=click.Choice(["train", "valid", "test"]),
     default="train",
     show_default=True,
-    help="What the pairs are for. Repeated pairs are dropped from train only.",
+    help="Split that the pairs are for. Repeated pairs are dropped from train only.",
 )
-@click.option("--output", required=True, type=A_FILE, metavar="DIR", help="Where the pair files go.")
+@click.option("--output", required=True, type=A_FILE, metavar="DIR", help="Directory of the pair files.")
 @click.option(
     "--max-words",
     type=IntRange(min=1),
     default=250,
     show_default=True,
     metavar="N",
-    help="Drop pairs with a longer side.",
+    help="Drop pairs with more than N words on a side.",
 )
 @click.option("--force", is_flag=True, help="Replace pair files that exist.")
 def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int, force: bool) -> None:
     """Turn a French and an English file into wmt14.fr_en.txt and wmt14.en_fr.txt.
 
     The files are a WMT .sgm pair, matched by document and segment, or two plain texts, matched line by line; either may
-    be gzip. The paths written are printed, everything else goes to stderr.
+    be gzip. The paths of the files are printed to stdout, everything else to stderr.
     """
     from launcher.corpus.preprocess import preprocess as run
 
@@ -62,13 +62,13 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
 
 
 @data.command(epilog=SAMPLE_EXAMPLE)
-@click.option("--output", required=True, type=A_FILE, metavar="DIR", help="Where the files go.")
+@click.option("--output", required=True, type=A_FILE, metavar="DIR", help="Directory of the files.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 def sample(*, output: Path, force: bool) -> None:
     """Write the built-in French-English corpus: what the trainer uses when it gets no --data.
 
-    12,000 training, 500 validation and 500 test pairs, drawn from a grammar. The test split is written as a pair of
-    .sgm files too.
+    12,000 training, 500 validation and 500 test pairs that a grammar has generated. The test split is also written as a
+    pair of .sgm files.
     """
     from launcher.corpus.files import refuse_overwriting
     from launcher.corpus.sample import SIZES, sample_files, write_sample

@@ -59,22 +59,22 @@ Examples:
       tlaunch exec -- python train.py
 
 Rank and size come from OMPI_COMM_WORLD_*, PMI_*, PMIX_RANK or, in a step of Slurm, SLURM_PROCID; everything else from the
-table, as `tlaunch run` gives it. The variables of the engine stay, for MPI_Init. A rank must be on the server that the
-table has it on: this machine's addresses and names are compared with server_id, unless --server says which one it is.
+table, as with `tlaunch run`. The variables of the engine are kept, for MPI_Init. A rank must run on the server that the
+table lists it on: this machine's addresses and names are compared with server_id, unless --server names the server.
 
-The run directory is <runs-dir>/<TLAUNCH_RUN_ID>, or <runs-dir>/<name>-<the engine's name of its job>, on every server the
-same: TLAUNCH_RUN_ID counts more than --name. MASTER_PORT is 20000 to 29999, by the engine's name of the job, unless
---master-port says it; that of the environment is not used, which not every rank may have. Where all see one file system,
-ranks with another port, layout or table than the first are refused.
+The run directory is <runs-dir>/<TLAUNCH_RUN_ID>, or <runs-dir>/<name>-<job ID>, and the same on every server;
+TLAUNCH_RUN_ID takes precedence over --name. MASTER_PORT is derived from the job ID (20000 to 29999), unless --master-port
+sets it; MASTER_PORT of the environment is ignored, since some ranks may lack it. On a shared file system, ranks whose
+port, layout or table differs from the first rank's are refused.
 
-Exit codes: those of COMMAND; 2 wrong usage, no engine, unreadable files or a program that is not there; 3 a refused table,
-layout, order of hosts or MPI; 126 COMMAND could not be started, 127 its interpreter was not found.
+Exit codes: those of COMMAND; 2 wrong usage, no engine, or a file or program that is missing or unreadable; 3 a refused
+table, layout, order of hosts or MPI library; 126 COMMAND could not be started, 127 its interpreter was not found.
 """
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
 @rank_table_option
-@devices_option(", all on one machine.  [default: the engine's ranks]")
+@devices_option(", all on one machine.  [default: the engine's number of ranks]")
 @layout_options
 @chip_option
 @allow_idle_devices_option
@@ -82,26 +82,26 @@ layout, order of hosts or MPI; 126 COMMAND could not be started, 127 its interpr
 @click.option(
     "--name",
     metavar="NAME",
-    help="The run's name, before the job's; TLAUNCH_RUN_ID counts more.  [default: the program's]",
+    help="Name of the run; the job ID is put after it. TLAUNCH_RUN_ID takes precedence.  [default: the program's name]",
 )
 @env_option
 @server_option
-@master_port_option("by the job")
-@click.option("--no-log", is_flag=True, help="Leave stdout and stderr to the engine; no train.log.")
+@master_port_option("derived from the job ID")
+@click.option("--no-log", is_flag=True, help="Leave stdout and stderr to the engine; write no train.log.")
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARG]...")
 @click.pass_context
 def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **options: Any) -> None:
     """Become one rank of a job that mpirun or srun has started.
 
-    Started by the engine once per device. Everything is checked first; then COMMAND replaces this process, with its
-    output in <run directory>/device<rank>/train.log.
+    The engine starts it once per device. It checks everything, then replaces itself by COMMAND, whose output goes to
+    <run directory>/device<rank>/train.log.
     """
     rank = read_engine_rank(os.environ, os.getpid())
     if rank is None:
         raise UsageError(
-            "no engine has started this process: neither OMPI_COMM_WORLD_RANK, PMI_RANK nor PMIX_RANK is set, and this is "
-            "no step of Slurm",
-            hint="mpirun -n N tlaunch exec ..., or srun -n N; `tlaunch run` starts ranks by itself",
+            "no engine has started this process: OMPI_COMM_WORLD_RANK, PMI_RANK and PMIX_RANK are not set, and this is not "
+            "a step of Slurm",
+            hint="use `mpirun -n N tlaunch exec ...` or `srun -n N tlaunch exec ...`; `tlaunch run` starts ranks itself",
         )
     with reported_once(rank):
         joined = _join(rank, _run_options(options, rank), server or os.environ.get(TLAUNCH_SERVER) or None)

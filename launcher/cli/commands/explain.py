@@ -38,8 +38,8 @@ Examples:
   tlaunch explain --rank 3 --rank-table rank_tables/rank_table_8pcs.json
   tlaunch explain --all --json --devices 2 -- python train.py
 
-Origins: layout and rank table: it follows from them; --env: you gave it; inherited: your shell has it; tlaunch: anything
-else that tlaunch decides; removed: your shell has it from another launcher, and ranks do not get it.
+Origins: layout, rank table: derived from them; --env: set by that option; inherited: from your shell; tlaunch: any other
+variable that tlaunch sets; removed: left by another launcher in your shell, and not passed to ranks.
 
 Exit codes: 0; 2 wrong usage, or a file that cannot be read; 3 a refused table or layout.
 """
@@ -61,14 +61,16 @@ class Explained:
 
 
 @click.command(cls=TakesCommand, epilog=EPILOG, context_settings={"allow_interspersed_args": False})
-@click.option("--rank", "global_rank", type=IntRange(min=0), default=0, metavar="N", help="Whose.  [default: 0]")
-@click.option("--all", "everything", is_flag=True, help="Also what tlaunch has no say in.")
-@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
+@click.option(
+    "--rank", "global_rank", type=IntRange(min=0), default=0, metavar="N", help="Rank to explain.  [default: 0]"
+)
+@click.option("--all", "everything", is_flag=True, help="Include variables that tlaunch does not set.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(*, global_rank: int, everything: bool, as_json: bool, **options: Any) -> None:
     """Show where each variable of a rank's environment comes from.
 
-    The options after those three, and COMMAND, are those of `tlaunch run`. Nothing is started. By default the variables
-    are shown that tlaunch decides, and those of other launchers that do not fit; secrets are masked.
+    The other options and COMMAND are those of `tlaunch run`. Nothing is started. By default the variables that tlaunch sets
+    are shown, and those of other launchers that conflict with them; secrets are masked.
     """
     chosen = for_engine(RunOptions(**{**options, "dry_run": True, "detach": False}), os.environ)
     prepared = with_network(prepare(chosen, os.environ), chosen)

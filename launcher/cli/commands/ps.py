@@ -25,12 +25,12 @@ Examples:
   tlaunch ps
   tlaunch ps --all --json | jq -r '.[] | select(.state == "failed") | .name'
 
-States: starting, preloading, running, paused, ending, restarting; finished, failed, hung, stopped; lost (its
-launcher or agent was killed); elsewhere (on another machine, or before this one's last start, so that nobody
-here can tell); unwatched (`tlaunch exec`: only mpirun or srun knows how its ranks end); ended (all its ranks are seen
-to have done so, and only mpirun or srun knows how); unknown (written by another version).
+States: starting, preloading, running, paused, ending, restarting; finished, failed, hung, stopped; lost (its launcher or
+agent was killed); elsewhere (started on another machine, or before this machine's last boot: its state is unknown here);
+unwatched (`tlaunch exec`: only mpirun or srun knows its state); ended (all ranks have ended, and only mpirun or srun knows
+their exit codes); unknown (written by another version of tlaunch).
 
-Exit codes: 0, also when there is no run; 2 wrong usage.
+Exit codes: 0, also if there is no run; 2 wrong usage.
 """
 HEADER = ("NAME", "STATE", "RANKS", "ATTEMPT", "AGE", "EXIT", "FIRST FAILURE")
 RIGHT = frozenset({"RANKS", "ATTEMPT", "AGE", "EXIT"})
@@ -42,11 +42,11 @@ GIVING_WAY = (
 
 
 @click.command(epilog=EPILOG)
-@click.option("--all", "everything", is_flag=True, help="Runs that are over, too.")
+@click.option("--all", "everything", is_flag=True, help="List finished runs too.")
 @json_option
 @runs_dir_option
 def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
-    """List the runs that go on, newest first."""
+    """List the active runs, newest first."""
     looked = _states(runs_dir, everything=everything)
     states = sorted(
         (state for state in looked if everything or _goes_on(state)),

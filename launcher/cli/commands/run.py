@@ -21,27 +21,27 @@ Examples:
   tlaunch run --engine mpi --rank-table rank_tables/rank_table_16pcs.json \\
       -- python train.py
 
-What a rank gets: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT as torch's
-env:// reads them; RANK_ID, RANK_SIZE, DEVICE_ID and, with --rank-table, RANK_TABLE_FILE as MindSpore does;
+Variables of a rank: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT for torch's
+env://; RANK_ID, RANK_SIZE, DEVICE_ID and, with --rank-table, RANK_TABLE_FILE for MindSpore;
 TLAUNCH_RUN_DIR, TLAUNCH_DP, _MP, _PP, _MICRO_BATCHES. Its output goes to <runs-dir>/<time>-<name>/device<rank>/train.log.
 
-The first rank that fails ends the run: where every rank was is noted first, then all get SIGTERM, and SIGKILL after
---grace seconds. Ctrl-C ends the run in the same way, a second Ctrl-C kills at once; Ctrl-Z stops the ranks until `fg`.
+The first failing rank ends the run: tlaunch collects the stacks of all ranks, sends SIGTERM, and SIGKILL after --grace
+seconds. Ctrl-C ends the run in the same way, a second Ctrl-C kills at once; Ctrl-Z stops the ranks until `fg`.
 
-Exit codes: 0 when all ranks ended well; the code of the rank that failed first, or 128 + its signal; 1 a server was
-lost, or did not come; 2 wrong usage or unreadable files, a program that is not there too; 3 a refused table or layout;
-124 hung (--hang-timeout); 126 a rank's program could not be started, 127 its interpreter was not found; 129, 130, 131,
-143 stopped by SIGHUP, Ctrl-C, SIGQUIT, SIGTERM; 137 also: what watches over the ranks was killed.
+Exit codes: 0 all ranks succeeded; the exit code of the rank that failed first, or 128 + its signal; 1 a server was lost
+or did not join; 2 wrong usage, or a file or program that is missing or unreadable; 3 a refused table or layout; 124 a
+rank hung (--hang-timeout); 126 a rank's program could not be started, 127 its interpreter was not found; 129, 130, 131,
+143 ended by SIGHUP, Ctrl-C, SIGQUIT, SIGTERM; 137 a rank or the agent that supervises them was killed.
 """
 
 
 @click.command(cls=TakesCommand, context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
 @click.pass_context
 def run(context: click.Context, /, **options: Any) -> None:
-    """Start one process per device and watch over them.
+    """Start one process per device and supervise them.
 
-    Without COMMAND the bundled Transformer is trained; with it, any program is started, Python or not. Without
-    --rank-table and --devices there is one process.
+    Without COMMAND the bundled Transformer is trained. COMMAND may be any program, Python or not. Without --rank-table
+    and --devices one process is started.
     """
     context.exit(start.run(RunOptions(**options)).exit_code)
 

@@ -32,16 +32,16 @@ Examples:
   tlaunch stacks --rank 0,3-5 --full 20261121-053712-transformer
   tlaunch stacks --json | jq '.ranks[] | select(.in_collective | not)'
 
-Ranks at the same place stand together, those that differ from the others first, each with the innermost frames of its
-main thread. Python ranks that tlaunch started write their stacks themselves, even while a call into C holds the
-interpreter lock; of others is told what they wait for, or what py-spy sees where that is installed. No rank is stopped
-or delayed by more than the milliseconds that it takes to write.
+Ranks with the same stack are shown as one group, small groups first, with the innermost frames of the main thread. Python
+ranks that tlaunch started write their stacks themselves, even while a call into C holds the interpreter lock. For other
+ranks the system call that they wait in is shown, or their stack if py-spy is installed. No rank is stopped; writing a
+stack takes milliseconds.
 
-Of a run over several servers all are asked, from the launcher's machine as from each server that has the run directory,
-or one of its own. Servers that do not answer within seconds are named; where the run's coordinator cannot be asked, the
-ranks of this server are shown, and why there are no others.
+With several servers, the ranks of all servers are shown, whether you ask on the launcher's machine or on a server that has
+the run directory. Servers that do not answer within seconds are named. If the run's coordinator cannot be reached, only the
+ranks of this server are shown, with the reason.
 
-Exit codes: 0; 1 no rank lives, or none of those asked for, or a server has not answered; 2 wrong usage, or no such run.
+Exit codes: 0; 1 none of the chosen ranks is running, or a server has not answered; 2 wrong usage, or no such run.
 """
 FRAMES_SHOWN = 8
 
@@ -58,9 +58,9 @@ class Seen:
     unasked: Mapping[str, str] = field(default_factory=dict)  # why, by the id of each server that has told nothing
 
 
-@click.command(epilog=EPILOG, help=f"Show where every rank of a run is at this moment.\n\n{LIVE_RUN_HELP}")
-@click.option("--rank", "ranks", metavar="LIST", help="These ranks only, for instance 0,3-5.")
-@click.option("--full", is_flag=True, help="Every frame, and the other threads of each group's first rank.")
+@click.command(epilog=EPILOG, help=f"Show the current Python stack of every rank.\n\n{LIVE_RUN_HELP}")
+@click.option("--rank", "ranks", metavar="LIST", help="Show these ranks only, such as 0,3-5.")
+@click.option("--full", is_flag=True, help="Show every frame, and the other threads of each group's first rank.")
 @json_option
 @run_argument
 @click.pass_context

@@ -1,4 +1,4 @@
-"""`tlaunch status`: how a run stands, rank by rank."""
+"""`tlaunch status`: the state of a run, rank by rank."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Examples:
   tlaunch status
   tlaunch status 20261121-053712-transformer --json
 
-Ranks: waiting (for its start), not started (and never will be), running, stopped (by SIGSTOP or Ctrl-Z), ended, gone (nobody saw how it ended), unwatched
-(of `tlaunch exec`, and not on this machine: only mpirun or srun knows). STEP and LOSS are what the rank itself last wrote to its heartbeat file; LOG and WRITTEN are how much
-was ever written to train.log, and when last.
+States of a rank: waiting (about to start), not started (and will not be), running, stopped (by SIGSTOP or Ctrl-Z), ended,
+gone (its exit code is unknown), unwatched (started by `tlaunch exec` on another machine: only mpirun or srun knows its
+state). STEP and LOSS come from the rank's heartbeat file. LOG is the amount written to train.log, WRITTEN the time since the last write.
 
 Exit codes: 0 whatever the run's state is; 2 wrong usage, or no such run.
 """
@@ -50,7 +50,7 @@ class RankStatus:
     log_written_ns: int | None
 
 
-@click.command(epilog=EPILOG, help=f"Show how a run stands, rank by rank.\n\n{LIVE_RUN_HELP}")
+@click.command(epilog=EPILOG, help=f"Show the state of a run, rank by rank.\n\n{LIVE_RUN_HELP}")
 @json_option
 @run_argument
 def status(*, run: str | None, as_json: bool, runs_dir: Path) -> None:

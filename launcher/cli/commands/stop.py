@@ -24,19 +24,21 @@ Examples:
   tlaunch stop --kill 20261121-053712-transformer
   tlaunch stop --timeout 60 || tlaunch stop --kill
 
-The run's launcher is asked by SIGTERM, as `kill` would do; its agent, if the launcher is gone. Every rank gets SIGTERM,
-and SIGKILL after the run's own --grace seconds; so do ranks that have outlived launcher and agent. No signal ever
-reaches a process that merely has the number of one that is gone.
+SIGTERM is sent to the run's launcher, or to its agent if the launcher is gone. Every rank gets SIGTERM, and SIGKILL after
+the run's --grace seconds; so do ranks that have outlived launcher and agent. A process is never signalled if it only
+reuses the PID of one that has ended.
 
-Exit codes: 0 nothing of the run runs any more, or nothing did; 1 it still runs after --timeout, or cannot be ended from
-here (another machine, another user, another version of tlaunch); 2 wrong usage, no such run, or several go on and RUN
-does not say which.
+Exit codes: 0 no process of the run is left; 1 the run is still active after --timeout, or cannot be ended from here
+(another machine, another user, another version of tlaunch); 2 wrong usage, no such run, or several runs are active and
+RUN is not given.
 """
 
 
-@click.command(epilog=EPILOG, help=f"End a run, and wait until nothing of it is left.\n\n{ONLY_RUN_HELP}")
-@click.option("--kill", is_flag=True, help="Let no grace pass: SIGKILL for every rank.")
-@click.option("--timeout", type=Seconds(min=0), metavar="SECONDS", help="Wait no longer.  [default: no limit]")
+@click.command(epilog=EPILOG, help=f"End a run, and wait for all of its processes.\n\n{ONLY_RUN_HELP}")
+@click.option("--kill", is_flag=True, help="Send SIGKILL at once, without grace time.")
+@click.option(
+    "--timeout", type=Seconds(min=0), metavar="SECONDS", help="Stop waiting after this time.  [default: no limit]"
+)
 @run_argument
 @click.pass_context
 def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float | None, runs_dir: Path) -> None:
@@ -63,7 +65,7 @@ def _told(stopped: Stopped, *, kill: bool) -> str:
         case Outcome.NOT_RUNNING:
             return f"{name} is not running: {how}"
         case Outcome.STILL_ENDING:
-            return f"{name}: asked, but {_remaining(stopped)}" + ("" if kill else "\nhint: --kill lets no grace pass")
+            return f"{name}: asked, but {_remaining(stopped)}" + ("" if kill else "\nhint: --kill skips the grace time")
         case Outcome.OUT_OF_REACH:
             return f"error: {name} cannot be ended from here: it is {how}\nhint: {_way_out(stopped.state)}"
 

@@ -39,12 +39,12 @@ Examples:
   tlaunch top --interval 10 20261121-053712-transformer
   tlaunch top --once | grep stopped
 
-Loss and tokens/s of the last minutes stand above the table, if the program writes metrics.jsonl, as the bundled trainer
-does. CPU and RSS are those of a rank and all that it has started (pages that processes share count for each of them). STEP,
-LOSS, TOKENS/S and DEVICE (memory) are what the rank itself wrote at its last BEAT. On a narrow terminal columns are left
-out: DEVICE first, then BEAT, RSS, CPU, TOKENS/S.
+If the program writes metrics.jsonl, as the bundled trainer does, the loss and tokens/s of the last minutes are shown above
+the table. CPU and RSS include the processes that a rank has started; shared pages count for each process. STEP, LOSS,
+TOKENS/S and DEVICE (memory) come from the rank's last heartbeat, BEAT ago. A narrow terminal hides columns: DEVICE first,
+then BEAT, RSS, CPU, TOKENS/S.
 
-Exit codes: 0 when the run has ended, or by q; 130 by Ctrl-C; 2 wrong usage, or no such run.
+Exit codes: 0 the run has ended, or you pressed q; 130 Ctrl-C; 2 wrong usage, or no such run.
 """
 QUITS = frozenset(b"qQ\x04")
 SAMPLE_S = 0.3  # between the two looks that a single table needs
@@ -67,10 +67,10 @@ class Row:
 @click.command(
     epilog=EPILOG, help=f"Watch every rank's progress, CPU and memory until the run ends.\n\n{LIVE_RUN_HELP}"
 )
-@click.option("--once", is_flag=True, help="One table, as where stdout is no terminal.")
+@click.option("--once", is_flag=True, help="Print one table and exit, as when stdout is not a terminal.")
 @click.option(
     "--interval", type=Seconds(min=0.1, max=3600), default=2.0, metavar="SECONDS",
-    help="Between two looks.  [default: 2]",
+    help="Time between two updates.  [default: 2]",
 )  # fmt: skip
 @run_argument
 def top(*, run: str | None, once: bool, interval: float, runs_dir: Path) -> None:

@@ -35,7 +35,7 @@ Examples:
   generate_my_table | tlaunch validate --json -
 
 Exit codes: 0 every table is valid (warnings are allowed, but not with --strict); 1 a table is invalid; 2 wrong usage,
-or a file that cannot be read, whatever the others are. `tlaunch table explain CODE` says more about a code.
+or any file that cannot be read. `tlaunch table explain CODE` explains a code.
 """
 HEAD_BYTES = 1 << 16  # of a large file that nobody named: by then a rank table has said what it is
 OTHERS_TOLD = 8  # files that are no rank tables; more are counted
@@ -65,23 +65,23 @@ class Checked:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--json", "as_json", is_flag=True, help="One array, one element per file.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array, one element per file.")
 @click.option("--strict", is_flag=True, help="Count warnings as errors.")
 @chip_option
 @consumer_option
 @max_table_size_option
-@click.option("-q", "--quiet", is_flag=True, help="Errors and warnings only, no line for a clean file.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors and warnings only.")
 @click.option("--color/--no-color", "colour", default=None, help="[default: on a terminal, unless NO_COLOR is set]")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.pass_context
 def validate(
     context: click.Context, /, files: tuple[str, ...], *, chip: str, consumer: str, as_json: bool, **options: Any
 ) -> None:
-    """Check rank tables as HCCL does, and say why at the line.
+    """Check rank tables as HCCL does.
 
-    FILE may be - for stdin, or a directory, of which every *.json below it is checked that could be a rank table: by its
-    keys, by its name (rank_table*, hccl*), or because it is no JSON. Others are named and passed over; hidden
-    directories and those of installed packages are left out.
+    FILE may be - for stdin, or a directory: every *.json below it is checked that has the keys or the name of a rank table
+    (rank_table*, hccl*) or is not valid JSON. Other files are listed as skipped; hidden directories and those of installed
+    packages are ignored.
     """
     if files.count(STDIN) > 1:
         raise UsageError("- is given twice, but stdin can be read only once")

@@ -32,15 +32,15 @@ Examples:
   tlaunch why 20261121-053712-transformer
   tlaunch why --json | jq '.attempts[-1].verdict.culprit'
 
-How sure the answer is stands before its reason: certain, likely or unsure. Ranks listed as consequences failed because
-another one had failed, or did not come. Of a run of `tlaunch exec` only what Python ranks noted themselves is known.
+The answer is certain, likely or unsure, and followed by its reason. Ranks listed as consequences failed because another
+rank had failed or was missing. For a run of `tlaunch exec` only what its Python ranks recorded themselves is known.
 
-Exit codes: 0, also when nothing failed; 2 wrong usage, or no such run.
+Exit codes: 0, also if nothing failed; 2 wrong usage, or no such run.
 """
 NOTE_NONE = "one that was killed, or is no Python program, notes none"
 
 
-@click.command(epilog=EPILOG, help=f"Tell which rank failed first, of what, and who only followed.\n\n{RUN_HELP}")
+@click.command(epilog=EPILOG, help=f"Show which rank failed first and why.\n\n{RUN_HELP}")
 @json_option
 @run_argument
 def why(*, run: str | None, as_json: bool, runs_dir: Path) -> None:

@@ -24,13 +24,13 @@ from launcher.runs.store import find_run, find_runs, means_latest
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _RUN_IS = (
-    "RUN is a run's name or directory, the --name that it was given (of several {}), the beginning of either if no other "
-    "run's begins so, latest, or latest~1 for the one before."
+    "RUN is the name, --name or directory of a run ({} if several runs have that --name), the beginning of a name if it is "
+    "unique, latest, or latest~1 for the run before it."
 )
-_ONLY = "the only one that goes on, else the"
+_ONLY = "the only active run, else the"
 RUN_IS = _RUN_IS.format("the newest")
-RUN_HELP = f"{RUN_IS}  [default: the latest]"
-LIVE_RUN_HELP = f"{RUN_IS}  [default: the newest that goes on, else the latest]"
+RUN_HELP = f"{RUN_IS}  [default: the latest run]"
+LIVE_RUN_HELP = f"{RUN_IS}  [default: the newest active run, else the latest]"
 ONLY_RUN_HELP = f"{_RUN_IS.format(f'{_ONLY} newest')}  [default: {_ONLY} latest]"
 
 
@@ -39,7 +39,7 @@ def run_argument(command: Command) -> Command:
 
 
 def json_option(command: Command) -> Command:
-    return click.option("--json", "as_json", is_flag=True, help="Everything as JSON.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def as_argument(run_dir: RunDir) -> str:
@@ -69,7 +69,7 @@ def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
     if not going_on:
         return chosen(runs_dir, run)
     if others := going_on[1:]:
-        go = "other run goes on" if len(others) == 1 else "other runs go on"
+        go = "other run is active" if len(others) == 1 else "other runs are active"
         say(f"{len(others)} {go}: {_names(others)}")
     return going_on[0]
 
@@ -88,7 +88,7 @@ def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
     if meant is not None:
         going_on = tuple(run_dir for run_dir in going_on if run_dir in meant)
     if len(going_on) > 1:
-        raise UsageError(f"{len(going_on)} runs go on: {_names(going_on)}", hint="say which one is meant")
+        raise UsageError(f"{len(going_on)} runs are active: {_names(going_on)}", hint="give RUN to choose one")
     return going_on[0] if going_on else chosen(runs_dir, run)
 
 

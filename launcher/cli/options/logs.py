@@ -52,9 +52,9 @@ class LogOptions:
         if self.exit_code and not self.follow:
             raise UsageError("--exit-code needs --follow: only then is the end of the run waited for")
         if self.merged and self.collapsed:
-            raise UsageError("--merge and --collapse: choose one", hint="collapsed lines are in the order of time too")
+            raise UsageError("--merge and --collapse: choose one", hint="--collapse sorts lines by time too")
         if self.errors:
-            self._refuse(NOT_WITH_ERRORS, "means nothing with --errors, which shows what each rank raised first")
+            self._refuse(NOT_WITH_ERRORS, "has no effect with --errors, which shows the first traceback of each rank")
         if self.surroundings and self.grep is None:
             raise UsageError("-A, -B and -C need --grep: so many lines around each match are shown")
         if self.prefix is not None:

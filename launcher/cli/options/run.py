@@ -30,7 +30,9 @@ MAX_DEVICES = 65536  # of --devices: a slip of the finger must not eat the machi
 MAX_WAYS = 10**6  # of one axis
 
 
-_rank_table_option = click.option("--rank-table", type=FILE, metavar="FILE", help="The devices, as an HCCL rank table.")
+_rank_table_option = click.option(
+    "--rank-table", type=FILE, metavar="FILE", help="Rank table in HCCL's JSON format: servers, devices and ranks."
+)
 
 
 def rank_table_option(command: Command) -> Command:
@@ -40,36 +42,36 @@ def rank_table_option(command: Command) -> Command:
 
 engine_option = click.option(
     "--engine", type=click.Choice(ENGINES), metavar="HOW",
-    help="How agents get onto other servers: mpi (mpirun), slurm (srun, inside an allocation), hand (the same command "
-    "on each server).  [default: hand]",
+    help="How an agent is started on each server: mpi (by mpirun), slurm (by srun, inside an allocation) or hand (you run "
+    "the same command on each server).  [default: hand]",
 )  # fmt: skip
 engine_words_option = click.option(
-    "--engine-option", "engine_options", multiple=True, metavar="WORD", help="A word for mpirun or srun."
+    "--engine-option", "engine_options", multiple=True, metavar="ARG", help="Pass ARG to mpirun or srun. Repeatable."
 )
 server_option = click.option(
     "--server", metavar="ID",
-    help=f"Which server of the table this machine is.  [default: ${TLAUNCH_SERVER}, or found by its addresses and names]",
+    help=f"This machine's server_id in the table.  [default: ${TLAUNCH_SERVER}, or matched by address and name]",
 )  # fmt: skip
 coordinator_port_option = click.option(
     "--coordinator-port", type=IntRange(1, 65535), metavar="N",
-    help=f"On the server of rank 0, where servers are started by hand.  [default: {DEFAULT_COORDINATOR_PORT}]",
+    help=f"Port that the server of rank 0 listens on with --engine hand.  [default: {DEFAULT_COORDINATOR_PORT}]",
 )  # fmt: skip
 chip_option = click.option(
     "--chip", type=click.Choice(CHIP_NAMES), metavar="NAME",
-    help=f"The hardware that the table is checked for: {', '.join(CHIP_NAMES)}.  [default: none without Ascend devices]",
+    help=f"Hardware to check the table for: {', '.join(CHIP_NAMES)}.  [default: none without Ascend devices]",
 )  # fmt: skip
-env_option = click.option("--env", multiple=True, metavar="KEY=VALUE", help="A variable for every rank.")
+env_option = click.option("--env", multiple=True, metavar="KEY=VALUE", help="Set a variable in every rank. Repeatable.")
 
 
 def runs_dir_option(command: Command) -> Command:
     return click.option(
         "--runs-dir", type=click.Path(path_type=Path), metavar="DIR", envvar=TLAUNCH_RUNS_DIR, default=DEFAULT_RUNS_DIR,
-        help=f"Where run directories are.  [default: ${TLAUNCH_RUNS_DIR} or {DEFAULT_RUNS_DIR}]",
+        help=f"Directory of the run directories.  [default: ${TLAUNCH_RUNS_DIR} or {DEFAULT_RUNS_DIR}]",
     )(command)  # fmt: skip
 
 
-def devices_option(where: str = " on this machine; with --engine slurm: on each node.") -> Callable[[Command], Command]:
-    return click.option("--devices", type=IntRange(1, MAX_DEVICES), metavar="N", help=f"This many devices{where}")
+def devices_option(where: str = " on this machine; with --engine slurm, on each node.") -> Callable[[Command], Command]:
+    return click.option("--devices", type=IntRange(1, MAX_DEVICES), metavar="N", help=f"Use N devices{where}")
 
 
 def join_timeout_option(default_s: float, what: str) -> Callable[[Command], Command]:
@@ -81,18 +83,21 @@ def join_timeout_option(default_s: float, what: str) -> Callable[[Command], Comm
 
 def master_port_option(default: str) -> Callable[[Command], Command]:
     return click.option(
-        "--master-port", type=IntRange(1, 65535), metavar="N", help=f"The rendezvous port.  [default: {default}]"
+        "--master-port",
+        type=IntRange(1, 65535),
+        metavar="N",
+        help=f"Port of the ranks' rendezvous (MASTER_PORT).  [default: {default}]",
     )
 
 
 # How devices are divided among the axes.
 layout_options = together(
     click.option(
-        "--dp", type=IntRange(max=MAX_WAYS), metavar="N", help="Data parallel ways.  [default: devices / (mp * pp)]"
+        "--dp", type=IntRange(max=MAX_WAYS), metavar="N", help="Data-parallel degree.  [default: devices / (mp * pp)]"
     ),
-    click.option("--mp", type=IntRange(max=MAX_WAYS), default=1, metavar="N", help="Model parallel ways.  [default: 1]"),
-    click.option("--pp", type=IntRange(max=MAX_WAYS), default=1, metavar="N", help="Pipeline stages.  [default: 1]"),
-    click.option("--micro-batches", type=IntRange(), metavar="N", help="Parts of each data parallel rank's batch."),
+    click.option("--mp", type=IntRange(max=MAX_WAYS), default=1, metavar="N", help="Model-parallel (tensor-parallel) degree.  [default: 1]"),
+    click.option("--pp", type=IntRange(max=MAX_WAYS), default=1, metavar="N", help="Number of pipeline stages.  [default: 1]"),
+    click.option("--micro-batches", type=IntRange(), metavar="N", help="Split each data-parallel rank's batch into N micro batches."),
 )  # fmt: skip
 allow_idle_devices_option = click.option(
     "--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices unused."
@@ -107,57 +112,57 @@ RUN_PARAMETERS = parameters_of(
     click.option(
         "--mpi-ranks/--no-mpi-ranks",
         default=None,
-        help="Whether ranks are those of mpirun's or srun's own world.  [default: where COMMAND imports mpi4py, "
-        "or was compiled for an MPI]",
+        help="Start the ranks as one MPI_COMM_WORLD.  [default: yes if COMMAND imports mpi4py or is linked to an "
+        "MPI library]",
     ),
     server_option,
-    join_timeout_option(DEFAULT_JOIN_S, "All servers have to come within so long."),
+    join_timeout_option(DEFAULT_JOIN_S, "Fail unless all servers have joined within this time."),
     click.option(
         "--lost-after", type=Seconds(min=1, max=MAX_S), default=DEFAULT_LOST_S, metavar="SECONDS",
-        help=f"A server that is not heard for so long is lost.  [default: {DEFAULT_LOST_S:g}]",
+        help=f"Count a server as lost after this time without a message.  [default: {DEFAULT_LOST_S:g}]",
     ),
     coordinator_port_option,
-    click.option("--allow-different-program", is_flag=True, help="Servers need not have the same files of COMMAND."),
+    click.option("--allow-different-program", is_flag=True, help="Do not require the files of COMMAND to be the same on all servers."),
     layout_options,
     chip_option,
     allow_idle_devices_option,
-    click.option("--config", metavar="FILE", help="The bundled trainer's settings, TOML."),
-    click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting of the bundled trainer."),
+    click.option("--config", metavar="FILE", help="Settings of the bundled trainer, as TOML."),
+    click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one setting of the bundled trainer. Repeatable."),
     click.option("--data", type=FILE, metavar="PATH", help="Sentence pairs for the bundled trainer (`tlaunch data`)."),
     runs_dir_option,
-    click.option("--name", metavar="NAME", help="The run's name, after its time."),
+    click.option("--name", metavar="NAME", help="Name of the run; its start time is put before it."),
     env_option,
     click.option(
         "--grace", type=Seconds(min=0, max=MAX_S), default=DEFAULT_GRACE_S, metavar="SECONDS",
-        help=f"Between SIGTERM and SIGKILL.  [default: {DEFAULT_GRACE_S:g}]",
+        help=f"Time between SIGTERM and SIGKILL.  [default: {DEFAULT_GRACE_S:g}]",
     ),
     click.option(
         "--max-restarts", type=IntRange(0, MAX_RESTARTS), default=0, metavar="N",
-        help="Start all ranks again after a failure, up to N times.  [default: 0]",
+        help="Restart all ranks after a failure, up to N times.  [default: 0]",
     ),
     click.option(
         "--hang-timeout", type=Seconds(min=0.1, max=MAX_S), metavar="SECONDS",
-        help="A rank without progress for so long hangs: stacks, then a restart or exit code 124.",
+        help="Treat a rank without progress for this time as hung: print the stacks, then restart or exit with 124.",
     ),
     click.option(
-        "--preload", metavar="MODULE,...", help="Import these once, and fork ranks from there.  [default: found in COMMAND]"
+        "--preload", metavar="MODULE,...", help="Import these modules once, and fork the ranks.  [default: found in COMMAND]"
     ),
-    click.option("--no-preload", is_flag=True, help="Every rank starts a Python of its own."),
+    click.option("--no-preload", is_flag=True, help="Start a new Python for every rank."),
     click.option(
         "--forward-signals", metavar="NAME,...", default="USR1,USR2",
-        help="Handed to every rank instead of ending the run.  [default: USR1,USR2]",
+        help="Forward these signals to every rank; they do not end the run.  [default: USR1,USR2]",
     ),
     click.option(
         "--bind", type=click.Choice(BINDS), default="auto", metavar="HOW",
-        help=f"Which cores a rank may use: {', '.join(BINDS)}.  [default: auto]",
+        help=f"Bind each rank to CPU cores: {', '.join(BINDS)}.  [default: auto]",
     ),
     click.option(
         "--console", type=click.Choice(CONSOLES), default="rank0", metavar="WHAT",
-        help=f"What to show of the ranks' lines: {', '.join(CONSOLES)}.  [default: rank0]",
+        help=f"Ranks' output to show: {', '.join(CONSOLES)}.  [default: rank0]",
     ),
     master_port_option("free"),
-    click.option("--detach", is_flag=True, help="Go on in the background; print the run's name."),
-    click.option("--dry-run", is_flag=True, help="Print each rank's command and environment; start nothing."),
-    click.option("--json", is_flag=True, help="With --dry-run: everything as JSON."),
+    click.option("--detach", is_flag=True, help="Run in the background and print the run's name."),
+    click.option("--dry-run", is_flag=True, help="Print each rank's command and environment, and start nothing."),
+    click.option("--json", is_flag=True, help="With --dry-run, print JSON."),
     click.argument("command", nargs=-1, metavar="[-- COMMAND [ARG]...]"),
 )  # fmt: skip

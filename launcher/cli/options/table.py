@@ -17,7 +17,7 @@ chip_option = click.option(
     type=click.Choice(CHIP_NAMES),
     default="auto",
     show_default=True,
-    help="The hardware; none for CPU and GPU, where rules of Ascend devices are warnings.",
+    help="Hardware to check for; with none (CPU, GPU), rules of Ascend devices give warnings.",
 )
 consumer_option = click.option(
     "--for",
@@ -25,7 +25,7 @@ consumer_option = click.option(
     type=click.Choice(CONSUMER_NAMES),
     default="hccl",
     show_default=True,
-    help="Who will read the table; each adds rules of its own.",
+    help="Program that will read the table; each adds its own rules.",
 )
 
 
@@ -41,7 +41,7 @@ def _keep(_context: click.Context, _option: click.Parameter, size_bytes: int | N
 max_table_size_option = click.option(
     "--max-table-size", type=Size(MIN_TABLE_BYTES), metavar="SIZE", envvar=TLAUNCH_MAX_TABLE_SIZE,
     expose_value=False, callback=_keep,
-    help=f"Read no larger rank table.  [default: ${TLAUNCH_MAX_TABLE_SIZE} or 40M]",
+    help=f"Refuse a rank table that is larger.  [default: ${TLAUNCH_MAX_TABLE_SIZE} or 40M]",
 )  # fmt: skip
 
 

@@ -103,10 +103,10 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
             return value
         matched = _SIZE.fullmatch(str(value).strip())
         if matched is None:
-            raise BadValue(f"{value!r} is no size", param, ctx, "for instance 64M")
+            raise BadValue(f"{value!r} is not a size", param, ctx, "for instance 64M")
         size = float(matched[1]) * _UNITS[matched[2].upper()]
         if size > MAX_BYTES:
-            raise BadValue(f"{value} is more than any file holds", param, ctx)
+            raise BadValue(f"{value} is larger than any file", param, ctx)
         size_bytes = int(size)
         if size_bytes < self._min:
             raise BadValue(f"{value} is too small: at least {self._min >> 10}K", param, ctx)

@@ -43,7 +43,7 @@ def as_usage_error(error: click.ClickException) -> UsageError:
 
 def _no_such_option(option: str, context: click.Context | None) -> UsageError:
     if context is None:
-        return UsageError(f"there is no option {option}")
+        return UsageError(f"no such option: {option}")
     known = [
         name
         for param in context.command.get_params(context)
@@ -51,7 +51,7 @@ def _no_such_option(option: str, context: click.Context | None) -> UsageError:
         for name in (*param.opts, *param.secondary_opts)
     ]
     called_here = CALLED_HERE.get(option)
-    hint = f"here it is {called_here}" if called_here in known else did_you_mean(near(option, known))
+    hint = f"tlaunch calls it {called_here}" if called_here in known else did_you_mean(near(option, known))
     return UsageError(
         f"{context.command_path} has no option {option}", hint=hint or f"`{context.command_path} --help` lists them"
     )
@@ -73,7 +73,7 @@ def _bad_value(error: click.BadParameter, param: click.Parameter) -> UsageError:
     message, choices = error.message.rstrip("."), _choices(param)
     value, is_unknown, _ = message.partition(" is not one of ")
     if choices and is_unknown:
-        message = f"{value} is none of {', '.join(choices)}"
+        message = f"{value} is not one of {', '.join(choices)}"
         hint = did_you_mean(near(value.strip("'"), choices))
     return UsageError(f"{_variable(error, param) or _name(param)}: {message}", hint=hint)
 
@@ -83,7 +83,7 @@ def _any_other(error: click.ClickException, context: click.Context | None) -> Us
     if context is not None and (unknown := _UNKNOWN_COMMAND.match(message)):
         return _no_such_command(unknown[1], context)
     if context is not None and (extra := _EXTRA.search(message)):
-        message = f"{context.command_path} takes nothing more: {extra[1]}"
+        message = f"{context.command_path} does not take more arguments: {extra[1]}"
     else:
         message = f"{message[:1].lower()}{message[1:]}".rstrip(".")
     return UsageError(message, hint=_usage(context))

@@ -36,12 +36,12 @@ Starts one agent per server as `tlaunch run` would. Each reports its names, addr
 table, disks, limits and devices, then tries to reach all others. If nothing would break a run, a short run measures how
 fast they reach each other, and leaves nothing behind unless it fails.
 
-With a COMMAND, the files of that program are compared, too: a stale copy on one server would train something else.
+With COMMAND, the program's files are compared too: a stale copy on one server would train something else.
 
-A finding is `breaks` if a run would fail of it, `risky` if it may, and `note` if nothing is wrong. A server on which
-nothing can be started is a finding, too; the others are examined nevertheless.
+A finding is `breaks` if it makes a run fail, `risky` if it may, and `note` if nothing is wrong. A server on which nothing
+can be started is a finding too; the other servers are examined nevertheless.
 
-Exit codes: 0 nothing would break a run; 1 something would; 2 wrong usage, unreadable files, no mpirun or srun;
+Exit codes: 0 nothing would break a run; 1 something would; 2 wrong usage, unreadable files, or mpirun or srun is missing;
 3 a refused rank table.
 """
 DEFAULT_JOIN_S = 60.0
@@ -83,7 +83,7 @@ class _LayoutFree(TakesCommand):
 @chip_option
 @env_option
 @master_port_option("free")
-@click.option("--no-links", is_flag=True, help="Do not measure how fast servers reach each other.")
+@click.option("--no-links", is_flag=True, help="Skip the measurement of the links between servers.")
 @runs_dir_option
 @json_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")

@@ -67,18 +67,21 @@ Examples:
   tlaunch render kubernetes --devices 8 --image registry/me/train:1 \\
       --resource nvidia.com/gpu -- python train.py | kubectl apply -f -
 
-Table, layout and options are checked as `tlaunch run` checks them, but ranks may be on several servers, and what
-other servers need to have is a warning if it is not here. --grace is for bash, kubernetes and slurm; --max-restarts,
---hang-timeout, --forward-signals, --console, --join-timeout, --lost-after and --engine-option are for
-slurm (--flavor run) only. With --submit sbatch takes the script, and its job's id is printed. MASTER_PORT is what
---master-port says, or else 29500 or the next that is free on a single server (bash, kubernetes), what `tlaunch exec`
-makes of the job's name (mpirun, slurm --flavor exec, kubernetes --flavor mpi), or a free one (slurm). A Slurm job
-takes whichever nodes are free, whole ones with all their memory; it waits for those of a rank table where that gives
-addresses, which are true on its own servers alone, or with --pin-nodes. Templates are Jinja2: a file of --templates
-DIR is taken instead of tlaunch's own of the same name; --list names them, and the variables that they may use.
+Table, layout and options are checked as by `tlaunch run`; files and programs that are missing here give a warning, since
+other servers may have them. --grace works with bash, kubernetes and slurm; --max-restarts, --hang-timeout,
+--forward-signals, --console, --join-timeout, --lost-after and --engine-option work with slurm (--flavor run) only.
 
-Exit codes: 0; 2 wrong usage, a value that a format cannot express, a template that is wrong, or a file that cannot be
-read or written; 3 a refused table or layout; what sbatch ends with where it refuses the script (--submit).
+Without --master-port, MASTER_PORT is 29500, or the next free port on a single server (bash, kubernetes), a port derived
+from the job ID (mpirun, slurm --flavor exec, kubernetes --flavor mpi), or a free port (slurm).
+
+A Slurm job runs on any free nodes, and takes whole nodes with all their memory. It waits for the nodes of the rank table
+if that gives addresses, which hold for its own servers only, or with --pin-nodes.
+
+Templates are Jinja2. A file in --templates DIR replaces tlaunch's template of the same name; --list shows the templates
+and their variables.
+
+Exit codes: 0; 2 wrong usage, a value that the format cannot express, a wrong template, or a file that cannot be read or
+written; 3 a refused table or layout; with --submit, the exit code of sbatch if it refuses the script.
 """
 TAKEN = (
     "rank_table", "max_table_size", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "config", "settings",
@@ -121,10 +124,12 @@ def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> 
     "--flavor",
     type=click.Choice(FLAVORS),
     metavar="NAME",
-    help="openmpi or mpich; of slurm run or exec; of kubernetes job or mpi.  [default: the first]",
+    help="Variant of the file: openmpi or mpich; slurm: run or exec; kubernetes: job or mpi.  [default: the first]",
 )
-@click.option("--templates", type=FILE, metavar="DIR", help="Templates of your own, taken instead of tlaunch's.")
-@click.option("-o", "--output", type=FILE, metavar="FILE", help="Write here, not to stdout.")
+@click.option(
+    "--templates", type=FILE, metavar="DIR", help="Use your own templates of this directory instead of tlaunch's."
+)
+@click.option("-o", "--output", type=FILE, metavar="FILE", help="Write to FILE.  [default: stdout]")
 @click.option("--force", is_flag=True, help="Replace FILE.")
 @click.option(
     "--list",
@@ -132,10 +137,10 @@ def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> 
     is_eager=True,
     expose_value=False,
     callback=_list,
-    help="Show the templates and the variables that they may use.",
+    help="List the templates and their variables.",
 )
-@click.option("--cwd", metavar="DIR", help="Where ranks start.  [default: here]")
-@click.option("--resource", metavar="NAME", help="What a device is called: of kubernetes nvidia.com/gpu, of slurm gpu.")
+@click.option("--cwd", metavar="DIR", help="Working directory of ranks.  [default: the current one]")
+@click.option("--resource", metavar="NAME", help="Resource name of a device: kubernetes nvidia.com/gpu, slurm gpu.")
 @kubernetes_options
 @slurm_options
 @devices_option(", all on one server; of slurm: on each of --nodes.")
@@ -143,9 +148,9 @@ def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> 
 def render(
     kind: str, *, output: Path | None, force: bool, templates: Path | None, submit: bool, **options: Any
 ) -> None:
-    """Write a job file for those who start ranks by other means.
+    """Write a job file for Slurm, Kubernetes, mpirun or bash.
 
-    The options after those, and COMMAND, are those of `tlaunch run`.
+    The other options and COMMAND are those of `tlaunch run`.
     """
     check_output(output, force=force)
     wanted = KINDS[kind]

@@ -22,15 +22,15 @@ _TAKEN = ("/etc/tlaunch", "/dev/shm")  # noqa: S108 - what is mounted there alre
 
 # Those that only a job file for Kubernetes makes use of.
 kubernetes_options = together(
-    click.option("--image", metavar="NAME", help="kubernetes: the image of the containers."),
+    click.option("--image", metavar="NAME", help="kubernetes: image of the containers."),
     click.option(
         "--pvc", metavar="NAME[:MOUNT]",
-        help="kubernetes: a PersistentVolumeClaim for the runs, which else go with the pods.  [default MOUNT: "
+        help="kubernetes: keep run directories in a PersistentVolumeClaim; without it they end with the pods.  [default MOUNT: "
         "/mnt/NAME]",
     ),
     click.option(
         "--env-from-secret", multiple=True, metavar="VAR=NAME:KEY",
-        help="kubernetes: a variable whose value is KEY of the Secret NAME, and not in the file.",
+        help="kubernetes: set a variable to KEY of the Secret NAME; the value is not in the file.",
     ),
 )  # fmt: skip
 

@@ -39,28 +39,28 @@ _ASKS_MEMORY = ("--mem", "--mem-per-cpu", "--mem-per-gpu")  # of these it takes 
 slurm_options = together(
     click.option(
         "--nodes", type=IntRange(1, MAX_DEVICES), metavar="N",
-        help="slurm: any N nodes, with --devices each.  [default: 1, or as many as the rank table has servers]",
+        help="slurm: run on any N nodes, with --devices on each.  [default: 1, or the number of servers in the table]",
     ),
     click.option(
         "--pin-nodes", is_flag=True,
-        help="slurm: wait for the nodes that the rank table names.  [default: where it gives addresses too]",
+        help="slurm: wait for the nodes named in the rank table.  [default: if the table gives addresses]",
     ),
     click.option(
         "--cpus-per-device", type=IntRange(1, MAX_CPUS), metavar="N",
-        help="slurm: share nodes with other jobs, and have N CPUs for each device.  [default: whole nodes]",
+        help="slurm: share nodes with other jobs, and take N CPUs per device.  [default: whole nodes]",
     ),
-    click.option("--time-limit", metavar="TIME", help="slurm: minutes, or as Slurm writes it: 1-12:00:00."),
+    click.option("--time-limit", metavar="TIME", help="slurm: time limit of the job, in minutes or in Slurm's format: 1-12:00:00."),
     click.option(
         "--warn-before", type=IntRange(1, MAX_WARNING_S), default=300, metavar="SECONDS",
-        help="slurm: ranks get SIGTERM so long before the limit.  [default: 300]",
+        help="slurm: send SIGTERM to ranks this long before the time limit.  [default: 300]",
     ),
     click.option(
         "--restarts", type=IntRange(0, MAX_RESTARTS), default=0, metavar="N",
-        help="slurm: up to N jobs more, one after the other, until one ends well.  [default: 0]",
+        help="slurm: submit up to N more jobs, one after the other, until one succeeds.  [default: 0]",
     ),
-    click.option("--submit", is_flag=True, help="slurm: hand the script to sbatch, and print the job's id."),
+    click.option("--submit", is_flag=True, help="slurm: submit the script by sbatch, and print the job ID."),
     click.option(
-        "--sbatch", multiple=True, metavar="OPTION", help="slurm: a further option: --sbatch=--partition=gpu."
+        "--sbatch", multiple=True, metavar="OPTION", help="slurm: add an option for sbatch: --sbatch=--partition=gpu. Repeatable."
     ),
 )  # fmt: skip
 

@@ -32,13 +32,13 @@ Examples:
   tlaunch report --png loss.png 20261121-053712-transformer 20261121-061210-transformer
   tlaunch report --json | jq '.runs[0].best_loss'
 
-Loss, tokens/s and memory are what the program wrote to metrics.jsonl in its run directory, as the bundled trainer does:
-from its rank 0, the final loss and others as means of a few steps where these are short. The peak memory is of that rank
-alone: the most on its accelerator, or without one the most that the process held.
+Loss, tokens/s and memory come from metrics.jsonl in the run directory, which the bundled trainer's rank 0 writes. Values
+such as the final loss are means of a few steps if steps are short. Peak memory is that of rank 0: of its accelerator, or
+of the process if there is none.
 
-The page needs no network and no script. Its charts and the picture are drawn by matplotlib, which --html and --png need.
+--html and --png need matplotlib, which draws the charts. The page needs no network and no script.
 
-Exit codes: 0 whatever became of the run; 2 wrong usage, no such run, or no matplotlib.
+Exit codes: 0 whatever the run's result is; 2 wrong usage, no such run, or matplotlib is missing.
 """
 STDOUT = "-"
 SCHEMA = 1
@@ -47,10 +47,10 @@ PLAIN_COLUMNS = 120
 
 @click.command(
     epilog=EPILOG,
-    help=f"Show what became of runs: their figures, and pages with charts.\n\nSeveral stand side by side. {RUN_HELP}",
+    help=f"Show the results of runs, as text or with charts.\n\nSeveral runs are shown side by side. {RUN_HELP}",
 )
-@click.option("--html", metavar="FILE", help="One file that every browser shows; - is stdout.")
-@click.option("--png", metavar="FILE", help="The same as a picture.")
+@click.option("--html", metavar="FILE", help="Write a self-contained HTML page; - is stdout.")
+@click.option("--png", metavar="FILE", help="Write the same page as a picture.")
 @json_option
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @runs_dir_option

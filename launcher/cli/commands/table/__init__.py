@@ -9,11 +9,11 @@ from launcher.cli.options.command_types import LazyGroup
 COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("launcher.cli.commands.table.show:show", "Show servers and devices with their ranks, as a tree."),
     "explain": ("launcher.cli.commands.table.explain:explain", "Explain what a code of `tlaunch validate` means."),
-    "diff": ("launcher.cli.commands.table.diff:diff", "Say whether HCCL takes two files for the same table."),
+    "diff": ("launcher.cli.commands.table.diff:diff", "Check whether HCCL accepts two files as the same table."),
     "generate": ("launcher.cli.commands.table.generate:generate", "Write the table of servers and their devices."),
     "merge": ("launcher.cli.commands.table.merge:merge", "Join the tables of several servers into one."),
     "convert": ("launcher.cli.commands.table.convert:convert", "Write the table FILE in another format."),
-    "fix": ("launcher.cli.commands.table.fix:fix", "Repair what can be repaired without a doubt."),
+    "fix": ("launcher.cli.commands.table.fix:fix", "Repair what has one certain repair."),
 }
 EXAMPLES = """\b
 Examples:

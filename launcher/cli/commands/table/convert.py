@@ -42,8 +42,8 @@ the table.
     metavar="FORMAT",
     help="v1.0, v1.1, v1.2, v2.0, legacy-lab, legacy-cloud, hostfile, rankfile or nodelist.",
 )
-@click.option("--from", "origin", metavar="FORMAT", help="What FILE is. Default: what it looks like.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="F", help="Where to write. Default: stdout.")
+@click.option("--from", "origin", metavar="FORMAT", help="Format of FILE.  [default: detected]")
+@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="F", help="Write to F.  [default: stdout]")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @click.option(
     "--devices",
@@ -65,12 +65,12 @@ def convert(
     """Write the table FILE in another format.
 
     FILE is a rank table in any format that HCCL reads, a hostfile, an Open MPI rankfile or a Slurm node list; "-" is
-    stdin. What the new format cannot express is refused with the reason; what HCCL never reads is left behind and named
-    on stderr. Ranks and addresses are never made up.
+    stdin. A table that the new format cannot express is refused with the reason; values that HCCL never reads are dropped and
+    listed on stderr. Ranks and addresses are never invented.
 
-    In a rankfile the slot is the device's id. Open MPI takes slots for cores of the host's processors, so the ranks are
-    placed as the table says, and bound to the cores of the same numbers. A hostfile or node list fits only tables whose
-    ranks and devices are counted from host to host.
+    In a rankfile the slot is the device's id. Open MPI reads slots as core numbers, so ranks are placed as in the table and
+    bound to the cores of the same numbers. A hostfile or node list can express only tables whose ranks and devices are
+    numbered from host to host.
     """
     target = target_named(target)
     check_output(output, force=force)

@@ -28,7 +28,7 @@ Examples:
   tlaunch table diff node0/hccl.json node1/hccl.json
   ssh node1 cat /etc/hccl.json | tlaunch table diff /etc/hccl.json -
 
-Exit codes: 0 the checksums would match; 1 they would not, and HCCL would stop with EI0005 (or a file is no JSON);
+Exit codes: 0 the checksums would match; 1 they would not, and HCCL would stop with EI0005 (or a file is not valid JSON);
 2 wrong usage, or a file that cannot be read.
 """
 SHOWN_AT_MOST = 20
@@ -38,19 +38,19 @@ MAX_VALUE_CHARS = 60  # characters
 @click.command(epilog=EPILOG)
 @click.option(
     "--limit", type=IntRange(min=0), default=SHOWN_AT_MOST, show_default=True, metavar="N",
-    help="Show so many differences of each kind.",
+    help="Show at most N differences of each kind.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @max_table_size_option
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @click.pass_context
 def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_json: bool) -> None:
-    """Say whether HCCL takes two files for the same table.
+    """Check whether HCCL accepts two files as the same table.
 
     Each rank reads its own node's file, and HCCL compares a checksum of their contents. White space and the order of
-    keys do not matter to it; every value does, and so does the order of lists. The checksums shown are computed like
-    HCCL's, over the same content, but need not be the same numbers. A or B may be - for stdin.
+    keys do not change it; every value does, and so does the order of lists. The checksums shown are computed over the
+    same content as HCCL's, but the numbers may differ. A or B may be - for stdin.
     """
     if first == second == STDIN:
         raise UsageError("- is given twice, but stdin can be read only once")

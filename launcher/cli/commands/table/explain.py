@@ -44,13 +44,13 @@ SHOWN = ("code", "severity", "title", "hccl_code", "consumer", "explanation")  #
 
 
 @click.command(epilog=EPILOG)
-@click.option("--json", "as_json", is_flag=True, help="An array, one element per code.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array, one element per code.")
 @click.argument("codes", nargs=-1, metavar="[CODE]...")
 def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
     """Explain what a code of `tlaunch validate` means.
 
-    An error code of HCCL, such as EI0014, is explained too, with all codes that it stands for. Without CODE every code
-    of `tlaunch validate` is listed, one line each.
+    An error code of HCCL, such as EI0014, is explained with all codes that it covers. Without CODE all codes of
+    `tlaunch validate` are listed.
     """
     catalogue = _catalogue()
     wanted = _checked(codes, catalogue) or list(catalogue)

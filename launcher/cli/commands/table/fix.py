@@ -29,7 +29,7 @@ Examples:
   tlaunch table fix rank_table.json --write
   tlaunch table fix - --write < draft.json > rank_table.json
 
-Exit codes: 0 the table is valid, or would be with these repairs; 1 errors are left that a person has to decide about;
+Exit codes: 0 the table is valid, or would be with these repairs; 1 errors are left that you have to decide about;
 2 wrong usage, or a file that cannot be read or written.
 """
 STDIN = "-"
@@ -38,25 +38,27 @@ LISTED_AT_MOST = 50  # repairs
 
 @click.command(epilog=EPILOG)
 @click.option("--write", is_flag=True, help="Replace FILE; with -, write the repaired table to stdout.")
-@click.option("--unsafe", is_flag=True, help="Also make the repairs that may hide a loss, which are else only offered.")
-@click.option("--sort/--no-sort", default=True, show_default=True, help="Put entries in the order of their ranks.")
-@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
+@click.option(
+    "--unsafe", is_flag=True, help="Also make repairs that may hide lost data; without it they are only proposed."
+)
+@click.option("--sort/--no-sort", default=True, show_default=True, help="Sort entries by rank.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @chip_option
 @consumer_option
 @max_table_size_option
 @click.argument("file", metavar="FILE")
 def fix(file: str, *, write: bool, unsafe: bool, as_json: bool, chip: str, consumer: str, **options: bool) -> int:
-    """Repair what can be repaired without a doubt.
+    """Repair what has one certain repair.
 
-    Shows the difference, and writes it only with --write. Repaired are commas too many or missing, comments (they are
-    lost), quotes, UTF-16, numbers that need quotes or none, a missing server_count, and the order of entries. Ranks,
-    ids and addresses keep what they say, and so does the layout of the text. FILE may be - for stdin.
+    Shows the repairs as a diff, and writes them only with --write. It repairs extra and missing commas, comments (which are
+    removed), quotes, UTF-16, numbers with missing or extra quotes, a missing server_count, and the order of entries. It
+    keeps ranks, ids and addresses, and the layout of the text. FILE may be - for stdin.
 
-    A count that differs from its list may be stale, or the list has lost an entry: writing another count is offered,
-    and done with --unsafe.
+    If a count differs from the length of its list, either the count is stale or the list has lost an entry: the new count
+    is proposed, and written only with --unsafe.
 
-    HCCL compares a checksum of the copies on all servers. Where repairs of a table that was valid change it, that is
-    said: repair all copies alike.
+    HCCL compares a checksum of the copies on all servers. If repairs change the checksum of a valid table, a note says so:
+    repair all copies alike.
     """
     if write and as_json and file == STDIN:
         raise UsageError("--write and --json both want stdout", hint="leave one of them out")

@@ -26,7 +26,7 @@ Examples:
   ssh node1 cat /etc/hccn.conf |
       tlaunch table generate --hccn-conf - --server-id node1
 
-Devices of this machine that a variable lets be seen are the only ones in the table, under their physical ids:
+If one of these variables is set, only its devices are in the table, under their physical ids:
 
 \b
   ASCEND_RT_VISIBLE_DEVICES, else ASCEND_VISIBLE_DEVICES
@@ -34,37 +34,42 @@ Devices of this machine that a variable lets be seen are the only ones in the ta
   CUDA_VISIBLE_DEVICES (numbers or UUIDs)
       with --nvidia-smi
 
-No variable counts for --device-ids, for --servers, or for --hccn-conf with stdin or another file.
+The variables are ignored with --device-ids, with --servers, and with --hccn-conf of stdin or another file.
 
-Exit codes: 0 the table is written; 1 a program that was asked fails or hangs; 2 wrong usage, or a file or program that
-is missing, unreadable or unwritable; 3 what was found makes no table that HCCL reads.
+Exit codes: 0 the table is written; 1 hccn_tool or nvidia-smi fails or hangs; 2 wrong usage, or a file or program that
+is missing, unreadable or unwritable; 3 the devices found do not give a table that HCCL accepts.
 """
 
 
 @click.command(epilog=EXAMPLES)
 @click.option(
-    "--hccn-conf", type=FILE, metavar="FILE", help="Devices and addresses from a copy of /etc/hccn.conf, - for stdin."
+    "--hccn-conf",
+    type=FILE,
+    metavar="FILE",
+    help="Read devices and addresses from a copy of /etc/hccn.conf; - is stdin.",
 )
-@click.option("--hccn-tool", is_flag=True, help="Devices from /dev/davinci*, addresses from hccn_tool.")
-@click.option("--nvidia-smi", is_flag=True, help="Devices from nvidia-smi, without addresses.")
-@click.option("--devices", metavar="N[,N]...", help="This many devices on each server, or one number for each server.")
-@click.option("--servers", metavar="NAME[,NAME]...", help="Several servers, such as 'node[1-4]', by rank.")
-@click.option("--device-ids", metavar="IDS", help='These devices only, such as "4-7" or "0,2", in this order.')
-@click.option("--server-id", metavar="NAME", help="This server's name.  [default: its address, else its host name]")
-@click.option("--host-ip", metavar="ADDRESS", help="Where HCCL reaches this server over its own network card.")
-@click.option("--container-ip", metavar="ADDRESS|same", help="As MindIE wants it; same: the server's own address.")
-@click.option("--pod-ip", metavar="ADDRESS|same", help="As msrun wants it; same: the server's own address.")
-@click.option("--sort", is_flag=True, help="Ranks in the dictionary order of the servers' names.")
-@click.option("--output", "-o", type=FILE, metavar="FILE", help="Write here, with mode 640.  [default: stdout]")
+@click.option("--hccn-tool", is_flag=True, help="Read devices from /dev/davinci*, and addresses from hccn_tool.")
+@click.option("--nvidia-smi", is_flag=True, help="Read devices from nvidia-smi, without addresses.")
+@click.option("--devices", metavar="N[,N]...", help="Number of devices on each server, or one number per server.")
+@click.option("--servers", metavar="NAME[,NAME]...", help="Servers in the order of their ranks, such as 'node[1-4]'.")
+@click.option("--device-ids", metavar="IDS", help='Use these devices only, in this order: "4-7" or "0,2".')
+@click.option(
+    "--server-id", metavar="NAME", help="server_id of this server.  [default: its address, else its host name]"
+)
+@click.option("--host-ip", metavar="ADDRESS", help="host_ip: the address of this server's own network card for HCCL.")
+@click.option("--container-ip", metavar="ADDRESS|same", help="container_ip for MindIE; same: the server's own address.")
+@click.option("--pod-ip", metavar="ADDRESS|same", help="pod_ip for msrun; same: the server's own address.")
+@click.option("--sort", is_flag=True, help="Number ranks in the lexical order of the servers' names.")
+@click.option("--output", "-o", type=FILE, metavar="FILE", help="Write to FILE, with mode 640.  [default: stdout]")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 def generate(*, sort: bool, output: Path | None, force: bool, **options: Any) -> None:
     """Write the table of servers and their devices.
 
-    The devices come from one of --hccn-conf, --hccn-tool, --nvidia-smi and --devices; without any, from the first of
-    hccn_tool, /etc/hccn.conf and nvidia-smi that this machine has. An address that is set nowhere is left out, never
-    invented. One server's table is made on that server; `tlaunch table merge` joins several.
+    The devices come from one of --hccn-conf, --hccn-tool, --nvidia-smi and --devices; by default, from the first of
+    hccn_tool, /etc/hccn.conf and nvidia-smi that this machine has. An address that is not configured is left out, never
+    invented. Each server's table is generated on that server; `tlaunch table merge` joins several.
 
-    The table is written in v1.0; for v1.2 and others give it to `tlaunch table convert --to v1.2`.
+    The table is written in v1.0; `tlaunch table convert --to v1.2` writes v1.2 and others.
     """
     check_output(output, force=force)
     gathered = gather(Wanted(**options), os.environ)

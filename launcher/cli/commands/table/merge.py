@@ -26,15 +26,15 @@ together.
 
 @click.command(epilog=EXAMPLES)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="F", help="Where to write. Default: stdout.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="F", help="Write to F.  [default: stdout]")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @chip_option
 @max_table_size_option
 def merge(*, files: tuple[str, ...], output: Path | None, force: bool, chip: str) -> int:
     """Join the tables of several servers into one.
 
-    Ranks are counted anew: file after file in the order given, within a file by its own ranks. The same files in the
-    same order give the same text on every server. Beware of a shell's *: host10 comes before host2.
+    Ranks are renumbered in the order of the files, and within a file by its own ranks. The same files in the same order
+    give the same text on every server. Note that a shell expands * with host10 before host2.
     """
     check_output(output, force=force)
     profile = Profile(chip=chip)

@@ -45,13 +45,13 @@ WAYS = IntRange(max=10**6)
 
 
 @click.command(epilog=EPILOG)
-@click.option("--dp", type=WAYS, metavar="N", help="Data parallel ways.  [default: devices / (mp * pp)]")
-@click.option("--mp", type=WAYS, metavar="N", help="Model parallel ways.  [default: 1]")
-@click.option("--pp", type=WAYS, metavar="N", help="Pipeline stages.  [default: 1]")
+@click.option("--dp", type=WAYS, metavar="N", help="Data-parallel degree.  [default: devices / (mp * pp)]")
+@click.option("--mp", type=WAYS, metavar="N", help="Model-parallel (tensor-parallel) degree.  [default: 1]")
+@click.option("--pp", type=WAYS, metavar="N", help="Number of pipeline stages.  [default: 1]")
 @click.option("--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices unused.")
 @chip_option
 @max_table_size_option
-@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("file", metavar="FILE")
 @click.pass_context
 def show(context: click.Context, /, file: str, *, chip: str, as_json: bool, **options: Any) -> None:
