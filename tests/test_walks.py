@@ -66,7 +66,15 @@ def traced(walk, folder, command, cwd):
     folder.mkdir()
     shutil.copy(TRACER, folder)
     (folder / "walk.json").write_text(
-        json.dumps({name: getattr(walk, name) for name in ("marker", "types", "within", "until_fork")})
+        json.dumps(
+            {
+                "package": f"{ROOT / 'launcher'}/",
+                "marker": walk.marker,
+                "types": walk.types,
+                "within": walk.within,
+                "until_fork": walk.until_fork,
+            }
+        )
     )
     return subprocess.Popen(
         [sys.executable, "-m", "launcher", *command],
@@ -128,7 +136,8 @@ def test_a_line_to_logs_follow(tmp_path):
     (tmp_path / "program.py").write_text(
         "import pathlib, time\n"
         "print('begun', flush=True)\n"
-        "while not pathlib.Path('speak').exists():\n"
+        "deadline = time.monotonic() + 60\n"
+        "while not pathlib.Path('speak').exists() and time.monotonic() < deadline:\n"
         "    time.sleep(0.02)\n"
         f"print('{first}', '{second}', flush=True)\n"
     )

@@ -1,8 +1,9 @@
 """Note which functions of the launcher handle the value that a walk follows, in every process of a run.
 
 Python imports this module when it starts with its folder on PYTHONPATH. `walk.json` beside it says what to follow:
-`marker`, a text that the value contains; `types`, names of classes of which it is an instance; `within`, the name of the
-function during whose first call alone functions are noted, or null; `until_fork`, whether the first process stops noting when it forks.
+`package`, the folder of the launcher; `marker`, a text that the value contains; `types`, names of classes of which it is an
+instance; `within`, the name of the function during whose first call alone functions are noted, or null; `until_fork`,
+whether the first process stops noting when it forks.
 """
 
 import json
@@ -42,7 +43,7 @@ def profile(frame, event, value):
     """Note the function that was called with the value, or has returned it, once per process."""
     global calls_within  # noqa: PLW0603 - one count per process
     code = frame.f_code
-    if event not in {"call", "return"} or "/launcher/" not in code.co_filename:
+    if event not in {"call", "return"} or not code.co_filename.startswith(WALK["package"]):
         return
     if code.co_name == WALK["within"]:
         calls_within += 1 if event == "call" else -1
