@@ -2,6 +2,7 @@
 # make test    set up, and run the tests
 # make check   what a change must pass: lint, format, types, import contracts, tests
 # make bench   the claims of docs/benchmarks.md, as ratios measured in one run
+# make docs    the documentation as a site, in build/site; a broken link is an error
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 # CPU index (PIP_INDEX_URL or pip's configuration) if your default index serves builds with accelerator packages only.
 TORCH ?= $(if $(wildcard /dev/nvidia0 /dev/davinci0 /dev/kfd),torch,torch==2.13.0)
 
-.PHONY: demo test check lint bench clean
+.PHONY: demo test check lint bench docs clean
 
 demo: $(VENV)/installed-train
 	$(BIN)/tlaunch run --rank-table rank_tables/rank_table_8pcs.json --dp 2 --mp 2 --pp 2 --micro-batches 2
@@ -30,11 +31,15 @@ lint: $(VENV)/installed-test
 bench: $(VENV)/installed-train
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
 	rm -rf $(VENV)
 
+# No page of the documentation needs torch.
 $(VENV)/installed-%: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet "$(TORCH)"
+	$(if $(filter docs,$*),,$(BIN)/pip install --quiet "$(TORCH)")
 	$(BIN)/pip install --quiet --editable ".[$*]"
 	touch $@

@@ -1,0 +1,33 @@
+"""Fill docs/reference/commands.md with the help of every command. MkDocs calls this hook while it builds the site."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from launcher.cli.main import tlaunch
+
+PAGE = "reference/commands.md"
+WIDTH = 100
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Return the text of the page that is built, with the commands below it if it is the page of commands."""
+    return markdown + "\n".join(sections("tlaunch", tlaunch, None)) if page.file.src_uri == PAGE else markdown
+
+
+def sections(name: str, command: click.Command, parent: click.Context | None) -> Iterator[str]:
+    """Yield a section with the help of `command`, then one for each of its subcommands."""
+    context = click.Context(
+        command, parent, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH, **command.context_settings
+    )
+    yield f"\n## `{context.command_path}`\n"
+    yield textwrap.indent(command.get_help(context), " " * 4) + "\n"
+    if isinstance(command, click.Group):
+        for below in command.list_commands(context):
+            subcommand = command.get_command(context, below)
+            assert subcommand is not None, f"{below} is listed"
+            yield from sections(below, subcommand, context)

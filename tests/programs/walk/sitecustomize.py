@@ -1,0 +1,72 @@
+"""Note which functions of the launcher handle the value that a walk follows, in every process of a run.
+
+Python imports this module when it starts with its folder on PYTHONPATH. `walk.json` beside it says what to follow:
+`package`, the folder of the launcher; `marker`, a text that the value contains; `types`, names of classes of which it is an
+instance; `within`, the name of the function during whose first call alone functions are noted, or null; `until_fork`,
+whether the first process stops noting when it forks.
+"""
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+
+HERE = Path(__file__).parent
+WALK = json.loads((HERE / "walk.json").read_text(encoding="utf-8"))
+TYPES, MARKER = frozenset(WALK["types"]), WALK["marker"]
+
+seen = set()
+calls_within = 0
+
+
+def carries(value, depth=3):
+    """Return whether `value` is the value that is followed, or a record or collection that holds it."""
+    kind = type(value)
+    if kind is str:
+        return bool(MARKER) and MARKER in value
+    if kind in {bytes, bytearray}:
+        return bool(MARKER) and MARKER.encode() in value
+    if kind.__name__ in TYPES and kind.__module__.partition(".")[0] in {"launcher", "torch"}:
+        return True
+    held = ()
+    if kind in {tuple, list}:
+        held = value
+    elif kind is dict:
+        held = list(value.values())
+    elif kind.__module__.startswith("launcher.") and hasattr(kind, "__dataclass_fields__"):
+        held = [getattr(value, name, None) for name in kind.__dataclass_fields__]
+    return depth > 0 and any(carries(item, depth - 1) for item in held)
+
+
+def profile(frame, event, value):
+    """Note the function that was called with the value, or has returned it, once per process."""
+    global calls_within  # noqa: PLW0603 - one count per process
+    code = frame.f_code
+    if event not in {"call", "return"} or not code.co_filename.startswith(WALK["package"]):
+        return
+    if code.co_name == WALK["within"]:
+        calls_within += 1 if event == "call" else -1
+        if not calls_within:
+            sys.setprofile(None)
+    elif WALK["within"] and not calls_within:
+        return
+    if code in seen or code.co_name.startswith("<"):
+        return
+    if event == "call":
+        arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        found = any(carries(frame.f_locals.get(name)) for name in arguments)
+    else:
+        found = carries(value)
+    if found:
+        seen.add(code)
+        descriptor = os.open(HERE / "seen.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(descriptor, f"{code.co_filename}\t{code.co_name}\n".encode())
+        os.close(descriptor)
+
+
+if WALK["until_fork"]:
+    first = os.getpid()
+    os.register_at_fork(after_in_parent=lambda: os.getpid() == first and sys.setprofile(None))
+threading.setprofile(profile)
+sys.setprofile(profile)
