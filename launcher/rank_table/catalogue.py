@@ -3,7 +3,7 @@
 RT1xx  the text is no JSON                  (found by `scanner`)
 RT2xx  the JSON is no table                 (found by `formats` and `shape`, RT207 by a rule)
 RT3xx  the table contradicts itself
-RT4xx  warnings: HCCL would go on, people should look
+RT4xx  warnings: HCCL continues, users should look
 RT5xx  what one reader asks for beyond HCCL (only when that reader is named)
 RT6xx  what HCCL asks for in one format only
 Where no function in `rules` finds a code, `text_faults` explains it. A code is never given a second meaning, and never
@@ -46,9 +46,9 @@ class Finding:
     hint: str | None = None
     earlier: Pointer | None = None  # the other place that this one collides with; its line is added to the message
     at_key: bool = False  # underline the key, not its value
-    rewrite: str | None = None  # JSON that may replace the value; nobody has to decide unless there is a `doubt`
+    rewrite: str | None = None  # JSON that may replace the value; safe to apply unless there is a `doubt`
     doubt: str | None = None  # what else may be wrong, which the rewrite would hide
-    addition: Addition | None = None  # what may be added without a person deciding anything
+    addition: Addition | None = None  # what may be added without a decision by a person
 
 
 Found = tuple[str, Finding]  # a code of the catalogue and what was found under it
@@ -69,7 +69,7 @@ class Entry:
     check: Check | None = None  # None where the scanner, the formats or the shapes find it
     formats: frozenset[Format] | None = None  # None: every format that is read
     consumer: str | None = None  # asked for by this reader alone
-    ascend_only: bool = False  # nothing but HCCL asks for it: a warning on other hardware
+    ascend_only: bool = False  # only HCCL asks for it: a warning on other hardware
     replaces: str | None = None  # the code of a warning that is not worth saying beside this rule of a consumer
 
     def severity_on(self, chip: Chip) -> Severity:
@@ -96,7 +96,7 @@ def rule(
     ascend_only: bool = False,
     replaces: str | None = None,
 ) -> Callable[[Check], Check]:
-    """Enter a function into the catalogue. Its docstring is the explanation that people read."""
+    """Enter a function into the catalogue. Its docstring is the explanation shown to users."""
 
     def enter_check(check: Check) -> Check:
         explanation = " ".join((check.__doc__ or "").split())
@@ -106,7 +106,7 @@ def rule(
     return enter_check
 
 
-# What HCCL does not mind, and people should look at.
+# What HCCL accepts, and users should look at.
 warning = partial(rule, severity=Severity.WARNING, hccl_code=None)
 
 

@@ -38,7 +38,7 @@ def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
         hint, match = 'write ids and ranges without brackets, for instance "0-3,6"', _HALF_OPEN.fullmatch(text.strip())
         if match is not None and int(match[2]) > int(match[1]):
             hint = f'write "{int(match[1])}-{int(match[2]) - 1}": a range holds both its ends'
-        raise UsageError(f'{origin}: "{printable(text[:40])}" stands in brackets', hint=hint)
+        raise UsageError(f'{origin}: "{printable(text[:40])}" is written in brackets', hint=hint)
     ids = [one for part in text.split(",") for one in _id_or_range(part.strip(), origin)]
     if repeated := [one for one, times in Counter(ids).items() if times > 1]:
         raise UsageError(f"{origin} names device {repeated[0]} twice", hint="each device gets one rank")

@@ -23,7 +23,7 @@ HARDWARE = "hardware_type"  # "gpu" or "cpu": HCCL is not meant to read the tabl
 
 
 class Note(NamedTuple):
-    """A remark for whoever uses the table."""
+    """A remark for the user of the table."""
 
     text: str
     is_warning: bool = False
@@ -119,7 +119,7 @@ def check_address(address: str, origin: str) -> None:
     """Make sure that HCCL can read `address`.
 
     Raises:
-        UsageError: it is no IP address, or that of nobody.
+        UsageError: it is no IP address, or the unspecified one.
     """
     packed = packed_address(address)
     if packed is None or is_unspecified(packed):

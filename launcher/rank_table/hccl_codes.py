@@ -1,4 +1,4 @@
-"""Error codes of HCCL that people look up after a failed run: what they mean, and where to look next."""
+"""Error codes of HCCL that users look up after a failed run: their meaning, and where to look next."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Hostfiles and Open MPI rankfiles: how many processes a host gets, or which rank goes where.
 
-Written is the dialect that Open MPI reads; read are those of Open MPI and MPICH. A fault is told with its line.
+Written is the dialect that Open MPI reads; read are those of Open MPI and MPICH. A fault is reported with its line.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Fault(NamedTuple):
 
 
 class Patch(NamedTuple):
-    """Overwrite text[start:end] by `text`, which is as long, to go on as if a fault had not been made.
+    """Overwrite text[start:end] by `text`, which is as long, to continue as if a fault had not been made.
 
     Only for reading on: what is written to a file is a fault's `repair`.
     """
@@ -221,7 +221,9 @@ def text_after(at: int) -> Fault:
 
 
 def too_many(at: int, count: int) -> Fault:
-    return Fault("RT114", at, 1, f"{count} faults of the text end here; the rest is not read", "is this a rank table?")
+    return Fault(
+        "RT114", at, 1, f"{count} faults of the text end here; the rest is not read", "check that this is a rank table"
+    )
 
 
 def too_deep(at: int, depth: int) -> Fault:
