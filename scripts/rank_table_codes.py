@@ -11,8 +11,7 @@ from pathlib import Path
 
 from launcher.cli.commands.table.explain import SECTIONS
 from launcher.rank_table import check  # noqa: F401 - the modules that find problems enter their codes on import
-from launcher.rank_table.catalogue import CATALOGUE, Entry
-from launcher.rank_table.hccl_codes import HCCL_CODES
+from launcher.rank_table.catalogue import CATALOGUE, HCCL_CODES, Entry
 from launcher.rank_table.profile import CONSUMERS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "rank-table-codes.md"

@@ -48,7 +48,7 @@ def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
 def _id_or_range(part: str, origin: str) -> range:
     match = _ID_OR_RANGE.fullmatch(part)
     if match is None:
-        raise UsageError(f'{origin}: "{printable(part[:40])}" is no device id', hint='for instance "0-3,6"')
+        raise UsageError(f'{origin}: "{printable(part[:40])}" is not a device id', hint='for instance "0-3,6"')
     first = int(match[1])
     last = first if match[2] is None else int(match[2])
     if last < first:

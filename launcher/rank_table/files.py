@@ -111,7 +111,7 @@ def overwrite(path: Path, original: bytes, data: bytes) -> None:
         target = path.resolve(strict=True)
         status = target.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise UsageError(f"{path} is no regular file, so it cannot be replaced", hint="use - and a redirection")
+            raise UsageError(f"{path} is not a regular file, so it cannot be replaced", hint="use - and a redirection")
         with replacing(target) as aside:
             aside.touch(mode=0o600)
             aside.write_bytes(data)

@@ -65,7 +65,7 @@ def devices_per_server(text: str, servers: int) -> tuple[int, ...]:
 def _count(part: str) -> int:
     number = int(part) if re.fullmatch("[0-9]{1,9}", part) else None
     if number is None:
-        raise UsageError(f'--devices: "{printable(part[:40])}" is no number', hint='for instance "8", or "8,8"')
+        raise UsageError(f'--devices: "{printable(part[:40])}" is not a number', hint='for instance "8", or "8,8"')
     if not 1 <= number <= MAX_DEVICES:
         raise UsageError(f"--devices {number}: a server has 1 to {MAX_DEVICES} devices", hint="count them per server")
     return number
@@ -106,7 +106,8 @@ def check_server_id(name: str, origin: str) -> None:
         raise UsageError(f"{origin}: a server's name is empty", hint="give its address or its host name")
     if not is_host_name(name):
         raise UsageError(
-            f'{origin}: "{printable(name[:40])}" is no name of a server', hint="one word of letters, digits and ._-%:"
+            f'{origin}: "{printable(name[:40])}" is not a valid server name',
+            hint="one word of letters, digits and ._-%:",
         )
     if (length := len(name.encode())) > SERVER_ID_LIMIT:
         raise UsageError(

@@ -149,10 +149,10 @@ def _another_kind(data: bytes, path: Path) -> Problem | None:
     if kind := certainly_plain(data):
         devices = " --devices N" if kind == "nodelist" else ""
         hint = f"tlaunch table convert {name} --from {kind}{devices} --to v1.0"
-        message = f"this is no rank table: it looks like a {kind}, which names hosts for another launcher"
+        message = f"this is not a rank table: it looks like a {kind}, which names hosts for another launcher"
         return Problem("RT202", Severity.ERROR, message, hint, "", 1, 1)
     if program := program_kind(data, path.suffix):
-        message = f"this is no rank table: it looks like {printable(program)}"
+        message = f"this is not a rank table: it looks like {printable(program)}"
         hint = "name the table, a JSON file; a program stands behind --, as in `tlaunch run -- python train.py`"
         return Problem("RT116", Severity.ERROR, message, hint, "", 1, 1)
     return None

@@ -75,7 +75,7 @@ shorter is a list of numbers or words, and is not read: as objects in memory it 
 RT201 EI0004 error the document is not an object
 A rank table is one JSON object whose keys say which format it is written in. A list or a bare value is not a rank table.
 
-RT202 - error a related file that is no rank table
+RT202 - error a related file that is not a rank table
 Several programs around HCCL describe clusters in files that look like rank tables: vLLM for disaggregated prefill,
 MindCluster for groups of servers, MindSpore for several clusters, LLM-DataDist for single links. HCCL reads none of
 them, so they are named here and checked no further.

@@ -127,7 +127,7 @@ def list_of_another(document: dict[str, Any], found: Format) -> str | None:
 
 
 def what_to_do_with(related: Format) -> str:
-    """Name the program that reads a format that is no rank table, and what to do with it."""
+    """Name the program that reads a format that is not a rank table, and what to do with it."""
     return _RELATED[related]
 
 
