@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Literal
 
 from launcher.core.frozen import frozen
-from launcher.core.records import Cluster, Layout
+from launcher.core.records import Layout
 
 Axis = Literal["dp", "mp", "pp"]
 AXES: tuple[Axis, ...] = ("dp", "mp", "pp")
@@ -45,7 +45,7 @@ def rank_at(coordinate: Coordinate, layout: Layout) -> int:
 
 
 def groups(axis: Axis, layout: Layout) -> tuple[tuple[int, ...], ...]:
-    """All groups along `axis`: the ranks that differ in that coordinate only, each group in its coordinate's order.
+    """Return all groups along `axis`: the ranks that differ in that coordinate only, each group in its coordinate's order.
 
     >>> groups("dp", Layout(dp=2, mp=2, pp=2))
     ((0, 2), (1, 3), (4, 6), (5, 7))
@@ -61,9 +61,3 @@ def groups(axis: Axis, layout: Layout) -> tuple[tuple[int, ...], ...]:
 def group_of(global_rank: int, axis: Axis, layout: Layout) -> tuple[int, ...]:
     """Return the group along `axis` that `global_rank` is in."""
     return next(ranks for ranks in groups(axis, layout) if global_rank in ranks)
-
-
-def crossing_groups(axis: Axis, layout: Layout, cluster: Cluster) -> tuple[tuple[int, ...], ...]:
-    """Return the groups along `axis` whose traffic leaves a server."""
-    server_of = {device.global_rank: index for index, server in enumerate(cluster.servers) for device in server.devices}
-    return tuple(ranks for ranks in groups(axis, layout) if len({server_of[rank] for rank in ranks}) > 1)

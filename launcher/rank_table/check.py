@@ -111,7 +111,7 @@ def _chip_of(table: Table) -> Chip:
 
 def _no_table(document: Any, found: Format | None) -> Found:
     if found is not None:
-        message = f"this is no rank table: it looks like a {found.title}"
+        message = f"this is not a rank table: it looks like a {found.title}"
         return "RT202", Finding((), message, what_to_do_with(found))
     if isinstance(document, dict) and "version" not in document:
         hint = 'a rank table starts with "version": "1.0" and has server_list'

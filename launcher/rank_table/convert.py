@@ -15,12 +15,44 @@ from launcher.core.errors import RefusedTableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Device, Options, Server
 from launcher.core.text import did_you_mean, near
-from launcher.rank_table.formats.targets import TARGETS
-from launcher.rank_table.formats.writing import Reason, Target
+from launcher.rank_table.formats.group_list.write import CLOUD, LAB
+from launcher.rank_table.formats.node_list.write import V1_1
+from launcher.rank_table.formats.rank_list.write import V2_0
+from launcher.rank_table.formats.server_list.write import V1_0, V1_2
+from launcher.rank_table.formats.writing import DEVICE_LIMITS, Reason, Target, equal_servers, plain_host_names
+from launcher.rank_table.hostfiles import write_hostfile, write_rankfile
 from launcher.rank_table.keys import NEVER_READ, NODE_TABLE_OPTIONS, SUPER_POD
+from launcher.rank_table.nodelist import order_of_slurm, write_nodelist
 
 _Record = TypeVar("_Record", Server, Device)
 _SUPER_POD_NAME = "super_pod"  # what --drop calls the two keys that place a device in a pod
+
+
+def _ranks_follow_the_file(cluster: Cluster) -> Iterator[Reason]:
+    """Refuse ranks and devices that are not counted from the first host to the last: hosts and counts say no more."""
+    expected = 0
+    for server in cluster.servers:
+        for slot, device in enumerate(server.devices):
+            if device.global_rank != expected:
+                yield Reason(_out_of_order(server, device, f"rank {expected}"), "a rankfile writes the ranks down")
+                return
+            if device.device_id != slot:
+                yield Reason(_out_of_order(server, device, f"device {slot}"), "a rankfile writes the devices down")
+                return
+            expected += 1
+
+
+def _out_of_order(server: Server, device: Device, counted: str) -> str:
+    who = f"rank {device.global_rank}, device {device.device_id} of {server.server_id[:60]!r}"
+    return f"ranks and devices are counted from host to host, and {who} would become {counted}"
+
+
+_COUNTED = (_ranks_follow_the_file, plain_host_names)
+HOSTFILE = Target("hostfile", write_hostfile, limits=_COUNTED)
+RANKFILE = Target("rankfile", write_rankfile, limits=(*DEVICE_LIMITS, plain_host_names))
+NODELIST = Target("nodelist", write_nodelist, limits=(*_COUNTED, equal_servers), advice=order_of_slurm)
+# The formats of tables, and three that name hosts for another launcher.
+TARGETS = {target.name: target for target in (V1_0, V1_1, V1_2, V2_0, LAB, CLOUD, HOSTFILE, RANKFILE, NODELIST)}
 KNOWN_KEYS = NEVER_READ.union(*(target.keys for target in TARGETS.values()))
 NEEDED = frozenset({"version", "status", "server_count", "server_list", "server_id", "device", "device_id", "rank_id"})
 _SERVER_FIELDS = ("host_ip", "host_nic_ip", "super_pod_id")
@@ -47,7 +79,7 @@ def convert_cluster(
 ) -> Converted:
     """Write `cluster` as `target_name` (a name in `TARGETS`) without the keys in `drop`.
 
-    Equal clusters give equal text. `called` is what people call the file it came from, for messages.
+    Equal clusters give equal text. `called` is the name of the source file in messages.
 
     Raises:
         RefusedTableError: the target cannot express the cluster; the message has all reasons.

@@ -43,7 +43,7 @@ _CERTAIN = {  # what each line looks like, more narrowly than it is read
     ),
     "nodelist": re.compile(rf"{_LISTED}(?:\s*,\s*{_LISTED})*", re.ASCII),
 }
-_LIST = re.compile(r"(?!-)[\w.%:-]*[\[,]")  # a fault after the first name or bracket is told later
+_LIST = re.compile(r"(?!-)[\w.%:-]*[\[,]")  # a fault after the first name or bracket is reported later
 _NAMES_HOSTS = re.compile(r"[A-Za-z.:].*[0-9]|localhost|[0-9]+\.[0-9]+\.|\[", re.ASCII)  # single words may be anything
 _MAX_HEAD_BYTES = 64 * 1024  # bytes that are looked at for the beginning of a program
 # A statement that a program starts with, and no other kind of file.
@@ -88,7 +88,7 @@ def mentions_ids(data: bytes) -> bool:
 
 
 def recognise_plain(data: bytes) -> str | None:
-    """Return "hostfile", "rankfile" or "nodelist"; None for a text that may be meant as JSON, or is none.
+    """Return "hostfile", "rankfile" or "nodelist"; None for a text that may be meant as JSON, or is none of these.
 
     One line of several hosts, of brackets, or of a name alone is a node list; names line by line are a hostfile.
     """
@@ -147,7 +147,7 @@ def _without_comments(text: str) -> str:
 
 
 def read_plain(data: bytes, kind: str, name: str, devices: int | None = None) -> tuple[Cluster, tuple[str, ...]]:
-    """Return the cluster that a text of this `kind` names, and notes about it. `name` is what people call the text.
+    """Return the cluster that a text of this `kind` names, and notes about it. `name` is the text's name in messages.
 
     Raises:
         TlaunchError: a line that is not understood, or a text that is too large or not UTF-8.

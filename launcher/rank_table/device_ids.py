@@ -38,7 +38,7 @@ def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
         hint, match = 'write ids and ranges without brackets, for instance "0-3,6"', _HALF_OPEN.fullmatch(text.strip())
         if match is not None and int(match[2]) > int(match[1]):
             hint = f'write "{int(match[1])}-{int(match[2]) - 1}": a range holds both its ends'
-        raise UsageError(f'{origin}: "{printable(text[:40])}" stands in brackets', hint=hint)
+        raise UsageError(f'{origin}: "{printable(text[:40])}" is written in brackets', hint=hint)
     ids = [one for part in text.split(",") for one in _id_or_range(part.strip(), origin)]
     if repeated := [one for one, times in Counter(ids).items() if times > 1]:
         raise UsageError(f"{origin} names device {repeated[0]} twice", hint="each device gets one rank")
@@ -48,7 +48,7 @@ def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
 def _id_or_range(part: str, origin: str) -> range:
     match = _ID_OR_RANGE.fullmatch(part)
     if match is None:
-        raise UsageError(f'{origin}: "{printable(part[:40])}" is no device id', hint='for instance "0-3,6"')
+        raise UsageError(f'{origin}: "{printable(part[:40])}" is not a device id', hint='for instance "0-3,6"')
     first = int(match[1])
     last = first if match[2] is None else int(match[2])
     if last < first:

@@ -106,7 +106,7 @@ def _address_of(tool: str, device_id: int, patience_s: float) -> str | None:
         return None
     if address_family(written) is None:
         raise TlaunchError(
-            f'`{" ".join(command)}` says "{printable(written[:45])}", which is no IP address',
+            f'`{" ".join(command)}` says "{printable(written[:45])}", which is not an IP address',
             hint="give the addresses with --hccn-conf",
         )
     return written

@@ -33,7 +33,7 @@ _SPACED_COLON = re.compile(r'"[ \t\n\r]+:')
 
 
 class Position(NamedTuple):
-    """Both from 1; columns count characters, a byte order mark is none."""
+    """Both from 1; columns count characters, a byte order mark is not one."""
 
     line: int
     column: int

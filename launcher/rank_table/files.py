@@ -16,13 +16,13 @@ from launcher.core.errors import UnreadableError, UsageError
 PIPE_PATIENCE_S = 5
 # What HCCL takes of a v1.x table as a string; one of 131,072 devices has 12 to 24 MB. A v2.0 table of 65,536 ranks has
 # 20 MB in one layer of its network, and hundreds in three: who has one says so. Everything up to this size, whatever is
-# in it, is read and told about within 500 MB of memory, and a table of 131,072 devices within 300 MB.
+# in it, is read and reported within 500 MB of memory, and a table of 131,072 devices within 300 MB.
 MAX_TABLE_BYTES = 40 << 20
 _PIECE_BYTES = 1 << 20
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
-    """Read the whole file. Block; on a pipe `PIPE_PATIENCE_S` until somebody writes.
+    """Read the whole file. Block; on a pipe `PIPE_PATIENCE_S` until data arrives.
 
     Raises:
         UnreadableError: the file is missing, a directory, larger than `max_bytes`, or may not be read.
@@ -87,7 +87,7 @@ def _open_without_waiting(path: str, flags: int) -> int:
         waiting.register(descriptor, select.POLLIN | select.POLLHUP)
         if not waiting.poll(PIPE_PATIENCE_S * 1000):
             os.close(descriptor)
-            raise OSError(errno.ETIMEDOUT, f"it is a pipe, and nobody wrote to it within {PIPE_PATIENCE_S} s")
+            raise OSError(errno.ETIMEDOUT, f"it is a pipe, and no data came within {PIPE_PATIENCE_S} s")
     os.set_blocking(descriptor, True)
     return descriptor
 
@@ -111,7 +111,7 @@ def overwrite(path: Path, original: bytes, data: bytes) -> None:
         target = path.resolve(strict=True)
         status = target.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise UsageError(f"{path} is no regular file, so it cannot be replaced", hint="use - and a redirection")
+            raise UsageError(f"{path} is not a regular file, so it cannot be replaced", hint="use - and a redirection")
         with replacing(target) as aside:
             aside.touch(mode=0o600)
             aside.write_bytes(data)

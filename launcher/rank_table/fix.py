@@ -1,11 +1,11 @@
-"""Repair in a table's text what can be repaired without a person deciding anything.
+"""Repair in a table's text what needs no decision by a person.
 
 Repairs are made in passes, since one uncovers others: first what makes the text JSON, then single values and missing
 counts, then the order of entries. Everything that is not repaired stays as it is, byte for byte: indentation, the
 order of keys, line ends, a byte order mark. Ranks, ids and addresses keep what they say.
 
 A count that differs from its list is the only trace that a lost entry leaves, so writing the length of the list is
-offered, and done where somebody asked for it.
+offered, and done only on request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import difflib
 import json
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -26,11 +26,12 @@ from launcher.rank_table.catalogue import Addition, Finding, Found
 from launcher.rank_table.check import check_document
 from launcher.rank_table.document import Document, parse_document
 from launcher.rank_table.edits import Edit, Origins, apply_edits
-from launcher.rank_table.ordering import moves_by_rank
-from launcher.rank_table.positions import Place, Pointer
+from launcher.rank_table.model import Table
+from launcher.rank_table.positions import Place, Pointer, value_end
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.read import AS_HCCL, TableReport, parse_rank_table
 from launcher.rank_table.syntax_errors import shown
+from launcher.rank_table.table_format import RANKED
 
 MAX_DIFF_LINES = 5_000  # of a text whose lines are compared: the time grows with the square of what changes
 MAX_PASSES = 20  # four are needed: text, values, inner lists, outer lists; the rest is for surprises
@@ -98,7 +99,7 @@ class Fixed:
 
 
 def fix_table(data: bytes, path: Path, profile: Profile = AS_HCCL, *, sort: bool = True, unsafe: bool = False) -> Fixed:
-    """Repair the table in `data`, which people call `path`. Nothing is written.
+    """Repair the table in `data`, named `path` in messages. Nothing is written.
 
     With `sort`, entries are put in the order of their ranks where that breaks no rule of the reader in `profile`. With
     `unsafe`, what may hide a fault is done and not only offered.
@@ -181,7 +182,7 @@ def _next_pass(document: Document, path: Path, profile: Profile, *, sort: bool, 
     offers = _apart(_value_steps(document, doubtful, "write"))
     if steps or not sort or checked.table is None:
         return _Pass(steps, offers)
-    moves = list(moves_by_rank(document, checked.table))
+    moves = list(_moves_by_rank(document, checked.table))
     if not moves:
         return _Pass([], offers)
     order = []
@@ -259,3 +260,46 @@ def _described(text: str, edit: Edit, verb: str = "wrote") -> str:
     if not old:
         return f"added {shown(new)}"
     return f"{verb} {shown(new)} for {shown(old)}" if new else f"removed {printable(shown(old))}"
+
+
+class _Move(NamedTuple):
+    """One list whose entries change places."""
+
+    pointer: Pointer  # of the list
+    entries: int
+    edits: tuple[Edit, ...]  # each puts one entry's text where another one stood
+
+
+def _moves_by_rank(document: Document, table: Table) -> Iterator[_Move]:
+    """Yield the lists whose entries are not in the order of their ranks, each with the edits that sort it.
+
+    A list that holds another one of them is left for the next time. Nothing where ranks are not written in the table,
+    or are not sound.
+    """
+    if table.format not in RANKED or not table.ranks_are_sound:
+        return
+    # Only lists of which every entry has a rank, and whose ranks do not ascend.
+    unsorted = {}
+    for pointer, ranks in _lists(table).items():
+        order = sorted(ranks, key=ranks.__getitem__)
+        if sorted(ranks) == list(range(len(ranks))) != order:
+            unsorted[pointer] = order
+    around = {pointer[:length] for pointer in unsorted for length in range(len(pointer))}
+    inner = {pointer: order for pointer, order in unsorted.items() if pointer not in around}
+    places = document.locate((*pointer, index) for pointer, order in inner.items() for index in order)
+    for pointer, order in inner.items():
+        starts = [places[(*pointer, index)].start for index in range(len(order))]
+        spans = [(start, value_end(document.text, start)) for start in starts]
+        moved = ((spans[index], spans[source]) for index, source in enumerate(order) if index != source)
+        yield _Move(pointer, len(order), tuple(Edit(*to, document.text[slice(*of)]) for to, of in moved))
+
+
+def _lists(table: Table) -> Mapping[Pointer, dict[int, int]]:
+    """Return the lowest rank in each entry, by the entry's index, of every list on the way to a device."""
+    lists: defaultdict[Pointer, dict[int, int]] = defaultdict(dict)
+    for device in table.devices:
+        for depth, index in enumerate(device.pointer):
+            if isinstance(index, int) and device.global_rank is not None:
+                ranks = lists[device.pointer[:depth]]
+                ranks[index] = min(device.global_rank, ranks.get(index, device.global_rank))
+    return lists

@@ -23,7 +23,7 @@ HARDWARE = "hardware_type"  # "gpu" or "cpu": HCCL is not meant to read the tabl
 
 
 class Note(NamedTuple):
-    """A remark for whoever uses the table."""
+    """A remark for the user of the table."""
 
     text: str
     is_warning: bool = False
@@ -65,7 +65,7 @@ def devices_per_server(text: str, servers: int) -> tuple[int, ...]:
 def _count(part: str) -> int:
     number = int(part) if re.fullmatch("[0-9]{1,9}", part) else None
     if number is None:
-        raise UsageError(f'--devices: "{printable(part[:40])}" is no number', hint='for instance "8", or "8,8"')
+        raise UsageError(f'--devices: "{printable(part[:40])}" is not a number', hint='for instance "8", or "8,8"')
     if not 1 <= number <= MAX_DEVICES:
         raise UsageError(f"--devices {number}: a server has 1 to {MAX_DEVICES} devices", hint="count them per server")
     return number
@@ -106,7 +106,8 @@ def check_server_id(name: str, origin: str) -> None:
         raise UsageError(f"{origin}: a server's name is empty", hint="give its address or its host name")
     if not is_host_name(name):
         raise UsageError(
-            f'{origin}: "{printable(name[:40])}" is no name of a server', hint="one word of letters, digits and ._-%:"
+            f'{origin}: "{printable(name[:40])}" is not a valid server name',
+            hint="one word of letters, digits and ._-%:",
         )
     if (length := len(name.encode())) > SERVER_ID_LIMIT:
         raise UsageError(
@@ -119,7 +120,7 @@ def check_address(address: str, origin: str) -> None:
     """Make sure that HCCL can read `address`.
 
     Raises:
-        UsageError: it is no IP address, or that of nobody.
+        UsageError: it is no IP address, or the unspecified one.
     """
     packed = packed_address(address)
     if packed is None or is_unspecified(packed):

@@ -100,7 +100,7 @@ class _Reader:
 
     def _device(self, number: int, digits: str) -> int | None:
         if len(digits) > 6 or str(int(digits)) != digits or int(digits) >= DEVICE_ID_LIMIT:
-            self.faults.append(f"line {number}: {digits[:20]} is no device id from 0 to {DEVICE_ID_LIMIT - 1}")
+            self.faults.append(f"line {number}: {digits[:20]} is not a device id from 0 to {DEVICE_ID_LIMIT - 1}")
             return None
         return int(digits)
 
@@ -118,7 +118,7 @@ class _Reader:
         self._addresses[place] = address
         if address_family(address) != place[1]:
             wanted = FAMILY_NAMES[place[1]]
-            self.faults.append(f'line {number}: {key} is "{printable(address[:45])}", which is no {wanted} address')
+            self.faults.append(f'line {number}: {key} is "{printable(address[:45])}", which is not an {wanted} address')
             return
         line, owner = self._owners.setdefault(address, (number, place[0]))
         if owner != place[0]:

@@ -1,6 +1,6 @@
 """Hostfiles and Open MPI rankfiles: how many processes a host gets, or which rank goes where.
 
-Written is the dialect that Open MPI reads; read are those of Open MPI and MPICH. A fault is told with its line.
+Written is the dialect that Open MPI reads; read are those of Open MPI and MPICH. A fault is reported with its line.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _checked_host(place: Place, host: str) -> str:
     if "@" in host:
         place.refuse(f"{host[:40]!r} names a user", "write the host alone; users belong into the ssh configuration")
     if not is_host_name(host):
-        place.refuse(f"{host[:40]!r} is no name of a host", 'write "name slots=8"')
+        place.refuse(f"{host[:40]!r} is not a valid host name", 'write "name slots=8"')
     return host
 
 
@@ -187,7 +187,7 @@ def _rank_line(place: Place, line: str) -> tuple[int, str, str]:
         place.refuse(f"rank {digits[:20]} is more than any cluster has", "ranks are counted from 0")
     if _SLOT_LIST.fullmatch(slot) is None:
         place.refuse(
-            f"slot={slot[:40]} is no slot",
+            f"slot={slot[:40]} is not a slot",
             "write a number, a list 0,1, a range 0-3, or socket:core, several with ; between them",
         )
     host = match["host"]

@@ -60,7 +60,7 @@ def _ipv4_fault(address: str) -> str:
 
 def _part_fault(part: str) -> str:
     if not (part.isdecimal() and part.isascii()):
-        return f'"{part[:20]}" is no number' if part else "a number is missing beside a dot"
+        return f'"{part[:20]}" is not a number' if part else "a number is missing beside a dot"
     if len(part) > 3 or int(part) > 255:
         return f"{part[:20]} is more than 255"
     return f"{part} starts with a zero" if len(part) > 1 and part.startswith("0") else ""
@@ -73,7 +73,7 @@ def _ipv6_fault(address: str) -> str:
     groups = [group for group in bare.split(":") if group]
     for group in groups[:-1] if "." in bare else groups:
         if len(group) > 4 or not set(group) <= _HEX_DIGITS:
-            return f'"{group[:20]}" is no group of 1 to 4 hexadecimal digits'
+            return f'"{group[:20]}" is not a group of 1 to 4 hexadecimal digits'
     if "%" in address and not address.partition("%")[2]:
         return "nothing follows the %"
     return "" if "." in bare or "::" in bare else f"it has {len(groups)} groups, not 8"
@@ -85,7 +85,7 @@ def is_unspecified(packed: bytes | None) -> bool:
 
 
 def what_it_is_instead(address: str, owner: str) -> str:
-    """Complete `"address" is ...` for one that is no address of an `owner`, a device for instance."""
+    """Complete `"address" is ...` for one that is not an address of an `owner`, a device for instance."""
     if packed_address(address) is None:
         return f"not an IP address{why_no_address(address)}"
     return f"the address of no {owner}"

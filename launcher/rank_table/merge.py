@@ -21,7 +21,7 @@ from launcher.rank_table.read import AS_HCCL, TableReport, parse_rank_table
 
 _CALLED = "the merged table"
 _REMADE = "collective_id"  # the one key that may differ: it names a table, and this is a new one
-_SHOWN_AT_MOST = 20  # repeats told one by one
+_MAX_SHOWN = 20  # repeats listed one by one
 _Named = tuple[TableReport, Pointer]  # a value in one of the files
 
 
@@ -95,7 +95,7 @@ def _repeats(reports: Sequence[TableReport]) -> Iterator[str]:
             earlier, at = first.setdefault((key, value), (report, pointer))
             if earlier is not report:
                 found.setdefault((report.path, key, value), ((report, pointer), (earlier, at)))
-    for (_, key, value), (named, earlier_named) in islice(found.items(), _SHOWN_AT_MOST):
+    for (_, key, value), (named, earlier_named) in islice(found.items(), _MAX_SHOWN):
         yield f"{_where(named)}: error: {key} {value[:60]!r} is in {_where(earlier_named)} too"
     yield from _more(len(found))
 
@@ -116,8 +116,8 @@ def _where(named: _Named) -> str:
 
 
 def _more(count: int) -> Iterator[str]:
-    if count > _SHOWN_AT_MOST:
-        yield f"... and {count - _SHOWN_AT_MOST} more"
+    if count > _MAX_SHOWN:
+        yield f"... and {count - _MAX_SHOWN} more"
 
 
 def _loopbacks(reports: Sequence[TableReport]) -> Iterator[str]:
@@ -126,7 +126,7 @@ def _loopbacks(reports: Sequence[TableReport]) -> Iterator[str]:
         return
     tables = [(report, report.table) for report in reports if report.table is not None]
     named = [(report, server) for report, table in tables for server in table.servers if is_loopback(server.server_id)]
-    for report, server in named[:_SHOWN_AT_MOST]:
+    for report, server in named[:_MAX_SHOWN]:
         where = _where((report, server.at("server_id")))
         yield f"{where}: error: {server.server_id!r:.60} means another server on each server"
     yield from _more(len(named))

@@ -105,7 +105,7 @@ class ServerRow(NamedTuple):
 
     @property
     def has_host_ip(self) -> bool:
-        """True if it has an address of its own, right or wrong: 0.0.0.0 is none, as HCCL reads it."""
+        """True if it has an address of its own, right or wrong: HCCL reads 0.0.0.0 as no address."""
         return bool(self.host_ip) and not is_unspecified(packed_address(self.host_ip or ""))
 
     def word(self, key: str) -> str:

@@ -57,7 +57,7 @@ def expand(line: str, place: Place, limit: int = MAX_HOSTS) -> Iterator[str]:
         limit -= count
         for name in map("".join, product(*alternatives)):
             if not is_host_name(name):
-                place.refuse(f"{item[:40]!r} is no name of a host", "write node[01-04,7]")
+                place.refuse(f"{item[:40]!r} is not a valid host name", "write node[01-04,7]")
             yield name
 
 
@@ -126,7 +126,7 @@ def _numbers(entry: str, item: str, place: Place, limit: int) -> Iterator[str]:
     """Return the numbers of a range: 08-10 is 08, 09, 10, for the width of the first number counts."""
     match = _RANGE.fullmatch(entry)
     if match is None:
-        place.refuse(f"{entry[:40]!r} in {item[:40]!r} is no number and no range", "write node[01-04,7]")
+        place.refuse(f"{entry[:40]!r} in {item[:40]!r} is not a number or a range", "write node[01-04,7]")
     first, last = match[1], match[2] or match[1]
     if int(last) < int(first):
         place.refuse(f"the range {entry} in {item[:40]!r} runs backwards", f"write {last}-{first}")

@@ -85,7 +85,7 @@ def locate(text: str, pointers: Collection[Pointer], *, repeated_keys: bool = Fa
     first = _blank_end(text, 0)
     if not pointers or first == len(text):
         return {}
-    if set(pointers) == {()}:  # nobody asks what stands in it
+    if set(pointers) == {()}:  # its members are not asked for
         return {(): Place(None, first, first + 1 if text[first] in "{[" else _scalar_end(text, first))}
     locator = _Locator(text, endless=repeated_keys)
     locator.walk(first, _trie(pointers), None, len(set(pointers)))

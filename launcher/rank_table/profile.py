@@ -54,7 +54,7 @@ CONSUMERS = {
 
 @frozen
 class Profile:
-    """Invariant: `chip` is a name in CHIPS, `consumer` one in CONSUMERS; a KeyError says that it is none."""
+    """Invariant: `chip` is a name in CHIPS, `consumer` one in CONSUMERS; else a KeyError is raised."""
 
     chip: str = "auto"
     consumer: str = "hccl"

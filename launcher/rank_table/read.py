@@ -74,7 +74,7 @@ class TableReport:
         return tuple(problem for problem in self.problems if problem.severity is Severity.WARNING)
 
     def render(self) -> str:
-        """Return all problems as text for people, with source lines."""
+        """Return all problems as text with source lines."""
         return render_problems(self.problems, self.document, str(self.path))
 
 
@@ -91,7 +91,7 @@ def read_rank_table(path: Path, profile: Profile = AS_HCCL, *, max_bytes: int = 
 
 
 def parse_rank_table(data: bytes, path: Path, profile: Profile = AS_HCCL) -> TableReport:
-    """Check a table that was read already; `path` is what people call it.
+    """Check a table that was read already; `path` is its name in messages.
 
     Raises:
         KeyError: `profile` names a chip that is not in `CHIPS`.
@@ -129,7 +129,7 @@ def unread_note(reports: Iterable[TableReport]) -> str | None:
         return None
     named = ", ".join(key[:_MAX_NAME_LENGTH] for key in islice(keys, _MAX_NAMED))
     more = f", and {len(keys) - _MAX_NAMED:,} more" if len(keys) > _MAX_NAMED else ""
-    return f"left behind, since nobody reads them: {named}{more}"
+    return f"left out, since no program reads them: {named}{more}"
 
 
 def _unread_keys(report: TableReport) -> Iterator[str]:
@@ -149,10 +149,10 @@ def _another_kind(data: bytes, path: Path) -> Problem | None:
     if kind := certainly_plain(data):
         devices = " --devices N" if kind == "nodelist" else ""
         hint = f"tlaunch table convert {name} --from {kind}{devices} --to v1.0"
-        message = f"this is no rank table: it looks like a {kind}, which names hosts for another launcher"
+        message = f"this is not a rank table: it looks like a {kind}, which names hosts for another launcher"
         return Problem("RT202", Severity.ERROR, message, hint, "", 1, 1)
     if program := program_kind(data, path.suffix):
-        message = f"this is no rank table: it looks like {printable(program)}"
+        message = f"this is not a rank table: it looks like {printable(program)}"
         hint = "name the table, a JSON file; a program stands behind --, as in `tlaunch run -- python train.py`"
         return Problem("RT116", Severity.ERROR, message, hint, "", 1, 1)
     return None

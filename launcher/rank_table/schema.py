@@ -41,7 +41,7 @@ class Shape(BaseModel):
     """The scalars of one kind of object. Lists are declared as `list[Any]`; `Shapes.entries` looks into them.
 
     Only the types of values may matter, never the values: objects with equal keys and types are checked once.
-    A key that some reader knows is declared, as `Any` where nobody minds its type; all others are reported as unknown.
+    A key that some reader knows is declared, as `Any` where its type does not matter; all others are reported as unknown.
     """
 
     model_config = ConfigDict(strict=True, extra="ignore")

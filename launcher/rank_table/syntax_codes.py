@@ -48,7 +48,7 @@ No rank table of any format needs more than 15 levels of lists and objects. A te
 and some readers crash on it.
 
 RT111 EI0004 error the file is empty
-There is nothing in it but blanks: the program that writes the table has not, or failed.
+The file has no content except white space: the program that writes the table has not run yet, or it failed.
 
 RT112 EI0004 error brackets that do not match
 A list opened by [ is closed by ], an object opened by { by }. Usually a closing bracket is missing some lines
@@ -58,24 +58,24 @@ RT113 EI0004 error an ellipsis
 Three dots stand where documentation left entries out. The table must name every server and every device.
 
 RT114 EI0004 error too many faults
-A slip on every line of a large table is told line by line. A text with tens of thousands of faults is something else
-than a table, and the rest of it is not looked at.
+Faults are reported line by line. A text with tens of thousands of them is no rank table, and the rest of it is not
+read.
 
 RT115 EI0004 error a number that is too large
 HCCL reads every number of the file as it comes, also under keys that it does not know, and stops at one that is
 larger than a double can be, such as 1e999.
 
 RT116 EI0004 error a program instead of a table
-The file is a script that somebody runs, and no JSON at all. It was named in the place of the rank table.
+The file is a program, not JSON. It was given where a rank table is expected.
 
 RT117 EI0004 error data of another kind
 A rank table spends more than ten characters on each of its values. A text with a million values or more that are
 shorter is a list of numbers or words, and is not read: as objects in memory it would be many times as large.
 
 RT201 EI0004 error the document is not an object
-A rank table is one JSON object whose keys say which format it is written in. A list or a bare value is none.
+A rank table is one JSON object whose keys say which format it is written in. A list or a bare value is not a rank table.
 
-RT202 - error a related file that is no rank table
+RT202 - error a related file that is not a rank table
 Several programs around HCCL describe clusters in files that look like rank tables: vLLM for disaggregated prefill,
 MindCluster for groups of servers, MindSpore for several clusters, LLM-DataDist for single links. HCCL reads none of
 them, so they are named here and checked no further.
@@ -98,12 +98,12 @@ RT208 EI0004 error text after a v2.0 table
 HCCL's reader of the formats before v2.0 stops at the end of the first JSON value. That of v2.0 reads the file to its
 end and refuses what follows the table.
 
-RT401 - warning a key that nobody reads
-HCCL ignores keys that it does not know, so a misspelt optional key is lost without a word. Each unknown key is named
+RT401 - warning an unknown key
+HCCL ignores keys that it does not know, so a misspelt optional key is silently lost. Each unknown key is named
 once, at its first use.
 
 RT405 - warning a key is written twice in one object
-Readers take the last of two equal keys and forget the first without a word. Somebody meant one of them.
+Readers take the last of two equal keys and silently ignore the first.
 
 RT406 - warning the file's name does not end in .json
 HCCL looks for .json at the end of the path and refuses a file of any other name (EI0004). Other readers do not mind.

@@ -34,7 +34,7 @@ class Fault(NamedTuple):
 
 
 class Patch(NamedTuple):
-    """Overwrite text[start:end] by `text`, which is as long, to go on as if a fault had not been made.
+    """Overwrite text[start:end] by `text`, which is as long, to continue as if a fault had not been made.
 
     Only for reading on: what is written to a file is a fault's `repair`.
     """
@@ -133,14 +133,14 @@ def broken_string(text: str, token: Token) -> Fault:
         hint = 'write the missing "' if holds_text else "remove this quote: no text follows it on its line"
         return Fault("RT106", token.start, 1, "this string is not closed on its line", hint)
     if text[end] == "\\":
-        message = f"{shown(text[end : end + 2])} is no escape that JSON knows"
+        message = f"{shown(text[end : end + 2])} is not a JSON escape"
         return Fault("RT106", end, 2, message, "write \\\\ for a backslash")
     message = f"a string holds the control character U+{ord(text[end]):04X}"
     return Fault("RT106", end, 1, message, "remove it")
 
 
 def half_a_pair(token: Token) -> Fault:
-    message = "this string holds half a surrogate pair, which is no character"
+    message = "this string holds half a surrogate pair, which is not a character"
     return Fault("RT106", token.start, token.end - token.start, message, "write the character itself")
 
 
@@ -221,7 +221,9 @@ def text_after(at: int) -> Fault:
 
 
 def too_many(at: int, count: int) -> Fault:
-    return Fault("RT114", at, 1, f"{count} faults of the text end here; the rest is not read", "is this a rank table?")
+    return Fault(
+        "RT114", at, 1, f"{count} faults of the text end here; the rest is not read", "check that this is a rank table"
+    )
 
 
 def too_deep(at: int, depth: int) -> Fault:

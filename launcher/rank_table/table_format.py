@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Format(Enum):
-    """The formats in use, related files that HCCL does not read included. The value is what people call them."""
+    """The formats in use, related files that HCCL does not read included. The value is the name shown to users."""
 
     V1_0 = "v1.0"
     V1_1 = "v1.1"
@@ -101,7 +101,7 @@ VERSIONS = {"1.0": Format.V1_0, "1.1": Format.V1_1, "1.2": Format.V1_2, "2.0": F
 
 
 def recognise(document: Any) -> Format | None:
-    """Return the format of a parsed document; None where it is none that is known.
+    """Return the format of a parsed document; None where it is unknown.
 
     A document without `version` whose keys are those of v1.0 is called v1.0, and refused for the missing key.
     """
@@ -127,7 +127,7 @@ def list_of_another(document: dict[str, Any], found: Format) -> str | None:
 
 
 def what_to_do_with(related: Format) -> str:
-    """Name the program that reads a format that is no rank table, and what to do with it."""
+    """Name the program that reads a format that is not a rank table, and what to do with it."""
     return _RELATED[related]
 
 

@@ -97,7 +97,7 @@ def _parse_setting(text: str) -> Assignment:
 
 
 def _toml_value(text: str) -> Any:
-    """`text` as a TOML value; bare words are text, so that nobody has to quote quotes in a shell."""
+    """Return `text` as a TOML value; bare words are text, so that a shell needs no nested quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except ValueError:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from launcher.cli.commands.table.explain import SECTIONS, _catalogue
-from launcher.rank_table.hccl_codes import HCCL_CODES
+from launcher.rank_table.catalogue import HCCL_CODES
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.core.records import Cluster, Device, Layout, Server
+from launcher.core.records import Layout
 from launcher.mesh import coordinates
-from launcher.mesh.coordinates import AXES, Coordinate, coordinate_of, crossing_groups, group_of, groups, rank_at
+from launcher.mesh.coordinates import AXES, Coordinate, coordinate_of, group_of, groups, rank_at
 
 sizes = st.integers(1, 5)
 layouts = st.builds(Layout, dp=sizes, mp=sizes, pp=sizes)
@@ -56,15 +56,3 @@ def test_a_rank_outside_the_layout_is_refused(rank):
     """No coordinate is invented for a rank that does not exist."""
     with pytest.raises(ValueError, match=f"rank {rank} is outside 0 .. 7"):
         coordinate_of(rank, Layout(dp=2, mp=2, pp=2))
-
-
-def test_groups_that_cross_a_server_are_found():
-    """On two servers of four devices, with mp within a server, only the outer axis leaves it."""
-    servers = tuple(
-        Server(f"node{index}", tuple(Device(local, index * 4 + local) for local in range(4))) for index in range(2)
-    )
-    layout = Layout(dp=2, mp=2, pp=2)
-
-    assert crossing_groups("mp", layout, Cluster(servers)) == ()
-    assert crossing_groups("dp", layout, Cluster(servers)) == ()
-    assert crossing_groups("pp", layout, Cluster(servers)) == ((0, 4), (1, 5), (2, 6), (3, 7))

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from launcher.core.errors import RefusedTableError, UsageError
 from launcher.core.records import HOST_RANK, Cluster, Device, Server
 from launcher.rank_table import Profile, keys, parse_rank_table
-from launcher.rank_table.convert import convert_cluster, held_keys, target_named, without
+from launcher.rank_table.convert import TARGETS, convert_cluster, held_keys, target_named, without
 from launcher.rank_table.detect import read_plain
-from launcher.rank_table.formats.targets import TARGETS
 from launcher.rank_table.keys import NEVER_READ, SUPER_POD
 
 ADDED = ("collective_id", "heterog_sub_version")  # what v1.1 demands, and other formats have not
@@ -56,7 +55,7 @@ def refusal(cluster, target, drop=()):
             Cluster((Server("1.2.3.4", (Device(0, 0),)), Server("1.2.3.5", (Device(0, 1, "fe80::1"),)))),
             "the ranks have addresses of IPv4 and of IPv6",
         ),
-        ("v1.1", one_device("node_0"), "node_addr is an IP address, and server_id 'node_0' is none"),
+        ("v1.1", one_device("node_0"), "node_addr is an IP address, and server_id 'node_0' is not one"),
         ("v1.0", Cluster((Server("a", (Device(0, 0),), super_pod_id="p"),)), "super pods are only in v1.2"),
         ("legacy-lab", one_device(super_device_id="3"), "no place for super_device_id"),
         ("v1.1", Cluster((Server("1.2.3.4", (Device(0, 0),), host_ip="1.2.3.4"),)), "no place for host_ip"),

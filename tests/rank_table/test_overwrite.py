@@ -58,4 +58,4 @@ def test_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError) as raised:
         overwrite(tmp_path / "pipe", b"old", b"new")
-    assert "no regular file" in str(raised.value)
+    assert "not a regular file" in str(raised.value)

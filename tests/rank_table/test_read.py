@@ -133,7 +133,7 @@ def test_entries_are_objects(entry, table, report):
     ],
 )
 def test_other_formats_are_called_by_name(document, code, table_format, report):
-    """A document that is no rank table is recognised, and refused with one problem that names it."""
+    """A document that is not a rank table is recognised, and refused with one problem that names it."""
     found = report(document)
     assert (codes(found), found.format, found.cluster) == ([code], table_format, None)
     if table_format is not None:
@@ -338,7 +338,7 @@ def test_a_pipe_that_nobody_writes_to_is_refused(tmp_path, monkeypatch):
     """Reading never waits for ever."""
     monkeypatch.setattr("launcher.rank_table.files.PIPE_PATIENCE_S", 0)
     os.mkfifo(tmp_path / "table.json")
-    with pytest.raises(UnreadableError, match="nobody wrote to it"):
+    with pytest.raises(UnreadableError, match="no data came within"):
         load_cluster(tmp_path / "table.json")
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from launcher.core.records import HOST_RANK, Cluster, Device, Server
 from launcher.rank_table import render_table
-from launcher.rank_table.convert import convert_cluster
-from launcher.rank_table.formats.targets import TARGETS
+from launcher.rank_table.convert import TARGETS, convert_cluster
 
 TWO = Cluster(
     (

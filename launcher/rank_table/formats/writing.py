@@ -66,7 +66,7 @@ def _bracketed(opening: str, items: Iterable[str], closing: str, indent: int) ->
 
 
 def parsed(text: str) -> Any:
-    """Return the value that an option holds as JSON text; None where it is none."""
+    """Return the value that an option holds as JSON text; None where it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -11,7 +11,7 @@ from launcher.rank_table.rules.shared import counted_addresses, other_families
 from launcher.rank_table.table_format import SERVER_LISTS, STRINGS, Format
 
 
-@rule("RT331", "an address that is none", formats=STRINGS, ascend_only=True)
+@rule("RT331", "an invalid address", formats=STRINGS, ascend_only=True)
 def address_invalid(table: Table) -> Iterator[Finding]:
     """device_ip and host_ip hold IPv4 or IPv6 addresses, device_ip also several with commas between them.
 

@@ -63,7 +63,7 @@ def pod_ip_missing(table: Table) -> Iterator[Finding]:
             yield Finding(server.at(), message, 'add "pod_ip": the address by which the server reaches the others')
 
 
-@for_msrun("RT512", "a pod_ip that is no address, for msrun", formats=SERVER_LISTS)
+@for_msrun("RT512", "a pod_ip that is not an address, for msrun", formats=SERVER_LISTS)
 def pod_ip_unusable(table: Table) -> Iterator[Finding]:
     """The scheduler of msrun compares pod_ip with each host's own address.
 
@@ -144,7 +144,7 @@ def format_unread_by_serving(table: Table) -> Iterator[Finding]:
         yield Finding((), message, "convert it: tlaunch table convert FILE --to v1.0")
 
 
-@for_mindie("RT531", "a server_id that is no address, for MindIE", formats=SERVER_LISTS)
+@for_mindie("RT531", "a server_id that is not an address, for MindIE", formats=SERVER_LISTS)
 def server_id_no_address(table: Table) -> Iterator[Finding]:
     """MindIE connects to the servers by their server_id, so each is an IP address."""
     for server in table.servers:
@@ -153,7 +153,7 @@ def server_id_no_address(table: Table) -> Iterator[Finding]:
             yield Finding(server.at("server_id"), message, "write the address of the server")
 
 
-@for_mindie("RT532", "a container_ip that is no address, for MindIE", formats=SERVER_LISTS)
+@for_mindie("RT532", "a container_ip that is not an address, for MindIE", formats=SERVER_LISTS)
 def container_ip_unusable(table: Table) -> Iterator[Finding]:
     """Between containers MindIE connects to container_ip, an IP address."""
     for server in table.servers:

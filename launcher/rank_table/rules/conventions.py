@@ -1,4 +1,4 @@
-"""Warnings: HCCL goes on, but another tool may not, or the table may not mean what it seems to.
+"""Warnings: HCCL continues, but another tool may not, or the table may not mean what it seems to.
 
 A table has no netmasks, so for the segments of its addresses one that fits is looked for.
 """

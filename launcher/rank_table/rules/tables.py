@@ -29,7 +29,7 @@ def status_not_completed(table: Table) -> Iterator[Finding]:
     status = text_at(table.fields, "status")
     if status is not None and status != COMPLETED:
         message = f'status is "{status[:40]}": HCCL would wait up to 30 minutes for "{COMPLETED}"'
-        hint = f'write "{COMPLETED}" when the table is final, or wait for whoever writes it'
+        hint = f'write "{COMPLETED}" when the table is final, or wait until the program that writes it is done'
         yield Finding(("status",), message, hint)
 
 
@@ -43,7 +43,7 @@ def server_id_unusable(table: Table) -> Iterator[Finding]:
 
 @rule("RT314", "a server_id used twice", formats=SERVER_LISTS | {Format.V1_1})
 def server_id_repeated(table: Table) -> Iterator[Finding]:
-    """HCCL tells servers apart by server_id, compared as text. All devices of a server stand in one entry."""
+    """HCCL distinguishes servers by server_id, compared as text. All devices of a server stand in one entry."""
     for server, earlier in repeated((server.server_id, server) for server in table.servers if server.server_id):
         message = f'{server.word("server_id")} "{(server.server_id or "")[:64]}" is used twice'
         hint = "write the other server's own address, or put the devices of one server into one entry"

@@ -16,8 +16,7 @@ from launcher.core.errors import UsageError
 from launcher.core.json_text import json_text
 from launcher.core.text import slips
 from launcher.rank_table import check  # noqa: F401 - what finds problems enters its codes into the catalogue
-from launcher.rank_table.catalogue import CATALOGUE, Entry
-from launcher.rank_table.hccl_codes import HCCL_CODES, HcclCode
+from launcher.rank_table.catalogue import CATALOGUE, HCCL_CODES, Entry, HcclCode
 
 EPILOG = """\b
 Examples:

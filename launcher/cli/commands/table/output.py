@@ -19,7 +19,7 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.records import Cluster
 from launcher.core.text import printable
 from launcher.rank_table import Profile, TableReport, parse_rank_table
-from launcher.rank_table.formats.targets import TARGETS
+from launcher.rank_table.convert import TARGETS
 from launcher.rank_table.profile import CHIPS
 
 MODE = 0o640  # what the programs that read tables ask for: addresses are nobody else's business

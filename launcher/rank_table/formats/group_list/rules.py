@@ -78,15 +78,15 @@ def part_of_server_unknown(table: Table) -> Iterator[Finding]:
 def server_in_two_groups(table: Table) -> Iterator[Finding]:
     """All instances of a server stand in one group: HCCL adds up `server_num`, and would count the server twice."""
     first: dict[str, tuple[GroupRow, InstanceRow]] = {}
-    told: set[str] = set()
+    reported: set[str] = set()
     for group in groups_of(table):
         for instance in group.instances:
             name = instance.server_id
-            if name is None or name in told:
+            if name is None or name in reported:
                 continue
             earlier_group, earlier = first.setdefault(name, (group, instance))
             if earlier_group is not group:
-                told.add(name)
+                reported.add(name)
                 message = f'server "{name[:64]}" has instances in another group already'
                 hint = "put all instances of a server into one group"
                 yield Finding((*instance.pointer, "server_id"), message, hint, (*earlier.pointer, "server_id"))
@@ -106,7 +106,7 @@ def instance_has_several_devices(table: Table) -> Iterator[Finding]:
 
 @rule("RT611", "a group_name used twice", formats=GROUP_LISTS)
 def group_name_repeated(table: Table) -> Iterator[Finding]:
-    """Groups are told apart by `group_name`, compared as text. It may be empty, but only once."""
+    """Groups are distinguished by `group_name`, compared as text. It may be empty, but only once."""
     groups = groups_of(table)
     names = {text_at(group.fields, "group_name") for group in groups}
     named = ((text_at(group.fields, "group_name"), (number, group)) for number, group in enumerate(groups))
@@ -162,7 +162,7 @@ def chip_info_unknown(table: Table) -> Iterator[Finding]:
     written = text_at(table.fields, "chip_info")
     if written is not None and written not in CHIP_INFOS:
         hint = f'write "{table.chip.name if table.chip.name in CHIP_INFOS else "910"}"'
-        yield Finding(("chip_info",), f'chip_info "{written[:20]}" is none of {", ".join(CHIP_INFOS)}', hint)
+        yield Finding(("chip_info",), f'chip_info "{written[:20]}" is not one of {", ".join(CHIP_INFOS)}', hint)
 
 
 @warning("RT412", "para_plane_nic_num differs from para_plane_nic_name", formats=_LAB)

@@ -44,7 +44,7 @@ def mode_unknown(table: Table) -> Iterator[Finding]:
         yield Finding(("mode",), f'mode is "{written[:20]}", HCCL knows "tcp" and "rdma"', hint)
 
 
-@rule("RT355", "a node_addr that is no address", formats=V1_1)
+@rule("RT355", "a node_addr that is not an address", formats=V1_1)
 def node_address_invalid(table: Table) -> Iterator[Finding]:
     """Ranks on a host, and devices without a rank_ip, talk over node_addr, so it is an IPv4 or IPv6 address.
 
@@ -70,7 +70,7 @@ def rank_port_unusable(table: Table) -> Iterator[Finding]:
             yield Finding((*device.pointer, "port"), message, 'write "0" to let HCCL choose one')
 
 
-@rule("RT357", "a sdid that is no number", formats=V1_1)
+@rule("RT357", "a sdid that is not a number", formats=V1_1)
 def super_device_unreadable(table: Table) -> Iterator[Finding]:
     """With heterog_sub_version every rank has a sdid, the device's number in its super pod, "-1" where it has none."""
     if SUB_VERSION not in table.fields:

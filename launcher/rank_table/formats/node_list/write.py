@@ -80,7 +80,9 @@ def _rank(device: Device, *, complete: bool) -> str:
 def servers_are_addresses(cluster: Cluster) -> Iterator[Reason]:
     names = [server.server_id for server in cluster.servers if address_family(server.server_id) is None]
     if names:
-        message = f"node_addr is an IP address, and {few_of('server_id', [f'{name[:60]!r}' for name in names])} is none"
+        message = (
+            f"node_addr is an IP address, and {few_of('server_id', [f'{name[:60]!r}' for name in names])} is not one"
+        )
         yield Reason(message, "write the servers' addresses as server_id first")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from launcher.rank_table.catalogue import Finding, rule
-from launcher.rank_table.formats.rank_list.layers import DRAFT_KEYS, addresses, is_draft, levels
+from launcher.rank_table.formats.rank_list.read import DRAFT_KEYS, addresses, is_draft, levels
 from launcher.rank_table.ip import address_family
 from launcher.rank_table.model import DeviceRow, Fields, Table, integer_at, text_at
 from launcher.rank_table.positions import Pointer
@@ -90,7 +90,7 @@ def instance_unusable(table: Table) -> Iterator[Finding]:
             yield Finding((*pointer, "net_instance_id"), message, hint)
 
 
-@rule("RT381", "a net_type that HCCL does not know", formats=V2_0)
+@rule("RT381", "an unknown net_type", formats=V2_0)
 def net_type_unknown(table: Table) -> Iterator[Finding]:
     """net_type is TOPO_FILE_DESC where the driver's topology file describes the links, CLOS where all reach all."""
     for pointer, level in _all_levels(table):
@@ -98,18 +98,18 @@ def net_type_unknown(table: Table) -> Iterator[Finding]:
         if written is not None and written not in NET_TYPES:
             known = written.strip().upper()
             hint = f'write "{known}"' if known in NET_TYPES else 'write "TOPO_FILE_DESC" in layer 0, "CLOS" above'
-            message = f'net_type "{written[:20]}" is none that HCCL knows'
+            message = f'net_type "{written[:20]}" is unknown to HCCL'
             yield Finding((*pointer, "net_type"), message, hint)
 
 
-@rule("RT382", "an addr_type that HCCL does not know", formats=V2_0)
+@rule("RT382", "an unknown addr_type", formats=V2_0)
 def address_kind_unknown(table: Table) -> Iterator[Finding]:
     """addr_type says how to read addr: "EID", "IPV4" or "IPV6", in capital letters."""
     for pointer, address in _all_addresses(table):
         written = address.get("addr_type")
         if isinstance(written, str) and written not in ADDRESS_KINDS:
             hint = f'write "{_kind_of(text_at(address, "addr")) or "EID"}"'
-            message = f'addr_type "{written[:20]}" is none that HCCL knows'
+            message = f'addr_type "{written[:20]}" is unknown to HCCL'
             yield Finding((*pointer, "addr_type"), message, hint)
 
 
@@ -205,7 +205,7 @@ def _layers(device: DeviceRow) -> list[tuple[Pointer, int]]:
 
 
 def _sound_layers(device: DeviceRow) -> list[tuple[Pointer, int]]:
-    """Return the layers of a rank; empty where one of them is none."""
+    """Return the layers of a rank; empty where one of them is invalid."""
     found = _layers(device)
     written = device.fields.get("level_list")
     is_whole = isinstance(written, list) and len(written) == len(found)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import Field
 
 from launcher.core.records import Cluster, Device, Options, Server
-from launcher.rank_table.formats.rank_list.layers import is_draft
 from launcher.rank_table.keys import RANK_LAYERS, RANK_NUMBERS
 from launcher.rank_table.model import DeviceRow, Fields, ServerRow, Table, integer_at, options_at, text_at
 from launcher.rank_table.positions import Pointer
@@ -23,6 +23,14 @@ _LEVEL = (
     '{"net_layer": 0, "net_instance_id": "...", "net_type": "TOPO_FILE_DESC", "net_attr": "", '
     f'"rank_addr_list": [{_ADDRESS}]}}'
 )
+# Keys of drafts of this format, and what they are called today.
+DRAFT_KEYS = {
+    "level": "net_layer",
+    "id": "net_instance_id",
+    "fabric_type": "net_type",
+    "rank_addr_type": "addr_type",
+    "rank_addrs": "rank_addr_list",
+}
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
@@ -130,3 +138,26 @@ def _options(rank: Fields) -> Options:
     numbers = [(key, str(rank[key])) for key in RANK_NUMBERS if key in rank]
     layers = [(key, _canonical(rank[key])) for key in RANK_LAYERS if key in rank]
     return tuple(sorted(numbers + layers))
+
+
+def levels(row: DeviceRow) -> Iterator[tuple[Pointer, Fields]]:
+    """Return the layers of one rank, with pointers, as far as they are objects."""
+    return _objects(row.pointer, row.fields, "level_list")
+
+
+def addresses(pointer: Pointer, level: Fields) -> Iterator[tuple[Pointer, Fields]]:
+    """Return the addresses of one layer, with pointers, as far as they are objects."""
+    return _objects(pointer, level, "rank_addr_list")
+
+
+def is_draft(level: Fields) -> bool:
+    """Return whether a layer is written with the keys of a draft, and lacks those of today."""
+    return "net_layer" not in level and not level.keys().isdisjoint(DRAFT_KEYS)
+
+
+def _objects(pointer: Pointer, fields: Fields, key: str) -> Iterator[tuple[Pointer, Fields]]:
+    value = fields.get(key)
+    if isinstance(value, list):
+        for index, entry in enumerate(value):
+            if isinstance(entry, dict):
+                yield (*pointer, key, index), entry

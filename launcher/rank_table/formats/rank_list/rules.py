@@ -91,7 +91,7 @@ def replaced_present(table: Table) -> Iterator[Finding]:
 
 @warning("RT376", "a local_id used twice on one server", formats=V2_0)
 def local_id_repeated(table: Table) -> Iterator[Finding]:
-    """local_id tells the devices of a server apart, a server being the ranks with one network of layer 0.
+    """local_id distinguishes the devices of a server, a server being the ranks with one network of layer 0.
 
     HCCL does not compare them, but finds no link between two ranks with the same one. The same device_id may be used
     again there: one network of layer 0 may span several servers.

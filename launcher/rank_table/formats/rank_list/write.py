@@ -47,7 +47,7 @@ def network_layers_for_all(cluster: Cluster) -> Iterator[Reason]:
         for device in server.devices:
             if wrong := _layer_fault(server, device):
                 yield Reason(f"rank {device.global_rank}: {wrong}", hint)
-                return  # the first tells enough: they are there for all or for none
+                return  # the first is enough: all ranks have them, or none
 
 
 def _layer_fault(server: Server, device: Device) -> str | None:

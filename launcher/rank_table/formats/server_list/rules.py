@@ -132,7 +132,7 @@ def backup_unusable(table: Table) -> Iterator[Finding]:
             and BACKUP_PORT_KEY in device.fields
             and not 1 <= (read_decimal(device.fields[BACKUP_PORT_KEY]) or 0) <= MAX_PORT
         ):
-            message = f"{BACKUP_PORT_KEY} is no port from 1 to {MAX_PORT} in quotes"
+            message = f"{BACKUP_PORT_KEY} is not a port from 1 to {MAX_PORT} in quotes"
             yield Finding(device.at(BACKUP_PORT_KEY), message, f'write "16667", or leave {BACKUP_PORT_KEY} out')
 
 

@@ -54,7 +54,7 @@ def super_device_missing(table: Table) -> Iterator[Finding]:
 
 @rule("RT347", "a super_device_id used twice in one super pod", formats=POD_TABLES, ascend_only=True)
 def super_device_repeated(table: Table) -> Iterator[Finding]:
-    """A super_device_id tells the devices of a super pod apart. Another super pod may use the same numbers again."""
+    """A super_device_id distinguishes the devices of a super pod. Another super pod may use the same numbers again."""
     for device, earlier in repeated(_placed_devices(table)):
         pod = table.pod_of_server[table.servers[device.server].server_id or ""]
         number = read_decimal(device.fields["super_device_id"])
@@ -78,7 +78,7 @@ def pod_name_unusable(table: Table) -> Iterator[Finding]:
 
 @rule("RT349", "a super_pod_id used twice", formats=POD_TABLES, ascend_only=True)
 def pod_name_repeated(table: Table) -> Iterator[Finding]:
-    """HCCL tells super pods apart by super_pod_id, compared as text. All servers of one stand in one entry."""
+    """HCCL distinguishes super pods by super_pod_id, compared as text. All servers of one stand in one entry."""
     names = _free_names(table)
     for pod, earlier in repeated((pod.super_pod_id, pod) for pod in _pods(table) if pod.super_pod_id):
         message = f'super_pod_id "{(pod.super_pod_id or "")[:64]}" is used twice'
