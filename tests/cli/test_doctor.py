@@ -226,6 +226,7 @@ def test_whoever_is_ended_while_links_are_measured_leaves_nothing_behind(  # noq
 ):
     """No rank, no run, and no directory, as somebody is left who removes them; the other server tells of it."""
     temporary = tmp_path_factory.mktemp("of-the-killed")  # what a killed doctor has there besides is its own
+    kept = tmp_path_factory.mktemp("of-the-other")
     options = ("doctor", "--rank-table", table, "--coordinator-port", port)
     servers = [
         launcher.start(
@@ -235,7 +236,7 @@ def test_whoever_is_ended_while_links_are_measured_leaves_nothing_behind(  # noq
             "--json",
             stdout=subprocess.PIPE,
             text=True,
-            env={"TMPDIR": str(temporary)} if ended == index else {},
+            env={"TMPDIR": str(temporary)} if ended == index else {"TMPDIR": str(kept)},
         )
         for index, name in enumerate(SERVERS)
     ]
@@ -249,6 +250,8 @@ def test_whoever_is_ended_while_links_are_measured_leaves_nothing_behind(  # noq
     wait_until(lambda: not at_work(launcher.runs), "the end of all that measures")
     wait_until(lambda: not launcher.runs.exists(), "no directory of a run")
     assert list(temporary.glob("*/*")) == []
+    # The logs of the measuring run are kept if its ranks failed before their server was missed; the report says where.
+    assert all(ended and str(run) in told for run in kept.glob("*/*"))
 
 
 def at_work(runs_dir):
